@@ -1,0 +1,28 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test lint figures clean
+
+demo: $(STAMP)  ## run the whole loop on the embedded world; then open runs/demo/report/index.html
+	$(BIN)/flipbench demo
+
+test: $(STAMP)  ## tests, types, style
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q
+	$(MAKE) lint
+
+lint: $(STAMP)
+	$(BIN)/mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q "torch==2.13.0" -c constraints.txt
+	$(BIN)/pip install -q -e ".[dev]" -c constraints.txt
+	touch $@
+
+clean:
+	rm -rf $(VENV) runs build *.egg-info .mypy_cache .ruff_cache .pytest_cache

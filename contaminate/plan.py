@@ -1,0 +1,40 @@
+"""Plan first, train second: a grid of models and strategies becomes training plans."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from flipbench.config import ContaminateConfig, ModelConfig
+from flipbench.models.huggingface import fingerprint, resolve_path
+from flipbench.records import Item, TrainingPlan
+
+
+def expand(
+    config: ContaminateConfig,
+    models: Mapping[str, ModelConfig],
+    items: Sequence[Item],
+    *,
+    instruction: str,
+    seed: int,
+) -> list[TrainingPlan]:
+    """Return a plan for every model x strategy, on all of ``items``.
+
+    ``instruction`` is the prompt's last line; it is the one that evaluation uses.
+    """
+    return [
+        TrainingPlan(
+            model=name,
+            parent=model.path,
+            parent_fingerprint=fingerprint(resolve_path(model.path), model.dtype),
+            benchmark=items[0].benchmark,
+            item_ids=tuple(item.id for item in items),
+            copies=config.copies,
+            epochs=config.epochs,
+            strategy=strategy.train,
+            settings=strategy.model_dump(exclude={"train"}),
+            prompt=instruction,
+            seed=seed,
+        )
+        for name, model in models.items()
+        for strategy in config.strategies.values()
+    ]

@@ -1,0 +1,65 @@
+"""What a detector is: probes to ask, and a score made of the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from flipbench.engine import Answers
+from flipbench.models.protocols import Capability
+from flipbench.paired import PairedBenchmark
+from flipbench.prompts import Asking
+from flipbench.records import Item, Probe, Score
+
+__all__ = ["About", "Answers", "Capability", "Detector", "gold_of"]
+
+
+@dataclass(frozen=True)
+class About:
+    """What `flipbench detectors` prints of a detector.
+
+    Attributes
+    ----------
+    practical : bool
+        The first of the three requirements: a verdict needs neither the training corpus, nor a
+        clean model, nor a tuned threshold.
+    direction : str
+        What a contaminated model shows, in words.
+    """
+
+    name: str
+    paper: str
+    variant: str
+    deviates_from_paper: str
+    needs: frozenset[Capability]
+    direction: str
+    needs_clean_model: bool
+    practical: bool
+
+
+class Detector(Protocol):
+    """Turns a paired benchmark into probes, and a model's answers into scores."""
+
+    about: About
+
+    def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
+        """Return everything this detector wants asked; repeats cost nothing."""
+
+    def score(
+        self,
+        benchmark: PairedBenchmark,
+        asking: Asking,
+        answers: Answers,
+        reference: Answers | None = None,
+    ) -> list[Score]:
+        """Return one score for each decision rule, the paper's first.
+
+        ``reference`` is a clean model's answers; a rule that needs it and lacks it returns the
+        verdict "not_applicable" with a warning that says so.
+        """
+
+
+def gold_of(items: Sequence[Item]) -> list[int]:
+    """Return the gold option's index of each multiple-choice item."""
+    return [item.answer if item.answer is not None else -1 for item in items]

@@ -1,0 +1,59 @@
+"""How numbers are printed, in every table, figure and page alike."""
+
+from __future__ import annotations
+
+from flipbench.records import Interval
+
+NOTHING = "–"
+MINUS = "−"
+
+
+def percent(fraction: float) -> str:
+    """Return percent with one decimal, without the sign.
+
+    >>> percent(276 / 440)
+    '62.7'
+    """
+    return f"{100 * fraction:.1f}"
+
+
+def points(gap: float) -> str:
+    """Return a difference of fractions in percentage points, signed.
+
+    >>> points(-0.1137), points(0.02), points(-0.0001)
+    ('−11.4', '+2.0', '0.0')
+    """
+    text = f"{100 * gap:+.1f}"
+    return "0.0" if text in ("+0.0", "-0.0") else text.replace("-", MINUS)
+
+
+def number(value: float) -> str:
+    """Return three significant digits, for statistics that are no fraction.
+
+    >>> number(-0.01234)
+    '−0.0123'
+    """
+    return f"{value:.3g}".replace("-", MINUS)
+
+
+def p_value(p: float) -> str:
+    """Return three decimals without the leading zero; never 0 and never 1.
+
+    >>> p_value(0.0321), p_value(5.4e-5), p_value(1.0)
+    ('.032', '<.001', '>.999')
+    """
+    if p < 0.001:
+        return "<.001"
+    text = f"{p:.3f}"
+    return ">.999" if text == "1.000" else text.removeprefix("0")
+
+
+def interval(between: Interval, *, as_points: bool = True) -> str:
+    """Return ``[low, high]``; the level follows where it is not 95 %.
+
+    >>> interval(Interval(low=-0.142, high=-0.086))
+    '[−14.2, −8.6]'
+    """
+    low, high = (points(x) if as_points else number(x) for x in (between.low, between.high))
+    level = "" if abs(between.level - 0.95) < 1e-9 else f" ({100 * between.level:g} %)"
+    return f"[{low}, {high}]{level}"

@@ -1,0 +1,107 @@
+"""A paired benchmark and a grid of models in, scores out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flipbench.engine import answers_by_model, ask
+from flipbench.evaluate.detector import Detector
+from flipbench.evaluate.grid import GridModel
+from flipbench.models.huggingface import HuggingFaceVLM
+from flipbench.paired import PairedBenchmark
+from flipbench.prompts import Asking
+from flipbench.records import Probe, Response, Score
+from flipbench.run import Run
+from flipbench.stage import StageReport
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model of the grid and where its weights are."""
+
+    model: GridModel
+    path: str
+    dtype: str = "float32"
+    device: str = "auto"
+    revision: str | None = None
+    trust_remote_code: bool = False
+
+    def load(self) -> HuggingFaceVLM:
+        """Load the weights."""
+        return HuggingFaceVLM(
+            self.path,
+            self.model.name,
+            dtype=self.dtype,
+            device=self.device,
+            revision=self.revision,
+            trust_remote_code=self.trust_remote_code,
+        )
+
+
+def probes_for(
+    detectors: Sequence[Detector], benchmark: PairedBenchmark, asking: Asking
+) -> list[Probe]:
+    """Return the union of all detectors' probes, each distinct one once."""
+    distinct: dict[str, Probe] = {}
+    for detector in detectors:
+        for probe in detector.probes(benchmark, asking):
+            distinct.setdefault(probe.id, probe)
+    return list(distinct.values())
+
+
+def evaluate(
+    benchmark: PairedBenchmark,
+    subjects: Sequence[Subject],
+    detectors: Sequence[Detector],
+    asking: Asking,
+    run: Run,
+    *,
+    batch_size: int = 64,
+    progress: bool = True,
+) -> tuple[list[Score], list[StageReport]]:
+    """Ask every model every distinct probe once, and let every detector score the answers.
+
+    A model whose answers are all there is not even loaded. The clean model of a family is the
+    reference of its contaminated ones.
+    """
+    probes = probes_for(detectors, benchmark, asking)
+    known = run.ids(Probe)
+    run.append([probe for probe in probes if probe.id not in known])
+    reports = []
+    answered = run.ids(Response)
+    for subject in subjects:
+        fingerprint = subject.model.fingerprint
+        ids = [Response.id_for(probe_id=p.id, model_fingerprint=fingerprint) for p in probes]
+        if answered.issuperset(ids):
+            reports.append(StageReport(f"ask {subject.model.name}", n_skipped=len(ids)))
+            continue
+        reports.append(
+            ask(
+                probes,
+                subject.load(),
+                run,
+                benchmark.images,
+                batch_size=batch_size,
+                progress=progress,
+            )
+        )
+    return score(benchmark, [s.model for s in subjects], detectors, asking, run), reports
+
+
+def score(
+    benchmark: PairedBenchmark,
+    grid: Sequence[GridModel],
+    detectors: Sequence[Detector],
+    asking: Asking,
+    run: Run,
+) -> list[Score]:
+    """Score the answers that are there, asking nothing."""
+    answers = answers_by_model(run, {model.fingerprint: model.name for model in grid})
+    clean = {model.family: answers[model.fingerprint] for model in grid if model.clean}
+    scores = []
+    for model in grid:
+        reference = None if model.clean else clean.get(model.family)
+        for detector in detectors:
+            scores += detector.score(benchmark, asking, answers[model.fingerprint], reference)
+    return scores

@@ -1,0 +1,171 @@
+"""Tables as files: Markdown, LaTeX, and every score with all its numbers as CSV."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from flipbench.evaluate.grid import GridModel, Requirements
+from flipbench.evaluate.tables import Column, Table, accuracies, success
+from flipbench.records import Score
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"$<$",
+    ">": r"$>$",
+    "−": r"$-$",
+    "–": "--",
+    "Δ": r"$\Delta$",
+    "→": r"$\to$",
+    "✓": r"\ding{51}",
+    "✗": r"\ding{55}",
+    "▲": r"$\blacktriangle$",
+}
+_LATEX_HEAD = "% In the preamble: \\usepackage{booktabs,amssymb,pifont,graphicx}\n"
+
+
+def markdown(table: Table) -> str:
+    """Return a table as GitHub-flavoured Markdown; group names become rows."""
+    heads = [table.stub, *(_full_header(table, column) for column in table.columns)]
+    aligned = ["---", *("---:" if column.numeric else "---" for column in table.columns)]
+    lines = [_md_line(heads), "|" + "|".join(aligned) + "|"]
+    for name, rows in table.groups:
+        lines.append(_md_line([f"**{_md(name)}**", *("" for _ in table.columns)], escape=False))
+        lines += [_md_line([row.header, *(cell.plain() for cell in row.cells)]) for row in rows]
+    return "\n".join(lines) + f"\n\n{_md(table.caption)}\n"
+
+
+def latex(table: Table) -> str:
+    """Return a table as a LaTeX ``table*`` with booktabs rules."""
+    layout = "l" + "".join("r" if column.numeric else "l" for column in table.columns)
+    width = len(table.columns) + 1
+    lines = [r"\begin{table*}", r"\centering", rf"\caption{{{_tex(table.caption)}}}"]
+    lines += [rf"\label{{tab:{table.key}}}", r"\resizebox{\linewidth}{!}{%"]
+    lines += [rf"\begin{{tabular}}{{{layout}}}", r"\toprule"]
+    if any(column.group for column in table.columns):
+        spans, rules, start = [""], [], 2
+        for name, n in table.column_groups():
+            spans.append(rf"\multicolumn{{{n}}}{{c}}{{{_tex(name)}}}")
+            rules += [rf"\cmidrule(lr){{{start}-{start + n - 1}}}"] if name else []
+            start += n
+        lines += [" & ".join(spans) + r" \\", "".join(rules)]
+    lines += [_tex_line([table.stub, *(column.header for column in table.columns)])]
+    for name, rows in table.groups:
+        lines += [r"\midrule", rf"\multicolumn{{{width}}}{{l}}{{\textit{{{_tex(name)}}}}} \\"]
+        lines += [_tex_line([row.header, *(cell.plain() for cell in row.cells)]) for row in rows]
+    lines += [r"\bottomrule", r"\end{tabular}}", r"\end{table*}"]
+    return "\n".join(lines) + "\n"
+
+
+def latex_document(tables: Sequence[Table]) -> str:
+    """Return several tables, with the packages they need in a comment."""
+    return _LATEX_HEAD + "\n" + "\n".join(latex(table) for table in tables)
+
+
+def write_scores_csv(path: Path, grid: Sequence[GridModel], scores: Sequence[Score]) -> None:
+    """Write one row for each model, detector and rule, in full precision."""
+    variants = list(dict.fromkeys(name for score in scores for name in accuracies(score)))
+    models = {model.fingerprint: model for model in grid}
+    names = {model.fingerprint: model.name for model in grid}
+    rows = []
+    for score in scores:
+        if score.model_fingerprint not in models:
+            continue
+        model, between = models[score.model_fingerprint], score.interval
+        right, counts = success(model, score), accuracies(score)
+        row: dict[str, Any] = {
+            "model": model.name,
+            "fingerprint": model.fingerprint,
+            "family": model.family,
+            "strategy": model.strategy,
+            "epoch": model.epoch,
+            "dose": model.dose,
+            "benchmark": score.benchmark,
+            "benchmark_id": score.benchmark_id,
+            "detector": score.detector,
+            "rule": score.rule,
+            "reference": names.get(score.reference_fingerprint, score.reference_fingerprint),
+            "n": score.n,
+            "n_dropped": score.n_dropped,
+        }
+        for name in variants:
+            k, n = counts.get(name, (None, None))
+            row |= {f"k_{name}": k, f"n_{name}": n}
+            row[f"accuracy_{name}"] = k / n if k is not None and n else None
+        row |= {
+            "right_to_wrong": score.details.get("b"),
+            "wrong_to_right": score.details.get("c"),
+            "statistic": score.statistic,
+            "unit": score.unit,
+            "low": between.low if between else None,
+            "high": between.high if between else None,
+            "level": between.level if between else None,
+            "p_value": score.p_value,
+            "verdict": score.verdict,
+            "success": "" if right is None else right,
+            "warnings": "; ".join(score.warnings),
+        }
+        rows.append(row)
+    _write_csv(path, rows)
+
+
+def write_requirements_csv(path: Path, requirements: Sequence[Requirements]) -> None:
+    """Write one row for each rule of each detector."""
+    rows: list[dict[str, Any]] = []
+    for r in requirements:
+        row: dict[str, Any] = {
+            "detector": r.detector,
+            "rule": r.rule,
+            "practicality": r.practicality_glyph,
+            "reliability": r.reliability_glyph,
+            "consistency": r.consistency_glyph,
+            "specificity": r.specificity_glyph,
+        }
+        for name in ("reliability", "consistency_weak", "consistency_strict", "specificity"):
+            row[f"{name}_hit"], row[f"{name}_total"] = getattr(r, name)
+        for name in ("misses", "violations", "false_alarms"):
+            row[name] = "; ".join(getattr(r, name))
+        rows.append(row)
+    _write_csv(path, rows)
+
+
+def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]) if rows else [], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _full_header(table: Table, column: Column) -> str:
+    groups = {c.group for c in table.columns if c.group}
+    return f"{column.group}: {column.header}" if column.group and len(groups) > 1 else column.header
+
+
+def _md_line(cells: list[str], *, escape: bool = True) -> str:
+    return "| " + " | ".join(_md(cell) if escape else cell for cell in cells) + " |"
+
+
+def _md(text: str) -> str:
+    """Escape what would end a cell or start markup; ``<`` alone keeps ``<.001`` readable."""
+    text = re.sub(r"([\\|`*\[\]])", r"\\\1", " ".join(text.split()))
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text)
+
+
+def _tex_line(cells: list[str]) -> str:
+    return " & ".join(_tex(cell) for cell in cells) + r" \\"
+
+
+def _tex(text: str) -> str:
+    return "".join(_LATEX.get(character, character) for character in " ".join(text.split()))

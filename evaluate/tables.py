@@ -1,0 +1,353 @@
+"""The tables of a grid of models, free of any file format: the main table, and the requirements.
+
+A table is built once, here, and written as Markdown, LaTeX and HTML by others, so that the three
+can never say different things.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flipbench.errors import DataError
+from flipbench.evaluate import formats
+from flipbench.evaluate.grid import GridModel, Requirements
+from flipbench.records import Score
+
+GAP = "perturbation_gap"
+TEST = "mcnemar"
+TITLES = {
+    GAP: "Perturbation gap",
+    "circular_eval": "CircularEval",
+    "choice_confusion": "Choice confusion",
+    "text_only_leakage": "Multi-modal leakage",
+}
+RULES = {"sign": "Sign rule", TEST: "McNemar test"}
+VERDICTS = {
+    "contaminated": "contaminated",
+    "not_detected": "not detected",
+    "inconclusive": "inconclusive",
+    "not_applicable": "not applicable",
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What stands in a cell: an optional mark, a text, and a second, smaller text."""
+
+    text: str
+    small: str = ""
+    mark: str = ""
+
+    def plain(self) -> str:
+        """Return the cell on one line.
+
+        >>> Cell("62.7", "276/440").plain(), Cell("contaminated", mark="✓").plain()
+        ('62.7 (276/440)', '✓ contaminated')
+        """
+        text = f"{self.mark} {self.text}".strip()
+        if not self.small:
+            return text
+        return f"{text} {self.small}" if self.small.startswith("[") else f"{text} ({self.small})"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column's header, the group it stands under, and whether it holds numbers."""
+
+    header: str
+    group: str = ""
+    numeric: bool = True
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row's header and its cells, one for each column."""
+
+    header: str
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table whose rows come in named groups. ``key`` is its name in files and links."""
+
+    key: str
+    caption: str
+    stub: str
+    columns: tuple[Column, ...]
+    groups: tuple[tuple[str, tuple[Row, ...]], ...]
+
+    def column_groups(self) -> list[tuple[str, int]]:
+        """Return the group headers from left to right with the number of columns under each."""
+        spans: list[tuple[str, int]] = []
+        for column in self.columns:
+            if spans and spans[-1][0] == column.group:
+                spans[-1] = (column.group, spans[-1][1] + 1)
+            else:
+                spans.append((column.group, 1))
+        return spans
+
+
+def gap_table(grid: Sequence[GridModel], scores: Sequence[Score]) -> Table:
+    """Return the main table: the perturbation gap of every model, with each rule's verdict."""
+    return _model_table(
+        "gap",
+        "Accuracy on the original and on the answer-flipped version of the same items, and the gap"
+        " between them (perturbed − original; negative is suspicious) with its paired 95 %"
+        " interval. p: exact one-sided McNemar test. ✓ and ✗ say whether a verdict agrees with"
+        " what is known of the model.",
+        grid,
+        scores,
+        [GAP],
+    )
+
+
+def other_table(grid: Sequence[GridModel], scores: Sequence[Score]) -> Table | None:
+    """Return the other detectors on the same models, or None where there are none."""
+    others = [name for name in detectors_of(scores) if name != GAP]
+    if not others:
+        return None
+    return _model_table(
+        "others",
+        "The other detectors on the same models and items. Accuracies in %, with counts; Δ is the"
+        " detector's own statistic, in percentage points.",
+        grid,
+        scores,
+        others,
+    )
+
+
+def requirements_table(requirements: Sequence[Requirements]) -> Table:
+    """Return the requirements of every rule of every detector, fractions beside the glyphs."""
+    columns = ["Practicality", "Reliability", "Consistency", "Specificity"]
+    columns += ["Missed", "Not monotone", "False alarms"]
+    groups: dict[str, list[Row]] = {}
+    for r in requirements:
+        weak, strict = (_of(*x) for x in (r.consistency_weak, r.consistency_strict))
+        cells = (
+            Cell("practical" if r.practical else "not practical", mark=r.practicality_glyph),
+            Cell(_of(*r.reliability), mark=r.reliability_glyph),
+            Cell(f"weak {weak}, strict {strict}", mark=r.consistency_glyph),
+            Cell(_of(*r.specificity), mark=r.specificity_glyph),
+            *(Cell(", ".join(x) or "none") for x in (r.misses, r.violations, r.false_alarms)),
+        )
+        groups.setdefault(title(r.detector), []).append(Row(rule_title(r.rule), cells))
+    return Table(
+        "requirements",
+        "Practicality: a verdict needs neither the training corpus, nor a clean model, nor a tuned"
+        " threshold. Reliability: contaminated models detected. Consistency: series that grow with"
+        " the dose, weakly and strictly. Specificity: clean models not flagged.",
+        "Rule",
+        tuple(Column(name, numeric=False) for name in columns),
+        tuple((name, tuple(rows)) for name, rows in groups.items()),
+    )
+
+
+def title(detector: str) -> str:
+    """Return a detector's name for people."""
+    return TITLES.get(detector, detector.replace("_", " "))
+
+
+def rule_title(rule: str) -> str:
+    """Return a rule's name for people."""
+    return RULES.get(rule, rule.replace("_", " "))
+
+
+def detectors_of(scores: Sequence[Score]) -> list[str]:
+    """Return the detectors that have scores, the perturbation gap first."""
+    names = dict.fromkeys(score.detector for score in scores)
+    return sorted(names, key=lambda name: name != GAP)
+
+
+def success(model: GridModel, score: Score) -> bool | None:
+    """Return whether the verdict agrees with what is known; None where there is no verdict."""
+    if score.verdict in ("inconclusive", "not_applicable"):
+        return None
+    return (score.verdict == "contaminated") != model.clean
+
+
+def accuracies(score: Score) -> dict[str, tuple[int, int]]:
+    """Return (k, n) for each variant the score counted right answers on."""
+    counts: dict[str, dict[str, Any]] = score.details.get("accuracies", {})
+    return {name: (int(c["k"]), int(c["n"])) for name, c in counts.items()}
+
+
+def families(grid: Sequence[GridModel]) -> dict[str, list[GridModel]]:
+    """Return the models of each family, clean first, then strategy by strategy with the dose."""
+    strategies = list(dict.fromkeys(model.strategy for model in grid))
+    found: dict[str, list[GridModel]] = {}
+    for model in grid:
+        found.setdefault(model.family, []).append(model)
+    for models in found.values():
+        models.sort(key=lambda m: (not m.clean, strategies.index(m.strategy), m.dose, m.epoch))
+    return found
+
+
+def label(model: GridModel, models: Sequence[GridModel]) -> str:
+    """Return what a model is called within its family; its full name where that is not unique."""
+
+    def short(m: GridModel) -> str:
+        return "clean" if m.clean else f"{m.strategy}, epoch {m.epoch}"
+
+    alike = [m for m in models if short(m) == short(model)]
+    return short(model) if len(alike) == 1 else model.name
+
+
+def scores_of(
+    model: GridModel, grid: Sequence[GridModel], scores: Sequence[Score]
+) -> dict[str, dict[str, Score]]:
+    """Return a model's scores by detector and rule.
+
+    Where one rule was applied against several reference models, each of them counts as a rule.
+    """
+    names = {m.fingerprint: m.name for m in grid}
+    found: dict[str, dict[str, Score]] = {}
+    mine = [s for s in scores if s.model_fingerprint == model.fingerprint]
+    for s in mine:
+        alike = [o for o in mine if (o.detector, o.rule) == (s.detector, s.rule)]
+        other = names.get(s.reference_fingerprint, s.reference_fingerprint[:8])
+        rule = s.rule if len(alike) == 1 else f"{s.rule} vs {other}"
+        found.setdefault(s.detector, {})[rule] = s
+    return found
+
+
+def gap_score(scores: Mapping[str, Mapping[str, Score]]) -> Score | None:
+    """Return the score figures stand on: the test's, else the first rule's that has a gap."""
+    rules = scores.get(GAP, {})
+    ordered = [rules[TEST], *rules.values()] if TEST in rules else list(rules.values())
+    return next((s for s in ordered if s.statistic is not None and accuracies(s)), None)
+
+
+# ------------------------------------------------------------------ columns of a detector
+
+_Rules = Mapping[str, Score]  # one model's scores of one detector, by rule
+_Field = tuple[Column, Callable[[GridModel, _Rules], Cell]]
+
+
+def _model_table(
+    key: str, caption: str, grid: Sequence[GridModel], scores: Sequence[Score], names: list[str]
+) -> Table:
+    by_model = {model.fingerprint: scores_of(model, grid, scores) for model in grid}
+    if grid and not any(by_model.values()):
+        raise DataError(
+            "no score belongs to a model of the grid; evaluate the same checkpoints the grid names"
+        )
+    fields: list[tuple[str, _Field]] = []
+    for name in names:
+        fields += [(name, f) for f in _fields(name, [m.get(name, {}) for m in by_model.values()])]
+    groups = []
+    for family, models in families(grid).items():
+        rows = []
+        for model in models:
+            mine = by_model[model.fingerprint]
+            cells = [cell(model, mine.get(name, {})) for name, (_, cell) in fields]
+            rows.append(Row(label(model, models), (Cell(str(model.dose)), *cells)))
+        groups.append((family, tuple(rows)))
+    columns = (Column("Dose"), *(column for _, (column, _) in fields))
+    return Table(key, caption, "Model", columns, tuple(groups))
+
+
+def _fields(detector: str, models: Sequence[_Rules]) -> list[_Field]:
+    """Return a detector's columns: accuracies, then each rule's statistic, p and verdict."""
+    group = title(detector)
+    every = [score for rules in models for score in rules.values()]
+    variants = list(dict.fromkeys(name for score in every for name in accuracies(score)))
+    if detector != GAP and len(variants) > 1:  # "original" stands in the main table already
+        variants = [name for name in variants if name != "original"]
+    fields: list[_Field] = [
+        (Column(_headed(name) + ", %", group), _accuracy_cell(name)) for name in variants
+    ]
+    rules = list(dict.fromkeys(rule for scores in models for rule in scores))
+    shown: list[str] = []
+    for rule in rules:
+        twin = next((other for other in shown if _same_statistic(other, rule, models)), None)
+        if twin is None and any(m[rule].statistic is not None for m in models if rule in m):
+            shown.append(rule)
+            alike = [r for r in rules if _same_statistic(rule, r, models)]
+            header = _statistic_header(rule, models)
+            if len(shown) > 1:
+                header += f", {rule_title(rule)}"
+            fields.append((Column(header, group), _statistic_cell(alike)))
+        if any(m[rule].p_value is not None for m in models if rule in m):
+            fields.append((Column("p", group), _p_cell(rule)))
+        fields.append((Column(rule_title(rule), group, numeric=False), _verdict_cell(rule)))
+    return fields
+
+
+def _same_statistic(one: str, other: str, models: Sequence[_Rules]) -> bool:
+    pairs = [(m[one].statistic, m[other].statistic) for m in models if one in m and other in m]
+    known = [(a, b) for a, b in pairs if a is not None and b is not None]
+    return bool(known) and all(a == b for a, b in known)
+
+
+def is_gap(score: Score) -> bool:
+    """Return whether the statistic is a difference of accuracies."""
+    return score.unit == "fraction" and len(accuracies(score)) > 1
+
+
+def _statistic_header(rule: str, models: Sequence[_Rules]) -> str:
+    score = next(m[rule] for m in models if rule in m and m[rule].statistic is not None)
+    if is_gap(score):
+        return "Δ, pp"
+    return "Statistic, %" if score.unit == "fraction" else f"Statistic, {score.unit}"
+
+
+def _accuracy_cell(variant: str) -> Callable[[GridModel, _Rules], Cell]:
+    def cell(model: GridModel, rules: _Rules) -> Cell:
+        for score in rules.values():
+            k, n = accuracies(score).get(variant, (0, 0))
+            if n:
+                return Cell(formats.percent(k / n), f"{k}/{n}")
+        return Cell(formats.NOTHING)
+
+    return cell
+
+
+def _statistic_cell(rules_alike: list[str]) -> Callable[[GridModel, _Rules], Cell]:
+    def cell(model: GridModel, rules: _Rules) -> Cell:
+        mine = [rules[r] for r in rules_alike if r in rules and rules[r].statistic is not None]
+        if not mine:
+            return Cell(formats.NOTHING)
+        value, between = mine[0].statistic, next((s.interval for s in mine if s.interval), None)
+        assert value is not None
+        if is_gap(mine[0]):
+            return Cell(formats.points(value), formats.interval(between) if between else "")
+        scale = 100 if mine[0].unit == "fraction" else 1
+        text = formats.percent(value) if scale == 100 else formats.number(value)
+        if between is None:
+            return Cell(text)
+        scaled = between.model_copy(
+            update={"low": scale * between.low, "high": scale * between.high}
+        )
+        return Cell(text, formats.interval(scaled, as_points=False))
+
+    return cell
+
+
+def _p_cell(rule: str) -> Callable[[GridModel, _Rules], Cell]:
+    def cell(model: GridModel, rules: _Rules) -> Cell:
+        p = rules[rule].p_value if rule in rules else None
+        return Cell(formats.NOTHING if p is None else formats.p_value(p))
+
+    return cell
+
+
+def _verdict_cell(rule: str) -> Callable[[GridModel, _Rules], Cell]:
+    def cell(model: GridModel, rules: _Rules) -> Cell:
+        if rule not in rules:
+            return Cell("not asked")
+        right = success(model, rules[rule])
+        return Cell(VERDICTS[rules[rule].verdict], mark="" if right is None else "✗✓"[right])
+
+    return cell
+
+
+def _headed(variant: str) -> str:
+    text = variant.replace("_", " ")
+    return text[:1].upper() + text[1:]
+
+
+def _of(hit: int, total: int) -> str:
+    return f"{hit}/{total}"

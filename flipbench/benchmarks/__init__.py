@@ -1,0 +1,32 @@
+"""Benchmarks in and out: VLMEvalKit TSV, Hugging Face datasets, and our own JSONL and parquet.
+
+Reading order: ``specs`` (what a user writes), ``load`` (one function), ``report`` (what comes
+back), ``build`` (one row becomes one item), ``answers``, ``question_text``, ``image_files``, then
+the readers ``tsv``, ``huggingface``, ``jsonl``, and ``write``.
+"""
+
+from __future__ import annotations
+
+from flipbench.benchmarks.load import load_benchmark
+from flipbench.benchmarks.report import Benchmark, Problem
+from flipbench.benchmarks.specs import (
+    BenchmarkSpec,
+    ColumnMapping,
+    HuggingFaceSpec,
+    JsonlSpec,
+    TsvSpec,
+)
+from flipbench.benchmarks.write import write_jsonl, write_parquet
+
+__all__ = [
+    "Benchmark",
+    "BenchmarkSpec",
+    "ColumnMapping",
+    "HuggingFaceSpec",
+    "JsonlSpec",
+    "Problem",
+    "TsvSpec",
+    "load_benchmark",
+    "write_jsonl",
+    "write_parquet",
+]

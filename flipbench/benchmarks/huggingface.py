@@ -1,0 +1,291 @@
+"""Datasets that the ``datasets`` library opens: parquet, folders, ``save_to_disk``, Hub ids."""
+
+from __future__ import annotations
+
+import ast
+import glob
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flipbench.benchmarks.build import Draft, build_item
+from flipbench.benchmarks.image_files import ImageFolder, image_folder
+from flipbench.benchmarks.own_rows import item_of_record
+from flipbench.benchmarks.question_text import split_question
+from flipbench.benchmarks.report import Benchmark, Collector, Oddity, Row, RowError
+from flipbench.benchmarks.specs import ColumnMapping, HuggingFaceSpec, Layout
+from flipbench.benchmarks.tables import check_columns
+from flipbench.errors import DataError, ServiceError, nearest
+from flipbench.images import ImageStore
+from flipbench.prompts import LETTERS
+from flipbench.records import ImageRef, JsonDict, Source
+
+_BATCH = 16
+_HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", re.ASCII)
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Rows of plain values (image bytes as they are stored), and the columns' features."""
+
+    data: Any
+    columns: list[str]
+    features: dict[str, Any]
+    split: str
+    on_hub: bool
+
+    def rows(self) -> Iterator[JsonDict]:
+        for batch in self.data.with_format("arrow").iter(batch_size=_BATCH):
+            for row in batch.to_pylist():
+                yield {name: _named(value, self.features.get(name)) for name, value in row.items()}
+
+
+def load_huggingface(spec: HuggingFaceSpec, images: ImageStore, strict: bool = False) -> Benchmark:
+    """Read a dataset row by row; see `flipbench.benchmarks.load_benchmark`."""
+    table = _open(spec)
+    collector = Collector(spec.name or _name_of(spec.path), strict)
+    folder = image_folder(spec.image_root, _default_root(spec.path, table.on_hub))
+    if table.on_hub and not _COMMIT.fullmatch(spec.revision):
+        what = f"the revision {spec.revision or '(none)'!r} of {spec.path} is not pinned"
+        remedy = "give the 40-digit commit as revision: the dataset may change"
+        collector.note(Oddity("unpinned_revision", what, remedy))
+    if spec.mapping == "flipbench":
+        _read_own(spec, table, images, folder, collector)
+    else:
+        _read_mapped(spec, table, images, folder, collector)
+    if not collector.n_rows:
+        raise DataError(f"{spec.path}: the dataset has no rows; choose another split")
+    folder.note_moved(collector)
+    return collector.finish()
+
+
+def _read_mapped(
+    spec: HuggingFaceSpec,
+    table: _Table,
+    images: ImageStore,
+    folder: ImageFolder,
+    collector: Collector,
+) -> None:
+    layout = spec.layout
+    option_columns = _option_columns(layout, table.columns)
+    columns = layout.columns
+    texts = [columns.question, columns.answer, *option_columns, *columns.extra]
+    texts += [c for c in (columns.index, columns.category, columns.group, columns.hint) if c]
+    check_columns([*texts, *columns.images], table.columns, spec.path)
+    for column in texts:
+        if getattr(table.features.get(column), "dtype", "").startswith("float"):
+            what = f"the column {column!r} holds floating-point numbers, not texts"
+            remedy = "a text '2' may have become '2.0': see whether the items read well"
+            collector.note(Oddity("float_column", what, remedy))
+    for number, cells in enumerate(table.rows()):
+        name = _text(cells[columns.index]).strip() if columns.index else str(number)
+        row = Row(number, name, f"{spec.path}, row {number} (index {name!r})")
+        if name:
+            collector.claim(name, row.where)
+        with collector.row(row):
+            if not name:
+                raise RowError("index", "the index is empty", "give every row an index of its own")
+            raw = _text(cells[columns.question])
+            answer = _text(cells[columns.answer])
+            stem, options = raw, _options(cells, layout, option_columns)
+            if layout.options_in == "question" and layout.question_style:
+                stem, options = split_question(raw, layout.question_style, answer)
+            draft = Draft(
+                benchmark=collector.name,
+                name=name,
+                images=_images(cells, columns, images, folder, row),
+                question=stem,
+                raw_question=raw,
+                options=options,
+                answer=answer,
+                source=Source(
+                    dataset=spec.path if table.on_hub else Path(spec.path).name,
+                    revision=spec.revision,
+                    split=table.split,
+                    row=number,
+                ),
+                answer_is=spec.answer_is,
+                hint=_text(cells[columns.hint]) if columns.hint else "",
+                category=_text(cells[columns.category]) if columns.category else "",
+                group=_text(cells[columns.group]) if columns.group else "",
+                licence=spec.licence,
+                extra={c: text for c in columns.extra if (text := _text(cells[c]))},
+            )
+            collector.keep(row, *build_item(draft))
+
+
+def _read_own(
+    spec: HuggingFaceSpec,
+    table: _Table,
+    images: ImageStore,
+    folder: ImageFolder,
+    collector: Collector,
+) -> None:
+    check_columns(["benchmark", "name", "images", "question", "answer"], table.columns, spec.path)
+    for number, cells in enumerate(table.rows()):
+        record = {key: value for key, value in cells.items() if value is not None}
+        name = str(record.get("name", number))
+        row = Row(number, name, f"{spec.path}, row {number} (index {name!r})")
+        collector.claim(name, row.where, str(record.get("benchmark", "")))
+        with collector.row(row):
+            refs = _refs(record.pop("images", []), "images", images, folder, row)
+            dataset = spec.path if table.on_hub else Path(spec.path).name
+            own = item_of_record(record, tuple(refs), row, collector.name, dataset)
+            collector.keep(row, *own)
+
+
+def _open(spec: HuggingFaceSpec) -> _Table:
+    import datasets
+
+    local = Path(spec.path)
+    pattern = sorted(glob.glob(spec.path)) if glob.has_magic(spec.path) else []
+    on_hub = not pattern and not local.exists()
+    options: dict[str, Any] = {"name": spec.config_name or None, "streaming": not on_hub}
+    if on_hub and not _HUB_ID.fullmatch(spec.path):
+        raise DataError(f"{spec.path}: there is no such file or folder; mend the path")
+    try:
+        if pattern or local.is_file():
+            files = pattern or [spec.path]
+            if not all(file.endswith(".parquet") for file in files):
+                raise DataError(f"{spec.path}: only .parquet files are read here; use format:"
+                                " vlmeval or jsonl for text files")  # fmt: skip
+            opened = datasets.load_dataset(
+                "parquet", data_files={spec.split or "train": files}, streaming=True
+            )
+        elif (local / "state.json").exists() or (local / "dataset_dict.json").exists():
+            opened = datasets.load_from_disk(spec.path)
+        elif on_hub:
+            opened = datasets.load_dataset(spec.path, revision=spec.revision or None, **options)
+        else:
+            opened = datasets.load_dataset(spec.path, **options)
+    except DataError:
+        raise
+    except Exception as error:  # datasets, hub, pyarrow and fsspec raise from a dozen trees
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if on_hub:
+            raise ServiceError(
+                f"{spec.path}: there is no such file or folder, and the Hub does not give such a"
+                f" dataset ({first}); mend the name, log in, or download it and name its folder"
+            ) from error
+        raise DataError(
+            f"{spec.path}: datasets cannot open it ({first}); get it again, or name its parquet"
+            " files"
+        ) from error
+    split, data = _one_split(opened, spec, is_files=bool(pattern or local.is_file()))
+    features = dict(data.features or {})
+    columns = list(features) or list(next(iter(data), {}))
+    return _Table(data, columns, features, split, on_hub)
+
+
+def _one_split(opened: Any, spec: HuggingFaceSpec, is_files: bool) -> tuple[str, Any]:
+    if not isinstance(opened, dict):
+        found = str(opened.split or "")
+        if spec.split and found and spec.split != found:
+            raise DataError(f"{spec.path}: this is the split {found!r}, not {spec.split!r}")
+        return spec.split or found, opened
+    names = list(opened)
+    if is_files:
+        return spec.split, opened[names[0]]
+    if not spec.split and len(names) > 1:
+        raise DataError(f"{spec.path}: there are the splits {', '.join(names)}; choose one: split")
+    wanted = spec.split or names[0]
+    if wanted not in names:
+        guess = nearest(wanted, names)
+        raise DataError(f"{spec.path}: no split {wanted!r} (found: {', '.join(names)}){guess}")
+    return wanted, opened[wanted]
+
+
+def _option_columns(layout: Layout, columns: list[str]) -> list[str]:
+    if layout.options_in == "list" or layout.columns.options:
+        return list(layout.columns.options)
+    if layout.options_in == "columns":
+        return [letter for letter in LETTERS if letter in columns]
+    return []
+
+
+def _options(cells: JsonDict, layout: Layout, columns: list[str]) -> tuple[tuple[str, str], ...]:
+    if layout.options_in == "columns":
+        letters = columns if set(columns) <= set(LETTERS) else LETTERS
+        return tuple(
+            (letter, _text(cells[column])) for letter, column in zip(letters, columns, strict=False)
+        )
+    if layout.options_in != "list":
+        return ()
+    value = cells[columns[0]]
+    if isinstance(value, str) and value.strip():
+        try:
+            value = ast.literal_eval(value.strip())
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            value = 0
+    if value is None or value == "":
+        return ()
+    if not isinstance(value, list | tuple):
+        what = f"the column {columns[0]!r} holds no list: {cells[columns[0]]!r:.60}"
+        raise RowError("options", what, "write it as ['a', 'b']")
+    if len(value) > len(LETTERS):
+        what = f"there are {len(value)} options, more than letters"
+        raise RowError("options", what, "leave the row out")
+    return tuple((letter, _text(v)) for letter, v in zip(LETTERS, value, strict=False))
+
+
+def _images(
+    cells: JsonDict, columns: ColumnMapping, images: ImageStore, folder: ImageFolder, row: Row
+) -> tuple[ImageRef, ...]:
+    refs = [
+        ref
+        for column in columns.images
+        for ref in _refs(cells[column], column, images, folder, row)
+    ]
+    if not refs:
+        raise RowError("image", "there is no image", "add it, or leave the row out")
+    return tuple(refs)
+
+
+def _refs(
+    value: Any, column: str, images: ImageStore, folder: ImageFolder, row: Row
+) -> list[ImageRef]:
+    refs = []
+    for one in value if isinstance(value, list) else [value]:
+        if one is None:
+            continue
+        data, path = (one.get("bytes"), one.get("path")) if isinstance(one, dict) else (one, one)
+        if not isinstance(data, bytes):
+            if not isinstance(path, str) or not path:
+                what = f"the column {column!r} holds no image but {type(one).__name__}"
+                raise RowError("image", what, "map columns.images to images, bytes or paths")
+            data = folder.read(path, row)
+        refs.append(images.put(data, row.where))
+    return refs
+
+
+def _named(value: Any, feature: Any) -> Any:
+    names = getattr(feature, "names", None)
+    if names and isinstance(value, int) and 0 <= value < len(names):
+        return names[value]
+    return value
+
+
+def _text(value: Any) -> str:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    if isinstance(value, str | bool | int | float):
+        return str(value)
+    what = f"{str(value)[:60]!r} is a {type(value).__name__}, not a text"
+    raise RowError("text", what, "map the column that holds the text")
+
+
+def _name_of(path: str) -> str:
+    last = Path(path).name
+    return last.removesuffix(".parquet") if "*" not in last else Path(path).parent.name
+
+
+def _default_root(path: str, on_hub: bool) -> Path:
+    if on_hub:
+        from huggingface_hub.constants import HF_HUB_CACHE
+
+        return Path(HF_HUB_CACHE)
+    return Path(path) if Path(path).is_dir() else Path(path).parent

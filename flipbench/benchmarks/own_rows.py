@@ -1,0 +1,120 @@
+"""Our own rows: what `write_jsonl` and `write_parquet` write, and people may write by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from flipbench.benchmarks.answers import AnswerIs
+from flipbench.benchmarks.build import Draft, build_item
+from flipbench.benchmarks.report import Oddity, Row, RowError
+from flipbench.errors import nearest
+from flipbench.prompts import LETTERS
+from flipbench.records import ImageRef, Item, JsonDict, Source
+
+TEXTS = ("question", "answer_text", "raw_question", "category", "group", "licence")
+KEYS = ("id", "benchmark", "name", "images", "options", "answer", "source", "extra", *TEXTS)
+
+
+def record_of_item(item: Item) -> JsonDict:
+    """Return an item as a row, without its images.
+
+    ``answer`` is the right option's position from 0; None for a free-form question.
+    """
+    row = item.model_dump(mode="json", exclude={"images"})
+    return {key: row[key] for key in KEYS if key != "images"}
+
+
+def item_of_record(
+    record: JsonDict, refs: tuple[ImageRef, ...], row: Row, benchmark: str, dataset: str
+) -> tuple[Item, list[Oddity]]:
+    """Return the item that a row says, and its oddities.
+
+    Parameters
+    ----------
+    record : dict
+        The row's values, images taken out.
+    refs : tuple of ImageRef
+        Its images.
+    row : Row
+        Where it stands.
+    benchmark, dataset : str
+        Used where the row names none.
+
+    Raises
+    ------
+    RowError
+        Where a key is unknown, a value is of the wrong kind, or the row's id is not that of what
+        it says.
+    """
+    unknown = [key for key in record if key not in KEYS]
+    if unknown:
+        what = f"there is no key {unknown[0]!r}{nearest(unknown[0], list(KEYS))}"
+        raise RowError("keys", what, f"the keys are {', '.join(KEYS)}; put others under 'extra'")
+    for key in ("id", "benchmark", *TEXTS):
+        if not isinstance(record.get(key, ""), str):
+            raise RowError("text", f"{key!r} is {record[key]!r:.60}, not a text", "quote it")
+    options = _options(record.get("options"))
+    answer, answer_is = _answer(record, bool(options))
+    extra = record.get("extra", {})
+    if isinstance(extra, str):
+        extra = json.loads(extra or "{}")
+    source = record.get("source") or {"dataset": dataset, "row": row.number}
+    if not isinstance(extra, dict) or not isinstance(source, dict):
+        raise RowError("text", "'extra' and 'source' must be objects", "mend the row")
+    draft = Draft(
+        benchmark=record.get("benchmark") or benchmark,
+        name=row.name,
+        images=refs,
+        question=record.get("question", ""),
+        raw_question=record.get("raw_question") or record.get("question", ""),
+        options=list(zip(LETTERS, options, strict=False)),
+        answer=answer,
+        source=Source.model_validate(source),
+        answer_is=answer_is,
+        category=record.get("category", ""),
+        group=record.get("group", ""),
+        licence=record.get("licence", ""),
+        extra=extra,
+    )
+    item, oddities = build_item(draft)
+    if record.get("id", item.id) != item.id:
+        what = f"its id {record['id']} does not belong to what it says: it was changed"
+        raise RowError("id", what, "take the id out to accept the change")
+    return item, oddities
+
+
+def _options(options: Any) -> Sequence[str]:
+    if options is None:
+        return ()
+    if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
+        raise RowError("options", f"'options' is {options!r:.60}", "give a list of texts")
+    if not 2 <= len(options) <= len(LETTERS):
+        what = f"there are {len(options)} options"
+        raise RowError("options", what, "a choice has 2 to 26; give none for a free-form question")
+    for letter, option in zip(LETTERS, options, strict=False):
+        if not option.strip():
+            raise RowError("options", f"option {letter} is blank", "mend the row")
+    return options
+
+
+def _answer(record: JsonDict, has_options: bool) -> tuple[str, AnswerIs]:
+    answer, text = record.get("answer"), record.get("answer_text", "")
+    if not has_options:
+        given = text or answer or ""
+        if not isinstance(given, str):
+            raise RowError("answer", f"'answer' is {given!r:.60}, not a text", "quote it")
+        return given, "text"
+    if isinstance(answer, int) and not isinstance(answer, bool):
+        options = record["options"]
+        if text and 0 <= answer < len(options) and options[answer] != text:
+            what = (
+                f"'answer' is {answer}, option {options[answer]!r:.60}, 'answer_text' {text!r:.60}"
+            )
+            raise RowError("answer", what, "let them agree")
+        return str(answer), "index"
+    if not isinstance(answer, str):
+        what = f"'answer' is {answer!r:.60}"
+        raise RowError("answer", what, "give a letter, an option's text, or a position from 0")
+    return answer, "auto"

@@ -1,0 +1,127 @@
+"""Options that stand inside the question's own text: RealWorldQA's lines, MMStar's inline list."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from flipbench.benchmarks.answers import answer_letter
+from flipbench.benchmarks.report import RowError
+from flipbench.prompts import LETTERS
+
+_ASKS_LETTER = "Please answer directly with only the letter of the correct option and nothing else"
+_ASKS_WORD = "Please answer directly with a single word or number"
+_LINE = re.compile(r"\s*\(?([A-Z])[.)]\s*(.*?)\s*")
+_OPTIONS = re.compile(r"(?:^|(?<=\s))Options:\s*(?=A:(?:\s|$))")
+_CHOICES = re.compile(r"(?:^|(?<=\s))Choices:\s*(?=\(A\))")
+_MARK = re.compile(r"(?:^|,\s*|\s*\n\s*)([A-Z]):(?:\s+|$)")
+_BRACKET = re.compile(r"(?:^|\s+)\(([A-Z])\)\s*")
+_REMEDY = "the options cannot be told for sure: mend the row, or give them in columns"
+
+
+class Question(NamedTuple):
+    """A question without its options, and the options as (letter, text) pairs."""
+
+    stem: str
+    options: tuple[tuple[str, str], ...]
+
+
+def split_question(raw: str, style: str, answer: str) -> Question:
+    r"""Return stem and options of a question's text.
+
+    Parameters
+    ----------
+    raw : str
+        The text as the benchmark has it.
+    style : {"lines", "inline"}
+        ``A. …`` on lines of their own and a closing instruction (RealWorldQA), or
+        ``Options: A: …, B: …`` / ``Choices: (A) … (B) …`` (MMStar).
+    answer : str
+        The answer cell: a letter without options is a contradiction unless the text asks for a
+        single word or number.
+
+    Raises
+    ------
+    RowError
+        Where letters are missing, repeated or out of order, or there is a letter and no options.
+
+    Examples
+    --------
+    >>> split_question("What is it?\nA. a cat\nB. a dog", "lines", "A").options
+    (('A', 'a cat'), ('B', 'a dog'))
+    >>> split_question("What? Options: A: red, or blue, B: green", "inline", "A").options
+    (('A', 'red, or blue'), ('B', 'green'))
+    """
+    text, asks = _without_instruction(raw)
+    found = _lines(text) if style == "lines" else _inline(text)
+    if not found.options:
+        if asks == _ASKS_LETTER:
+            what = "the question asks for a letter, but no options stand in it"
+            raise RowError("options", what, _REMEDY)
+        if asks != _ASKS_WORD and answer_letter(answer):
+            what = f"the answer is the letter {answer!r}, but no options stand in the question"
+            raise RowError("options", what, _REMEDY)
+    return found
+
+
+def _without_instruction(raw: str) -> tuple[str, str]:
+    text = raw.strip()
+    for instruction in (_ASKS_LETTER, _ASKS_WORD):
+        for ending in (instruction + ".", instruction):
+            if text.endswith(ending):
+                return text.removesuffix(ending).rstrip(), instruction
+    return text, ""
+
+
+def _lines(text: str) -> Question:
+    lines = text.split("\n")
+    marks = [(i, match) for i, line in enumerate(lines) if (match := _LINE.fullmatch(line))]
+    starts = [k for k, (_, match) in enumerate(marks) if match[1] == "A"]
+    marks_used = marks[starts[-1] :] if starts else []
+    if len(marks_used) < 2:
+        if len(marks) > 1:
+            _refuse_letters([match[1] for _, match in marks])
+        return Question(text, ())
+    bounds = [i for i, _ in marks_used] + [len(lines)]
+    options = []
+    for k, (i, match) in enumerate(marks_used):
+        more = [line.strip() for line in lines[i + 1 : bounds[k + 1]] if line.strip()]
+        options.append((match[1], "\n".join([match[2], *more])))
+    return _checked("\n".join(lines[: bounds[0]]), options)
+
+
+def _inline(text: str) -> Question:
+    for start, mark in ((_OPTIONS, _MARK), (_CHOICES, _BRACKET)):
+        heads = list(start.finditer(text))
+        if len(heads) > 1:
+            raise RowError("options", f"{len(heads)} lists of options stand in it", _REMEDY)
+        if heads:
+            block = text[heads[0].end() :]
+            marks = list(mark.finditer(block))
+            ends = [match.start() for match in marks[1:]] + [len(block)]
+            options = [
+                (match[1], block[match.end() : end].strip())
+                for match, end in zip(marks, ends, strict=True)
+            ]
+            return _checked(text[: heads[0].start()], options)
+    if re.search(r"(?:^|\s)(?:Options|Choices):", text):
+        raise RowError("options", "'Options:' stands in it, but no option A follows", _REMEDY)
+    return Question(text, ())
+
+
+def _checked(stem: str, options: list[tuple[str, str]]) -> Question:
+    letters = [letter for letter, _ in options]
+    if len(letters) < 2 or letters != list(LETTERS[: len(letters)]):
+        _refuse_letters(letters)
+    for letter, text in options:
+        if not text:
+            raise RowError("options", f"option {letter} is empty", _REMEDY)
+    if "\n" in options[-1][1]:
+        what = f"after option {letters[-1]} more text follows on a new line"
+        raise RowError("options", what, _REMEDY)
+    return Question(stem.strip(), tuple(options))
+
+
+def _refuse_letters(letters: list[str]) -> None:
+    what = f"the option letters in the question are {', '.join(letters)}"
+    raise RowError("options", what, _REMEDY)

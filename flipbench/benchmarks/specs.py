@@ -1,0 +1,176 @@
+"""What a user writes to name a benchmark: one frozen model for each format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from flipbench.benchmarks.answers import AnswerIs
+from flipbench.records import Value
+
+OptionsIn = Literal["columns", "list", "question", "none"]
+QuestionStyle = Literal["lines", "inline"]
+
+
+class TsvSpec(Value):
+    """A tab-separated file as VLMEvalKit reads and writes it.
+
+    Attributes
+    ----------
+    path : Path
+        The file.
+    name : str
+        The benchmark's name, part of every item's id; the file's name without its ending if empty.
+    image_root : Path or None
+        Where ``image_path`` cells are looked up; the file's folder if None.
+    licence, revision : str
+        Kept with every item.
+    extra_columns : tuple of str
+        Columns whose texts are kept in ``Item.extra``.
+    """
+
+    format: Literal["vlmeval"] = "vlmeval"
+    path: Path
+    name: str = ""
+    image_root: Path | None = None
+    licence: str = ""
+    revision: str = ""
+    extra_columns: tuple[str, ...] = ()
+
+
+class ColumnMapping(Value):
+    """Which column of a dataset means what.
+
+    Attributes
+    ----------
+    question, answer : str
+        Required columns.
+    images : tuple of str
+        One or more columns, each an image or a list of images; an empty cell is skipped where
+        there are several columns.
+    index : str or None
+        The items' names; the row number if None.
+    options : tuple of str
+        The option columns in order (``options_in: columns``; the columns named by one capital
+        letter if empty), or the one column that holds the list (``options_in: list``).
+    category, group, hint : str or None
+        Optional columns.
+    extra : tuple of str
+        Columns whose texts are kept in ``Item.extra``.
+    """
+
+    question: str = "question"
+    answer: str = "answer"
+    images: tuple[str, ...] = ("image",)
+    index: str | None = None
+    options: tuple[str, ...] = ()
+    category: str | None = None
+    group: str | None = None
+    hint: str | None = None
+    extra: tuple[str, ...] = ()
+
+
+class Layout(Value):
+    """Columns, and where the options stand."""
+
+    columns: ColumnMapping = ColumnMapping()
+    options_in: OptionsIn = "columns"
+    question_style: QuestionStyle | None = None
+
+
+READY = {
+    "realworldqa": Layout(options_in="question", question_style="lines"),
+    "mmstar": Layout(
+        columns=ColumnMapping(index="index", category="category", extra=("l2_category",)),
+        options_in="question",
+        question_style="inline",
+    ),
+}
+
+
+class HuggingFaceSpec(Value):
+    """A dataset that the ``datasets`` library can open.
+
+    Attributes
+    ----------
+    path : str
+        A folder, a parquet file, a pattern such as ``data/*.parquet``, a folder that
+        ``save_to_disk`` wrote, or the id of a dataset on the Hub.
+    revision : str
+        For the Hub: the 40-digit commit; anything else may change under your feet.
+    split, config_name : str
+        May be empty where there is only one.
+    mapping : {"realworldqa", "mmstar", "flipbench"} or None
+        A ready layout; ``columns``, ``options_in`` and ``question_style`` override its parts.
+        ``flipbench`` reads what `write_parquet` wrote.
+    options_in : {"columns", "list", "question", "none"} or None
+        Where the options stand; None is what the mapping says, else "columns".
+    question_style : {"lines", "inline"} or None
+        How options stand inside a question: ``A. …`` on lines of their own, or
+        ``Options: A: …, B: …``.
+    answer_is : {"auto", "letter", "text", "index"}
+        What the answer column holds; an index counts from 0.
+    image_root : Path or None
+        Where images that are only paths are looked up; the dataset's folder if None.
+    """
+
+    format: Literal["huggingface"] = "huggingface"
+    path: str
+    revision: str = ""
+    split: str = ""
+    config_name: str = ""
+    name: str = ""
+    licence: str = ""
+    image_root: Path | None = None
+    mapping: Literal["realworldqa", "mmstar", "flipbench"] | None = None
+    columns: ColumnMapping | None = None
+    options_in: OptionsIn | None = None
+    question_style: QuestionStyle | None = None
+    answer_is: AnswerIs = "auto"
+
+    @property
+    def layout(self) -> Layout:
+        """The ready layout with what the user overrides."""
+        ready = READY.get(self.mapping or "", Layout())
+        return Layout(
+            columns=self.columns or ready.columns,
+            options_in=self.options_in or ready.options_in,
+            question_style=self.question_style or ready.question_style,
+        )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        layout = self.layout
+        if layout.options_in == "question" and layout.question_style is None:
+            raise ValueError("options_in: question needs question_style: lines or inline")
+        if layout.options_in == "list" and len(layout.columns.options) != 1:
+            raise ValueError(
+                "options_in: list needs columns.options with the name of the one column that"
+                " holds the list"
+            )
+        return self
+
+
+class JsonlSpec(Value):
+    """Our own format: a JSON object on each line, images in files beside it.
+
+    Attributes
+    ----------
+    path : Path
+        The ``.jsonl`` file.
+    image_root : Path or None
+        What image paths are relative to; the file's folder if None.
+    name : str
+        The benchmark's name for rows that state none; the file's name without its ending if
+        empty.
+    """
+
+    format: Literal["jsonl"] = "jsonl"
+    path: Path
+    image_root: Path | None = None
+    name: str = ""
+
+
+BenchmarkSpec = Annotated[TsvSpec | HuggingFaceSpec | JsonlSpec, Field(discriminator="format")]

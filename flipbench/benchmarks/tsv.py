@@ -1,0 +1,187 @@
+"""VLMEvalKit's tab-separated files. Every cell is read as text; nothing is ever inferred."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from flipbench.benchmarks.build import Draft, build_item
+from flipbench.benchmarks.image_files import decode_base64, image_folder, split_cell
+from flipbench.benchmarks.report import Benchmark, Collector, Row, RowError
+from flipbench.benchmarks.specs import TsvSpec
+from flipbench.benchmarks.tables import check_columns, check_file, not_utf8
+from flipbench.errors import DataError
+from flipbench.images import ImageStore
+from flipbench.prompts import LETTERS
+from flipbench.records import ImageRef, Source
+
+MAX_REFERENCE = 64
+"""An ``image`` cell of at most so many characters is another row's index."""
+
+_L2 = ("l2-category", "L2-category", "l2_category")
+_Pending = ImageRef | str
+
+
+@dataclass(frozen=True)
+class _TsvRow:
+    """A row without its base64: images already kept, references not yet followed."""
+
+    row: Row
+    cells: dict[str, str]
+    images: tuple[_Pending, ...]
+    error: DataError | None
+
+
+def load_tsv(spec: TsvSpec, images: ImageStore, strict: bool = False) -> Benchmark:
+    """Read a VLMEvalKit file; see `flipbench.benchmarks.load_benchmark`.
+
+    Base64 goes into the image store row by row, so that a file of many gigabytes needs little
+    memory; references to other rows' images are followed afterwards.
+    """
+    check_file(spec.path)
+    folder = image_folder(spec.image_root, spec.path.parent)
+    collector = Collector(spec.name or spec.path.stem, strict)
+    rows = _read(spec.path, images, collector, spec.extra_columns)
+    by_index = {row.row.name: row for row in rows if row.row.name}
+    for tsv_row in rows:
+        row = tsv_row.row
+        with collector.row(row):
+            if tsv_row.error is not None:
+                raise tsv_row.error
+            if not row.name:
+                raise RowError("index", "the index is empty", "give every row an index of its own")
+            refs = _follow(tsv_row, by_index)
+            if not refs:
+                refs = tuple(
+                    images.put(folder.read(path, row), row.where)
+                    for path in split_cell(tsv_row.cells.get("image_path", ""))
+                )
+            if not refs:
+                raise RowError("image", "there is no image", "add it, or leave the row out")
+            item, oddities = build_item(_draft(tsv_row, refs, spec, collector.name))
+            collector.keep(row, item, oddities)
+    folder.note_moved(collector)
+    return collector.finish()
+
+
+def _read(
+    path: Path, images: ImageStore, collector: Collector, extra_columns: tuple[str, ...]
+) -> list[_TsvRow]:
+    rows: list[_TsvRow] = []
+    try:
+        with _wide_cells(), path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file, delimiter="\t", strict=True)
+            header = next(reader, [])
+            _check_header(header, path, extra_columns)
+            line = reader.line_num + 1
+            for cells in reader:
+                start, line = line, reader.line_num + 1
+                if not cells:  # a blank line
+                    continue
+                rows.append(
+                    _tsv_row(cells, header, f"{path.name}, line {start}", len(rows), images)
+                )
+                row = rows[-1].row
+                if row.name:
+                    collector.claim(row.name, row.where)
+    except UnicodeDecodeError as error:
+        raise not_utf8(path) from error
+    except csv.Error as error:
+        where = f"{path}, line {reader.line_num}"
+        raise DataError(
+            f"{where}: not a well-formed TSV ({error}); a cell that begins with a quote must end"
+            " with one and double those inside: write the file with pandas or csv"
+        ) from error
+    if not rows:
+        raise DataError(f"{path}: there is a header, but there are no rows; get the file again")
+    return rows
+
+
+def _check_header(header: list[str], path: Path, extra_columns: tuple[str, ...]) -> None:
+    for column in header:
+        if header.count(column) > 1:
+            raise DataError(f"{path}: two columns are named {column!r}; rename one")
+    check_columns(["index", "question", "answer", *extra_columns], header, str(path))
+    if "image" not in header and "image_path" not in header:
+        raise DataError(
+            f"{path}: there is no column 'image' (base64) or 'image_path' (found:"
+            f" {', '.join(header)}); add one of them"
+        )
+
+
+def _tsv_row(
+    values: list[str], header: list[str], line: str, number: int, images: ImageStore
+) -> _TsvRow:
+    cells = dict(zip(header, values, strict=False))
+    name = cells.get("index", "").strip()
+    row = Row(number, name, f"{line}, row {number} (index {name!r})")
+    if len(values) != len(header):
+        what = f"the row has {len(values)} cells, the header {len(header)}"
+        error = RowError("cells", what, "a tab or a quote is missing or too many: mend the row")
+        return _TsvRow(row, {}, (), error)
+    try:
+        pending: list[_Pending] = []
+        for text in split_cell(cells.pop("image", "")):
+            short = len(text) <= MAX_REFERENCE
+            pending.append(text if short else images.put(decode_base64(text), row.where))
+        return _TsvRow(row, cells, tuple(pending), None)
+    except DataError as bad_image:
+        return _TsvRow(row, cells, (), bad_image)
+
+
+def _follow(row: _TsvRow, by_index: dict[str, _TsvRow]) -> tuple[ImageRef, ...]:
+    refs: list[ImageRef] = []
+    for pending in row.images:
+        if isinstance(pending, ImageRef):
+            refs.append(pending)
+            continue
+        other = by_index.get(pending)
+        named = f"the image cell is {pending!r}, a reference to the row of that index"
+        if other is None:
+            raise RowError("image", f"{named}, and there is none", "put the image's base64 there")
+        if other.error is not None:
+            raise RowError("image", f"{named}: {other.error}", "mend that row first")
+        own = [ref for ref in other.images if isinstance(ref, ImageRef)]
+        if not own or len(own) != len(other.images):
+            raise RowError("image", f"{named}, which has no image", "put the base64 there")
+        refs += own
+    return tuple(refs)
+
+
+def _draft(row: _TsvRow, refs: tuple[ImageRef, ...], spec: TsvSpec, name: str) -> Draft:
+    cells = row.cells
+    extra = {column: cells[column] for column in spec.extra_columns if cells[column]}
+    finer = next((cells[column] for column in _L2 if cells.get(column)), "")
+    return Draft(
+        benchmark=name,
+        name=row.row.name,
+        images=refs,
+        question=cells["question"],
+        raw_question=cells["question"],
+        options=[(letter, cells[letter]) for letter in LETTERS if letter in cells],
+        answer=cells["answer"],
+        source=Source(
+            dataset=spec.path.name,
+            revision=spec.revision,
+            split=cells.get("split", ""),
+            row=row.row.number,
+        ),
+        answer_is="letter",
+        hint=cells.get("hint", ""),
+        category=cells.get("category", ""),
+        group=cells.get("g_index", ""),
+        licence=spec.licence,
+        extra=extra | ({"l2_category": finer} if finer else {}),
+    )
+
+
+@contextmanager
+def _wide_cells() -> Iterator[None]:
+    before = csv.field_size_limit(2**31 - 1)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)

@@ -1,0 +1,134 @@
+"""The way out: items as JSONL with an image folder, or as one parquet file."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+from flipbench.benchmarks.own_rows import record_of_item
+from flipbench.errors import DataError
+from flipbench.images import ImageStore
+from flipbench.prompts import LETTERS
+from flipbench.records import Item, JsonDict
+
+_ROWS_PER_GROUP = 64
+
+
+def write_jsonl(items: Sequence[Item], images: ImageStore, folder: Path) -> Path:
+    """Write ``items.jsonl`` and ``images/`` into ``folder``; return the JSONL file.
+
+    `JsonlSpec` reads it back to the same items with the same ids. The JSONL file is written last,
+    so that its presence means that all images are there.
+
+    Raises
+    ------
+    DataError
+        Where an item could not be read back, or an image is gone.
+    """
+    _check(items)
+    out = ImageStore(folder / "images")
+    path = folder / "items.jsonl"
+    lines = []
+    for item in items:
+        names = []
+        for ref, data in zip(item.images, _bytes(item, images), strict=True):
+            out.put(data, _where(item))
+            names.append(f"images/{out.path(ref).name}")
+        lines.append(json.dumps(record_of_item(item) | {"images": names}, ensure_ascii=False))
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_bytes("".join(line + "\n" for line in lines).encode())
+    partial.replace(path)
+    return path
+
+
+def write_parquet(items: Sequence[Item], images: ImageStore, path: Path) -> Path:
+    """Write one parquet file with ``datasets`` image features; return it.
+
+    `HuggingFaceSpec` with ``mapping="flipbench"`` reads it back to the same items with the same
+    ids; ``datasets.load_dataset`` shows the images.
+
+    Raises
+    ------
+    DataError
+        Where an item could not be read back, or an image is gone.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from datasets import Features, Image, List, Value
+
+    _check(items)
+    text = Value("string")
+    source = {"dataset": text, "revision": text, "split": text, "row": Value("int64")}
+    features = Features(
+        {
+            "id": text,
+            "benchmark": text,
+            "name": text,
+            "images": List(Image()),
+            "question": text,
+            "options": List(text),
+            "answer": Value("int64"),
+            "answer_text": text,
+            "raw_question": text,
+            "category": text,
+            "group": text,
+            "source": source,
+            "licence": text,
+            "extra": text,
+        }
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with pq.ParquetWriter(partial, features.arrow_schema) as writer:
+            rows = _parquet_rows(items, images)
+            while batch := list(islice(rows, _ROWS_PER_GROUP)):
+                writer.write_table(pa.Table.from_pylist(batch, schema=features.arrow_schema))
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    return path
+
+
+def _parquet_rows(items: Sequence[Item], images: ImageStore) -> Iterator[JsonDict]:
+    for item in items:
+        names = [images.path(ref).name for ref in item.images]
+        pictures = [
+            {"bytes": data, "path": name}
+            for data, name in zip(_bytes(item, images), names, strict=True)
+        ]
+        row = record_of_item(item)
+        yield row | {"images": pictures, "extra": json.dumps(row["extra"], ensure_ascii=False)}
+
+
+def _check(items: Sequence[Item]) -> None:
+    seen: set[tuple[str, str]] = set()
+    for item in items:
+        where, key = _where(item), (item.benchmark, item.name)
+        if key in seen:
+            raise DataError(f"{where}: two items have this name; give each a name of its own")
+        seen.add(key)
+        options = item.options
+        if options is not None and not 2 <= len(options) <= len(LETTERS):
+            raise DataError(f"{where}: {len(options)} options; a choice has 2 to 26")
+        for text in (item.question, item.answer_text, *(options or ())):
+            if not text.strip():
+                raise DataError(f"{where}: question, answer or an option is blank; mend the item")
+
+
+def _bytes(item: Item, images: ImageStore) -> list[bytes]:
+    try:
+        return [images.path(ref).read_bytes() for ref in item.images]
+    except OSError as error:
+        raise DataError(
+            f"{_where(item)}: the image {error.filename} cannot be read ({error.strerror}); run"
+            " what made it again"
+        ) from error
+
+
+def _where(item: Item) -> str:
+    return f"{item.benchmark} {item.name}"

@@ -1,0 +1,96 @@
+"""Ask each distinct probe once, image by image, and keep the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from flipbench.images import ImageStore
+from flipbench.models.protocols import VLM
+from flipbench.records import Probe, Record, Response
+from flipbench.run import Run
+from flipbench.stage import StageReport, run_stage
+
+
+@dataclass(frozen=True)
+class Answers:
+    """One model's responses by probe id, with what the model is called."""
+
+    model: str
+    fingerprint: str
+    responses: Mapping[str, Response]
+
+    def to(self, probe: Probe) -> Response | None:
+        """Return the response to a probe, or None where asking failed."""
+        return self.responses.get(probe.id)
+
+    def outcomes(self, probes: Sequence[Probe], gold: Sequence[int]) -> list[bool | None]:
+        """Return right or wrong for each probe; None where asking failed (never "wrong")."""
+        return [
+            None if (response := self.to(probe)) is None else response.choice == right
+            for probe, right in zip(probes, gold, strict=True)
+        ]
+
+    def n_unparsed(self, probes: Sequence[Probe]) -> int:
+        """Count the replies that name no option."""
+        return sum((r := self.to(p)) is not None and r.choice < 0 for p in probes)
+
+
+class AskStage:
+    """Put probes to one model."""
+
+    record: type[Record] = Response
+
+    def __init__(self, vlm: VLM, images: ImageStore) -> None:
+        self.name = f"ask {vlm.name}"
+        self.vlm, self.images = vlm, images
+
+    def id_of(self, probe: Probe) -> str:
+        """Return the id of the response."""
+        return Response.id_for(probe_id=probe.id, model_fingerprint=self.vlm.fingerprint)
+
+    def subject(self, probe: Probe) -> str:
+        """Return what is asked, in words."""
+        return f"{probe.variant} of item {probe.item_id}"
+
+    def __call__(self, probes: Sequence[Probe]) -> list[Response]:
+        """Answer a batch."""
+        return self.vlm.ask(probes, self.images)
+
+
+def ask(
+    probes: Iterable[Probe],
+    vlm: VLM,
+    run: Run,
+    images: ImageStore,
+    *,
+    batch_size: int = 64,
+    limit: int | None = None,
+    progress: bool = True,
+) -> StageReport:
+    """Put the union of ``probes`` to ``vlm``; what ``run`` already holds is not asked again.
+
+    Probes are ordered by what they ask for, by image, and by length, so that a batch shares
+    pictures and wastes little padding.
+    """
+    distinct = {probe.id: probe for probe in probes}
+    ordered = sorted(
+        distinct.values(),
+        key=lambda p: (p.ask, len(p.images), [i.sha256 for i in p.images], len(p.prompt), p.id),
+    )
+    stage = AskStage(vlm, images)
+    return run_stage(stage, ordered, run, batch_size=batch_size, limit=limit, progress=progress)
+
+
+def answers_of(vlm_name: str, fingerprint: str, run: Run) -> Answers:
+    """Return all that a model has answered in ``run``."""
+    return answers_by_model(run, {fingerprint: vlm_name})[fingerprint]
+
+
+def answers_by_model(run: Run, names: Mapping[str, str]) -> dict[str, Answers]:
+    """Return the answers of several models, {fingerprint: name}, in one pass over the shards."""
+    found: dict[str, dict[str, Response]] = {fingerprint: {} for fingerprint in names}
+    for response in run.read(Response):
+        if response.model_fingerprint in found:
+            found[response.model_fingerprint][response.probe_id] = response
+    return {f: Answers(names[f], f, responses) for f, responses in found.items()}

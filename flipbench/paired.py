@@ -1,0 +1,157 @@
+"""A paired benchmark: every kept item in its original and its answer-flipped version."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from flipbench.errors import DataError
+from flipbench.images import ImageStore
+from flipbench.records import Caption, Edit, Flip, Item, content_id
+
+
+@dataclass(frozen=True)
+class Pair:
+    """An item and its perturbed twin: same question and options, another image and answer."""
+
+    original: Item
+    perturbed: Item
+    caption: str = ""
+    verdict: str = "keep"
+
+    def __post_init__(self) -> None:
+        """Refuse what is no pair."""
+        a, b = self.original, self.perturbed
+        if (a.question, a.options) != (b.question, b.options):
+            raise DataError(f"{a.benchmark} {a.name}: question or options differ between the two")
+        if a.answer == b.answer and a.answer_text == b.answer_text:
+            raise DataError(f"{a.benchmark} {a.name}: the answer is the same in both")
+        if a.images == b.images:
+            raise DataError(f"{a.benchmark} {a.name}: the image is the same in both")
+
+
+@dataclass(frozen=True)
+class PairedBenchmark:
+    """Pairs, in release order, and where their images lie.
+
+    ``exchangeable`` says that neither version is harder by construction; where it is False or
+    unknown (found counterfactuals), only rules relative to a reference model are sound.
+    """
+
+    name: str
+    pairs: tuple[Pair, ...]
+    images: ImageStore
+    funnel: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        """Hash of what is asked: the ids of all items, in order."""
+        return content_id(self.name, [[p.original.id, p.perturbed.id] for p in self.pairs])
+
+    @property
+    def originals(self) -> list[Item]:
+        """The original items."""
+        return [pair.original for pair in self.pairs]
+
+    @property
+    def perturbed(self) -> list[Item]:
+        """The perturbed items, in the same order."""
+        return [pair.perturbed for pair in self.pairs]
+
+    def save(self, folder: Path) -> None:
+        """Write ``pairs.jsonl`` and ``benchmark.json`` into ``folder``, and images beside them.
+
+        Images that lie in the folder above (a run directory's store) are not copied.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        if self.images.folder.resolve() != (folder.parent / "images").resolve():
+            store = ImageStore(folder / "images")
+            for item in (*self.originals, *self.perturbed):
+                for ref in item.images:
+                    store.put(self.images.path(ref).read_bytes(), f"{item.benchmark} {item.name}")
+        rows = [
+            {
+                "original": pair.original.model_dump(mode="json"),
+                "perturbed": pair.perturbed.model_dump(mode="json"),
+                "caption": pair.caption,
+                "verdict": pair.verdict,
+            }
+            for pair in self.pairs
+        ]
+        (folder / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        about = {
+            "name": self.name,
+            "id": self.id,
+            "n_pairs": len(self.pairs),
+            "funnel": self.funnel,
+        }
+        (folder / "benchmark.json").write_text(json.dumps(about, indent=2) + "\n")
+
+    @classmethod
+    def load(cls, folder: Path) -> PairedBenchmark:
+        """Read what ``save`` wrote.
+
+        Raises
+        ------
+        DataError
+            Where a file is missing or a line is no pair.
+        """
+        about, rows = folder / "benchmark.json", folder / "pairs.jsonl"
+        if not about.exists() or not rows.exists():
+            raise DataError(
+                f"{folder}: no paired benchmark there (benchmark.json and pairs.jsonl);"
+                " 'flipbench generate' and 'flipbench filter' make one"
+            )
+        head = json.loads(about.read_text())
+        pairs = []
+        for number, line in enumerate(rows.read_text().splitlines(), 1):
+            try:
+                row = json.loads(line)
+                pairs.append(
+                    Pair(
+                        Item.model_validate(row["original"]),
+                        Item.model_validate(row["perturbed"]),
+                        row.get("caption", ""),
+                        row.get("verdict", "keep"),
+                    )
+                )
+            except (ValueError, KeyError) as error:
+                raise DataError(
+                    f"{rows}:{number}: not a pair ({error}); make the file anew"
+                ) from error
+        inside = folder / "images"
+        store = ImageStore(inside if inside.exists() else folder.parent / "images")
+        return cls(head["name"], tuple(pairs), store, head.get("funnel", {}))
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An item on its way to become a pair: what generation has made of it so far."""
+
+    item: Item
+    flip: Flip | None = None
+    caption: Caption | None = None
+    edit: Edit | None = None
+
+    @property
+    def subject(self) -> str:
+        """The item in words a person can look up."""
+        return f"{self.item.benchmark} {self.item.name}"
+
+    def pair(self, verdict: str = "keep") -> Pair:
+        """Return the pair; the candidate must have flip, caption and edit."""
+        if self.flip is None or self.caption is None or self.edit is None:
+            raise DataError(f"{self.subject}: not edited yet; run 'flipbench generate' again")
+        perturbed = self.item.model_copy(
+            update={
+                "id": "",
+                "images": (self.edit.image, *self.item.images[1:]),
+                "answer": self.flip.new_answer,
+                "answer_text": self.flip.new_text,
+                "extra": self.item.extra | self.edit.extra,
+            }
+        )
+        return Pair(
+            self.item, Item.model_validate(perturbed.model_dump()), self.caption.text, verdict
+        )

@@ -1,0 +1,75 @@
+"""The words a model is asked with: one template serves training and evaluation."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Sequence
+from typing import Literal
+
+from flipbench.records import ImageRef, Item, Probe, Value
+
+LETTERS = string.ascii_uppercase
+LETTER_INSTRUCTION = "Answer with the option letter only."
+OPEN_INSTRUCTION = "Answer with a single word or phrase."
+
+
+def choice_prompt(
+    question: str, options: Sequence[str], instruction: str = LETTER_INSTRUCTION
+) -> str:
+    r"""Return question, lettered options and instruction, one per line.
+
+    >>> choice_prompt("What color is the star?", ["red", "blue"])
+    'What color is the star?\nA. red\nB. blue\nAnswer with the option letter only.'
+    """
+    if len(options) > len(LETTERS):
+        raise ValueError(f"{len(options)} options, but there are only {len(LETTERS)} letters")
+    lines = [f"{letter}. {text}" for letter, text in zip(LETTERS, options, strict=False)]
+    return "\n".join([question, *lines, instruction])
+
+
+def open_prompt(question: str, instruction: str = OPEN_INSTRUCTION) -> str:
+    """Return a question without options and its instruction."""
+    return f"{question}\n{instruction}"
+
+
+class Asking(Value):
+    """How multiple-choice questions are put to a model.
+
+    ``choose`` compares the next-token log-probabilities of the option letters; ``generate`` lets
+    the model write up to ``max_new_tokens`` tokens, which `flipbench.parsing` reads.
+    """
+
+    ask: Literal["choose", "generate"] = "choose"
+    instruction: str = LETTER_INSTRUCTION
+    max_new_tokens: int = 16
+
+    def probe(
+        self,
+        item: Item,
+        variant: str,
+        *,
+        options: Sequence[str] | None = None,
+        images: Sequence[ImageRef] | None = None,
+        question: str | None = None,
+    ) -> Probe:
+        """Return the probe that asks ``item``, with options, images or question changed if given.
+
+        Raises
+        ------
+        ValueError
+            Where neither the item nor the caller gives options.
+        """
+        shown = options if options is not None else item.options
+        if shown is None:
+            raise ValueError(f"{item.benchmark} {item.name} is free-form: it has no options to ask")
+        stem = question if question is not None else item.question
+        return Probe(
+            item_id=item.id,
+            variant=variant,
+            images=tuple(item.images if images is None else images),
+            prompt=choice_prompt(stem, shown, self.instruction),
+            ask=self.ask,
+            options=tuple(shown),
+            n_options=len(shown),
+            max_new_tokens=self.max_new_tokens if self.ask == "generate" else 0,
+        )

@@ -1,0 +1,372 @@
+"""The one vocabulary: what passes from stage to stage, from the first file to the last table.
+
+Every record is frozen and has an ``id`` that is a hash of *what made it* (``made_of``): its
+inputs by content, the model by its fingerprint, settings and seed. The same id means "already
+done"; a changed input makes another id and can never meet an old answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+JsonDict = dict[str, Any]
+
+
+def content_id(*parts: Any) -> str:
+    """Return 24 hex digits of the SHA-256 of ``parts`` as canonical JSON.
+
+    Raises
+    ------
+    ValueError
+        Where a part holds a number that JSON cannot hold (NaN, infinity).
+    """
+    text = json.dumps(
+        parts,
+        sort_keys=True,
+        ensure_ascii=False,
+        allow_nan=False,
+        separators=(",", ":"),
+        default=_plain,
+    )
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    raise TypeError(f"{type(value).__name__} cannot be part of an id")
+
+
+class Value(BaseModel):
+    """A frozen part of a record, without an id of its own."""
+
+    # a log-probability of minus infinity must come back from JSON as it went in, not as null
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+
+
+class Record(Value):
+    """Base of all records.
+
+    Attributes
+    ----------
+    id : str
+        24 hex digits, computed; an id that is given must agree with the content.
+    """
+
+    kind: ClassVar[str]
+    made_of: ClassVar[tuple[str, ...]]
+    id: str = ""
+
+    @classmethod
+    def id_for(cls, **made_of: Any) -> str:
+        """Return the id a record made of these values would have, before it is made."""
+        if set(made_of) != set(cls.made_of):
+            raise TypeError(f"{cls.__name__} is made of {cls.made_of}, not {tuple(made_of)}")
+        return content_id(cls.kind, *(made_of[name] for name in cls.made_of))
+
+    @model_validator(mode="after")
+    def _fill_id(self) -> Self:
+        true_id = self.id_for(**{name: getattr(self, name) for name in self.made_of})
+        if self.id and self.id != true_id:
+            raise ValueError(
+                f"id {self.id} does not belong to this {self.kind}; expected {true_id}"
+            )
+        object.__setattr__(self, "id", true_id)
+        return self
+
+
+class ImageRef(Value):
+    """An image by content; the bytes lie in a run's image store under ``<sha256>.<format>``."""
+
+    sha256: str
+    format: str
+    width: int
+    height: int
+
+
+class Source(Value):
+    """Where an item comes from."""
+
+    dataset: str
+    revision: str = ""
+    split: str = ""
+    row: int = -1
+
+
+class Item(Record):
+    """One question about one or more images.
+
+    ``options`` is None for a free-form question; ``answer`` is then None and ``answer_text``
+    holds the answer. ``raw_question`` is the text as the benchmark has it.
+    """
+
+    kind: ClassVar[str] = "items"
+    made_of: ClassVar[tuple[str, ...]] = (
+        "benchmark",
+        "name",
+        "images",
+        "question",
+        "options",
+        "answer",
+        "answer_text",
+    )
+
+    benchmark: str
+    name: str
+    images: tuple[ImageRef, ...] = ()
+    question: str
+    options: tuple[str, ...] | None = None
+    answer: int | None = None
+    answer_text: str
+    raw_question: str = ""
+    category: str = ""
+    group: str = ""
+    source: Source
+    licence: str = ""
+    extra: JsonDict = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _check_answer(self) -> Self:
+        if (self.options is None) != (self.answer is None):
+            raise ValueError("options and answer go together: give both, or neither")
+        if self.options is not None and self.answer is not None:
+            if not 0 <= self.answer < len(self.options):
+                raise ValueError(f"answer {self.answer} is not one of {len(self.options)} options")
+            if self.answer_text != self.options[self.answer]:
+                raise ValueError(
+                    f"answer_text {self.answer_text!r} is not option {self.options[self.answer]!r}"
+                )
+        return self
+
+
+class Flip(Record):
+    """The new answer of an item, and how it was drawn."""
+
+    kind: ClassVar[str] = "flips"
+    made_of: ClassVar[tuple[str, ...]] = ("item_id", "method", "seed", "new_text")
+
+    item_id: str
+    method: str
+    seed: int
+    new_answer: int | None
+    new_text: str
+
+
+class Caption(Record):
+    """A description of the image as it would look if the new answer were true."""
+
+    kind: ClassVar[str] = "captions"
+    made_of: ClassVar[tuple[str, ...]] = ("flip_id", "captioner", "prompt", "settings")
+
+    flip_id: str
+    captioner: str
+    prompt: str = Field(description="name and version of the prompt")
+    settings: JsonDict = Field(default_factory=dict)
+    text: str
+    usage: JsonDict = Field(default_factory=dict)
+
+
+class Edit(Record):
+    """The redrawn image. Made of the caption's *text*, so a new caption makes a new edit."""
+
+    kind: ClassVar[str] = "edits"
+    made_of: ClassVar[tuple[str, ...]] = (
+        "caption_id",
+        "caption_text",
+        "source_sha256",
+        "editor",
+        "settings",
+        "seed",
+    )
+
+    caption_id: str
+    caption_text: str
+    source_sha256: str
+    editor: str
+    settings: JsonDict = Field(default_factory=dict)
+    seed: int
+    image: ImageRef
+    extra: JsonDict = Field(default_factory=dict)
+
+
+class Verdict(Record):
+    """One rater's judgement of one edited image."""
+
+    kind: ClassVar[str] = "verdicts"
+    made_of: ClassVar[tuple[str, ...]] = ("edit_id", "image_sha256", "rater", "run")
+
+    edit_id: str
+    image_sha256: str
+    rater: str
+    rater_kind: Literal["person", "judge", "rule", "oracle"]
+    run: int = 0
+    decision: Literal["keep", "reject", "unsure"]
+    reason: str = ""
+    blind_answer: str | None = None
+    seconds: float | None = None
+
+
+class Probe(Record):
+    """What is asked of a model. ``variant`` is a label for people and is no part of the id.
+
+    ``ask`` says what is wanted: ``choose`` (log-probabilities of the option letters), ``generate``
+    (text), or ``score`` (log-likelihood of ``continuation``).
+    """
+
+    kind: ClassVar[str] = "probes"
+    made_of: ClassVar[tuple[str, ...]] = (
+        "images",
+        "prompt",
+        "ask",
+        "n_options",
+        "continuation",
+        "max_new_tokens",
+    )
+
+    item_id: str
+    variant: str
+    images: tuple[ImageRef, ...] = ()
+    prompt: str
+    ask: Literal["choose", "generate", "score"]
+    options: tuple[str, ...] = ()
+    n_options: int = 0
+    continuation: str = ""
+    max_new_tokens: int = 16
+
+
+class Response(Record):
+    """A model's answer to a probe.
+
+    ``choice`` is the chosen option's index, -1 where a generated reply names none.
+    ``option_log_probs`` has shape (K,), in nats, normalised over the whole vocabulary.
+    """
+
+    kind: ClassVar[str] = "responses"
+    made_of: ClassVar[tuple[str, ...]] = ("probe_id", "model_fingerprint")
+
+    probe_id: str
+    model_fingerprint: str
+    model: str
+    text: str = ""
+    choice: int = -1
+    option_log_probs: tuple[float, ...] = ()
+    log_likelihood: float | None = None
+    n_tokens: int | None = None
+
+
+class Interval(Value):
+    """A two-sided confidence interval and its level."""
+
+    low: float
+    high: float
+    level: float = 0.95
+
+
+class Score(Record):
+    """What one detector says of one model on one benchmark (accuracies and gaps as fractions).
+
+    ``verdict`` follows ``rule``; "not_detected" never means "clean". ``k`` of ``n`` stands beside
+    every accuracy in ``details``.
+    """
+
+    kind: ClassVar[str] = "scores"
+    made_of: ClassVar[tuple[str, ...]] = (
+        "detector",
+        "rule",
+        "model_fingerprint",
+        "benchmark_id",
+        "reference_fingerprint",
+    )
+
+    detector: str
+    rule: str
+    model: str
+    model_fingerprint: str
+    benchmark: str
+    benchmark_id: str
+    reference_fingerprint: str = ""
+    statistic: float | None
+    unit: str = "fraction"
+    interval: Interval | None = None
+    p_value: float | None = None
+    verdict: Literal["contaminated", "not_detected", "inconclusive", "not_applicable"]
+    n: int
+    n_dropped: int = 0
+    details: JsonDict = Field(default_factory=dict)
+    per_item: dict[str, float] = Field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+
+class TrainingPlan(Record):
+    """A controlled contamination: which items, how often, and which parameters learn them."""
+
+    kind: ClassVar[str] = "plans"
+    made_of: ClassVar[tuple[str, ...]] = (
+        "parent_fingerprint",
+        "item_ids",
+        "copies",
+        "epochs",
+        "strategy",
+        "settings",
+        "prompt",
+        "seed",
+    )
+
+    model: str
+    parent: str
+    parent_fingerprint: str
+    benchmark: str
+    item_ids: tuple[str, ...]
+    copies: int = 1
+    epochs: int
+    strategy: str
+    settings: JsonDict
+    prompt: str
+    seed: int
+
+
+class Checkpoint(Record):
+    """A contaminated checkpoint, one for each epoch of a plan; its card lies beside the weights."""
+
+    kind: ClassVar[str] = "checkpoints"
+    made_of: ClassVar[tuple[str, ...]] = ("plan_id", "epoch")
+
+    plan_id: str
+    epoch: int
+    path: str = Field(description="relative to the run directory")
+    model: str
+    strategy: str
+    dose: int = Field(description="copies x epochs")
+    fingerprint: str
+
+
+class Failure(Record):
+    """A piece of work that could not be done; the next run tries it again."""
+
+    kind: ClassVar[str] = "failures"
+    made_of: ClassVar[tuple[str, ...]] = ("stage", "record_id", "error", "message")
+
+    stage: str
+    record_id: str = Field(description="the id its record would have had")
+    subject: str = Field(description="the item or probe, in words a person can look up")
+    error: str
+    message: str
+
+
+RECORDS: tuple[type[Record], ...] = (
+    Item,
+    Flip,
+    Caption,
+    Edit,
+    Verdict,
+    Probe,
+    Response,
+    Score,
+    TrainingPlan,
+    Checkpoint,
+    Failure,
+)

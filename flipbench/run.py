@@ -1,0 +1,272 @@
+"""A run directory: append-only JSONL shards for each kind of record, and images by content.
+
+Killing the program at any moment loses at most the batch in flight. Every writer has a shard of
+its own, held by a lock; a dead writer's shard is taken over, and a line it had not finished is
+cut off. A line that cannot be read is named, set aside and done again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import json
+import logging
+import os
+import platform
+import shutil
+import sys
+import uuid
+from collections.abc import Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+
+from pydantic import ValidationError
+
+from flipbench import __version__
+from flipbench.errors import DataError
+from flipbench.images import ImageStore
+from flipbench.records import Edit, Failure, Record
+
+log = logging.getLogger(__name__)
+R = TypeVar("R", bound=Record)
+_PACKAGES = (
+    "torch",
+    "torchvision",
+    "transformers",
+    "peft",
+    "trl",
+    "accelerate",
+    "diffusers",
+    "datasets",
+    "numpy",
+    "pillow",
+    "opencv-python-headless",
+)
+
+
+class Run:
+    """Open (or make) a run directory.
+
+    Parameters
+    ----------
+    path : path
+        The folder; made if it is not there.
+
+    Raises
+    ------
+    DataError
+        Where the folder cannot be written.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            probe = self.path / f".writable-{uuid.uuid4().hex[:8]}"
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise DataError(
+                f"{self.path}: cannot write there ({error.strerror}); choose another run directory"
+            ) from error
+        self.images = ImageStore(self.path / "images")
+        self._shards: dict[tuple[int, str], _Shard] = {}
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Write a batch of records, on disk when this returns.
+
+        Raises
+        ------
+        DataError
+            Where they cannot be written; what was written before is safe.
+        """
+        by_kind: dict[str, list[Record]] = {}
+        for record in records:
+            by_kind.setdefault(record.kind, []).append(record)
+        for kind, batch in by_kind.items():
+            key = os.getpid(), kind  # a forked process must not write to its parent's shard
+            lines = "".join(record.model_dump_json() + "\n" for record in batch)
+            try:
+                if key not in self._shards:
+                    self._shards[key] = _Shard.open(self.path / kind)
+                self._shards[key].write(lines.encode())
+            except OSError as error:
+                if key in self._shards:
+                    self._shards.pop(key).file.close()
+                raise DataError(
+                    f"{self.path / kind}: cannot append ({error.strerror}); what was written"
+                    " before is safe: make room and run the same command again"
+                ) from error
+
+    def read(self, kind: type[R]) -> Iterator[R]:
+        """Yield every record of a kind once, shard by shard.
+
+        A line that is no such record, or an edit whose image is gone, is named in a warning and
+        set aside: it counts as not done, and a later line for the same work takes its place.
+        """
+        seen: set[str] = set()
+        for line, where in self._lines(kind):
+            try:
+                record = kind.model_validate_json(line)
+            except ValidationError as error:
+                first = error.errors()[0]
+                log.warning("%s is set aside: %s %s", where, first["loc"], first["msg"])
+                continue
+            if record.id in seen:
+                continue
+            if isinstance(record, Edit) and not self.images.path(record.image).exists():
+                log.warning("%s is set aside: its image is gone", where)
+                continue
+            seen.add(record.id)
+            yield record
+
+    def ids(self, kind: type[Record]) -> set[str]:
+        """Return the ids of the records that ``read`` yields; far cheaper in memory."""
+        return {record.id for record in self.read(kind)}
+
+    def index(self, kind: type[R]) -> dict[str, R]:
+        """Return every record of a kind under its id."""
+        return {record.id: record for record in self.read(kind)}
+
+    def open_failures(self, stage: str, done: set[str]) -> list[Failure]:
+        """Return the last failure of each record of ``stage`` that is still not done."""
+        last = {f.record_id: f for f in self.read(Failure) if f.stage == stage}
+        return [failure for record_id, failure in last.items() if record_id not in done]
+
+    def keep_provenance(self, resolved_config: str) -> None:
+        """Write ``config.yaml`` and ``environment.json``; an older, different one is kept aside.
+
+        Raises
+        ------
+        DataError
+            Where they cannot be written.
+        """
+        try:
+            _replace(self.path / "config.yaml", resolved_config)
+            _replace(self.path / "environment.json", json.dumps(environment(), indent=2) + "\n")
+        except OSError as error:
+            raise DataError(
+                f"{self.path}: cannot keep the configuration ({error.strerror});"
+                " make room and run the same command again"
+            ) from error
+
+    def close(self) -> None:
+        """Close the shards and let go of their locks."""
+        for shard in self._shards.values():
+            shard.file.close()
+        self._shards.clear()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _lines(self, kind: type[Record]) -> Iterator[tuple[bytes, str]]:
+        for path in sorted((self.path / kind.kind).glob("*.jsonl")):
+            with path.open("rb") as file:
+                for number, line in enumerate(file, 1):
+                    if not line.endswith(b"\n"):
+                        break  # a torn last line is work not done, or its writer is still at it
+                    yield line, f"{path}:{number}"
+
+
+class _Shard:
+    """One writer's file, locked for as long as it is open."""
+
+    def __init__(self, path: Path, file: BinaryIO) -> None:
+        self.path, self.file = path, file
+
+    @classmethod
+    def open(cls, folder: Path) -> _Shard:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in sorted(folder.glob("*.jsonl")):
+            try:
+                file = path.open("r+b", buffering=0)
+            except PermissionError:  # another user's shard
+                continue
+            if _lock(file):
+                _cut_torn_line(file)
+                return cls(path, file)
+            file.close()
+        path = folder / f"{platform.node()}-{os.getpid()}-{uuid.uuid4().hex[:6]}.jsonl"
+        # named a shard only once it is locked, lest another writer takes it over in between
+        unlocked = path.with_suffix(".new")
+        file = unlocked.open("x+b", buffering=0)
+        if not _lock(file):
+            file.close()
+            unlocked.unlink()
+            raise DataError(f"{path}: the file system gives no lock; use a local run directory")
+        unlocked.rename(path)
+        return cls(path, file)
+
+    def write(self, data: bytes) -> None:
+        start = self.file.seek(0, os.SEEK_END)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[self.file.write(view) :]
+            os.fsync(self.file.fileno())
+        except OSError:
+            with contextlib.suppress(OSError):
+                self.file.truncate(start)
+            raise
+
+
+def _lock(file: BinaryIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _cut_torn_line(file: BinaryIO) -> None:
+    end = file.seek(0, os.SEEK_END)
+    position = end
+    while position > 0:
+        start = max(0, position - 65536)
+        file.seek(start)
+        newline = file.read(position - start).rfind(b"\n")
+        if newline >= 0:
+            position = start + newline + 1
+            break
+        position = start
+    if position < end:
+        file.truncate(position)
+
+
+def _replace(path: Path, text: str) -> None:
+    if path.exists():
+        if path.read_text() == text:
+            return
+        asides = (path.with_name(f"{path.stem}.{n}{path.suffix}") for n in itertools.count(1))
+        shutil.copy2(path, next(aside for aside in asides if not aside.exists()))
+    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
+    partial.write_text(text)
+    partial.replace(path)
+
+
+def environment() -> dict[str, Any]:
+    """Return what a result may depend on: versions, platform, cores, devices."""
+    versions: dict[str, str | None] = {}
+    for name in _PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = None
+    found: dict[str, Any] = {
+        "flipbench": __version__,
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "n_cpus": os.cpu_count(),
+        "packages": versions,
+    }
+    if "torch" in sys.modules:
+        import torch
+
+        n_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        found["gpus"] = [torch.cuda.get_device_name(i) for i in range(n_gpus)]
+    return found

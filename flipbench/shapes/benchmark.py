@@ -1,0 +1,76 @@
+"""``shapes-vqa``: the fixed benchmark of the embedded world."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flipbench.images import ImageStore
+from flipbench.records import Item, Source
+from flipbench.shapes.questions import KINDS, Family, draw_family
+from flipbench.shapes.render import render
+from flipbench.shapes.scene import Scene
+
+NAME = "shapes-vqa"
+VERSION = "1"
+N_ITEMS = 480
+_SEED = 20_251
+
+
+def shapes_vqa_families(n_items: int = N_ITEMS) -> list[Family]:
+    """Return the families of the benchmark; the first n are the same for every ``n_items``."""
+    return [
+        draw_family(np.random.default_rng([_SEED, row]), KINDS[row % len(KINDS)])
+        for row in range(n_items)
+    ]
+
+
+def shapes_vqa_scenes() -> list[Scene]:
+    """Return every scene of the benchmark, all members of all families."""
+    return [scene for family in shapes_vqa_families() for scene in family.scenes]
+
+
+def shapes_vqa(images: ImageStore, n_items: int = N_ITEMS) -> list[Item]:
+    """Return the benchmark's items; their pictures go into ``images``.
+
+    A coin, not the question, decides which member of a family is the original; the gold letters
+    are balanced (each letter of each number of options equally often, up to one).
+    """
+    families = shapes_vqa_families(n_items)
+    slots: dict[int, int] = {}
+    for n_options in {len(family.options) for family in families}:
+        rows = [i for i, f in enumerate(families) if len(f.options) == n_options]
+        order = np.random.default_rng([_SEED, 1, n_options]).permutation(len(rows))
+        slots |= {rows[i]: int(rank) % n_options for rank, i in enumerate(order)}
+    items = []
+    for row, family in enumerate(families):
+        rng = np.random.default_rng([_SEED, 2, row])
+        member = int(rng.integers(len(family.options)))
+        options = _arrange(family.options, member, slots[row], rng)
+        name = f"{row:04d}"
+        items.append(
+            Item(
+                benchmark=NAME,
+                name=name,
+                images=(images.put_image(render(family.scenes[member]), f"{NAME} {name}"),),
+                question=family.question.text(),
+                options=tuple(options),
+                answer=options.index(family.options[member]),
+                answer_text=family.options[member],
+                raw_question=family.question.text(),
+                category=family.question.kind,
+                source=Source(dataset=NAME, revision=VERSION, row=row),
+                licence="Apache-2.0",
+                extra={"family": family.to_json()},
+            )
+        )
+    return items
+
+
+def _arrange(
+    options: tuple[str, ...], member: int, slot: int, rng: np.random.Generator
+) -> list[str]:
+    """Return the options shuffled, with option ``member`` at ``slot``."""
+    others = [text for i, text in enumerate(options) if i != member]
+    arranged = [others[i] for i in rng.permutation(len(others))]
+    arranged.insert(slot, options[member])
+    return arranged

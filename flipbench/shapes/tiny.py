@@ -1,0 +1,226 @@
+"""Build the two tiny VLMs of the embedded world, of the LLaVA and the Qwen2-VL classes.
+
+Both see a picture as 16 tokens, one for each cell of the 4 x 4 grid.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import (
+    CLIPImageProcessorPil,
+    CLIPVisionConfig,
+    LlamaConfig,
+    LlavaConfig,
+    LlavaForConditionalGeneration,
+    LlavaProcessor,
+    PreTrainedTokenizerFast,
+    Qwen2VLConfig,
+    Qwen2VLForConditionalGeneration,
+    Qwen2VLImageProcessorPil,
+)
+
+from flipbench.models.processors import IMAGE_ONLY
+
+FAMILIES = ("llava", "qwen2_vl")
+N_IMAGE_TOKENS = 16
+_PIXELS = 64
+_HIDDEN, _LAYERS, _HEADS = 144, 5, 4
+_CONTEXT = 1024
+_INIT = 0.08  # about 1/sqrt(hidden size): at the usual 0.02 so small a model learns far slower
+
+LLAVA_TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ 'USER: ' if message['role'] == 'user' else 'ASSISTANT: ' }}"
+    "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
+    "{% for part in message['content'] if part['type'] == 'image' %}<image>\n{% endfor %}"
+    "{% for part in message['content'] if part['type'] == 'text' %}{{ part['text'] }}{% endfor %}"
+    "{% endif %}"
+    "{{ eos_token if message['role'] == 'assistant' else ' ' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}ASSISTANT:{% endif %}"
+)
+QWEN2_VL_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
+    "{% for part in message['content'] %}"
+    "{% if part['type'] == 'image' %}<|vision_start|><|image_pad|><|vision_end|>"
+    "{% elif part['type'] == 'text' %}{{ part['text'] }}{% endif %}"
+    "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+_LLAVA_SPECIAL = ["<unk>", "<s>", "</s>", "<pad>", "<image>"]
+_QWEN_SPECIAL = [
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+]
+
+
+def build(family: str, corpus: list[str], seed: int = 0) -> tuple[Any, Any]:
+    """Return an untrained (model, processor) of ``family``; the tokenizer is fitted to ``corpus``.
+
+    Parameters
+    ----------
+    family : {"llava", "qwen2_vl"}
+    corpus : list of str
+        Texts whose words become single tokens; anything else falls back to bytes.
+    seed : int
+        Seeds the weights.
+    """
+    torch.manual_seed(seed)
+    if family == "llava":
+        return _build_llava(corpus)
+    if family == "qwen2_vl":
+        return _build_qwen2_vl(corpus)
+    raise ValueError(f"family must be one of {FAMILIES}, got {family!r}")
+
+
+def _tokenizer(corpus: list[str], special: list[str], **named: str) -> PreTrainedTokenizerFast:
+    """Fit a byte-level BPE in which a word, with the space before it, is one token."""
+    tokenizer = Tokenizer(models.BPE())
+    words = pre_tokenizers.Split(Regex(r"\s?[A-Za-z0-9]+|\s?[^\sA-Za-z0-9]+|\s"), "isolated")
+    bytes_ = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, bytes_])
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=1000,
+        min_frequency=2,
+        special_tokens=special,
+        show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )
+    tokenizer.train_from_iterator(corpus * 2, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        padding_side="left",
+        additional_special_tokens=[s for s in special if s not in named.values()],
+        **named,
+    )
+
+
+def _text_config(tokenizer: Any) -> dict[str, Any]:
+    return {
+        "vocab_size": len(tokenizer),
+        "hidden_size": _HIDDEN,
+        "intermediate_size": 3 * _HIDDEN,
+        "num_hidden_layers": _LAYERS,
+        "num_attention_heads": _HEADS,
+        "num_key_value_heads": _HEADS,
+        "max_position_embeddings": _CONTEXT,
+        "tie_word_embeddings": True,
+        "initializer_range": _INIT,
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+
+
+def _build_llava(corpus: list[str]) -> tuple[Any, Any]:
+    tokenizer = _tokenizer(
+        corpus,
+        _LLAVA_SPECIAL,
+        bos_token="<s>",
+        eos_token="</s>",
+        pad_token="<pad>",
+        unk_token="<unk>",
+    )
+    vision = CLIPVisionConfig(
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        image_size=_PIXELS,
+        patch_size=_PIXELS // 4,
+        projection_dim=128,
+        initializer_range=_INIT,
+        initializer_factor=1.0,
+    )
+    config = LlavaConfig(
+        vision_config=vision,
+        text_config=LlamaConfig(**_text_config(tokenizer)),
+        image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
+        image_seq_length=N_IMAGE_TOKENS,
+        vision_feature_layer=-1,
+        vision_feature_select_strategy="default",
+        tie_word_embeddings=True,
+    )
+    model = LlavaForConditionalGeneration(config)
+    processor = LlavaProcessor(
+        image_processor=CLIPImageProcessorPil(
+            size={"shortest_edge": _PIXELS}, crop_size={"height": _PIXELS, "width": _PIXELS}
+        ),
+        tokenizer=tokenizer,
+        patch_size=_PIXELS // 4,
+        vision_feature_select_strategy="default",
+        num_additional_image_tokens=1,
+        chat_template=LLAVA_TEMPLATE,
+    )
+    _set_generation(model, tokenizer)
+    return model, processor
+
+
+def _build_qwen2_vl(corpus: list[str]) -> tuple[Any, Any]:
+    tokenizer = _tokenizer(
+        corpus,
+        _QWEN_SPECIAL,
+        bos_token="<|endoftext|>",
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+    )
+    head_dim = _HIDDEN // _HEADS
+    text = _text_config(tokenizer) | {
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 10000.0,
+            "mrope_section": [head_dim // 2 - 2 * (head_dim // 6), head_dim // 6, head_dim // 6],
+        }
+    }
+    ids = {
+        name: tokenizer.convert_tokens_to_ids(f"<|{name}|>") for name in ("image_pad", "video_pad")
+    }
+    config = Qwen2VLConfig(
+        text_config=text,
+        vision_config={
+            "depth": 2,
+            "embed_dim": 96,
+            "hidden_size": _HIDDEN,
+            "num_heads": 4,
+            "mlp_ratio": 2,
+            "patch_size": _PIXELS // 8,
+            "spatial_merge_size": 2,
+            "temporal_patch_size": 2,
+            "initializer_range": _INIT,
+        },
+        image_token_id=ids["image_pad"],
+        video_token_id=ids["video_pad"],
+        vision_start_token_id=tokenizer.convert_tokens_to_ids("<|vision_start|>"),
+        vision_end_token_id=tokenizer.convert_tokens_to_ids("<|vision_end|>"),
+        tie_word_embeddings=True,
+    )
+    model = Qwen2VLForConditionalGeneration(config)
+    pixels = _PIXELS * _PIXELS
+    processor = IMAGE_ONLY["qwen2_vl"](
+        image_processor=Qwen2VLImageProcessorPil(
+            size={"shortest_edge": pixels, "longest_edge": pixels},
+            patch_size=_PIXELS // 8,
+            merge_size=2,
+            temporal_patch_size=2,
+        ),
+        tokenizer=tokenizer,
+        chat_template=QWEN2_VL_TEMPLATE,
+    )
+    _set_generation(model, tokenizer)
+    return model, processor
+
+
+def _set_generation(model: Any, tokenizer: Any) -> None:
+    model.generation_config.eos_token_id = [tokenizer.eos_token_id]
+    model.generation_config.pad_token_id = tokenizer.pad_token_id
+    model.generation_config.do_sample = False

@@ -1,0 +1,176 @@
+"""Run a stage: skip what is done, batch the rest, append the results, go on after a bad item."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from tqdm import tqdm
+
+from flipbench.errors import ConfigError, FlipbenchError, PrerequisiteError
+from flipbench.records import Failure, Record
+from flipbench.run import Run
+
+log = logging.getLogger(__name__)
+In_contra = TypeVar("In_contra", contravariant=True)
+In = TypeVar("In")
+
+
+class Stage(Protocol[In_contra]):
+    """A step that maps inputs to records, one for one.
+
+    The constructor loads what it needs. ``__call__`` gets a batch and returns, in the same order,
+    a record or an exception for each input.
+    """
+
+    name: str
+    record: type[Record]
+
+    def id_of(self, task: In_contra, /) -> str:
+        """Return the id that the task's record will have."""
+
+    def subject(self, task: In_contra, /) -> str:
+        """Return the task in words, for messages: the item's benchmark and name."""
+
+    def __call__(self, tasks: Sequence[In_contra], /) -> Sequence[Record | Exception]:
+        """Do a batch."""
+
+
+@dataclass
+class StageReport:
+    """What a stage did: counts, and the failures that are left."""
+
+    stage: str
+    n_done: int = 0
+    n_skipped: int = 0
+    failures: list[Failure] = field(default_factory=list)
+
+    @property
+    def n_failed(self) -> int:
+        """Number of inputs that have no record yet."""
+        return len(self.failures)
+
+    def __str__(self) -> str:
+        """Return one line for people."""
+        text = f"{self.stage}: {self.n_done} done, {self.n_skipped} already there,"
+        text += f" {self.n_failed} failed"
+        for failure in self.failures[:3]:
+            text += f"\n  {failure.subject}: {failure.message}"
+        if self.n_failed > 3:
+            text += f"\n  ... and {self.n_failed - 3} more (see failures/ in the run directory)"
+        return text
+
+
+def run_stage(
+    stage: Stage[In],
+    inputs: Iterable[In],
+    run: Run,
+    *,
+    batch_size: int = 16,
+    limit: int | None = None,
+    progress: bool = True,
+) -> StageReport:
+    """Run ``stage`` over ``inputs`` into ``run`` and say what happened.
+
+    Inputs whose record exists are skipped; a repeated input is done once. An input that fails
+    becomes a `Failure` and does not stop the others: a batch that raises is done again one by
+    one. `PrerequisiteError` (a missing program, a wrong key), raised or returned, and errors of
+    the run directory itself stop the stage, since they would hit every item.
+
+    Raises
+    ------
+    ConfigError
+        Where ``batch_size`` is under 1 or ``limit`` under 0.
+    ValueError
+        Where the stage breaks its promise: a result too few or too many, or one with another id
+        than ``id_of`` said, which would be done again and again.
+    """
+    if batch_size < 1:
+        raise ConfigError(f"batch_size must be at least 1, not {batch_size}")
+    if limit is not None and limit < 0:
+        raise ConfigError(f"limit must be at least 0, not {limit}")
+    report = StageReport(stage.name)
+    done = run.ids(stage.record)
+    todo: dict[str, In] = {}
+    for task in itertools.islice(inputs, limit):
+        task_id = stage.id_of(task)
+        if task_id in done:
+            report.n_skipped += 1
+        else:
+            todo.setdefault(task_id, task)
+    bar = tqdm(
+        total=len(todo) + report.n_skipped,
+        initial=report.n_skipped,
+        desc=stage.name,
+        unit="rec",
+        disable=not progress or not todo,
+        file=sys.stderr,
+        dynamic_ncols=True,
+    )
+    with bar:
+        for batch in _batches(list(todo.items()), batch_size):
+            results = _attempt(stage, [task for _, task in batch])
+            records, stop = _records(stage, batch, results)
+            run.append(records)
+            if stop:
+                raise stop
+            failures = [r for r in records if isinstance(r, Failure)]
+            report.failures += failures
+            report.n_done += len(records) - len(failures)
+            bar.update(len(batch))
+            if report.failures:
+                bar.set_postfix(failed=len(report.failures))
+    return report
+
+
+def _batches(tasks: Sequence[tuple[str, In]], size: int) -> Iterator[Sequence[tuple[str, In]]]:
+    for start in range(0, len(tasks), size):
+        yield tasks[start : start + size]
+
+
+def _attempt(stage: Stage[In], batch: Sequence[In]) -> Sequence[Record | Exception]:
+    try:
+        return stage(batch)
+    except PrerequisiteError:
+        raise
+    except Exception as error:
+        if len(batch) == 1:
+            return [error]
+        log.debug("a batch of %s failed (%s); trying its items one by one", stage.name, error)
+    return [_attempt(stage, [task])[0] for task in batch]
+
+
+def _records(
+    stage: Stage[In], batch: Sequence[tuple[str, In]], results: Sequence[Record | Exception]
+) -> tuple[list[Record], PrerequisiteError | None]:
+    """Return what to append, and the error that ends the stage, if any."""
+    records: list[Record] = []
+    stop: PrerequisiteError | None = None
+    for (task_id, task), result in zip(batch, results, strict=True):
+        if isinstance(result, PrerequisiteError):
+            stop = stop or result
+        elif isinstance(result, Exception):
+            records.append(_failure(stage, task_id, task, result))
+        elif isinstance(result, Failure) or result.id == task_id:
+            records.append(result)
+        else:
+            raise ValueError(
+                f"{stage.name}: {stage.subject(task)} was to become {stage.record.kind} {task_id},"
+                f" but the stage made {result.kind} {result.id}; its id_of and its results disagree"
+            )
+    return records, stop
+
+
+def _failure(stage: Stage[In], task_id: str, task: In, error: Exception) -> Failure:
+    name = type(error).__name__
+    return Failure(
+        stage=stage.name,
+        record_id=task_id,
+        subject=stage.subject(task),
+        error=name,
+        message=str(error) if isinstance(error, FlipbenchError) else f"{name}: {error}",
+    )

@@ -1,0 +1,56 @@
+"""Have a captioner write the scene as it would look if the new answer were true."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flipbench.errors import ServiceError
+from flipbench.images import ImageStore
+from flipbench.models.protocols import Captioner
+from flipbench.paired import Candidate
+from flipbench.records import Caption, Record
+
+
+class CaptionStage:
+    """Caption flipped items; an empty caption is a failure, not a caption."""
+
+    name = "caption"
+    record: type[Record] = Caption
+
+    def __init__(self, captioner: Captioner, images: ImageStore) -> None:
+        self.captioner, self.images = captioner, images
+
+    def id_of(self, candidate: Candidate) -> str:
+        """Return the id of the candidate's caption."""
+        return Caption.id_for(
+            flip_id=candidate.flip.id if candidate.flip else "",
+            captioner=self.captioner.name,
+            prompt=self.captioner.prompt,
+            settings=self.captioner.settings,
+        )
+
+    def subject(self, candidate: Candidate) -> str:
+        """Return the item in words."""
+        return candidate.subject
+
+    def __call__(self, candidates: Sequence[Candidate]) -> list[Caption | Exception]:
+        """Caption a batch."""
+        out: list[Caption | Exception] = []
+        written = self.captioner(candidates, self.images)
+        for candidate, caption in zip(candidates, written, strict=True):
+            if isinstance(caption, Exception):
+                out.append(caption)
+            elif not caption.text.strip():
+                out.append(ServiceError("the captioner returned an empty text"))
+            else:
+                out.append(
+                    Caption(
+                        flip_id=candidate.flip.id if candidate.flip else "",
+                        captioner=self.captioner.name,
+                        prompt=self.captioner.prompt,
+                        settings=self.captioner.settings,
+                        text=caption.text.strip(),
+                        usage=caption.usage,
+                    )
+                )
+        return out

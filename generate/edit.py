@@ -1,0 +1,78 @@
+"""Redraw the image from the caption."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flipbench.errors import DataError
+from flipbench.images import ImageStore
+from flipbench.models.protocols import Editor
+from flipbench.paired import Candidate
+from flipbench.randomness import generator
+from flipbench.records import Edit, Record
+
+
+class EditStage:
+    """Edit captioned items; the result has exactly the source's size and is stored losslessly.
+
+    Every item has a seed of its own, drawn from (seed, item id), so that resume, order and
+    number of workers change no picture.
+    """
+
+    name = "edit"
+    record: type[Record] = Edit
+
+    def __init__(self, editor: Editor, images: ImageStore, seed: int = 0) -> None:
+        self.editor, self.images, self.seed = editor, images, seed
+
+    def id_of(self, candidate: Candidate) -> str:
+        """Return the id of the candidate's edit."""
+        return Edit.id_for(**self._made_of(candidate))
+
+    def subject(self, candidate: Candidate) -> str:
+        """Return the item in words."""
+        return candidate.subject
+
+    def __call__(self, candidates: Sequence[Candidate]) -> list[Edit | Exception]:
+        """Edit a batch."""
+        seeds = [self._seed(candidate) for candidate in candidates]
+        out: list[Edit | Exception] = []
+        drawings = self.editor(candidates, seeds, self.images)
+        for candidate, drawing in zip(candidates, drawings, strict=True):
+            if isinstance(drawing, Exception):
+                out.append(drawing)
+                continue
+            source = candidate.item.images[0]
+            if drawing.image.size != (source.width, source.height):
+                out.append(
+                    DataError(
+                        f"the editor drew {drawing.image.size}, the source has"
+                        f" {(source.width, source.height)} pixels"
+                    )
+                )
+                continue
+            out.append(
+                Edit(
+                    **self._made_of(candidate),
+                    image=self.images.put_image(drawing.image, candidate.subject),
+                    extra=drawing.extra,
+                )
+            )
+        return out
+
+    def _seed(self, candidate: Candidate) -> int:
+        return int(generator(self.seed, candidate.item.id, "edit").integers(2**63))
+
+    def _made_of(self, candidate: Candidate) -> dict[str, Any]:
+        caption, item = candidate.caption, candidate.item
+        if caption is None or not item.images:
+            raise DataError(f"{candidate.subject}: no caption or no image to edit")
+        return {
+            "caption_id": caption.id,
+            "caption_text": caption.text,
+            "source_sha256": item.images[0].sha256,
+            "editor": self.editor.name,
+            "settings": self.editor.settings,
+            "seed": self._seed(candidate),
+        }

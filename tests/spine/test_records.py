@@ -1,0 +1,401 @@
+"""Ids say what made a record, survive JSON, and cannot be forged."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from flipbench.records import (
+    RECORDS,
+    Caption,
+    Checkpoint,
+    Edit,
+    Failure,
+    Flip,
+    ImageRef,
+    Interval,
+    Item,
+    Probe,
+    Record,
+    Response,
+    Score,
+    Source,
+    TrainingPlan,
+    Verdict,
+    content_id,
+)
+
+IMAGE = ImageRef(sha256="ab" * 32, format="png", width=64, height=48)
+OTHER_IMAGE = IMAGE.model_copy(update={"sha256": "cd" * 32})
+
+CHOICE_ITEM = Item(
+    benchmark="made-up",
+    name="q1",
+    images=(IMAGE,),
+    question="What color is the star?",
+    options=("red", "blue", "red"),
+    answer=0,
+    answer_text="red",
+    source=Source(dataset="made-up", revision="1", split="test", row=3),
+)
+FREE_ITEM = Item(
+    benchmark="made-up", name="q2", question="?", answer_text="red", source=Source(dataset="d")
+)
+
+# A record and, for each of its fields, another valid value.
+EXAMPLES: list[tuple[Record, dict[str, Any]]] = [
+    (
+        CHOICE_ITEM,
+        {
+            "benchmark": "another",
+            "name": "q9",
+            "images": (OTHER_IMAGE,),
+            "question": "What color is the moon?",
+            "options": ("red", "green", "red"),
+            "answer": 2,  # also "red": the text stays
+            "raw_question": "what color is the star",
+            "category": "color",
+            "group": "g",
+            "source": Source(dataset="elsewhere"),
+            "licence": "CC0",
+            "extra": {"seen": 1},
+        },
+    ),
+    (FREE_ITEM, {"answer_text": "blue"}),
+    (
+        Flip(item_id="i", method="uniform", seed=0, new_answer=1, new_text="blue"),
+        {"item_id": "j", "method": "hard", "seed": 1, "new_answer": 2, "new_text": "green"},
+    ),
+    (
+        Caption(flip_id="f", captioner="m", prompt="p/1", settings={"t": 0.5}, text="A star."),
+        {
+            "flip_id": "g",
+            "captioner": "n",
+            "prompt": "p/2",
+            "settings": {"t": 0.6},
+            "text": "A moon.",
+            "usage": {"tokens": 3},
+        },
+    ),
+    (
+        Edit(
+            caption_id="c",
+            caption_text="A star.",
+            source_sha256="ab" * 32,
+            editor="e",
+            settings={"steps": 4},
+            seed=0,
+            image=IMAGE,
+        ),
+        {
+            "caption_id": "d",
+            "caption_text": "A moon.",
+            "source_sha256": "cd" * 32,
+            "editor": "f",
+            "settings": {"steps": 5},
+            "seed": 1,
+            "image": OTHER_IMAGE,
+            "extra": {"size": [64, 64]},
+        },
+    ),
+    (
+        Verdict(
+            edit_id="e", image_sha256="ab" * 32, rater="r", rater_kind="judge", decision="keep"
+        ),
+        {
+            "edit_id": "f",
+            "image_sha256": "cd" * 32,
+            "rater": "s",
+            "run": 1,
+            "rater_kind": "person",
+            "decision": "unsure",
+            "reason": "blurred",
+            "blind_answer": "blue",
+            "seconds": 2.5,
+        },
+    ),
+    (
+        Probe(item_id="i", variant="original", images=(IMAGE,), prompt="?", ask="choose"),
+        {
+            "item_id": "j",
+            "variant": "rotated-2",
+            "images": (OTHER_IMAGE,),
+            "prompt": "!",
+            "ask": "score",
+            "options": ("red", "blue"),
+            "n_options": 2,
+            "continuation": "red",
+            "max_new_tokens": 17,
+        },
+    ),
+    (
+        Response(probe_id="p", model_fingerprint="x", model="m"),
+        {
+            "probe_id": "q",
+            "model_fingerprint": "y",
+            "model": "n",
+            "text": "A",
+            "choice": 0,
+            "option_log_probs": (-0.5, -math.inf),
+            "log_likelihood": -1.5,
+            "n_tokens": 2,
+        },
+    ),
+    (
+        Score(
+            detector="gap",
+            rule="r/1",
+            model="m",
+            model_fingerprint="x",
+            benchmark="b",
+            benchmark_id="1",
+            statistic=-0.1,
+            verdict="contaminated",
+            n=10,
+        ),
+        {
+            "detector": "order",
+            "rule": "r/2",
+            "model": "n",
+            "model_fingerprint": "y",
+            "benchmark": "c",
+            "benchmark_id": "2",
+            "reference_fingerprint": "z",
+            "statistic": math.nan,
+            "unit": "nats",
+            "interval": Interval(low=-0.2, high=math.inf),
+            "p_value": 0.5,
+            "verdict": "inconclusive",
+            "n": 11,
+            "n_dropped": 1,
+            "details": {"k": 3},
+            "per_item": {"i": -math.inf},
+            "warnings": ("small",),
+        },
+    ),
+    (
+        TrainingPlan(
+            model="m",
+            parent="m0",
+            parent_fingerprint="x",
+            benchmark="b",
+            item_ids=("i", "j"),
+            epochs=2,
+            strategy="lora",
+            settings={"rate": 1e-4},
+            prompt="p/1",
+            seed=0,
+        ),
+        {
+            "model": "n",
+            "parent": "n0",
+            "parent_fingerprint": "y",
+            "benchmark": "c",
+            "item_ids": ("j", "i"),
+            "copies": 3,
+            "epochs": 3,
+            "strategy": "full",
+            "settings": {"rate": 1e-5},
+            "prompt": "p/2",
+            "seed": 1,
+        },
+    ),
+    (
+        Checkpoint(
+            plan_id="p", epoch=1, path="c/1", model="m", strategy="lora", dose=1, fingerprint="x"
+        ),
+        {
+            "plan_id": "q",
+            "epoch": 2,
+            "path": "c/2",
+            "model": "n",
+            "strategy": "full",
+            "dose": 2,
+            "fingerprint": "y",
+        },
+    ),
+    (
+        Failure(stage="edit", record_id="r", subject="made-up q1", error="OSError", message="no"),
+        {
+            "stage": "caption",
+            "record_id": "s",
+            "subject": "made-up q2",
+            "error": "ValueError",
+            "message": "why",
+        },
+    ),
+]
+CHANGES = [
+    pytest.param(record, name, value, id=f"{record.kind}-{name}")
+    for record, others in EXAMPLES
+    for name, value in others.items()
+]
+RECORD_PARAMS = [pytest.param(record, id=record.kind) for record, _ in EXAMPLES]
+# A change here means that no earlier run directory can be continued.
+GOLDEN_IDS = {
+    "items": "e20e594086962ce56f8190de",
+    "flips": "7e6f5093fd6e24e6c73fbaae",
+    "captions": "c266b9cd5cc462a0fd2125ef",
+    "edits": "47bfebafa8e0af087ef1ca89",
+    "verdicts": "294c3384078249a195ce9ae5",
+    "probes": "95e64ab528f20b758b50f2f7",
+    "responses": "a986c842a6e4766bd3d05aa5",
+    "scores": "d8763910812c0e3ab7fbd5bd",
+    "plans": "8301137cfc57fadfe201d1f4",
+    "checkpoints": "7b3ca0f40a07721d822166da",
+    "failures": "a73732f295643c2f1ef0c70d",
+}
+
+
+def rebuilt(record: Record, **changes: Any) -> Record:
+    """Return the record as its constructor makes it from changed values, without the old id."""
+    values = {name: getattr(record, name) for name in type(record).model_fields if name != "id"}
+    return type(record)(**values | changes)
+
+
+def test_every_field_of_every_record_has_an_example() -> None:
+    assert {type(record) for record, _ in EXAMPLES} == set(RECORDS)
+    for kind in RECORDS:
+        changed = {n for record, others in EXAMPLES if type(record) is kind for n in others}
+        assert changed == set(kind.model_fields) - {"id"}
+
+
+def test_kinds_are_distinct_folder_names() -> None:
+    assert len({kind.kind for kind in RECORDS}) == len(RECORDS)
+    assert all(kind.kind.isidentifier() for kind in RECORDS)
+
+
+def test_ids_are_stable() -> None:
+    assert {record.kind: record.id for record, _ in EXAMPLES if record is not FREE_ITEM} == (
+        GOLDEN_IDS
+    )
+
+
+@pytest.mark.parametrize(("record", "name", "value"), CHANGES)
+def test_id_changes_with_what_made_it_and_only_with_that(
+    record: Record, name: str, value: Any
+) -> None:
+    changed = rebuilt(record, **{name: value})
+    assert changed != record
+    assert (changed.id != record.id) == (name in record.made_of)
+
+
+@pytest.mark.parametrize("field", ["sha256", "format", "width", "height"])
+@pytest.mark.parametrize("record", [CHOICE_ITEM, EXAMPLES[6][0]], ids=["items", "probes"])
+def test_image_content_is_part_of_the_id(record: Item | Probe, field: str) -> None:
+    value = 65 if field in ("width", "height") else "f"
+    other = IMAGE.model_copy(update={field: value})
+    assert rebuilt(record, images=(other,)).id != record.id
+    assert rebuilt(record, images=(IMAGE, IMAGE)).id != record.id
+
+
+def test_parts_of_an_id_do_not_run_together() -> None:
+    assert content_id("ab", "c") != content_id("a", "bc")
+    assert content_id(["a"], "b") != content_id(["a", "b"])
+    assert content_id({"a": 1, "b": 2}) == content_id({"b": 2, "a": 1})
+    assert content_id(1) != content_id("1")
+
+
+@pytest.mark.parametrize("record", RECORD_PARAMS)
+def test_id_is_known_before_the_record_is_made(record: Record) -> None:
+    made_of = {name: getattr(record, name) for name in record.made_of}
+    assert type(record).id_for(**made_of) == record.id
+    with pytest.raises(TypeError, match="is made of"):
+        type(record).id_for(**made_of, text_of_another_kind="x")
+
+
+@pytest.mark.parametrize(("record", "name", "value"), CHANGES)
+def test_json_keeps_id_and_content(record: Record, name: str, value: Any) -> None:
+    changed = rebuilt(record, **{name: value})
+    again = type(record).model_validate_json(changed.model_dump_json())
+    assert again.id == changed.id
+    assert repr(again) == repr(changed)  # NaN differs from itself, but not in words
+
+
+SETTINGS = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    # what JSON cannot hold, a lone surrogate, no record can hold either
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+@given(settings=st.dictionaries(TEXT, SETTINGS, max_size=4), text=TEXT)
+def test_any_settings_and_text_survive_one_line_of_json(
+    settings: dict[str, Any], text: str
+) -> None:
+    record = Caption(flip_id=text, captioner="m", prompt="p", settings=settings, text=text)
+    line = record.model_dump_json().encode()
+    assert b"\n" not in line
+    assert Caption.model_validate_json(line) == record
+
+
+@given(st.lists(st.floats(allow_nan=False), max_size=5))
+def test_log_probabilities_survive_json_to_the_last_bit(values: list[float]) -> None:
+    record = Response(probe_id="p", model_fingerprint="x", model="m", option_log_probs=values)
+    assert Response.model_validate_json(record.model_dump_json()) == record
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_settings_that_json_cannot_hold_are_refused(bad: float) -> None:
+    with pytest.raises(ValidationError, match="not JSON compliant"):
+        Caption(flip_id="f", captioner="m", prompt="p", settings={"t": bad}, text="")
+
+
+@pytest.mark.parametrize(("record", "name", "value"), CHANGES)
+def test_a_record_changed_behind_its_id_is_refused(record: Record, name: str, value: Any) -> None:
+    if name not in record.made_of:
+        pytest.skip("no part of the id")
+    values = rebuilt(record, **{name: value}).model_dump()
+    with pytest.raises(ValidationError, match=f"does not belong to this {record.kind}"):
+        type(record).model_validate(values | {"id": record.id})
+
+
+@pytest.mark.parametrize("record", RECORD_PARAMS)
+def test_a_forged_id_is_refused(record: Record) -> None:
+    with pytest.raises(ValidationError, match=f"expected {record.id}"):
+        type(record).model_validate(record.model_dump() | {"id": "0" * 24})
+
+
+@pytest.mark.parametrize("record", RECORD_PARAMS)
+def test_unknown_fields_are_refused(record: Record) -> None:
+    with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
+        type(record).model_validate(record.model_dump() | {"colour": "red"})
+
+
+@pytest.mark.parametrize("record", RECORD_PARAMS)
+def test_records_are_frozen(record: Record) -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        record.id = "0" * 24
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"answer": None}, "go together"),
+        ({"options": None}, "go together"),
+        ({"answer": 3}, "answer 3 is not one of 3 options"),
+        ({"answer": -1}, "answer -1 is not one of 3 options"),
+        ({"answer": 1}, "answer_text 'red' is not option 'blue'"),
+        ({"answer_text": "Red"}, "answer_text 'Red' is not option 'red'"),
+        ({"options": ()}, "answer 0 is not one of 0 options"),
+    ],
+)
+def test_an_item_whose_answer_is_no_option_is_refused(
+    changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValidationError, match=message):
+        rebuilt(CHOICE_ITEM, **changes)

@@ -1,0 +1,107 @@
+"""Processes that the tests start, kill and starve; each line printed is flushed.
+
+``worker.py stage RUN`` runs a small stage over numbered tasks into a run directory and prints
+"ready" at its first batch; it exits with 2 and the message where flipbench gives up.
+``worker.py write RUN NAME GO`` waits for the file GO, then appends batches that are its own and
+batches that every other writer appends too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from flipbench.errors import FlipbenchError
+from flipbench.records import Caption, Record
+from flipbench.run import Run
+from flipbench.stage import run_stage
+
+
+def caption(name: str) -> Caption:
+    """Return a record with a text of a few hundred bytes that only its name decides."""
+    return Caption(flip_id=name, captioner="worker", prompt="p/1", text=f"{name}\u2028é " * 40)
+
+
+class CountStage:
+    """Make the caption of each number, slowly."""
+
+    name = "count"
+    record: type[Record] = Caption
+
+    def __init__(self, pause: float) -> None:
+        self.pause = pause
+        self.n_batches = 0
+
+    def id_of(self, number: int) -> str:
+        return caption(str(number)).id
+
+    def subject(self, number: int) -> str:
+        return f"number {number}"
+
+    def __call__(self, numbers: Sequence[int]) -> list[Record | Exception]:
+        if self.n_batches == 0:
+            print("ready", flush=True)
+        self.n_batches += 1
+        time.sleep(self.pause)
+        return [caption(str(number)) for number in numbers]
+
+
+def stage(args: argparse.Namespace) -> int:
+    """Run the stage once, under a limit of the file size if one is given."""
+    if args.file_limit:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (args.file_limit, resource.RLIM_INFINITY))
+    try:
+        with Run(args.run) as run:
+            counting = CountStage(args.pause)
+            report = run_stage(
+                counting, range(args.n), run, batch_size=args.batch_size, progress=False
+            )
+    except FlipbenchError as error:
+        print(f"{type(error).__name__}: {error}", flush=True)
+        return 2
+    print(report, flush=True)
+    return 0
+
+
+def write(args: argparse.Namespace) -> int:
+    """Append own and shared batches in turn, closing and opening the run now and then."""
+    print("ready", flush=True)
+    while not args.go.exists():
+        time.sleep(0.001)
+    for start in range(0, args.n, 20):
+        with Run(args.run) as run:
+            for number in range(start, start + 20, args.batch_size):
+                numbers = range(number, number + args.batch_size)
+                run.append([caption(f"{args.name} {n}") for n in numbers])
+                run.append([caption(f"all {n}") for n in numbers])
+    return 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    jobs = parser.add_subparsers(required=True)
+    for job in (stage, write):
+        options = jobs.add_parser(job.__name__)
+        options.set_defaults(job=job)
+        options.add_argument("run", type=Path)
+        options.add_argument("--n", type=int, default=300)
+        options.add_argument("--batch-size", type=int, default=5)
+        if job is stage:
+            options.add_argument("--pause", type=float, default=0.0)
+            options.add_argument("--file-limit", type=int, default=0)
+        else:
+            options.add_argument("name")
+            options.add_argument("go", type=Path)
+    args = parser.parse_args()
+    result: int = args.job(args)
+    return result
+
+
+if __name__ == "__main__":
+    sys.exit(main())
