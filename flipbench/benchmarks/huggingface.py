@@ -108,7 +108,7 @@ def _read_mapped(
                     split=table.split,
                     row=number,
                 ),
-                answer_is=spec.answer_is,
+                answer_is=layout.answer_is,
                 hint=_text(cells[columns.hint]) if columns.hint else "",
                 category=_text(cells[columns.category]) if columns.category else "",
                 group=_text(cells[columns.group]) if columns.group else "",

@@ -116,8 +116,9 @@ class ImageFolder:
         )
         if n_main < _MAIN_FOLDER_SHARE * len(self._moved):
             return
+        refused = {problem.row for problem in collector.problems if problem.fatal}
         for row, folder in self._moved:
-            if folder != main:
+            if folder != main and row.number not in refused:
                 odd = Oddity(
                     "other_folder",
                     f"its image path lies in {folder}, the others' in {main}",

@@ -73,19 +73,21 @@ class ColumnMapping(Value):
 
 
 class Layout(Value):
-    """Columns, and where the options stand."""
+    """Columns, where the options stand, and what an answer is."""
 
     columns: ColumnMapping = ColumnMapping()
     options_in: OptionsIn = "columns"
     question_style: QuestionStyle | None = None
+    answer_is: AnswerIs = "auto"
 
 
 READY = {
-    "realworldqa": Layout(options_in="question", question_style="lines"),
+    "realworldqa": Layout(options_in="question", question_style="lines", answer_is="letter"),
     "mmstar": Layout(
         columns=ColumnMapping(index="index", category="category", extra=("l2_category",)),
         options_in="question",
         question_style="inline",
+        answer_is="letter",
     ),
 }
 
@@ -103,15 +105,17 @@ class HuggingFaceSpec(Value):
     split, config_name : str
         May be empty where there is only one.
     mapping : {"realworldqa", "mmstar", "flipbench"} or None
-        A ready layout; ``columns``, ``options_in`` and ``question_style`` override its parts.
+        A ready layout; ``columns``, ``options_in``, ``question_style`` and ``answer_is``
+        override its parts.
         ``flipbench`` reads what `write_parquet` wrote.
     options_in : {"columns", "list", "question", "none"} or None
         Where the options stand; None is what the mapping says, else "columns".
     question_style : {"lines", "inline"} or None
         How options stand inside a question: ``A. …`` on lines of their own, or
         ``Options: A: …, B: …``.
-    answer_is : {"auto", "letter", "text", "index"}
-        What the answer column holds; an index counts from 0.
+    answer_is : {"auto", "letter", "text", "index"} or None
+        What the answer column holds; an index counts from 0. None is what the mapping says
+        ("letter" for the two benchmarks), else "auto".
     image_root : Path or None
         Where images that are only paths are looked up; the dataset's folder if None.
     """
@@ -128,7 +132,7 @@ class HuggingFaceSpec(Value):
     columns: ColumnMapping | None = None
     options_in: OptionsIn | None = None
     question_style: QuestionStyle | None = None
-    answer_is: AnswerIs = "auto"
+    answer_is: AnswerIs | None = None
 
     @property
     def layout(self) -> Layout:
@@ -138,6 +142,7 @@ class HuggingFaceSpec(Value):
             columns=self.columns or ready.columns,
             options_in=self.options_in or ready.options_in,
             question_style=self.question_style or ready.question_style,
+            answer_is=self.answer_is or ready.answer_is,
         )
 
     @model_validator(mode="after")
