@@ -159,7 +159,7 @@ def _md_line(cells: list[str], *, escape: bool = True) -> str:
 
 def _md(text: str) -> str:
     """Escape what would end a cell or start markup; ``<`` alone keeps ``<.001`` readable."""
-    text = re.sub(r"([\\|`*\[\]])", r"\\\1", " ".join(text.split()))
+    text = re.sub(r"([\\|`*])", r"\\\1", " ".join(text.split())).replace("](", "]\\(")
     return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text)
 
 

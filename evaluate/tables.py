@@ -23,7 +23,12 @@ TITLES = {
     "choice_confusion": "Choice confusion",
     "text_only_leakage": "Multi-modal leakage",
 }
-RULES = {"sign": "Sign rule", TEST: "McNemar test"}
+RULES = {
+    "sign": "sign rule (paper)",
+    TEST: "McNemar test",
+    "relative": "vs clean",
+    "paper": "paper’s rule",
+}
 VERDICTS = {
     "contaminated": "contaminated",
     "not_detected": "not detected",
@@ -133,7 +138,7 @@ def requirements_table(requirements: Sequence[Requirements]) -> Table:
             Cell(_of(*r.specificity), mark=r.specificity_glyph),
             *(Cell(", ".join(x) or "none") for x in (r.misses, r.violations, r.false_alarms)),
         )
-        groups.setdefault(title(r.detector), []).append(Row(rule_title(r.rule), cells))
+        groups.setdefault(title(r.detector), []).append(Row(_headed(rule_title(r.rule)), cells))
     return Table(
         "requirements",
         "Practicality: a verdict needs neither the training corpus, nor a clean model, nor a tuned"
@@ -217,7 +222,16 @@ def gap_score(scores: Mapping[str, Mapping[str, Score]]) -> Score | None:
     """Return the score figures stand on: the test's, else the first rule's that has a gap."""
     rules = scores.get(GAP, {})
     ordered = [rules[TEST], *rules.values()] if TEST in rules else list(rules.values())
-    return next((s for s in ordered if s.statistic is not None and accuracies(s)), None)
+    counted = (s for s in ordered if {"original", "perturbed"} <= set(accuracies(s)))
+    return next((s for s in counted if s.statistic is not None), None)
+
+
+def fell_and_rose(score: Score) -> tuple[int, int]:
+    """Return how many items went right → wrong and wrong → right."""
+    if "b" in score.details and "c" in score.details:
+        return int(score.details["b"]), int(score.details["c"])
+    values = list(score.per_item.values())
+    return values.count(-1.0), values.count(1.0)
 
 
 # ------------------------------------------------------------------ columns of a detector
@@ -261,6 +275,7 @@ def _fields(detector: str, models: Sequence[_Rules]) -> list[_Field]:
     ]
     rules = list(dict.fromkeys(rule for scores in models for rule in scores))
     shown: list[str] = []
+    tests: list[dict[int, float | None]] = []
     for rule in rules:
         twin = next((other for other in shown if _same_statistic(other, rule, models)), None)
         if twin is None and any(m[rule].statistic is not None for m in models if rule in m):
@@ -268,11 +283,18 @@ def _fields(detector: str, models: Sequence[_Rules]) -> list[_Field]:
             alike = [r for r in rules if _same_statistic(rule, r, models)]
             header = _statistic_header(rule, models)
             if len(shown) > 1:
-                header += f", {rule_title(rule)}"
+                header += f" ({rule_title(rule)})"
             fields.append((Column(header, group), _statistic_cell(alike)))
-        if any(m[rule].p_value is not None for m in models if rule in m):
-            fields.append((Column("p", group), _p_cell(rule)))
-        fields.append((Column(rule_title(rule), group, numeric=False), _verdict_cell(rule)))
+        known = {i: m[rule].p_value for i, m in enumerate(models) if rule in m}
+        if any(p is not None for p in known.values()) and not any(_agree(known, t) for t in tests):
+            header = f"p ({rule_title(rule)})" if tests else "p"
+            tests.append(known)
+            fields.append((Column(header, group), _p_cell(rule)))
+        fields.append(
+            (Column(_headed(rule_title(rule)), group, numeric=False), _verdict_cell(rule))
+        )
+    if any(score.n_dropped for score in every):
+        fields.append((Column("Items dropped", group), _dropped_cell))
     return fields
 
 
@@ -280,6 +302,10 @@ def _same_statistic(one: str, other: str, models: Sequence[_Rules]) -> bool:
     pairs = [(m[one].statistic, m[other].statistic) for m in models if one in m and other in m]
     known = [(a, b) for a, b in pairs if a is not None and b is not None]
     return bool(known) and all(a == b for a, b in known)
+
+
+def _agree(some: dict[int, float | None], others: dict[int, float | None]) -> bool:
+    return all(p is None or p == others.get(at) for at, p in some.items())
 
 
 def is_gap(score: Score) -> bool:
@@ -324,6 +350,11 @@ def _statistic_cell(rules_alike: list[str]) -> Callable[[GridModel, _Rules], Cel
         return Cell(text, formats.interval(scaled, as_points=False))
 
     return cell
+
+
+def _dropped_cell(model: GridModel, rules: _Rules) -> Cell:
+    counts = [score.n_dropped for score in rules.values()]
+    return Cell(str(max(counts)) if counts else formats.NOTHING)
 
 
 def _p_cell(rule: str) -> Callable[[GridModel, _Rules], Cell]:

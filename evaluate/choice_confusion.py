@@ -1,0 +1,241 @@
+"""Choice confusion: whether other questions' right answers, put in as false options, confuse."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from flipbench.evaluate.comparison import (
+    Comparison,
+    Condition,
+    Settings,
+    mcnemar_score,
+    relative_score,
+    threshold_score,
+)
+from flipbench.evaluate.detector import About, Answers, gold_of
+from flipbench.paired import PairedBenchmark
+from flipbench.prompts import Asking
+from flipbench.randomness import generator
+from flipbench.records import Item, Probe, Score
+
+ABOUT = About(
+    name="choice_confusion",
+    paper="Yao et al., Data Contamination Can Cross Language Barriers, arXiv 2406.13236, choice"
+    " confusion; as a detector for VLMs: Park et al., arXiv 2511.03774, tables 2 and 13",
+    variant="rules sign (as in 2511.03774), mcnemar (default), relative",
+    deviates_from_paper="the authors ship ready data and compare log-likelihoods; here the options"
+    " are built anew, from a seed, and the model chooses a letter; donors are checked by rule, not"
+    " by a person, for being true of the item; tests beside the sign rule",
+    needs=frozenset({"generate"}),
+    direction="accuracy falls when every false option is a right answer of another question",
+    needs_clean_model=False,
+    practical=True,
+)
+
+GENERIC = frozenset(
+    {"yes", "no", "true", "false", "none", "all", "both", "neither", "either", "other", "others"}
+    | {"unknown", "unclear", "maybe", "n/a", "not applicable", "not sure", "not visible"}
+    | {"all of the above", "none of the above", "both of the above", "all of these"}
+    | {"none of these", "cannot be determined", "can't be determined", "cannot tell"}
+    | {"can't tell", "other answers"}
+)
+"""Texts that mean something only beside their own question."""
+
+_NUMBER = re.compile(
+    r"[-+−]?\d[\d.,]*\s*%?|zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve"
+)
+_LETTER = re.compile("[a-z]")
+
+
+@dataclass(frozen=True)
+class Generalised:
+    """An item with generalised options.
+
+    Attributes
+    ----------
+    options : tuple of str, shape (K,)
+        The gold option and K - 1 donors, shuffled.
+    answer : int
+        The gold option's slot.
+    permutation : tuple of int, shape (K,)
+        Slot j holds the text that stood in for original option ``permutation[j]``.
+    """
+
+    item: Item
+    options: tuple[str, ...]
+    answer: int
+    permutation: tuple[int, ...]
+
+
+@dataclass
+class ChoiceConfusion:
+    """Gap = accuracy with generalised options - accuracy with the item's own.
+
+    Who understands the question finds the generalised options easier; who memorised "these strings
+    are right" sees nothing but right answers. Clean models gain 14 to 34 points, so a
+    contaminated one may gain too: prefer rule 'relative' where there is a clean model.
+
+    References
+    ----------
+    Yao et al., arXiv 2406.13236, choice confusion; Park et al., arXiv 2511.03774, tables 2 and 13.
+    Differs from the paper in how the options are made (`generalise`) and in its default rule.
+    """
+
+    settings: Settings = field(default_factory=Settings)
+    about: About = ABOUT
+
+    def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
+        """Return each item that can be generalised, with its own and with generalised options."""
+        return [
+            probe
+            for g in generalise(benchmark.originals, self.settings.seed)
+            for probe in (asking.probe(g.item, "original"), _probe(g, asking))
+        ]
+
+    def score(
+        self,
+        benchmark: PairedBenchmark,
+        asking: Asking,
+        answers: Answers,
+        reference: Answers | None = None,
+    ) -> list[Score]:
+        """Return the scores of rules sign, mcnemar and relative."""
+        made = generalise(benchmark.originals, self.settings.seed)
+        first, second = _conditions(made, asking, answers)
+        n_left_out = len(benchmark.pairs) - len(made)
+        note = (
+            f"{n_left_out} items are left out: free-form, a right answer such as yes or no, or too"
+            " few right answers of other questions to put in"
+        )
+        comparison = Comparison(
+            detector=self.about.name,
+            benchmark=benchmark,
+            answers=answers,
+            items=[g.item for g in made],
+            first=first,
+            second=second,
+            against=reference,
+            reference=None if reference is None else _conditions(made, asking, reference),
+            n_left_out=n_left_out,
+            notes=(note,) if n_left_out else (),
+            settings=self.settings,
+        )
+        return [
+            threshold_score(comparison, "sign"),
+            mcnemar_score(comparison),
+            relative_score(comparison),
+        ]
+
+
+def generalise(items: Sequence[Item], seed: int) -> list[Generalised]:
+    """Replace every false option by the right answer of another question.
+
+    Parameters
+    ----------
+    items : sequence of Item
+        Of one benchmark; the donors come from them too. Their order changes nothing.
+    seed : int
+        Donors and order are drawn from (seed, item id).
+
+    Returns
+    -------
+    list of Generalised
+        In order, without the items that are free-form, whose right answer is generic, or that have
+        too few donors.
+
+    Notes
+    -----
+    A donor is the right answer of an item of another category or with another image. It equals
+    none of the item's own options and no other donor (case-folded), is not generic, and is a bare
+    number (a single letter) only where the right answer is one.
+
+    References
+    ----------
+    Yao et al., arXiv 2406.13236, choice confusion.
+    Differs from the paper in that it fixes what the paper leaves open: who may be a donor, and
+    that options are shuffled anew.
+    """
+    donors = _donors(items)
+    return [made for item in items if (made := _generalise(item, donors, seed)) is not None]
+
+
+_Place = tuple[str, str]
+_Donors = list[tuple[str, str, frozenset[_Place]]]
+
+
+def _donors(items: Sequence[Item]) -> _Donors:
+    """Return (folded text, text, places it is the right answer of), sorted by folded text."""
+    texts: dict[str, set[str]] = {}
+    places: dict[str, set[_Place]] = {}
+    for item in items:
+        folded = _fold(item.answer_text)
+        if item.options is None or not folded or _is_generic(folded):
+            continue
+        texts.setdefault(folded, set()).add(item.answer_text)
+        places.setdefault(folded, set()).add(_place(item))
+    return [(folded, min(texts[folded]), frozenset(places[folded])) for folded in sorted(texts)]
+
+
+def _generalise(item: Item, donors: _Donors, seed: int) -> Generalised | None:
+    if item.options is None or item.answer is None:
+        return None
+    gold, own = _fold(item.answer_text), {_fold(option) for option in item.options}
+    if not gold or _is_generic(gold) or len(item.options) < 2:
+        return None
+    rng = generator(seed, item.id, "choice-confusion")
+    chosen: list[str] = []
+    for index in rng.permutation(len(donors)):
+        if len(chosen) == len(item.options) - 1:
+            break
+        folded, text, places = donors[index]
+        if folded not in own and _same_kind(folded, gold) and places - {_place(item)}:
+            chosen.append(text)
+    if len(chosen) < len(item.options) - 1:
+        return None
+    before = [*chosen[: item.answer], item.answer_text, *chosen[item.answer :]]
+    permutation = tuple(int(slot) for slot in rng.permutation(len(before)))
+    return Generalised(
+        item,
+        tuple(before[source] for source in permutation),
+        permutation.index(item.answer),
+        permutation,
+    )
+
+
+def _place(item: Item) -> _Place:
+    return item.category, " ".join(image.sha256 for image in item.images)
+
+
+def _fold(text: str) -> str:
+    return " ".join(text.casefold().split()).rstrip(".!")
+
+
+def _is_generic(folded: str) -> bool:
+    return folded in GENERIC
+
+
+def _same_kind(donor: str, gold: str) -> bool:
+    """Return False for a number (a letter) that would stand beside a right answer that is none."""
+    if _NUMBER.fullmatch(donor):
+        return bool(_NUMBER.fullmatch(gold))
+    if _LETTER.fullmatch(donor):
+        return bool(_LETTER.fullmatch(gold))
+    return True
+
+
+def _probe(made: Generalised, asking: Asking) -> Probe:
+    return asking.probe(made.item, "generalised", options=made.options)
+
+
+def _conditions(
+    made: Sequence[Generalised], asking: Asking, answers: Answers
+) -> tuple[Condition, Condition]:
+    items = [g.item for g in made]
+    one = [asking.probe(item, "original") for item in items]
+    two = [_probe(g, asking) for g in made]
+    return (
+        Condition.of("original", answers, one, gold_of(items)),
+        Condition.of("generalised", answers, two, [g.answer for g in made]),
+    )

@@ -1,0 +1,144 @@
+"""CircularEval: whether accuracy collapses when every rotation of the options must be right."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from flipbench.evaluate.comparison import (
+    Comparison,
+    Condition,
+    Settings,
+    below_reference_score,
+    relative_score,
+)
+from flipbench.evaluate.detector import About, Answers
+from flipbench.evaluate.statistics import Outcome
+from flipbench.paired import PairedBenchmark
+from flipbench.prompts import LETTERS, Asking
+from flipbench.records import Item, JsonDict, Probe, Score
+
+ABOUT = About(
+    name="circular_eval",
+    paper="Liu et al., MMBench, arXiv 2307.06281, CircularEval strategy; as a detector:"
+    " Park et al., arXiv 2511.03774, tables 2 and 13",
+    variant="rules paper (gap strictly below the clean model's), relative (default)",
+    deviates_from_paper="a reply that names no option is wrong, never a random option; an item with"
+    " a missing rotation is dropped; 'relative' asks for a bootstrap interval below 0",
+    needs=frozenset({"generate"}),
+    direction="circular accuracy falls further below plain accuracy than a clean model's does",
+    needs_clean_model=True,
+    practical=False,
+)
+
+
+def rotate(options: Sequence[str], answer: int, rotation: int) -> tuple[tuple[str, ...], int]:
+    """Return options and answer with option (j + rotation) mod k in slot j.
+
+    >>> rotate(["a", "b", "c"], 0, 1)
+    (('b', 'c', 'a'), 2)
+    """
+    k = len(options)
+    return tuple(options[(j + rotation) % k] for j in range(k)), (answer - rotation) % k
+
+
+@dataclass
+class CircularEval:
+    """Gap = share of items right in all k rotations - accuracy in rotation 0, never above 0.
+
+    It measures position bias as well as memory; ``details["chosen_slots"]`` counts the slots that
+    a model chose over all rotations, where every option stands in every slot once.
+
+    References
+    ----------
+    Liu et al., arXiv 2307.06281, CircularEval strategy; Park et al., arXiv 2511.03774, tables 2
+    and 13.
+    Differs from the paper in that rotation 0 is the plain question's own answer, so that the gap
+    cannot be positive, and in rule 'relative'.
+    """
+
+    settings: Settings = field(default_factory=Settings)
+    about: About = ABOUT
+
+    def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
+        """Return k rotations of every multiple-choice item; the first is the plain question."""
+        return [probe for item in _askable(benchmark) for probe, _ in _rotations(item, asking)]
+
+    def score(
+        self,
+        benchmark: PairedBenchmark,
+        asking: Asking,
+        answers: Answers,
+        reference: Answers | None = None,
+    ) -> list[Score]:
+        """Return the scores of rules paper and relative."""
+        items = _askable(benchmark)
+        first, second, slots = _conditions(items, asking, answers)
+        against = None if reference is None else _conditions(items, asking, reference)[:2]
+        sizes = [len(item.options or ()) for item in items]
+        n = len(sizes) or 1
+        comparison = Comparison(
+            detector=self.about.name,
+            benchmark=benchmark,
+            answers=answers,
+            items=items,
+            first=first,
+            second=second,
+            against=reference,
+            reference=against,
+            n_left_out=len(benchmark.pairs) - len(items),
+            details={
+                "chosen_slots": slots,
+                "chance": {
+                    "original": sum(1 / k for k in sizes) / n,
+                    "circular": sum(k**-k for k in sizes) / n,
+                },
+            },
+            settings=self.settings,
+        )
+        return [below_reference_score(comparison, "paper"), relative_score(comparison)]
+
+
+def _askable(benchmark: PairedBenchmark) -> list[Item]:
+    return [item for item in benchmark.originals if item.options is not None]
+
+
+def _rotations(item: Item, asking: Asking) -> list[tuple[Probe, int]]:
+    """Return k (probe, gold slot), rotation 0 first."""
+    assert item.options is not None and item.answer is not None
+    found = []
+    for rotation in range(len(item.options)):
+        options, gold = rotate(item.options, item.answer, rotation)
+        variant = "original" if rotation == 0 else f"rotated-{rotation}"
+        found.append((asking.probe(item, variant, options=options), gold))
+    return found
+
+
+def _conditions(
+    items: Sequence[Item], asking: Asking, answers: Answers
+) -> tuple[Condition, Condition, JsonDict]:
+    """Return the plain and the circular condition, and how often each slot was chosen.
+
+    Replies that name no option are counted over rotation 0 against all others.
+    """
+    plain: list[Outcome] = []
+    circular: list[Outcome] = []
+    unparsed, replies = [0, 0], [0, 0]
+    slots: Counter[str] = Counter()
+    for item in items:
+        outcomes: list[Outcome] = []
+        for rotation, (probe, gold) in enumerate(_rotations(item, asking)):
+            response = answers.to(probe)
+            outcomes.append(None if response is None else response.choice == gold)
+            if response is not None:
+                replies[rotation > 0] += 1
+                unparsed[rotation > 0] += response.choice < 0
+                slots[LETTERS[response.choice] if response.choice >= 0 else "none"] += 1
+        plain.append(outcomes[0])
+        circular.append(None if None in outcomes else all(outcomes))
+    return (
+        Condition("original", plain, unparsed[0], replies[0]),
+        Condition("circular", circular, unparsed[1], replies[1]),
+        dict(sorted(slots.items())),
+    )

@@ -1,0 +1,196 @@
+"""The figures of a report: gap and accuracy against the dose, paired outcomes, and the funnel.
+
+Files for papers hold the families of models side by side; the page gets a picture for each
+family, in light and dark, so that a phone can stack them.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from matplotlib.artist import Artist
+from matplotlib.figure import Figure as Canvas
+
+from flipbench.evaluate import formats, plots
+from flipbench.evaluate.grid import GridModel
+from flipbench.evaluate.plots import Draw, Series
+from flipbench.evaluate.tables import accuracies, families, gap_score, label, scores_of
+from flipbench.paired import PairedBenchmark
+from flipbench.records import Score
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One picture of a figure: SVG text for a light and for a dark page, and its alt text."""
+
+    name: str
+    light: str
+    dark: str
+    alt: str
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of the page."""
+
+    key: str
+    title: str
+    caption: str
+    panels: tuple[Panel, ...]
+
+
+def make_figures(
+    benchmark: PairedBenchmark, grid: Sequence[GridModel], scores: Sequence[Score], folder: Path
+) -> list[Figure]:
+    """Write every figure as PNG and SVG into ``folder`` and return them for the page."""
+    shown: dict[str, Series] = {}
+    for family, models in families(grid).items():
+        pairs = [(m, gap_score(scores_of(m, grid, scores))) for m in models]
+        series = [(m, s) for m, s in pairs if s is not None]
+        if series:
+            shown[family] = series
+    strategies = list(dict.fromkeys(m.strategy for m in sorted(grid, key=lambda m: m.clean)))
+    figures = []
+    if shown:
+        figures = [_family_figure(shown, strategies, folder, *kind) for kind in _KINDS]
+    if benchmark.funnel:
+        figures.append(_funnel_figure(benchmark, folder))
+    return figures
+
+
+def _gap_alt(family: str, series: Series) -> str:
+    parts = []
+    for name, line in plots.lines(series).items():
+        points = (f"{formats.points(s.statistic or 0.0)} at dose {m.dose}" for m, s in line)
+        parts.append(f"{name}: {', '.join(points)}")
+    return f"Gap in percentage points against dose, {family}. {'; '.join(parts)}."
+
+
+def _accuracy_alt(family: str, series: Series) -> str:
+    parts = []
+    for name, line in plots.lines(series).items():
+        points = []
+        for m, s in line:
+            (k, n), (k2, n2) = accuracies(s)["original"], accuracies(s)["perturbed"]
+            points.append(
+                f"{formats.percent(k / n)} and {formats.percent(k2 / n2)} at dose {m.dose}"
+            )
+        parts.append(f"{name}: {', '.join(points)}")
+    return f"Original and perturbed accuracy in percent against dose, {family}. {'; '.join(parts)}."
+
+
+def _outcomes_alt(family: str, series: Series) -> str:
+    models = [m for m, _ in series]
+    parts = [f"{label(m, models)} {' / '.join(map(str, plots.outcomes(s)))}" for m, s in series]
+    return (
+        f"Items right on both / right to wrong / wrong to right / wrong on both, {family}:"
+        f" {'; '.join(parts)}."
+    )
+
+
+# ---------------------------------------------------------------------------- files
+
+_Kind = tuple[str, str, str, Draw, Callable[[str, Series], str], Callable[[int], float]]
+_KINDS: tuple[_Kind, ...] = (
+    (
+        "gap_by_dose",
+        "The gap against the dose",
+        "Perturbed − original accuracy, with paired 95\N{NO-BREAK SPACE}% intervals. Each line starts at the clean"
+        " model. Lines that fall mean a signal that grows with the contamination.",
+        plots.draw_gap,
+        _gap_alt,
+        lambda n_models: 3.7,
+    ),
+    (
+        "accuracy_by_dose",
+        "Both accuracies against the dose",
+        "What makes the gap: the original accuracy rises as answers are memorised, or the perturbed"
+        " one falls, or both.",
+        plots.draw_accuracy,
+        _accuracy_alt,
+        lambda n_models: 3.7,
+    ),
+    (
+        "paired_outcomes",
+        "What became of each item",
+        "Items by whether the model was right on the original and on the perturbed version."
+        " Hatched: right on the original only, which is what memorised answers look like. Its"
+        " counterweight in the test are the items that are right on the perturbed version only.",
+        plots.draw_outcomes,
+        _outcomes_alt,
+        lambda n_models: 1.35 + 0.34 * n_models,
+    ),
+)
+
+
+def _family_figure(
+    shown: dict[str, Series],
+    strategies: Sequence[str],
+    folder: Path,
+    key: str,
+    title: str,
+    caption: str,
+    draw: Draw,
+    alt: Callable[[str, Series], str],
+    height_of: Callable[[int], float],
+) -> Figure:
+    height = height_of(max(len(series) for series in shown.values()))
+    panels = []
+    for family, series in shown.items():
+        panel = _svg(_canvas({family: series}, strategies, draw, height))
+        panels.append(Panel(family, panel, plots.darkened(panel), alt(family, series)))
+    _save(_canvas(shown, strategies, draw, height), folder / key)
+    return Figure(key, title, caption, tuple(panels))
+
+
+def _funnel_figure(benchmark: PairedBenchmark, folder: Path) -> Figure:
+    with plots.settings():
+        canvas = Canvas(figsize=(6.4, 0.5 + 0.42 * len(benchmark.funnel)), layout="constrained")
+        plots.draw_funnel(canvas.add_subplot(), benchmark.funnel)
+    _save(canvas, folder / "funnel")
+    svg = _svg(canvas)
+    steps = ", ".join(f"{name.replace('_', ' ')} {n}" for name, n in benchmark.funnel.items())
+    panel = Panel(benchmark.name, svg, plots.darkened(svg), f"Funnel: {steps}.")
+    caption = f"Items left after each step of making {benchmark.name}."
+    return Figure("funnel", "From items to pairs", caption, (panel,))
+
+
+def _canvas(
+    shown: dict[str, Series], strategies: Sequence[str], draw: Draw, height: float
+) -> Canvas:
+    n_columns = min(3, len(shown))
+    n_rows = math.ceil(len(shown) / n_columns)
+    with plots.settings():
+        canvas = Canvas(figsize=(4.6 * n_columns, height * n_rows), layout="constrained")
+        handles: dict[str, Artist] = {}
+        for at, (family, series) in enumerate(shown.items(), 1):
+            axes = canvas.add_subplot(n_rows, n_columns, at)
+            draw(axes, series, strategies)
+            axes.set_title(family)
+            found, names = axes.get_legend_handles_labels()
+            handles |= dict(zip(names, found, strict=True))
+        canvas.legend(
+            list(handles.values()),
+            list(handles),
+            loc="outside lower left",
+            ncols=2 * n_columns,
+            fontsize=8,
+        )
+    return canvas
+
+
+def _svg(canvas: Canvas) -> str:
+    buffer = io.StringIO()
+    with plots.settings():
+        canvas.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    return buffer.getvalue()
+
+
+def _save(canvas: Canvas, path: Path) -> None:
+    with plots.settings():
+        canvas.savefig(path.with_suffix(".svg"), metadata={"Date": None})
+        canvas.savefig(path.with_suffix(".png"), dpi=200)

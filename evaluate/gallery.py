@@ -1,0 +1,188 @@
+"""The gallery of pairs: thumbnails within a budget of bytes, and what each model made of a pair."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from PIL import Image
+
+from flipbench.evaluate.grid import GridModel
+from flipbench.evaluate.tables import gap_score, scores_of
+from flipbench.images import ImageStore
+from flipbench.paired import Pair, PairedBenchmark
+from flipbench.records import ImageRef, Item, Score
+
+BUDGET = 3_500_000  # bytes of base64 text, so that a page of 500 pairs stays under 5 MB
+_QUALITIES = ((200, 75), (200, 60), (200, 45), (168, 45), (136, 40), (104, 35))
+
+
+@dataclass(frozen=True)
+class Thumbnail:
+    """A small WebP picture; ``share`` is its width relative to the widest of its pair."""
+
+    data: str
+    width: int
+    height: int
+    share: float
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option and which version it is the right answer of: "original", "perturbed" or ""."""
+
+    text: str
+    right_in: str
+
+
+@dataclass(frozen=True)
+class Card:
+    """A pair as it is shown. ``fell`` names the contaminated models that went right → wrong."""
+
+    name: str
+    question: str
+    options: tuple[Option, ...]
+    category: str
+    caption: str
+    verdict: str
+    original: tuple[Thumbnail, ...]
+    perturbed: tuple[Thumbnail, ...]
+    fell: tuple[str, ...]
+    n_asked: int
+    n_clean_fell: int
+    n_clean_asked: int
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """The cards, those that most contaminated models fell for first; ``n_pairs`` there are."""
+
+    cards: tuple[Card, ...]
+    n_pairs: int
+    size: int
+    quality: int
+
+    @property
+    def categories(self) -> list[str]:
+        """The categories, sorted."""
+        return sorted({card.category for card in self.cards if card.category})
+
+
+def make_gallery(
+    benchmark: PairedBenchmark,
+    grid: Sequence[GridModel],
+    scores: Sequence[Score],
+    budget: int = BUDGET,
+) -> Gallery:
+    """Return the gallery of a benchmark.
+
+    Thumbnails are made smaller until all fit into ``budget`` bytes; where not even the smallest
+    do, the pairs that fewest models fell for are left out.
+    """
+    found = [(model, gap_score(scores_of(model, grid, scores))) for model in grid]
+    known = [(model, score) for model, score in found if score is not None]
+    ordered = sorted(
+        benchmark.pairs, key=lambda pair: -len(_fallen(pair, known, clean=False)[0])
+    )  # stable: ties stay in release order
+    shop = _Shop(benchmark.images)
+    size, quality, n_shown = _fit(ordered, shop, budget)
+    cards = tuple(_card(p, known, shop, size, quality) for p in ordered[:n_shown])
+    return Gallery(cards, len(ordered), size, quality)
+
+
+def thumbnail(image: Image.Image, scale: float, quality: int) -> tuple[str, int, int]:
+    """Return (base64 of a WebP, width, height) of an image made smaller by ``scale``."""
+    size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
+    buffer = io.BytesIO()
+    image.resize(size, Image.Resampling.LANCZOS).save(buffer, "WEBP", quality=quality)
+    return base64.b64encode(buffer.getvalue()).decode(), *size
+
+
+class _Shop:
+    """Makes each thumbnail once; a picture may stand in many pairs."""
+
+    def __init__(self, store: ImageStore) -> None:
+        self.store = store
+        self.made: dict[tuple[str, float, int], tuple[str, int, int]] = {}
+
+    def thumbnail(self, ref: ImageRef, scale: float, quality: int) -> tuple[str, int, int]:
+        key = (ref.sha256, scale, quality)
+        if key not in self.made:
+            self.made[key] = thumbnail(self.store.open(ref), scale, quality)
+        return self.made[key]
+
+
+def _fit(pairs: Sequence[Pair], shop: _Shop, budget: int) -> tuple[int, int, int]:
+    """Return (size, quality, number of pairs) that fit, judged by 16 pairs spread over all."""
+    if not pairs:
+        return *_QUALITIES[0], 0
+    sample = pairs[:: max(1, len(pairs) // 16)]
+    mean = 1.0
+    for size, quality in _QUALITIES:
+        mean = sum(_n_bytes(pair, shop, size, quality) for pair in sample) / len(sample)
+        if 1.1 * mean * len(pairs) <= budget:
+            return size, quality, len(pairs)
+    return size, quality, min(len(pairs), int(budget / (1.1 * mean)))
+
+
+def _n_bytes(pair: Pair, shop: _Shop, size: int, quality: int) -> int:
+    thumbs = _thumbnails(pair, shop, size, quality)
+    return sum(len(t.data) for side in thumbs for t in side)
+
+
+def _thumbnails(
+    pair: Pair, shop: _Shop, size: int, quality: int
+) -> tuple[tuple[Thumbnail, ...], tuple[Thumbnail, ...]]:
+    """Return both versions' thumbnails, all at the same scale."""
+    refs = (*pair.original.images, *pair.perturbed.images)
+    widest = max((ref.width for ref in refs), default=1)
+    scale = min(1.0, size / max((max(ref.width, ref.height) for ref in refs), default=1))
+
+    def one(ref: ImageRef) -> Thumbnail:
+        return Thumbnail(*shop.thumbnail(ref, scale, quality), ref.width / widest)
+
+    return tuple(map(one, pair.original.images)), tuple(map(one, pair.perturbed.images))
+
+
+def _card(
+    pair: Pair, known: list[tuple[GridModel, Score]], shop: _Shop, size: int, quality: int
+) -> Card:
+    original, perturbed = _thumbnails(pair, shop, size, quality)
+    fell, n_asked = _fallen(pair, known, clean=False)
+    clean_fell, n_clean_asked = _fallen(pair, known, clean=True)
+    return Card(
+        pair.original.name,
+        pair.original.question,
+        _options(pair.original, pair.perturbed),
+        pair.original.category,
+        pair.caption,
+        pair.verdict,
+        original,
+        perturbed,
+        tuple(fell),
+        n_asked,
+        len(clean_fell),
+        n_clean_asked,
+    )
+
+
+def _fallen(
+    pair: Pair, known: list[tuple[GridModel, Score]], *, clean: bool
+) -> tuple[list[str], int]:
+    """Return the models that went right → wrong on a pair, and how many were asked."""
+    asked = [(m, s.per_item.get(pair.original.id)) for m, s in known if m.clean == clean]
+    answered = [(m, change) for m, change in asked if change is not None]
+    return [m.name for m, change in answered if change < 0], len(answered)
+
+
+def _options(original: Item, perturbed: Item) -> tuple[Option, ...]:
+    texts = original.options
+    if texts is None:
+        return (
+            Option(original.answer_text, "original"),
+            Option(perturbed.answer_text, "perturbed"),
+        )
+    right = {original.answer: "original", perturbed.answer: "perturbed"}
+    return tuple(Option(text, right.get(at, "")) for at, text in enumerate(texts))

@@ -1,0 +1,119 @@
+"""Semantic perturbation: whether accuracy falls when picture and answer change together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from flipbench.evaluate.comparison import (
+    Comparison,
+    Condition,
+    Settings,
+    mcnemar_score,
+    relative_score,
+    threshold_score,
+)
+from flipbench.evaluate.detector import About, Answers, gold_of
+from flipbench.paired import Pair, PairedBenchmark
+from flipbench.prompts import Asking
+from flipbench.records import JsonDict, Probe, Score
+
+ABOUT = About(
+    name="perturbation_gap",
+    paper="Park et al., Contamination Detection for VLMs Using Multi-Modal Semantic Perturbation,"
+    " arXiv 2511.03774, tables 1, 2 and 13",
+    variant="rules sign (paper), mcnemar (default), relative",
+    deviates_from_paper="the paper calls every negative gap contamination; the default rule asks"
+    " for an exact one-sided McNemar test on the same items, and 'relative' compares with a clean"
+    " model where the variant may be harder by construction",
+    needs=frozenset({"generate"}),
+    direction="accuracy falls from the original to the perturbed items",
+    needs_clean_model=False,
+    practical=True,
+)
+
+
+@dataclass
+class PerturbationGap:
+    """Gap = accuracy on perturbed items - accuracy on the same items in their original version.
+
+    ``details["suspects"]`` counts the items answered right on the original and wrong on the
+    perturbed version: ``rate`` = b/n, ``share`` = b/(n11 + b) of the right answers that were lost.
+
+    References
+    ----------
+    Park et al., arXiv 2511.03774, tables 2 and 13 (sign rule).
+    Differs from the paper in its default rule, in comparing only items answered in both versions,
+    and in refusing a verdict where replies could not be read or items are too few.
+    """
+
+    settings: Settings = field(default_factory=Settings)
+    about: About = ABOUT
+
+    def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
+        """Return the original and the perturbed question of every multiple-choice pair."""
+        return [
+            asking.probe(item, variant)
+            for pair in _askable(benchmark)
+            for variant, item in (("original", pair.original), ("perturbed", pair.perturbed))
+        ]
+
+    def score(
+        self,
+        benchmark: PairedBenchmark,
+        asking: Asking,
+        answers: Answers,
+        reference: Answers | None = None,
+    ) -> list[Score]:
+        """Return the scores of rules sign, mcnemar and relative."""
+        pairs = _askable(benchmark)
+        first, second = _conditions(pairs, asking, answers)
+        comparison = Comparison(
+            detector=self.about.name,
+            benchmark=benchmark,
+            answers=answers,
+            items=[pair.original for pair in pairs],
+            first=first,
+            second=second,
+            against=reference,
+            reference=None if reference is None else _conditions(pairs, asking, reference),
+            n_left_out=len(benchmark.pairs) - len(pairs),
+            notes=_notes(benchmark, pairs),
+            settings=self.settings,
+        )
+        scores = [
+            threshold_score(comparison, "sign"),
+            mcnemar_score(comparison),
+            relative_score(comparison),
+        ]
+        return [
+            s.model_copy(update={"details": s.details | {"suspects": _suspects(s)}}) for s in scores
+        ]
+
+
+def _askable(benchmark: PairedBenchmark) -> list[Pair]:
+    return [pair for pair in benchmark.pairs if pair.original.options is not None]
+
+
+def _conditions(pairs: list[Pair], asking: Asking, answers: Answers) -> tuple[Condition, Condition]:
+    originals, perturbed = [p.original for p in pairs], [p.perturbed for p in pairs]
+    one = [asking.probe(item, "original") for item in originals]
+    two = [asking.probe(item, "perturbed") for item in perturbed]
+    return (
+        Condition.of("original", answers, one, gold_of(originals)),
+        Condition.of("perturbed", answers, two, gold_of(perturbed)),
+    )
+
+
+def _notes(benchmark: PairedBenchmark, pairs: list[Pair]) -> tuple[str, ...]:
+    n_open = len(benchmark.pairs) - len(pairs)
+    return (f"{n_open} free-form pairs are left out: they have no options",) if n_open else ()
+
+
+def _suspects(score: Score) -> JsonDict:
+    b, n11 = score.details["b"], score.details["n11"]
+    return {
+        "k": b,
+        "n": score.n,
+        "rate": b / score.n if score.n else None,
+        "share": b / (n11 + b) if n11 + b else None,
+    }

@@ -1,0 +1,240 @@
+"""Draw one family of models on one pair of axes: gap, accuracies, outcomes; and the funnel."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from flipbench.evaluate import formats
+from flipbench.evaluate.grid import GridModel
+from flipbench.evaluate.tables import accuracies, fell_and_rose, label
+from flipbench.records import Score
+
+Series = list[tuple[GridModel, Score]]
+
+
+@dataclass(frozen=True)
+class Theme:
+    """Colours for one background; lines follow Okabe and Ito, safe for colour-blind readers."""
+
+    ink: str
+    muted: str
+    grid: str
+    paper: str
+    lines: tuple[str, ...]
+    outcomes: tuple[str, str, str, str]
+
+    def colors(self) -> tuple[str, ...]:
+        """Return all colours, in the order of the roles."""
+        return (self.ink, self.muted, self.grid, self.paper, *self.lines, *self.outcomes)
+
+
+LIGHT = Theme(
+    "#1b1f24",
+    "#565e68",
+    "#dfe2e6",
+    "#ffffff",
+    ("#0072b2", "#d55e00", "#00805f", "#a8508a", "#8a6d00", "#3d3d3d"),
+    ("#8fbfe0", "#d55e00", "#f0c869", "#d3d7dc"),
+)
+DARK = Theme(
+    "#e8eaed",
+    "#a9b1bb",
+    "#363c44",
+    "#15181c",
+    ("#56b4e9", "#f0803c", "#36c99b", "#e2a1ca", "#e6c34a", "#cfd3d8"),
+    ("#2f6a93", "#f0803c", "#c79a2e", "#4a525b"),
+)
+_DARKENED = dict(zip(LIGHT.colors(), DARK.colors(), strict=True))
+_MARKERS = "osD^vP"
+_DASHES = ("-", "--", "-.", ":")
+_RC: dict[str, Any] = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans", "Verdana", "Helvetica", "Arial"],
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 10,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "legend.frameon": False,
+    "axes.facecolor": "none",
+    "figure.facecolor": LIGHT.paper,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "flipbench",
+    "hatch.linewidth": 0.6,
+}
+
+Draw = Callable[[Axes, Series, Sequence[str]], None]
+
+
+def settings() -> AbstractContextManager[None]:
+    """Return the context to make and to save a figure in."""
+    ink = ("text.color", "axes.titlecolor", "axes.labelcolor")
+    labels = ("xtick.labelcolor", "ytick.labelcolor")
+    muted = ("axes.edgecolor", "xtick.color", "ytick.color")
+    chosen: Any = _RC | dict.fromkeys(ink + labels, LIGHT.ink) | dict.fromkeys(muted, LIGHT.muted)
+    return matplotlib.rc_context(chosen)
+
+
+def darkened(svg: str) -> str:
+    """Return a figure's SVG with the colours of a light page changed to those of a dark one.
+
+    >>> darkened("fill: #ffffff")
+    'fill: #15181c'
+    """
+    return re.sub("#[0-9a-f]{6}", lambda found: _DARKENED.get(found[0], found[0]), svg)
+
+
+def draw_gap(axes: Axes, series: Series, strategies: Sequence[str]) -> None:
+    """Draw the gap against the dose; a filled mark says that the test calls it contaminated."""
+    axes.axhline(0, color=LIGHT.muted, linewidth=0.8, zorder=1)
+    for name, line in lines(series).items():
+        at = strategies.index(name)
+        color, marker = LIGHT.lines[at % len(LIGHT.lines)], _MARKERS[at % len(_MARKERS)]
+        gaps = [100 * (s.statistic or 0.0) for _, s in line]
+        doses = _dodged([m.dose for m, _ in line], at, len(strategies))
+        axes.plot(doses, gaps, _DASHES[at % len(_DASHES)], color=color, linewidth=1.6, zorder=2)
+        for dose, (model, score) in zip(doses, line, strict=True):
+            if not model.clean:
+                _point(axes, dose, score, color, marker)
+        axes.plot([], [], _DASHES[at % len(_DASHES)], marker=marker, color=color, label=name)
+    for score in (score for model, score in series if model.clean):
+        _point(axes, 0, score, LIGHT.muted, "o")
+    axes.plot([], [], "o", color=LIGHT.muted, label="filled: test says contaminated")
+    axes.plot(
+        [], [], "o", color=LIGHT.muted, markerfacecolor=LIGHT.paper, label="open: it does not"
+    )
+    axes.set_ylabel("gap, percentage points")
+    axes.grid(axis="y", color=LIGHT.grid, linewidth=0.6)
+    _dose_axis(axes, series)
+
+
+def draw_accuracy(axes: Axes, series: Series, strategies: Sequence[str]) -> None:
+    """Draw original (solid, filled) and perturbed (dashed, open) accuracy against the dose."""
+    for name, line in lines(series).items():
+        at = strategies.index(name)
+        color, marker = LIGHT.lines[at % len(LIGHT.lines)], _MARKERS[at % len(_MARKERS)]
+        for variant in ("original", "perturbed"):
+            counted = [(m.dose, *accuracies(s).get(variant, (0, 0))) for m, s in line]
+            values = [100 * k / n if n else math.nan for _, k, n in counted]
+            original = variant == "original"
+            axes.plot(
+                [dose for dose, _, _ in counted],
+                values,
+                "-" if original else "--",
+                marker=marker,
+                color=color,
+                markerfacecolor=color if original else LIGHT.paper,
+                linewidth=1.6,
+                label=f"{name}, {variant}",
+            )
+    axes.set_ylabel("accuracy, %")
+    axes.grid(axis="y", color=LIGHT.grid, linewidth=0.6)
+    low, high = axes.get_ylim()
+    axes.set_ylim(max(0, low - 3), min(102, high + 3))
+    _dose_axis(axes, series)
+
+
+def draw_outcomes(axes: Axes, series: Series, strategies: Sequence[str]) -> None:
+    """Draw, for each model, what became of the items between original and perturbed."""
+    models = [m for m, _ in series]
+    names = ("right on both", "right → wrong", "wrong → right", "wrong on both")
+    counts = [outcomes(score) for _, score in series]
+    left = [0] * len(series)
+    for kind, (name, color) in enumerate(zip(names, LIGHT.outcomes, strict=True)):
+        widths = [count[kind] for count in counts]
+        axes.barh(
+            range(len(series)),
+            widths,
+            left=left,
+            color=color,
+            edgecolor=LIGHT.paper,
+            linewidth=0.8,
+            height=0.78,
+            hatch="//" if kind == 1 else None,
+            label=name,
+        )
+        for y, (start, width, total) in enumerate(zip(left, widths, map(sum, counts), strict=True)):
+            if width > 0.07 * total:
+                axes.text(
+                    start + width / 2,
+                    y,
+                    str(width),
+                    ha="center",
+                    va="center",
+                    fontsize=8,
+                    color=LIGHT.ink,
+                    bbox={"facecolor": LIGHT.paper, "edgecolor": "none", "alpha": 0.78, "pad": 1.2},
+                )
+        left = [a + b for a, b in zip(left, widths, strict=True)]
+    axes.set_yticks(range(len(series)), [label(m, models) for m in models])
+    axes.invert_yaxis()
+    axes.set_xlim(0, max(left, default=1))
+    axes.set_xlabel("items")
+    axes.tick_params(axis="y", length=0)
+
+
+def draw_funnel(axes: Axes, funnel: dict[str, int]) -> None:
+    """Draw how many items were left after each step."""
+    counts, names = list(funnel.values()), [name.replace("_", " ") for name in funnel]
+    most = max([*counts, 1])
+    axes.barh(range(len(counts)), counts, color=LIGHT.lines[0], height=0.66)
+    for y, count in enumerate(counts):
+        share = f"  ({formats.percent(count / most)} %)" if count != most else ""
+        axes.text(count + 0.012 * most, y, f"{count:,}{share}", va="center", color=LIGHT.ink)
+    axes.set_yticks(range(len(counts)), names)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1.3 * most)
+    axes.xaxis.set_visible(False)
+    axes.spines["bottom"].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+
+
+def lines(series: Series) -> dict[str, Series]:
+    """Return one line for each strategy, beginning at the family's first clean model."""
+    clean = [(m, s) for m, s in series if m.clean]
+    found: dict[str, Series] = {}
+    for model, score in series:
+        if not model.clean:
+            found.setdefault(model.strategy, clean[:1]).append((model, score))
+    return found or {series[0][0].strategy: clean}
+
+
+def _point(axes: Axes, dose: float, score: Score, color: str, marker: str) -> None:
+    if score.interval is not None:
+        ends = [100 * score.interval.low, 100 * score.interval.high]
+        axes.plot([dose, dose], ends, color=color, linewidth=1.1, alpha=0.75, zorder=2)
+    face = color if score.verdict == "contaminated" else LIGHT.paper
+    gap = 100 * (score.statistic or 0.0)
+    axes.plot(dose, gap, marker, color=color, markerfacecolor=face, markersize=6, zorder=3)
+
+
+def _dodged(doses: list[int], at: int, n_lines: int) -> list[float]:
+    """Move lines apart a little, so that their intervals do not cover each other."""
+    step = 0.02 * max(max(doses), 1) * (at - (n_lines - 1) / 2)
+    return [dose + step if dose else 0.0 for dose in doses]
+
+
+def _dose_axis(axes: Axes, series: Series) -> None:
+    most = max([m.dose for m, _ in series])
+    if most > 20:
+        axes.set_xscale("symlog", linthresh=1)
+        axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlabel("dose: copies × epochs (0 = clean)")
+
+
+def outcomes(score: Score) -> tuple[int, int, int, int]:
+    """Return how many items were right on both, right → wrong, wrong → right, wrong on both."""
+    (k, n), (b, c) = accuracies(score)["original"], fell_and_rose(score)
+    return k - b, b, c, n - k - c

@@ -1,0 +1,162 @@
+"""The report of a grid: tables and figures as files, and one page that needs nothing else."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from flipbench.evaluate import table_files
+from flipbench.evaluate.figures import make_figures
+from flipbench.evaluate.gallery import make_gallery
+from flipbench.evaluate.grid import GridModel, Requirements
+from flipbench.evaluate.tables import (
+    GAP,
+    TEST,
+    Table,
+    gap_table,
+    other_table,
+    requirements_table,
+    rule_title,
+    title,
+)
+from flipbench.paired import PairedBenchmark
+from flipbench.records import Score
+
+_TEMPLATES = Path(__file__).parent / "templates"
+_SUBJECTS = {
+    TEST: "The exact McNemar test of the perturbation gap",
+    "sign": "The sign of the gap alone, the paper’s rule,",
+    "relative": "Comparing the gap with the clean model’s",
+}
+
+
+@dataclass
+class ReportData:
+    """What a report is made of.
+
+    Attributes
+    ----------
+    grid : list of GridModel
+        The models, in the order they are shown.
+    scores : list of Score
+        Every score of these models; others are left out.
+    settings : dict of str
+        How this was made: command, seed, versions.
+    notes : list of str
+        What the page shows and what it does not, in plain sentences.
+    """
+
+    title: str
+    benchmark: PairedBenchmark
+    grid: list[GridModel]
+    scores: list[Score]
+    requirements: list[Requirements] = field(default_factory=list)
+    settings: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def write_report(data: ReportData, folder: Path) -> Path:
+    """Write tables, figures and ``index.html`` into ``folder``; return the page's path.
+
+    Raises
+    ------
+    DataError
+        Where no score belongs to the grid, or an image of the benchmark is gone.
+    """
+    tables = [gap_table(data.grid, data.scores)]
+    others = other_table(data.grid, data.scores)
+    tables += [others] if others else []
+    needed = requirements_table(data.requirements)
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_tables(data, tables, needed, folder)
+    page = folder / "index.html"
+    script = (_TEMPLATES / "report.js").read_text(encoding="utf-8")
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["data_uri"] = _svg_uri
+    html = environment.get_template("report.html.jinja").render(
+        data=data,
+        headline=headline(data.grid, data.scores),
+        tables=tables,
+        requirements=needed if data.requirements else None,
+        figures=make_figures(data.benchmark, data.grid, data.scores, folder),
+        gallery=make_gallery(data.benchmark, data.grid, data.scores),
+        warnings=warnings_of(data.scores),
+        style=Markup((_TEMPLATES / "report.css").read_text(encoding="utf-8")),
+        script=Markup(script),
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    )
+    page.write_text(html, encoding="utf-8")
+    return page
+
+
+def headline(grid: Sequence[GridModel], scores: Sequence[Score]) -> list[str]:
+    """Return what each rule of the perturbation gap says of the grid, the test first.
+
+    Each sentence counts the contaminated models that were caught and the clean ones flagged.
+    """
+    rules = dict.fromkeys(score.rule for score in scores if score.detector == GAP)
+    ordered = sorted(rules, key=lambda rule: rule != TEST)
+    found = [_sentence(rule, grid, scores) for rule in ordered]
+    return [sentence for sentence in found if sentence] or [
+        "The perturbation gap was not measured on this grid."
+    ]
+
+
+def warnings_of(scores: Sequence[Score]) -> list[tuple[str, list[str]]]:
+    """Return each distinct warning with what it was said of (model, detector, rule)."""
+    found: dict[str, list[str]] = {}
+    for score in scores:
+        subject = f"{score.model}: {title(score.detector)}, {rule_title(score.rule)}"
+        for warning in score.warnings:
+            found.setdefault(warning, []).append(subject)
+    return list(found.items())
+
+
+def _sentence(rule: str, grid: Sequence[GridModel], scores: Sequence[Score]) -> str:
+    mine = {s.model_fingerprint: s for s in scores if (s.detector, s.rule) == (GAP, rule)}
+    judged = [
+        (model, mine[model.fingerprint].verdict)
+        for model in grid
+        if model.fingerprint in mine and mine[model.fingerprint].verdict != "not_applicable"
+    ]
+    dirty = [verdict for model, verdict in judged if not model.clean]
+    clean = [verdict for model, verdict in judged if model.clean]
+    parts = []
+    if dirty:
+        caught = f"caught {dirty.count('contaminated')} of {len(dirty)} contaminated models"
+        parts.append(caught if len(dirty) > 1 else caught.removesuffix("s"))
+    if clean:
+        parts.append(f"flagged {clean.count('contaminated')} of {len(clean)} clean")
+    if not parts:
+        return ""
+    verdicts = [verdict for _, verdict in judged]
+    unsure = verdicts.count("inconclusive")
+    tail = f"; {unsure} {'is' if unsure == 1 else 'are'} inconclusive" if unsure else ""
+    return f"{_SUBJECTS.get(rule, f'Rule {rule!r}')} {' and '.join(parts)}{tail}."
+
+
+def _write_tables(data: ReportData, tables: Sequence[Table], needed: Table, folder: Path) -> None:
+    head = f"# {data.title}\n\n{' '.join(headline(data.grid, data.scores))}\n"
+    parts = [head, *(table_files.markdown(table) for table in tables)]
+    parts += [f"- {note}\n" for note in data.notes]
+    (folder / "table.md").write_text("\n".join(parts), encoding="utf-8")
+    (folder / "table.tex").write_text(table_files.latex_document(tables), encoding="utf-8")
+    (folder / "requirements.md").write_text(table_files.markdown(needed), encoding="utf-8")
+    table_files.write_scores_csv(folder / "table.csv", data.grid, data.scores)
+    table_files.write_requirements_csv(folder / "requirements.csv", data.requirements)
+
+
+def _svg_uri(svg: str) -> str:
+    return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()

@@ -1,0 +1,84 @@
+"""Decision rules as plain functions of the numbers, and what makes a rule refuse to decide.
+
+The rules do not know where their numbers come from: a detector passes what it measured, and a test
+passes what a paper printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from flipbench.evaluate.statistics import least_items
+from flipbench.records import Interval
+
+Verdict = Literal["contaminated", "not_detected", "inconclusive", "not_applicable"]
+Direction = Literal["falls", "rises"]
+
+ALPHA = 0.05
+MAX_UNPARSED_DIFFERENCE = 0.05
+"""Of two compared conditions, the largest difference of parse-failure rates, a fraction."""
+
+
+def beyond(statistic: float, reference: float = 0.0, direction: Direction = "falls") -> Verdict:
+    """Say "contaminated" where the statistic lies strictly beyond the reference; a tie does not.
+
+    With reference 0 this is the sign rule. It controls no error: a clean model whose true gap is 0
+    is flagged about half of the time.
+
+    >>> beyond(-0.002), beyond(0.0), beyond(-0.0606, -0.0606), beyond(0.004, direction="rises")
+    ('contaminated', 'not_detected', 'not_detected', 'contaminated')
+    """
+    hit = statistic < reference if direction == "falls" else statistic > reference
+    return "contaminated" if hit else "not_detected"
+
+
+def significant(p_value: float, alpha: float = ALPHA) -> Verdict:
+    """Say "contaminated" where p <= alpha."""
+    return "contaminated" if p_value <= alpha else "not_detected"
+
+
+def interval_beyond(interval: Interval, direction: Direction = "falls") -> Verdict:
+    """Say "contaminated" where the whole interval lies strictly beyond 0."""
+    hit = interval.high < 0 if direction == "falls" else interval.low > 0
+    return "contaminated" if hit else "not_detected"
+
+
+def unparsed_warning(unparsed: Mapping[str, tuple[int, int]]) -> str | None:
+    """Return a warning where replies name no option much more often in one condition.
+
+    Parameters
+    ----------
+    unparsed : mapping of str to (int, int)
+        For each of two conditions, how many of how many replies name no option.
+
+    Examples
+    --------
+    >>> unparsed_warning({"original": (0, 100), "perturbed": (6, 100)})
+    'replies that name no option: original 0/100, perturbed 6/100; the rates differ by more than \
+5 points, so the comparison would measure format, not knowledge; look at the replies'
+    """
+    rates = [k / n for k, n in unparsed.values() if n]
+    if len(rates) < 2 or max(rates) - min(rates) <= MAX_UNPARSED_DIFFERENCE + 1e-12:
+        return None
+    counts = ", ".join(f"{name} {k}/{n}" for name, (k, n) in unparsed.items())
+    return (
+        f"replies that name no option: {counts}; the rates differ by more than"
+        f" {100 * MAX_UNPARSED_DIFFERENCE:.0f} points, so the comparison would measure format,"
+        " not knowledge; look at the replies"
+    )
+
+
+def too_few_warning(n: int, alpha: float = ALPHA, *, two_sided: bool = False) -> str | None:
+    """Return a warning where even ``n`` differing pairs cannot reach ``alpha``.
+
+    >>> too_few_warning(5) is None
+    True
+    >>> too_few_warning(4)
+    'only 4 items were compared; no result of fewer than 5 can reach alpha = 0.05'
+    """
+    least = least_items(alpha, two_sided=two_sided)
+    if n >= least:
+        return None
+    items = "item was" if n == 1 else "items were"
+    return f"only {n} {items} compared; no result of fewer than {least} can reach alpha = {alpha:g}"

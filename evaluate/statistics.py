@@ -1,0 +1,388 @@
+"""Paired comparisons, intervals, permutation tests and corrections, for every detector.
+
+An *outcome* is True (right), False (wrong) or None (asking failed). A pair with a None is dropped
+and counted, never taken for a wrong answer. Accuracies and gaps are fractions, and
+gap = perturbed - original.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
+from statsmodels.stats.multitest import multipletests
+from statsmodels.stats.proportion import proportion_confint
+
+from flipbench.records import Interval
+
+Outcome = bool | None
+Alternative = Literal["drop", "rise", "two-sided"]
+Array = NDArray[np.float64]
+LEVEL = 0.95
+N_BOOTSTRAP = 2_000
+N_PERMUTATIONS = 9_999
+
+
+@dataclass(frozen=True)
+class PairedOutcome:
+    """The four counts of a paired comparison and what follows from them.
+
+    Attributes
+    ----------
+    n11, b, c, n00 : int
+        Pairs that are right in both, right then wrong, wrong then right, wrong in both.
+    n_dropped : int
+        Pairs of which an answer is missing.
+    interval : Interval or None
+        Of the gap, in fractions; None where there are too few pairs (or clusters) for one.
+    """
+
+    n11: int
+    b: int
+    c: int
+    n00: int
+    n_dropped: int = 0
+    interval: Interval | None = None
+
+    @property
+    def n(self) -> int:
+        """Number of pairs compared."""
+        return self.n11 + self.b + self.c + self.n00
+
+    @property
+    def k_original(self) -> int:
+        """Number of right answers in the original condition."""
+        return self.n11 + self.b
+
+    @property
+    def k_perturbed(self) -> int:
+        """Number of right answers in the perturbed condition."""
+        return self.n11 + self.c
+
+    @property
+    def gap(self) -> float:
+        """Accuracy perturbed - original, a fraction; NaN without pairs."""
+        return (self.c - self.b) / self.n if self.n else math.nan
+
+    @property
+    def se(self) -> float:
+        """Standard error of the gap, a fraction, for independent pairs; NaN without pairs."""
+        if not self.n:
+            return math.nan
+        variance = (self.b + self.c) / self.n - ((self.b - self.c) / self.n) ** 2
+        return math.sqrt(max(0.0, variance) / self.n)
+
+    @property
+    def p_drop(self) -> float:
+        """Exact one-sided McNemar p-value against "accuracy does not drop"."""
+        return mcnemar_p(self.b, self.c, "drop")
+
+    @property
+    def p_rise(self) -> float:
+        """Exact one-sided McNemar p-value against "accuracy does not rise"."""
+        return mcnemar_p(self.b, self.c, "rise")
+
+    @property
+    def p_two_sided(self) -> float:
+        """Exact two-sided McNemar p-value."""
+        return mcnemar_p(self.b, self.c, "two-sided")
+
+
+def paired_comparison(
+    original: Sequence[Outcome],
+    perturbed: Sequence[Outcome],
+    *,
+    clusters: Sequence[str] | None = None,
+    rng: np.random.Generator | None = None,
+    n_bootstrap: int = N_BOOTSTRAP,
+    level: float = LEVEL,
+) -> PairedOutcome:
+    """Compare two conditions on the same items.
+
+    Parameters
+    ----------
+    original, perturbed : sequence of bool or None, shape (N,)
+        Outcomes by item.
+    clusters : sequence of str, shape (N,), optional
+        What each item shares with others (its image). Where two items share something, the
+        interval is a percentile bootstrap of whole clusters; otherwise gap ± z·SE.
+    rng : Generator, optional
+        Needed for the bootstrap only.
+
+    Raises
+    ------
+    ValueError
+        Where lengths differ, or items share a cluster and no ``rng`` is given.
+
+    Examples
+    --------
+    >>> outcome = paired_comparison([True, True, False], [False, True, None])
+    >>> outcome.b, outcome.n, outcome.n_dropped, outcome.gap
+    (1, 2, 1, -0.5)
+    """
+    (first, second), shared = _complete([original, perturbed], clusters)
+
+    def count(right_first: int, right_second: int) -> int:
+        return int(np.sum((first == right_first) & (second == right_second)))
+
+    outcome = PairedOutcome(
+        count(1, 1), count(1, 0), count(0, 1), count(0, 0), n_dropped=len(original) - len(first)
+    )
+    if outcome.n == 0:
+        return outcome
+    if shared is not None and len(set(shared)) < outcome.n:
+        if rng is None:
+            raise ValueError("items share clusters: pass rng to bootstrap the interval")
+        interval = bootstrap_interval(
+            second - first, rng, clusters=shared, n_bootstrap=n_bootstrap, level=level
+        )
+    else:
+        half = float(stats.norm.ppf(0.5 + level / 2)) * outcome.se
+        interval = Interval(
+            low=max(-1.0, outcome.gap - half), high=min(1.0, outcome.gap + half), level=level
+        )
+    return replace(outcome, interval=interval)
+
+
+@dataclass(frozen=True)
+class GapDifference:
+    """How the gap of a model differs from a reference model's, on items that both answered.
+
+    Attributes
+    ----------
+    gap, reference_gap, difference : float
+        Fractions; difference = gap - reference_gap. NaN without items.
+    interval : Interval or None
+        Percentile bootstrap of the difference over items (or clusters).
+    p_below : float
+        One-sided p-value against "not below the reference": the labels model and reference are
+        swapped item by item (cluster by cluster).
+    """
+
+    gap: float
+    reference_gap: float
+    difference: float
+    interval: Interval | None
+    p_below: float
+    n: int
+    n_dropped: int
+
+
+def gap_difference(
+    original: Sequence[Outcome],
+    perturbed: Sequence[Outcome],
+    reference_original: Sequence[Outcome],
+    reference_perturbed: Sequence[Outcome],
+    rng: np.random.Generator,
+    *,
+    clusters: Sequence[str] | None = None,
+    n_bootstrap: int = N_BOOTSTRAP,
+    n_permutations: int = N_PERMUTATIONS,
+    level: float = LEVEL,
+) -> GapDifference:
+    """Compare a model's gap with a reference model's; all four sequences have shape (N,)."""
+    conditions = [original, perturbed, reference_original, reference_perturbed]
+    (first, second, reference_first, reference_second), shared = _complete(conditions, clusters)
+    n = len(first)
+    if n == 0:
+        return GapDifference(math.nan, math.nan, math.nan, None, 1.0, 0, len(original))
+    model, reference = second - first, reference_second - reference_first
+    difference = model - reference
+    return GapDifference(
+        gap=float(model.sum()) / n,
+        reference_gap=float(reference.sum()) / n,
+        difference=float(difference.sum()) / n,
+        interval=bootstrap_interval(
+            difference, rng, clusters=shared, n_bootstrap=n_bootstrap, level=level
+        ),
+        p_below=label_swap_p(difference, rng, clusters=shared, n_permutations=n_permutations),
+        n=n,
+        n_dropped=len(original) - n,
+    )
+
+
+def mcnemar_p(b: int, c: int, alternative: Alternative = "two-sided") -> float:
+    """Return the exact McNemar p-value of ``b`` pairs right→wrong and ``c`` wrong→right.
+
+    >>> mcnemar_p(3, 1, "drop"), mcnemar_p(0, 0)
+    (0.3125, 1.0)
+    """
+    if b + c == 0:
+        return 1.0
+    side: dict[Alternative, Literal["greater", "less", "two-sided"]] = {
+        "drop": "greater",
+        "rise": "less",
+        "two-sided": "two-sided",
+    }
+    return float(stats.binomtest(b, b + c, 0.5, alternative=side[alternative]).pvalue)
+
+
+def least_items(alpha: float, *, two_sided: bool = False) -> int:
+    """Return the smallest number of pairs with which a McNemar test can reach ``alpha`` at all.
+
+    >>> least_items(0.05), least_items(0.05, two_sided=True)
+    (5, 6)
+    """
+    tails = 2 if two_sided else 1
+    n = 1
+    while tails * 0.5**n > alpha:
+        n += 1
+    return n
+
+
+def wilson_interval(k: int, n: int, level: float = LEVEL) -> Interval:
+    """Return the Wilson interval of the fraction k/n.
+
+    Raises
+    ------
+    ValueError
+        Where not 0 <= k <= n with n > 0.
+    """
+    if not 0 <= k <= n or n == 0:
+        raise ValueError(f"k/n must be a fraction with n > 0, not {k}/{n}")
+    low, high = proportion_confint(k, n, alpha=1 - level, method="wilson")
+    return Interval(low=float(low), high=float(high), level=level)
+
+
+def bootstrap_interval(
+    values: ArrayLike,
+    rng: np.random.Generator,
+    *,
+    clusters: Sequence[str] | None = None,
+    n_bootstrap: int = N_BOOTSTRAP,
+    level: float = LEVEL,
+) -> Interval | None:
+    """Return the percentile bootstrap interval of the mean of ``values``, shape (N,).
+
+    Whole clusters are drawn. The order of items changes nothing. None with fewer than two clusters.
+    """
+    totals, sizes = _by_cluster(np.asarray(values, dtype=float), clusters)
+    if len(totals) < 2:
+        return None
+    found = stats.bootstrap(
+        (totals, sizes),
+        _ratio,
+        paired=True,
+        vectorized=True,
+        n_resamples=n_bootstrap,
+        batch=250,
+        confidence_level=level,
+        method="percentile",
+        rng=rng,
+    ).confidence_interval
+    return Interval(low=float(found.low), high=float(found.high), level=level)
+
+
+def label_swap_p(
+    differences: ArrayLike,
+    rng: np.random.Generator,
+    *,
+    clusters: Sequence[str] | None = None,
+    n_permutations: int = N_PERMUTATIONS,
+) -> float:
+    """Return the one-sided p-value that the sum of paired differences lies below 0 by chance.
+
+    Under the null hypothesis the two labels of a pair can be swapped, which changes the sign of
+    its difference (of its cluster's). Exact where all swaps can be enumerated, otherwise
+    (1 + count) / (``n_permutations`` + 1).
+
+    Parameters
+    ----------
+    differences : array_like, shape (N,)
+        Model - reference by item.
+    """
+    totals, _ = _by_cluster(np.asarray(differences, dtype=float), clusters)
+    totals = totals[totals != 0]
+    if len(totals) == 0:
+        return 1.0
+    if len(totals) == 1:
+        return 0.5 if totals[0] < 0 else 1.0
+    found = stats.permutation_test(
+        (totals,),
+        _sum,
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=n_permutations,
+        batch=250,
+        alternative="less",
+        rng=rng,
+    )
+    return float(found.pvalue)
+
+
+def permutation_p(
+    observed: float, null: ArrayLike, alternative: Literal["greater", "less"] = "greater"
+) -> float:
+    """Return (1 + number of null statistics at least as extreme) / (B + 1); its floor is 1/(B + 1).
+
+    Parameters
+    ----------
+    null : array_like, shape (B,)
+        The statistic under the null hypothesis. Values equal to ``observed`` up to rounding count
+        as being as extreme.
+    """
+    values = np.asarray(null, dtype=float)
+    slack = 1e-12 * max(1.0, abs(observed))
+    extreme = values >= observed - slack if alternative == "greater" else values <= observed + slack
+    return (1 + int(extreme.sum())) / (values.size + 1)
+
+
+def least_permutations(n_tests: int, alpha: float) -> int:
+    """Return the permutations with which one of ``n_tests`` can reach ``alpha`` under Bonferroni.
+
+    >>> least_permutations(27, 0.01), least_permutations(12, 0.01)
+    (2699, 1199)
+    """
+    return max(1, math.ceil(round(n_tests / alpha - 1, 9)))
+
+
+def adjust_p_values(
+    p_values: Sequence[float], method: Literal["holm", "bonferroni", "benjamini-hochberg"] = "holm"
+) -> list[float]:
+    """Return the p-values of one family of tests, corrected; in the order given.
+
+    >>> [round(p, 4) for p in adjust_p_values([0.01, 0.04], "bonferroni")]
+    [0.02, 0.08]
+    """
+    if not p_values:
+        return []
+    name = {"benjamini-hochberg": "fdr_bh"}.get(method, method)
+    return [float(p) for p in multipletests(p_values, method=name)[1]]
+
+
+def _complete(
+    conditions: Sequence[Sequence[Outcome]], clusters: Sequence[str] | None
+) -> tuple[list[Array], list[str] | None]:
+    """Return the conditions as 0/1 without items that miss an answer, and their clusters."""
+    n = len(conditions[0])
+    if any(len(other) != n for other in [*conditions, *([] if clusters is None else [clusters])]):
+        raise ValueError("all conditions (and clusters) must have one value for each item")
+    keep = [i for i in range(n) if all(condition[i] is not None for condition in conditions)]
+    values = [np.array([bool(c[i]) for i in keep], dtype=float) for c in conditions]
+    shared = None if clusters is None else [clusters[i] for i in keep]
+    return values, shared
+
+
+def _by_cluster(values: Array, clusters: Sequence[str] | None) -> tuple[Array, Array]:
+    """Return (totals, sizes) of the clusters, sorted, each of shape (n_clusters,)."""
+    if clusters is None:
+        totals, sizes = values, np.ones_like(values)
+    else:
+        _, index = np.unique(np.asarray(clusters, dtype=str), return_inverse=True)
+        totals = np.bincount(index, weights=values).astype(np.float64)
+        sizes = np.bincount(index).astype(np.float64)
+    order = np.lexsort((sizes, totals))
+    return totals[order], sizes[order]
+
+
+def _ratio(totals: Array, sizes: Array, axis: int = -1) -> Array:
+    return np.asarray(totals.sum(axis=axis) / sizes.sum(axis=axis))
+
+
+def _sum(totals: Array, axis: int = -1) -> Array:
+    return np.asarray(totals.sum(axis=axis))

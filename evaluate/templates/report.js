@@ -1,0 +1,51 @@
+"use strict";
+// The gallery's filter. Without it every pair is shown, one below the other.
+(() => {
+  const STEP = 24;
+  const gallery = document.getElementById("gallery");
+  if (!gallery) return;
+  const cards = Array.from(gallery.querySelectorAll("article"));
+  const texts = cards.map((card) => card.textContent.toLowerCase());
+  const category = document.getElementById("category");
+  const search = document.getElementById("search");
+  const count = document.getElementById("count");
+  const more = document.getElementById("more");
+  let limit = STEP;
+
+  function update() {
+    const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+    let found = 0;
+    cards.forEach((card, at) => {
+      const fits =
+        (!category.value || card.dataset.category === category.value) &&
+        words.every((word) => texts[at].includes(word));
+      if (fits) found += 1;
+      card.hidden = !fits || found > limit;
+    });
+    const shown = Math.min(found, limit);
+    count.textContent = found
+      ? `${shown} of ${found} pairs shown` + (found < cards.length ? ` (${cards.length} in all)` : "")
+      : "No pair fits. Clear the search or choose another category.";
+    more.hidden = shown === found;
+    more.textContent = `Show ${Math.min(STEP, found - shown)} more`;
+  }
+
+  function restart() {
+    limit = STEP;
+    update();
+  }
+
+  category.addEventListener("change", restart);
+  search.addEventListener("input", restart);
+  more.addEventListener("click", () => {
+    const first = cards.filter((card) => !card.hidden).length;
+    limit += STEP;
+    update();
+    const next = cards.filter((card) => !card.hidden)[first];
+    if (next) next.focus({ preventScroll: true });
+  });
+  const form = document.getElementById("filter");
+  form.addEventListener("submit", (event) => event.preventDefault());
+  form.hidden = false;
+  update();
+})();

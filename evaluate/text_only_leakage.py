@@ -1,0 +1,153 @@
+"""Multi-modal leakage: whether a model answers better without the image than a clean one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from flipbench.evaluate.comparison import (
+    Comparison,
+    Condition,
+    Settings,
+    mcnemar_score,
+    threshold_score,
+)
+from flipbench.evaluate.detector import About, Answers, gold_of
+from flipbench.paired import PairedBenchmark
+from flipbench.prompts import Asking
+from flipbench.records import Item, JsonDict, Probe, Score
+
+ABOUT = About(
+    name="text_only_leakage",
+    paper="Chen et al., Are We on the Right Way for Evaluating LVLMs? (MMStar), arXiv 2403.20330,"
+    " metrics MG and ML; as a detector: Park et al., arXiv 2511.03774, tables 2 and 13",
+    variant="rules paper (above the clean model at all), mcnemar (default)",
+    deviates_from_paper="the base language model is replaced by the clean model, as in 2511.03774,"
+    " and the difference is not clipped at 0; 'mcnemar' pairs the two models' answers by item",
+    needs=frozenset({"generate"}),
+    direction="text-only accuracy rises above the clean model's",
+    needs_clean_model=True,
+    practical=False,
+)
+
+_REFUSAL = re.compile(
+    r"\b(?:cannot|can't|can not|unable to|not able to|no image|without (?:an|the) image|sorry)\b",
+    re.IGNORECASE,
+)
+
+
+def multimodal_gain(with_image: float, without_image: float) -> float:
+    """Return what the image is worth: accuracy with it - accuracy without it (MG).
+
+    >>> round(multimodal_gain(0.521, 0.227), 3)
+    0.294
+    """
+    return with_image - without_image
+
+
+def multimodal_leakage(without_image: float, text_model: float) -> float:
+    """Return how far accuracy without the image exceeds the language model's, at least 0 (ML).
+
+    >>> round(multimodal_leakage(0.227, 0.203), 3), multimodal_leakage(0.18, 0.20)
+    (0.024, 0.0)
+    """
+    return max(0.0, without_image - text_model)
+
+
+@dataclass
+class TextOnlyLeakage:
+    """Leak = text-only accuracy - the clean model's text-only accuracy on the same items.
+
+    ``details`` holds the mean chance level (1/k by item), the multi-modal gain, and the replies
+    that name no option because the model declines to answer without an image.
+
+    References
+    ----------
+    Chen et al., arXiv 2403.20330, metrics MG and ML; Park et al., arXiv 2511.03774, tables 2 and
+    13.
+    Differs from the paper in that the leak is not clipped at 0 (a fine-tuned model may lose
+    text-only ability, which should be seen), and in rule 'mcnemar'.
+    """
+
+    settings: Settings = field(default_factory=Settings)
+    about: About = ABOUT
+
+    def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
+        """Return every multiple-choice question without its image, and with it for the gain."""
+        items = _askable(benchmark)
+        return [
+            probe
+            for item in items
+            for probe in (_text_only(item, asking), asking.probe(item, "original"))
+        ]
+
+    def score(
+        self,
+        benchmark: PairedBenchmark,
+        asking: Asking,
+        answers: Answers,
+        reference: Answers | None = None,
+    ) -> list[Score]:
+        """Return the scores of rules paper and mcnemar."""
+        items = _askable(benchmark)
+        gold, probes = gold_of(items), [_text_only(item, asking) for item in items]
+        second = Condition.of("text-only", answers, probes, gold)
+        first = None
+        if reference is not None:
+            first = Condition.of("text-only of the reference", reference, probes, gold)
+        comparison = Comparison(
+            detector=self.about.name,
+            benchmark=benchmark,
+            answers=answers,
+            items=items,
+            first=first,
+            second=second,
+            direction="rises",
+            against=reference,
+            n_left_out=len(benchmark.pairs) - len(items),
+            details={
+                "chance": sum(1 / len(i.options or "?") for i in items) / (len(items) or 1),
+                "n_refused": _n_refused(probes, answers),
+                "multimodal_gain": _gain(items, asking, answers, second),
+            },
+            settings=self.settings,
+        )
+        return [
+            threshold_score(comparison, "paper", uses_reference=True),
+            mcnemar_score(comparison, uses_reference=True),
+        ]
+
+
+def _askable(benchmark: PairedBenchmark) -> list[Item]:
+    return [item for item in benchmark.originals if item.options is not None]
+
+
+def _text_only(item: Item, asking: Asking) -> Probe:
+    return asking.probe(item, "text-only", images=())
+
+
+def _n_refused(probes: Sequence[Probe], answers: Answers) -> int:
+    replies = [answers.to(probe) for probe in probes]
+    return sum(r is not None and r.choice < 0 and bool(_REFUSAL.search(r.text)) for r in replies)
+
+
+def _gain(
+    items: Sequence[Item], asking: Asking, answers: Answers, text_only: Condition
+) -> JsonDict | None:
+    """Return MG with its counts on the items answered both ways, or None without any."""
+    probes = [asking.probe(item, "original") for item in items]
+    with_image = answers.outcomes(probes, gold_of(items))
+    both = [
+        (seen, blind)
+        for seen, blind in zip(with_image, text_only.outcomes, strict=True)
+        if seen is not None and blind is not None
+    ]
+    if not both:
+        return None
+    n, k_seen, k_blind = len(both), sum(s for s, _ in both), sum(b for _, b in both)
+    return {
+        "gain": multimodal_gain(k_seen / n, k_blind / n),
+        "with_image": {"k": k_seen, "n": n},
+        "without_image": {"k": k_blind, "n": n},
+    }

@@ -1,0 +1,54 @@
+"""The decision rules on the numbers of golden/rules.json."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flipbench.evaluate import rules
+from flipbench.evaluate.statistics import mcnemar_p
+from flipbench.records import Interval
+
+GOLDEN = json.loads((Path(__file__).parent / "golden" / "rules.json").read_text())
+
+
+def check_beyond(case: dict[str, Any]) -> None:
+    direction = case.get("direction", "falls")
+    found = rules.beyond(case["statistic"], case.get("reference", 0.0), direction)
+    assert found == case["verdict"]
+
+
+def check_significant(case: dict[str, Any]) -> None:
+    assert rules.significant(mcnemar_p(case["b"], case["c"], "drop")) == case["verdict"]
+
+
+def check_interval(case: dict[str, Any]) -> None:
+    interval = Interval(low=case["low"], high=case["high"])
+    assert rules.interval_beyond(interval, case.get("direction", "falls")) == case["verdict"]
+
+
+def check_unparsed(case: dict[str, Any]) -> None:
+    warning = rules.unparsed_warning({"one": tuple(case["a"]), "two": tuple(case["b"])})
+    assert (warning is not None) == case["refused"]
+
+
+def check_too_few(case: dict[str, Any]) -> None:
+    warning = rules.too_few_warning(case["n"])
+    assert (warning is not None) == case["refused"]
+    assert warning is None or str(case["n"]) in warning
+
+
+CHECKS: dict[str, Callable[[dict[str, Any]], None]] = {
+    "beyond": check_beyond,
+    "significant": check_significant,
+    "interval": check_interval,
+    "unparsed": check_unparsed,
+    "too_few": check_too_few,
+}
+
+
+@pytest.mark.parametrize("case", GOLDEN, ids=lambda case: f"{case['of']}: {case['name']}")
+def test_golden(case: dict[str, Any]) -> None:
+    CHECKS[case["of"]](case)
