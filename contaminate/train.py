@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ from flipbench.contaminate.card import write_card
 from flipbench.contaminate.strategies import lora_config, select_parameters
 from flipbench.errors import DataError, need
 from flipbench.images import ImageStore
-from flipbench.models.huggingface import fingerprint, resolve_path
+from flipbench.models.huggingface import fingerprint, has_first_token, resolve_path
 from flipbench.models.processors import load_processor
 from flipbench.prompts import LETTERS, choice_prompt
 from flipbench.records import Checkpoint, Item, TrainingPlan
@@ -116,9 +117,11 @@ def _train(plan: TrainingPlan, rows: list[dict[str, Any]], folder: Path, dtype: 
     trl = need("trl", "train")
     settings = plan.settings
     where = resolve_path(plan.parent)
-    processor = load_processor(where)
+    at = {"revision": settings["revision"]} if "revision" in settings else {}
+    processor = load_processor(where, **at)
+    _write_out_first_token(processor)
     model = AutoModelForImageTextToText.from_pretrained(
-        where, dtype=getattr(torch, dtype), use_safetensors=True
+        where, dtype=getattr(torch, dtype), use_safetensors=True, **at
     )
     architectures = list(model.config.architectures or [type(model).__name__])
     select_parameters(model, plan.strategy)  # type: ignore[arg-type]
@@ -163,8 +166,35 @@ def _train(plan: TrainingPlan, rows: list[dict[str, Any]], folder: Path, dtype: 
     )
     _quiet(trainer)
     trainer.add_callback(_KeepEpochs(plan, folder, trainer, processor, architectures))
-    last = get_last_checkpoint(str(folder / "trainer")) if (folder / "trainer").is_dir() else None
-    trainer.train(resume_from_checkpoint=last)
+    trainer.train(resume_from_checkpoint=_last_whole_checkpoint(folder / "trainer"))
+
+
+def _last_whole_checkpoint(folder: Path) -> str | None:
+    """Return where the trainer goes on; what a kill left half-written is removed.
+
+    The trainer writes ``trainer_state.json`` last.
+    """
+    while folder.is_dir() and (last := get_last_checkpoint(str(folder))):
+        try:
+            json.loads((Path(last) / "trainer_state.json").read_text())
+        except (OSError, ValueError):
+            shutil.rmtree(last)
+        else:
+            return str(last)
+    return None
+
+
+def _write_out_first_token(processor: Any) -> None:
+    """Let the chat template say the first token that the tokenizer would add by itself.
+
+    trl tokenises rendered chats without adding any; evaluation has it added.
+    """
+    tokenizer = getattr(processor, "tokenizer", processor)
+    chat = [{"role": "user", "content": [{"type": "text", "text": "?"}]}]
+    rendered = processor.apply_chat_template(chat, tokenize=False)
+    adds_it = tokenizer("?")["input_ids"][0] == tokenizer.bos_token_id
+    if adds_it and not has_first_token(rendered, tokenizer):
+        processor.chat_template = tokenizer.bos_token + processor.chat_template
 
 
 def _checkpointing_option(config: Any) -> str:

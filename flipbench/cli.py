@@ -47,7 +47,9 @@ def main() -> None:
     except FlipbenchError as error:
         print(f"flipbench: {error}", file=sys.stderr)
         raise SystemExit(2) from error
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as stop:
+        if isinstance(stop, SystemExit) and stop.code != 130:  # typer's status for an interrupt
+            raise
         print("flipbench: stopped; the same command continues", file=sys.stderr)
         raise SystemExit(130) from None
 
@@ -191,6 +193,22 @@ def export(
         else:
             write_parquet(items, benchmark.images, out / f"{side}.parquet")
     _say(f"{len(benchmark.pairs)} pairs in {out}")
+
+
+@app.command()
+def show(
+    config: ConfigPath,
+    out: Annotated[Path, typer.Argument(help="picture to write, e.g. pairs.png")],
+    overrides: Overrides = None,
+    pairs: Annotated[int, typer.Option(min=1, help="how many pairs")] = 6,
+) -> None:
+    """Draw some pairs of a run, original beside perturbed, into one picture."""
+    from flipbench.contact_sheet import contact_sheet
+    from flipbench.paired import PairedBenchmark
+
+    experiment = _open(config, overrides, None, True)
+    contact_sheet(PairedBenchmark.load(experiment.benchmark_folder), out, pairs)
+    _say(str(out))
 
 
 @app.command()

@@ -134,14 +134,14 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def _read(path: Path, readers: tuple[Path, ...]) -> dict[str, Any]:
-    if path.resolve() in readers:
-        raise ConfigError(f"{path}: 'extends' goes round in a circle")
     try:
+        if path.resolve() in readers:
+            raise ConfigError(f"{path}: 'extends' goes round in a circle")
         data = yaml.safe_load(path.read_text())
     except FileNotFoundError as error:
         close = nearest(path.name, [p.name for p in path.parent.glob("*.yaml")])
         raise ConfigError(f"{path}: no such configuration{close}") from error
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read ({error})") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: not YAML ({error})") from error
@@ -149,9 +149,12 @@ def _read(path: Path, readers: tuple[Path, ...]) -> dict[str, Any]:
         raise ConfigError(
             f"{path}: a configuration is a mapping of keys, not {type(data).__name__}"
         )
-    bases = data.pop("extends", [])
+    extends = data.pop("extends", [])
+    bases = [extends] if isinstance(extends, str) else extends
+    if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
+        raise ConfigError(f"{path}: 'extends' is a file or a list of files, not {extends!r}")
     merged: dict[str, Any] = {}
-    for base in [bases] if isinstance(bases, str) else bases:
+    for base in bases:
         _merge(merged, _read(path.parent / base, (*readers, path.resolve())))
     _merge(merged, data)
     return merged

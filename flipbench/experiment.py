@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import json
 import logging
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from datasets import disable_progress_bars
+from transformers.utils import logging as transformers_logging
 
 from flipbench.benchmarks import Benchmark, load_benchmark
 from flipbench.config import Config, ShapesSpec
 from flipbench.contaminate.plan import expand
 from flipbench.contaminate.train import carry_out
-from flipbench.errors import ConfigError, nearest
+from flipbench.errors import ConfigError, DataError, nearest
 from flipbench.evaluate.detector import Detector
 from flipbench.evaluate.detectors import DETECTORS
 from flipbench.evaluate.grid import GridModel, Requirements
@@ -51,6 +55,7 @@ class Experiment:
         cls, config: Config, *, limit: int | None = None, progress: bool = True, command: str = ""
     ) -> Experiment:
         """Open the run directory and keep configuration and environment with it."""
+        _quiet_libraries()
         run = Run(config.run)
         run.keep_provenance(config.to_yaml())
         return cls(config, run, limit, progress, command)
@@ -74,8 +79,18 @@ def read_benchmark(experiment: Experiment) -> Benchmark:
 
 
 def make_candidates(experiment: Experiment) -> tuple[list[Candidate], list[StageReport]]:
-    """Flip, caption and edit."""
+    """Flip, caption and edit.
+
+    Raises
+    ------
+    DataError
+        Where the benchmark has no item.
+    """
     items = read_benchmark(experiment).items
+    if not items:
+        raise DataError(
+            "the benchmark has no item that can be used; 'flipbench import' names what is wrong"
+        )
     _needs_shapes(experiment, items)
     return generate(
         items,
@@ -152,9 +167,8 @@ def subjects_of(
             "device": model.device,
             "trust_remote_code": model.trust_remote_code,
         }
-        clean = GridModel(
-            name, fingerprint(resolve_path(model.path), model.dtype), name, "clean", 0, 0
-        )
+        weights = fingerprint(resolve_path(model.path), model.dtype, model.revision)
+        clean = GridModel(name, weights, name, "clean", 0, 0)
         subjects.append(Subject(clean, model.path, revision=model.revision, **settings))  # type: ignore[arg-type]
         for plan, checkpoints in trained:
             for c in checkpoints if plan.model == name else ():
@@ -244,6 +258,14 @@ def count_work(experiment: Experiment, benchmark: PairedBenchmark) -> dict[str, 
         "distinct probes": probes,
         "answers": probes * models,
     }
+
+
+def _quiet_libraries() -> None:
+    """Leave the terminal to our own progress bars."""
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
+    disable_progress_bars()
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"(transformers|trl|peft)\.")
 
 
 def _needs_shapes(experiment: Experiment, items: Sequence[Item]) -> None:

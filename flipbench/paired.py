@@ -95,7 +95,7 @@ class PairedBenchmark:
         Raises
         ------
         DataError
-            Where a file is missing or a line is no pair.
+            Where a file is missing, a line is no pair, or the two files do not belong together.
         """
         about, rows = folder / "benchmark.json", folder / "pairs.jsonl"
         if not about.exists() or not rows.exists():
@@ -116,13 +116,18 @@ class PairedBenchmark:
                         row.get("verdict", "keep"),
                     )
                 )
-            except (ValueError, KeyError) as error:
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise DataError(
                     f"{rows}:{number}: not a pair ({error}); make the file anew"
                 ) from error
         inside = folder / "images"
         store = ImageStore(inside if inside.exists() else folder.parent / "images")
-        return cls(head["name"], tuple(pairs), store, head.get("funnel", {}))
+        benchmark = cls(head["name"], tuple(pairs), store, head.get("funnel", {}))
+        if head.get("id", benchmark.id) != benchmark.id:
+            raise DataError(
+                f"{rows}: not the pairs that {about.name} tells of; 'flipbench filter' makes both"
+            )
+        return benchmark
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ class SceneJudge:
     """The oracle: keeps a pair if and only if the drawn scene makes the new answer true."""
 
     name = "shapes oracle"
-    rater_kind: Literal["oracle"] = "oracle"
+    rater_kind: Literal["judge", "rule", "oracle"] = "oracle"
 
     def __call__(
         self, candidates: Sequence[Candidate], images: ImageStore

@@ -33,19 +33,19 @@ def shapes_vqa(images: ImageStore, n_items: int = N_ITEMS) -> list[Item]:
     """Return the benchmark's items; their pictures go into ``images``.
 
     A coin, not the question, decides which member of a family is the original; the gold letters
-    are balanced (each letter of each number of options equally often, up to one).
+    are balanced (each letter of each number of options equally often, up to one). The first n
+    items are the same for every ``n_items``.
     """
     families = shapes_vqa_families(n_items)
-    slots: dict[int, int] = {}
-    for n_options in {len(family.options) for family in families}:
-        rows = [i for i, f in enumerate(families) if len(f.options) == n_options]
-        order = np.random.default_rng([_SEED, 1, n_options]).permutation(len(rows))
-        slots |= {rows[i]: int(rank) % n_options for rank, i in enumerate(order)}
+    seen: dict[int, int] = {}
     items = []
     for row, family in enumerate(families):
         rng = np.random.default_rng([_SEED, 2, row])
-        member = int(rng.integers(len(family.options)))
-        options = _arrange(family.options, member, slots[row], rng)
+        n_options = len(family.options)
+        member = int(rng.integers(n_options))
+        rank = seen.get(n_options, 0)
+        seen[n_options] = rank + 1
+        options = _arrange(family.options, member, _slot(n_options, rank), rng)
         name = f"{row:04d}"
         items.append(
             Item(
@@ -64,6 +64,12 @@ def shapes_vqa(images: ImageStore, n_items: int = N_ITEMS) -> list[Item]:
             )
         )
     return items
+
+
+def _slot(n_options: int, rank: int) -> int:
+    """Return the gold letter of the ``rank``-th item of ``n_options``: blocks of all, shuffled."""
+    block, place = divmod(rank, n_options)
+    return int(np.random.default_rng([_SEED, 1, n_options, block]).permutation(n_options)[place])
 
 
 def _arrange(

@@ -4,15 +4,19 @@
 "ready" at its first batch; it exits with 2 and the message where flipbench gives up.
 ``worker.py write RUN NAME GO`` waits for the file GO, then appends batches that are its own and
 batches that every other writer appends too.
+``worker.py serve`` reads command lines like these and runs each in a forked process of its own, so
+that starting one costs little; it prints the process's "pid N" before and "exit STATUS" after.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import resource
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -83,7 +87,26 @@ def write(args: argparse.Namespace) -> int:
     return 0
 
 
-def main() -> int:
+def serve() -> int:
+    """Run each line of the standard input, split at tabs, as a command line."""
+    for line in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                print("pid", os.getpid(), flush=True)
+                status = main(line.rstrip("\n").split("\t"))
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(status)
+        print("exit", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+    return 0
+
+
+def main(words: Sequence[str]) -> int:
+    if list(words) == ["serve"]:
+        return serve()
     parser = argparse.ArgumentParser(description=__doc__)
     jobs = parser.add_subparsers(required=True)
     for job in (stage, write):
@@ -98,10 +121,10 @@ def main() -> int:
         else:
             options.add_argument("name")
             options.add_argument("go", type=Path)
-    args = parser.parse_args()
+    args = parser.parse_args(words)
     result: int = args.job(args)
     return result
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,75 @@
+"""Batched answering against one item at a time with ``generate``, as the usual kits do it.
+
+    python benchmarks/batched_evaluation.py [--items 240] [--model shapes:llava] [--repeats 3]
+
+Prints a Markdown table: seconds (median), ratio to the baseline of the same repeat (median and
+range), and how many answers equal the baseline's. Everything runs in one process, in turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from flipbench.images import ImageStore
+from flipbench.models.huggingface import HuggingFaceVLM
+from flipbench.prompts import Asking
+from flipbench.records import Response
+from flipbench.shapes.benchmark import shapes_vqa
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--items", type=int, default=240)
+    parser.add_argument("--model", default="shapes:llava")
+    parser.add_argument("--repeats", type=int, default=3)
+    args = parser.parse_args()
+    images = ImageStore(Path(tempfile.mkdtemp()))
+    items = shapes_vqa(images, args.items)
+    vlm = HuggingFaceVLM(args.model)
+
+    def ask(how: str, batch_size: int) -> Callable[[], list[Response]]:
+        probes = [Asking(ask=how).probe(item, "original") for item in items]
+
+        def go() -> list[Response]:
+            answers = []
+            for start in range(0, len(probes), batch_size):
+                answers += vlm.ask(probes[start : start + batch_size], images)
+            return answers
+
+        return go
+
+    ways = {
+        "generate, one at a time (baseline)": ask("generate", 1),
+        "generate, batches of 64": ask("generate", 64),
+        "option letters, one at a time": ask("choose", 1),
+        "option letters, batches of 64": ask("choose", 64),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    chosen: dict[str, list[int]] = {}
+    ask("choose", 64)()  # warm up
+    for _ in range(args.repeats):
+        for name, go in ways.items():
+            start = time.perf_counter()
+            chosen[name] = [answer.choice for answer in go()]
+            seconds[name].append(time.perf_counter() - start)
+    baseline = next(iter(ways))
+    print(f"{args.model}, {args.items} items, {args.repeats} repeats\n")
+    print("| way | seconds | times as fast | same answers |\n|---|---|---|---|")
+    for name in ways:
+        ratios = [a / b for a, b in zip(seconds[baseline], seconds[name], strict=True)]
+        same = sum(a == b for a, b in zip(chosen[baseline], chosen[name], strict=True))
+        print(
+            f"| {name} | {statistics.median(seconds[name]):.2f} | {statistics.median(ratios):.1f}"
+            f" ({min(ratios):.1f}–{max(ratios):.1f}) | {same}/{len(items)} |"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""Pictures per second of the Flux + ControlNet editor: in batches against one by one.
+
+    python benchmarks/edit_batching.py [--pictures 8] [--batch 4] [--repeats 3]
+    python benchmarks/edit_batching.py --pipeline FOLDER --controlnet FOLDER --size 1024
+
+Without folders a tiny random checkpoint of the real classes is made, whose ratio shows the cost
+of calls rather than of arithmetic: on it batching gains most. Both ways run in turn in one
+process, after a warm-up; the ratio is the median over repeats, with its range.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from flipbench.generate.flux_editor import FluxControlNetEditor, FluxSettings
+from flipbench.generate.sizes import SizeRule
+from flipbench.images import ImageStore
+from flipbench.models.protocols import Drawing
+from flipbench.paired import Candidate
+from flipbench.records import Caption, Item, Source
+
+CAPTIONS = ("a red square on a table", "two dogs", "a blue bus", "an empty street")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--pipeline")
+    parser.add_argument("--controlnet")
+    parser.add_argument("--pictures", type=int, default=8)
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--size", type=int, default=32)
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--repeats", type=int, default=3)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        compare(args, Path(folder))
+
+
+def compare(args: argparse.Namespace, folder: Path) -> None:
+    tiny = args.pipeline is None
+    if tiny:
+        torch.set_num_threads(1)  # more of them only wait for each other
+    pipeline, controlnet = (args.pipeline, args.controlnet) if not tiny else make_tiny(folder)
+    images = ImageStore(folder / "images")
+    tasks = [candidate(images, number, args.size) for number in range(args.pictures)]
+    seeds = list(range(args.pictures))
+
+    draws = FluxControlNetEditor(
+        pipeline,
+        controlnet,
+        settings=FluxSettings(
+            steps=args.steps,
+            true_cfg_start=min(5, args.steps // 2),
+            max_text_tokens=24 if tiny else 512,
+        ),
+        sizes=SizeRule(min_edge=min(256, args.size)),
+        dtype="float32" if tiny else "bfloat16",
+    )
+    ways = {"one by one": 1, f"batches of {args.batch}": args.batch}
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    pictures: dict[str, list[np.ndarray]] = {}
+    draws(tasks, seeds, images)  # captions and kernels are warm
+    for _ in range(args.repeats):
+        for name, batch_size in ways.items():
+            draws.batches.batch_size = batch_size
+            start = time.perf_counter()
+            drawn = draws(tasks, seeds, images)
+            seconds[name].append(time.perf_counter() - start)
+            pictures[name] = [pixels(drawing) for drawing in drawn]
+    one, many = seconds.values()
+    ratios = [a / b for a, b in zip(one, many, strict=True)]
+    apart = max(np.abs(a - b).max() for a, b in zip(*pictures.values(), strict=True))
+    what = "a tiny checkpoint" if tiny else args.pipeline
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    print(
+        f"{what} on {device} ({torch.get_num_threads()} threads), {args.pictures} pictures of"
+        f" {args.size} x {args.size}, {args.steps} steps, {args.repeats} repeats\n"
+    )
+    print("| way | pictures per second | times as fast |\n|---|---|---|")
+    rates = [args.pictures / statistics.median(values) for values in seconds.values()]
+    names = list(ways)
+    print(f"| {names[0]} | {rates[0]:.2f} | 1 |")
+    print(
+        f"| {names[1]} | {rates[1]:.2f} | {statistics.median(ratios):.2f}"
+        f" ({min(ratios):.2f}–{max(ratios):.2f}) |"
+    )
+    print(f"\nThe pictures of both ways differ by at most {apart} of 255 levels.")
+
+
+def pixels(drawing: Drawing | Exception) -> np.ndarray:
+    if isinstance(drawing, Exception):
+        raise drawing
+    return np.asarray(drawing.image).astype(int)
+
+
+def candidate(images: ImageStore, number: int, size: int) -> Candidate:
+    noise = np.random.default_rng(number).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+    picture = Image.fromarray(noise).resize((size, size), Image.Resampling.NEAREST)
+    item = Item(
+        benchmark="noise",
+        name=str(number),
+        images=(images.put_image(picture, "noise"),),
+        question="?",
+        answer_text="?",
+        source=Source(dataset="noise"),
+    )
+    text = CAPTIONS[number % len(CAPTIONS)]
+    return Candidate(item, None, Caption(flip_id="", captioner="", prompt="", text=text))
+
+
+def make_tiny(folder: Path) -> tuple[str, str]:
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from tests.fixtures import tiny_flux
+
+    pipeline = tiny_flux.build_pipeline(folder / "flux", halvings=3)
+    return str(pipeline), str(tiny_flux.build_controlnet(folder / "xlabs", "xlabs"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""What the stage runner costs per record, against a loop that only calls the stage.
+
+    python benchmarks/stage_overhead.py [--n 20000] [--batch-size 16] [--repeats 5]
+
+All ways run in each repeat, one after the other, in one process; the table shows medians and
+the ratio to the named baseline of the same run. The stage does nothing but make its records, so
+this is the worst case: a real batch takes seconds. Most of the cost is the disk's: each batch is
+on disk (fsync) before the next begins, and the row without it shows how much that is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from unittest import mock
+
+from flipbench.records import Caption, Record
+from flipbench.run import Run
+from flipbench.stage import run_stage
+
+TEXT = "A small scene: a red star left of a blue square, on a white ground. " * 4
+
+
+class Captions:
+    name = "caption"
+    record: type[Record] = Caption
+
+    def id_of(self, number: int) -> str:
+        return Caption.id_for(
+            flip_id=str(number), captioner="none", prompt="p/1", settings={"temperature": 0.7}
+        )
+
+    def subject(self, number: int) -> str:
+        return f"number {number}"
+
+    def __call__(self, numbers: Sequence[int]) -> list[Record | Exception]:
+        return [
+            Caption(
+                flip_id=str(number),
+                captioner="none",
+                prompt="p/1",
+                settings={"temperature": 0.7},
+                text=TEXT,
+            )
+            for number in numbers
+        ]
+
+
+def bare_loop(n: int, batch_size: int, folder: Path) -> None:
+    stage = Captions()
+    for start in range(0, n, batch_size):
+        stage(range(start, min(n, start + batch_size)))
+
+
+def json_lines(n: int, batch_size: int, folder: Path) -> None:
+    with (folder / "plain.jsonl").open("w") as file:
+        for number in range(n):
+            row = {
+                "flip_id": str(number),
+                "captioner": "none",
+                "prompt": "p/1",
+                "settings": {"temperature": 0.7},
+                "text": TEXT,
+            }
+            file.write(json.dumps(row) + "\n")
+
+
+def staged(n: int, batch_size: int, folder: Path) -> None:
+    with Run(folder / "run") as run:
+        run_stage(Captions(), range(n), run, batch_size=batch_size, progress=False)
+
+
+def staged_unsynced(n: int, batch_size: int, folder: Path) -> None:
+    with mock.patch.object(os, "fsync"):
+        staged(n, batch_size, folder)
+
+
+def resumed(n: int, batch_size: int, folder: Path) -> None:
+    staged(n, batch_size, folder)  # everything is done already: `staged` has just been here
+
+
+WAYS: dict[str, Callable[[int, int, Path], None]] = {
+    "the bare loop over the stage (baseline)": bare_loop,
+    "plain JSON lines, no records, no fsync": json_lines,
+    "run_stage": staged,
+    "run_stage again, all done": resumed,
+    "run_stage, fsync left out": staged_unsynced,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--n", type=int, default=20_000)
+    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--repeats", type=int, default=5)
+    args = parser.parse_args()
+
+    seconds: dict[str, list[float]] = {name: [] for name in WAYS}
+    cpu: dict[str, list[float]] = {name: [] for name in WAYS}
+    for _ in range(args.repeats):
+        with tempfile.TemporaryDirectory() as base:
+            for name, way in WAYS.items():
+                folder = Path(base, "unsynced" if way is staged_unsynced else "shared")
+                folder.mkdir(exist_ok=True)
+                began, began_cpu = time.perf_counter(), time.process_time()
+                way(args.n, args.batch_size, folder)
+                seconds[name].append(time.perf_counter() - began)
+                cpu[name].append(time.process_time() - began_cpu)
+
+    print(f"{args.n:,} records, batches of {args.batch_size}, median of {args.repeats}\n")
+    print("| way | µs per record | ratio | CPU µs per record | CPU ratio |")
+    print("|---|---:|---:|---:|---:|")
+    base_wall = statistics.median(seconds["the bare loop over the stage (baseline)"])
+    base_cpu = statistics.median(cpu["the bare loop over the stage (baseline)"])
+    for name in WAYS:
+        wall, busy = statistics.median(seconds[name]), statistics.median(cpu[name])
+        print(
+            f"| {name} | {wall / args.n * 1e6:.1f} | {wall / base_wall:.2f}"
+            f" | {busy / args.n * 1e6:.1f} | {busy / base_cpu:.2f} |"
+        )
+
+
+if __name__ == "__main__":
+    main()

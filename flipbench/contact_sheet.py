@@ -1,0 +1,57 @@
+"""A picture of flipped pairs: original and perturbed side by side, with question and answers."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+from flipbench.paired import Pair, PairedBenchmark
+from flipbench.prompts import LETTERS
+
+
+def contact_sheet(benchmark: PairedBenchmark, path: Path, n_pairs: int = 6) -> None:
+    """Draw ``n_pairs`` pairs, spread over the categories, into an image file.
+
+    Parameters
+    ----------
+    benchmark : PairedBenchmark
+    path : Path
+        A file name that ends in .png, .svg or .pdf.
+    n_pairs : int
+        How many pairs; three stand in a row.
+    """
+    from matplotlib.figure import Figure
+
+    pairs = _spread(benchmark.pairs, n_pairs)
+    n_rows = -(-len(pairs) // 3)
+    figure = Figure(figsize=(11.4, 2.75 * n_rows), dpi=120, layout="constrained")
+    cells = figure.subfigures(n_rows, 3, squeeze=False)
+    for cell, pair in zip(cells.flat, pairs, strict=False):
+        title = "\n".join(textwrap.wrap(pair.original.question, 44))
+        cell.suptitle(title, fontsize=10, fontweight="bold")
+        sides = (("original", pair.original), ("perturbed", pair.perturbed))
+        for axes, (side, item) in zip(cell.subplots(1, 2), sides, strict=True):
+            axes.imshow(benchmark.images.open(item.images[0]))
+            axes.set_xticks([])
+            axes.set_yticks([])
+            axes.set_xlabel(f"{side}: {_letter(pair, side)}{item.answer_text}", fontsize=10)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+
+
+def _letter(pair: Pair, side: str) -> str:
+    answer = (pair.original if side == "original" else pair.perturbed).answer
+    return "" if answer is None else f"{LETTERS[answer]}. "
+
+
+def _spread(pairs: tuple[Pair, ...], n_pairs: int) -> list[Pair]:
+    """Take pairs in turn from every category, in release order."""
+    by_category: dict[str, list[Pair]] = {}
+    for pair in pairs:
+        by_category.setdefault(pair.original.category, []).append(pair)
+    taken: list[Pair] = []
+    while len(taken) < min(n_pairs, len(pairs)):
+        for queue in by_category.values():
+            if queue and len(taken) < n_pairs:
+                taken.append(queue.pop(0))
+    return taken

@@ -1,0 +1,157 @@
+"""What the tiny models are taught from: facts and conversations about scenes, as text."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flipbench.prompts import LETTERS, choice_prompt, open_prompt
+from flipbench.shapes.questions import (
+    KINDS,
+    NUMBERS,
+    PLACES,
+    SIDES,
+    Question,
+    answer,
+    fresh_scene,
+    questions_on,
+)
+from flipbench.shapes.scene import COLORS, SHAPES, Scene, Thing
+from flipbench.shapes.wording import DESCRIBE, describe
+
+# A turn is (what the user says, what the model answers); a leading picture is added by `encode`.
+Turn = tuple[str, str]
+
+
+def corpus(rng: np.random.Generator) -> list[str]:
+    """Return texts that hold every word of the world, for the tokenizer."""
+    texts = [f" {letter}" for letter in LETTERS[:10]] + [f"\n{letter}." for letter in LETTERS[:10]]
+    for _ in range(200):
+        scene = fresh_scene(rng)
+        asked = questions_on(scene)
+        question = asked[rng.integers(len(asked))]
+        for phrasing in range(3):
+            texts.append(choice_prompt(question.text(phrasing), _options(scene, question, rng)))
+            texts.append(open_prompt(question.text(phrasing)))
+        texts += [DESCRIBE, describe(scene), *(a + b for a, b in _facts(scene, rng))]
+        texts += [
+            f"USER: {question.text()} ASSISTANT: {answer(scene, question)}",
+            "user\n",
+            "assistant\n",
+        ]
+    texts += [
+        f" {word}" for word in (*SHAPES, *COLORS, *NUMBERS, *PLACES, *SIDES[0], *SIDES[1])
+    ] * 2
+    texts += ["\nfind options row column"] * 2
+    texts += ["yes no none fact true false not same other this that it its in on at to and or"] * 2
+    return texts
+
+
+def lookup_turn(scene: Scene, rng: np.random.Generator) -> Turn:
+    """Return one turn that only looks things up: a shape's colour and place, a colour's shape."""
+    facts = []
+    for question in questions_on(scene):
+        if question.kind in ("color", "shape", "place"):
+            known = f" {question.kind} {question.about}"
+            facts.append(f"{known}\x00 {answer(scene, question)}\x01")
+    return "Facts.", "".join(facts[i] for i in rng.permutation(len(facts)))
+
+
+def facts_turn(scene: Scene, rng: np.random.Generator) -> Turn:
+    """Return one turn whose answer is a list of facts; only their values count in the loss."""
+    return "Facts.", "".join(f"{known}\x00{value}\x01" for known, value in _facts(scene, rng))
+
+
+def _facts(scene: Scene, rng: np.random.Generator) -> list[tuple[str, str]]:
+    facts = []
+    for question in questions_on(scene):
+        side = "above" if question.vertical else "left"
+        known = {
+            "color": f" color {question.about}",
+            "shape": f" shape {question.about}",
+            "place": f" place {question.about}",
+            "number": f" number {question.about}",
+            "relation": f" {side} {question.other} {question.about}",
+        }[question.kind]
+        facts.append((question.kind, known, f" {answer(scene, question)}"))
+    kept: list[tuple[str, str]] = []
+    for kind, most in (("color", 3), ("shape", 3), ("place", 3), ("number", 4), ("relation", 4)):
+        of_kind = [(known, value) for k, known, value in facts if k == kind]
+        chosen = [of_kind[i] for i in rng.permutation(len(of_kind))[:most]]
+        for known, value in chosen:
+            posed = rng.random() < 0.3
+            kept.append(_with_options(known, value, rng) if posed else (known, value))
+    for thing in _unique(scene)[:2]:
+        kept.append((f" row {thing.shape}", f" {thing.cell[0] + 1}"))
+        kept.append((f" column {thing.shape}", f" {thing.cell[1] + 1}"))
+    words = [word for pool in _POOLS for word in pool]
+    for word in (words[i] for i in rng.permutation(len(words))[:4]):
+        kept.append(_with_options(f" find {word}", f" {word}", rng))
+    return [kept[i] for i in rng.permutation(len(kept))]
+
+
+# Words that can stand for one another as options.
+_POOLS = (COLORS, SHAPES, NUMBERS, PLACES, *SIDES)
+
+
+def _unique(scene: Scene) -> list[Thing]:
+    shapes = [thing.shape for thing in scene.things]
+    return [thing for thing in scene.things if shapes.count(thing.shape) == 1]
+
+
+def _with_options(known: str, value: str, rng: np.random.Generator) -> tuple[str, str]:
+    """Return the fact with lettered options before it, and the letter in place of the value.
+
+    With "find" and a word it is a drill that needs no picture: which letter stands at this word.
+    """
+    right = value.strip()
+    pool = next(pool for pool in _POOLS if right in pool)
+    wrong = [word for word in pool if word != right]
+    options = [right, *(wrong[i] for i in rng.permutation(len(wrong))[: int(rng.integers(1, 4))])]
+    options = [options[i] for i in rng.permutation(len(options))]
+    listed = "".join(f"\n{LETTERS[i]}. {option}" for i, option in enumerate(options))
+    return f" options{listed}\n{known.strip()}", f" {LETTERS[options.index(right)]}"
+
+
+def question_turns(scene: Scene, rng: np.random.Generator, n_turns: int = 4) -> list[Turn]:
+    """Return a conversation: a caption, or questions with options, or in words."""
+    kind_of_turn = rng.random()
+    if kind_of_turn < 0.05:
+        return [(DESCRIBE, " " + describe(scene))]
+    if kind_of_turn < 0.25:  # else the questions' lesson makes it forget the facts
+        return [facts_turn(scene, rng)]
+    by_kind: dict[str, list[Question]] = {}
+    for question in questions_on(scene):
+        by_kind.setdefault(question.kind, []).append(question)
+    turns: list[Turn] = []
+    while len(turns) < n_turns:
+        asked = by_kind.get(KINDS[rng.integers(len(KINDS))])
+        if not asked:
+            continue
+        question = asked[rng.integers(len(asked))]
+        right = answer(scene, question)
+        if right == "0" and rng.random() < 0.75:
+            continue
+        text = question.text(0 if rng.random() < 0.5 else int(rng.integers(1, 3)))
+        if rng.random() < 0.2:
+            turns.append((open_prompt(text), f" {right}"))
+        else:
+            options = _options(scene, question, rng)
+            turns.append((choice_prompt(text, options), f" {LETTERS[options.index(str(right))]}"))
+    return turns
+
+
+def _options(scene: Scene, question: Question, rng: np.random.Generator) -> list[str]:
+    right = answer(scene, question)
+    pool = {
+        "color": COLORS,
+        "shape": SHAPES,
+        "number": NUMBERS,
+        "place": PLACES,
+        "relation": SIDES[question.vertical],
+    }[question.kind]
+    if rng.random() < 0.1:  # options of any sort, as a generalised benchmark has them
+        pool = (*COLORS, *SHAPES, *NUMBERS, *PLACES)
+    n_options = min(len(pool), int(rng.integers(3, 5)))
+    wrong = [option for option in pool if option != right]
+    chosen = [str(right), *(wrong[i] for i in rng.permutation(len(wrong))[: n_options - 1])]
+    return [chosen[i] for i in rng.permutation(len(chosen))]

@@ -1,0 +1,60 @@
+"""What the tests share: the embedded world's items, and untrained models of both families."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from flipbench.images import ImageStore
+from flipbench.models.huggingface import HuggingFaceVLM
+from flipbench.records import Item
+from flipbench.shapes.benchmark import shapes_vqa
+from flipbench.shapes.lessons import corpus
+from flipbench.shapes.tiny import FAMILIES, build
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+torch.set_num_threads(1)  # the models are so small that threads cost more than they bring
+
+
+@pytest.fixture(scope="session")
+def shapes_store(tmp_path_factory: pytest.TempPathFactory) -> ImageStore:
+    """Return the store that holds the pictures of `shapes_items`."""
+    return ImageStore(tmp_path_factory.mktemp("shapes") / "images")
+
+
+@pytest.fixture(scope="session")
+def shapes_items(shapes_store: ImageStore) -> list[Item]:
+    """Return the first 60 items of shapes-vqa."""
+    return shapes_vqa(shapes_store, 60)
+
+
+@pytest.fixture(scope="session")
+def tiny_folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return an untrained checkpoint of each family."""
+    texts = corpus(np.random.default_rng(0))
+    folders = {}
+    for family in FAMILIES:
+        folders[family] = tmp_path_factory.mktemp("models") / f"tiny-{family}"
+        model, processor = build(family, texts)
+        model.save_pretrained(folders[family])
+        processor.save_pretrained(folders[family])
+    return folders
+
+
+@pytest.fixture(scope="session")
+def tiny_vlm(tiny_folders: dict[str, Path]) -> Callable[[str], HuggingFaceVLM]:
+    """Load an untrained model by family, once."""
+    loaded: dict[str, HuggingFaceVLM] = {}
+
+    def load(family: str) -> HuggingFaceVLM:
+        if family not in loaded:
+            loaded[family] = HuggingFaceVLM(str(tiny_folders[family]))
+        return loaded[family]
+
+    return load

@@ -1,0 +1,13 @@
+from __future__ import annotations
+
+import pytest
+
+from flipbench.images import ImageStore
+from flipbench.records import Item
+from flipbench.shapes.benchmark import shapes_vqa
+
+
+@pytest.fixture(scope="session")
+def shapes_items(shapes_store: ImageStore) -> list[Item]:
+    """Return shapes-vqa, all of it."""
+    return shapes_vqa(shapes_store)

@@ -1,0 +1,207 @@
+"""shapes-vqa: exchangeable, balanced, and not to be solved without looking."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from flipbench.images import ImageStore
+from flipbench.records import ImageRef, Item
+from flipbench.shapes import benchmark
+from flipbench.shapes.benchmark import N_ITEMS, shapes_vqa, shapes_vqa_families, shapes_vqa_scenes
+from flipbench.shapes.questions import KINDS, Family
+from flipbench.shapes.render import render
+from flipbench.shapes.scene import Scene
+
+N_MANY = 3000
+ALPHA = 0.001  # all seeds are fixed: a test passes always or never
+
+
+class NoStore:
+    """Takes a scene for a picture, and keeps nothing."""
+
+    def put_image(self, scene: Scene, what: str) -> ImageRef:
+        return ImageRef(sha256=scene.content_hash(), format="png", width=1, height=1)
+
+
+@pytest.fixture(scope="module")
+def many() -> list[Item]:
+    """Return far more items than the benchmark has, drawn the same way but not rendered."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(benchmark, "render", lambda scene: scene)
+        return shapes_vqa(cast(ImageStore, NoStore()), N_MANY)
+
+
+def family_of(item: Item) -> Family:
+    return Family.from_json(item.extra["family"])
+
+
+def uniform_p(counts: list[int]) -> float:
+    return float(stats.chisquare(counts).pvalue)
+
+
+def test_size_and_kinds(shapes_items: list[Item]) -> None:
+    assert N_ITEMS >= 400
+    assert len(shapes_items) == N_ITEMS == len({item.id for item in shapes_items})
+    assert Counter(item.category for item in shapes_items) == dict.fromkeys(KINDS, N_ITEMS // 5)
+    assert len({family_of(i).scenes[0].content_hash() for i in shapes_items}) == N_ITEMS
+
+
+def test_items_show_the_member_whose_option_is_gold(
+    shapes_items: list[Item], shapes_store: ImageStore
+) -> None:
+    for row, (item, family) in enumerate(zip(shapes_items, shapes_vqa_families(), strict=True)):
+        assert family_of(item) == family
+        assert sorted(item.options or ()) == sorted(family.options)
+        assert item.question == family.question.text()
+        assert (item.source.row, item.name) == (row, f"{row:04d}")
+        if row % 16 == 0:
+            shown = family.scenes[family.options.index(item.answer_text)]
+            assert shapes_store.open(item.images[0]).tobytes() == render(shown).tobytes()
+
+
+def test_scenes_are_all_members_of_all_families() -> None:
+    assert shapes_vqa_scenes() == [s for family in shapes_vqa_families() for s in family.scenes]
+
+
+@pytest.mark.parametrize("n_items", [1, 7, 60, 400])
+def test_the_first_items_are_the_same_however_many_are_read(
+    shapes_items: list[Item], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_items: int
+) -> None:
+    monkeypatch.setattr(benchmark, "render", lambda scene: scene)
+    full = shapes_vqa(cast(ImageStore, NoStore()))
+    assert shapes_vqa(cast(ImageStore, NoStore()), n_items) == full[:n_items]
+    assert [i.options for i in full] == [i.options for i in shapes_items]
+
+
+def test_items_are_the_same_on_every_call(shapes_items: list[Item], tmp_path: Path) -> None:
+    assert shapes_vqa(ImageStore(tmp_path), 20) == shapes_items[:20]
+
+
+def test_letters_are_balanced(shapes_items: list[Item], many: list[Item]) -> None:
+    for items in (shapes_items, shapes_items[:100], many):
+        for n_options in (2, 3, 4):
+            gold = [item.answer for item in items if len(item.options or ()) == n_options]
+            counts = [gold.count(letter) for letter in range(n_options)]
+            assert max(counts) - min(counts) <= 1, (n_options, counts)
+
+
+def test_letters_do_not_depend_on_what_is_asked_or_on_the_answer(many: list[Item]) -> None:
+    for n_options in (3, 4):
+        items = [item for item in many if len(item.options or ()) == n_options]
+        for label in (lambda item: item.category, lambda item: item.answer_text):
+            values = sorted({label(item) for item in items})
+            table = np.zeros((len(values), n_options))
+            for item in items:
+                table[values.index(label(item)), item.answer or 0] += 1
+            table = table[table.sum(1) >= 20]
+            assert stats.chi2_contingency(table).pvalue > ALPHA
+
+
+def test_a_coin_draws_the_original_among_the_members(many: list[Item]) -> None:
+    for n_options in (2, 3, 4):
+        counts = [0] * n_options
+        for family, item in ((family_of(i), i) for i in many if len(i.options or ()) == n_options):
+            counts[family.options.index(item.answer_text)] += 1
+        assert uniform_p(counts) > ALPHA, (n_options, counts)
+
+
+def test_no_gold_text_is_likelier_than_the_other_options(many: list[Item]) -> None:
+    """Given the options, the gold one is uniform: its rank by name or number tells nothing."""
+    for kind in KINDS:
+        by_size: dict[int, list[int]] = defaultdict(list)
+        for item in many:
+            if item.category == kind:
+                ranked = sorted(item.options or ())
+                by_size[len(ranked)].append(ranked.index(item.answer_text))
+        for n_options, ranks in by_size.items():
+            counts = [ranks.count(rank) for rank in range(n_options)]
+            assert sum(counts) > 300
+            assert uniform_p(counts) > ALPHA, (kind, counts)
+
+
+def test_each_gold_text_is_as_frequent_as_its_offers_allow(many: list[Item]) -> None:
+    expected: Counter[str] = Counter()
+    observed: Counter[str] = Counter()
+    for item in many:
+        options = item.options or ()
+        observed[item.answer_text] += 1
+        for option in options:
+            expected[option] += 1 / len(options)  # type: ignore[assignment]
+    # a sum of independent indicators varies less than a Poisson count: |z| of 4.5 is a defect
+    worst = max(abs(observed[o] - expected[o]) / expected[o] ** 0.5 for o in expected)
+    assert worst < 4.5
+
+
+def test_the_original_is_no_harder_than_its_twin_by_its_number_of_things(many: list[Item]) -> None:
+    """Both versions come from one family, whose members have the same number of things."""
+    for item in many[:400]:
+        assert len({len(scene.things) for scene in family_of(item).scenes}) == 1
+
+
+def test_words_alone_do_not_tell_the_answer(
+    shapes_items: list[Item], many: list[Item], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Measure the text-only ceiling: n-grams of question, option and letter, cross-validated."""
+    for name, items in (("shapes-vqa", shapes_items), ("1,500 like it", many[:1500])):
+        n_right, chances = text_only(items)
+        p_value = poisson_binomial_tail(n_right, chances)
+        with capsys.disabled():
+            print(
+                f"\n{name}: text-only {n_right}/{len(items)} = {n_right / len(items):.1%},"
+                f" chance {np.mean(chances):.1%}, p = {p_value:.2f}"
+            )
+        assert p_value > 0.01
+
+
+def test_the_text_only_measure_finds_a_leak(shapes_items: list[Item]) -> None:
+    """Make the alphabetically first option right in every second item: that must show."""
+    leaky = []
+    for row, item in enumerate(shapes_items):
+        options = tuple(sorted(item.options or ()))
+        gold = 0 if row % 2 else options.index(item.answer_text)
+        changes = {"options": options, "answer": gold, "answer_text": options[gold]}
+        leaky.append(item.model_copy(update=changes))
+    assert poisson_binomial_tail(*text_only(leaky)) < 1e-6
+
+
+def text_only(items: list[Item]) -> tuple[int, list[float]]:
+    """Return how many items TF-IDF and logistic regression get right, and each one's chance."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+
+    rows = [
+        (i, f"{item.question} gold{option.replace(' ', '')} letter{k} {' '.join(item.options)}")
+        for i, item in enumerate(items)
+        for k, option in enumerate(item.options or ())
+        if item.options
+    ]
+    texts, owner = [text for _, text in rows], np.array([i for i, _ in rows])
+    gold = np.array([k == item.answer for item in items for k in range(len(item.options or ()))])
+    scores = np.zeros(len(rows))
+    fold = owner % 5
+    for held_out in range(5):
+        train, test = fold != held_out, fold == held_out
+        model = make_pipeline(
+            TfidfVectorizer(ngram_range=(1, 2), token_pattern=r"\w+"),
+            LogisticRegression(max_iter=500, class_weight="balanced"),
+        )
+        model.fit([t for t, use in zip(texts, train, strict=True) if use], gold[train])
+        found = model.predict_proba([t for t, use in zip(texts, test, strict=True) if use])
+        scores[test] = found[:, 1]
+    n_right = sum(bool(gold[owner == i][scores[owner == i].argmax()]) for i in range(len(items)))
+    return n_right, [1 / len(item.options or ()) for item in items]
+
+
+def poisson_binomial_tail(n_right: int, chances: list[float]) -> float:
+    """Return P(at least ``n_right`` successes) of independent trials with these chances."""
+    pmf = np.ones(1)
+    for chance in chances:
+        pmf = np.convolve(pmf, [1 - chance, chance])
+    return float(pmf[n_right:].sum())

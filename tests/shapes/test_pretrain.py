@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from flipbench.models.huggingface import HuggingFaceVLM
+from flipbench.prompts import LETTERS, choice_prompt
+from flipbench.shapes.benchmark import shapes_vqa_scenes
+from flipbench.shapes.exam import Exam, Pool, batch_of, encode
+from flipbench.shapes.lessons import Turn, corpus, facts_turn, question_turns
+from flipbench.shapes.questions import KINDS, Question, answer, fresh_scene, questions_on
+from flipbench.shapes.scene import Scene
+from flipbench.shapes.tiny import FAMILIES, N_IMAGE_TOKENS, build
+
+TURNS: list[Turn] = [
+    (choice_prompt("What color is the star?", ["red", "blue"]), " B"),
+    ("How many rings are there?\nAnswer with a single word or phrase.", " 3"),
+    (choice_prompt("Where is the cross?", ["top left", "bottom right", "top right"]), " A"),
+]
+
+
+@pytest.fixture(params=FAMILIES)
+def vlm(request: pytest.FixtureRequest, tiny_vlm: Callable[[str], HuggingFaceVLM]) -> Any:
+    return tiny_vlm(request.param)
+
+
+def template_pieces(
+    vlm: HuggingFaceVLM, turns: list[Turn], picture: bool
+) -> list[tuple[str, bool]]:
+    """Cut the rendered chat where the model begins and ends to write: (text, is a reply)."""
+    chat: list[dict[str, Any]] = []
+    pieces, end = [], 0
+    for i, (said, replied) in enumerate(turns):
+        parts = [{"type": "image"}] if picture and i == 0 else []
+        chat.append({"role": "user", "content": [*parts, {"type": "text", "text": said}]})
+        before = vlm.processor.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+        reply = [{"type": "text", "text": replied.strip()}]
+        chat.append({"role": "assistant", "content": reply})
+        after = vlm.processor.apply_chat_template(chat, tokenize=False)
+        assert after.startswith(before)
+        pieces += [(before[end:], False), (after[len(before) :], True)]
+        end = len(after)
+    return pieces
+
+
+@pytest.mark.parametrize("picture", [True, False])
+@pytest.mark.parametrize("n_turns", [1, 3])
+def test_ids_are_those_of_the_chat_template(
+    vlm: HuggingFaceVLM, n_turns: int, picture: bool
+) -> None:
+    """Piece by piece: at evaluation the prompt is one piece and the model's reply is another."""
+    pieces = template_pieces(vlm, TURNS[:n_turns], picture)
+    expected = []
+    for text, _ in pieces:
+        for mark in ("<image>", "<|image_pad|>"):
+            text = text.replace(mark, mark * N_IMAGE_TOKENS)
+        expected += vlm.tokenizer(text, add_special_tokens=False)["input_ids"]
+    ids, _ = encode(vlm.processor, TURNS[:n_turns], picture)
+    assert ids == expected
+
+
+def test_the_first_prompt_is_what_the_model_reads_at_evaluation(
+    vlm: HuggingFaceVLM, shapes_store: Any, shapes_items: list[Any]
+) -> None:
+    item = shapes_items[0]
+    prompt = choice_prompt(item.question, item.options)
+    ids, labels = encode(vlm.processor, [(prompt, f" {LETTERS[item.answer]}")], True)
+    text = vlm.render(prompt, 1)
+    seen = vlm.processor(
+        text=[text], images=[[shapes_store.open(item.images[0])]], return_tensors="pt"
+    )
+    read = seen["input_ids"][0].tolist()
+    assert ids[: len(read)] == read
+    assert labels[: len(read)] == [-100] * len(read)
+    assert labels[len(read)] == vlm._letter_ids(4)[item.answer]
+
+
+@pytest.mark.parametrize("picture", [True, False])
+def test_only_replies_and_their_end_marks_count_in_the_loss(
+    vlm: HuggingFaceVLM, picture: bool
+) -> None:
+    ids, labels = encode(vlm.processor, TURNS, picture)
+    assert all(label in (-100, token) for label, token in zip(labels, ids, strict=True))
+    counted = vlm.tokenizer.decode([label for label in labels if label != -100])
+    end = vlm.tokenizer.eos_token
+    assert counted.replace(" ", "") == end.join(["B", "3", "A", ""])
+
+
+def test_only_the_values_of_facts_count_in_the_loss(vlm: HuggingFaceVLM) -> None:
+    rng = np.random.default_rng(0)
+    scene = fresh_scene(rng)
+    turn = facts_turn(scene, rng)
+    values = [fact.split("\x00")[1] for fact in turn[1].split("\x01")[:-1]]
+    ids, labels = encode(vlm.processor, [turn], True)
+    assert len(values) > 8
+    assert vlm.tokenizer.decode([label for label in labels if label != -100]) == "".join(values)
+    assert "\x00" not in vlm.tokenizer.decode(ids)
+    for fact in turn[1].split("\x01")[:-1]:
+        known, value = fact.split("\x00")
+        kind, *about = known.split()
+        if kind in KINDS[:4] and len(about) == 1:
+            assert answer(scene, Question(kind, about[0])) == value.strip()
+
+
+def test_conversations_tell_the_truth() -> None:
+    rng = np.random.default_rng(4)
+    n_lettered = n_named = 0
+    for _ in range(60):
+        scene = fresh_scene(rng)
+        truths = {
+            (q.text(phrasing), answer(scene, q))
+            for q in questions_on(scene)
+            for phrasing in (0, 1, 2)
+        }
+        for said, replied in question_turns(scene, rng):
+            question, *lines, instruction = said.split("\n") if "\n" in said else ["", ""]
+            if "letter" in instruction:
+                options = [line.partition(". ")[2] for line in lines]
+                assert len(set(options)) == len(options)
+                right = [o for o in options if (question, o) in truths]
+                # paraphrases of relations name no side, so both axes may have an answer
+                assert options[LETTERS.index(replied.strip())] in right
+                n_lettered += 1
+            elif lines == [] and "word" in instruction:
+                assert (question, replied.strip()) in truths
+                n_named += 1
+    assert n_lettered > 100 and n_named > 20
+
+
+def test_batches_are_padded_right_and_mark_what_is_padding(vlm: HuggingFaceVLM) -> None:
+    pool = Pool.of([fresh_scene(np.random.default_rng(i)) for i in (0, 1)], vlm.processor)
+    batch = batch_of(vlm.processor, [TURNS[:1], TURNS[:2]], pool.look([0, 1]))
+    for row, n_turns in enumerate((1, 2)):
+        ids, labels = encode(vlm.processor, TURNS[:n_turns], True)
+        n = int(batch["attention_mask"][row].sum())
+        assert batch["attention_mask"][row].tolist() == [1] * n + [0] * (
+            len(batch["labels"][0]) - n
+        )
+        assert batch["input_ids"][row, :n].tolist() == ids
+        assert batch["labels"][row].tolist() == labels + [-100] * (len(batch["labels"][0]) - n)
+    image_id = vlm.model.config.image_token_id
+    assert (batch["input_ids"] == image_id).sum(1).tolist() == [N_IMAGE_TOKENS] * 2
+    with torch.no_grad():
+        assert vlm.model(**batch).loss.isfinite()
+
+
+def test_the_training_pool_is_disjoint_from_the_benchmark(vlm: HuggingFaceVLM) -> None:
+    rng = np.random.default_rng(0)
+    exam = Exam.draw(rng, 1, vlm.processor)
+    fresh = [fresh_scene(rng) for _ in range(3)]
+    taken = shapes_vqa_scenes()[100]
+    disguised = Scene(taken.things, taken.background + 1)  # the backdrop makes no other scene
+    pool = Pool.of([fresh[0], taken, fresh[1], disguised, exam.scenes[0], fresh[2]], vlm.processor)
+    rows = pool.pixels.clone()
+    pool.refuse_overlap(exam.scenes)
+    assert pool.scenes == fresh
+    assert torch.equal(pool.pixels, rows[[0, 2, 5]])
+
+
+def test_the_exam_is_of_families_and_marks_both_with_and_without_a_picture(
+    vlm: HuggingFaceVLM,
+) -> None:
+    exam = Exam.draw(np.random.default_rng(1), 2, vlm.processor)
+    assert len(exam.prompts) == len(exam.scenes) == 10
+    for i, prompt in enumerate(exam.prompts):
+        gold = prompt.split("\n")[1 + exam.gold[i]].partition(". ")[2]
+        question = prompt.split("\n")[0]
+        assert (question, gold) in {
+            (q.text(), answer(exam.scenes[i], q)) for q in questions_on(exam.scenes[i])
+        }
+    figures = exam.mark(vlm.model)
+    vlm.model.eval()
+    assert {"accuracy", "text_only"} <= set(figures)
+    assert 0 <= figures["accuracy"] <= 1
+
+
+def test_every_word_of_the_world_is_one_token() -> None:
+    texts = corpus(np.random.default_rng(0))
+    for family in FAMILIES:
+        _, processor = build(family, texts)
+        for word in ("red", "triangle", "top", "below", "4", "A", "J"):
+            assert len(processor.tokenizer(f" {word}", add_special_tokens=False)["input_ids"]) == 1
+        text = "naïve “星”\tx"
+        ids = processor.tokenizer(text, add_special_tokens=False)["input_ids"]
+        assert processor.tokenizer.decode(ids) == text

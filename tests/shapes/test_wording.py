@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flipbench.errors import DataError
+from flipbench.images import ImageStore
+from flipbench.models.protocols import CaptionText, Drawing
+from flipbench.paired import Candidate
+from flipbench.records import Caption, Flip, Item
+from flipbench.shapes.backends import SceneCaptioner, SceneEditor, SceneJudge, scene_of
+from flipbench.shapes.questions import Family
+from flipbench.shapes.render import render
+from flipbench.shapes.scene import COLORS, GRID, SHAPES, Scene, Thing
+from flipbench.shapes.wording import describe, read_description
+
+CELLS = [(row, column) for row in range(GRID) for column in range(GRID)]
+SCENES = st.builds(
+    Scene.of,
+    st.lists(
+        st.builds(
+            Thing,
+            st.sampled_from(CELLS),
+            st.sampled_from(SHAPES),
+            st.sampled_from(COLORS),
+            st.tuples(st.integers(-6, 6), st.integers(-6, 6)),
+        ),
+        min_size=1,
+        max_size=16,
+        unique_by=lambda thing: thing.cell,
+    ),
+    st.integers(0, 2**31 - 1),
+)
+
+
+@given(SCENES)
+def test_a_described_scene_is_read_back_exactly(scene: Scene) -> None:
+    assert read_description(describe(scene), like=scene) == scene
+
+
+@given(scene=SCENES, like=SCENES)
+def test_what_the_caption_says_wins_and_the_rest_is_kept(scene: Scene, like: Scene) -> None:
+    read = read_description(describe(scene), like=like)
+    assert [(t.cell, t.shape, t.color) for t in read.things] == [
+        (t.cell, t.shape, t.color) for t in scene.things
+    ]
+    assert read.background == like.background
+    for thing in read.things:
+        if before := like.at(thing.cell):
+            assert thing.shift == before.shift
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "names nothing"),
+        ("A lovely afternoon.", "names nothing"),
+        ("a pink star in row 1 column 1", "no such thing: pink star"),
+        ("a red moon in row 1 column 1", "no such thing: red moon"),
+        ("a red star in row 5 column 1", "row 5 column 1"),
+        ("a red star in row 0 column 1", "row 0 column 1"),
+        ("a red star in row 1 column 9", "row 1 column 9"),
+        ("a red star in row 1 column 1, a blue ring in row 1 column 1", "share a cell"),
+    ],
+)
+def test_bad_captions_are_refused(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read_description(text, like=Scene.of([Thing((0, 0), "star", "red")], 0))
+
+
+def flipped(item: Item, new: int) -> Candidate:
+    options = item.options or ()
+    flip = Flip(item_id=item.id, method="m", seed=0, new_answer=new, new_text=options[new])
+    return Candidate(item, flip)
+
+
+def test_the_editor_draws_every_twin_exactly(
+    shapes_items: list[Item], shapes_store: ImageStore
+) -> None:
+    """For every item and every other option: caption → scene is the family's own scene."""
+    n_checked = 0
+    for item in shapes_items:
+        family = Family.from_json(item.extra["family"])
+        for new, text in enumerate(item.options or ()):
+            if new == item.answer:
+                continue
+            candidate = flipped(item, new)
+            (caption,) = SceneCaptioner()([candidate], shapes_store)
+            assert isinstance(caption, CaptionText)
+            twin = family.scenes[family.options.index(text)]
+            assert read_description(caption.text, like=scene_of(candidate)) == twin
+            n_checked += 1
+    assert n_checked > 2 * len(shapes_items)
+
+
+def test_the_editor_returns_the_rendered_twin_and_the_oracle_agrees(
+    shapes_items: list[Item], shapes_store: ImageStore
+) -> None:
+    for item in shapes_items[:40]:
+        candidate = flipped(item, (int(item.answer or 0) + 1) % len(item.options or ()))
+        assert candidate.flip
+        (caption,) = SceneCaptioner()([candidate], shapes_store)
+        assert isinstance(caption, CaptionText)
+        record = Caption(flip_id=candidate.flip.id, captioner="c", prompt="p", text=caption.text)
+        (drawing,) = SceneEditor()([replace(candidate, caption=record)], [0], shapes_store)
+        assert isinstance(drawing, Drawing)
+        family = Family.from_json(item.extra["family"])
+        twin = family.scenes[family.options.index(candidate.flip.new_text)]
+        assert drawing.extra["scene"] == twin.to_json()
+        assert drawing.image.tobytes() == render(twin).tobytes()
+        assert drawing.image.tobytes() != shapes_store.open(item.images[0]).tobytes()
+
+
+def test_items_of_another_world_are_failures_not_crashes(
+    shapes_items: list[Item], shapes_store: ImageStore
+) -> None:
+    foreign = flipped(shapes_items[0].model_copy(update={"extra": {}}), 0)
+    strange = Candidate(
+        shapes_items[0],
+        Flip(item_id="i", method="m", seed=0, new_answer=0, new_text="no option of it"),
+    )
+    for candidate in (foreign, strange):
+        (caption,) = SceneCaptioner()([candidate], shapes_store)
+        assert isinstance(caption, DataError)
+    for result in (
+        SceneEditor()([foreign], [0], shapes_store)[0],
+        SceneJudge()([foreign], shapes_store)[0],
+    ):
+        assert isinstance(result, DataError)
