@@ -99,7 +99,7 @@ _KINDS: tuple[_Kind, ...] = (
     (
         "gap_by_dose",
         "The gap against the dose",
-        "Perturbed − original accuracy, with paired 95\N{NO-BREAK SPACE}% intervals. Each line starts at the clean"
+        "Perturbed − original accuracy, with paired 95 % intervals. Each line starts at the clean"
         " model. Lines that fall mean a signal that grows with the contamination.",
         plots.draw_gap,
         _gap_alt,

@@ -79,7 +79,7 @@ def pairs_needed(design: Design, wanted: float = 0.8, most: int = 1_000_000) -> 
 
 
 def _critical(m: NDArray[np.int_], alpha: float) -> Floats:
-    """Return the least b of m discordant pairs with P(X >= b) <= alpha; m + 1 where there is none."""
+    """Return the least b of m discordant pairs with P(X >= b) <= alpha, else m + 1."""
     b = stats.binom.isf(alpha, m, 0.5) + 1
     b = np.where(stats.binom.sf(b - 2, m, 0.5) <= alpha, b - 1, b)
     return np.where(m > 0, np.minimum(b, m + 1), math.inf)

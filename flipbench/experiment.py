@@ -86,7 +86,10 @@ def make_candidates(experiment: Experiment) -> tuple[list[Candidate], list[Stage
     DataError
         Where the benchmark has no item.
     """
-    items = read_benchmark(experiment).items
+    benchmark = read_benchmark(experiment)
+    if benchmark.problems:
+        log.warning("%s", benchmark.summary())
+    items = benchmark.items
     if not items:
         raise DataError(
             "the benchmark has no item that can be used; 'flipbench import' names what is wrong"

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-
 from flipbench.benchmarks.huggingface import load_huggingface
 from flipbench.benchmarks.jsonl import load_jsonl
 from flipbench.benchmarks.report import Benchmark
 from flipbench.benchmarks.specs import HuggingFaceSpec, JsonlSpec, TsvSpec
 from flipbench.benchmarks.tsv import load_tsv
 from flipbench.images import ImageStore
-
-log = logging.getLogger(__name__)
 
 
 def load_benchmark(
@@ -42,10 +38,7 @@ def load_benchmark(
         Where the Hugging Face Hub does not give a dataset.
     """
     if isinstance(spec, TsvSpec):
-        benchmark = load_tsv(spec, images, strict)
-    elif isinstance(spec, HuggingFaceSpec):
-        benchmark = load_huggingface(spec, images, strict)
-    else:
-        benchmark = load_jsonl(spec, images, strict)
-    log.info("%s", benchmark.summary())
-    return benchmark
+        return load_tsv(spec, images, strict)
+    if isinstance(spec, HuggingFaceSpec):
+        return load_huggingface(spec, images, strict)
+    return load_jsonl(spec, images, strict)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForImageTextToText
-from transformers.utils import is_torchvision_available
+from transformers.utils import cached_file, is_torchvision_available
 
 from flipbench.errors import DataError, PrerequisiteError, need
 from flipbench.images import ImageStore
@@ -81,21 +81,23 @@ class HuggingFaceVLM:
             check_card(Path(where))
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
-        options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
-        if revision:
-            options["revision"] = revision
         try:
-            self.processor = load_processor(base_of(where), **options)
-            self.model = load_model(where, dtype, **options)
+            base, at = base_of(where, revision)
+            trust = {"trust_remote_code": trust_remote_code}
+            self.processor = load_processor(base, **at, **trust)
+            self.model = load_model(where, dtype, revision, **trust)
         except (OSError, ValueError) as error:
+            advice = "give a folder or hub id with config.json, a processor and safetensors weights"
+            if "trust_remote_code" in str(error):
+                advice = "it brings code of its own: set trust_remote_code if you trust that code"
             raise PrerequisiteError(
-                f"{path}: cannot load a vision-language model from there ({_first_line(error)}); give"
-                " a folder or hub id with config.json, a processor and safetensors weights"
+                f"{path}: cannot load a vision-language model from there ({_first_line(error)});"
+                f" {advice}"
             ) from error
         self.model.eval().to(device)
         self.tokenizer = getattr(self.processor, "tokenizer", self.processor)
         self.tokenizer.padding_side = "left"
-        self.fingerprint = fingerprint(where, dtype, self.model)
+        self.fingerprint = fingerprint(where, dtype, revision)
 
     def ask(self, probes: Sequence[Probe], images: ImageStore) -> list[Response]:
         """Answer a batch, in order. Probes that ask for different things are answered apart."""
@@ -203,6 +205,7 @@ class HuggingFaceVLM:
             images=pictures if probes[0].images else None,
             padding=True,
             return_tensors="pt",
+            add_special_tokens=not has_first_token(texts[0], self.tokenizer),
         )
         return dict(batch.to(self.model.device))
 
@@ -223,11 +226,16 @@ class HuggingFaceVLM:
         )
 
 
-def load_model(where: str, dtype: str, **options: Any) -> Any:
+def has_first_token(rendered: str, tokenizer: Any) -> bool:
+    """Return whether a rendered chat begins with the token that tokenizers put before a text."""
+    return bool(tokenizer.bos_token) and rendered.startswith(tokenizer.bos_token)
+
+
+def load_model(where: str, dtype: str, revision: str | None = None, **options: Any) -> Any:
     """Load a checkpoint's weights; a LoRA adapter is merged into its base in memory."""
-    base = base_of(where)
+    base, at = base_of(where, revision)
     model = AutoModelForImageTextToText.from_pretrained(
-        base, dtype=getattr(torch, dtype), use_safetensors=True, **options
+        base, dtype=getattr(torch, dtype), use_safetensors=True, **at, **options
     )
     if base == where:
         return model
@@ -235,13 +243,18 @@ def load_model(where: str, dtype: str, **options: Any) -> Any:
     return peft.PeftModel.from_pretrained(model, where).merge_and_unload()
 
 
-def base_of(where: str) -> str:
-    """Return the checkpoint that a LoRA adapter's folder stands on, or ``where`` itself."""
+def base_of(where: str, revision: str | None = None) -> tuple[str, dict[str, str]]:
+    """Return the checkpoint that a LoRA adapter's folder stands on, or ``where`` itself.
+
+    The second part is ``{"revision": ...}`` of that checkpoint, or ``{}``.
+    """
     adapter = Path(where) / "adapter_config.json"
-    if not adapter.exists():
-        return where
-    parent = check_card(Path(where)).get("parent")
-    return resolve_path(parent or json.loads(adapter.read_text())["base_model_name_or_path"])
+    base = where
+    if adapter.exists():
+        config, card = json.loads(adapter.read_text()), check_card(Path(where))
+        base = resolve_path(card.get("parent") or config["base_model_name_or_path"])
+        revision = card.get("settings", {}).get("revision") or config.get("revision")
+    return base, {"revision": revision} if revision else {}
 
 
 def _chat(prompt: str, n_images: int) -> list[dict[str, Any]]:
@@ -252,20 +265,35 @@ def _chat(prompt: str, n_images: int) -> list[dict[str, Any]]:
     return [{"role": "user", "content": parts}]
 
 
-def fingerprint(path: str, dtype: str, model: Any = None) -> str:
+def fingerprint(path: str, dtype: str, revision: str | None = None) -> str:
     """Return a hash of weights, configuration, processor, precision and image backend.
 
-    A folder is hashed by its files' bytes, a hub id by its name and the commit that was loaded.
+    A folder is hashed by its files' bytes, a hub id by its name and the commit of ``revision``.
+
+    Raises
+    ------
+    PrerequisiteError
+        Where there is no such checkpoint.
     """
     backend = "torchvision" if is_torchvision_available() else "pil"
-    base = base_of(path)
+    base, at = base_of(path, revision)
     if base != path:
-        content = folder_hash(path) + fingerprint(base, dtype)
+        content = folder_hash(path) + fingerprint(base, dtype, **at)
     elif Path(path).is_dir():
         content = folder_hash(path)
     else:
-        content = f"{path}@{getattr(getattr(model, 'config', None), '_commit_hash', None)}"
+        content = f"{path}@{_commit(path, at)}"
     return hashlib.sha256(f"{content} {dtype} {backend}".encode()).hexdigest()[:24]
+
+
+def _commit(hub_id: str, at: dict[str, str]) -> str:
+    try:
+        config = Path(cached_file(hub_id, "config.json", **at))
+    except (OSError, ValueError) as error:
+        raise PrerequisiteError(
+            f"{hub_id}: no such checkpoint ({_first_line(error)}); give a folder or hub id"
+        ) from error
+    return config.parent.name  # .../snapshots/<commit>/config.json
 
 
 def folder_hash(path: str) -> str:
@@ -295,7 +323,7 @@ def check_card(folder: Path) -> dict[str, Any]:
     Raises
     ------
     DataError
-        Where the card tells of another architecture than ``config.json``.
+        Where the card is damaged or tells of another architecture than ``config.json``.
     PrerequisiteError
         Where the folder holds weights, but none as safetensors.
     """
@@ -309,7 +337,10 @@ def check_card(folder: Path) -> dict[str, Any]:
         )
     if not (folder / CARD).exists():
         return {}
-    card: dict[str, Any] = json.loads((folder / CARD).read_text())
+    try:
+        card: dict[str, Any] = json.loads((folder / CARD).read_text())
+    except ValueError as error:
+        raise DataError(f"{folder / CARD}: not JSON ({error}); copy the checkpoint anew") from error
     config = folder / "config.json"
     if config.exists():
         found = json.loads(config.read_text()).get("architectures")

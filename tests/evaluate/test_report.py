@@ -291,7 +291,9 @@ def browser() -> Iterator[Any]:
         pytest.skip("no chromium on this machine: install it to test the page in a browser")
     api = pytest.importorskip("playwright.sync_api")
     with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path=path, args=["--no-sandbox"], timeout=180_000
+        )
         yield browser
         browser.close()
 
@@ -300,6 +302,7 @@ def browser() -> Iterator[Any]:
 def page(browser: Any, folder: Path) -> Iterator[Any]:
     """A page that fails its test if anything is logged as an error or asked of a network."""
     page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.set_default_timeout(120_000)
     trouble: list[str] = []
     page.on("pageerror", lambda error: trouble.append(f"error: {error}"))
     page.on("console", lambda m: trouble.append(m.text) if m.type in ("error", "warning") else None)
@@ -363,6 +366,7 @@ def test_the_page_can_be_read_without_seeing_it(page: Any) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_has_contrast_aa(browser: Any, folder: Path, scheme: str) -> None:
     page = browser.new_page(color_scheme=scheme)
+    page.set_default_timeout(120_000)
     page.goto((folder / "index.html").as_uri())
     colors = page.evaluate(
         """() => {

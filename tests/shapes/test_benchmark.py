@@ -121,7 +121,7 @@ def test_no_gold_text_is_likelier_than_the_other_options(many: list[Item]) -> No
                 by_size[len(ranked)].append(ranked.index(item.answer_text))
         for n_options, ranks in by_size.items():
             counts = [ranks.count(rank) for rank in range(n_options)]
-            assert sum(counts) > 300
+            assert sum(counts) > 250
             assert uniform_p(counts) > ALPHA, (kind, counts)
 
 
@@ -185,7 +185,7 @@ def text_only(items: list[Item]) -> tuple[int, list[float]]:
     texts, owner = [text for _, text in rows], np.array([i for i, _ in rows])
     gold = np.array([k == item.answer for item in items for k in range(len(item.options or ()))])
     scores = np.zeros(len(rows))
-    fold = owner % 5
+    fold = owner // len(KINDS) % 5  # every fold holds every kind of question
     for held_out in range(5):
         train, test = fold != held_out, fold == held_out
         model = make_pipeline(

@@ -1,0 +1,200 @@
+"""A judge model: does the new answer, and only it, follow from the edited image."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from flipbench.errors import DataError
+from flipbench.images import ImageStore
+from flipbench.models.chat import Chat, ChatReply, ChatRequest
+from flipbench.models.protocols import Decision, Opinion
+from flipbench.paired import Candidate
+from flipbench.parsing import parse_choice
+from flipbench.prompt_files import load_prompt
+from flipbench.prompts import LETTERS
+from flipbench.records import content_id
+
+PROMPTS = Path(__file__).parent / "prompts"
+_ANSWER_LINE = re.compile(r"^[\s>*_#`-]*answer[\s*_`]*[:\uff1a](.*)$", re.IGNORECASE)
+_WRAPPING = " \t*_`\"'.!()[]<>"
+_WORDS: dict[str, Decision] = {"KEEP": "keep", "REJECT": "reject"}
+_MAX_REASON = 2000
+
+
+class JudgeReply(BaseModel):
+    """What a server that takes schemas holds the judge to."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    reasoning: str
+    answer: Literal["KEEP", "REJECT"]
+
+
+class BlindReply(BaseModel):
+    """The same for a blind judge: a letter, or UNCLEAR."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    reasoning: str
+    answer: str
+
+
+class APIJudge:
+    """Have a chat model judge the edited image.
+
+    Told the new answer, the model says KEEP or REJECT. Blind, it answers the question, and the
+    pair is kept if and only if it chooses the new answer. What is not clear is "unsure", which
+    nothing keeps.
+
+    Parameters
+    ----------
+    chat : Chat
+        `ChatAPI`, `BatchAPI` or `LocalChat`.
+    prompt : str or path, optional
+        ``judge-v1``, ``judge-blind-v1``, or a ``.txt`` file of your own.
+    blind : bool
+        Whether the judge must not know the new answer.
+    structured : bool
+        Give the server a schema for the reply; servers that take none are asked without.
+
+    References
+    ----------
+    Park et al., *Contamination Detection for VLMs Using Multi-Modal Semantic Perturbation*,
+    ICLR 2026, arXiv 2511.03774, section 4 and its appendix on prompts (o3 as the judge). Differs
+    from the paper in the words of the prompt, in "unsure" where a reply contradicts itself (there:
+    the last line counts, all else is a rejection), and in the blind mode, which is ours.
+    """
+
+    rater_kind: Literal["judge", "rule", "oracle"] = "judge"
+
+    def __init__(
+        self,
+        chat: Chat,
+        prompt: str | Path | None = None,
+        *,
+        blind: bool = False,
+        structured: bool = True,
+    ) -> None:
+        self.chat, self.blind = chat, blind
+        self.prompt_file = load_prompt(
+            prompt or ("judge-blind-v1" if blind else "judge-v1"),
+            PROMPTS,
+            needs=("question", "options") if blind else ("question", "new_answer"),
+            hides=("old_answer", "new_answer") if blind else (),
+        )
+        self._schema: type[BaseModel] | None = None
+        if structured:
+            self._schema = BlindReply if blind else JudgeReply
+        made_of = content_id(self.prompt_file.sha256, chat.settings, structured, blind)
+        prompt_name = f"{self.prompt_file.name}-v{self.prompt_file.version}"
+        self.name = f"{chat.name} {prompt_name} {made_of[:8]}"
+
+    def __call__(
+        self, candidates: Sequence[Candidate], images: ImageStore
+    ) -> list[Opinion | Exception]:
+        """Judge a batch, in order."""
+        requests: list[ChatRequest] = []
+        out: list[DataError | None] = []
+        for candidate in candidates:
+            try:
+                requests.append(self._request(candidate))
+                out.append(None)
+            except DataError as error:
+                out.append(error)
+        replies = iter(self.chat.ask(requests, images))
+        return [
+            error or self._opinion(candidate, next(replies))
+            for candidate, error in zip(candidates, out, strict=True)
+        ]
+
+    def _request(self, candidate: Candidate) -> ChatRequest:
+        if candidate.edit is None:
+            raise DataError(f"{candidate.subject}: there is no edited image to judge")
+        shown = (candidate.edit.image, *candidate.item.images[1:])
+        request = self.prompt_file.request(candidate, shown)
+        return ChatRequest(
+            request.instruction, request.text, request.images, self._schema, request.item_id
+        )
+
+    def _opinion(self, candidate: Candidate, reply: ChatReply | Exception) -> Opinion | Exception:
+        if isinstance(reply, Exception):
+            return reply
+        parsed = reply.parsed
+        if isinstance(parsed, JudgeReply):
+            return Opinion(_WORDS[parsed.answer], parsed.reasoning[-_MAX_REASON:])
+        if isinstance(parsed, BlindReply):
+            return _blind_opinion(candidate, parsed.answer.strip(_WRAPPING), parsed.reasoning)
+        if self.blind:
+            answer, _, why = _last_answer(reply.text)
+            if why:
+                return Opinion("unsure", _reason(why, reply.text))
+            return _blind_opinion(candidate, answer, reply.text)
+        decision, why = read_verdict(reply.text)
+        return Opinion(decision, _reason(why, reply.text))
+
+
+def read_verdict(text: str) -> tuple[Decision, str]:
+    r"""Return the decision of a judge's reply, and what is wrong with it if it is not clear.
+
+    The last ``Answer:`` line decides. It is "unsure" where there is none, where it does not say
+    exactly KEEP or REJECT, where the line before it is an answer too and says the other, and where
+    either word follows after it.
+
+    >>> read_verdict("It could be 5. Answer: REJECT?\nNo, it is 4.\n**Answer: KEEP**")
+    ('keep', '')
+    >>> read_verdict("Answer: KEEP or REJECT")[0]
+    'unsure'
+    """
+    word, after, why = _last_answer(text)
+    if why:
+        return "unsure", why
+    if word.upper() not in _WORDS:
+        return "unsure", "its last 'Answer:' line is not exactly KEEP or REJECT"
+    if any(re.search(rf"\b{other}\b", after.upper()) for other in _WORDS):
+        return "unsure", "it goes on about its decision after its last 'Answer:' line"
+    return _WORDS[word.upper()], ""
+
+
+def _last_answer(text: str) -> tuple[str, str, str]:
+    """Return what the last ``Answer:`` line says, what follows it, and why it does not count."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    said = [match and match[1].strip(_WRAPPING) for match in map(_ANSWER_LINE.match, lines)]
+    last = next((i for i in reversed(range(len(said))) if said[i] is not None), None)
+    if last is None:
+        return "", "", "the reply has no 'Answer:' line"
+    word = str(said[last])
+    for before in reversed(said[:last]):
+        if before is None:
+            break
+        if before.upper() != word.upper():
+            return "", "", "its last lines contradict each other"
+    return word, "\n".join(lines[last + 1 :]), ""
+
+
+def _blind_opinion(candidate: Candidate, answer: str, reasoning: str) -> Opinion:
+    item, flip = candidate.item, candidate.flip
+    if flip is None:
+        return Opinion("unsure", "there is no new answer to compare with", answer)
+    if answer.upper() == "UNCLEAR":
+        return Opinion("reject", _reason("the judge found no single answer", reasoning), "UNCLEAR")
+    if item.options is None:
+        same = answer.casefold() == flip.new_text.casefold().strip()
+        why = "" if same else f"a free-form answer, {answer!r}: a person must compare it"
+        return Opinion("keep" if same else "unsure", _reason(why, reasoning), answer)
+    choice = parse_choice(answer, item.options)
+    if choice < 0:
+        return Opinion("unsure", _reason("the reply names no one option", reasoning), answer)
+    chosen = item.options[choice]
+    if choice == flip.new_answer:
+        return Opinion("keep", _reason("", reasoning), chosen)
+    why = f"not told the answer, the judge chose {LETTERS[choice]} ({chosen})"
+    return Opinion("reject", _reason(why, reasoning), chosen)
+
+
+def _reason(why: str, text: str) -> str:
+    return "; ".join(part for part in (why, text.strip()[-_MAX_REASON:]) if part)

@@ -1,0 +1,239 @@
+"""What is asked of a chat model and what it replies, whoever runs it."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import io
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from PIL import Image
+from pydantic import BaseModel, ValidationError
+
+from flipbench.errors import DataError, ServiceError
+from flipbench.images import ImageStore
+from flipbench.models.chat_spec import ChatSpec, image_tokens
+from flipbench.records import ImageRef, JsonDict, content_id
+
+_MIME = {"png": "image/png", "jpg": "image/jpeg", "webp": "image/webp"}
+_ORIENTATION = 0x0112
+_THOUGHTS = re.compile(r"^\s*(?:<think>)?.*?</think>", re.DOTALL)
+_CHARACTERS_PER_TOKEN = 4
+
+
+@dataclass(frozen=True)
+class ChatRequest:
+    """One question to a chat model.
+
+    Attributes
+    ----------
+    instruction : str
+        What to do; the same for every item, so that a server can keep it.
+    text : str
+        The item, after the images.
+    images : tuple of ImageRef
+    schema : type of pydantic model, optional
+        What the reply is to be, for servers that can hold a model to it.
+    item_id : str
+        Seeds a local model's sampling.
+    """
+
+    instruction: str
+    text: str
+    images: tuple[ImageRef, ...] = ()
+    schema: type[BaseModel] | None = None
+    item_id: str = ""
+
+    def id(self, settings: JsonDict) -> str:
+        """Return a hash of the request and of the settings it is sent with."""
+        form = self.schema.model_json_schema() if self.schema else None
+        pictures = [ref.sha256 for ref in self.images]
+        return content_id("chat", settings, self.instruction, self.text, pictures, form)
+
+    def messages(self, images: ImageStore, detail: str = "auto") -> list[JsonDict]:
+        """Return the messages as the chat protocol has them: instruction, pictures, item."""
+        parts: list[JsonDict] = []
+        for ref in self.images:
+            url: JsonDict = {"url": data_url(ref, images)}
+            if detail != "auto":
+                url["detail"] = detail
+            parts.append({"type": "image_url", "image_url": url})
+        parts.append({"type": "text", "text": self.text})
+        return [
+            {"role": "system", "content": self.instruction},
+            {"role": "user", "content": parts},
+        ]
+
+    def n_tokens(self, spec: ChatSpec) -> tuple[int, int]:
+        """Return about how many tokens of text and of images the request costs."""
+        n_text = -(-len(self.instruction + self.text) // _CHARACTERS_PER_TOKEN)
+        n_image = sum(
+            image_tokens(r.width, r.height, spec.traits, spec.detail) for r in self.images
+        )
+        return n_text, n_image
+
+
+@dataclass(frozen=True)
+class ChatReply:
+    """A reply, what it cost, and, where the server held to the schema, its content."""
+
+    text: str
+    usage: JsonDict = field(default_factory=dict)
+    parsed: BaseModel | None = None
+
+
+class Chat(Protocol):
+    """A chat model that sees.
+
+    Attributes
+    ----------
+    name : str
+        What records and tables call it.
+    settings : dict
+        All that its replies depend on beside the request.
+    """
+
+    name: str
+    settings: JsonDict
+
+    def ask(
+        self, requests: Sequence[ChatRequest], images: ImageStore
+    ) -> Sequence[ChatReply | Exception]:
+        """Answer a batch, in order; an exception is a failure of that request alone."""
+
+
+def data_url(ref: ImageRef, images: ImageStore) -> str:
+    """Return an image as a data URL.
+
+    PNG, JPEG and WebP go as they are stored; others, and those that a camera's note turns, go as
+    upright PNG, so that the model sees what flipbench sees.
+
+    Raises
+    ------
+    DataError
+        Where the image is gone or damaged.
+    """
+    mime = _MIME.get(ref.format)
+    try:
+        data = images.path(ref).read_bytes()
+    except OSError as error:
+        raise DataError(
+            f"{images.path(ref)}: the image is gone; run the same command again to make it anew"
+        ) from error
+    if mime is None or _is_turned(data):
+        buffer = io.BytesIO()
+        images.open(ref).save(buffer, "PNG")
+        mime, data = "image/png", buffer.getvalue()
+    return f"data:{mime};base64,{base64.b64encode(data).decode()}"
+
+
+def strip_thoughts(text: str) -> str:
+    """Return a reply without the thoughts that some open models write before it.
+
+    >>> strip_thoughts("<think>Is it two?</think> Three people.")
+    'Three people.'
+    """
+    return _THOUGHTS.sub("", text).strip()
+
+
+def read_reply(
+    body: Any, spec: ChatSpec, request: ChatRequest, sent: JsonDict, *, price_factor: float = 1.0
+) -> tuple[ChatReply | ServiceError, JsonDict]:
+    """Read a chat completion.
+
+    Parameters
+    ----------
+    body : dict
+        The completion as JSON.
+    spec : ChatSpec
+        Whose prices count.
+    request : ChatRequest
+        What was asked.
+    sent : dict
+        The parameters that were really sent.
+    price_factor : float
+        What a batch pays of the price.
+
+    Returns
+    -------
+    reply : ChatReply or ServiceError
+        An error where the model refused, said nothing, or was cut off.
+    usage : dict
+        What it cost, whether or not it was any use.
+    """
+    if not isinstance(body, dict) or not isinstance(body.get("choices"), list):
+        return ServiceError(f"the server's reply is no chat completion: {_short(body)}"), {}
+    usage = _usage(body, spec, request, sent, price_factor)
+    if not body["choices"]:
+        return ServiceError("the server's reply holds no choice"), usage
+    choice = body["choices"][0]
+    message = choice.get("message") or {}
+    text = strip_thoughts(_text(message.get("content")))
+    reason = choice.get("finish_reason")
+    if message.get("refusal"):
+        return ServiceError(f"the model refused: {_short(message['refusal'])}"), usage
+    if reason == "content_filter":
+        return ServiceError("the server's content filter stopped the reply"), usage
+    if reason == "length":
+        return ServiceError(
+            f"the reply was cut off after {usage.get('completion_tokens', spec.limit)} tokens;"
+            " raise max_tokens (reasoning_tokens for a reasoning model)"
+        ), usage
+    if not text:
+        return ServiceError("the model returned an empty text"), usage
+    return ChatReply(text, usage, _parsed(text, request.schema)), usage
+
+
+def _usage(
+    body: JsonDict, spec: ChatSpec, request: ChatRequest, sent: JsonDict, price_factor: float
+) -> JsonDict:
+    """Return what is worth keeping of a completion's costs and origin."""
+    told = body.get("usage") or {}
+    prompt = told.get("prompt_tokens_details") or {}
+    completion = told.get("completion_tokens_details") or {}
+    usd = spec.usd(told.get("prompt_tokens") or 0, told.get("completion_tokens") or 0)
+    n_image = prompt.get("image_tokens")
+    kept = {
+        "model": body.get("model"),
+        "prompt_tokens": told.get("prompt_tokens"),
+        "completion_tokens": told.get("completion_tokens"),
+        "cached_tokens": prompt.get("cached_tokens"),
+        "reasoning_tokens": completion.get("reasoning_tokens"),
+        "image_tokens": n_image,
+        "image_tokens_estimated": request.n_tokens(spec)[1] if n_image is None else None,
+        "cost_usd": None if usd is None or not told else usd * price_factor,
+        "system_fingerprint": body.get("system_fingerprint"),
+        "completion_id": body.get("id"),
+        "sent": sent,
+    }
+    return {name: value for name, value in kept.items() if value is not None}
+
+
+def _parsed(text: str, schema: type[BaseModel] | None) -> BaseModel | None:
+    if schema is None:
+        return None
+    with contextlib.suppress(ValidationError):
+        return schema.model_validate_json(text)
+    return None
+
+
+def _text(content: Any) -> str:
+    """Return a message's content, which some servers give in parts."""
+    if isinstance(content, list):
+        return "".join(str(p.get("text") or "") for p in content if isinstance(p, dict))
+    return content if isinstance(content, str) else ""
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def _is_turned(data: bytes) -> bool:
+    with contextlib.suppress(Exception), Image.open(io.BytesIO(data)) as image:
+        return int(image.getexif().get(_ORIENTATION, 1)) != 1
+    return False

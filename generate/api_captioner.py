@@ -1,0 +1,99 @@
+"""Captions by a chat model: over an API, through batches, or on this machine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from flipbench.errors import DataError, ServiceError
+from flipbench.images import ImageStore
+from flipbench.models.chat import Chat, ChatReply, ChatRequest
+from flipbench.models.protocols import CaptionText
+from flipbench.paired import Candidate
+from flipbench.prompt_files import PromptFile, load_prompt
+
+PROMPTS = Path(__file__).parent / "prompts"
+DEFAULT_PROMPT = "caption-release-v1"
+_REFUSAL = re.compile(
+    r"(?:i['’]?m|i am) (?:really |very )?sorry|sorry,|i (?:can(?:no|['’])t|am unable to|won['’]t)\b"
+    r"|as an ai\b",
+    re.IGNORECASE,
+)
+
+
+class APICaptioner:
+    """Have a chat model write the caption.
+
+    Parameters
+    ----------
+    chat : Chat
+        `ChatAPI`, `BatchAPI` or `LocalChat`.
+    prompt : str or path
+        Name of a prompt in ``generate/prompts``, or a ``.txt`` file of your own.
+
+    Raises
+    ------
+    ConfigError
+        Where the prompt is not one, or never says the new answer.
+
+    References
+    ----------
+    Park et al., *Contamination Detection for VLMs Using Multi-Modal Semantic Perturbation*,
+    ICLR 2026, arXiv 2511.03774, section 4 and its appendix on prompts. Differs from the paper in
+    the words of the prompts, which are ours.
+    """
+
+    def __init__(self, chat: Chat, prompt: str | Path = DEFAULT_PROMPT) -> None:
+        self.chat = chat
+        self.prompt_file = caption_prompt(prompt)
+        self.name = chat.name
+        self.prompt = self.prompt_file.id
+        self.settings = dict(chat.settings)
+
+    def __call__(
+        self, candidates: Sequence[Candidate], images: ImageStore
+    ) -> list[CaptionText | Exception]:
+        """Describe a batch, in order."""
+        requests: list[ChatRequest] = []
+        out: list[CaptionText | Exception | None] = []
+        for candidate in candidates:
+            try:
+                requests.append(caption_request(self.prompt_file, candidate))
+                out.append(None)
+            except DataError as error:
+                out.append(error)
+        replies = iter(self.chat.ask(requests, images))
+        return [done if done is not None else _caption(next(replies)) for done in out]
+
+
+def caption_prompt(prompt: str | Path) -> PromptFile:
+    """Load a captioner's prompt; it must say the new answer."""
+    return load_prompt(prompt, PROMPTS, needs=("new_answer",))
+
+
+def caption_request(prompt: PromptFile, candidate: Candidate) -> ChatRequest:
+    """Put a candidate into words; of several pictures the first is the one to describe.
+
+    Raises
+    ------
+    DataError
+        Where the item has no picture or no new answer.
+    """
+    refs = candidate.item.images
+    if not refs:
+        raise DataError(f"{candidate.subject}: it has no picture to describe")
+    request = prompt.request(candidate, refs)
+    if len(refs) == 1:
+        return request
+    note = f"There are {len(refs)} pictures; the one to describe and change is the first."
+    return replace(request, text=f"{note}\n{request.text}")
+
+
+def _caption(reply: ChatReply | Exception) -> CaptionText | Exception:
+    if isinstance(reply, Exception):
+        return reply
+    if _REFUSAL.match(reply.text.lstrip("\"'“ ")):
+        return ServiceError(f"the model declined to write a caption: {reply.text[:200]}")
+    return CaptionText(reply.text, reply.usage)

@@ -1,0 +1,147 @@
+"""Control images: what a ControlNet is shown of the original, so that its composition stays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from flipbench.errors import ConfigError, PrerequisiteError, nearest, need
+from flipbench.records import JsonDict
+
+# kind: (class of controlnet-aux, does it load weights, arguments of its call)
+DETECTORS: dict[str, tuple[str, bool, JsonDict]] = {
+    "hed": ("HEDdetector", True, {}),
+    "scribble": ("HEDdetector", True, {"scribble": True}),
+    "pidinet": ("PidiNetDetector", True, {}),
+    "lineart": ("LineartDetector", True, {}),
+    "lineart_coarse": ("LineartDetector", True, {"coarse": True}),
+    "lineart_anime": ("LineartAnimeDetector", True, {}),
+    "lineart_standard": ("LineartStandardDetector", False, {}),
+    "depth": ("MidasDetector", True, {}),
+    "depth_zoe": ("ZoeDetector", True, {}),
+    "normal": ("NormalBaeDetector", True, {}),
+    "mlsd": ("MLSDdetector", True, {}),
+    "pose": ("OpenposeDetector", True, {}),
+}
+KINDS = ("canny", "none", *DETECTORS)
+WEIGHTS = "lllyasviel/Annotators"
+
+
+class Control:
+    """Makes control images of one kind.
+
+    ``canny`` needs OpenCV only; the others need the package ``controlnet-aux`` and, most of them,
+    its weights. ``none`` is the picture itself, for ControlNets that take one (tile, blur).
+
+    Parameters
+    ----------
+    kind : str
+        One of ``KINDS``.
+    detect : {'run size', 'x-flux'}
+        Canny only. ``run size`` looks for edges in the picture as it is edited. ``x-flux`` does
+        as the reference: it first scales the picture so that its *short* edge has the length of
+        the long one, pads to 64, looks for edges there and scales these back.
+    low, high : int
+        Thresholds of Canny, in grey levels per pixel.
+    arguments : mapping, optional
+        Further arguments of the detector's call.
+    weights : str
+        Folder or hub id of the detector's weights.
+
+    References
+    ----------
+    Park et al., arXiv 2511.03774, section 4, and the released script: Canny, 100 and 200.
+    """
+
+    def __init__(
+        self,
+        kind: str = "canny",
+        *,
+        detect: str = "x-flux",
+        low: int = 100,
+        high: int = 200,
+        arguments: Mapping[str, Any] | None = None,
+        weights: str = WEIGHTS,
+    ) -> None:
+        if kind not in KINDS:
+            raise ConfigError(f"control: {kind!r} is none of {KINDS}{nearest(kind, list(KINDS))}")
+        if detect not in ("run size", "x-flux"):
+            raise ConfigError(f"control: detect is 'run size' or 'x-flux', not {detect!r}")
+        if not 0 <= low <= high:
+            raise ConfigError(f"control: thresholds must satisfy 0 <= {low} <= {high}")
+        self.kind, self.detect, self.low, self.high = kind, detect, low, high
+        self.arguments, self.weights = dict(arguments or {}), weights
+
+    @property
+    def settings(self) -> JsonDict:
+        """What the control image depends on."""
+        if self.kind == "canny":
+            return {"kind": "canny", "detect": self.detect, "low": self.low, "high": self.high}
+        if self.kind == "none":
+            return {"kind": "none"}
+        return {"kind": self.kind, "arguments": self.arguments, "weights": self.weights}
+
+    def __call__(self, image: Image.Image) -> Image.Image:
+        """Return the control image (RGB) of ``image``, of the same size."""
+        image = image.convert("RGB")
+        if self.kind == "none":
+            return image
+        if self.kind == "canny":
+            pixels = np.asarray(image)
+            find = _canny_as_x_flux if self.detect == "x-flux" else _canny
+            edges = find(pixels, self.low, self.high)
+            return Image.fromarray(edges).convert("RGB")
+        return self._by_controlnet_aux(image)
+
+    def _by_controlnet_aux(self, image: Image.Image) -> Image.Image:
+        """Run a detector near the picture's size (it rounds to multiples of 64), then fit it."""
+        edge = max(64, min(image.size))
+        sizes = {"detect_resolution": edge, "image_resolution": edge, "output_type": "pil"}
+        drawn = self._detector(image, **(sizes | DETECTORS[self.kind][2] | self.arguments))
+        result: Image.Image = drawn[0] if isinstance(drawn, tuple) else drawn
+        return result.convert("RGB").resize(image.size, Image.Resampling.BILINEAR)
+
+    @cached_property
+    def _detector(self) -> Any:
+        name, has_weights, _ = DETECTORS[self.kind]
+        try:
+            detectors = need("controlnet_aux", "control")
+        except PrerequisiteError:
+            raise
+        except Exception as error:  # a torchvision that does not fit torch fails in many ways
+            raise PrerequisiteError(
+                f"control {self.kind!r}: controlnet-aux cannot be imported ({error});"
+                " pip install 'flipbench[control]' with a torchvision made for your torch"
+            ) from error
+        detector = getattr(detectors, name)
+        if not has_weights:
+            return detector()
+        try:
+            return detector.from_pretrained(self.weights)
+        except (OSError, ValueError) as error:
+            raise PrerequisiteError(
+                f"control {self.kind!r}: no weights for {name} in {self.weights}"
+                f" ({str(error).splitlines()[0][:200]}); give a folder or hub id that has them"
+            ) from error
+
+
+def _canny(pixels: np.ndarray, low: int, high: int) -> np.ndarray:
+    """Return edges, (height, width), 0 or 255."""
+    edges: np.ndarray = need("cv2", "diffusion").Canny(pixels, low, high)
+    return edges
+
+
+def _canny_as_x_flux(pixels: np.ndarray, low: int, high: int) -> np.ndarray:
+    """Return edges found at the reference's resolution, (height, width), 0 to 255."""
+    cv2 = need("cv2", "diffusion")
+    height, width = pixels.shape[:2]
+    scale = max(height, width) / min(height, width)
+    tall, wide = round(height * scale), round(width * scale)
+    larger = cv2.resize(pixels, (wide, tall), interpolation=cv2.INTER_AREA)
+    padded = np.pad(larger, ((0, -tall % 64), (0, -wide % 64), (0, 0)), mode="edge")
+    edges: np.ndarray = cv2.resize(_canny(padded, low, high)[:tall, :wide], (width, height))
+    return edges

@@ -1,0 +1,105 @@
+"""What asking a chat model about every item would cost, before anything is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from flipbench.models.chat_spec import ChatSpec, traits_of
+from flipbench.paired import Candidate
+from flipbench.prompt_files import PromptFile
+from flipbench.records import Flip
+
+TYPICAL_TOKENS = 200  # the paper's captions had 125 tokens, its filter's replies 200
+
+
+@dataclass(frozen=True)
+class CostEstimate:
+    """Tokens and dollars of a stage; dollars are None where no price is configured.
+
+    ``usd`` takes replies of ordinary length, ``usd_at_most`` replies as long as they may be.
+    ``image_rule_known`` says whether the model's own image tariff was counted, or that of gpt-4o
+    for want of a better one.
+    """
+
+    model: str
+    n_requests: int
+    text_tokens: int
+    image_tokens: int
+    output_tokens: int
+    output_tokens_at_most: int
+    usd: float | None
+    usd_at_most: float | None
+    image_rule_known: bool
+
+    def __str__(self) -> str:
+        """Return one line for people."""
+        text = (
+            f"{self.model}: {self.n_requests:,} requests, about {self.text_tokens:,} text and"
+            f" {self.image_tokens:,} image tokens in, {self.output_tokens:,} out (at most"
+            f" {self.output_tokens_at_most:,})"
+        )
+        if self.usd is None or self.usd_at_most is None:
+            text += "; no price is configured (price_in, price_out)"
+        else:
+            text += f"; about ${self.usd:,.2f}, at most ${self.usd_at_most:,.2f}"
+        if not self.image_rule_known:
+            text += "; images counted as gpt-4o counts them"
+        return text
+
+
+def estimate_cost(
+    candidates: Sequence[Candidate],
+    spec: ChatSpec,
+    prompt: PromptFile,
+    *,
+    typical_tokens: int = TYPICAL_TOKENS,
+    price_factor: float = 1.0,
+) -> CostEstimate:
+    """Estimate what putting every candidate to a model would cost.
+
+    Text is counted at four characters to a token, images by the model's own rule. A candidate
+    without a new answer yet counts as if that were as long as the old one; an edited image has
+    the size of its source, so the same estimate serves a judge.
+
+    Parameters
+    ----------
+    candidates : sequence of Candidate, shape (N,)
+    spec : ChatSpec
+        The model and its prices.
+    prompt : PromptFile
+        What it is asked with.
+    typical_tokens : int
+        Tokens of an ordinary reply; a reasoning model's thoughts are added, half of the room they
+        have.
+    price_factor : float
+        0.5 for a batch API.
+    """
+    n_text = n_image = 0
+    for candidate in candidates:
+        flip = candidate.flip or Flip(
+            item_id=candidate.item.id,
+            method="estimate",
+            seed=0,
+            new_answer=None,
+            new_text=candidate.item.answer_text,
+        )
+        request = prompt.request(replace(candidate, flip=flip), candidate.item.images)
+        text, image = request.n_tokens(spec)
+        n_text += text
+        n_image += image
+    n = len(candidates)
+    thoughts = spec.reasoning_tokens // 2 if spec.traits.reasoning else 0
+    n_out = n * min(typical_tokens + thoughts, spec.limit)
+    usd, usd_at_most = (spec.usd(n_text + n_image, out) for out in (n_out, n * spec.limit))
+    return CostEstimate(
+        model=spec.model,
+        n_requests=n,
+        text_tokens=n_text,
+        image_tokens=n_image,
+        output_tokens=n_out,
+        output_tokens_at_most=n * spec.limit,
+        usd=None if usd is None else usd * price_factor,
+        usd_at_most=None if usd_at_most is None else usd_at_most * price_factor,
+        image_rule_known=traits_of(spec.model) is not None,
+    )

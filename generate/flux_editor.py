@@ -1,0 +1,328 @@
+"""Redraw with Flux and a ControlNet: the reference's editor, on diffusers."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from PIL import Image
+
+from flipbench.errors import ConfigError, DataError, PrerequisiteError
+from flipbench.generate.batching import Batches, Drawn, Prepared, Size, draw_all, pictures
+from flipbench.generate.controls import Control
+from flipbench.generate.diffusers_loading import (
+    diffusers,
+    find_part,
+    find_pipeline,
+    fingerprint,
+    load_part,
+    load_pipeline,
+    part_fingerprint,
+    place,
+    resolve_device,
+    size_factor,
+)
+from flipbench.generate.sizes import SizeRule, fit
+from flipbench.generate.true_guidance import true_guidance
+from flipbench.images import ImageStore
+from flipbench.models.protocols import Drawing
+from flipbench.paired import Candidate
+from flipbench.records import JsonDict
+
+SCHEDULES = ("x-flux", "pipeline")
+_TEXT_PARTS = ("text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2")
+
+
+@dataclass(frozen=True)
+class FluxSettings:
+    """What the picture depends on beside weights, caption, control and seed.
+
+    The defaults are the reference's.
+
+    Attributes
+    ----------
+    steps : int
+        Denoising steps.
+    guidance : float
+        The distilled guidance that the transformer takes as an input.
+    control_weight : float
+        Multiplies what the ControlNet adds.
+    control_start, control_end : float
+        Share of the steps between which the ControlNet acts.
+    control_mode : int or None
+        For ControlNet-Union only: which of its kinds.
+    true_cfg : float
+        Scale of true classifier-free guidance; 1 switches it off.
+    true_cfg_start : int
+        The first step (from 0) that is guided so.
+    negative_control : bool
+        Whether the ControlNet sees the negative prompt in guided steps.
+    negative_prompt : str
+        What is guided away from.
+    schedule : {'x-flux', 'pipeline'}
+        How noise levels are shifted with the picture's size: as the reference does, or as
+        diffusers does (the same steps, much later shifted at large sizes).
+    max_text_tokens : int
+        Where T5 cuts the caption, at most 512.
+    """
+
+    steps: int = 25
+    guidance: float = 4.0
+    control_weight: float = 0.8
+    control_start: float = 0.0
+    control_end: float = 1.0
+    control_mode: int | None = None
+    true_cfg: float = 3.5
+    true_cfg_start: int = 5
+    negative_control: bool = True
+    negative_prompt: str = ""
+    schedule: str = "x-flux"
+    max_text_tokens: int = 512
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        if self.schedule not in SCHEDULES:
+            raise ConfigError(f"schedule: {self.schedule!r} is none of {SCHEDULES}")
+        if self.steps < 1 or self.true_cfg_start < 0 or not 1 <= self.max_text_tokens <= 512:
+            raise ConfigError(
+                f"steps {self.steps} must be at least 1, true_cfg_start {self.true_cfg_start} at"
+                f" least 0, max_text_tokens {self.max_text_tokens} between 1 and 512"
+            )
+
+
+@dataclass(frozen=True)
+class _Task:
+    caption: str
+    control: Image.Image
+    seed: int
+
+
+class FluxControlNetEditor:
+    """Redraws a picture from its caption, held to the original by a ControlNet.
+
+    Parameters
+    ----------
+    pipeline : str
+        Folder or hub id of a Flux pipeline (``black-forest-labs/FLUX.1-dev``).
+    controlnet : str, optional
+        Folder or hub id of a Flux ControlNet in the layout of XLabs
+        (``XLabs-AI/flux-controlnet-canny-diffusers``) or of diffusers. Not needed where the
+        pipeline has one of its own.
+    settings : FluxSettings
+        The reference's by default.
+    control : Control
+        Which control image; the reference's Canny by default.
+    sizes : SizeRule
+        At which size a picture is edited.
+    batch_size : int
+        Pictures of one size that are drawn at once. 1 gives the same bits whatever else is drawn.
+    dtype : {'bfloat16', 'float16', 'float32'}
+        Precision of the weights.
+    device : str
+        ``auto`` takes the first GPU if there is one.
+    offload : {'none', 'text', 'model'}
+        What waits in main memory while it is not needed: nothing, the text encoders, or every
+        model. Each step frees GPU memory and takes time.
+    compile : bool
+        Compile the transformer's repeated blocks; the first pictures take minutes longer.
+    keep_control : bool
+        Keep the control image in the store; its reference lies in the edit's
+        ``extra['control']``.
+    revision, controlnet_revision : str, optional
+        Commits of hub ids.
+    name : str
+        What records call the editor.
+
+    Raises
+    ------
+    PrerequisiteError
+        Where a folder holds no Flux pipeline or no ControlNet.
+
+    Notes
+    -----
+    Noise comes from a CPU generator for each item, so that the seed alone decides it. Text
+    encoders run once for each caption, one caption at a time.
+
+    References
+    ----------
+    Park et al., arXiv 2511.03774, section 4. Differs from its script as docs/editing.md lists.
+    """
+
+    def __init__(
+        self,
+        pipeline: str,
+        controlnet: str | None = None,
+        *,
+        settings: FluxSettings | None = None,
+        control: Control | None = None,
+        sizes: SizeRule | None = None,
+        batch_size: int = 1,
+        dtype: str = "bfloat16",
+        device: str = "auto",
+        offload: str = "none",
+        compile: bool = False,
+        keep_control: bool = True,
+        revision: str | None = None,
+        controlnet_revision: str | None = None,
+        name: str = "flux-controlnet",
+    ) -> None:
+        self.name, self.keep_control = name, keep_control
+        self.flux, self.control = settings or FluxSettings(), control or Control()
+        self.sizes, self.batches = sizes or SizeRule(), Batches(batch_size)
+        self._device = resolve_device(device, offload)
+        folder, index = find_pipeline(pipeline, revision)
+        if not index["_class_name"].startswith("Flux"):
+            raise PrerequisiteError(
+                f"{pipeline}: holds a {index['_class_name']}, not a Flux pipeline; the editor"
+                " 'diffusers' takes others"
+            )
+        if controlnet is None and "controlnet" not in index:
+            raise PrerequisiteError(
+                f"{pipeline}: has no ControlNet of its own; give one, such as"
+                " XLabs-AI/flux-controlnet-canny-diffusers"
+            )
+        control_folder = find_part(controlnet, controlnet_revision) if controlnet else None
+        own = {}
+        if control_folder:
+            own["controlnet"] = load_part(control_folder, "FluxControlNetModel", dtype)
+        loaded = load_pipeline(folder, "FluxControlNetPipeline", dtype, **own)
+        if self.flux.schedule == "x-flux" and not loaded.scheduler.config.get(
+            "use_dynamic_shifting"
+        ):
+            raise ConfigError(
+                f"{pipeline}: its scheduler does not shift with the size (as FLUX.1-schnell's does"
+                " not); set schedule to 'pipeline'"
+            )
+        self._texts = _Texts(loaded, self.flux.max_text_tokens, self._device, offload)
+        drawing_parts = ("scheduler", "vae", "transformer", "controlnet")
+        self._pipeline = type(loaded)(
+            **{part: getattr(loaded, part) for part in drawing_parts},
+            **dict.fromkeys(_TEXT_PARTS),
+        )
+        self._pipeline.set_progress_bar_config(disable=True)
+        place(self._pipeline, self._device, offload)
+        if compile:
+            self._pipeline.transformer.compile_repeated_blocks(dynamic=True)
+        self.factor = size_factor(self._pipeline)
+        self.settings: JsonDict = {
+            **asdict(self.flux),
+            "pipeline": fingerprint(folder, index),
+            "controlnet": part_fingerprint(control_folder or folder / "controlnet"),
+            "control": self.control.settings,
+            "sizes": self.sizes.to_json(),
+            "dtype": dtype,
+            "diffusers": diffusers().__version__,
+        }
+
+    def __call__(
+        self, candidates: Sequence[Candidate], seeds: Sequence[int], images: ImageStore
+    ) -> list[Drawing | Exception]:
+        """Redraw a batch, in order."""
+        return draw_all(
+            candidates,
+            seeds,
+            lambda candidate, seed: self._prepare(candidate, seed, images),
+            self._draw,
+            self.batches,
+            before=self._encode,
+        )
+
+    def _prepare(self, candidate: Candidate, seed: int, images: ImageStore) -> Prepared[_Task]:
+        if candidate.caption is None or not candidate.item.images:
+            raise DataError(f"{candidate.subject}: no caption or no image to edit")
+        source = images.open(candidate.item.images[0])
+        plan = self.sizes.plan(*source.size, self.factor, candidate.subject)
+        control = self.control(fit(source, plan))
+        extra = {}
+        if self.keep_control:
+            ref = images.put_image(control, f"control image of {candidate.subject}")
+            extra["control"] = ref.model_dump(mode="json")
+        return Prepared(plan, _Task(candidate.caption.text, control, seed), extra)
+
+    def _encode(self, tasks: Sequence[_Task]) -> None:
+        self._texts.encode([self.flux.negative_prompt, *(task.caption for task in tasks)])
+
+    def _draw(self, size: Size, tasks: Sequence[_Task]) -> list[Drawn]:
+        pipeline, flux = self._pipeline, self.flux
+        if flux.schedule == "x-flux":
+            shift = x_flux_shift(*size)
+            pipeline.scheduler.register_to_config(base_shift=shift, max_shift=shift)
+        texts = [self._texts[task.caption] for task in tasks]
+        away = self._texts[flux.negative_prompt]
+        guided = true_guidance(
+            pipeline.transformer,
+            pipeline.controlnet,
+            {"encoder_hidden_states": away[0], "pooled_projections": away[1]},
+            scale=flux.true_cfg,
+            start=flux.true_cfg_start,
+            negative_control=flux.negative_control,
+        )
+        with guided:
+            result = pipeline(
+                prompt_embeds=torch.cat([text for text, _ in texts]).to(self._device),
+                pooled_prompt_embeds=torch.cat([pooled for _, pooled in texts]).to(self._device),
+                control_image=[task.control for task in tasks],
+                control_mode=flux.control_mode,
+                controlnet_conditioning_scale=flux.control_weight,
+                control_guidance_start=flux.control_start,
+                control_guidance_end=flux.control_end,
+                num_inference_steps=flux.steps,
+                guidance_scale=flux.guidance,
+                width=size[0],
+                height=size[1],
+                generator=[torch.Generator().manual_seed(task.seed) for task in tasks],
+            )
+        return pictures(result)
+
+
+class _Texts:
+    """Encodes captions one by one, each once; the encoders may wait in main memory."""
+
+    def __init__(self, loaded: Any, max_tokens: int, device: str, offload: str) -> None:
+        self._max_tokens, self._device, self._moves = max_tokens, device, offload != "none"
+        self._known: OrderedDict[str, tuple[torch.Tensor, torch.Tensor]] = OrderedDict()
+        self._encoder = diffusers().FluxPipeline(
+            **{part: getattr(loaded, part) for part in ("scheduler", *_TEXT_PARTS)},
+            vae=None,
+            transformer=None,
+        )
+        self._encoder.to("cpu" if self._moves else device)
+
+    def __getitem__(self, text: str) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return embeddings (1, T, D) and pooled embeddings (1, P) of an encoded text."""
+        return self._known[text]
+
+    @torch.inference_mode()
+    def encode(self, texts: Sequence[str]) -> None:
+        """Encode what is not known yet; forget the oldest of over 256 that are not needed now."""
+        new = [text for text in dict.fromkeys(texts) if text not in self._known]
+        if new and self._moves:
+            self._encoder.to(self._device)
+        for text in new:
+            embeds, pooled, _ = self._encoder.encode_prompt(
+                prompt=[text], device=self._device, max_sequence_length=self._max_tokens
+            )
+            self._known[text] = embeds.cpu(), pooled.cpu()
+        if new and self._moves:
+            self._encoder.to("cpu")
+            torch.cuda.empty_cache()
+        for text in dict.fromkeys(texts):
+            self._known.move_to_end(text)
+        while len(self._known) > max(256, len(set(texts))):
+            self._known.popitem(last=False)
+
+
+def x_flux_shift(width: int, height: int) -> float:
+    """Return the shift (mu) of noise levels that the reference uses.
+
+    It is the line through (256 tokens, 0.5) and (4096 tokens, 1.15) of Flux, but the reference
+    divides the tokens by 64 more than Flux does: 64 instead of 4096 at 1024 x 1024.
+
+    >>> round(x_flux_shift(1024, 1024), 4)
+    0.4675
+    """
+    tokens = (width // 8) * (height // 8) // 256
+    return 0.5 + (tokens - 256) * (1.15 - 0.5) / (4096 - 256)

@@ -1,0 +1,142 @@
+"""Exact sizes: an editor runs at a size its pipeline can, and gives back the source's own size."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image
+
+from flipbench.errors import ConfigError, DataError
+from flipbench.records import JsonDict
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How one picture was fitted: both sizes (width, height), and the enlargement in between."""
+
+    source_size: tuple[int, int]
+    run_size: tuple[int, int]
+    enlarged: int = 1
+
+    def to_json(self) -> JsonDict:
+        """Return what an edit remembers of its sizes."""
+        return {
+            "source": list(self.source_size),
+            "run": list(self.run_size),
+            "enlarged": self.enlarged,
+        }
+
+
+@dataclass(frozen=True)
+class SizeRule:
+    """Which size an editor runs at.
+
+    1. A picture whose short edge is under ``min_edge`` is enlarged by the smallest whole number
+       that brings it there (Lanczos), or refused where ``small`` is ``refuse``.
+    2. The right and the lower edge are repeated until both sides are multiples of the pipeline's
+       factor; nothing is squeezed or cut.
+    3. More than ``max_pixels`` pixels after that are refused.
+
+    The drawn picture is cropped and reduced (Lanczos) by the same numbers, so it has exactly the
+    source's size and its pixels lie where the source's lie.
+
+    Parameters
+    ----------
+    min_edge : int
+        In pixels. Diffusion models draw noise at sizes far below those they were trained on.
+    max_pixels : int
+        Limit of the size that is run, enlarged and padded.
+    small : {'enlarge', 'refuse'}
+        What happens to pictures under ``min_edge``.
+    """
+
+    min_edge: int = 256
+    max_pixels: int = 2048 * 2048
+    small: str = "enlarge"
+
+    def __post_init__(self) -> None:
+        """Refuse a rule that can never be met."""
+        if self.small not in ("enlarge", "refuse"):
+            raise ConfigError(f"small: {self.small!r} is neither 'enlarge' nor 'refuse'")
+        if self.min_edge < 1 or self.max_pixels < self.min_edge**2:
+            raise ConfigError(
+                f"min_edge {self.min_edge} and max_pixels {self.max_pixels}: the limit must leave"
+                " room for a square picture of min_edge"
+            )
+
+    def to_json(self) -> JsonDict:
+        """Return the rule as part of an editor's settings."""
+        return {"min_edge": self.min_edge, "max_pixels": self.max_pixels, "small": self.small}
+
+    def plan(self, width: int, height: int, factor: int, what: str) -> Fit:
+        """Return how a picture of this size is fitted.
+
+        >>> SizeRule(min_edge=64).plan(65, 47, 16, "x").run_size
+        (144, 96)
+
+        Raises
+        ------
+        DataError
+            Where the picture is too small or too large for this rule; ``what`` names it.
+        """
+        short = min(width, height)
+        enlarged = max(1, math.ceil(self.min_edge / short))
+        if enlarged > 1 and self.small == "refuse":
+            raise DataError(
+                f"{what}: the picture is {width} x {height} pixels, and pictures with an edge under"
+                f" {self.min_edge} are refused; lower min_edge or set small to 'enlarge'"
+            )
+        run = (_up(width * enlarged, factor), _up(height * enlarged, factor))
+        if run[0] * run[1] > self.max_pixels:
+            raise DataError(
+                f"{what}: the picture of {width} x {height} pixels would be edited at {run[0]} x"
+                f" {run[1]}, over the limit of {self.max_pixels:,} pixels; raise max_pixels"
+            )
+        return Fit((width, height), run, enlarged)
+
+
+def fit(image: Image.Image, plan: Fit) -> Image.Image:
+    """Return ``image`` (RGB) enlarged and padded to ``plan.run_size``."""
+    if plan.enlarged > 1:
+        larger = tuple(side * plan.enlarged for side in plan.source_size)
+        image = image.resize((larger[0], larger[1]), Image.Resampling.LANCZOS)
+    return _pad(image, plan.run_size)
+
+
+def fit_mask(mask: Image.Image, plan: Fit) -> Image.Image:
+    """Return a mask (L, 0 or 255) at ``plan.run_size``, as hard-edged as it was."""
+    width, height = (side * plan.enlarged for side in plan.source_size)
+    return _pad(mask.resize((width, height), Image.Resampling.NEAREST), plan.run_size)
+
+
+def restore(drawn: Image.Image, plan: Fit) -> Image.Image:
+    """Return a picture drawn at ``plan.run_size`` at exactly the source's size.
+
+    Raises
+    ------
+    DataError
+        Where the pipeline drew another size than it was asked for.
+    """
+    if drawn.size != plan.run_size:
+        raise DataError(
+            f"the pipeline drew {drawn.size[0]} x {drawn.size[1]} pixels where it was asked for"
+            f" {plan.run_size[0]} x {plan.run_size[1]}; it cannot keep the source's size"
+        )
+    width, height = (side * plan.enlarged for side in plan.source_size)
+    drawn = drawn.convert("RGB").crop((0, 0, width, height))
+    if plan.enlarged > 1:
+        drawn = drawn.resize(plan.source_size, Image.Resampling.LANCZOS)
+    return drawn
+
+
+def _up(side: int, factor: int) -> int:
+    return -(-side // factor) * factor
+
+
+def _pad(image: Image.Image, size: tuple[int, int]) -> Image.Image:
+    right, below = size[0] - image.width, size[1] - image.height
+    pixels = np.asarray(image)
+    sides = ((0, below), (0, right), (0, 0))[: pixels.ndim]
+    return Image.fromarray(np.pad(pixels, sides, mode="edge"))

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flipbench.config import ContaminateConfig, ModelConfig, StrategyConfig
+from flipbench.contaminate.plan import expand
+from flipbench.prompts import LETTER_INSTRUCTION
+from flipbench.records import Item, TrainingPlan
+from flipbench.run import Run
+from flipbench.shapes.benchmark import shapes_vqa
+
+MakePlan = Callable[..., TrainingPlan]
+NewRun = Callable[..., Run]
+N_ITEMS = 32
+
+
+@pytest.fixture(scope="session")
+def items(shapes_items: list[Item]) -> dict[str, Item]:
+    """Return the items to train on, by id."""
+    return {item.id: item for item in shapes_items[:N_ITEMS]}
+
+
+@pytest.fixture(scope="session")
+def make_plan(tiny_folders: dict[str, Path], items: dict[str, Item]) -> MakePlan:
+    """Plan one strategy on one family's untrained model."""
+
+    def make(
+        family: str,
+        train: str,
+        *,
+        n_items: int = N_ITEMS,
+        epochs: int = 1,
+        copies: int = 1,
+        seed: int = 0,
+        parent: Path | None = None,
+        among: Sequence[Item] | None = None,
+        **settings: Any,
+    ) -> TrainingPlan:
+        strategy = {"learning_rate": 1e-3, "batch_size": 8, "train": train} | settings
+        config = ContaminateConfig(
+            strategies={"s": StrategyConfig.model_validate(strategy)}, epochs=epochs, copies=copies
+        )
+        models = {f"tiny {family}": ModelConfig(path=str(parent or tiny_folders[family]))}
+        chosen = list(among or items.values())[:n_items]
+        (plan,) = expand(config, models, chosen, instruction=LETTER_INSTRUCTION, seed=seed)
+        return plan
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def new_run(tmp_path_factory: pytest.TempPathFactory) -> NewRun:
+    """Open a run directory that has the items' pictures."""
+
+    def new(name: str = "run") -> Run:
+        run = Run(tmp_path_factory.mktemp(name))
+        shapes_vqa(run.images, N_ITEMS)
+        return run
+
+    return new

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flipbench.config import ContaminateConfig, ModelConfig, StrategyConfig
+from flipbench.contaminate.plan import expand
+from flipbench.contaminate.train import checkpoint_folder
+from flipbench.errors import DataError, PrerequisiteError
+from flipbench.models.huggingface import fingerprint
+from flipbench.records import Item, TrainingPlan
+
+STRATEGIES = {
+    "LoRA": StrategyConfig(train="lora", learning_rate=0.004, lora_rank=16),
+    "gentle LoRA": StrategyConfig(train="lora", learning_rate=0.001),
+    "LLM": StrategyConfig(train="llm", learning_rate=0.0005, warmup_steps=10),
+}
+
+
+@pytest.fixture
+def models(tiny_folders: dict[str, Path]) -> dict[str, ModelConfig]:
+    return {name: ModelConfig(path=str(path)) for name, path in tiny_folders.items()}
+
+
+def plans(models: dict[str, ModelConfig], items: list[Item], **changes: int) -> list[TrainingPlan]:
+    config = ContaminateConfig(
+        strategies=STRATEGIES, **{"epochs": 3, "copies": 2} | {k: changes[k] for k in changes}
+    )
+    return expand(config, models, items, instruction="Just the letter.", seed=4)
+
+
+def test_every_model_meets_every_strategy(
+    models: dict[str, ModelConfig], shapes_items: list[Item]
+) -> None:
+    made = plans(models, shapes_items[:5])
+    assert [(p.model, p.strategy) for p in made] == [
+        (family, train) for family in models for train in ("lora", "lora", "llm")
+    ]
+    for plan in made:
+        assert plan.parent == models[plan.model].path
+        assert plan.parent_fingerprint == fingerprint(plan.parent, "float32")
+        assert plan.item_ids == tuple(item.id for item in shapes_items[:5])
+        assert (plan.copies, plan.epochs, plan.seed) == (2, 3, 4)
+        assert (plan.prompt, plan.benchmark) == ("Just the letter.", "shapes-vqa")
+    assert made[0].settings["lora_rank"] == 16 and made[0].settings["learning_rate"] == 0.004
+    assert made[2].settings["warmup_steps"] == 10
+    assert len({plan.id for plan in made}) == len({checkpoint_folder(p) for p in made}) == 6
+
+
+def test_a_plan_is_another_one_when_anything_that_trains_changes(
+    models: dict[str, ModelConfig], shapes_items: list[Item]
+) -> None:
+    (first, *_) = plans(models, shapes_items[:5])
+    changed = [
+        plans(models, shapes_items[:4])[0],
+        plans(models, shapes_items[:5][::-1])[0],
+        plans(models, shapes_items[:5], epochs=2)[0],
+        plans(models, shapes_items[:5], copies=1)[0],
+        plans(
+            {"llava": models["llava"].model_copy(update={"dtype": "bfloat16"})}, shapes_items[:5]
+        )[0],
+    ]
+    assert len({first.id, *(plan.id for plan in changed)}) == 1 + len(changed)
+    assert plans(models, shapes_items[:5])[0] == first
+
+
+def test_folders_have_safe_names(models: dict[str, ModelConfig], shapes_items: list[Item]) -> None:
+    odd = {"my/model: v1.5 ☂": models["llava"]}
+    folder = checkpoint_folder(plans(odd, shapes_items[:2])[0])
+    assert folder.parent == Path("checkpoints")
+    assert "/" not in folder.name and ":" not in folder.name and " " not in folder.name
+
+
+def test_nothing_to_train_on_is_said(models: dict[str, ModelConfig]) -> None:
+    with pytest.raises(DataError, match="no item to contaminate with"):
+        plans(models, [])
+
+
+def test_a_missing_parent_is_named(shapes_items: list[Item]) -> None:
+    with pytest.raises(PrerequisiteError, match="no/such-model: no such checkpoint"):
+        plans({"m": ModelConfig(path="no/such-model")}, shapes_items[:2])

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from flipbench.contaminate.strategies import (
+    STRATEGIES,
+    lora_config,
+    modules_of,
+    select_parameters,
+)
+from flipbench.errors import ConfigError
+from flipbench.shapes.tiny import FAMILIES, build
+
+
+@pytest.fixture(params=FAMILIES)
+def model(request: pytest.FixtureRequest) -> Any:
+    """Return a model of its own: selecting parameters changes it."""
+    return build(request.param, ["a few words"])[0]
+
+
+def names_in(module: Any, model: Any) -> set[str]:
+    """Return the model's names of a module's parameters: by identity, not by prefix."""
+    wanted = {id(parameter) for parameter in module.parameters()}
+    return {name for name, p in model.named_parameters() if id(p) in wanted}
+
+
+def parts(model: Any) -> dict[str, set[str]]:
+    """Return the parameters of the three parts, taken from the classes themselves."""
+    language = names_in(model.model.language_model, model) | names_in(model.lm_head, model)
+    if hasattr(model.model, "visual"):
+        projector = names_in(model.model.visual.merger, model)
+        vision = names_in(model.model.visual, model) - projector
+    else:
+        projector = names_in(model.model.multi_modal_projector, model)
+        vision = names_in(model.model.vision_tower, model)
+    return {"language": language, "projector": projector, "vision": vision}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "trained"),
+    [
+        ("lora", []),
+        ("llm", ["language"]),
+        ("llm+projector", ["language", "projector"]),
+        ("all", ["language", "projector", "vision"]),
+    ],
+)
+def test_a_strategy_trains_its_parts_and_nothing_else(
+    model: Any, strategy: Any, trained: list[str]
+) -> None:
+    of = parts(model)
+    everything = {name for name, _ in model.named_parameters()}
+    assert set().union(*of.values()) == everything
+    assert sum(map(len, of.values())) == len(everything)
+    expected = set().union(*(of[part] for part in trained))
+    for parameter in model.parameters():  # whatever was set before does not matter
+        parameter.requires_grad_(strategy == "lora")
+    assert set(select_parameters(model, strategy)) == expected
+    assert {name for name, p in model.named_parameters() if p.requires_grad} == expected
+
+
+def test_lora_reaches_every_linear_layer_of_the_language_model_and_no_other(model: Any) -> None:
+    import peft
+
+    linear = {
+        name
+        for name, module in model.model.language_model.named_modules()
+        if isinstance(module, torch.nn.Linear)
+    }
+    adapted = peft.get_peft_model(model, lora_config(model, 4, 8, 0.0))
+    trained = {name for name, p in adapted.named_parameters() if p.requires_grad}
+    found = {re.sub(r".*language_model\.|\.lora_[AB].*", "", name) for name in trained}
+    assert found == linear and len(linear) == 7 * model.config.text_config.num_hidden_layers
+    assert not any("vis" in name or "projector" in name or "merger" in name for name in trained)
+    for module in adapted.modules():
+        if hasattr(module, "lora_A"):
+            assert module.r["default"] == 4 and module.scaling["default"] == 2.0
+
+
+def test_every_strategy_of_the_configuration_is_known(model: Any) -> None:
+    from typing import get_args
+
+    from flipbench.config import StrategyConfig
+
+    assert get_args(StrategyConfig.model_fields["train"].annotation) == STRATEGIES
+    for strategy in STRATEGIES:
+        select_parameters(model, strategy)
+    with pytest.raises(ConfigError, match="unknown strategy 'vision'.*lora, llm"):
+        select_parameters(model, "vision")  # type: ignore[arg-type]
+
+
+def test_an_unknown_class_is_refused_with_the_place_to_add_it() -> None:
+    strange = SimpleNamespace(config=SimpleNamespace(model_type="idefics9"))
+    with pytest.raises(ConfigError, match="'idefics9'; add a line to MODULES"):
+        modules_of(strange)
+
+
+def test_a_strategy_that_would_train_nothing_is_refused() -> None:
+    class Bare(torch.nn.Linear):
+        config = SimpleNamespace(model_type="llava")
+
+    with pytest.raises(ConfigError, match="matches no parameter of Bare"):
+        select_parameters(Bare(2, 2), "llm")
+    with pytest.raises(ConfigError, match="LoRA pattern .* matches no module"):
+        lora_config(Bare(2, 2), 4, 8, 0.0)

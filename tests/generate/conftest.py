@@ -1,0 +1,111 @@
+"""Tiny checkpoints of the real diffusion classes, and candidates to redraw with them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from flipbench.images import ImageStore
+from flipbench.paired import Candidate
+from flipbench.records import Caption, Flip, Item, JsonDict, Source
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+Build = Callable[..., Candidate]
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Run tiny models on one thread: more of them only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def diffusion_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    """Return a function that writes a tiny checkpoint, once, and says where."""
+    pytest.importorskip("diffusers")
+    from tests.fixtures import tiny_flux
+
+    root = tmp_path_factory.mktemp("diffusion")
+
+    def folder(name: str) -> str:
+        path = Path(root / name)
+        if not path.exists():
+            if name in tiny_flux.LAYOUTS:
+                tiny_flux.build_controlnet(path, name)
+            else:
+                kind, _, halvings = name.partition("-")
+                tiny_flux.build_pipeline(path, kind, halvings=int(halvings or 1))
+        return str(path)
+
+    return folder
+
+
+@pytest.fixture(scope="session")
+def flux_editor(diffusion_folder: Callable[[str], str]) -> Callable[..., Any]:
+    """Return a function that makes a Flux editor, standard ControlNet unless told otherwise."""
+    from flipbench.generate.flux_editor import FluxControlNetEditor, FluxSettings
+    from flipbench.generate.sizes import SizeRule
+
+    def make(layout: str = "standard", **options: Any) -> FluxControlNetEditor:
+        flux = {"steps": 3, "true_cfg_start": 2, "max_text_tokens": 24} | options.pop("flux", {})
+        given = {"settings": FluxSettings(**flux), "sizes": SizeRule(min_edge=8)}
+        given |= {"dtype": "float32", "device": "cpu"}
+        own = "flux-3" if layout == "xlabs" else "flux"  # XLabs' own eye reduces eightfold
+        pipeline = options.pop("pipeline", diffusion_folder(own))
+        return FluxControlNetEditor(pipeline, diffusion_folder(layout), **(given | options))
+
+    return make
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> ImageStore:
+    return ImageStore(tmp_path / "images")
+
+
+@pytest.fixture
+def candidate(pictures: ImageStore) -> Build:
+    """Return a function that makes a captioned candidate with a blocky picture of its own."""
+
+    def build(
+        name: str,
+        size: tuple[int, int] = (20, 16),
+        text: str = "a red square",
+        extra: JsonDict | None = None,
+    ) -> Candidate:
+        ref = pictures.put_image(blocks(size, seed=sum(name.encode())), name)
+        item = Item(
+            benchmark="made-up",
+            name=name,
+            images=(ref,),
+            question="Which color?",
+            options=("red", "blue"),
+            answer=0,
+            answer_text="red",
+            source=Source(dataset="made-up"),
+            extra=extra or {},
+        )
+        flip = Flip(item_id=item.id, method="m", seed=0, new_answer=1, new_text="blue")
+        caption = Caption(flip_id=flip.id, captioner="c", prompt="p", text=text)
+        return Candidate(item, flip, caption)
+
+    return build
+
+
+def blocks(size: tuple[int, int], seed: int, side: int = 8) -> Image.Image:
+    """Return a picture of random one-coloured blocks."""
+    width, height = size
+    colours = np.random.default_rng(seed).integers(
+        0, 256, (height // side + 1, width // side + 1, 3), dtype=np.uint8
+    )
+    pixels = colours.repeat(side, axis=0).repeat(side, axis=1)[:height, :width]
+    return Image.fromarray(pixels)

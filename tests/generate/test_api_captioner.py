@@ -1,0 +1,327 @@
+"""Captions by a chat model: what it is told, what it is not told, what is kept of its reply."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flipbench.errors import ConfigError, DataError, ServiceError
+from flipbench.generate.api_captioner import PROMPTS, APICaptioner, caption_prompt
+from flipbench.generate.caption import CaptionStage
+from flipbench.generate.cost import estimate_cost
+from flipbench.generate.flip import FlipStage
+from flipbench.generate.local_captioner import LocalCaptioner
+from flipbench.images import ImageStore
+from flipbench.models.api import ChatAPI
+from flipbench.models.batch_api import BatchAPI
+from flipbench.models.chat_spec import ChatSpec
+from flipbench.models.huggingface import HuggingFaceVLM
+from flipbench.models.protocols import CaptionText
+from flipbench.paired import Candidate
+from flipbench.prompt_files import load_prompt
+from flipbench.records import Caption, Failure, Flip, Item
+from flipbench.run import Run
+from flipbench.stage import run_stage
+from tests.fixtures.openai_server import CAPTION, KEY, OpenAIServer
+
+SHIPPED = sorted(path.stem for path in PROMPTS.glob("*.txt"))
+QUESTION = "Which fruit lies on the {table}?"
+SHOWN = {
+    "question": QUESTION,
+    "options": "A. a quince\nB. a medlar\nC. a damson",
+    "old_answer": "a quince",
+    "new_answer": "a damson",
+}
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenAIServer]:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with OpenAIServer() as running:
+        yield running
+
+
+def spec(server: OpenAIServer, **settings: Any) -> ChatSpec:
+    chosen: dict[str, Any] = {"model": "gpt-4o-2024-08-06", "max_retries": 1, "timeout": 5}
+    return ChatSpec(base_url=server.base_url, **(chosen | settings))
+
+
+@pytest.fixture
+def candidate(shapes_items: list[Item]) -> Candidate:
+    """Return a question whose words stand nowhere in the prompts themselves."""
+    options = ("a quince", "a medlar", "a damson")
+    item = shapes_items[0].model_copy(
+        update={"id": "", "question": QUESTION, "options": options, "answer": 0}
+    )
+    item = Item.model_validate(item.model_dump() | {"answer_text": options[0]})
+    flip = Flip(item_id=item.id, method="m", seed=0, new_answer=2, new_text=options[2])
+    return Candidate(item, flip)
+
+
+def flipped(items: list[Item]) -> list[Candidate]:
+    flips = FlipStage()(items)
+    return [Candidate(i, f) for i, f in zip(items, flips, strict=True) if isinstance(f, Flip)]
+
+
+# prompts
+
+
+def test_what_is_shipped() -> None:
+    assert SHIPPED == [
+        "caption-paper-v1",
+        "caption-question-free-v1",
+        "caption-release-v1",
+        "caption-without-old-answer-v1",
+        "instruction-v1",
+    ]
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_prompts_are_called_what_their_files_are_called(name: str) -> None:
+    prompt = caption_prompt(name)
+    assert f"{prompt.name}-v{prompt.version}" == name
+    assert prompt.id == f"{name} {prompt.sha256[:12]}" and prompt.about
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("caption-paper-v1", {"question", "options", "old_answer", "new_answer"}),
+        ("caption-release-v1", {"question", "options", "old_answer", "new_answer"}),
+        ("instruction-v1", {"question", "options", "old_answer", "new_answer"}),
+        ("caption-without-old-answer-v1", {"question", "options", "new_answer"}),
+        ("caption-question-free-v1", {"old_answer", "new_answer"}),
+    ],
+)
+def test_ablations_leave_out_what_they_should(
+    server: OpenAIServer,
+    shapes_store: ImageStore,
+    candidate: Candidate,
+    name: str,
+    told: set[str],
+) -> None:
+    APICaptioner(ChatAPI(spec(server)), name)([candidate], shapes_store)
+    (body,) = server.chats()
+    item = body["messages"][1]["content"][-1]["text"]
+    everything = body["messages"][0]["content"] + item
+    for field in ("question", "options"):
+        assert (SHOWN[field] in everything) == (field in told)
+    # the old answer is one of the options wherever these are shown; named alone, it is told
+    for field in ("old_answer", "new_answer"):
+        assert (SHOWN[field] in item.replace(SHOWN["options"], "")) == (field in told)
+    assert "medlar" not in everything.replace(SHOWN["options"], "")
+    assert "quince" not in body["messages"][0]["content"]
+
+
+def test_the_instruction_is_the_same_for_every_item(
+    server: OpenAIServer, shapes_store: ImageStore, shapes_items: list[Item]
+) -> None:
+    captioner = APICaptioner(ChatAPI(spec(server)))
+    captioner(flipped(shapes_items[:4]), shapes_store)
+    firsts = {body["messages"][0]["content"] for body in server.chats()}
+    lasts = {body["messages"][1]["content"][-1]["text"] for body in server.chats()}
+    assert len(firsts) == 1 and len(lasts) == 4
+
+
+HEAD = "name: own\nversion: 2\nabout: mine\nplaceholders: [question, new_answer]\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("Draw {new_answer}.", "three parts"),
+        (HEAD + "---\nDraw.\n---\n{question}\n", "its head declares {new_answer}"),
+        (HEAD + "---\nDraw.\n---\n{question} {new_anser}\n", "did you mean 'new_answer'"),
+        (HEAD + "---\nDraw.\n---\n{question} {new_answer} {options}\n", "{options} is not among"),
+        (HEAD + "---\nDraw {new_answer}.\n---\n{question} {new_answer}\n", "stands in the instr"),
+        (HEAD + "---\n\n---\n{question} {new_answer}\n", "empty"),
+        (HEAD.replace("2", "two") + "---\nDraw.\n---\n{question} {new_answer}\n", "version"),
+        (HEAD.replace("about: mine", "") + "---\nDraw.\n---\n{question} {new_answer}\n", "keys"),
+        (HEAD.replace(", new_answer", "") + "---\nDraw.\n---\n{question}\n", "never says {new_ans"),
+        ("a: [\n---\nb\n---\nc", "not YAML"),
+    ],
+)
+def test_a_wrong_prompt_names_its_file(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "own.txt"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        caption_prompt(path)
+    assert str(path) in str(caught.value) and says in str(caught.value)
+
+
+def test_an_unknown_prompt_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'caption-release-v1'"):
+        caption_prompt("caption-relaese-v1")
+
+
+def test_braces_in_a_question_stay(tmp_path: Path, candidate: Candidate) -> None:
+    path = tmp_path / "own.txt"
+    path.write_text(HEAD + '---\nDraw {"x": 1}.\n---\n{question} {new_answer}\n')
+    request = load_prompt(path, PROMPTS).request(candidate)
+    assert request.text == "Which fruit lies on the {table}? a damson"
+
+
+def test_an_edited_prompt_makes_other_ids(
+    server: OpenAIServer, shapes_store: ImageStore, candidate: Candidate, tmp_path: Path
+) -> None:
+    path = tmp_path / "own.txt"
+    ids = set()
+    for text in ("Draw.", "Draw!", "Draw!"):
+        path.write_text(HEAD + f"---\n{text}\n---\n{{question}} {{new_answer}}\n")
+        captioner = APICaptioner(ChatAPI(spec(server)), path)
+        ids.add(CaptionStage(captioner, shapes_store).id_of(candidate))
+    assert len(ids) == 2
+
+
+def test_line_ends_make_no_other_prompt(tmp_path: Path) -> None:
+    text = HEAD + "---\nDraw.\n---\n{question} {new_answer}\n"
+    (tmp_path / "unix.txt").write_bytes(text.encode())
+    (tmp_path / "dos.txt").write_bytes(text.replace("\n", "\r\n").encode())
+    assert caption_prompt(tmp_path / "unix.txt") == caption_prompt(tmp_path / "dos.txt")
+
+
+# the captioner
+
+
+def test_stage_keeps_text_usage_and_failures(
+    server: OpenAIServer, shapes_store: ImageStore, shapes_items: list[Item], tmp_path: Path
+) -> None:
+    server.script.extend(["sorry", "refusal", "empty", "length", "ok", "ok"])
+    chat = ChatAPI(spec(server, n_concurrent=1, price_in=2.5, price_out=10.0))
+    stage = CaptionStage(APICaptioner(chat), shapes_store)
+    candidates = flipped(shapes_items[:6])
+    with Run(tmp_path / "run") as run:
+        report = run_stage(stage, candidates, run, batch_size=3, progress=False)
+        assert (report.n_done, report.n_failed) == (2, 4)
+        assert {f.error for f in run.read(Failure)} == {"ServiceError"}
+        for caption in run.read(Caption):
+            assert caption.text == CAPTION
+            assert caption.captioner == "gpt-4o-2024-08-06"
+            assert caption.prompt.startswith("caption-release-v1 ")
+            assert caption.settings["temperature"] == 0.3
+            assert caption.usage["cost_usd"] == pytest.approx(0.003)
+            assert caption.usage["image_tokens_estimated"] == 255
+        again = run_stage(stage, candidates, run, batch_size=3, progress=False)
+        assert (again.n_done, again.n_skipped, again.n_failed) == (4, 2, 0)
+    assert len(server.chats()) == 6 + 4
+    for path in (tmp_path / "run").rglob("*.json*"):
+        assert KEY not in path.read_text()
+
+
+def test_through_batches(
+    server: OpenAIServer, shapes_store: ImageStore, shapes_items: list[Item], tmp_path: Path
+) -> None:
+    candidates = flipped(shapes_items[:4])
+    chat = ChatAPI(spec(server))
+    batch = BatchAPI(chat, tmp_path / "batches", poll_seconds=0.01)
+    (by_batch, direct) = (APICaptioner(backend) for backend in (batch, chat))
+    stages = [CaptionStage(captioner, shapes_store) for captioner in (by_batch, direct)]
+    assert [stages[0].id_of(c) for c in candidates] == [stages[1].id_of(c) for c in candidates]
+    assert [c.text for c in by_batch(candidates, shapes_store) if isinstance(c, CaptionText)] == (
+        [CAPTION] * 4
+    )
+    assert not server.chats()
+
+
+def test_of_several_pictures_the_first_is_named(
+    server: OpenAIServer, shapes_store: ImageStore, shapes_items: list[Item]
+) -> None:
+    two = shapes_items[0].images + shapes_items[1].images
+    item = Item.model_validate(shapes_items[0].model_dump() | {"id": "", "images": two})
+    APICaptioner(ChatAPI(spec(server)))(flipped([item]), shapes_store)
+    *pictures, text = server.chats()[0]["messages"][1]["content"]
+    assert len(pictures) == 2 and text["text"].startswith("There are 2 pictures")
+
+
+def test_what_cannot_be_asked_fails_alone(
+    server: OpenAIServer, shapes_store: ImageStore, shapes_items: list[Item]
+) -> None:
+    blind = Item.model_validate(shapes_items[0].model_dump() | {"id": "", "images": ()})
+    candidates = [*flipped([blind]), Candidate(shapes_items[1]), *flipped([shapes_items[2]])]
+    replies = APICaptioner(ChatAPI(spec(server)))(candidates, shapes_store)
+    assert [type(reply) for reply in replies] == [DataError, DataError, CaptionText]
+    assert len(server.chats()) == 1
+
+
+# the cost
+
+
+def test_cost_counts_image_tiles(server: OpenAIServer, candidate: Candidate) -> None:
+    prompt = caption_prompt("caption-release-v1")
+    big = candidate.item.images[0].model_copy(update={"width": 2048, "height": 4096})
+    item = Item.model_validate(candidate.item.model_dump() | {"id": "", "images": (big,)})
+    priced = spec(server, price_in=2.5, price_out=10.0, max_tokens=800)
+    estimate = estimate_cost([candidate, Candidate(item)], priced, prompt)
+    assert estimate.n_requests == 2
+    assert estimate.image_tokens == 255 + 1105
+    n_characters = len(prompt.instruction) + len(prompt.request(candidate).text)
+    assert estimate.text_tokens == pytest.approx(2 * n_characters / 4, abs=3)
+    n_in = estimate.text_tokens + estimate.image_tokens
+    assert estimate.usd == pytest.approx((n_in * 2.5 + 2 * 200 * 10) / 1e6)
+    assert estimate.usd_at_most == pytest.approx((n_in * 2.5 + 2 * 800 * 10) / 1e6)
+    half = estimate_cost([candidate], priced, prompt, price_factor=0.5)
+    whole = estimate_cost([candidate], priced, prompt)
+    assert half.usd and whole.usd and half.usd == pytest.approx(whole.usd / 2)
+
+
+def test_cost_says_what_it_does_not_know(server: OpenAIServer, candidate: Candidate) -> None:
+    unknown = ChatSpec(model="my-vlm", api_key_env="NOT_SET")
+    estimate = estimate_cost([candidate], unknown, caption_prompt("caption-paper-v1"))
+    assert estimate.usd is None and not estimate.image_rule_known
+    assert "no price is configured" in str(estimate) and "gpt-4o counts" in str(estimate)
+
+
+# on this machine
+
+
+@pytest.fixture(params=["llava", "qwen2_vl"])
+def ending_vlm(
+    request: pytest.FixtureRequest,
+    tiny_vlm: Callable[[str], HuggingFaceVLM],
+    monkeypatch: pytest.MonkeyPatch,
+) -> HuggingFaceVLM:
+    """Return an untrained model that ends its reply where it must: by itself it never would."""
+    vlm = tiny_vlm(request.param)
+    ends = vlm.model.generation_config.eos_token_id
+    monkeypatch.setattr(vlm.model.generation_config, "forced_eos_token_id", ends)
+    return vlm
+
+
+def captions(captioner: LocalCaptioner, candidates: list[Candidate], store: ImageStore) -> Any:
+    return [c.text for c in captioner(candidates, store) if isinstance(c, CaptionText)]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_local_captions_do_not_depend_on_order_or_batch(
+    ending_vlm: HuggingFaceVLM,
+    shapes_store: ImageStore,
+    shapes_items: list[Item],
+    temperature: float,
+) -> None:
+    candidates = flipped(shapes_items[:3])
+    local = LocalCaptioner(
+        ending_vlm, "caption-question-free-v1", max_tokens=8, temperature=temperature
+    )
+    together = captions(local, candidates, shapes_store)
+    assert len(together) == 3
+    assert captions(local, candidates[::-1], shapes_store)[::-1] == together
+    assert [captions(local, [c], shapes_store)[0] for c in candidates] == together
+    other = LocalCaptioner(
+        ending_vlm, "caption-question-free-v1", max_tokens=8, temperature=temperature, seed=1
+    )
+    same = captions(other, candidates, shapes_store) == together
+    assert same == (temperature == 0), "a seed counts where something is sampled, and only there"
+    assert (other.settings == local.settings) == (temperature == 0)
+
+
+def test_a_local_caption_that_is_cut_off_is_a_failure(
+    tiny_vlm: Callable[[str], HuggingFaceVLM], shapes_store: ImageStore, shapes_items: list[Item]
+) -> None:
+    local = LocalCaptioner(tiny_vlm("qwen2_vl"), "caption-question-free-v1", max_tokens=2)
+    (reply,) = local(flipped(shapes_items[:1]), shapes_store)
+    assert isinstance(reply, ServiceError) and "cut off after 2 tokens" in str(reply)
+    assert local.settings["fingerprint"] == tiny_vlm("qwen2_vl").fingerprint

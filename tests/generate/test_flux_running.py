@@ -1,0 +1,267 @@
+"""How the reference's editor loads, saves memory, and fails."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+from flipbench.errors import ConfigError, DataError, PrerequisiteError, ServiceError
+from flipbench.generate.flux_editor import FluxControlNetEditor
+from flipbench.generate.sizes import SizeRule
+from flipbench.images import ImageStore
+from flipbench.models.protocols import Drawing
+from flipbench.paired import Candidate
+from tests.fixtures.drawings import furthest
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+Build = Callable[..., Candidate]
+Editor = Callable[..., FluxControlNetEditor]
+
+
+class Instead:
+    """A pipeline that calls ``change`` with the real one and the call's arguments."""
+
+    def __init__(self, pipeline: Any, change: Callable[..., Any]) -> None:
+        self._pipeline, self._change = pipeline, change
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pipeline, name)
+
+    def __call__(self, **arguments: Any) -> Any:
+        return self._change(self._pipeline, **arguments)
+
+
+def test_each_caption_is_encoded_once(
+    flux_editor: Editor,
+    candidate: Build,
+    pictures: ImageStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    draws, encoded = flux_editor(), []
+    encode = draws._texts._encoder.encode_prompt
+
+    def count(prompt: list[str], **options: Any) -> Any:
+        encoded.extend(prompt)
+        return encode(prompt=prompt, **options)
+
+    monkeypatch.setattr(draws._texts._encoder, "encode_prompt", count)
+    tasks = [candidate("a"), candidate("b", text="a dog"), candidate("c")]
+    draws(tasks, [1, 2, 3], pictures)
+    draws(tasks[:2], [4, 5], pictures)
+    assert sorted(encoded) == ["", "a dog", "a red square"]
+    assert draws._pipeline.text_encoder_2 is None  # so the pipeline cannot encode again
+
+
+def test_text_encoders_wait_in_main_memory(
+    flux_editor: Editor,
+    candidate: Build,
+    pictures: ImageStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    target = "flipbench.generate.flux_editor.resolve_device"
+    expected = flux_editor()([candidate("a")], [1], pictures)
+    monkeypatch.setattr(target, lambda device, offload: "cpu")
+    draws, moves = flux_editor(offload="text"), []
+    monkeypatch.setattr(draws._texts._encoder, "to", moves.append)
+    assert furthest(*expected, *draws([candidate("a")], [1], pictures)) == 0
+    assert moves == ["cpu", "cpu"]  # there and back, were there a GPU
+    draws([candidate("a")], [1], pictures)
+    assert len(moves) == 2
+
+
+def test_offloading_draws_the_same(
+    flux_editor: Editor,
+    candidate: Build,
+    pictures: ImageStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The hooks that move weights about leave guidance as it is (here from CPU to CPU)."""
+    expected = flux_editor()([candidate("a")], [1], pictures)
+    target = "flipbench.generate.flux_editor.resolve_device"
+    monkeypatch.setattr(target, lambda device, offload: "cpu")
+    draws = flux_editor(offload="model")
+    assert hasattr(draws._pipeline.transformer, "_hf_hook")
+    assert furthest(*expected, *draws([candidate("a")], [1], pictures)) == 0
+
+
+def test_memory_that_runs_out_halves_the_batch(
+    flux_editor: Editor,
+    candidate: Build,
+    pictures: ImageStore,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tasks, seeds = [candidate(n) for n in "abcde"], [1, 2, 3, 4, 5]
+    expected = flux_editor()(tasks, seeds, pictures)
+    draws, tried = flux_editor(batch_size=4), []
+
+    def once(pipeline: Any, **arguments: Any) -> Any:
+        tried.append(len(arguments["generator"]))
+        for generator in arguments["generator"] if len(tried) == 1 else []:
+            torch.randn(3, generator=generator)  # a part of the work was done
+        if len(tried) == 1:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+        return pipeline(**arguments)
+
+    draws._pipeline = Instead(draws._pipeline, once)
+    with caplog.at_level(logging.WARNING):
+        got = draws(tasks, seeds, pictures)
+    assert tried == [4, 2, 2, 1]
+    assert "going on with 2 at a time" in caplog.text
+    assert max(furthest(a, b) for a, b in zip(expected, got, strict=True)) <= 1
+    draws(tasks[:4], seeds[:4], pictures)
+    assert tried[4:] == [2, 2]  # it has learned
+
+
+def test_one_picture_that_never_fits_fails_alone(
+    flux_editor: Editor, candidate: Build, pictures: ImageStore
+) -> None:
+    draws = flux_editor(batch_size=2)
+
+    def large_fails(pipeline: Any, **arguments: Any) -> Any:
+        if arguments["width"] > 30:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+        return pipeline(**arguments)
+
+    draws._pipeline = Instead(draws._pipeline, large_fails)
+    large, small = draws([candidate("l", (40, 40)), candidate("s")], [1, 2], pictures)
+    assert isinstance(large, DataError)
+    assert "does not fit into memory" in str(large)
+    assert isinstance(small, Drawing)
+
+
+def test_a_refused_picture_is_a_failure_and_not_a_black_picture(
+    flux_editor: Editor, candidate: Build, pictures: ImageStore
+) -> None:
+    draws = flux_editor(batch_size=2)
+
+    def flagged(pipeline: Any, **arguments: Any) -> Any:
+        black = Image.new("RGB", (arguments["width"], arguments["height"]))
+        return SimpleNamespace(images=[black, black], nsfw_content_detected=[True, False])
+
+    draws._pipeline = Instead(draws._pipeline, flagged)
+    refused, fine = draws([candidate("a"), candidate("b")], [1, 2], pictures)
+    assert isinstance(refused, ServiceError)
+    assert "safety checker" in str(refused)
+    assert isinstance(fine, Drawing)
+
+
+def test_a_picture_over_the_limit_fails_alone(
+    flux_editor: Editor, candidate: Build, pictures: ImageStore
+) -> None:
+    draws = flux_editor(sizes=SizeRule(min_edge=8, max_pixels=1000))
+    large, small = draws([candidate("l", (40, 40)), candidate("s")], [1, 2], pictures)
+    assert isinstance(large, DataError)
+    assert "made-up l" in str(large)
+    assert isinstance(small, Drawing)
+
+
+def test_half_precision_and_compilation(
+    flux_editor: Editor,
+    candidate: Build,
+    pictures: ImageStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from diffusers import FluxTransformer2DModel
+
+    compiled: list[dict[str, Any]] = []
+    monkeypatch.setattr(
+        FluxTransformer2DModel, "compile_repeated_blocks", lambda self, **how: compiled.append(how)
+    )
+    (drawing,) = flux_editor(dtype="bfloat16", compile=True)([candidate("a")], [1], pictures)
+    assert isinstance(drawing, Drawing)
+    assert compiled == [{"dynamic": True}]
+
+
+@pytest.mark.parametrize(
+    ("prepare", "message"),
+    [
+        (lambda p: p.mkdir(), "no diffusers pipeline there"),
+        (lambda p: None, "neither a folder nor a pipeline of the hub"),
+        (lambda p: _index(p, "{"), "no diffusers pipeline there"),
+        (lambda p: _index(p, '{"_class_name": "QwenImageEditPipeline"}'), "not a Flux pipeline"),
+        (lambda p: _index(p, '{"_class_name": "FluxPipeline"}'), "cannot load a FluxControlNet"),
+    ],
+    ids=["empty", "missing", "broken", "another", "hollow"],
+)
+def test_a_folder_that_is_no_pipeline(
+    prepare: Callable[[Path], None],
+    message: str,
+    tmp_path: Path,
+    flux_editor: Editor,
+) -> None:
+    prepare(tmp_path / "folder")
+    with pytest.raises(PrerequisiteError, match=message):
+        flux_editor(pipeline=str(tmp_path / "folder"))
+
+
+def _index(folder: Path, text: str) -> None:
+    folder.mkdir()
+    (folder / "model_index.json").write_text(text)
+
+
+def test_a_controlnet_is_needed(diffusion_folder: Callable[[str], str], tmp_path: Path) -> None:
+    flux = diffusion_folder("flux")
+    with pytest.raises(PrerequisiteError, match="has no ControlNet of its own"):
+        FluxControlNetEditor(flux, device="cpu")
+    with pytest.raises(PrerequisiteError, match="cannot load a FluxControlNetModel"):
+        FluxControlNetEditor(flux, str(tmp_path), device="cpu")
+    with pytest.raises(PrerequisiteError, match="neither a folder nor a model of the hub"):
+        FluxControlNetEditor(flux, str(tmp_path / "gone"), device="cpu")
+
+
+def test_a_pipeline_that_brings_its_controlnet(
+    flux_editor: Editor,
+    candidate: Build,
+    pictures: ImageStore,
+    tmp_path: Path,
+    diffusion_folder: Callable[[str], str],
+) -> None:
+    from diffusers import FluxControlNetModel, FluxControlNetPipeline
+
+    net = FluxControlNetModel.from_pretrained(diffusion_folder("standard"))
+    whole = FluxControlNetPipeline.from_pretrained(diffusion_folder("flux"), controlnet=net)
+    whole.save_pretrained(tmp_path / "whole")
+    theirs = flux_editor()
+    options = {"settings": theirs.flux, "sizes": theirs.sizes, "dtype": "float32"}
+    own = FluxControlNetEditor(str(tmp_path / "whole"), device="cpu", **options)
+    expected = theirs([candidate("a")], [1], pictures)
+    assert furthest(*expected, *own([candidate("a")], [1], pictures)) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"offload": "model", "device": "cpu"}, "there is no GPU"),
+        ({"offload": "modle"}, "is none of"),
+        ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"flux": {"steps": 0}}, "steps 0 must be at least 1"),
+        ({"flux": {"schedule": "linear"}}, "schedule: 'linear' is none of"),
+    ],
+)
+def test_options_that_cannot_be_meant(
+    options: dict[str, Any], message: str, flux_editor: Editor
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        flux_editor(**options)
+
+
+def test_a_scheduler_that_does_not_shift_has_no_reference_schedule(
+    flux_editor: Editor,
+    diffusion_folder: Callable[[str], str],
+    tmp_path: Path,
+) -> None:
+    shutil.copytree(diffusion_folder("flux"), tmp_path / "schnell")
+    file = tmp_path / "schnell" / "scheduler" / "scheduler_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"use_dynamic_shifting": False}))
+    with pytest.raises(ConfigError, match="set schedule to 'pipeline'"):
+        flux_editor(pipeline=str(tmp_path / "schnell"))
+    flux_editor(pipeline=str(tmp_path / "schnell"), flux={"schedule": "pipeline"})

@@ -1,0 +1,349 @@
+"""The command line as a user meets it: words, exit statuses, and no traceback ever."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flipbench import cli
+from flipbench.models.huggingface import CARD
+from flipbench.paired import PairedBenchmark
+
+COMMANDS = (
+    "demo",
+    "generate",
+    "filter",
+    "contaminate",
+    "evaluate",
+    "run",
+    "import",
+    "export",
+    "detectors",
+    "doctor",
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    status: int
+    out: str
+    err: str
+
+
+Flipbench = Callable[..., Result]
+
+
+@pytest.fixture
+def flipbench(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Flipbench:
+    """Run the command line in this process, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*arguments: str | Path) -> Result:
+        monkeypatch.setattr(sys, "argv", ["flipbench", *map(str, arguments)])
+        capsys.readouterr()
+        try:
+            cli.main()
+            status = 0
+        except SystemExit as stop:
+            status = int(stop.code or 0)
+        printed = capsys.readouterr()
+        assert "Traceback" not in printed.out + printed.err
+        return Result(status, printed.out, printed.err)
+
+    return run
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "c.yaml"
+    path.write_text("run: runs/x\nbenchmark: {format: shapes, n_items: 12}\n")
+    return path
+
+
+def plain(text: str) -> str:
+    """Return text without colours and box drawing, blanks folded."""
+    return re.sub(r"[\s│╭╮╰╯─]+", " ", re.sub(r"\x1b\[[0-9;]*m", "", text))
+
+
+def test_help_says_where_to_start_and_names_every_command(flipbench: Flipbench) -> None:
+    result = flipbench("--help")
+    assert result.status == 0
+    text = plain(result.out)
+    for part in (
+        "Start with flipbench demo",
+        "The same command again continues where it stopped",
+        "Exit status: 0 done, 1 some items failed, 2 wrong use",
+    ):
+        assert part in text.replace("`", "")
+    registered = {c.name or c.callback.__name__ for c in cli.app.registered_commands if c.callback}
+    assert set(COMMANDS) <= registered
+    for command in registered:
+        described = flipbench(command, "--help")
+        assert described.status == 0
+        about = plain(described.out).replace("`", "").split("Usage:")[1]
+        summary = re.search(rf" {command} ([A-Z][^.]{{20,}})", text)
+        assert summary, f"{command} has no summary"
+        assert f"flipbench {command}" in about
+
+
+def test_no_arguments_is_help(flipbench: Flipbench) -> None:
+    result = flipbench()
+    assert "Usage" in result.out + result.err
+
+
+def test_every_option_of_every_command_is_explained(flipbench: Flipbench) -> None:
+    for command in COMMANDS:
+        for line in flipbench(command, "--help").out.splitlines():
+            if found := re.match(r"\s*│?\s*\*?\s*(--[a-z-]+)", re.sub(r"\x1b\[[0-9;]*m", "", line)):
+                rest = plain(line).replace(found[1], "")
+                assert re.search(r"[a-z]{2,} [a-z]{2,}", rest), (command, line)
+
+
+@pytest.mark.parametrize("command", ["generate", "filter", "contaminate", "evaluate", "run"])
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nowhere.yaml"], "nowhere.yaml: no such configuration"),
+        (["c.yml"], "did you mean 'c.yaml'?"),
+        (["c.yaml", "sed=1"], "sed: unknown key; did you mean 'seed'?"),
+        (["c.yaml", "seed=one"], "seed: Input should be a valid integer"),
+        (["c.yaml", "seed"], "overrides are written key=value"),
+        (["c.yaml", "run=c.yaml/x"], "c.yaml/x: cannot write there"),
+        (["c.yaml", "run=c.yaml"], "c.yaml: cannot write there"),
+    ],
+)
+def test_wrong_use_is_one_message_and_status_2(
+    flipbench: Flipbench, config: Path, command: str, arguments: list[str], said: str
+) -> None:
+    result = flipbench(command, *arguments)
+    assert result.status == 2
+    assert result.err.startswith("flipbench: ") and said in result.err
+    assert len(result.err.splitlines()) <= 2
+    assert result.out == ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["generat", "c.yaml"], ["generate"], ["generate", "c.yaml", "--limit", "0"],
+     ["generate", "c.yaml", "--limit", "few"], ["generate", "c.yaml", "--no-such-option"]],
+)  # fmt: skip
+def test_what_typer_refuses_is_status_2_too(
+    flipbench: Flipbench, config: Path, arguments: list[str]
+) -> None:
+    result = flipbench(*arguments)
+    assert result.status == 2 and "Usage" in result.err
+
+
+def test_generate_limit_then_all_then_again(flipbench: Flipbench, config: Path) -> None:
+    result = flipbench("generate", config, "--limit", "5", "--quiet")
+    assert result.status == 0
+    for stage in ("flip", "caption", "edit"):
+        assert f"{stage}: 5 done, 0 already there, 0 failed" in result.err
+    assert "edit: 7 done, 5 already there" in flipbench("generate", config, "-q").err
+    assert "edit: 0 done, 12 already there" in flipbench("generate", config, "-q").err
+    run = config.parent / "runs" / "x"
+    assert (run / "config.yaml").read_text().startswith("title: flipbench\nrun: runs/x\n")
+    assert "packages" in json.loads((run / "environment.json").read_text())
+    assert len(list((run / "images").iterdir())) == 24
+
+
+def test_dry_runs_count_and_do_nothing(
+    flipbench: Flipbench, config: Path, tiny_folders: dict[str, Path]
+) -> None:
+    result = flipbench("generate", config, "--dry-run", "--limit", "7")
+    assert (result.status, result.out) == (0, "would flip, caption and edit 7 items\n")
+    run = config.parent / "runs" / "x"
+    assert not (run / "flips").exists() and not (run / "edits").exists()
+
+    assert flipbench("filter", config, "-q").status == 0
+    grid = [
+        f"models.tiny.path={tiny_folders['llava']}",
+        "contaminate.strategies.A={train: lora, learning_rate: 0.001, batch_size: 8}",
+        "contaminate.copies=2",
+    ]
+    result = flipbench("contaminate", config, *grid, "--dry-run")
+    assert result.status == 0
+    assert "tiny  lora  12 items x 2 copies x 3 epochs = 9 steps" in result.out
+    result = flipbench("evaluate", config, *grid, "--dry-run")
+    counts = dict(line.split(None, 1)[::-1] for line in result.out.splitlines())
+    assert counts["training plans"] == "1"
+    assert counts["training examples"] == "72"
+    assert counts["models to evaluate"] == "4"
+    probes = int(counts["distinct probes"].replace(",", ""))
+    assert int(counts["answers"].replace(",", "")) == 4 * probes > 4 * 24
+    assert not (run / "checkpoints").exists() and not (run / "responses").exists()
+
+
+def test_filter_makes_a_paired_benchmark(flipbench: Flipbench, config: Path) -> None:
+    result = flipbench("filter", config, "--limit", "5", "-q")
+    assert result.status == 0
+    assert result.out == "items 5  flipped 5  captioned 5  edited 5  kept 5\n"
+    benchmark = PairedBenchmark.load(config.parent / "runs" / "x" / "benchmark")
+    assert len(benchmark.pairs) == 5 and benchmark.name == "shapes-vqa"
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_export_writes_both_sides(flipbench: Flipbench, config: Path, form: str) -> None:
+    assert flipbench("filter", config, "--limit", "4", "-q").status == 0
+    result = flipbench("export", config, "out", "--format", form)
+    assert (result.status, result.out) == (0, "4 pairs in out\n")
+    names = {path.name for path in (config.parent / "out").iterdir()}
+    suffix = ".parquet" if form == "parquet" else ""
+    assert {f"original{suffix}", f"perturbed{suffix}"} <= names
+
+
+def test_export_in_a_form_that_is_none(flipbench: Flipbench, config: Path) -> None:
+    flipbench("filter", config, "--limit", "4", "-q")
+    result = flipbench("export", config, "out", "--format", "xml")
+    assert result.status == 2 and "choose jsonl or parquet" in result.err
+
+
+@pytest.mark.parametrize("command", ["contaminate", "evaluate"])
+def test_a_stage_before_its_time_names_the_one_that_is_missing(
+    flipbench: Flipbench, config: Path, command: str
+) -> None:
+    result = flipbench(command, config)
+    assert result.status == 2
+    assert "'flipbench generate' and 'flipbench filter' make one" in result.err
+
+
+def test_import_reports_the_benchmark(flipbench: Flipbench, config: Path) -> None:
+    result = flipbench("import", config, "--limit", "6")
+    assert result.status == 0 and "6" in result.out and "shapes-vqa" in result.out
+
+
+def test_a_real_benchmark_cannot_be_drawn_by_the_embedded_world(
+    flipbench: Flipbench, tmp_path: Path
+) -> None:
+    from PIL import Image
+
+    Image.new("RGB", (64, 64), "red").save(tmp_path / "a.png")
+    (tmp_path / "b.tsv").write_text(
+        "index\tquestion\tA\tB\tanswer\timage_path\n1\tWhat?\tred\tblue\tA\ta.png\n"
+    )
+    (tmp_path / "t.yaml").write_text("run: r\nbenchmark: {format: vlmeval, path: b.tsv}\n")
+    result = flipbench("generate", "t.yaml")
+    assert result.status == 2 and "draw only shapes-vqa" in result.err
+    (tmp_path / "b.tsv").write_text("index\tquestion\tA\tB\tanswer\timage_path\n")
+    result = flipbench("generate", "t.yaml")
+    assert result.status == 2 and len(result.err.splitlines()) <= 2
+
+
+def test_failed_items_are_counted_and_status_is_1(
+    flipbench: Flipbench, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flipbench.shapes import backends
+
+    monkeypatch.setattr(backends, "render", lambda *_: (_ for _ in ()).throw(ValueError("no ink")))
+    result = flipbench("generate", config, "--limit", "3", "-q")
+    assert result.status == 1
+    assert "edit: 0 done, 0 already there, 3 failed" in result.err
+    assert "shapes-vqa 0000: no ink" in result.err
+    assert "3 failed; the same command tries them again" in result.err
+    monkeypatch.undo()
+    monkeypatch.chdir(config.parent)
+    assert flipbench("generate", config, "--limit", "3", "-q").status == 0
+
+
+def test_stopping_by_keyboard_says_how_to_go_on(
+    flipbench: Flipbench, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flipbench import experiment
+
+    def stop(_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(experiment, "make_candidates", stop)
+    result = flipbench("generate", config)
+    assert result.status == 130
+    assert result.err == "flipbench: stopped; the same command continues\n"
+
+
+def test_detectors_tells_paper_access_and_deviations(flipbench: Flipbench) -> None:
+    result = flipbench("detectors")
+    assert result.status == 0
+    for name in ("perturbation_gap", "circular_eval", "choice_confusion", "text_only_leakage"):
+        assert re.search(rf"^{name}$", result.out, re.M)
+    blocks = result.out.strip().split("\n\n")
+    assert len(blocks) >= 4
+    for block in blocks:
+        for part in ("contaminated:", "needs ", "clean model", "differs from the paper:"):
+            assert part in block, block
+        assert not block.rstrip().endswith("differs from the paper:")
+
+
+def test_doctor_shows_the_environment(flipbench: Flipbench) -> None:
+    result = flipbench("doctor")
+    found = json.loads(result.out)
+    assert result.status == 0 and found["packages"]["torch"] and found["python"]
+
+
+def test_doctor_tells_a_contaminated_checkpoint(
+    flipbench: Flipbench, tiny_folders: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(tiny_folders["qwen2_vl"], tmp_path / "m"))
+    result = flipbench("doctor", folder)
+    assert result.status == 0
+    assert "no contamination card; that does not prove it clean" in result.out
+
+    architectures = json.loads((folder / "config.json").read_text())["architectures"]
+    card = {
+        "architectures": architectures,
+        "doses": {"a": 6, "b": 6},
+        "benchmark": "shapes-vqa",
+        "dose": 6,
+        "strategy": "lora",
+        "parent": "shapes:llava",
+    }
+    (folder / CARD).write_text(json.dumps(card))
+    result = flipbench("doctor", folder)
+    assert result.status == 0
+    assert "CONTAMINATED on purpose with 2 items of shapes-vqa, dose 6" in result.out
+
+    (folder / CARD).write_text(json.dumps(card | {"architectures": ["Other"]}))
+    result = flipbench("doctor", folder)
+    assert result.status == 2 and "do not belong to this card" in result.err
+    (folder / CARD).write_text("{")
+    result = flipbench("doctor", folder)
+    assert result.status == 2 and CARD in result.err
+    result = flipbench("doctor", "no-such-folder")
+    assert result.status == 2 and "no-such-folder: no such folder" in result.err
+
+
+def test_contaminate_and_doctor_end_to_end(
+    flipbench: Flipbench, config: Path, tiny_folders: dict[str, Path]
+) -> None:
+    assert flipbench("filter", config, "-q").status == 0
+    grid = [
+        f"models.tiny.path={tiny_folders['llava']}",
+        "contaminate.strategies.A={train: llm, learning_rate: 0.001, batch_size: 4}",
+        "contaminate.epochs=1",
+    ]
+    result = flipbench("contaminate", config, *grid, "-q")
+    assert result.status == 0
+    found = re.search(r"^tiny llm e1  dose 1  (\S+)$", result.out, re.M)
+    assert found
+    result = flipbench("doctor", config.parent / "runs" / "x" / found[1])
+    assert "CONTAMINATED on purpose with 12 items of shapes-vqa, dose 1 (llm, from" in result.out
+
+
+def test_the_installed_program_exits_with_2_and_one_line(tmp_path: Path) -> None:
+    program = Path(sys.executable).with_name("flipbench")
+    done = subprocess.run(
+        [program, "generate", "nowhere.yaml"], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 2
+    assert done.stderr == "flipbench: nowhere.yaml: no such configuration\n"
+    assert done.stdout == "" and list(tmp_path.iterdir()) == []
