@@ -149,6 +149,7 @@ def _sentence(rule: str, grid: Sequence[GridModel], scores: Sequence[Score]) -> 
 
 def _write_tables(data: ReportData, tables: Sequence[Table], needed: Table, folder: Path) -> None:
     head = f"# {data.title}\n\n{' '.join(headline(data.grid, data.scores))}\n"
+    (folder / "gap.md").write_text(f"{head}\n{table_files.markdown(tables[0])}", encoding="utf-8")
     parts = [head, *(table_files.markdown(table) for table in tables)]
     parts += [f"- {note}\n" for note in data.notes]
     (folder / "table.md").write_text("\n".join(parts), encoding="utf-8")

@@ -144,7 +144,7 @@ def evaluate(
     subjects = subjects_of(experiment, make_checkpoints(experiment, benchmark))
     scores, reports = make_scores(experiment, benchmark, subjects)
     page = make_report(experiment, benchmark, subjects, scores)
-    _say((page.parent / "table.md").read_text() + f"\n{page}")
+    _say((page.parent / "gap.md").read_text() + f"\n{page}")
     _finish(reports)
 
 
@@ -156,7 +156,7 @@ def run(
     from flipbench.experiment import run_all
 
     page, reports = run_all(_open(config, overrides, limit, quiet))
-    _say((page.parent / "table.md").read_text() + f"\n{page}")
+    _say((page.parent / "gap.md").read_text() + f"\n{page}")
     _finish(reports)
 
 

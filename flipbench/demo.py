@@ -31,7 +31,7 @@ def run_demo(out: Path, *, small: bool = False, progress: bool = True) -> int:
     command = "flipbench demo" + (" --small" if small else "")
     experiment = Experiment.open(config, progress=progress, command=command)
     page, reports = run_all(experiment, NOTES)
-    print((page.parent / "table.md").read_text())
+    print((page.parent / "gap.md").read_text())
     print((page.parent / "requirements.md").read_text())
     n_failed = sum(report.n_failed for report in reports)
     print(f"{time.time() - start:.0f} s, {n_failed} failed. Now open {page}")

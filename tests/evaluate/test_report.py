@@ -199,7 +199,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_file_is_written(folder: Path) -> None:
     figures = ("gap_by_dose", "accuracy_by_dose", "paired_outcomes", "funnel")
     names = {f"{name}.{kind}" for name in figures for kind in ("png", "svg")}
-    names |= {"table.md", "table.csv", "table.tex", "requirements.md", "requirements.csv"}
+    names |= {"gap.md", "table.md", "table.csv", "table.tex", "requirements.md", "requirements.csv"}
     assert {path.name for path in folder.iterdir()} == names | {"index.html"}
     for name in names:
         assert (folder / name).stat().st_size > 200, name
