@@ -39,11 +39,12 @@ def expand(
             copies=config.copies,
             epochs=config.epochs,
             strategy=strategy.train,
+            label=label,
             settings=strategy.model_dump(exclude={"train"})
             | ({"revision": model.revision} if model.revision else {}),
             prompt=instruction,
             seed=seed,
         )
         for name, model in models.items()
-        for strategy in config.strategies.values()
+        for label, strategy in config.strategies.items()
     ]

@@ -60,8 +60,8 @@ def carry_out(
                 plan_id=plan.id,
                 epoch=epoch,
                 path=str(relative),
-                model=f"{plan.model} {plan.strategy} e{epoch}",
-                strategy=plan.strategy,
+                model=f"{plan.model} {plan.label or plan.strategy} e{epoch}",
+                strategy=plan.label or plan.strategy,
                 dose=plan.copies * epoch,
                 fingerprint=fingerprint(str(run.path / relative), dtype),
             )

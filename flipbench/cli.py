@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from flipbench.errors import DataError, FlipbenchError
+from flipbench.errors import ConfigError, DataError, FlipbenchError
 
 app = typer.Typer(
     help="""Answer-flipped benchmarks, controlled contamination, contamination detectors.
@@ -222,6 +222,28 @@ def detectors() -> None:
         _say(f"{name}\n  {about.paper}\n  {about.variant}")
         _say(f"  contaminated: {about.direction}; needs {', '.join(sorted(about.needs))}; {clean}")
         _say(f"  differs from the paper: {about.deviates_from_paper}\n")
+
+
+@app.command()
+def power(
+    gap: Annotated[float, typer.Option(help="expected gap in points, e.g. -5")],
+    changed: Annotated[float, typer.Option(help="items right in one version only, in percent")],
+    pairs: Annotated[int | None, typer.Option(min=1, help="power of a benchmark this size")] = None,
+    alpha: Annotated[float, typer.Option(help="level of the one-sided exact test")] = 0.05,
+) -> None:
+    """Say how many pairs the McNemar test needs to see a gap, or how often it would see it."""
+    from flipbench.evaluate.power import Design, pairs_needed
+    from flipbench.evaluate.power import power as power_of
+
+    try:
+        design = Design(gap=gap / 100, discordance=changed / 100, alpha=alpha)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    if pairs is not None:
+        raise typer.Exit(_say(f"{pairs} pairs: power {power_of(design, pairs):.3f}"))
+    for wanted in (0.8, 0.9, 0.95):
+        needed = pairs_needed(design, wanted)
+        _say(f"power {wanted:.2f}: {'out of reach' if needed is None else f'{needed:,} pairs'}")
 
 
 @app.command()

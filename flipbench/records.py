@@ -324,6 +324,7 @@ class TrainingPlan(Record):
     copies: int = 1
     epochs: int
     strategy: str
+    label: str = Field(default="", description="what tables call the strategy, no part of the id")
     settings: JsonDict
     prompt: str
     seed: int

@@ -80,3 +80,10 @@ def test_nothing_to_train_on_is_said(models: dict[str, ModelConfig]) -> None:
 def test_a_missing_parent_is_named(shapes_items: list[Item]) -> None:
     with pytest.raises(PrerequisiteError, match="no/such-model: no such checkpoint"):
         plans({"m": ModelConfig(path="no/such-model")}, shapes_items[:2])
+
+
+def test_tables_tell_two_strategies_of_one_kind_apart(
+    models: dict[str, ModelConfig], shapes_items: list[Item]
+) -> None:
+    made = plans(models, shapes_items[:5])
+    assert [plan.label for plan in made] == list(STRATEGIES) * len(models)

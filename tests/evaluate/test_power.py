@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from flipbench.evaluate.power import Design, pairs_needed, power
+from flipbench.evaluate.statistics import mcnemar_p
+
+
+def by_enumeration(design: Design, n: int) -> float:
+    """Add up the probability of every outcome (b, c) that the test calls significant."""
+    worse = (design.discordance - design.gap) / 2
+    better = design.discordance - worse
+    same = 1 - design.discordance
+    total = 0.0
+    for b in range(n + 1):
+        for c in range(n + 1 - b):
+            if mcnemar_p(b, c, "drop") <= design.alpha:
+                ways = math.comb(n, b) * math.comb(n - b, c)
+                total += ways * worse**b * better**c * same ** (n - b - c)
+    return total
+
+
+@pytest.mark.parametrize("n", [1, 4, 5, 6, 12, 30])
+@pytest.mark.parametrize(
+    "design",
+    [Design(-0.2, 0.3), Design(-0.05, 0.5, 0.01), Design(0.0, 0.4), Design(-1.0, 1.0)],
+)
+def test_power_is_the_sum_over_all_outcomes(design: Design, n: int) -> None:
+    assert power(design, n) == pytest.approx(by_enumeration(design, n), abs=1e-12)
+
+
+def test_without_a_gap_the_power_is_at_most_the_level() -> None:
+    assert 0 < power(Design(0.0, 0.2), 440) <= 0.05
+
+
+@pytest.mark.parametrize("design", [Design(-0.2, 0.3), Design(-0.05, 0.2), Design(-0.5, 0.5)])
+def test_the_needed_pairs_are_the_fewest_that_stay_enough(design: Design) -> None:
+    needed = pairs_needed(design, 0.8)
+    assert needed is not None
+    assert power(design, needed - 1) < 0.8
+    assert all(power(design, n) >= 0.8 for n in range(needed, needed + 30))
+
+
+def test_no_number_of_pairs_shows_what_is_not_there() -> None:
+    assert pairs_needed(Design(0.0, 0.2)) is None
+    assert pairs_needed(Design(0.1, 0.2)) is None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"gap": -0.3, "discordance": 0.2},
+        {"gap": 0, "discordance": 0},
+        {"gap": -0.1, "discordance": 0.2, "alpha": 1},
+    ],
+)
+def test_an_impossible_design_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="must lie|needs at least"):
+        Design(**wrong)
