@@ -381,22 +381,3 @@ def test_unknown_fields_are_refused(record: Record) -> None:
 def test_records_are_frozen(record: Record) -> None:
     with pytest.raises(ValidationError, match="frozen"):
         record.id = "0" * 24
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"answer": None}, "go together"),
-        ({"options": None}, "go together"),
-        ({"answer": 3}, "answer 3 is not one of 3 options"),
-        ({"answer": -1}, "answer -1 is not one of 3 options"),
-        ({"answer": 1}, "answer_text 'red' is not option 'blue'"),
-        ({"answer_text": "Red"}, "answer_text 'Red' is not option 'red'"),
-        ({"options": ()}, "answer 0 is not one of 0 options"),
-    ],
-)
-def test_an_item_whose_answer_is_no_option_is_refused(
-    changes: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ValidationError, match=message):
-        rebuilt(CHOICE_ITEM, **changes)
