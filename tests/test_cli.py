@@ -333,7 +333,7 @@ def test_contaminate_and_doctor_end_to_end(
     ]
     result = flipbench("contaminate", config, *grid, "-q")
     assert result.status == 0
-    found = re.search(r"^tiny llm e1  dose 1  (\S+)$", result.out, re.M)
+    found = re.search(r"^tiny A e1  dose 1  (\S+)$", result.out, re.M)
     assert found
     result = flipbench("doctor", config.parent / "runs" / "x" / found[1])
     assert "CONTAMINATED on purpose with 12 items of shapes-vqa, dose 1 (llm, from" in result.out
