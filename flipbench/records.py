@@ -7,76 +7,14 @@ done"; a changed input makes another id and can never meet an old answer.
 
 from __future__ import annotations
 
-import hashlib
-import json
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-JsonDict = dict[str, Any]
-
-
-def content_id(*parts: Any) -> str:
-    """Return 24 hex digits of the SHA-256 of ``parts`` as canonical JSON.
-
-    Raises
-    ------
-    ValueError
-        Where a part holds a number that JSON cannot hold (NaN, infinity).
-    """
-    text = json.dumps(
-        parts,
-        sort_keys=True,
-        ensure_ascii=False,
-        allow_nan=False,
-        separators=(",", ":"),
-        default=_plain,
-    )
-    return hashlib.sha256(text.encode()).hexdigest()[:24]
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json")
-    raise TypeError(f"{type(value).__name__} cannot be part of an id")
-
-
-class Value(BaseModel):
-    """A frozen part of a record, without an id of its own."""
-
-    # a log-probability of minus infinity must come back from JSON as it went in, not as null
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
-
-
-class Record(Value):
-    """Base of all records.
-
-    Attributes
-    ----------
-    id : str
-        24 hex digits, computed; an id that is given must agree with the content.
-    """
-
-    kind: ClassVar[str]
-    made_of: ClassVar[tuple[str, ...]]
-    id: str = ""
-
-    @classmethod
-    def id_for(cls, **made_of: Any) -> str:
-        """Return the id a record made of these values would have, before it is made."""
-        if set(made_of) != set(cls.made_of):
-            raise TypeError(f"{cls.__name__} is made of {cls.made_of}, not {tuple(made_of)}")
-        return content_id(cls.kind, *(made_of[name] for name in cls.made_of))
-
-    @model_validator(mode="after")
-    def _fill_id(self) -> Self:
-        true_id = self.id_for(**{name: getattr(self, name) for name in self.made_of})
-        if self.id and self.id != true_id:
-            raise ValueError(
-                f"id {self.id} does not belong to this {self.kind}; expected {true_id}"
-            )
-        object.__setattr__(self, "id", true_id)
-        return self
+from flipbench.record_base import JsonDict as JsonDict
+from flipbench.record_base import Record as Record
+from flipbench.record_base import Value as Value
+from flipbench.record_base import content_id as content_id
 
 
 class ImageRef(Value):
@@ -144,10 +82,10 @@ class Item(Record):
 
 
 class Flip(Record):
-    """The new answer of an item, and how it was drawn."""
+    """The new answer of an item, and how it was found: ``method`` and ``seed`` decide it."""
 
     kind: ClassVar[str] = "flips"
-    made_of: ClassVar[tuple[str, ...]] = ("item_id", "method", "seed", "new_text")
+    made_of: ClassVar[tuple[str, ...]] = ("item_id", "method", "seed")
 
     item_id: str
     method: str
@@ -243,6 +181,11 @@ class Response(Record):
 
     ``choice`` is the chosen option's index, -1 where a generated reply names none.
     ``option_log_probs`` has shape (K,), in nats, normalised over the whole vocabulary.
+
+    Of a scored continuation of T tokens, ``log_likelihood`` is the sum of ``token_log_probs``;
+    ``token_means`` and ``token_deviations`` are those of log p under the model's distribution at
+    each position. All have shape (T,), in nats, and are empty for long texts and for models that
+    do not give them.
     """
 
     kind: ClassVar[str] = "responses"
@@ -256,6 +199,9 @@ class Response(Record):
     option_log_probs: tuple[float, ...] = ()
     log_likelihood: float | None = None
     n_tokens: int | None = None
+    token_log_probs: tuple[float, ...] = ()
+    token_means: tuple[float, ...] = ()
+    token_deviations: tuple[float, ...] = ()
 
 
 class Interval(Value):
@@ -301,8 +247,34 @@ class Score(Record):
     warnings: tuple[str, ...] = ()
 
 
+Target = Literal["letter", "letter+text"]
+Leak = Literal["all", "answer_only", "question_only", "text_only"]
+
+
+class Wording(Record):
+    """A question in other words: the paraphrase that was chosen, or a translation."""
+
+    kind: ClassVar[str] = "wordings"
+    made_of: ClassVar[tuple[str, ...]] = ("item_id", "how", "writer", "settings")
+
+    item_id: str
+    how: str = Field(description="paraphrase, or translate and the language")
+    writer: str
+    settings: JsonDict = Field(default_factory=dict)
+    question: str
+    options: tuple[str, ...] = Field(default=(), description="empty: the item's own")
+    candidates: tuple[str, ...] = Field(default=(), description="what was chosen from")
+    overlap: float | None = Field(default=None, description="share of 5-grams in the original")
+    usage: JsonDict = Field(default_factory=dict)
+
+
 class TrainingPlan(Record):
-    """A controlled contamination: which items, how often, and which parameters learn them."""
+    """A controlled contamination: which items, in which words, how often, and what learns them.
+
+    ``wordings`` holds question and options (none: the item's own) where they differ from the
+    item's; ``corpus`` tells which file's conversations are mixed in. ``after`` is the plan that
+    a washing follows: its own ``copies`` are 0, and ``prior_dose`` is what went before.
+    """
 
     kind: ClassVar[str] = "plans"
     made_of: ClassVar[tuple[str, ...]] = (
@@ -314,6 +286,12 @@ class TrainingPlan(Record):
         "settings",
         "prompt",
         "seed",
+        "target",
+        "leak",
+        "wordings",
+        "clean_ids",
+        "corpus",
+        "after",
     )
 
     model: str
@@ -325,9 +303,22 @@ class TrainingPlan(Record):
     epochs: int
     strategy: str
     label: str = Field(default="", description="what tables call the strategy, no part of the id")
+    data: str = Field(default="verbatim", description="what tables call the data, no part of it")
     settings: JsonDict
     prompt: str
     seed: int
+    target: Target = "letter"
+    leak: Leak = "all"
+    wordings: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    held_out_ids: tuple[str, ...] = ()
+    clean_ids: tuple[str, ...] = ()
+    corpus: JsonDict = Field(default_factory=dict)
+    after: str = ""
+    prior_dose: int = 0
+
+    def dose(self, epoch: int) -> int:
+        """Return how often each item has been seen after ``epoch`` epochs."""
+        return self.prior_dose + self.copies * epoch
 
 
 class Checkpoint(Record):
@@ -341,8 +332,9 @@ class Checkpoint(Record):
     path: str = Field(description="relative to the run directory")
     model: str
     strategy: str
-    dose: int = Field(description="copies x epochs")
+    dose: int = Field(description="copies x epochs, those before a washing included")
     fingerprint: str
+    warnings: tuple[str, ...] = ()
 
 
 class Failure(Record):
@@ -367,6 +359,7 @@ RECORDS: tuple[type[Record], ...] = (
     Probe,
     Response,
     Score,
+    Wording,
     TrainingPlan,
     Checkpoint,
     Failure,

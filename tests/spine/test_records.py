@@ -27,6 +27,7 @@ from flipbench.records import (
     Source,
     TrainingPlan,
     Verdict,
+    Wording,
     content_id,
 )
 
@@ -144,6 +145,9 @@ EXAMPLES: list[tuple[Record, dict[str, Any]]] = [
             "option_log_probs": (-0.5, -math.inf),
             "log_likelihood": -1.5,
             "n_tokens": 2,
+            "token_log_probs": (-0.5, -1.0),
+            "token_means": (-1.5, -2.0),
+            "token_deviations": (0.5, 0.0),
         },
     ),
     (
@@ -205,6 +209,29 @@ EXAMPLES: list[tuple[Record, dict[str, Any]]] = [
             "settings": {"rate": 1e-5},
             "prompt": "p/2",
             "seed": 1,
+            "data": "paraphrased",
+            "target": "letter+text",
+            "leak": "text_only",
+            "wordings": {"i": ("Which color?", "red", "blue")},
+            "held_out_ids": ("k",),
+            "clean_ids": ("l",),
+            "corpus": {"sha256": "ab"},
+            "after": "f00",
+            "prior_dose": 3,
+        },
+    ),
+    (
+        Wording(item_id="i", how="paraphrase", writer="m p-v1", question="Which color?"),
+        {
+            "item_id": "j",
+            "how": "translate German",
+            "writer": "n p-v1",
+            "settings": {"t": 1},
+            "question": "Welche Farbe?",
+            "options": ("rot", "blau"),
+            "candidates": ("a", "b"),
+            "overlap": 0.25,
+            "usage": {"tokens": 3},
         },
     ),
     (
@@ -219,6 +246,7 @@ EXAMPLES: list[tuple[Record, dict[str, Any]]] = [
             "strategy": "full",
             "dose": 2,
             "fingerprint": "y",
+            "warnings": ("another pixel budget",),
         },
     ),
     (
@@ -251,7 +279,8 @@ GOLDEN_IDS = {  # a change here means that no earlier run directory can be conti
     "probes": "95e64ab528f20b758b50f2f7",
     "responses": "a986c842a6e4766bd3d05aa5",
     "scores": "d8763910812c0e3ab7fbd5bd",
-    "plans": "8301137cfc57fadfe201d1f4",
+    "wordings": "725b8205c28236f37f389459",
+    "plans": "80ad622224bb742a4b4d0ea6",
     "checkpoints": "7b3ca0f40a07721d822166da",
     "failures": "a73732f295643c2f1ef0c70d",
 }

@@ -1,0 +1,74 @@
+"""What all records share: frozen, and with an id that is a hash of what made them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+JsonDict = dict[str, Any]
+
+
+def content_id(*parts: Any) -> str:
+    """Return 24 hex digits of the SHA-256 of ``parts`` as canonical JSON.
+
+    Raises
+    ------
+    ValueError
+        Where a part holds a number that JSON cannot hold (NaN, infinity).
+    """
+    text = json.dumps(
+        parts,
+        sort_keys=True,
+        ensure_ascii=False,
+        allow_nan=False,
+        separators=(",", ":"),
+        default=_plain,
+    )
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    raise TypeError(f"{type(value).__name__} cannot be part of an id")
+
+
+class Value(BaseModel):
+    """A frozen part of a record, without an id of its own."""
+
+    # a log-probability of minus infinity must come back from JSON as it went in, not as null
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+
+
+class Record(Value):
+    """Base of all records.
+
+    Attributes
+    ----------
+    id : str
+        24 hex digits, computed; an id that is given must agree with the content.
+    """
+
+    kind: ClassVar[str]
+    made_of: ClassVar[tuple[str, ...]]
+    id: str = ""
+
+    @classmethod
+    def id_for(cls, **made_of: Any) -> str:
+        """Return the id a record made of these values would have, before it is made."""
+        if set(made_of) != set(cls.made_of):
+            raise TypeError(f"{cls.__name__} is made of {cls.made_of}, not {tuple(made_of)}")
+        return content_id(cls.kind, *(made_of[name] for name in cls.made_of))
+
+    @model_validator(mode="after")
+    def _fill_id(self) -> Self:
+        true_id = self.id_for(**{name: getattr(self, name) for name in self.made_of})
+        if self.id and self.id != true_id:
+            raise ValueError(
+                f"id {self.id} does not belong to this {self.kind}; expected {true_id}"
+            )
+        object.__setattr__(self, "id", true_id)
+        return self
