@@ -11,6 +11,18 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from flipbench.benchmarks import HuggingFaceSpec, JsonlSpec, TsvSpec
 from flipbench.errors import ConfigError, nearest
+from flipbench.models.editor_specs import EditorSpec, ShapesEditorSpec
+from flipbench.models.rater_specs import (
+    CaptionerSpec,
+    JudgeSpec,
+    ShapesCaptionerSpec,
+    ShapesJudgeSpec,
+)
+from flipbench.models.rater_specs import (
+    ModelConfig as ModelConfig,
+)
+from flipbench.models.training_specs import ContaminateConfig as ContaminateConfig
+from flipbench.models.training_specs import StrategyConfig as StrategyConfig
 from flipbench.prompts import Asking
 
 
@@ -28,48 +40,19 @@ class ShapesSpec(_Part):
 class GenerateConfig(_Part):
     """How twins are made."""
 
-    captioner: Literal["shapes"] = "shapes"
-    editor: Literal["shapes"] = "shapes"
-    batch_size: int = Field(default=16, ge=1)
+    new_answers: Path | None = Field(
+        default=None,
+        description="CSV, TSV or JSONL with 'name' and 'new_answer', instead of a draw",
+    )
+    captioner: CaptionerSpec = ShapesCaptionerSpec()
+    editor: EditorSpec = ShapesEditorSpec()
+    batch_size: int = Field(default=16, ge=1, description="items between two writes to disk")
 
 
 class FilterConfig(_Part):
     """Who decides that a pair is valid; a pair is kept if every judge keeps it."""
 
-    judges: tuple[Literal["shapes"], ...] = ("shapes",)
-
-
-class ModelConfig(_Part):
-    """A vision-language model: a folder, a hub id, or ``shapes:llava`` / ``shapes:qwen2_vl``."""
-
-    path: str
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    device: str = "auto"
-    revision: str | None = None
-    trust_remote_code: bool = False
-
-
-class StrategyConfig(_Part):
-    """One way to contaminate: which parameters, and how they are trained."""
-
-    train: Literal["lora", "llm", "llm+projector", "all"]
-    learning_rate: float = Field(gt=0)
-    batch_size: int = Field(default=16, ge=1)
-    gradient_accumulation: int = Field(default=1, ge=1)
-    schedule: str = "constant_with_warmup"
-    warmup_steps: int = Field(default=0, ge=0)
-    weight_decay: float = Field(default=0.0, ge=0)
-    lora_rank: int = Field(default=8, ge=1)
-    lora_alpha: int = Field(default=16, ge=1)
-    lora_dropout: float = Field(default=0.0, ge=0, lt=1)
-
-
-class ContaminateConfig(_Part):
-    """A grid: every model x every strategy, one checkpoint for each epoch."""
-
-    strategies: dict[str, StrategyConfig] = Field(default_factory=dict)
-    epochs: int = Field(default=3, ge=1)
-    copies: int = Field(default=1, ge=1, description="times an item is seen in one epoch")
+    judges: tuple[JudgeSpec, ...] = (ShapesJudgeSpec(),)
 
 
 class EvaluateConfig(_Part):
@@ -162,10 +145,16 @@ def _read(path: Path, readers: tuple[Path, ...]) -> dict[str, Any]:
 
 def _merge(into: dict[str, Any], data: dict[str, Any]) -> None:
     for key, value in data.items():
-        if isinstance(value, dict) and isinstance(into.get(key), dict):
-            _merge(into[key], value)
+        base = into.get(key)
+        if isinstance(value, dict) and isinstance(base, dict) and not _other_sort(base, value):
+            _merge(base, value)
         else:
             into[key] = value
+
+
+def _other_sort(base: dict[str, Any], data: dict[str, Any]) -> bool:
+    """Return whether ``data`` is a part of another kind or format, which replaces the base's."""
+    return any(tag in data and data[tag] != base.get(tag) for tag in ("kind", "format"))
 
 
 def _set(data: dict[str, Any], keys: list[str], value: Any) -> None:
@@ -178,12 +167,15 @@ def _set(data: dict[str, Any], keys: list[str], value: Any) -> None:
 
 
 def _explain(error: ValidationError) -> Iterator[str]:
-    tags = {"shapes", "vlmeval", "huggingface", "jsonl"}
+    tags = {"shapes", "vlmeval", "huggingface", "jsonl", "api", "local", "flux-controlnet"}
+    tags |= {"diffusers"}
     for problem in error.errors():
         where = ".".join(str(part) for part in problem["loc"] if part not in tags)
         if problem["type"] == "extra_forbidden":
             known = sorted(set(_field_names(Config)))
-            yield f"  {where}: unknown key{nearest(str(problem['loc'][-1]), known)}"
+            name = str(problem["loc"][-1])
+            hint = " here" if name in known else nearest(name, known)
+            yield f"  {where}: unknown key{hint}"
         elif problem["type"] == "missing":
             yield f"  {where}: is missing"
         else:

@@ -64,6 +64,10 @@ class PromptFile:
         DataError
             Where the candidate lacks what the prompt tells of it.
         """
+        if "new_answer" in self.placeholders and candidate.flip is None:
+            raise DataError(
+                f"{candidate.subject}: no new answer yet; it is drawn before it is told"
+            )
         values = _values(candidate)
         return ChatRequest(
             instruction=self.instruction,
@@ -176,13 +180,11 @@ def _head(text: str, path: Path) -> dict[str, Any]:
 
 def _values(candidate: Candidate) -> dict[str, str]:
     item, flip = candidate.item, candidate.flip
-    if flip is None:
-        raise DataError(f"{candidate.subject}: no new answer yet; it is drawn before it is told")
     return {
         "question": item.question,
         "options": lettered(item.options or ()) or "(none: the question is open)",
         "old_answer": item.answer_text,
-        "new_answer": flip.new_text,
+        "new_answer": flip.new_text if flip else "",
     }
 
 

@@ -91,9 +91,18 @@ def caption_request(prompt: PromptFile, candidate: Candidate) -> ChatRequest:
     return replace(request, text=f"{note}\n{request.text}")
 
 
+def declines(text: str) -> bool:
+    """Return whether a reply begins as refusals do.
+
+    >>> declines("I'm sorry, I can't help with that."), declines("A red bus on a bridge.")
+    (True, False)
+    """
+    return _REFUSAL.match(text.lstrip("\"'“ ")) is not None
+
+
 def _caption(reply: ChatReply | Exception) -> CaptionText | Exception:
     if isinstance(reply, Exception):
         return reply
-    if _REFUSAL.match(reply.text.lstrip("\"'“ ")):
+    if declines(reply.text):
         return ServiceError(f"the model declined to write a caption: {reply.text[:200]}")
     return CaptionText(reply.text, reply.usage)

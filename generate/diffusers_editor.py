@@ -137,6 +137,10 @@ class DiffusersEditor:
         Where class, arguments, template and mask do not fit together.
     PrerequisiteError
         Where there is no such pipeline.
+
+    Notes
+    -----
+    Weights are read when the first picture is drawn: a finished run needs none.
     """
 
     def __init__(
@@ -164,15 +168,12 @@ class DiffusersEditor:
         self.adapter = ADAPTERS.get(class_name) or _guess(class_name, self._takes)
         _check_mask(mask, class_name, self.adapter)
         self.arguments = self._check_arguments(arguments or {}, class_name)
-        self._pipeline = load_pipeline(folder, class_name, dtype)
+        self._folder, self._class_name, self._dtype = folder, class_name, dtype
+        self._device, self._compile = device, compile
+        self._offload = "none" if offload == "text" else offload
         self.name = name or class_name
         self.instruction, self.mask = instruction, mask
         self.sizes, self.batches = sizes or SizeRule(), Batches(batch_size)
-        self.factor = self.adapter.factor or size_factor(self._pipeline)
-        self._pipeline.set_progress_bar_config(disable=True)
-        place(self._pipeline, device, "none" if offload == "text" else offload)
-        if compile:
-            self._pipeline.transformer.compile_repeated_blocks(dynamic=True)
         self.settings: JsonDict = {
             "pipeline_class": class_name,
             "pipeline": fingerprint(folder, index),
@@ -195,6 +196,25 @@ class DiffusersEditor:
             self._draw,
             self.batches,
         )
+
+    @property
+    def factor(self) -> int:
+        """What both sides of a picture must be a multiple of."""
+        return self.adapter.factor or size_factor(self._whole)
+
+    @functools.cached_property
+    def _whole(self) -> Any:
+        """The pipeline as it lies on disk; read when the first picture is drawn."""
+        return load_pipeline(self._folder, self._class_name, self._dtype)
+
+    @functools.cached_property
+    def _pipeline(self) -> Any:
+        pipeline = self._whole
+        pipeline.set_progress_bar_config(disable=True)
+        place(pipeline, self._device, self._offload)
+        if self._compile:
+            pipeline.transformer.compile_repeated_blocks(dynamic=True)
+        return pipeline
 
     def _prepare(self, candidate: Candidate, seed: int, images: ImageStore) -> Prepared[_Task]:
         if candidate.caption is None or not candidate.item.images:

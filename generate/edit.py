@@ -11,6 +11,7 @@ from flipbench.models.protocols import Editor
 from flipbench.paired import Candidate
 from flipbench.randomness import generator
 from flipbench.records import Edit, Record
+from flipbench.similarity import similarity
 
 
 class EditStage:
@@ -52,11 +53,12 @@ class EditStage:
                     )
                 )
                 continue
+            like = similarity(self.images.open(source), drawing.image).to_json()
             out.append(
                 Edit(
                     **self._made_of(candidate),
                     image=self.images.put_image(drawing.image, candidate.subject),
-                    extra=drawing.extra,
+                    extra=drawing.extra | {"similarity": like},
                 )
             )
         return out

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -28,69 +29,12 @@ from flipbench.generate.diffusers_loading import (
 from flipbench.generate.sizes import SizeRule, fit
 from flipbench.generate.true_guidance import true_guidance
 from flipbench.images import ImageStore
+from flipbench.models.editor_specs import FluxSettings
 from flipbench.models.protocols import Drawing
 from flipbench.paired import Candidate
 from flipbench.records import JsonDict
 
-SCHEDULES = ("x-flux", "pipeline")
 _TEXT_PARTS = ("text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2")
-
-
-@dataclass(frozen=True)
-class FluxSettings:
-    """What the picture depends on beside weights, caption, control and seed.
-
-    The defaults are the reference's.
-
-    Attributes
-    ----------
-    steps : int
-        Denoising steps.
-    guidance : float
-        The distilled guidance that the transformer takes as an input.
-    control_weight : float
-        Multiplies what the ControlNet adds.
-    control_start, control_end : float
-        Share of the steps between which the ControlNet acts.
-    control_mode : int or None
-        For ControlNet-Union only: which of its kinds.
-    true_cfg : float
-        Scale of true classifier-free guidance; 1 switches it off.
-    true_cfg_start : int
-        The first step (from 0) that is guided so.
-    negative_control : bool
-        Whether the ControlNet sees the negative prompt in guided steps.
-    negative_prompt : str
-        What is guided away from.
-    schedule : {'x-flux', 'pipeline'}
-        How noise levels are shifted with the picture's size: as the reference does, or as
-        diffusers does (the same steps, much later shifted at large sizes).
-    max_text_tokens : int
-        Where T5 cuts the caption, at most 512.
-    """
-
-    steps: int = 25
-    guidance: float = 4.0
-    control_weight: float = 0.8
-    control_start: float = 0.0
-    control_end: float = 1.0
-    control_mode: int | None = None
-    true_cfg: float = 3.5
-    true_cfg_start: int = 5
-    negative_control: bool = True
-    negative_prompt: str = ""
-    schedule: str = "x-flux"
-    max_text_tokens: int = 512
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
-        if self.schedule not in SCHEDULES:
-            raise ConfigError(f"schedule: {self.schedule!r} is none of {SCHEDULES}")
-        if self.steps < 1 or self.true_cfg_start < 0 or not 1 <= self.max_text_tokens <= 512:
-            raise ConfigError(
-                f"steps {self.steps} must be at least 1, true_cfg_start {self.true_cfg_start} at"
-                f" least 0, max_text_tokens {self.max_text_tokens} between 1 and 512"
-            )
 
 
 @dataclass(frozen=True)
@@ -143,6 +87,7 @@ class FluxControlNetEditor:
 
     Notes
     -----
+    Weights are read when the first picture is drawn: a finished run needs none.
     Noise comes from a CPU generator for each item, so that the seed alone decides it. Text
     encoders run once for each caption, one caption at a time.
 
@@ -185,30 +130,10 @@ class FluxControlNetEditor:
                 " XLabs-AI/flux-controlnet-canny-diffusers"
             )
         control_folder = find_part(controlnet, controlnet_revision) if controlnet else None
-        own = {}
-        if control_folder:
-            own["controlnet"] = load_part(control_folder, "FluxControlNetModel", dtype)
-        loaded = load_pipeline(folder, "FluxControlNetPipeline", dtype, **own)
-        if self.flux.schedule == "x-flux" and not loaded.scheduler.config.get(
-            "use_dynamic_shifting"
-        ):
-            raise ConfigError(
-                f"{pipeline}: its scheduler does not shift with the size (as FLUX.1-schnell's does"
-                " not); set schedule to 'pipeline'"
-            )
-        self._texts = _Texts(loaded, self.flux.max_text_tokens, self._device, offload)
-        drawing_parts = ("scheduler", "vae", "transformer", "controlnet")
-        self._pipeline = type(loaded)(
-            **{part: getattr(loaded, part) for part in drawing_parts},
-            **dict.fromkeys(_TEXT_PARTS),
-        )
-        self._pipeline.set_progress_bar_config(disable=True)
-        place(self._pipeline, self._device, offload)
-        if compile:
-            self._pipeline.transformer.compile_repeated_blocks(dynamic=True)
-        self.factor = size_factor(self._pipeline)
+        self._folder, self._control_folder = folder, control_folder
+        self._dtype, self._offload, self._compile = dtype, offload, compile
         self.settings: JsonDict = {
-            **asdict(self.flux),
+            **self.flux.model_dump(),
             "pipeline": fingerprint(folder, index),
             "controlnet": part_fingerprint(control_folder or folder / "controlnet"),
             "control": self.control.settings,
@@ -229,6 +154,45 @@ class FluxControlNetEditor:
             self.batches,
             before=self._encode,
         )
+
+    @property
+    def factor(self) -> int:
+        """What both sides of a picture must be a multiple of."""
+        return size_factor(self._whole)
+
+    @cached_property
+    def _whole(self) -> Any:
+        """The pipeline as it lies on disk; read when the first picture is drawn."""
+        own = {}
+        if self._control_folder:
+            own["controlnet"] = load_part(self._control_folder, "FluxControlNetModel", self._dtype)
+        whole = load_pipeline(self._folder, "FluxControlNetPipeline", self._dtype, **own)
+        if self.flux.schedule == "x-flux" and not whole.scheduler.config.get(
+            "use_dynamic_shifting"
+        ):
+            raise ConfigError(
+                f"{self._folder}: its scheduler does not shift with the size (as FLUX.1-schnell's"
+                " does not); set schedule to 'pipeline'"
+            )
+        return whole
+
+    @cached_property
+    def _texts(self) -> _Texts:
+        return _Texts(self._whole, self.flux.max_text_tokens, self._device, self._offload)
+
+    @cached_property
+    def _pipeline(self) -> Any:
+        """The parts that draw, without the text encoders."""
+        drawing_parts = ("scheduler", "vae", "transformer", "controlnet")
+        pipeline = type(self._whole)(
+            **{part: getattr(self._whole, part) for part in drawing_parts},
+            **dict.fromkeys(_TEXT_PARTS),
+        )
+        pipeline.set_progress_bar_config(disable=True)
+        place(pipeline, self._device, self._offload)
+        if self._compile:
+            pipeline.transformer.compile_repeated_blocks(dynamic=True)
+        return pipeline
 
     def _prepare(self, candidate: Candidate, seed: int, images: ImageStore) -> Prepared[_Task]:
         if candidate.caption is None or not candidate.item.images:

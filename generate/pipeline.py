@@ -2,17 +2,126 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from flipbench.generate.caption import CaptionStage
 from flipbench.generate.edit import EditStage
 from flipbench.generate.flip import FlipStage
+from flipbench.generate.propose import ProposeStage
 from flipbench.models.protocols import Captioner, Editor
 from flipbench.paired import Candidate
 from flipbench.records import Caption, Edit, Flip, Item
 from flipbench.run import Run
 from flipbench.stage import StageReport, run_stage
+
+
+@dataclass
+class Generation:
+    """Items on their way through the three steps, each of which may be run alone.
+
+    ``candidates`` has the items' order; one that failed lacks what could not be made.
+    """
+
+    run: Run
+    candidates: list[Candidate]
+    batch_size: int = 16
+    progress: bool = True
+    reports: list[StageReport] = field(default_factory=list)
+
+    @classmethod
+    def of(
+        cls, items: Sequence[Item], run: Run, *, batch_size: int = 16, progress: bool = True
+    ) -> Generation:
+        """Start with ``items`` and keep them with the run."""
+        known = run.ids(Item)
+        run.append([item for item in items if item.id not in known])
+        return cls(run, [Candidate(item) for item in items], batch_size, progress)
+
+    def flip(self, flipping: FlipStage, proposing: ProposeStage | None = None) -> None:
+        """Find new answers: given or drawn, and for free-form items proposed."""
+        items = [candidate.item for candidate in self.candidates]
+        asks = proposing is not None and any(_is_open(i, flipping) for i in items)
+        drawn = [i for i in items if not (asks and _is_open(i, flipping))]
+        self.reports.append(
+            run_stage(flipping, drawn, self.run, batch_size=256, progress=self.progress)
+        )
+        ids = {item.id: flipping.id_of(item) for item in items}
+        if proposing is not None and asks:
+            open_items = [i for i in items if _is_open(i, flipping)]
+            self.reports.append(
+                run_stage(
+                    proposing,
+                    open_items,
+                    self.run,
+                    batch_size=self.batch_size,
+                    progress=self.progress,
+                )
+            )
+            ids |= {item.id: proposing.id_of(item) for item in open_items}
+        flips = self.run.index(Flip)
+        self.candidates = [replace(c, flip=flips.get(ids[c.item.id])) for c in self.candidates]
+
+    def caption(self, captioner: Captioner, at_once: int | None = None) -> None:
+        """Describe the scene in which the new answer is true."""
+        stage = CaptionStage(captioner, self.run.images)
+        flipped = [c for c in self.candidates if c.flip]
+        self.reports.append(
+            run_stage(
+                stage,
+                flipped,
+                self.run,
+                batch_size=at_once or self.batch_size,
+                progress=self.progress,
+            )
+        )
+        found = self.run.index(Caption)
+        self.candidates = [
+            replace(c, caption=found.get(stage.id_of(c))) if c.flip else c for c in self.candidates
+        ]
+
+    def edit(self, editor: Editor, seed: int = 0, share: Share | None = None) -> None:
+        """Redraw the pictures; with ``share`` only some of them."""
+        stage = EditStage(editor, self.run.images, seed)
+        captioned = [c for c in self.candidates if c.caption]
+        mine = [c for c in captioned if share is None or share.has(c.item)]
+        self.reports.append(
+            run_stage(stage, mine, self.run, batch_size=self.batch_size, progress=self.progress)
+        )
+        found = self.run.index(Edit)
+        self.candidates = [
+            replace(c, edit=found.get(stage.id_of(c))) if c.caption else c for c in self.candidates
+        ]
+
+
+@dataclass(frozen=True)
+class Share:
+    """The part of the items that one of several workers edits, fixed by the items' ids.
+
+    >>> Share.parse("1/4")
+    Share(worker=1, n_workers=4)
+    """
+
+    worker: int
+    n_workers: int
+
+    @classmethod
+    def parse(cls, text: str) -> Share:
+        """Read ``worker/n_workers``, counted from 0."""
+        worker, n_workers = (int(part) for part in text.split("/"))
+        if not 0 <= worker < n_workers:
+            raise ValueError(f"{text}: workers are counted from 0 to n - 1")
+        return cls(worker, n_workers)
+
+    def has(self, item: Item) -> bool:
+        """Return whether the item is this worker's."""
+        number = int.from_bytes(hashlib.sha256(item.id.encode()).digest()[:8], "big")
+        return number % self.n_workers == self.worker
+
+
+def _is_open(item: Item, flipping: FlipStage) -> bool:
+    return item.options is None and item.name not in flipping.given
 
 
 def generate(
@@ -25,7 +134,7 @@ def generate(
     batch_size: int = 16,
     progress: bool = True,
 ) -> tuple[list[Candidate], list[StageReport]]:
-    """Carry every item as far as it goes.
+    """Carry every item as far as it goes, with backends that are at hand.
 
     Returns
     -------
@@ -34,27 +143,8 @@ def generate(
     reports : list of StageReport
         Of flip, caption and edit.
     """
-    known = run.ids(Item)
-    run.append([item for item in items if item.id not in known])
-
-    flipping = FlipStage(seed)
-    reports = [run_stage(flipping, items, run, batch_size=256, progress=progress)]
-    flips = run.index(Flip)
-    candidates = [Candidate(item, flips.get(flipping.id_of(item))) for item in items]
-
-    captioning = CaptionStage(captioner, run.images)
-    flipped = [c for c in candidates if c.flip]
-    reports.append(run_stage(captioning, flipped, run, batch_size=batch_size, progress=progress))
-    captions = run.index(Caption)
-    candidates = [
-        replace(c, caption=captions.get(captioning.id_of(c))) if c.flip else c for c in candidates
-    ]
-
-    editing = EditStage(editor, run.images, seed)
-    captioned = [c for c in candidates if c.caption]
-    reports.append(run_stage(editing, captioned, run, batch_size=batch_size, progress=progress))
-    edits = run.index(Edit)
-    candidates = [
-        replace(c, edit=edits.get(editing.id_of(c))) if c.caption else c for c in candidates
-    ]
-    return candidates, reports
+    generation = Generation.of(items, run, batch_size=batch_size, progress=progress)
+    generation.flip(FlipStage(seed))
+    generation.caption(captioner)
+    generation.edit(editor, seed)
+    return generation.candidates, generation.reports

@@ -13,12 +13,12 @@ from flipbench.generate.api_captioner import PROMPTS, APICaptioner, caption_prom
 from flipbench.generate.caption import CaptionStage
 from flipbench.generate.cost import estimate_cost
 from flipbench.generate.flip import FlipStage
-from flipbench.generate.local_captioner import LocalCaptioner
 from flipbench.images import ImageStore
 from flipbench.models.api import ChatAPI
 from flipbench.models.batch_api import BatchAPI
 from flipbench.models.chat_spec import ChatSpec
 from flipbench.models.huggingface import HuggingFaceVLM
+from flipbench.models.local_chat import LocalChat
 from flipbench.models.protocols import CaptionText
 from flipbench.paired import Candidate
 from flipbench.prompt_files import load_prompt
@@ -27,7 +27,7 @@ from flipbench.run import Run
 from flipbench.stage import run_stage
 from tests.fixtures.openai_server import CAPTION, KEY, OpenAIServer
 
-SHIPPED = sorted(path.stem for path in PROMPTS.glob("*.txt"))
+SHIPPED = sorted(p.stem for p in PROMPTS.glob("*.txt") if not p.stem.startswith("counterfactual"))
 QUESTION = "Which fruit lies on the {table}?"
 SHOWN = {
     "question": QUESTION,
@@ -291,7 +291,7 @@ def ending_vlm(
     return vlm
 
 
-def captions(captioner: LocalCaptioner, candidates: list[Candidate], store: ImageStore) -> Any:
+def captions(captioner: APICaptioner, candidates: list[Candidate], store: ImageStore) -> Any:
     return [c.text for c in captioner(candidates, store) if isinstance(c, CaptionText)]
 
 
@@ -303,16 +303,17 @@ def test_local_captions_do_not_depend_on_order_or_batch(
     temperature: float,
 ) -> None:
     candidates = flipped(shapes_items[:3])
-    local = LocalCaptioner(
-        ending_vlm, "caption-question-free-v1", max_tokens=8, temperature=temperature
-    )
+
+    def local_captioner(seed: int) -> APICaptioner:
+        chat = LocalChat(ending_vlm, max_tokens=8, temperature=temperature, seed=seed)
+        return APICaptioner(chat, "caption-question-free-v1")
+
+    local = local_captioner(0)
     together = captions(local, candidates, shapes_store)
     assert len(together) == 3
     assert captions(local, candidates[::-1], shapes_store)[::-1] == together
     assert [captions(local, [c], shapes_store)[0] for c in candidates] == together
-    other = LocalCaptioner(
-        ending_vlm, "caption-question-free-v1", max_tokens=8, temperature=temperature, seed=1
-    )
+    other = local_captioner(1)
     same = captions(other, candidates, shapes_store) == together
     assert same == (temperature == 0), "a seed counts where something is sampled, and only there"
     assert (other.settings == local.settings) == (temperature == 0)
@@ -321,7 +322,8 @@ def test_local_captions_do_not_depend_on_order_or_batch(
 def test_a_local_caption_that_is_cut_off_is_a_failure(
     tiny_vlm: Callable[[str], HuggingFaceVLM], shapes_store: ImageStore, shapes_items: list[Item]
 ) -> None:
-    local = LocalCaptioner(tiny_vlm("qwen2_vl"), "caption-question-free-v1", max_tokens=2)
+    chat = LocalChat(tiny_vlm("qwen2_vl"), max_tokens=2)
+    local = APICaptioner(chat, "caption-question-free-v1")
     (reply,) = local(flipped(shapes_items[:1]), shapes_store)
     assert isinstance(reply, ServiceError) and "cut off after 2 tokens" in str(reply)
     assert local.settings["fingerprint"] == tiny_vlm("qwen2_vl").fingerprint

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image, ImageDraw, ImageFilter
 
 from flipbench.errors import DataError
-from flipbench.generate.similarity import label_of, perceptual_hash, similarity
+from flipbench.similarity import label_of, perceptual_hash, similarity
 
 pytest.importorskip("skimage")
 

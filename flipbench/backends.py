@@ -1,0 +1,159 @@
+"""Build the captioner, the editor and the judges that a configuration names.
+
+This file, like `flipbench.experiment`, knows the stages; heavy packages are imported only for the
+backend that needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from flipbench.generate.api_captioner import APICaptioner, caption_prompt
+from flipbench.generate.cost import CostEstimate, estimate_cost
+from flipbench.models.chat import Chat
+from flipbench.models.editor_specs import (
+    EditorSpec,
+    FluxEditorSpec,
+    ShapesEditorSpec,
+)
+from flipbench.models.protocols import Captioner, Editor, Judge
+from flipbench.models.rater_specs import (
+    APICaptionerSpec,
+    APIJudgeSpec,
+    CaptionerSpec,
+    ChatBackedSpec,
+    JudgeSpec,
+    LocalCaptionerSpec,
+    LocalJudgeSpec,
+    ModelConfig,
+    ShapesCaptionerSpec,
+    ShapesJudgeSpec,
+)
+from flipbench.paired import Candidate
+from flipbench.records import Item
+from flipbench.shapes.backends import SceneCaptioner, SceneEditor, SceneJudge
+
+if TYPE_CHECKING:
+    from flipbench.models.huggingface import HuggingFaceVLM
+
+BATCH_PRICE = 0.5  # what a Batch API asks of the ordinary price
+
+
+def build_captioner(spec: CaptionerSpec, folder: Path, seed: int = 0) -> Captioner:
+    """Return the captioner; ``folder`` keeps a Batch API's state, ``seed`` seeds local sampling."""
+    if isinstance(spec, ShapesCaptionerSpec):
+        return SceneCaptioner()
+    return APICaptioner(build_chat(spec, folder, seed), spec.prompt)
+
+
+def build_judge(spec: JudgeSpec, folder: Path, seed: int = 0) -> Judge:
+    """Return a judge; the arguments are those of `build_captioner`."""
+    if isinstance(spec, ShapesJudgeSpec):
+        return SceneJudge()
+    from flipbench.filters.api_judge import APIJudge
+
+    structured = isinstance(spec, APIJudgeSpec) and spec.chat.structured
+    chat = build_chat(spec, folder, seed)
+    return APIJudge(chat, spec.prompt, blind=spec.blind, structured=structured)
+
+
+def build_chat(spec: ChatBackedSpec, folder: Path, seed: int = 0) -> Chat:
+    """Return the chat model behind a captioner or a judge."""
+    if isinstance(spec, LocalCaptionerSpec | LocalJudgeSpec):
+        from flipbench.models.local_chat import LocalChat
+
+        return LocalChat(
+            cast("HuggingFaceVLM", _OnDemand(spec.chat.model)),
+            max_tokens=spec.chat.max_tokens,
+            temperature=spec.chat.temperature,
+            seed=seed,
+        )
+    from flipbench.models.api import ChatAPI
+    from flipbench.models.batch_api import BatchAPI
+
+    api = ChatAPI(spec.chat)
+    return BatchAPI(api, folder) if spec.batch else api
+
+
+class _OnDemand:
+    """A local model whose weights are read when it is first needed: a finished run needs none."""
+
+    def __init__(self, model: ModelConfig) -> None:
+        from flipbench.models.huggingface import fingerprint, resolve_path
+
+        self.name, self._model = model.path, model
+        self.fingerprint = fingerprint(resolve_path(model.path), model.dtype, model.revision)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loaded, name)
+
+    @cached_property
+    def _loaded(self) -> HuggingFaceVLM:
+        from flipbench.models.huggingface import HuggingFaceVLM
+
+        return HuggingFaceVLM(
+            self._model.path, self.name, **self._model.model_dump(exclude={"path"})
+        )
+
+
+def build_editor(spec: EditorSpec) -> Editor:
+    """Return the editor with its weights loaded."""
+    if isinstance(spec, ShapesEditorSpec):
+        return SceneEditor()
+    from flipbench.generate.sizes import SizeRule
+
+    common: dict[str, Any] = spec.model_dump(
+        include={"pipeline", "revision", "batch_size", "dtype", "device", "offload", "compile"}
+    )
+    common["sizes"] = SizeRule(**spec.sizes.model_dump())
+    if isinstance(spec, FluxEditorSpec):
+        from flipbench.generate.controls import Control
+        from flipbench.generate.flux_editor import FluxControlNetEditor
+
+        return FluxControlNetEditor(
+            controlnet=spec.controlnet,
+            controlnet_revision=spec.controlnet_revision,
+            settings=spec.settings,
+            control=Control(**spec.control.model_dump()),
+            **common,
+        )
+    from flipbench.generate.diffusers_editor import DiffusersEditor
+
+    return DiffusersEditor(
+        pipeline_class=spec.pipeline_class,
+        arguments=spec.arguments,
+        instruction=spec.instruction,
+        mask=spec.mask,
+        **common,
+    )
+
+
+def records_at_once(spec: CaptionerSpec | JudgeSpec, configured: int, n_items: int) -> int:
+    """Return how many items a backend gets at once: a Batch API wants all of them."""
+    by_batch = isinstance(spec, APICaptionerSpec | APIJudgeSpec) and spec.batch
+    return max(n_items, 1) if by_batch else configured
+
+
+def estimate_captions(spec: CaptionerSpec, items: Sequence[Item]) -> CostEstimate | None:
+    """Return what captioning would cost, image tokens counted, or None where it is no API."""
+    if not isinstance(spec, APICaptionerSpec):
+        return None
+    factor = BATCH_PRICE if spec.batch else 1.0
+    candidates = [Candidate(item) for item in items if item.images]
+    return estimate_cost(candidates, spec.chat, caption_prompt(spec.prompt), price_factor=factor)
+
+
+def estimate_verdicts(spec: JudgeSpec, items: Sequence[Item]) -> CostEstimate | None:
+    """Return what judging all items would cost, or None where the judge is no API."""
+    if not isinstance(spec, APIJudgeSpec):
+        return None
+    from flipbench.filters.api_judge import PROMPTS
+    from flipbench.prompt_files import load_prompt
+
+    prompt = load_prompt(spec.prompt or ("judge-blind-v1" if spec.blind else "judge-v1"), PROMPTS)
+    factor = BATCH_PRICE if spec.batch else 1.0
+    candidates = [Candidate(item) for item in items if item.images]
+    return estimate_cost(candidates, spec.chat, prompt, price_factor=factor)

@@ -1,0 +1,64 @@
+"""Have a chat model propose the counterfactual answer of a free-form question."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from flipbench.errors import ServiceError
+from flipbench.generate.api_captioner import PROMPTS, declines
+from flipbench.generate.flip import same_text
+from flipbench.images import ImageStore
+from flipbench.models.chat import Chat, ChatReply
+from flipbench.paired import Candidate
+from flipbench.prompt_files import load_prompt
+from flipbench.records import Flip, Item, Record, content_id
+
+DEFAULT_PROMPT = "counterfactual-v1"
+_LONGEST = 200
+
+
+class ProposeStage:
+    """Ask for another short answer, of the same kind as the old one, that the scene could have.
+
+    References
+    ----------
+    Park et al., arXiv 2511.03774, flips multiple-choice questions only; this is ours.
+    """
+
+    name = "propose"
+    record: type[Record] = Flip
+
+    def __init__(self, chat: Chat, images: ImageStore, prompt: str | Path = DEFAULT_PROMPT) -> None:
+        self.chat, self.images = chat, images
+        self.prompt_file = load_prompt(
+            prompt, PROMPTS, needs=("question", "old_answer"), hides=("new_answer",)
+        )
+        settings = content_id(chat.settings)[:8]
+        self.method = f"proposed by {chat.name} {settings}, {self.prompt_file.id}"
+
+    def id_of(self, item: Item) -> str:
+        """Return the id of the item's flip."""
+        return Flip.id_for(item_id=item.id, method=self.method, seed=0)
+
+    def subject(self, item: Item) -> str:
+        """Return the item in words."""
+        return Candidate(item).subject
+
+    def __call__(self, items: Sequence[Item]) -> list[Flip | Exception]:
+        """Ask about a batch."""
+        requests = [self.prompt_file.request(Candidate(item), item.images) for item in items]
+        replies = self.chat.ask(requests, self.images)
+        return [self._flip(item, reply) for item, reply in zip(items, replies, strict=True)]
+
+    def _flip(self, item: Item, reply: ChatReply | Exception) -> Flip | Exception:
+        if isinstance(reply, Exception):
+            return reply
+        text = reply.text.strip().strip("\"'`").strip()
+        if declines(text):
+            return ServiceError(f"the model declined to propose an answer: {text[:200]}")
+        if not text or "\n" in text or len(text) > _LONGEST:
+            return ServiceError(f"not one short answer: {text[:200]!r}")
+        if same_text(text.rstrip("."), item.answer_text.rstrip(".")):
+            return ServiceError(f"the proposed answer is the old one: {text!r}")
+        return Flip(item_id=item.id, method=self.method, seed=0, new_answer=None, new_text=text)
