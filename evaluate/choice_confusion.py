@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 from flipbench.evaluate.comparison import (
     Comparison,
-    Condition,
     Settings,
     mcnemar_score,
     relative_score,
     threshold_score,
 )
-from flipbench.evaluate.detector import About, Answers, gold_of
+from flipbench.evaluate.conditions import Twice, choice, conditions, left_out_note
+from flipbench.evaluate.detector import About, Answers
 from flipbench.paired import PairedBenchmark
 from flipbench.prompts import Asking
 from flipbench.randomness import generator
@@ -88,11 +88,7 @@ class ChoiceConfusion:
 
     def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
         """Return each item that can be generalised, with its own and with generalised options."""
-        return [
-            probe
-            for g in generalise(benchmark.originals, self.settings.seed)
-            for probe in (asking.probe(g.item, "original"), _probe(g, asking))
-        ]
+        return [probe for twice in self._asked(benchmark, asking) for probe in twice.probes]
 
     def score(
         self,
@@ -102,30 +98,40 @@ class ChoiceConfusion:
         reference: Answers | None = None,
     ) -> list[Score]:
         """Return the scores of rules sign, mcnemar and relative."""
-        made = generalise(benchmark.originals, self.settings.seed)
-        first, second = _conditions(made, asking, answers)
-        n_left_out = len(benchmark.pairs) - len(made)
-        note = (
-            f"{n_left_out} items are left out: free-form, a right answer such as yes or no, or too"
-            " few right answers of other questions to put in"
-        )
+        asked = self._asked(benchmark, asking)
+        names, n_left_out = ("original", "generalised"), len(benchmark.pairs) - len(asked)
+        first, second = conditions(asked, names, answers)
         comparison = Comparison(
             detector=self.about.name,
             benchmark=benchmark,
             answers=answers,
-            items=[g.item for g in made],
+            items=[twice.item for twice in asked],
             first=first,
             second=second,
             against=reference,
-            reference=None if reference is None else _conditions(made, asking, reference),
+            reference=None if reference is None else conditions(asked, names, reference),
             n_left_out=n_left_out,
-            notes=(note,) if n_left_out else (),
+            notes=left_out_note(
+                n_left_out,
+                "free-form, a right answer such as yes or no, or too few right answers of other"
+                " questions to put in",
+            ),
             settings=self.settings,
         )
         return [
             threshold_score(comparison, "sign"),
             mcnemar_score(comparison),
             relative_score(comparison),
+        ]
+
+    def _asked(self, benchmark: PairedBenchmark, asking: Asking) -> list[Twice]:
+        return [
+            Twice(
+                made.item,
+                choice(asking, made.item, "original"),
+                choice(asking, made.item, "generalised", options=made.options, gold=made.answer),
+            )
+            for made in generalise(benchmark.originals, self.settings.seed)
         ]
 
 
@@ -223,19 +229,3 @@ def _same_kind(donor: str, gold: str) -> bool:
     if _LETTER.fullmatch(donor):
         return bool(_LETTER.fullmatch(gold))
     return True
-
-
-def _probe(made: Generalised, asking: Asking) -> Probe:
-    return asking.probe(made.item, "generalised", options=made.options)
-
-
-def _conditions(
-    made: Sequence[Generalised], asking: Asking, answers: Answers
-) -> tuple[Condition, Condition]:
-    items = [g.item for g in made]
-    one = [asking.probe(item, "original") for item in items]
-    two = [_probe(g, asking) for g in made]
-    return (
-        Condition.of("original", answers, one, gold_of(items)),
-        Condition.of("generalised", answers, two, [g.answer for g in made]),
-    )

@@ -13,6 +13,7 @@ from flipbench.evaluate.comparison import (
     below_reference_score,
     relative_score,
 )
+from flipbench.evaluate.conditions import askable
 from flipbench.evaluate.detector import About, Answers
 from flipbench.evaluate.statistics import Outcome
 from flipbench.paired import PairedBenchmark
@@ -63,7 +64,7 @@ class CircularEval:
 
     def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
         """Return k rotations of every multiple-choice item; the first is the plain question."""
-        return [probe for item in _askable(benchmark) for probe, _ in _rotations(item, asking)]
+        return [probe for item in askable(benchmark) for probe, _ in _rotations(item, asking)]
 
     def score(
         self,
@@ -73,7 +74,7 @@ class CircularEval:
         reference: Answers | None = None,
     ) -> list[Score]:
         """Return the scores of rules paper and relative."""
-        items = _askable(benchmark)
+        items = askable(benchmark)
         first, second, slots = _conditions(items, asking, answers)
         against = None if reference is None else _conditions(items, asking, reference)[:2]
         sizes = [len(item.options or ()) for item in items]
@@ -98,10 +99,6 @@ class CircularEval:
             settings=self.settings,
         )
         return [below_reference_score(comparison, "paper"), relative_score(comparison)]
-
-
-def _askable(benchmark: PairedBenchmark) -> list[Item]:
-    return [item for item in benchmark.originals if item.options is not None]
 
 
 def _rotations(item: Item, asking: Asking) -> list[tuple[Probe, int]]:

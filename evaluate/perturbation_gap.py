@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 
 from flipbench.evaluate.comparison import (
     Comparison,
-    Condition,
     Settings,
     mcnemar_score,
     relative_score,
     threshold_score,
 )
-from flipbench.evaluate.detector import About, Answers, gold_of
-from flipbench.paired import Pair, PairedBenchmark
+from flipbench.evaluate.conditions import Twice, choice, conditions, left_out_note
+from flipbench.evaluate.detector import About, Answers
+from flipbench.paired import PairedBenchmark
 from flipbench.prompts import Asking
 from flipbench.records import JsonDict, Probe, Score
 
@@ -51,11 +51,7 @@ class PerturbationGap:
 
     def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
         """Return the original and the perturbed question of every multiple-choice pair."""
-        return [
-            asking.probe(item, variant)
-            for pair in _askable(benchmark)
-            for variant, item in (("original", pair.original), ("perturbed", pair.perturbed))
-        ]
+        return [probe for twice in _asked(benchmark, asking) for probe in twice.probes]
 
     def score(
         self,
@@ -65,19 +61,20 @@ class PerturbationGap:
         reference: Answers | None = None,
     ) -> list[Score]:
         """Return the scores of rules sign, mcnemar and relative."""
-        pairs = _askable(benchmark)
-        first, second = _conditions(pairs, asking, answers)
+        asked = _asked(benchmark, asking)
+        names, n_left_out = ("original", "perturbed"), len(benchmark.pairs) - len(asked)
+        first, second = conditions(asked, names, answers)
         comparison = Comparison(
             detector=self.about.name,
             benchmark=benchmark,
             answers=answers,
-            items=[pair.original for pair in pairs],
+            items=[twice.item for twice in asked],
             first=first,
             second=second,
             against=reference,
-            reference=None if reference is None else _conditions(pairs, asking, reference),
-            n_left_out=len(benchmark.pairs) - len(pairs),
-            notes=_notes(benchmark, pairs),
+            reference=None if reference is None else conditions(asked, names, reference),
+            n_left_out=n_left_out,
+            notes=left_out_note(n_left_out, "free-form, so they have no options"),
             settings=self.settings,
         )
         scores = [
@@ -90,23 +87,16 @@ class PerturbationGap:
         ]
 
 
-def _askable(benchmark: PairedBenchmark) -> list[Pair]:
-    return [pair for pair in benchmark.pairs if pair.original.options is not None]
-
-
-def _conditions(pairs: list[Pair], asking: Asking, answers: Answers) -> tuple[Condition, Condition]:
-    originals, perturbed = [p.original for p in pairs], [p.perturbed for p in pairs]
-    one = [asking.probe(item, "original") for item in originals]
-    two = [asking.probe(item, "perturbed") for item in perturbed]
-    return (
-        Condition.of("original", answers, one, gold_of(originals)),
-        Condition.of("perturbed", answers, two, gold_of(perturbed)),
-    )
-
-
-def _notes(benchmark: PairedBenchmark, pairs: list[Pair]) -> tuple[str, ...]:
-    n_open = len(benchmark.pairs) - len(pairs)
-    return (f"{n_open} free-form pairs are left out: they have no options",) if n_open else ()
+def _asked(benchmark: PairedBenchmark, asking: Asking) -> list[Twice]:
+    return [
+        Twice(
+            pair.original,
+            choice(asking, pair.original, "original"),
+            choice(asking, pair.perturbed, "perturbed"),
+        )
+        for pair in benchmark.pairs
+        if pair.original.options is not None
+    ]
 
 
 def _suspects(score: Score) -> JsonDict:

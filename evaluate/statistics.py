@@ -21,6 +21,8 @@ from statsmodels.stats.proportion import proportion_confint
 from flipbench.records import Interval
 
 Outcome = bool | None
+Value = float | None
+"""A share or a similarity in [0, 1], or an outcome; None where asking failed."""
 Alternative = Literal["drop", "rise", "two-sided"]
 Array = NDArray[np.float64]
 LEVEL = 0.95
@@ -174,18 +176,22 @@ class GapDifference:
 
 
 def gap_difference(
-    original: Sequence[Outcome],
-    perturbed: Sequence[Outcome],
-    reference_original: Sequence[Outcome],
-    reference_perturbed: Sequence[Outcome],
+    original: Sequence[Value],
+    perturbed: Sequence[Value],
+    reference_original: Sequence[Value],
+    reference_perturbed: Sequence[Value],
     rng: np.random.Generator,
     *,
     clusters: Sequence[str] | None = None,
     n_bootstrap: int = N_BOOTSTRAP,
     n_permutations: int = N_PERMUTATIONS,
     level: float = LEVEL,
+    rises: bool = False,
 ) -> GapDifference:
-    """Compare a model's gap with a reference model's; all four sequences have shape (N,)."""
+    """Compare a model's gap with a reference model's; all four sequences have shape (N,).
+
+    With ``rises``, ``p_below`` is the p-value against "not *above* the reference".
+    """
     conditions = [original, perturbed, reference_original, reference_perturbed]
     (first, second, reference_first, reference_second), shared = _complete(conditions, clusters)
     n = len(first)
@@ -200,7 +206,12 @@ def gap_difference(
         interval=bootstrap_interval(
             difference, rng, clusters=shared, n_bootstrap=n_bootstrap, level=level
         ),
-        p_below=label_swap_p(difference, rng, clusters=shared, n_permutations=n_permutations),
+        p_below=label_swap_p(
+            -difference if rises else difference,
+            rng,
+            clusters=shared,
+            n_permutations=n_permutations,
+        ),
         n=n,
         n_dropped=len(original) - n,
     )
@@ -356,14 +367,14 @@ def adjust_p_values(
 
 
 def _complete(
-    conditions: Sequence[Sequence[Outcome]], clusters: Sequence[str] | None
+    conditions: Sequence[Sequence[Value]], clusters: Sequence[str] | None
 ) -> tuple[list[Array], list[str] | None]:
     """Return the conditions as 0/1 without items that miss an answer, and their clusters."""
     n = len(conditions[0])
     if any(len(other) != n for other in [*conditions, *([] if clusters is None else [clusters])]):
         raise ValueError("all conditions (and clusters) must have one value for each item")
     keep = [i for i in range(n) if all(condition[i] is not None for condition in conditions)]
-    values = [np.array([bool(c[i]) for i in keep], dtype=float) for c in conditions]
+    values = [np.array([c[i] for i in keep], dtype=float) for c in conditions]
     shared = None if clusters is None else [clusters[i] for i in keep]
     return values, shared
 

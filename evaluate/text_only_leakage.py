@@ -13,6 +13,7 @@ from flipbench.evaluate.comparison import (
     mcnemar_score,
     threshold_score,
 )
+from flipbench.evaluate.conditions import askable
 from flipbench.evaluate.detector import About, Answers, gold_of
 from flipbench.paired import PairedBenchmark
 from flipbench.prompts import Asking
@@ -75,7 +76,7 @@ class TextOnlyLeakage:
 
     def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
         """Return every multiple-choice question without its image, and with it for the gain."""
-        items = _askable(benchmark)
+        items = askable(benchmark)
         return [
             probe
             for item in items
@@ -90,7 +91,7 @@ class TextOnlyLeakage:
         reference: Answers | None = None,
     ) -> list[Score]:
         """Return the scores of rules paper and mcnemar."""
-        items = _askable(benchmark)
+        items = askable(benchmark)
         gold, probes = gold_of(items), [_text_only(item, asking) for item in items]
         second = Condition.of("text-only", answers, probes, gold)
         first = None
@@ -117,10 +118,6 @@ class TextOnlyLeakage:
             threshold_score(comparison, "paper", uses_reference=True),
             mcnemar_score(comparison, uses_reference=True),
         ]
-
-
-def _askable(benchmark: PairedBenchmark) -> list[Item]:
-    return [item for item in benchmark.originals if item.options is not None]
 
 
 def _text_only(item: Item, asking: Asking) -> Probe:
