@@ -2,39 +2,43 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoModelForImageTextToText
-from transformers.utils import cached_file, is_torchvision_available
 
 from flipbench.errors import DataError, PrerequisiteError, need
 from flipbench.images import ImageStore
+from flipbench.models.checkpoints import (
+    CARD,
+    PACKAGED,
+    base_of,
+    check_card,
+    fingerprint,
+    first_line,
+    folder_hash,
+    resolve_path,
+)
 from flipbench.models.processors import load_processor
 from flipbench.models.protocols import Capability
+from flipbench.models.scoring import TokenStatistics, rows_at_once, token_statistics, windows
 from flipbench.parsing import parse_choice
 from flipbench.prompts import LETTERS
 from flipbench.records import Probe, Response
 
-CARD = "flipbench_card.json"
-_PACKAGED = "shapes:"
-
-
-def resolve_path(path: str) -> str:
-    """Return a checkpoint's folder or hub id; ``shapes:llava`` names one shipped with flipbench."""
-    if path.startswith(_PACKAGED):
-        folder = Path(__file__).parent.parent / "shapes" / "checkpoints" / path[len(_PACKAGED) :]
-        if not (folder / "config.json").exists():
-            raise PrerequisiteError(
-                f"{path}: no such packaged model; there are shapes:llava and shapes:qwen2_vl"
-            )
-        return str(folder)
-    return path
+__all__ = [
+    "CARD",
+    "HuggingFaceVLM",
+    "base_of",
+    "check_card",
+    "fingerprint",
+    "folder_hash",
+    "has_first_token",
+    "load_model",
+    "resolve_path",
+]
 
 
 class HuggingFaceVLM:
@@ -63,7 +67,9 @@ class HuggingFaceVLM:
         Where a contamination card beside the weights tells of another architecture.
     """
 
-    can: frozenset[Capability] = frozenset({"choose", "generate", "token_logprobs"})
+    can: frozenset[Capability] = frozenset(
+        {"choose", "generate", "token_logprobs", "hidden_states"}
+    )
 
     def __init__(
         self,
@@ -76,7 +82,7 @@ class HuggingFaceVLM:
         trust_remote_code: bool = False,
     ) -> None:
         where = resolve_path(path)
-        self.name = name or Path(path.removeprefix(_PACKAGED)).name
+        self.name = name or Path(path.removeprefix(PACKAGED)).name
         if Path(where).is_dir():
             check_card(Path(where))
         if device == "auto":
@@ -91,7 +97,7 @@ class HuggingFaceVLM:
             if "trust_remote_code" in str(error):
                 advice = "it brings code of its own: set trust_remote_code if you trust that code"
             raise PrerequisiteError(
-                f"{path}: cannot load a vision-language model from there ({_first_line(error)});"
+                f"{path}: cannot load a vision-language model from there ({first_line(error)});"
                 f" {advice}"
             ) from error
         self.model.eval().to(device)
@@ -173,29 +179,94 @@ class HuggingFaceVLM:
         ]
 
     @torch.inference_mode()
+    def embed(self, probes: Sequence[Probe], images: ImageStore) -> torch.Tensor:
+        """Return the last layer's state at the last token of each prompt and continuation.
+
+        Shape (n_probes, hidden size), float32, on the CPU.
+        """
+        inputs, tails = self._with_tails(probes, images)
+        states = self.model.base_model(**inputs).last_hidden_state
+        width = max(map(len, tails))
+        last = [states.shape[1] - 1 - width + len(tail) for tail in tails]
+        return states[range(len(probes)), last].float().cpu()
+
+    @torch.inference_mode()
     def _score(self, probes: Sequence[Probe], images: ImageStore) -> list[Response]:
-        """Sum the log-probabilities (nats) of each continuation's tokens after its prompt."""
-        inputs = self._inputs(probes, images)
-        tails = self.tokenizer([p.continuation for p in probes], add_special_tokens=False)[
-            "input_ids"
-        ]
-        width = max(len(tail) for tail in tails)
-        pad = self.tokenizer.pad_token_id or 0
-        extra = torch.tensor([tail + [pad] * (width - len(tail)) for tail in tails])
-        kept = torch.tensor([[1] * len(tail) + [0] * (width - len(tail)) for tail in tails])
-        device = inputs["input_ids"].device
-        inputs["input_ids"] = torch.cat([inputs["input_ids"], extra.to(device)], 1)
-        inputs["attention_mask"] = torch.cat([inputs["attention_mask"], kept.to(device)], 1)
-        if "mm_token_type_ids" in inputs:
-            zeros = torch.zeros_like(extra).to(device)
-            inputs["mm_token_type_ids"] = torch.cat([inputs["mm_token_type_ids"], zeros], 1)
-        logits = self.model(**inputs, logits_to_keep=width + 1).logits[:, :-1]
-        log_probs = logits.float().log_softmax(-1).cpu()
-        tokens = log_probs.gather(2, extra[..., None])[..., 0] * kept
+        """Score each continuation's tokens as the model's reply to the prompt."""
+        lengths = [len(tail) for tail in self._tails(probes)]
+        order = sorted(range(len(probes)), key=lengths.__getitem__, reverse=True)
+        found: dict[int, TokenStatistics] = {}
+        while order:
+            n = rows_at_once(lengths[order[0]] + 1, self._text_config().vocab_size)
+            rows, order = order[:n], order[n:]
+            found.update(
+                zip(rows, self._statistics([probes[i] for i in rows], images), strict=True)
+            )
+        return [self._response(probe, **found[i].fields()) for i, probe in enumerate(probes)]
+
+    def _statistics(self, probes: Sequence[Probe], images: ImageStore) -> list[TokenStatistics]:
+        inputs, tails = self._with_tails(probes, images)
+        context = getattr(self._text_config(), "max_position_embeddings", None)
+        if context and inputs["input_ids"].shape[1] > context:
+            if len(probes) > 1:
+                return [self._statistics([probe], images)[0] for probe in probes]
+            return [self._in_windows(probes[0], inputs["input_ids"][0], len(tails[0]), context)]
+        width = max(map(len, tails))
+        logits = self.model(**inputs, logits_to_keep=width + 1).logits[:, -width - 1 : -1]
+        ids = inputs["input_ids"]
         return [
-            self._response(probe, log_likelihood=float(row.sum()), n_tokens=len(tail))
-            for probe, row, tail in zip(probes, tokens, tails, strict=True)
+            token_statistics(row[: len(tail)], torch.tensor(tail, device=ids.device))
+            for row, tail in zip(logits, tails, strict=True)
         ]
+
+    def _in_windows(
+        self, probe: Probe, ids: torch.Tensor, n_tail: int, context: int
+    ) -> TokenStatistics:
+        """Score a text that is longer than the model's context; see `windows`."""
+        n_prompt = len(ids) - n_tail
+        if probe.images or n_prompt >= context:
+            raise DataError(
+                f"{probe.variant} of item {probe.item_id}: {len(ids)} tokens, but {self.name} holds"
+                f" {context}; only a text without images can be scored in windows"
+            )
+        parts = []
+        for begin, end, new in windows(n_prompt, n_tail, context):
+            logits = self.model(input_ids=ids[None, begin:end], logits_to_keep=new + 1).logits
+            parts.append(token_statistics(logits[0, -new - 1 : -1], ids[end - new : end]))
+        return TokenStatistics.join(parts)
+
+    def _with_tails(
+        self, probes: Sequence[Probe], images: ImageStore
+    ) -> tuple[dict[str, Any], list[list[int]]]:
+        """Return the inputs of prompts (padded left) and continuations (padded right)."""
+        inputs, tails = self._inputs(probes, images), self._tails(probes)
+        width = max(map(len, tails))
+        pad = self.tokenizer.pad_token_id or 0
+        kept = [[1] * len(tail) + [0] * (width - len(tail)) for tail in tails]
+        more = {
+            "input_ids": [tail + [pad] * (width - len(tail)) for tail in tails],
+            "attention_mask": kept,
+            "mm_token_type_ids": [[0] * width] * len(tails),
+        }
+        for name in more.keys() & inputs.keys():
+            extra = torch.tensor(more[name], dtype=inputs[name].dtype, device=inputs[name].device)
+            inputs[name] = torch.cat([inputs[name], extra], 1)
+        return inputs, tails
+
+    def _tails(self, probes: Sequence[Probe]) -> list[list[int]]:
+        """Return each continuation's tokens, written as the chat template writes a reply."""
+        texts = []
+        for probe in probes:
+            reply = probe.continuation.strip()
+            if not reply:
+                raise DataError(f"{probe.variant} of item {probe.item_id}: nothing to score")
+            written = self.completion(reply)
+            texts.append(written[: written.index(reply) + len(reply)])
+        tails: list[list[int]] = self.tokenizer(texts, add_special_tokens=False)["input_ids"]
+        return tails
+
+    def _text_config(self) -> Any:
+        return self.model.config.get_text_config()
 
     def _inputs(self, probes: Sequence[Probe], images: ImageStore) -> dict[str, Any]:
         texts = [self.render(p.prompt, len(p.images)) for p in probes]
@@ -243,114 +314,9 @@ def load_model(where: str, dtype: str, revision: str | None = None, **options: A
     return peft.PeftModel.from_pretrained(model, where).merge_and_unload()
 
 
-def base_of(where: str, revision: str | None = None) -> tuple[str, dict[str, str]]:
-    """Return the checkpoint that a LoRA adapter's folder stands on, or ``where`` itself.
-
-    The second part is ``{"revision": ...}`` of that checkpoint, or ``{}``.
-    """
-    adapter = Path(where) / "adapter_config.json"
-    base = where
-    if adapter.exists():
-        config, card = json.loads(adapter.read_text()), check_card(Path(where))
-        base = resolve_path(card.get("parent") or config["base_model_name_or_path"])
-        revision = card.get("settings", {}).get("revision") or config.get("revision")
-    return base, {"revision": revision} if revision else {}
-
-
 def _chat(prompt: str, n_images: int) -> list[dict[str, Any]]:
     """Return the one conversation that training and evaluation share: images first, then text."""
     parts: list[dict[str, str]] = [{"type": "image"}] * n_images + [
         {"type": "text", "text": prompt}
     ]
     return [{"role": "user", "content": parts}]
-
-
-def fingerprint(path: str, dtype: str, revision: str | None = None) -> str:
-    """Return a hash of weights, configuration, processor, precision and image backend.
-
-    A folder is hashed by its files' bytes, a hub id by its name and the commit of ``revision``.
-
-    Raises
-    ------
-    PrerequisiteError
-        Where there is no such checkpoint.
-    """
-    backend = "torchvision" if is_torchvision_available() else "pil"
-    base, at = base_of(path, revision)
-    if base != path:
-        content = folder_hash(path) + fingerprint(base, dtype, **at)
-    elif Path(path).is_dir():
-        content = folder_hash(path)
-    else:
-        content = f"{path}@{_commit(path, at)}"
-    return hashlib.sha256(f"{content} {dtype} {backend}".encode()).hexdigest()[:24]
-
-
-def _commit(hub_id: str, at: dict[str, str]) -> str:
-    try:
-        config = Path(cached_file(hub_id, "config.json", **at))
-    except (OSError, ValueError) as error:
-        raise PrerequisiteError(
-            f"{hub_id}: no such checkpoint ({_first_line(error)}); give a folder or hub id"
-        ) from error
-    return config.parent.name  # .../snapshots/<commit>/config.json
-
-
-def folder_hash(path: str) -> str:
-    """Return a hash of a checkpoint folder: every safetensors and json file but the card."""
-    digest = hashlib.sha256()
-    files = [
-        f for f in sorted(Path(path).iterdir()) if f.suffix in (".safetensors", ".json", ".jinja")
-    ]
-    for file in files:
-        if file.name != CARD:
-            digest.update(file.name.encode() + b"\0")
-            digest.update(
-                _file_hash(str(file), file.stat().st_mtime_ns, file.stat().st_size).encode()
-            )
-    return digest.hexdigest()
-
-
-@lru_cache(maxsize=4096)
-def _file_hash(path: str, _modified: int, _size: int) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def check_card(folder: Path) -> dict[str, Any]:
-    """Return the contamination card beside a checkpoint, or ``{}``; it must fit the weights.
-
-    Raises
-    ------
-    DataError
-        Where the card is damaged or tells of another architecture than ``config.json``.
-    PrerequisiteError
-        Where the folder holds weights, but none as safetensors.
-    """
-    weights = [
-        f.name for f in folder.iterdir() if f.suffix in (".bin", ".pt", ".pth", ".safetensors")
-    ]
-    if weights and not any(name.endswith(".safetensors") for name in weights):
-        raise PrerequisiteError(
-            f"{folder}: weights load as safetensors only, and there is only {weights[0]};"
-            " convert it with transformers (save_pretrained)"
-        )
-    if not (folder / CARD).exists():
-        return {}
-    try:
-        card: dict[str, Any] = json.loads((folder / CARD).read_text())
-    except ValueError as error:
-        raise DataError(f"{folder / CARD}: not JSON ({error}); copy the checkpoint anew") from error
-    config = folder / "config.json"
-    if config.exists():
-        found = json.loads(config.read_text()).get("architectures")
-        if card.get("architectures") != found:
-            raise DataError(
-                f"{folder}: the card says {card.get('architectures')}, but config.json says"
-                f" {found}; these weights do not belong to this card"
-            )
-    return card
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0][:200]

@@ -161,9 +161,10 @@ def test_a_generated_reply_is_parsed_by_its_options(
 
 
 def test_score_equals_the_sum_of_token_log_probs(
-    vlm: HuggingFaceVLM, shapes_items: list[Item], shapes_store: ImageStore
+    vlm: HuggingFaceVLM, family: str, shapes_items: list[Item], shapes_store: ImageStore
 ) -> None:
-    tails = [" red", " a red star in row 1 column 2", "B", " yes", "A picture of 3 objects."]
+    written = {"llava": " {}", "qwen2_vl": "{}"}[family]
+    tails = ["red", "a red star in row 1 column 2", "B", "yes", "A picture of 3 objects."]
     probes = [
         Probe(
             item_id=item.id,
@@ -177,11 +178,15 @@ def test_score_equals_the_sum_of_token_log_probs(
     ]
     for probe, response in zip(probes, vlm.ask(probes, shapes_store), strict=True):
         inputs = processed(vlm, probe, shapes_store)
-        tail = vlm.tokenizer(probe.continuation, add_special_tokens=False)["input_ids"]
-        total = 0.0
+        reply = written.format(probe.continuation)
+        tail = vlm.tokenizer(reply, add_special_tokens=False)["input_ids"]
+        expected, means, deviations = [], [], []
         for token in tail:
             with torch.no_grad():
-                total += float(vlm.model(**inputs).logits[0, -1].log_softmax(-1)[token])
+                log_p = vlm.model(**inputs).logits[0, -1].log_softmax(-1).double()
+            expected.append(float(log_p[token]))
+            means.append(float((log_p.exp() * log_p).sum()))
+            deviations.append(float((log_p.exp() * log_p**2).sum() - means[-1] ** 2) ** 0.5)
             for name, value in (
                 ("input_ids", token),
                 ("attention_mask", 1),
@@ -189,7 +194,10 @@ def test_score_equals_the_sum_of_token_log_probs(
             ):
                 if name in inputs:
                     inputs[name] = torch.cat([inputs[name], torch.tensor([[value]])], 1)
-        assert response.log_likelihood == pytest.approx(total, abs=1e-3)
+        assert response.log_likelihood == pytest.approx(sum(expected), abs=1e-3)
+        assert response.token_log_probs == pytest.approx(expected, abs=1e-3)
+        assert response.token_means == pytest.approx(means, abs=1e-3)
+        assert response.token_deviations == pytest.approx(deviations, abs=1e-3)
         assert response.n_tokens == len(tail)
         assert response.choice == -1 and response.option_log_probs == ()
 
@@ -199,7 +207,7 @@ def test_a_mixed_batch_of_asks_keeps_its_order(
 ) -> None:
     choose = Asking().probe(shapes_items[0], "a")
     generate = Asking(ask="generate", max_new_tokens=2).probe(shapes_items[1], "b")
-    score = Probe(item_id="i", variant="c", prompt="Facts.", ask="score", continuation=" red")
+    score = Probe(item_id="i", variant="c", prompt="Facts.", ask="score", continuation="red")
     probes = [score, choose, generate, choose, score]
     responses = vlm.ask(probes, shapes_store)
     assert [r.probe_id for r in responses] == [p.id for p in probes]

@@ -1,0 +1,104 @@
+"""Log-probabilities of given tokens: statistics by position, and windows over long texts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from flipbench.errors import DataError
+
+N_WITH_STATISTICS = 256
+"""Continuations of more tokens keep only their sum: nobody reads a thousand numbers a record."""
+_MAX_LOGITS = 2**26
+
+
+@dataclass(frozen=True)
+class TokenStatistics:
+    """Of T scored tokens: log-probability, and mean and deviation over the whole vocabulary.
+
+    Each has shape (T,), in nats; ``means`` is sum p log p, ``deviations`` the root of
+    sum p (log p)^2 - mean^2.
+    """
+
+    log_probs: torch.Tensor
+    means: torch.Tensor
+    deviations: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.log_probs)
+
+    @classmethod
+    def join(cls, parts: list[TokenStatistics]) -> TokenStatistics:
+        """Return the parts one after another."""
+        names = ("log_probs", "means", "deviations")
+        return cls(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of a response.
+
+        Raises
+        ------
+        DataError
+            Where a log-probability is no number.
+        """
+        if self.log_probs.isnan().any():
+            raise DataError("a token's log-probability is NaN; load the model with dtype: float32")
+        fields: dict[str, Any] = {
+            "log_likelihood": float(self.log_probs.double().sum()),
+            "n_tokens": len(self),
+        }
+        if len(self) <= N_WITH_STATISTICS:
+            fields |= {
+                "token_log_probs": _rounded(self.log_probs),
+                "token_means": _rounded(self.means),
+                "token_deviations": _rounded(self.deviations),
+            }
+        return fields
+
+
+def token_statistics(logits: torch.Tensor, ids: torch.Tensor) -> TokenStatistics:
+    """Return the statistics of ``ids``, shape (T,), under ``logits``, shape (T, vocabulary)."""
+    log_p = logits.float().log_softmax(-1)
+    chosen = log_p.gather(1, ids[:, None])[:, 0]
+    p = log_p.exp()
+    log_p = torch.where(p > 0, log_p, 0.0)  # p log p is 0 where p is
+    means = (p * log_p).sum(-1)
+    # around the mean, since the difference of two near squares can fall below 0
+    deviations = (p * (log_p - means[:, None]) ** 2).sum(-1).sqrt()
+    return TokenStatistics(chosen.cpu(), means.cpu(), deviations.cpu())
+
+
+def rows_at_once(width: int, vocabulary: int) -> int:
+    """Return how many rows of ``width`` scored tokens fit into the memory set aside for logits."""
+    return max(1, _MAX_LOGITS // (width * vocabulary))
+
+
+def windows(n_prompt: int, n_tail: int, context: int) -> list[tuple[int, int, int]]:
+    """Return (begin, end, n_scored) of the windows that score a tail too long for the context.
+
+    Each scores its last ``n_scored`` tokens, the first as many as fit, later ones at most half a
+    context, so that every token sees at least half a context before it.
+
+    >>> windows(2, 8, 6)
+    [(0, 6, 4), (3, 9, 3), (4, 10, 1)]
+
+    Raises
+    ------
+    ValueError
+        Where not even one token fits behind the prompt.
+    """
+    if n_prompt >= context:
+        raise ValueError(f"the prompt has {n_prompt} tokens, the model's context {context}")
+    total, end = n_prompt + n_tail, min(context, n_prompt + n_tail)
+    found = [(0, end, end - n_prompt)]
+    while end < total:
+        new = min(context // 2, total - end)
+        end += new
+        found.append((end - context, end, new))
+    return found
+
+
+def _rounded(values: torch.Tensor) -> tuple[float, ...]:
+    return tuple(round(float(x), 5) for x in values)
