@@ -1,0 +1,122 @@
+"""Whether printed figures can be true: percentages of whole counts, and gaps of their own row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
+from fractions import Fraction
+from typing import Literal
+
+from flipbench.evaluate.statistics import mcnemar_p
+
+DeltaVerdict = Literal["exact", "rounding", "wrong"]
+
+
+def possible_counts(percent: Decimal, n: int) -> list[int]:
+    """Return every k for which k of n rounds to ``percent`` at its printed digits.
+
+    Halves may be rounded either way. An empty list is a failed GRIM test: no number of right
+    answers gives this percentage.
+
+    Parameters
+    ----------
+    percent : Decimal
+        As printed, 0 to 100; its digits count, so 43.4 and 43.40 differ.
+    n : int
+        Items the percentage is of.
+
+    References
+    ----------
+    Brown and Heathers, The GRIM test, Social Psychological and Personality Science 8 (2017).
+
+    Examples
+    --------
+    >>> possible_counts(Decimal("52.05"), 440), possible_counts(Decimal("43.40"), 440)
+    ([229], [])
+    """
+    if n <= 0:
+        raise ValueError(f"n must be above 0, not {n}")
+    half = unit(percent) / 2
+    low = math.ceil((Fraction(percent) - half) * n / 100)
+    high = math.floor((Fraction(percent) + half) * n / 100)
+    return list(range(max(0, low), min(n, high) + 1))
+
+
+def unit(printed: Decimal) -> Fraction:
+    """Return the value of a printed number's last digit.
+
+    >>> unit(Decimal("43.40"))
+    Fraction(1, 100)
+    """
+    exponent = printed.as_tuple().exponent
+    assert isinstance(exponent, int)
+    return Fraction(10) ** min(exponent, 0)
+
+
+def delta_verdict(
+    original: Decimal,
+    perturbed: Decimal,
+    delta: Decimal,
+    sizes: tuple[int | None, int | None] = (None, None),
+) -> DeltaVerdict:
+    """Say whether a printed gap is the difference of its printed figures.
+
+    "rounding" is a difference of the last digits that rounding explains: figures and gap are each
+    off by at most half a unit. Where both counts are known, the gap they give decides.
+
+    >>> delta_verdict(Decimal("97.05"), Decimal("54.32"), Decimal("-42.74"), (1900, 1900))
+    'rounding'
+    >>> delta_verdict(Decimal("57.60"), Decimal("53.54"), Decimal("-3.06"))
+    'wrong'
+    """
+    found = Fraction(perturbed) - Fraction(original)
+    if found == Fraction(delta):
+        return "exact"
+    slack = (unit(original) + unit(perturbed) + unit(delta)) / 2
+    if abs(Fraction(delta) - found) > slack:
+        return "wrong"
+    true = true_deltas(original, perturbed, sizes)
+    within = not true or any(abs(Fraction(delta) - d) <= unit(delta) / 2 for d in true)
+    return "rounding" if within else "wrong"
+
+
+def true_deltas(
+    original: Decimal, perturbed: Decimal, sizes: tuple[int | None, int | None]
+) -> list[Fraction]:
+    """Return the gaps, in points, of all counts that the two percentages can stand for."""
+    n, m = sizes
+    if n is None or m is None:
+        return []
+    return [
+        100 * (Fraction(after, m) - Fraction(before, n))
+        for before in possible_counts(original, n)
+        for after in possible_counts(perturbed, m)
+    ]
+
+
+def fitting_sizes(percents: Iterable[Decimal], candidates: Iterable[int]) -> list[int]:
+    """Return the numbers of items at which all percentages are possible.
+
+    >>> fitting_sizes([Decimal("72.20"), Decimal("87.72"), Decimal("88.79")], range(440, 500))
+    [464]
+    """
+    values = list(percents)
+    return [n for n in candidates if all(possible_counts(value, n) for value in values)]
+
+
+def least_p(difference: int) -> float:
+    """Return the smallest exact two-sided McNemar p-value with this difference of right answers.
+
+    It is reached where every changed answer changed the same way, so no paired table of the same
+    totals can do better.
+
+    >>> least_p(4), least_p(-6)
+    (0.125, 0.03125)
+    """
+    return mcnemar_p(0, abs(difference), "two-sided")
+
+
+def unpaired_se(fractions: Sequence[float], sizes: Sequence[int]) -> float:
+    """Return the standard error, a fraction, of a difference of independent proportions."""
+    return math.sqrt(sum(p * (1 - p) / n for p, n in zip(fractions, sizes, strict=True)))

@@ -1,0 +1,208 @@
+"""What is wrong, or odd, in tables of published results: every finding names its line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+
+from flipbench.evaluate.consistency import (
+    delta_verdict,
+    fitting_sizes,
+    least_p,
+    possible_counts,
+    unpaired_se,
+)
+from flipbench.evaluate.printed import Printed, read_printed
+from flipbench.evaluate.printed_labels import conflicts, duplicates, relabelled
+from flipbench.evaluate.printed_scores import wrong_marks
+from flipbench.evaluate.rules import ALPHA
+
+_LEAST_VALUES = 4
+"""Fewer impossible percentages than this say nothing about the number of items."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something a reader of the table should know.
+
+    Attributes
+    ----------
+    kind : str
+        One word to group by.
+    wrong : bool
+        True where the printed figures cannot all be true; False where they may be, and are odd.
+    """
+
+    row: Printed
+    kind: str
+    what: str
+    wrong: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.row.where}: {self.kind}: {self.what}"
+
+
+def examine(rows: Sequence[Printed]) -> list[Finding]:
+    """Return every finding in tables of published results, in the order of their lines.
+
+    Kinds: ``impossible`` (no count gives this percentage of n), ``count`` (another count stands
+    beside it), ``items`` (most percentages fit another n), ``delta`` and ``rounding`` (a gap that
+    is not the difference of its figures), ``unpaired`` and ``swapped`` (the two are of different
+    items), ``conflict`` (one quantity printed twice, differently), ``duplicate`` (two conditions
+    with the same figures), ``relabelled`` (another table has these figures under another label),
+    ``mark`` (a printed verdict that its rule does not give), ``margin`` (a gap of so few items
+    that no paired table makes it significant).
+    """
+    found: list[Finding] = []
+    for check in (_impossible, _items, _deltas, _unpaired, _margins):
+        found += check(rows)
+    labels: tuple[tuple[str, Callable[[Sequence[Printed]], Iterator[tuple[Printed, str]]]], ...] = (
+        ("conflict", conflicts),
+        ("duplicate", duplicates),
+        ("relabelled", relabelled),
+        ("mark", wrong_marks),
+    )
+    for kind, label_check in labels:
+        odd = kind in ("duplicate", "relabelled")
+        found += [Finding(row, kind, what, wrong=not odd) for row, what in label_check(rows)]
+    return sorted(found, key=lambda f: (f.row.file, f.row.line, not f.wrong))
+
+
+def examine_files(paths: Sequence[Path]) -> list[Finding]:
+    """Read CSV files of published results (see `read_printed`) and examine them together."""
+    return examine([row for path in paths for row in read_printed(path)])
+
+
+def _figures(row: Printed) -> list[tuple[str, Decimal, int]]:
+    """Return (name, percentage, n) of the row's figures whose n is known."""
+    named = (
+        ("original", row.original, row.n_original),
+        (row.quantity, row.perturbed, row.n_perturbed),
+        ("value", row.value, row.n_original),
+    )
+    return [(name, value, n) for name, value, n in named if value is not None and n is not None]
+
+
+def _impossible(rows: Sequence[Printed]) -> Iterator[Finding]:
+    sizes: dict[str, set[int]] = {}
+    for row in rows:
+        known = {row.n_original, row.n_perturbed} - {None}
+        sizes.setdefault(row.bench, set()).update(n for n in known if n is not None)
+    said = set()
+    for row in rows:
+        for name, value, n in _figures(row):
+            possible = possible_counts(value, n)
+            if row.k is not None and name == "value" and row.k not in possible:
+                yield Finding(row, "count", f"{row.k}/{n} is {100 * row.k / n:.3f}, not {value}")
+            elif not possible and (row.file, row.line, row.label, name) not in said:
+                said.add((row.file, row.line, row.label, name))
+                yield Finding(row, "impossible", _why_impossible(name, value, n, sizes[row.bench]))
+
+
+def _why_impossible(name: str, value: Decimal, n: int, sizes: set[int]) -> str:
+    near = int(Decimal(n) * value / 100)
+    around = ", ".join(f"{k}/{n} = {100 * k / n:.3f}" for k in (near, near + 1) if k <= n)
+    others = [f"{k[0]}/{m}" for m in sorted(sizes - {n}) if (k := possible_counts(value, m))]
+    text = f"{name} {value} % is no whole number of {n} items ({around})"
+    return f"{text}; it would be {' or '.join(others)}" if others else text
+
+
+def _items(rows: Sequence[Printed]) -> Iterator[Finding]:
+    """Find blocks of which most percentages are impossible, and the n that fits them all."""
+    groups: dict[tuple[str, ...], dict[Decimal, Printed]] = {}
+    sizes: dict[tuple[str, ...], int] = {}
+    for row in rows:
+        if row.value is not None:
+            continue
+        for name, value, n in _figures(row):
+            common = (row.table, row.model, row.bench, str(n))
+            keys: list[tuple[str, ...]] = [(*common, name)]
+            keys += [(*common, "strategy", row.strategy, row.regime)]
+            for key in keys:
+                groups.setdefault(key, {}).setdefault(value, row)
+                sizes[key] = n
+    said = set()
+    for key, values in groups.items():
+        n = sizes[key]
+        bad = [value for value in values if not possible_counts(value, n)]
+        if len(values) < _LEAST_VALUES or 2 * len(bad) <= len(values):
+            continue
+        first = values[bad[0]]
+        fits = fitting_sizes(values, range(n * 3 // 4, n * 5 // 4 + 1))
+        shown = ", ".join(map(str, fits[:5])) if fits else "no number within a quarter of it"
+        what = (
+            f"{len(bad)} of {len(values)} percentages ({key[4] if len(key) == 5 else key[5]}) are"
+            f" impossible at n = {n}; all are possible at: {shown}"
+        )
+        if (first.file, first.line, what) not in said:
+            said.add((first.file, first.line, what))
+            yield Finding(first, "items", what)
+
+
+def _deltas(rows: Sequence[Printed]) -> Iterator[Finding]:
+    for row in rows:
+        if row.original is None or row.perturbed is None or row.delta is None:
+            continue
+        sizes = (row.n_original, row.n_perturbed)
+        verdict = delta_verdict(row.original, row.perturbed, row.delta, sizes)
+        if verdict == "exact":
+            continue
+        found = row.perturbed - row.original
+        what = (
+            f"{row.perturbed} − {row.original} is {found:+}, printed {row.delta:+}"
+            f"{'' if verdict == 'wrong' else ': rounding of the counts explains it'}"
+        )
+        kind = "delta" if verdict == "wrong" else "rounding"
+        yield Finding(row, kind, what, wrong=verdict == "wrong")
+
+
+def _unpaired(rows: Sequence[Printed]) -> Iterator[Finding]:
+    orders: dict[str, list[tuple[int, int]]] = {}
+    for row in rows:
+        if row.n_original and row.n_perturbed and row.n_original != row.n_perturbed:
+            orders.setdefault(row.bench, []).append((row.n_original, row.n_perturbed))
+    for row in rows:
+        n, m = row.n_original, row.n_perturbed
+        if not n or not m or n == m or row.original is None or row.perturbed is None:
+            continue
+        shares = [float(row.original) / 100, float(row.perturbed) / 100]
+        se = 100 * unpaired_se(shares, (n, m))
+        yield Finding(
+            row,
+            "unpaired",
+            f"original of {n} items, {row.quantity} of {m}: no paired gap; as independent samples"
+            f" {row.perturbed - row.original:+} ± {se:.2f} (standard error)",
+        )
+        if orders[row.bench].count((m, n)) > orders[row.bench].count((n, m)):
+            yield Finding(
+                row,
+                "swapped",
+                f"other rows of {row.bench} have n = {m}/{n}, this one {n}/{m}: if the two figures"
+                f" are swapped, the gap is {row.original - row.perturbed:+}",
+            )
+
+
+def _margins(rows: Sequence[Printed]) -> Iterator[Finding]:
+    """Find gaps that rest on so few items that even one-sided change would be no evidence."""
+    for row in rows:
+        if row.original is None or row.perturbed is None or row.quantity != "perturbed":
+            continue
+        n = row.n_original
+        if n is None or n != row.n_perturbed:
+            continue
+        before, after = possible_counts(row.original, n), possible_counts(row.perturbed, n)
+        if len(before) != 1 or len(after) != 1:
+            continue
+        difference = after[0] - before[0]
+        p = least_p(difference)
+        if p > ALPHA:
+            items = "item" if abs(difference) == 1 else "items"
+            yield Finding(
+                row,
+                "margin",
+                f"the gap of {row.perturbed - row.original:+} is {abs(difference)} {items} of {n};"
+                f" no paired table of these totals has p below {p:.3g}",
+                wrong=False,
+            )

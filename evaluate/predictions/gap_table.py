@@ -1,0 +1,187 @@
+"""The table of one model's predictions, and a sentence that says what it comes to."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from io import StringIO
+from typing import Any
+
+from flipbench.evaluate import formats, table_files
+from flipbench.evaluate.predictions.prediction import listing
+from flipbench.evaluate.statistics import wilson_interval
+from flipbench.evaluate.tables import TEST, VERDICTS, Cell, Column, Row, Table, accuracies
+from flipbench.records import Score
+
+_SIDES = ("original", "perturbed")
+_SAYS = {
+    "contaminated": "the model is flagged as contaminated",
+    "not_detected": "contamination is not detected, which does not show the model clean",
+    "inconclusive": "no verdict is possible",
+    "not_applicable": "the test does not apply",
+}
+
+
+@dataclass(frozen=True)
+class GapTable:
+    """One model's scores by rule, and the forms they are written in.
+
+    Attributes
+    ----------
+    scores : tuple of Score
+        Rules sign, mcnemar and perhaps relative, on the same items.
+    """
+
+    scores: tuple[Score, ...]
+
+    @property
+    def by_rule(self) -> Mapping[str, Score]:
+        """The scores by rule."""
+        return {score.rule: score for score in self.scores}
+
+    @property
+    def warnings(self) -> list[str]:
+        """Every distinct warning, once."""
+        return list(dict.fromkeys(text for score in self.scores for text in score.warnings))
+
+    def sentence(self) -> str:
+        """Return what the McNemar test says of the gap."""
+        score = self.by_rule[TEST]
+        assert score.statistic is not None and score.p_value is not None
+        moves = "falls" if score.statistic < 0 else "rises" if score.statistic > 0 else "stays"
+        by = "" if moves == "stays" else f" by {abs(100 * score.statistic):.1f} points"
+        between = f" {formats.interval(score.interval)}" if score.interval else ""
+        p = formats.p_value(score.p_value)
+        return (
+            f"{score.model} on {score.benchmark}: accuracy {moves}{by}{between} from original to"
+            f" perturbed, on {score.n} items answered in both (exact one-sided McNemar"
+            f" p{p if p[0] in '<>' else f' = {p}'}): {_SAYS[score.verdict]}."
+        )
+
+    def table(self) -> Table:
+        """Return the table, one row, with the columns of the report's main table."""
+        score, sign = self.by_rule[TEST], self.by_rule["sign"]
+        assert score.statistic is not None and score.p_value is not None
+        gap = formats.interval(score.interval) if score.interval else ""
+        fields = [
+            *((Column(f"{_title(side)}, %"), _accuracy(score, side)) for side in _SIDES),
+            (Column("Δ, pp"), Cell(formats.points(score.statistic), gap)),
+            (Column("p"), Cell(formats.p_value(score.p_value))),
+            (Column("McNemar test", numeric=False), Cell(VERDICTS[score.verdict])),
+            (Column("Sign rule (paper)", numeric=False), Cell(VERDICTS[sign.verdict])),
+        ]
+        if "relative" in self.by_rule:
+            fields += _relative(self.by_rule["relative"])
+        fields += [
+            *((Column(f"No option named: {side}"), _unparsed(score, side)) for side in _SIDES),
+            (Column("Items dropped"), Cell(str(score.n_dropped))),
+        ]
+        columns, cells = zip(*fields, strict=True)
+        return Table(
+            "gap",
+            "Accuracy on the original and on the perturbed version of the same items, with counts"
+            " and 95 % Wilson intervals, and the gap between them (perturbed − original; negative"
+            " is suspicious) with its paired 95 % interval. p: exact one-sided McNemar test. The"
+            " sign rule controls no error: it flags about half of all clean models whose true gap"
+            " is 0.",
+            "Model",
+            columns,
+            ((score.benchmark, (Row(score.model, cells),)),),
+        )
+
+    def markdown(self) -> str:
+        """Return the sentence, the table, the suspect items and the warnings."""
+        suspects = self.scores[0].details["suspects"]
+        parts = [self.sentence(), "", table_files.markdown(self.table())]
+        parts += [
+            f"Right on the original and wrong on the perturbed version: {suspects['k']}/"
+            f"{suspects['n']}" + (f" ({listing(suspects['names'], 10)})." if suspects["k"] else ".")
+        ]
+        parts += ["", *(f"- Note: {text}" for text in self.warnings)] if self.warnings else []
+        return "\n".join(parts) + "\n"
+
+    def latex(self) -> str:
+        """Return the table for LaTeX with booktabs."""
+        return table_files.latex_document([self.table()])
+
+    def csv(self) -> str:
+        """Return one row for each rule, in full precision."""
+        file = StringIO()
+        rows = [_csv_row(score) for score in self.scores]
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        return file.getvalue()
+
+    def json(self) -> str:
+        """Return the scores as they are, per-item values included."""
+        return json.dumps([s.model_dump(mode="json") for s in self.scores], indent=2) + "\n"
+
+    def text(self, form: str) -> str:
+        """Return the form "markdown", "csv", "latex" or "json".
+
+        Raises
+        ------
+        KeyError
+            Where there is no such form.
+        """
+        forms = {"markdown": self.markdown, "csv": self.csv, "latex": self.latex, "json": self.json}
+        return forms[form]()
+
+
+def _accuracy(score: Score, side: str) -> Cell:
+    k, n = accuracies(score)[side]
+    between = wilson_interval(k, n)
+    low, high = formats.percent(between.low), formats.percent(between.high)
+    return Cell(f"{formats.percent(k / n)} ({k}/{n})", f"[{low}, {high}]")
+
+
+def _unparsed(score: Score, side: str) -> Cell:
+    n_unparsed = score.details["unparsed"][side]
+    if n_unparsed is None:
+        return Cell(formats.NOTHING)
+    return Cell(formats.percent(n_unparsed / score.n) + " %", f"{n_unparsed}/{score.n}")
+
+
+def _relative(score: Score) -> list[tuple[Column, Cell]]:
+    if score.statistic is None:
+        return [(Column("Δ − clean model's Δ, pp"), Cell(formats.NOTHING))]
+    between = formats.interval(score.interval) if score.interval else ""
+    return [
+        (Column("Δ − clean model's Δ, pp"), Cell(formats.points(score.statistic), between)),
+        (Column("vs clean", numeric=False), Cell(VERDICTS[score.verdict])),
+    ]
+
+
+def _csv_row(score: Score) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "model": score.model,
+        "benchmark": score.benchmark,
+        "detector": score.detector,
+        "rule": score.rule,
+        "n": score.n,
+        "n_dropped": score.n_dropped,
+    }
+    for side in _SIDES:
+        k, n = accuracies(score)[side]
+        between = wilson_interval(k, n)
+        row |= {f"k_{side}": k, f"accuracy_{side}": k / n}
+        row |= {f"low_{side}": between.low, f"high_{side}": between.high}
+        row[f"unparsed_{side}"] = score.details["unparsed"][side]
+    return row | {
+        "right_to_wrong": score.details["b"],
+        "wrong_to_right": score.details["c"],
+        "statistic": score.statistic,
+        "low": score.interval.low if score.interval else None,
+        "high": score.interval.high if score.interval else None,
+        "level": score.interval.level if score.interval else None,
+        "p_value": score.p_value,
+        "verdict": score.verdict,
+        "warnings": "; ".join(score.warnings),
+    }
+
+
+def _title(side: str) -> str:
+    return side[:1].upper() + side[1:]

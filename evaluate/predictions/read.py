@@ -1,0 +1,59 @@
+"""Predictions made elsewhere, from any of the files that are understood."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from flipbench.benchmarks.tables import check_file
+from flipbench.evaluate.predictions.inspect_logs import inspect_predictions, is_log, read_eval
+from flipbench.evaluate.predictions.lmms_eval import is_samples, lmms_eval_predictions
+from flipbench.evaluate.predictions.prediction import PredictionFile
+from flipbench.evaluate.predictions.rows import read_json, read_rows
+from flipbench.evaluate.predictions.table import table_predictions
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a file does not say itself.
+
+    Attributes
+    ----------
+    columns : dict of str
+        Tables: what a column means → its name. lmms-eval: ``id`` → the key of the id.
+    scorer : str
+        Inspect's scorer or lmms-eval's metric that says whether a reply is right.
+    epoch : int or None
+        Inspect: which repeat of each sample.
+    """
+
+    columns: dict[str, str] = field(default_factory=dict)
+    scorer: str = ""
+    epoch: int | None = None
+
+
+def read_predictions(path: Path, reading: Reading | None = None) -> PredictionFile:
+    """Read predictions of VLMEvalKit, lmms-eval or Inspect, or a plain table.
+
+    ``.eval`` is an Inspect log; ``.json`` is one where it has Inspect's head, else a table;
+    ``.jsonl`` is lmms-eval's where it has ``doc_id`` and ``filtered_resps``, else a table.
+
+    Raises
+    ------
+    DataError
+        Where the file cannot be read; the message names file, line and what to do.
+    PrerequisiteError
+        Where an optional package is missing.
+    """
+    reading = reading or Reading()
+    check_file(path)
+    if path.suffix.lower() == ".eval":
+        return inspect_predictions(path, read_eval(path), reading.scorer, reading.epoch)
+    if path.suffix.lower() == ".json":
+        data = read_json(path)
+        if is_log(data):
+            return inspect_predictions(path, data, reading.scorer, reading.epoch)
+    rows = read_rows(path)
+    if is_samples(rows):
+        return lmms_eval_predictions(path, rows, reading.scorer, reading.columns.get("id", ""))
+    return table_predictions(path, rows, reading.columns)

@@ -1,0 +1,222 @@
+"""Published tables as they were printed: one row for each cell pair, digits kept."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+
+from flipbench.benchmarks.tables import check_columns, check_file, not_utf8
+from flipbench.errors import DataError
+
+ALIASES = {
+    "table": ("table",),
+    "model": ("model",),
+    "bench": ("bench", "benchmark", "dataset"),
+    "n": ("n", "N"),
+    "regime": ("regime",),
+    "strategy": ("strategy",),
+    "epoch": ("epoch", "dose"),
+    "original": ("orig", "original", "accuracy_original"),
+    "perturbed": ("pert", "perturbed", "accuracy_perturbed"),
+    "delta": ("delta_printed", "delta", "gap"),
+    "value": ("value", "percent", "rate_pct"),
+    "k": ("k",),
+}
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A row of a published table; percentages as printed, with their digits.
+
+    Attributes
+    ----------
+    line, file : int, str
+        Where it stands.
+    n_original, n_perturbed : int or None
+        Items each percentage is of: ``n`` of the row, or ``765/440``.
+    original, perturbed, delta, value : Decimal or None
+        In percent and percentage points; ``value`` is a percentage that stands alone, ``k`` its
+        count where the table has it.
+    quantity : str
+        What is measured; perturbed where the table does not say.
+    mark : str
+        A printed verdict: 1 (right), 0 (wrong) or nothing.
+    """
+
+    line: int
+    file: str = ""
+    table: str = ""
+    model: str = ""
+    bench: str = ""
+    regime: str = ""
+    strategy: str = ""
+    epoch: int | None = None
+    n_original: int | None = None
+    n_perturbed: int | None = None
+    original: Decimal | None = None
+    perturbed: Decimal | None = None
+    delta: Decimal | None = None
+    value: Decimal | None = None
+    k: int | None = None
+    quantity: str = "perturbed"
+    mark: str = ""
+
+    @property
+    def clean(self) -> bool:
+        """Whether the row is of a model that was not contaminated on purpose."""
+        return self.epoch == 0 or self.strategy.lower() == "clean"
+
+    @property
+    def label(self) -> str:
+        """What trained the model: strategy, epoch and regime."""
+        epoch = "" if self.epoch is None or self.clean else f" epoch {self.epoch}"
+        return f"{self.strategy}{epoch}".strip()
+
+    @property
+    def where(self) -> str:
+        """Line, table, model and condition, for messages."""
+        parts = (self.table, self.model, self.bench, self.label)
+        file = f"{self.file}, " if self.file else ""
+        return f"{file}line {self.line} ({', '.join(part for part in parts if part)})"
+
+
+def read_printed(path: Path) -> list[Printed]:
+    """Read a CSV of published results.
+
+    Either *long*: columns ``orig`` and ``pert`` (percentages), ``n`` (or ``N``; ``765/440`` where
+    they were measured on different items), and as far as there are ``delta_printed``, ``table``,
+    ``model``, ``bench``, ``regime``, ``strategy``, ``epoch``; or ``value`` (and ``k``) for
+    percentages that stand alone. Or *wide*: a column ``metric`` whose rows are ``original``, the
+    variants (``perturbed``, …), their ``delta_<variant>`` and ``success_<variant>``, and one
+    column for each model state: ``clean``, and names that end in the epoch (``lora1``).
+
+    Raises
+    ------
+    DataError
+        Where a column is missing or a cell is no number; the message names line and column.
+    """
+    check_file(path)
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file, strict=True)
+            rows = [(reader.line_num, row) for row in reader]
+            header = list(reader.fieldnames or [])
+    except UnicodeDecodeError as error:
+        raise not_utf8(path) from error
+    except csv.Error as error:
+        raise DataError(f"{path}, line {reader.line_num}: not a well-formed CSV") from error
+    for line, row in rows:
+        if None in row or None in row.values():
+            raise DataError(f"{path}, line {line}: not as many cells as the header has")
+    if "metric" in header:
+        return list(_wide(path, header, rows))
+    columns = {
+        meaning: next((name for name in names if name in header), "")
+        for meaning, names in ALIASES.items()
+    }
+    if not columns["value"]:
+        for meaning in ("original", "perturbed"):
+            check_columns([columns[meaning] or meaning], header, str(path))
+    return [_long(path, line, row, columns) for line, row in rows]
+
+
+def _long(path: Path, line: int, row: Mapping[str, str], columns: Mapping[str, str]) -> Printed:
+    def text(meaning: str) -> str:
+        return row.get(columns[meaning], "").strip() if columns[meaning] else ""
+
+    def figure(meaning: str) -> Decimal | None:
+        return _number(text(meaning), path, line, columns[meaning])
+
+    n_original, n_perturbed = _sizes(text("n"), path, line)
+    return Printed(
+        line=line,
+        file=path.name,
+        table=text("table"),
+        model=text("model"),
+        bench=text("bench"),
+        regime=text("regime"),
+        strategy=text("strategy"),
+        epoch=_whole(text("epoch"), path, line),
+        n_original=n_original,
+        n_perturbed=n_perturbed,
+        original=figure("original"),
+        perturbed=figure("perturbed"),
+        delta=figure("delta"),
+        value=figure("value"),
+        k=_whole(text("k"), path, line),
+    )
+
+
+def _wide(
+    path: Path, header: Sequence[str], rows: Sequence[tuple[int, Mapping[str, str]]]
+) -> Iterator[Printed]:
+    about = ("table", "model", "bench", "N", "n", "metric")
+    states = [name for name in header if name not in about]
+    blocks: dict[tuple[str, ...], dict[str, tuple[int, Mapping[str, str]]]] = {}
+    for line, row in rows:
+        key = tuple(row.get(name, "") for name in about if name != "metric")
+        blocks.setdefault(key, {})[row["metric"]] = (line, row)
+    for metrics in blocks.values():
+        if "original" not in metrics:
+            line = next(iter(metrics.values()))[0]
+            raise DataError(f"{path}, line {line}: this model has no row of the metric 'original'")
+        original = metrics["original"][1]
+        apart = ("original", "delta_", "success_", "leak_")
+        for name in [m for m in metrics if not m.startswith(apart)]:
+            line, row = metrics[name]
+            n = _sizes(row.get("N") or row.get("n") or "", path, line)[0]
+            for state in states:
+                delta = metrics.get(f"delta_{name}", (line, {}))[1].get(state, "")
+                mark = metrics.get(f"success_{name}", (line, {}))[1].get(state, "").strip()
+                yield Printed(
+                    line=line,
+                    file=path.name,
+                    table=row.get("table", ""),
+                    model=row.get("model", ""),
+                    bench=row.get("bench", ""),
+                    strategy=re.sub(r"\d+$", "", state),
+                    epoch=int(re.sub(r"\D+", "", state) or 0),
+                    n_original=n,
+                    n_perturbed=n,
+                    original=_number(original[state], path, line, state),
+                    perturbed=_number(row[state], path, line, state),
+                    delta=_number(delta, path, line, state),
+                    quantity=name,
+                    mark="" if mark == "-" else mark,
+                )
+
+
+def _number(text: str, path: Path, line: int, column: str) -> Decimal | None:
+    clean = text.strip().replace("−", "-").rstrip("%").strip()
+    if clean in ("", "-", "–"):
+        return None
+    try:
+        value = Decimal(clean)
+    except InvalidOperation:
+        value = Decimal("NaN")
+    if not value.is_finite():
+        raise DataError(f"{path}, line {line}, column {column!r}: {text!r} is no number")
+    return value
+
+
+def _sizes(text: str, path: Path, line: int) -> tuple[int | None, int | None]:
+    sizes = [part.strip().rstrip("?") for part in text.split("/") if part.strip()]
+    if not sizes:
+        return None, None
+    if len(sizes) > 2 or not all(size.isdigit() and int(size) > 0 for size in sizes):
+        raise DataError(
+            f"{path}, line {line}: n is {text!r}; give 440, or 765/440 where they differ"
+        )
+    return int(sizes[0]), int(sizes[-1])
+
+
+def _whole(text: str, path: Path, line: int) -> int | None:
+    if not text:
+        return None
+    if not text.isdigit():
+        raise DataError(f"{path}, line {line}: {text!r} is no whole number")
+    return int(text)

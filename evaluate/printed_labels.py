@@ -1,0 +1,93 @@
+"""Labels of published rows: one quantity printed twice, and figures under two names."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+
+from flipbench.evaluate.printed import Printed
+
+Odd = tuple[Printed, str]
+_Key = tuple[object, ...]
+
+
+def conflicts(rows: Sequence[Printed]) -> Iterator[Odd]:
+    """Yield rows whose figure differs from what most rows print for the same quantity.
+
+    A clean model's figure depends on model, benchmark and items only; a trained one's also on
+    regime, strategy and epoch.
+    """
+    for name in ("original", "perturbed"):
+        groups: dict[_Key, list[tuple[Decimal, Printed]]] = {}
+        for row in rows:
+            value: Decimal | None = getattr(row, name)
+            if value is None or not (row.model and row.bench and row.strategy):
+                continue
+            n = row.n_original if name == "original" else row.n_perturbed
+            trained = ("clean",) if row.clean else (row.regime, row.strategy, row.epoch)
+            what = "original" if name == "original" else row.quantity
+            groups.setdefault((row.model, row.bench, n, what, *trained), []).append((value, row))
+        for key, printed in groups.items():
+            yield from _minority(str(key[3]), printed)
+
+
+def _minority(what: str, printed: Sequence[tuple[Decimal, Printed]]) -> Iterator[Odd]:
+    counts = Counter(value for value, _ in printed)
+    if len(counts) < 2:
+        return
+    usual = counts.most_common(1)[0][0]
+    example = next(row for value, row in printed if value == usual)
+    for value, row in printed:
+        if value != usual:
+            yield (
+                row,
+                f"{what} is {value} here, and {usual} in {counts[usual]} other"
+                f" {'place' if counts[usual] == 1 else 'places'}, the first {example.where}",
+            )
+
+
+def duplicates(rows: Sequence[Printed]) -> Iterator[Odd]:
+    """Yield rows whose figures another condition of the same table has to the last digit."""
+    seen: dict[_Key, Printed] = {}
+    for row in _trained(rows):
+        key = (row.file, row.table, row.regime, *_figures(row))
+        first = seen.setdefault(key, row)
+        if first.label != row.label:
+            yield row, f"{row.original} and {row.perturbed} also stand at {first.where}"
+
+
+def relabelled(rows: Sequence[Printed]) -> Iterator[Odd]:
+    """Yield rows whose figures other tables have, but only under another label.
+
+    A pair of figures that is in another table under the same label is an excerpt, and fine. Of
+    the two tables that disagree, the one of fewer rows is named.
+    """
+    places: dict[_Key, list[Printed]] = {}
+    lengths: Counter[_Key] = Counter()
+    for row in _trained(rows):
+        places.setdefault(_figures(row), []).append(row)
+        lengths[row.file, row.table] += 1
+    for row in _trained(rows):
+        others = [o for o in places[_figures(row)] if (o.file, o.table) != (row.file, row.table)]
+        if not others or any((o.label, o.regime) == (row.label, row.regime) for o in others):
+            continue
+        other = others[0]
+        if lengths[row.file, row.table] > lengths[other.file, other.table]:
+            continue
+        regime = f", {other.regime}" if other.regime != row.regime else ""
+        yield (
+            row,
+            f"{row.original} and {row.perturbed} are what {other.where}{regime} prints for"
+            f" {other.label!r}",
+        )
+
+
+def _trained(rows: Sequence[Printed]) -> Iterator[Printed]:
+    for row in rows:
+        if row.strategy and not row.clean and None not in (row.original, row.perturbed):
+            yield row
+
+
+def _figures(row: Printed) -> _Key:
+    return (row.model, row.bench, row.n_original, row.quantity, row.original, row.perturbed)
