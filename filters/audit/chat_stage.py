@@ -1,0 +1,82 @@
+"""Put questions in words to a chat model as a stage: replies are kept, so nothing is paid twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pydantic import BaseModel
+
+from flipbench.images import ImageStore
+from flipbench.models.chat import Chat, ChatReply, ChatRequest
+from flipbench.records import Probe, Record, Response, content_id
+
+
+class ChatStage:
+    """Ask a chat model probes without images; a reply becomes a response.
+
+    Parameters
+    ----------
+    chat : Chat
+        `ChatAPI`, `BatchAPI` or `LocalChat`.
+    images : ImageStore
+        Only handed through: no picture is shown.
+    instruction : str
+        What to do, the same for every probe.
+    number : int
+        Which repetition this is; each has responses of its own.
+    schema : type of pydantic model, optional
+        What the reply is to be.
+    read : callable, optional
+        Returns the chosen option of (reply, probe), -1 for none.
+    """
+
+    record: type[Record] = Response
+
+    def __init__(
+        self,
+        chat: Chat,
+        images: ImageStore,
+        instruction: str,
+        *,
+        number: int = 0,
+        schema: type[BaseModel] | None = None,
+        read: Callable[[str, Probe], int] | None = None,
+    ) -> None:
+        self.chat, self.images, self.instruction = chat, images, instruction
+        self.number, self.schema, self.read = number, schema, read
+        self.name = f"ask {chat.name}"
+        form = schema.model_json_schema() if schema else None
+        self.fingerprint = content_id("chat", chat.name, chat.settings, instruction, form, number)
+
+    def id_of(self, probe: Probe) -> str:
+        """Return the id of the response."""
+        return Response.id_for(probe_id=probe.id, model_fingerprint=self.fingerprint)
+
+    def subject(self, probe: Probe) -> str:
+        """Return what is asked, in words."""
+        return f"{probe.variant} of item {probe.item_id}"
+
+    def __call__(self, probes: Sequence[Probe]) -> list[Response | Exception]:
+        """Ask a batch, in order."""
+        requests = [
+            ChatRequest(
+                instruction=self.instruction,
+                text=probe.prompt,
+                schema=self.schema,
+                item_id=f"{probe.item_id} {self.number}",  # seeds a local model's sampling
+            )
+            for probe in probes
+        ]
+        replies = self.chat.ask(requests, self.images)
+        return [self._response(p, r) for p, r in zip(probes, replies, strict=True)]
+
+    def _response(self, probe: Probe, reply: ChatReply | Exception) -> Response | Exception:
+        if isinstance(reply, Exception):
+            return reply
+        return Response(
+            probe_id=probe.id,
+            model_fingerprint=self.fingerprint,
+            model=self.chat.name,
+            text=reply.text,
+            choice=self.read(reply.text, probe) if self.read else -1,
+        )

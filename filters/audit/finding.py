@@ -1,0 +1,158 @@
+"""What a check says: rates with intervals, items by name, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from scipy import stats
+from statsmodels.stats.multitest import multipletests
+
+from flipbench.records import ImageRef, Interval, Item, JsonDict, Value
+
+LEVEL = 0.95
+Status = Literal["ok", "look", "defect", "not_run"]
+Action = Literal["drop", "person", "change", "look"]
+
+
+class Rate(Value):
+    """k of n items, the Wilson interval of k/n, and what chance alone would give.
+
+    ``chance`` is a fraction; ``p_value`` is one-sided against "not above chance", and
+    ``p_adjusted`` is its Holm correction over all tests of one audit.
+    """
+
+    name: str
+    k: int
+    n: int
+    interval: Interval | None = None
+    chance: float | None = None
+    p_value: float | None = None
+    p_adjusted: float | None = None
+
+    @property
+    def share(self) -> float | None:
+        """k/n; None without items."""
+        return self.k / self.n if self.n else None
+
+
+class Named(Value):
+    """An item that a check names, what is proposed for it, and why.
+
+    ``drop``: leave it out. ``person``: set it aside until a person has decided. ``change``: mend
+    it, it stays. ``look``: it stays; see whether it is right.
+    """
+
+    item_id: str
+    name: str
+    action: Action
+    why: str
+    pictures: tuple[ImageRef, ...] = ()
+    details: JsonDict = {}
+
+
+class Finding(Value):
+    """One check's result on one benchmark.
+
+    Attributes
+    ----------
+    check, title : str
+        The check's key and what people call it.
+    status : str
+        ``ok`` (nothing found, which proves nothing), ``look``, ``defect``, or ``not_run``.
+    sentence, todo, limits : str
+        What was found, what to do about it, and what the check cannot see.
+    rates : tuple of Rate
+    items : tuple of Named
+    """
+
+    check: str
+    title: str
+    status: Status
+    sentence: str
+    todo: str = ""
+    limits: str = ""
+    rates: tuple[Rate, ...] = ()
+    items: tuple[Named, ...] = ()
+    details: JsonDict = {}
+
+    def named(self, *actions: Action) -> dict[str, Named]:
+        """Return the items for which one of ``actions`` is proposed, by id."""
+        return {found.item_id: found for found in self.items if found.action in actions}
+
+
+def rate(name: str, k: int, n: int, chances: Sequence[float] = ()) -> Rate:
+    """Return k/n with its Wilson interval and, given each item's chance, an exact p-value.
+
+    Parameters
+    ----------
+    chances : sequence of float, shape (n,), optional
+        Probability of each item to count if chance alone decided. The p-value is that of the
+        Poisson-binomial distribution, exact for items with different numbers of options.
+
+    Examples
+    --------
+    >>> found = rate("gold is the longest", 5, 5, [0.25] * 5)
+    >>> round(found.p_value, 6), found.chance
+    (0.000977, 0.25)
+    """
+    if n == 0:
+        return Rate(name=name, k=0, n=0)
+    between = stats.binomtest(k, n).proportion_ci(LEVEL, method="wilson")
+    chance = p_value = None
+    if len(chances):
+        if len(chances) != n:
+            raise ValueError(f"{name}: {len(chances)} chances for {n} items")
+        chance = sum(chances) / n
+        p_value = min(1.0, max(0.0, float(stats.poisson_binom.sf(k - 1, list(chances)))))
+    return Rate(
+        name=name,
+        k=k,
+        n=n,
+        interval=Interval(low=float(between.low), high=float(between.high), level=LEVEL),
+        chance=chance,
+        p_value=p_value,
+    )
+
+
+def correct(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings with Holm-corrected p-values; all tests of the audit are one family."""
+    p_values = [r.p_value for f in findings for r in f.rates if r.p_value is not None]
+    if not p_values:
+        return list(findings)
+    adjusted = iter(float(p) for p in multipletests(p_values, method="holm")[1])
+    return [
+        finding.model_copy(
+            update={
+                "rates": tuple(
+                    r if r.p_value is None else r.model_copy(update={"p_adjusted": next(adjusted)})
+                    for r in finding.rates
+                )
+            }
+        )
+        for finding in findings
+    ]
+
+
+def choices(items: Sequence[Item]) -> list[Item]:
+    """Return the multiple-choice items; checks of options leave the others out and count them."""
+    return [item for item in items if item.options is not None]
+
+
+def not_run(check: str, title: str, why: str, how: str) -> Finding:
+    """Return the finding of a check that could not be made."""
+    return Finding(check=check, title=title, status="not_run", sentence=why, todo=how)
+
+
+def chances_of(items: Sequence[Item]) -> list[float]:
+    """Return 1/k for each item; raises nothing, since items without options have been left out."""
+    return [1 / len(item.options or "?") for item in items]
+
+
+def n_items(count: int) -> str:
+    """Return a count of items in words.
+
+    >>> n_items(1), n_items(2_000)
+    ('1 item', '2,000 items')
+    """
+    return f"{count:,} item" + ("" if count == 1 else "s")

@@ -1,0 +1,126 @@
+"""Perceptual hashes of many images, and which of them are near-duplicates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from tqdm import tqdm
+
+from flipbench.errors import DataError, need
+from flipbench.images import ImageStore
+from flipbench.records import ImageRef
+
+SIDE = 16
+N_THREADS = 4
+_BLOCK = 2_048  # rows of the distance matrix at a time: 2,048 x 10,000 bytes
+_FLAT = 2.0  # standard deviation in grey levels under which an image shows nothing
+
+
+@dataclass(frozen=True)
+class Fingerprints:
+    """What is kept of the images that could be opened.
+
+    Attributes
+    ----------
+    refs : list of ImageRef, length N
+    hashes : uint64 array, shape (N,)
+        64-bit pHash.
+    thumbnails : uint8 array, shape (N, 768)
+        16 x 16 pixels in colour.
+    flat : bool array, shape (N,)
+        The image shows nothing: its hash is noise, its thumbnail is not.
+    lost : dict of str to str
+        Images that could not be opened, by sha256, and why.
+    """
+
+    refs: list[ImageRef]
+    hashes: NDArray[np.uint64]
+    thumbnails: NDArray[np.uint8]
+    flat: NDArray[np.bool_]
+    lost: dict[str, str]
+
+
+def fingerprints(
+    refs: Sequence[ImageRef], store: ImageStore, *, progress: bool = True
+) -> Fingerprints:
+    """Open each distinct image once and keep its hash and thumbnail.
+
+    Raises
+    ------
+    PrerequisiteError
+        Where the package imagehash is missing.
+    """
+    imagehash = need("imagehash", "audit")
+    distinct = list({ref.sha256: ref for ref in refs}.values())
+
+    def look(ref: ImageRef) -> tuple[NDArray[np.uint8], NDArray[np.uint8], bool] | str:
+        try:
+            image = store.open(ref)
+        except DataError as error:
+            return str(error)
+        bits = np.packbits(imagehash.phash(image).hash.ravel())
+        small = image.resize((SIDE, SIDE), Image.Resampling.BILINEAR)
+        return bits, np.asarray(small).ravel(), float(np.asarray(image.convert("L")).std()) < _FLAT
+
+    with ThreadPoolExecutor(N_THREADS) as pool:
+        bar = tqdm(total=len(distinct), desc="hash images", unit="img", disable=not progress)
+        found = []
+        with bar:
+            for result in pool.map(look, distinct):
+                found.append(result)
+                bar.update()
+    seen = [(ref, f) for ref, f in zip(distinct, found, strict=True) if not isinstance(f, str)]
+    return Fingerprints(
+        refs=[ref for ref, _ in seen],
+        hashes=np.array([f[0] for _, f in seen], np.uint8).reshape(-1, 8).view(np.uint64).ravel(),
+        thumbnails=np.array([f[1] for _, f in seen], np.uint8).reshape(-1, 3 * SIDE * SIDE),
+        flat=np.array([f[2] for _, f in seen], dtype=bool),
+        lost={r.sha256: f for r, f in zip(distinct, found, strict=True) if isinstance(f, str)},
+    )
+
+
+def near_pairs(
+    first: Fingerprints, second: Fingerprints | None, distance: int, difference: float
+) -> list[tuple[int, int]]:
+    """Return the pairs (i, j) of near-duplicates; within ``first``, i < j, if ``second`` is None.
+
+    All pairs of hashes are compared, a block of rows at a time. Those within ``distance`` bits
+    count if their colour thumbnails differ by at most ``difference`` (of 1) in every pixel and
+    channel: a scene in which one thing was recoloured has nearly the same hash.
+    Images that show nothing are compared among themselves, by thumbnails alone.
+    """
+    other = first if second is None else second
+    pairs: list[tuple[int, int]] = []
+    for start in range(0, len(first.refs), _BLOCK):
+        rows = slice(start, start + _BLOCK)
+        close = np.bitwise_count(first.hashes[rows, None] ^ other.hashes[None]) <= distance
+        close &= ~first.flat[rows, None] & ~other.flat[None]
+        close |= first.flat[rows, None] & other.flat[None]
+        left, right = np.nonzero(close)
+        left += start
+        if second is None:
+            upper = left < right
+            left, right = left[upper], right[upper]
+        pairs += _alike(first, other, left, right, difference)
+    return pairs
+
+
+def _alike(
+    first: Fingerprints,
+    other: Fingerprints,
+    left: NDArray[np.intp],
+    right: NDArray[np.intp],
+    difference: float,
+) -> list[tuple[int, int]]:
+    kept: list[tuple[int, int]] = []
+    for start in range(0, len(left), 50_000):
+        i, j = left[start : start + 50_000], right[start : start + 50_000]
+        gap = np.abs(first.thumbnails[i].astype(np.int16) - other.thumbnails[j]).max(axis=1)
+        same = gap <= 255 * difference
+        kept += zip(i[same].tolist(), j[same].tolist(), strict=True)
+    return kept

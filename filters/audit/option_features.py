@@ -1,0 +1,63 @@
+"""What an option looks like to a classifier that never sees the image."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from flipbench.prompts import LETTERS
+from flipbench.records import Item
+
+_WORD = re.compile(r"\w+")
+_MAX_QUESTION_WORDS = 24
+
+
+@dataclass(frozen=True)
+class OptionText:
+    """One option of one item, beside its question and the other options."""
+
+    question: str
+    option: str
+    slot: int
+    rank: int
+    n_options: int
+
+
+def option_texts(item: Item) -> list[OptionText]:
+    """Return the options of an item; ``rank`` 0 is the longest, ties share the better rank."""
+    options = item.options or ()
+    sizes = [len(" ".join(option.split())) for option in options]
+    return [
+        OptionText(
+            question=item.question,
+            option=option,
+            slot=slot,
+            rank=sum(other > size for other in sizes),
+            n_options=len(options),
+        )
+        for slot, (option, size) in enumerate(zip(options, sizes, strict=True))
+    ]
+
+
+def words(text: OptionText) -> list[str]:
+    """Return the option's words and pairs of words, and each word beside each question word."""
+    own = _WORD.findall(text.option.casefold())
+    asked = list(dict.fromkeys(_WORD.findall(text.question.casefold())))[:_MAX_QUESTION_WORDS]
+    pairs = [f"{a} {b}" for a, b in zip(own, own[1:], strict=False)]
+    crossed = [f"{word} | asked: {other}" for word in own for other in asked]
+    return [*own, *pairs, *crossed]
+
+
+def surface(texts: Iterable[OptionText]) -> list[dict[str, float]]:
+    """Return letter, rank by length, and signs of each option."""
+    return [
+        {
+            f"letter {LETTERS[t.slot]} of {t.n_options}": 1.0,
+            f"length rank {t.rank + 1} of {t.n_options}": 1.0,
+            "holds a digit": float(any(c.isdigit() for c in t.option)),
+            "holds punctuation": float(bool(re.search(r"[,;:()/-]", t.option))),
+            "starts with a capital": float(t.option[:1].isupper()),
+        }
+        for t in texts
+    ]

@@ -1,0 +1,151 @@
+"""Ask models the questions without the images, several times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from flipbench.engine import Answers, answers_of, ask
+from flipbench.filters.audit.chat_stage import ChatStage
+from flipbench.models.chat import Chat
+from flipbench.models.protocols import VLM
+from flipbench.parsing import parse_choice
+from flipbench.prompts import Asking
+from flipbench.records import Item, Probe
+from flipbench.run import Run
+from flipbench.stage import StageReport, run_stage
+
+INSTRUCTION = (
+    "You are given a multiple-choice question about a picture. The picture is withheld. Choose the"
+    " option that is most likely right all the same; never refuse."
+)
+
+
+class TextModel(Protocol):
+    """A model that answers without images."""
+
+    @property
+    def name(self) -> str:
+        """What the report calls it."""
+
+    @property
+    def asking(self) -> Asking:
+        """How it is asked: to compare letters, or to write."""
+
+    def ask(
+        self, probes: Sequence[Probe], run: Run, number: int, progress: bool
+    ) -> tuple[Answers, StageReport]:
+        """Answer the probes of run ``number``; what ``run`` holds is not asked again."""
+
+
+@dataclass(frozen=True)
+class BlindVLM:
+    """A vision-language model without its images; its runs differ in the options' order only."""
+
+    vlm: VLM
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.vlm.name
+
+    @property
+    def asking(self) -> Asking:
+        """Letters are compared where the model can, else it writes."""
+        return Asking(ask="choose" if "choose" in self.vlm.can else "generate")
+
+    def ask(
+        self, probes: Sequence[Probe], run: Run, number: int, progress: bool
+    ) -> tuple[Answers, StageReport]:
+        """Ask through the engine."""
+        report = ask(probes, self.vlm, run, run.images, progress=progress)
+        found = answers_of(self.name, self.vlm.fingerprint, run)
+        return found, report
+
+
+@dataclass(frozen=True)
+class BlindChat:
+    """A chat model; every run is a new sample where its temperature is above 0."""
+
+    chat: Chat
+    batch_size: int = 64
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.chat.name
+
+    @property
+    def asking(self) -> Asking:
+        """It writes."""
+        return Asking(ask="generate")
+
+    def ask(
+        self, probes: Sequence[Probe], run: Run, number: int, progress: bool
+    ) -> tuple[Answers, StageReport]:
+        """Ask for a letter and read the reply."""
+        stage = ChatStage(
+            self.chat,
+            run.images,
+            INSTRUCTION,
+            number=number,
+            read=lambda text, probe: parse_choice(text, probe.options),
+        )
+        report = run_stage(stage, probes, run, batch_size=self.batch_size, progress=progress)
+        return answers_of(self.name, stage.fingerprint, run), report
+
+
+@dataclass(frozen=True)
+class Blind:
+    """One model's outcomes without images.
+
+    Attributes
+    ----------
+    outcomes : list of list of bool or None, shape (N, R)
+        Right or wrong; None where asking failed.
+    """
+
+    model: str
+    outcomes: list[list[bool | None]]
+
+
+def ask_blind(
+    items: Sequence[Item], model: TextModel, run: Run, n_runs: int, *, progress: bool = True
+) -> tuple[Blind, list[StageReport]]:
+    """Ask a model every item ``n_runs`` times; run r shows the options rotated by r places.
+
+    Parameters
+    ----------
+    items : sequence of Item, shape (N,)
+        Multiple-choice items.
+    """
+    columns: list[list[bool | None]] = []
+    reports = []
+    for number in range(n_runs):
+        asked = [text_only_probe(item, model.asking, number) for item in items]
+        answers, report = model.ask([probe for probe, _ in asked], run, number, progress)
+        reports.append(report)
+        columns.append([_outcome(answers, probe, gold) for probe, gold in asked])
+    return Blind(model.name, [list(row) for row in zip(*columns, strict=True)]), reports
+
+
+def text_only_probe(item: Item, asking: Asking, number: int) -> tuple[Probe, int]:
+    """Return the probe of run ``number`` and the slot in which the right option then lies.
+
+    Raises
+    ------
+    ValueError
+        Where the item has no options.
+    """
+    if item.options is None or item.answer is None:
+        raise ValueError(f"{item.benchmark} {item.name} has no options")
+    k = len(item.options)
+    turned = [item.options[(slot + number) % k] for slot in range(k)]
+    probe = asking.probe(item, f"text-only-{number}", options=turned, images=())
+    return probe, (item.answer - number) % k
+
+
+def _outcome(answers: Answers, probe: Probe, gold: int) -> bool | None:
+    response = answers.to(probe)
+    return None if response is None else response.choice == gold

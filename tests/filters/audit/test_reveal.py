@@ -1,0 +1,170 @@
+"""The direct-reveal audit: verified spans, three levels, and never "no leak" by accident."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flipbench.filters.audit.direct_reveal import direct_reveal, written_out
+from flipbench.filters.audit.reveal_reply import SaidEvidence, read_reveal, verify
+from flipbench.filters.audit.settings import AuditSettings
+from flipbench.models.api import ChatAPI
+from flipbench.models.chat_spec import ChatSpec
+from flipbench.records import Item
+from flipbench.run import Run
+from tests.filters.audit.conftest import MakeItem
+from tests.fixtures.openai_server import KEY, OpenAIServer
+
+HISTORY = "Known case of MI. What does the picture show?"
+OPTIONS = ("Myocardial infarction", "Pneumonia", "Fracture")
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenAIServer]:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with OpenAIServer() as running:
+        yield running
+
+
+def leak(letter: str = "A", snippet: str = "MI", start: int = 14, level: int = 2) -> dict[str, Any]:
+    evidence = [{"snippet": snippet, "start": start, "end": start + len(snippet), "level": level}]
+    return {
+        "has_leak": True,
+        "leaked_options": [{"letter": letter, "evidence": evidence, "why": "an acronym"}],
+        "non_leak_reason": "",
+    }
+
+
+NO_LEAK = {"has_leak": False, "leaked_options": [], "non_leak_reason": "It names none."}
+
+
+def test_a_right_span_is_kept_and_a_wrong_one_mended(make_item: MakeItem) -> None:
+    item = make_item("1", OPTIONS, question=HISTORY)
+    (exact,) = read_reveal(json.dumps(leak()), item).evidence
+    assert (exact.start, exact.end, exact.level, exact.repaired) == (14, 16, 2, False)
+    (mended,) = read_reveal(json.dumps(leak(start=3)), item).evidence
+    assert (mended.start, mended.end, mended.repaired) == (14, 16, True)
+
+
+@given(st.text(min_size=1, max_size=60), st.data())
+def test_evidence_always_stands_in_the_text(text: str, data: st.DataObject) -> None:
+    snippet = data.draw(st.one_of(st.text(max_size=8), st.sampled_from(text.split() or ["x"])))
+    start = data.draw(st.integers(-5, 80))
+    piece = SaidEvidence(
+        snippet=snippet, start=start, end=start + data.draw(st.integers(-3, 9)), level=1
+    )
+    found = verify(piece, 0, text)
+    if found is not None:
+        assert text[found.start : found.end] == found.snippet != ""
+        assert found.snippet == snippet or found.repaired
+    else:
+        assert not snippet.strip() or snippet not in text
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "",
+        "No leak.",
+        "{}",
+        json.dumps(NO_LEAK | {"has_leak": True}),
+        json.dumps(leak() | {"has_leak": False}),
+        json.dumps(leak(letter="D")),
+        json.dumps(leak(snippet="STEMI")),
+        json.dumps(leak(level=4)),
+        json.dumps([NO_LEAK]),
+        json.dumps(NO_LEAK) + " But see option A.",
+    ],
+)
+def test_what_cannot_be_trusted_decides_nothing(make_item: MakeItem, reply: str) -> None:
+    reading = read_reveal(reply, make_item("1", OPTIONS, question=HISTORY))
+    assert reading.trouble and reading.evidence == ()
+
+
+def test_a_fenced_reply_counts(make_item: MakeItem) -> None:
+    reading = read_reveal(f"```json\n{json.dumps(NO_LEAK)}\n```", make_item("1", OPTIONS))
+    assert reading.trouble == "" and reading.evidence == ()
+
+
+def test_without_a_model_the_options_own_words_are_found(
+    make_item: MakeItem, tmp_path: Path
+) -> None:
+    items = [
+        make_item("given", question="What color is the red star?"),
+        make_item("choice", ("left", "right"), question="Is it left or right of it?"),
+        make_item("part", ("5", "15"), question="What is 15 less 10?"),
+        make_item("open", None, None, question="red?", answer_text="red"),
+    ]
+    assert [e.snippet for e in written_out(items[0])] == ["red"]
+    found, reports = direct_reveal(items, AuditSettings(), Run(tmp_path), progress=False)
+    assert [(n.name, n.action) for n in found.items] == [("given", "look")]
+    assert (found.rates[0].k, found.rates[0].n) == (1, 3)
+    assert found.status == "look" and reports == []
+
+
+def test_a_reader_drops_tags_and_leaves_to_a_person(
+    make_item: MakeItem, server: OpenAIServer, tmp_path: Path
+) -> None:
+    items = [
+        make_item("gold", OPTIONS, 0, question=HISTORY),
+        make_item("wrong", OPTIONS, 1, question=HISTORY + " "),
+        make_item("none", OPTIONS, 2, question="What does it show?"),
+        make_item("broken", OPTIONS, 2, question="What is broken?"),
+        make_item("invented", OPTIONS, 0, question="What was invented?"),
+        make_item("refused", OPTIONS, 0, question="What was refused?"),
+    ]
+
+    def reply(body: dict[str, Any]) -> str:
+        text = body["messages"][1]["content"][0]["text"]
+        if "MI" in text:
+            return json.dumps(leak())
+        if "broken" in text:
+            return "It is hard to say"
+        if "invented" in text:
+            return json.dumps(leak(snippet="heart attack"))
+        if "refused" in text:
+            return ""
+        return json.dumps(NO_LEAK)
+
+    server.reply = reply
+    spec = ChatSpec(base_url=server.base_url, model="o3", max_retries=0, timeout=5)
+    run = Run(tmp_path)
+    found, (report,) = direct_reveal(items, AuditSettings(), run, ChatAPI(spec), progress=False)
+    said = {named.name: named for named in found.items}
+    assert {name: named.action for name, named in said.items()} == {
+        "gold": "drop",
+        "wrong": "look",
+        "broken": "person",
+        "invented": "person",
+        "refused": "person",
+    }
+    assert said["gold"].details["evidence"][0]["snippet"] == "MI"
+    assert report.n_failed == 1 and found.status == "defect"
+    body = server.chats()[0]
+    assert all("picture" in str(m) or m["role"] == "user" for m in body["messages"])
+    assert "image_url" not in json.dumps(body)
+
+    strict = AuditSettings(reveal_level=3)
+    n_before = len(server.chats())
+    again, _ = direct_reveal(items, strict, run, ChatAPI(spec), progress=False)
+    assert len(server.chats()) == n_before + 1, "only the refused one is asked again"
+    assert {n.name: n.action for n in again.items}["gold"] == "look", "level 2 is under 3"
+
+
+def test_every_option_named_is_a_choice_offered(
+    make_item: MakeItem, server: OpenAIServer, tmp_path: Path
+) -> None:
+    item: Item = make_item("1", ("left", "right"), question="Is it left or right?")
+    both = leak("A", "left", 6, 3)
+    both["leaked_options"] += leak("B", "right", 14, 3)["leaked_options"]
+    server.reply = lambda body: json.dumps(both)
+    spec = ChatSpec(base_url=server.base_url, model="o3", max_retries=0, timeout=5)
+    found, _ = direct_reveal([item], AuditSettings(), Run(tmp_path), ChatAPI(spec), progress=False)
+    assert [named.action for named in found.items] == ["look"]
