@@ -1,0 +1,266 @@
+"""The web application of the review page: pairs and pictures out, verdicts in."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, get_args
+
+from jinja2 import Environment, FileSystemLoader
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from flipbench.errors import DataError
+from flipbench.filters.review.exchange import MAX_NOTE, export_csv, import_rows, read_rows
+from flipbench.filters.review.guard import Guard
+from flipbench.filters.review.label_studio import LABEL_CONFIG, export_tasks
+from flipbench.filters.review.ledger import Decision, Judges, Ledger, Refused, Show
+from flipbench.filters.review.pairs import picture_path
+from flipbench.filters.review.standing import REASONS, join_reason
+from flipbench.filters.review.view import Viewer
+from flipbench.images import ImageStore
+from flipbench.records import ImageRef
+
+PAGE = Path(__file__).parent / "page"
+MAX_BODY = 64 * 1024 * 1024
+_SHOWN_BY_BROWSERS = {"png", "jpg", "webp", "gif", "bmp"}
+_TYPES = {"css": "text/css", "js": "text/javascript"}
+Body = TypeVar("Body", bound=BaseModel)
+Text = Annotated[str, Field(max_length=MAX_NOTE)]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    reviewer: str
+
+
+class VerdictBody(_Body):
+    """A verdict as the page sends it."""
+
+    edit_id: str
+    image_sha256: str
+    decision: Decision
+    reason: str = ""
+    note: Text = ""
+    seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+
+
+class AnswerBody(_Body):
+    """What a reviewer answers before the new answer is shown."""
+
+    edit_id: str
+    image_sha256: str
+    answer: Annotated[str, Field(min_length=1, max_length=MAX_NOTE)]
+    seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+
+
+class ReviewApp:
+    """The handlers, over one ledger.
+
+    Parameters
+    ----------
+    ledger : Ledger
+        The pairs and their verdicts.
+    images : ImageStore
+        The run's pictures.
+    title : str
+        What the page is called.
+    blind : bool
+        Whether a reviewer answers the question before the new answer is shown.
+    """
+
+    def __init__(self, ledger: Ledger, images: ImageStore, title: str, blind: bool = False) -> None:
+        self.ledger, self.images, self.title, self.blind = ledger, images, title, blind
+        self.viewer = Viewer(ledger, blind)
+        self.pictures: dict[str, ImageRef] = {}
+        for pair in ledger.pairs:
+            for ref in (*pair.originals, pair.edited):
+                self.pictures[ref.sha256] = ref
+        self.categories = sorted({pair.category for pair in ledger.pairs} - {""})
+        environment = Environment(loader=FileSystemLoader(PAGE), autoescape=True)
+        self._template = environment.get_template("review.html.jinja")
+        self._assets = {path.name: path.read_text() for path in PAGE.glob("*.[cj]s*")}
+
+    def page(self, _: Request) -> Response:
+        """Return the page."""
+        settings = {
+            "reasons": REASONS,
+            "reviewers": sorted(self.ledger.people),
+            "blind": self.blind,
+        }
+        html = self._template.render(
+            title=self.title,
+            n_pairs=len(self.ledger.pairs),
+            categories=self.categories,
+            has_judges=bool(self.ledger.others),
+            settings=settings,
+        )
+        return Response(html, media_type="text/html", headers={"cache-control": "no-store"})
+
+    def asset(self, request: Request) -> Response:
+        """Return a script or the style sheet."""
+        name = request.path_params["name"]
+        if name not in self._assets:
+            return _error(404, f"no file {name!r}")
+        kind = _TYPES[name.rpartition(".")[2]]
+        return Response(self._assets[name], media_type=kind, headers={"cache-control": "no-cache"})
+
+    def picture(self, request: Request) -> Response:
+        """Return a picture of a pair, and nothing else that lies on this machine."""
+        ref = self.pictures.get(request.path_params["sha256"])
+        if ref is None:
+            return _error(404, "no picture of this run has that hash")
+        headers = {"cache-control": "private, max-age=31536000, immutable"}
+        path = picture_path(self.images, ref)
+        if ref.format in _SHOWN_BY_BROWSERS:
+            return FileResponse(path, headers=headers)
+        buffer = io.BytesIO()
+        self.images.open(ref).save(buffer, "PNG")
+        return Response(buffer.getvalue(), media_type="image/png", headers=headers)
+
+    def queue(self, request: Request) -> Response:
+        """Return the positions of the pairs that the reviewer's filters let through."""
+        query = request.query_params
+        show, judges = query.get("show", "undecided"), query.get("judges", "")
+        if show not in get_args(Show) or judges not in get_args(Judges):
+            return _error(400, f"no filter {show!r} with judges {judges!r}")
+        reviewer = self.ledger.reviewer(query.get("reviewer", ""))
+        category = query.get("category", "")
+        positions = self.ledger.queue(reviewer, show, category, judges)  # type: ignore[arg-type]
+        body = {"reviewer": reviewer, "positions": positions}
+        return JSONResponse(body | self._progress(reviewer, category))
+
+    def pair(self, request: Request) -> Response:
+        """Return what a reviewer may see of a pair."""
+        reviewer = self.ledger.reviewer(request.query_params.get("reviewer", ""))
+        position = int(request.path_params["position"])
+        if position >= len(self.ledger.pairs):
+            return _error(404, f"the run has {len(self.ledger.pairs)} pairs")
+        return JSONResponse(self.viewer.view(position, reviewer))
+
+    async def decide(self, request: Request) -> Response:
+        """Write a verdict; the reply is sent when it is on disk."""
+        body = await _body(request, VerdictBody)
+        if body.reason and body.reason not in REASONS:
+            return _error(400, f"reason {body.reason!r} is none of {', '.join(REASONS)}")
+
+        def work() -> dict[str, Any]:
+            reviewer, position = self._place(body.reviewer, body.edit_id, body.image_sha256)
+            if self.viewer.is_hidden(position, reviewer):
+                raise Refused("answer the question first; then decide")
+            reason = join_reason(body.reason, " ".join(body.note.split()))
+            self.ledger.decide(reviewer, position, body.decision, reason, seconds=body.seconds)
+            return self._progress(reviewer, request.query_params.get("category", ""))
+
+        return JSONResponse(await run_in_threadpool(work))
+
+    async def answer(self, request: Request) -> Response:
+        """Write a blind answer and show the rest of the pair."""
+        body = await _body(request, AnswerBody)
+
+        def work() -> dict[str, Any]:
+            reviewer, position = self._place(body.reviewer, body.edit_id, body.image_sha256)
+            self.ledger.answer_blind(reviewer, position, body.answer.strip(), body.seconds)
+            return self.viewer.view(position, reviewer)
+
+        return JSONResponse(await run_in_threadpool(work))
+
+    async def undo(self, request: Request) -> Response:
+        """Take back the reviewer's last verdict."""
+        body = await _body(request, _Body)
+
+        def work() -> dict[str, Any]:
+            reviewer = self.ledger.reviewer(body.reviewer)
+            position = self.ledger.undo(reviewer)
+            progress = self._progress(reviewer, request.query_params.get("category", ""))
+            return progress | {"position": position}
+
+        return JSONResponse(await run_in_threadpool(work))
+
+    async def take(self, request: Request) -> Response:
+        """Import a CSV or Label Studio file."""
+        data = await request.body()
+
+        def work() -> dict[str, Any]:
+            rows, problems = read_rows(data, request.query_params.get("name", "the file"))
+            report = import_rows(self.ledger, rows, problems)
+            return {"summary": str(report), "problems": report.problems[:20]}
+
+        return JSONResponse(await run_in_threadpool(work))
+
+    def export(self, request: Request) -> Response:
+        """Return all verdicts that count as a file."""
+        name = request.path_params["name"]
+        writers: dict[str, tuple[str, Callable[[], str]]] = {
+            "verdicts.csv": ("text/csv", lambda: export_csv(self.ledger)),
+            "label-studio.json": ("application/json", lambda: export_tasks(self.ledger)),
+            "label-studio.xml": ("application/xml", lambda: LABEL_CONFIG),
+        }
+        if name not in writers:
+            return _error(404, f"no export {name!r}; there are {', '.join(writers)}")
+        kind, write = writers[name]
+        headers = {
+            "content-disposition": f'attachment; filename="{name}"',
+            "cache-control": "no-store",
+        }
+        return Response(write(), media_type=kind, headers=headers)
+
+    def _place(self, reviewer: str, edit_id: str, image_sha256: str) -> tuple[str, int]:
+        position = self.ledger.position(edit_id, image_sha256)
+        picture_path(self.images, self.ledger.pairs[position].edited)
+        return self.ledger.reviewer(reviewer), position
+
+    def _progress(self, reviewer: str, category: str) -> dict[str, Any]:
+        n_pairs = self.viewer.n_pairs(category)
+        return {"n_pairs": n_pairs, "counts": self.ledger.counts(reviewer, category)}
+
+
+def make_app(review: ReviewApp, token: str | None = None) -> Starlette:
+    """Return the ASGI application, guarded."""
+    routes = [
+        Route("/", review.page),
+        Route("/page/{name}", review.asset),
+        Route("/images/{sha256}", review.picture),
+        Route("/api/queue", review.queue),
+        Route("/api/pairs/{position:int}", review.pair),
+        Route("/api/verdicts", review.decide, methods=["POST"]),
+        Route("/api/answers", review.answer, methods=["POST"]),
+        Route("/api/undo", review.undo, methods=["POST"]),
+        Route("/api/import", review.take, methods=["POST"]),
+        Route("/export/{name}", review.export),
+    ]
+    return Starlette(
+        routes=routes,
+        middleware=[Middleware(Guard, token=token)],
+        exception_handlers={Refused: _refused, ValidationError: _invalid, DataError: _failed},
+        max_body_size=MAX_BODY,
+    )
+
+
+async def _body(request: Request, kind: type[Body]) -> Body:
+    return kind.model_validate_json(await request.body())
+
+
+def _error(status: int, message: str) -> Response:
+    return JSONResponse({"error": message}, status)
+
+
+def _refused(_: Request, error: Exception) -> Response:
+    return _error(409, str(error))
+
+
+def _invalid(_: Request, error: Exception) -> Response:
+    assert isinstance(error, ValidationError)
+    first = error.errors()[0]
+    return _error(400, f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
+
+
+def _failed(_: Request, error: Exception) -> Response:
+    return _error(500, str(error))

@@ -1,0 +1,156 @@
+// The two pictures: one scale, one zoom, side by side or flipped in one place.
+
+const stage = document.getElementById("stage");
+const figures = { original: document.getElementById("original"), edited: document.getElementById("edited") };
+const narrow = matchMedia("(max-width: 45rem)");
+const MAX_ZOOM = 16;
+const MARGIN = 10;
+let shown = {}; // name → {img, width, height}
+let view = { flipped: narrow.matches, front: "edited" };
+let zoom = { scale: 1, x: 0, y: 0 };
+let fit = 1;
+
+export function load(picture) {
+  const img = new Image();
+  img.decoding = "sync";
+  img.draggable = false;
+  img.src = picture.src;
+  const ready = img.decode().then(() => true, () => false);
+  return { ...picture, img, ready };
+}
+
+export function show(pictures, alts) {
+  shown = {};
+  for (const [name, figure] of Object.entries(figures)) {
+    const picture = pictures[name];
+    const frame = figure.querySelector(".frame");
+    if (!picture) {
+      frame.replaceChildren();
+      continue;
+    }
+    shown[name] = picture;
+    picture.img.alt = alts[name];
+    frame.replaceChildren(picture.img);
+    picture.ready.then((ok) => ok || frame.replaceChildren(missing()));
+  }
+  zoom = { scale: 1, x: 0, y: 0 };
+  view.front = "edited";
+  layout();
+}
+
+function missing() {
+  const text = document.createElement("p");
+  text.className = "missing";
+  text.textContent = "This picture cannot be shown: its file is gone or damaged.";
+  return text;
+}
+
+export function flip() {
+  if (!shown.original) return null;
+  view.front = view.flipped && view.front === "edited" ? "original" : "edited";
+  if (!view.flipped) view.front = "original";
+  view.flipped = true;
+  layout();
+  return view.front;
+}
+
+export function beside() {
+  view.flipped = false;
+  layout();
+}
+
+export function zoomBy(factor, x = 0, y = 0) {
+  const scale = Math.min(MAX_ZOOM, Math.max(1, zoom.scale * factor));
+  const by = scale / zoom.scale;
+  zoom = { scale, x: x - (x - zoom.x) * by, y: y - (y - zoom.y) * by };
+  paint();
+}
+
+export function zoomOut() {
+  zoom = { scale: 1, x: 0, y: 0 };
+  paint();
+}
+
+export function pan(x, y) {
+  zoom.x += x;
+  zoom.y += y;
+  paint();
+}
+
+export function isZoomed() {
+  return zoom.scale > 1;
+}
+
+function layout() {
+  const names = Object.keys(shown);
+  if (!names.length) return;
+  const one = view.flipped || names.length === 1;
+  stage.classList.toggle("one", one);
+  for (const [name, figure] of Object.entries(figures)) {
+    figure.hidden = !shown[name] || (one && names.length > 1 && name !== view.front);
+  }
+  const width = Math.max(...names.map((name) => shown[name].width));
+  const height = Math.max(...names.map((name) => shown[name].height));
+  const gap = parseFloat(getComputedStyle(stage).columnGap) || 0;
+  const room = one ? stage.clientWidth : (stage.clientWidth - gap) / 2;
+  const label = figures[one ? view.front : "edited"].querySelector("figcaption").offsetHeight;
+  const tall = narrow.matches ? innerHeight * 0.55 : stage.clientHeight - MARGIN;
+  fit = Math.max(0.02, Math.min(room / width, (tall - label) / height, 4));
+  for (const name of names) {
+    const frame = figures[name].querySelector(".frame");
+    frame.style.width = `${Math.round(shown[name].width * fit)}px`;
+    frame.style.height = `${Math.round(shown[name].height * fit)}px`;
+  }
+  for (const [id, pressed] of [["flip", one], ["beside", !one]]) {
+    const button = document.getElementById(id);
+    button.disabled = names.length === 1;
+    button.setAttribute("aria-pressed", String(pressed && names.length > 1));
+  }
+  paint();
+}
+
+function paint() {
+  for (const { img, width, height } of Object.values(shown)) {
+    const x = clamp(zoom.x, (width * fit * (zoom.scale - 1)) / 2);
+    const y = clamp(zoom.y, (height * fit * (zoom.scale - 1)) / 2);
+    [zoom.x, zoom.y] = [x, y];
+    img.style.transform = zoom.scale > 1 ? `translate(${x}px, ${y}px) scale(${zoom.scale})` : "";
+  }
+  stage.classList.toggle("zoomed", isZoomed());
+}
+
+function clamp(value, most) {
+  return Math.min(most, Math.max(-most, value));
+}
+
+function fromCentre(event, frame) {
+  const box = frame.getBoundingClientRect();
+  return [event.clientX - box.x - box.width / 2, event.clientY - box.y - box.height / 2];
+}
+
+for (const figure of Object.values(figures)) {
+  const frame = figure.querySelector(".frame");
+  frame.addEventListener("wheel", (event) => {
+    if (narrow.matches && !event.ctrlKey) return;
+    event.preventDefault();
+    zoomBy(Math.exp(-event.deltaY / 400), ...fromCentre(event, frame));
+  }, { passive: false });
+  frame.addEventListener("dblclick", (event) => {
+    if (isZoomed()) zoomOut();
+    else zoomBy(3, ...fromCentre(event, frame));
+  });
+  frame.addEventListener("pointerdown", (event) => {
+    if (!isZoomed()) return;
+    frame.setPointerCapture(event.pointerId);
+    const move = (next) => pan(next.movementX, next.movementY);
+    frame.addEventListener("pointermove", move);
+    const stop = () => frame.removeEventListener("pointermove", move);
+    frame.addEventListener("pointerup", stop, { once: true });
+    frame.addEventListener("pointercancel", stop, { once: true });
+  });
+}
+new ResizeObserver(layout).observe(stage);
+narrow.addEventListener("change", () => {
+  view.flipped = narrow.matches;
+  layout();
+});

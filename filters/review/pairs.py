@@ -1,0 +1,116 @@
+"""The edited pairs of a run, as a reviewer sees them; small, so that 50,000 fit in memory."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from flipbench.errors import DataError
+from flipbench.images import ImageStore
+from flipbench.records import Caption, Edit, Flip, ImageRef, Item
+from flipbench.run import Run
+
+log = logging.getLogger(__name__)
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_FORMAT = re.compile(r"[a-z]{3,4}")
+
+
+@dataclass(frozen=True, slots=True)
+class EditedPair:
+    """An item and one edit of it. ``old_answer`` and ``new_answer`` index ``options``."""
+
+    edit_id: str
+    item: str
+    category: str
+    question: str
+    options: tuple[str, ...]
+    old_answer: int | None
+    old_text: str
+    new_answer: int | None
+    new_text: str
+    caption: str
+    originals: tuple[ImageRef, ...]
+    edited: ImageRef
+
+
+def edited_pairs(run: Run, edit_ids: Collection[str] | None = None) -> list[EditedPair]:
+    """Return the pairs of a run in the order of its items, or those of some edits only.
+
+    An edit that belongs to no item of the run, or one of whose pictures is gone, is named in a
+    warning and left out.
+
+    Raises
+    ------
+    DataError
+        Where there is nothing to review.
+    """
+    items: dict[str, Item] = {}
+    for item in run.read(Item):  # without what only the editors need
+        items[item.id] = item.model_copy(update={"extra": {}, "raw_question": ""})
+    order = {item_id: number for number, item_id in enumerate(items)}
+    flips = {f.id: (f.item_id, f.new_answer, f.new_text) for f in run.read(Flip)}
+    captions = {c.id: c.flip_id for c in run.read(Caption)}
+    found: list[tuple[int, EditedPair]] = []
+    left_out: list[str] = []
+    for edit in run.read(Edit):
+        if edit_ids is not None and edit.id not in edit_ids:
+            continue
+        item_id, new_answer, new_text = flips.get(captions.get(edit.caption_id, ""), ("", None, ""))
+        if item_id not in items:
+            left_out.append(f"edit {edit.id}: its item, flip or caption is not in the run")
+            continue
+        item = items[item_id]
+        pair = EditedPair(
+            edit_id=edit.id,
+            item=f"{item.benchmark} {item.name}",
+            category=item.category,
+            question=item.question,
+            options=item.options or (),
+            old_answer=item.answer,
+            old_text=item.answer_text,
+            new_answer=new_answer,
+            new_text=new_text,
+            caption=edit.caption_text,
+            originals=item.images,
+            edited=edit.image,
+        )
+        lost = [ref for ref in (*pair.originals, pair.edited) if not _is_there(run.images, ref)]
+        if lost:
+            left_out.append(f"{pair.item}: picture {lost[0].sha256[:12]} is gone")
+            continue
+        found.append((order[item_id], pair))
+    for what in left_out[:5]:
+        log.warning("left out: %s", what)
+    if len(left_out) > 5:
+        log.warning("left out: ... and %d more", len(left_out) - 5)
+    if not found:
+        raise DataError(
+            f"{run.path}: there are no edited images to review; run 'flipbench generate' first"
+        )
+    return [pair for _, pair in sorted(found, key=lambda numbered: numbered[0])]
+
+
+def picture_path(images: ImageStore, ref: ImageRef) -> Path:
+    """Return where a picture lies, below the folder of images and nowhere else.
+
+    Raises
+    ------
+    DataError
+        Where the record names another place (a run may come from anyone), or the file is gone.
+    """
+    path = images.path(ref)
+    named = _SHA256.fullmatch(ref.sha256) and _FORMAT.fullmatch(ref.format)
+    if not named or path.is_symlink() or not path.is_file():
+        raise DataError(f"picture {ref.sha256[:12]} is not among the images of this run")
+    return path
+
+
+def _is_there(images: ImageStore, ref: ImageRef) -> bool:
+    try:
+        picture_path(images, ref)
+    except DataError:
+        return False
+    return True

@@ -1,0 +1,169 @@
+"""Serve the review page of a run; export and import its verdicts without the page."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import re
+import secrets
+import socket
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+
+from flipbench.errors import ConfigError, DataError, need
+from flipbench.filters.review.exchange import ImportReport, export_csv, import_rows, read_rows
+from flipbench.filters.review.guard import is_loopback
+from flipbench.filters.review.label_studio import LABEL_CONFIG, export_tasks
+from flipbench.filters.review.ledger import Ledger
+from flipbench.filters.review.pairs import edited_pairs
+from flipbench.run import Run
+
+PORT = 8765
+
+
+def serve_review(
+    run_path: str | Path,
+    *,
+    host: str = "127.0.0.1",
+    port: int = PORT,
+    token: str | None = None,
+    blind: bool = False,
+    edit_ids: Collection[str] | None = None,
+    say: Callable[[str], object] = print,
+) -> None:
+    """Serve the review page until interrupted.
+
+    Parameters
+    ----------
+    run_path : path
+        A run directory with edits.
+    host, port : str, int
+        Where to listen; port 0 takes a free one. The default is reached from this machine only
+        (and through a forwarded port).
+    token : str, optional
+        What every browser must show once. Drawn at random, and printed, if ``host`` is an address
+        that others can reach.
+    blind : bool
+        Have reviewers answer the question before they see the new answer.
+    edit_ids : collection of str, optional
+        Review these edits only.
+    say : callable
+        Is told the page's address.
+
+    Raises
+    ------
+    PrerequisiteError
+        Where the extra ``review`` is not installed.
+    ConfigError
+        Where the address or the port cannot be had, or the token is weak.
+    DataError
+        Where there is no run, nothing to review, or another page is open on the run.
+    """
+    uvicorn = need("uvicorn", "review")
+    need("starlette", "review")
+    from flipbench.filters.review.app import ReviewApp, make_app
+
+    if token is not None and not re.fullmatch(r"[A-Za-z0-9_-]{16,}", token):
+        raise ConfigError("a token has at least 16 letters, digits, '-' and '_'")
+    if token is None and not is_loopback(host):
+        token = secrets.token_urlsafe(18)
+    with _bound(host, port) as listener, _alone(run_path) as run:
+        ledger = Ledger(run, edited_pairs(run, edit_ids))
+        title = f"{run.path.name}: {len(ledger.pairs):,} pairs"
+        app = make_app(ReviewApp(ledger, run.images, run.path.name, blind), token)
+        config = uvicorn.Config(
+            app,
+            access_log=False,
+            log_level="warning",
+            proxy_headers=False,
+            server_header=False,
+            timeout_graceful_shutdown=2,
+            timeout_keep_alive=75,
+            ws="none",
+        )
+        say(f"{title}, open {_address(host, listener, token)} (stop with Ctrl+C)")
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+def export_verdicts(run_path: str | Path, out: Path) -> int:
+    """Write the verdicts that count, as CSV or (``.json``) for Label Studio; return the pairs.
+
+    Beside a ``.json`` lies the labelling configuration, as ``.xml``.
+    """
+    run = Run(_existing(run_path))
+    ledger = Ledger(run, edited_pairs(run))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    if out.suffix == ".json":
+        out.write_text(export_tasks(ledger))
+        out.with_suffix(".xml").write_text(LABEL_CONFIG)
+    else:
+        out.write_text(export_csv(ledger), newline="")
+    return len(ledger.pairs)
+
+
+def import_verdicts(run_path: str | Path, path: Path) -> ImportReport:
+    """Take people's verdicts from a CSV or Label Studio file into a run.
+
+    Raises
+    ------
+    DataError
+        Where the file cannot be read, no row of it fits the run, or a page is open on the run
+        (which can import the file itself).
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+    rows, problems = read_rows(data, path.name)
+    with _alone(run_path) as run:
+        return import_rows(Ledger(run, edited_pairs(run)), rows, problems)
+
+
+def _existing(run_path: str | Path) -> Path:
+    path = Path(run_path)
+    if not (path / "edits").is_dir():
+        raise DataError(f"{path}: no run with edited images; run 'flipbench generate' first")
+    return path
+
+
+@contextlib.contextmanager
+def _alone(run_path: str | Path) -> Iterator[Run]:
+    """Open a run for people's verdicts; two who number the same person's verdicts would clash."""
+    path = _existing(run_path)
+    with Run(path) as run, (path / "review.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise DataError(
+                f"{path}: a review page is open on this run; use that one, or stop it first"
+            ) from error
+        yield run
+
+
+@contextlib.contextmanager
+def _bound(host: str, port: int) -> Iterator[socket.socket]:
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, proto)
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"{host}: no address to listen on ({error})") from error
+    with listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(address)
+            listener.listen(128)
+        except OSError as error:
+            raise ConfigError(
+                f"{host}:{port}: cannot listen there ({error.strerror});"
+                " choose another port, or 0 for any that is free"
+            ) from error
+        yield listener
+
+
+def _address(host: str, listener: socket.socket, token: str | None) -> str:
+    name = socket.gethostname() if host in ("", "0.0.0.0", "::") else host
+    name = f"[{name}]" if ":" in name else name
+    port = listener.getsockname()[1]
+    return f"http://{name}:{port}/" + (f"?token={token}" if token else "")

@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pandas as pd
+import pytest
+
+from flipbench.errors import DataError
+from flipbench.filters.review.exchange import export_csv, import_rows, read_rows
+from flipbench.filters.review.label_studio import LABEL_CONFIG, export_tasks
+from flipbench.filters.review.ledger import Ledger
+from flipbench.filters.review.pairs import edited_pairs
+from flipbench.filters.review.serve import export_verdicts, import_verdicts
+from flipbench.filters.review.standing import REASONS
+from flipbench.records import Verdict
+from flipbench.run import Run
+from tests.fixtures.edited_run import EVIL, edited_run
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return edited_run(tmp_path_factory.mktemp("made") / "discs", 8, size=40).path
+
+
+@pytest.fixture
+def open_run(made: Path, tmp_path: Path) -> Iterator[Any]:
+    """Open copies of the same run, as two people on two machines have."""
+    runs: list[Run] = []
+
+    def open_copy(name: str) -> Ledger:
+        path = tmp_path / name
+        run = Run(path if path.exists() else shutil.copytree(made, path))
+        runs.append(run)
+        return Ledger(run, edited_pairs(run))
+
+    yield open_copy
+    for run in runs:
+        run.close()
+
+
+def reviewed(ledger: Ledger) -> Ledger:
+    ledger.answer_blind("anna", 0, "green", 1.5)
+    ledger.decide("anna", 0, "keep", seconds=4.25)
+    ledger.decide("anna", 1, "reject", "ambiguous: =cmd|' /C calc'!A0, \"quoted\"; ä\U0001f642")
+    ledger.decide("=ben", 1, "unsure", "note: -2 or 3?")
+    ledger.decide("anna", 2, "keep")
+    ledger.undo("anna")
+    return ledger
+
+
+def people(ledger: Ledger) -> list[dict[str, tuple[str, str]]]:
+    return [
+        {
+            rater: (said.decision, said.reason)
+            for rater, said in ledger.said(position).items()
+            if said.kind == "person" and said.decided
+        }
+        for position in range(len(ledger.pairs))
+    ]
+
+
+def test_csv_goes_out_and_comes_back(open_run: Any, tmp_path: Path) -> None:
+    mine, yours = reviewed(open_run("mine")), open_run("yours")
+    text = export_csv(mine)
+    report = import_rows(yours, *read_rows(text.encode(), "x.csv"))
+    assert (report.n_new, report.n_known, report.problems) == (3, 0, [])
+    assert people(yours) == people(mine)
+    assert yours.said(0)["anna"].blind_answer == "green"
+    assert yours.said(0)["anna"].seconds == 4.25
+    again = import_rows(yours, *read_rows(text.encode(), "x.csv"))
+    assert (again.n_new, again.n_known) == (0, 3)
+    assert people(open_run("yours")) == people(mine)  # read anew from disk
+
+
+def test_csv_is_safe_and_readable_for_others(open_run: Any, tmp_path: Path) -> None:
+    text = export_csv(reviewed(open_run("mine")))
+    for row in csv.DictReader(io.StringIO(text.removeprefix("\ufeff"))):
+        assert not [cell for cell in row.values() if cell.startswith(("=", "+", "-", "@"))]
+    (tmp_path / "x.csv").write_text(text, newline="")
+    table = pd.read_csv(tmp_path / "x.csv")
+    assert table.columns[0] == "edit_id"
+    assert set(table["edit_id"]) == {pair.edit_id for pair in open_run("mine").pairs}
+    assert table["rater_kind"].value_counts().to_dict() == {"judge": 8, "person": 3}
+    assert EVIL in set(table["question"])
+
+
+def test_a_spreadsheet_with_semicolons_is_read(open_run: Any) -> None:
+    ledger = open_run("mine")
+    pair = ledger.pairs[3]
+    text = "edit_id;image_sha256;rater;decision;seconds\r\n"
+    text += f"{pair.edit_id};{pair.edited.sha256};Dora;Keep;2,5\r\n"
+    assert import_rows(ledger, *read_rows(text.encode(), "x.csv")).n_new == 1
+    assert ledger.said(3)["Dora"].seconds == 2.5
+
+
+def test_rows_that_do_not_fit_are_named_and_the_rest_is_used(open_run: Any) -> None:
+    ledger = open_run("mine")
+    pairs = ledger.pairs
+    rows = [
+        (pairs[0].edit_id, pairs[0].edited.sha256, "dora", "keep", "", ""),
+        (pairs[1].edit_id, pairs[0].edited.sha256, "dora", "keep", "", ""),
+        ("f" * 24, pairs[0].edited.sha256, "dora", "keep", "", ""),
+        (pairs[2].edit_id, pairs[2].edited.sha256, "dora", "perhaps", "", ""),
+        (pairs[2].edit_id, pairs[2].edited.sha256, "", "keep", "", ""),
+        (pairs[2].edit_id, pairs[2].edited.sha256, "test judge", "keep", "", ""),
+        (pairs[2].edit_id, pairs[2].edited.sha256, "dora", "reject", "ugly", ""),
+        (pairs[2].edit_id, pairs[2].edited.sha256, "dora", "reject", "", "soon"),
+        (pairs[2].edit_id, pairs[2].edited.sha256, "dora", "", "", ""),
+    ]
+    head = "edit_id,image_sha256,rater,decision,reason,seconds\n"
+    text = head + "\n".join(",".join(row) for row in rows)
+    report = import_rows(ledger, *read_rows(text.encode(), "x.csv"))
+    assert (report.n_new, report.n_empty, len(report.problems)) == (1, 1, 7)
+    problems = "\n".join(report.problems)
+    for said in (":3: edit", "another hash", ":4:", "not in this run", "'perhaps'", "a judge"):
+        assert said in problems
+    assert "'ugly'" in problems and "x.csv:9: could not convert" in problems
+
+
+def test_an_import_of_another_run_is_refused(open_run: Any, tmp_path: Path) -> None:
+    other = edited_run(tmp_path / "other", 4, size=48)
+    rows = read_rows(export_csv(reviewed(open_run("mine"))).encode(), "x.csv")
+    before = list(other.read(Verdict))
+    with pytest.raises(DataError, match="3 rows do not fit this run"):
+        import_rows(Ledger(other, edited_pairs(other)), *rows)
+    assert list(other.read(Verdict)) == before
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"rater,decision\na,keep\n", "no column edit_id"),
+        (b"\xff\xfe\x00", "not UTF-8"),
+        (b"[1, 2", "not JSON"),
+        (b'{"tasks": []}', "not a list"),
+        (b'edit_id,image_sha256,rater,decision\n"a,b', "not CSV"),
+        (b"", "no column"),
+    ],
+)
+def test_files_that_are_neither(data: bytes, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        read_rows(data, "x")
+
+
+def test_label_studio_goes_out_and_comes_back(open_run: Any) -> None:
+    mine, yours = reviewed(open_run("mine")), open_run("yours")
+    text = export_tasks(mine)
+    report = import_rows(yours, *read_rows(text.encode(), "tasks.json"))
+    assert (report.n_new, report.problems) == (3, [])
+    assert people(yours) == people(mine)
+    assert import_rows(yours, *read_rows(text.encode(), "tasks.json")).n_new == 0
+
+
+def test_tasks_fit_the_labelling_configuration(open_run: Any) -> None:
+    config = ElementTree.fromstring(LABEL_CONFIG)
+    named = {node.get("name"): node for node in config.iter() if node.get("name")}
+    values = {node.get("value", "")[1:] for node in config.iter() if node.tag != "Choice"} - {""}
+    choices = {name: {c.get("value") for c in node} for name, node in named.items()}
+    assert choices["decision"] == {"keep", "reject", "unsure"}
+    assert choices["reason"] == set(REASONS)
+    for task in json.loads(export_tasks(reviewed(open_run("mine")))):
+        assert values <= set(task["data"])
+        for said in (*task["annotations"], *task["predictions"]):
+            for result in said["result"]:
+                tag = named[result["from_name"]]
+                assert tag.tag.lower() == result["type"]
+                assert tag.get("toName") == result["to_name"]
+                if result["type"] == "choices":
+                    assert set(result["value"]["choices"]) <= choices[result["from_name"]]
+
+
+def test_what_label_studio_itself_writes(open_run: Any) -> None:
+    """Annotators' ids or addresses, skipped tasks, and results of other tags."""
+    ledger = open_run("mine")
+    tasks = json.loads(export_tasks(ledger))
+
+    def said(**more: Any) -> dict[str, Any]:
+        value = {"choices": ["reject"]}
+        result = {"from_name": "decision", "to_name": "edited", "type": "choices", "value": value}
+        return {"id": 7, "result": [result], "was_cancelled": False, "lead_time": 3.2} | more
+
+    tasks[0]["annotations"] = [said(completed_by=3), said(completed_by={"email": "e@x.org"})]
+    tasks[1]["annotations"] = [said(was_cancelled=True), said(result=[])]
+    tasks[2]["annotations"] = [said(lead_time=float("inf"), completed_by=3)]
+    tasks[3] = {"data": {}}
+    rows = read_rows(json.dumps(tasks).encode(), "tasks.json")
+    report = import_rows(ledger, *rows)
+    assert (report.n_new, report.n_empty) == (2, 1)
+    assert sorted(ledger.people) == ["label-studio 3", "label-studio e@x.org"]
+    assert len(report.problems) == 2 and "task 4" in report.problems[0]
+
+
+def test_files_without_the_page(open_run: Any, tmp_path: Path) -> None:
+    reviewed(open_run("mine"))
+    assert export_verdicts(tmp_path / "mine", tmp_path / "out" / "v.csv") == 8
+    export_verdicts(tmp_path / "mine", tmp_path / "out" / "tasks.json")
+    assert (tmp_path / "out" / "tasks.xml").read_text() == LABEL_CONFIG
+    open_run("a"), open_run("b")
+    assert import_verdicts(tmp_path / "a", tmp_path / "out" / "v.csv").n_new == 3
+    assert import_verdicts(tmp_path / "b", tmp_path / "out" / "tasks.json").n_new == 3
+    assert people(open_run("a")) == people(open_run("b")) == people(open_run("mine"))
+    for path in (tmp_path / "nothing", tmp_path):
+        with pytest.raises(DataError):
+            import_verdicts(path, tmp_path / "out" / "v.csv")
+    assert not (tmp_path / "nothing").exists()
