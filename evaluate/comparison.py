@@ -5,11 +5,20 @@ The detectors that compare accuracies build one `Comparison` and pick rules from
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from flipbench.evaluate import rules
-from flipbench.evaluate.conditions import Comparison, Condition, Settings
-from flipbench.evaluate.rules import Verdict
+from flipbench.evaluate.conditions import (
+    Comparison,
+    Condition,
+    Put,
+    Settings,
+    Twice,
+    conditions,
+)
+from flipbench.evaluate.detector import Answers
+from flipbench.evaluate.rules import Bands, Verdict
 from flipbench.evaluate.scoring import (
     Compared,
     answered_by_reference,
@@ -20,20 +29,81 @@ from flipbench.evaluate.scoring import (
     tallies,
 )
 from flipbench.evaluate.statistics import GapDifference, gap_difference
+from flipbench.paired import PairedBenchmark
 from flipbench.randomness import generator
-from flipbench.records import JsonDict, Score
+from flipbench.records import Item, JsonDict, Score
 
 __all__ = [
     "Comparison",
     "Condition",
     "Settings",
+    "bands_score",
     "below_reference_score",
     "cluster_of",
+    "compare",
+    "compare_with_model",
     "gap_score",
     "mcnemar_score",
     "relative_score",
     "threshold_score",
+    "with_leakage",
 ]
+
+
+def compare(
+    detector: str,
+    benchmark: PairedBenchmark,
+    asked: Sequence[Twice],
+    names: tuple[str, str],
+    answers: Answers,
+    reference: Answers | None,
+    n_trials: tuple[int | None, int | None] = (1, 1),
+    **more: Any,
+) -> Comparison:
+    """Compare two conditions of a model; ``more`` are further fields of the `Comparison`."""
+    first, second = conditions(asked, names, answers, n_trials)
+    against = None if reference is None else conditions(asked, names, reference, n_trials)
+    return Comparison(
+        detector,
+        benchmark,
+        answers,
+        [twice.item for twice in asked],
+        first,
+        second,
+        against=reference,
+        reference=against,
+        n_left_out=len(benchmark.pairs) - len(asked),
+        **more,
+    )
+
+
+def compare_with_model(
+    detector: str,
+    benchmark: PairedBenchmark,
+    asked: Sequence[tuple[Item, Put]],
+    name: str,
+    answers: Answers,
+    reference: Answers | None,
+    n_trials: int | None = 1,
+    **more: Any,
+) -> Comparison:
+    """Compare a model with a reference model in one condition; a contaminated one's rises."""
+    puts = [put for _, put in asked]
+    first = None
+    if reference is not None:
+        first = Condition.read(f"{name} of the reference", reference, puts, n_trials)
+    return Comparison(
+        detector,
+        benchmark,
+        answers,
+        [item for item, _ in asked],
+        first,
+        Condition.read(name, answers, puts, n_trials),
+        direction="rises",
+        against=reference,
+        n_left_out=len(benchmark.pairs) - len(asked),
+        **more,
+    )
 
 
 def gap_score(
@@ -68,6 +138,29 @@ def threshold_score(comparison: Comparison, rule: str, *, uses_reference: bool =
         lambda outcome: rules.beyond(outcome.gap, 0.0, comparison.direction),
         uses_reference=uses_reference,
     )
+
+
+def bands_score(comparison: Comparison, bands: Bands) -> Score:
+    """Return the score of rule "bands": the gap falls into a published band, whatever the noise."""
+
+    def decide(outcome: Compared) -> Verdict:
+        return "not_detected" if bands.degree(outcome.gap) == "none" else "contaminated"
+
+    score = gap_score(comparison, "bands", decide, details={"tuned_threshold": True})
+    if score.statistic is None:
+        return score
+    told = {"degree": bands.degree(score.statistic), "bands": bands._asdict()}
+    return score.model_copy(update={"details": score.details | told})
+
+
+def with_leakage(score: Score) -> Score:
+    """Return the score with MM-Detect's instance leakage and its gap in units of CR."""
+    if "b" not in score.details or not score.n:
+        return score
+    b, n, right = score.details["b"], score.n, score.details["n11"] + score.details["b"]
+    gap = (score.details["c"] - b) / n
+    leakage = {"k": b, "n": n, "rate": b / n, "normalised": gap * n / right if right else None}
+    return score.model_copy(update={"details": score.details | {"leakage": leakage}})
 
 
 def mcnemar_score(

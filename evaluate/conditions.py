@@ -79,7 +79,9 @@ class Condition:
             n_replies += len(values)
             n_unparsed += values.count(None)
             whole = len(values) == len(put.asked)
-            outcomes.append(put.combine([v or False for v in values]) if whole else None)
+            outcomes.append(
+                put.combine([False if v is None else v for v in values]) if whole else None
+            )
         return cls(name, outcomes, n_unparsed, n_replies, n_trials)
 
 

@@ -7,13 +7,14 @@ passes what a paper printed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from flipbench.evaluate.statistics import least_items
 from flipbench.records import Interval
 
 Verdict = Literal["contaminated", "not_detected", "inconclusive", "not_applicable"]
 Direction = Literal["falls", "rises"]
+Degree = Literal["none", "minor", "partial", "severe"]
 
 ALPHA = 0.05
 MAX_UNPARSED_DIFFERENCE = 0.05
@@ -82,3 +83,25 @@ def too_few_warning(n: int, alpha: float = ALPHA, *, two_sided: bool = False) ->
         return None
     items = "item was" if n == 1 else "items were"
     return f"only {n} {items} compared; no result of fewer than {least} can reach alpha = {alpha:g}"
+
+
+class Bands(NamedTuple):
+    """Gaps (fractions) at or below which a leak is called minor, partial, severe."""
+
+    minor: float
+    partial: float
+    severe: float
+
+    def degree(self, gap: float) -> Degree:
+        """Return the band that a gap falls into; each band holds its upper end.
+
+        >>> bands = Bands(-0.002, -0.016, -0.029)
+        >>> bands.degree(-0.001), bands.degree(-0.002), bands.degree(-0.016), bands.degree(-0.05)
+        ('none', 'minor', 'partial', 'severe')
+        """
+        found: Degree = "none"
+        names: tuple[Degree, ...] = ("minor", "partial", "severe")
+        for name, bound in zip(names, self, strict=True):
+            if round(gap, 9) <= bound:
+                found = name
+        return found

@@ -1,0 +1,153 @@
+"""Image masking: whether accuracy survives the loss of parts of the picture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from flipbench.derived_images import DerivedImages
+from flipbench.evaluate.comparison import Settings, compare, relative_score
+from flipbench.evaluate.conditions import Condition, Put, Twice, choice, left_out_note
+from flipbench.evaluate.detector import About, Answers
+from flipbench.paired import PairedBenchmark
+from flipbench.prompts import Asking
+from flipbench.randomness import generator
+from flipbench.records import ImageRef, Item, JsonDict, Probe, Score
+
+N_CELLS = 16
+GREY = 128
+
+ABOUT = About(
+    name="image_masking",
+    paper="named in Park et al., arXiv 2511.03774, table 1, without definition or numbers, after"
+    " Song et al. (MM-Detect), arXiv 2411.03823, which has no test of that name",
+    variant="rule relative",
+    deviates_from_paper="the definition is our own: grey patches on a 16 x 16 grid, drawn from a"
+    " seed, over a quarter, half and three quarters of each picture; the half is what is compared",
+    needs=frozenset({"generate"}),
+    direction="accuracy falls less than a clean model's when half of the picture is grey",
+    needs_clean_model=True,
+    practical=False,
+)
+
+
+def mask(picture: Image.Image, fraction: float, order: NDArray[np.int64]) -> Image.Image:
+    """Return an RGB picture with grey over the first patches of ``order``.
+
+    Parameters
+    ----------
+    fraction : float
+        Share of the patches covered, in [0, 1].
+    order : array of int, shape (N_CELLS * N_CELLS,)
+        The patches, row by row, in the order they are covered: a larger fraction covers all that
+        a smaller one does.
+    """
+    pixels = np.asarray(picture.convert("RGB")).copy()  # (H, W, 3), uint8
+    rows = np.linspace(0, pixels.shape[0], N_CELLS + 1).astype(int)
+    columns = np.linspace(0, pixels.shape[1], N_CELLS + 1).astype(int)
+    for patch in order[: round(fraction * N_CELLS**2)]:
+        row, column = divmod(int(patch), N_CELLS)
+        pixels[rows[row] : rows[row + 1], columns[column] : columns[column + 1]] = GREY
+    return Image.fromarray(pixels)
+
+
+@dataclass
+class ImageMasking:
+    """Gap = accuracy with ``compared`` of the picture masked - accuracy with the whole picture.
+
+    The sign is the opposite of other detectors': who remembers needs the picture less, so a
+    contaminated model falls *less* than the clean one. ``details["accuracies"]`` holds the
+    accuracy at every fraction.
+
+    Raises
+    ------
+    ValueError
+        Where ``compared`` is not among ``fractions``, or a fraction not in (0, 1].
+
+    References
+    ----------
+    None defines it: see ``about.deviates_from_paper``.
+    """
+
+    settings: Settings = field(default_factory=Settings)
+    fractions: tuple[float, ...] = (0.25, 0.5, 0.75)
+    compared: float = 0.5
+    about: About = ABOUT
+
+    def __post_init__(self) -> None:
+        """Refuse fractions that mean nothing."""
+        if self.compared not in self.fractions or not all(0 < f <= 1 for f in self.fractions):
+            raise ValueError(
+                f"image masking: fractions lie in (0, 1] and hold the one compared, not"
+                f" {self.fractions} with {self.compared}"
+            )
+
+    def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
+        """Return each item's question on the whole picture and at every fraction masked.
+
+        The pictures are made into the benchmark's store, each once.
+        """
+        every = {f: self._asked(benchmark, asking, f) for f in self.fractions}
+        return [probe for asked in every.values() for twice in asked for probe in twice.probes]
+
+    def score(
+        self,
+        benchmark: PairedBenchmark,
+        asking: Asking,
+        answers: Answers,
+        reference: Answers | None = None,
+    ) -> list[Score]:
+        """Return the score of rule relative."""
+        asked = self._asked(benchmark, asking, self.compared)
+        comparison = compare(
+            self.about.name,
+            benchmark,
+            asked,
+            ("original", _name(self.compared)),
+            answers,
+            reference,
+            direction="rises",
+            notes=left_out_note(
+                len(benchmark.pairs) - len(asked), "free-form, or without a picture"
+            ),
+            settings=self.settings,
+        )
+        score = relative_score(comparison)
+        found = dict(score.details["accuracies"])
+        for fraction in self.fractions:
+            if fraction != self.compared:
+                puts = [t.second for t in self._asked(benchmark, asking, fraction)]
+                found[_name(fraction)] = _tally(Condition.read("", answers, puts))
+        return [score.model_copy(update={"details": score.details | {"accuracies": found}})]
+
+    def _asked(self, benchmark: PairedBenchmark, asking: Asking, fraction: float) -> list[Twice]:
+        derived = DerivedImages(
+            benchmark.images,
+            f"masked-{N_CELLS}-{fraction:g}-seed{self.settings.seed}",
+            lambda ref, picture: mask(picture, fraction, self._order(ref)),
+        )
+        return [
+            Twice(item, choice(asking, item, "original"), _masked(item, fraction, derived, asking))
+            for item in benchmark.originals
+            if item.options is not None and item.images
+        ]
+
+    def _order(self, ref: ImageRef) -> NDArray[np.int64]:
+        return generator(self.settings.seed, ref.sha256, "image-masking").permutation(N_CELLS**2)
+
+
+def _masked(item: Item, fraction: float, derived: DerivedImages, asking: Asking) -> Put:
+    images = [derived.of(ref) or ref for ref in item.images]
+    return choice(asking, item, _name(fraction), images=images)
+
+
+def _name(fraction: float) -> str:
+    return f"masked {100 * fraction:g} %"
+
+
+def _tally(condition: Condition) -> JsonDict:
+    answered = [outcome for outcome in condition.outcomes if outcome is not None]
+    return {"k": int(sum(answered)), "n": len(answered)}

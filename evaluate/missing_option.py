@@ -1,0 +1,127 @@
+"""Guided prompting, missing option: whether a model knows the option that it is not shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from flipbench.evaluate.comparison import (
+    Settings,
+    compare_with_model,
+    mcnemar_score,
+    threshold_score,
+)
+from flipbench.evaluate.conditions import Put, left_out_note, open_question
+from flipbench.evaluate.detector import About, Answers
+from flipbench.evaluate.text_match import fold, names
+from flipbench.paired import PairedBenchmark
+from flipbench.prompts import LETTERS, Asking
+from flipbench.records import Item, Probe, Response, Score
+
+PROMPT = (
+    "{question}\n{options}\nThe option after {last} is missing from this question. Answer with the"
+    " text of the missing option only."
+)
+Same = Callable[[str, str, Sequence[str]], bool]
+
+ABOUT = About(
+    name="missing_option",
+    paper="Yao et al., Data Contamination Can Cross Language Barriers, arXiv 2406.13236, its form"
+    " of guided prompting (Golchin and Surdeanu, arXiv 2308.08493); as a detector for VLMs: Park"
+    " et al., arXiv 2511.03774, table 12",
+    variant="rules paper (above the clean model at all), mcnemar (default)",
+    deviates_from_paper="a rule compares texts (same words, or the option's words and no other"
+    " option's) where the authors ask a language model, which can be given; questions with two"
+    " options are left out, since the other side of a pair is no secret",
+    needs=frozenset({"generate"}),
+    direction="the missing option is named more often than by the clean model",
+    needs_clean_model=True,
+    practical=False,
+)
+
+
+@dataclass
+class MissingOption:
+    """Gap = share of missing last options named - the clean model's share on the same items.
+
+    Parameters
+    ----------
+    same : callable
+        From a reply, the missing option and the options shown to whether the reply means it; a
+        judge model can be put here.
+    with_image : bool
+        Whether the picture is shown; the published figures are of text alone.
+
+    References
+    ----------
+    Yao et al., arXiv 2406.13236; Park et al., arXiv 2511.03774, table 12.
+    Differs from the paper in who compares, and in rule 'mcnemar'.
+    """
+
+    settings: Settings = field(default_factory=Settings)
+    same: Same = names
+    with_image: bool = False
+    max_new_tokens: int = 24
+    about: About = ABOUT
+
+    def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
+        """Return each question without its last option; ``asking`` changes nothing."""
+        return [probe for _, put in self._asked(benchmark) for probe in put.probes]
+
+    def score(
+        self,
+        benchmark: PairedBenchmark,
+        asking: Asking,
+        answers: Answers,
+        reference: Answers | None = None,
+    ) -> list[Score]:
+        """Return the scores of rules paper and mcnemar."""
+        asked = self._asked(benchmark)
+        comparison = compare_with_model(
+            self.about.name,
+            benchmark,
+            asked,
+            "missing option",
+            answers,
+            reference,
+            notes=left_out_note(
+                len(benchmark.pairs) - len(asked),
+                "fewer than three options, or a last one equal to another",
+            ),
+            settings=self.settings,
+        )
+        return [
+            threshold_score(comparison, "paper", uses_reference=True),
+            mcnemar_score(comparison, uses_reference=True),
+        ]
+
+    def _asked(self, benchmark: PairedBenchmark) -> list[tuple[Item, Put]]:
+        return [
+            (item, self._put(item, item.options))
+            for item in benchmark.originals
+            if item.options is not None and _can_be_missed(item.options)
+        ]
+
+    def _put(self, item: Item, options: Sequence[str]) -> Put:
+        shown = options[:-1]
+        lines = [f"{letter}. {text}" for letter, text in zip(LETTERS, shown, strict=False)]
+
+        def means_it(reply: Response) -> bool | None:
+            text = reply.text.strip()
+            return self.same(text, options[-1], shown) if text else None
+
+        return open_question(
+            item,
+            "missing-option",
+            PROMPT.format(
+                question=item.question, options="\n".join(lines), last=LETTERS[len(shown) - 1]
+            ),
+            means_it,
+            max_new_tokens=self.max_new_tokens,
+            images=None if self.with_image else (),
+        )
+
+
+def _can_be_missed(options: Sequence[str]) -> bool:
+    last = fold(options[-1])
+    return len(options) >= 3 and bool(last) and last not in {fold(text) for text in options[:-1]}

@@ -1,0 +1,224 @@
+"""N-gram accuracy: whether a model continues a question word for word."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from flipbench.evaluate.comparison import (
+    Settings,
+    compare,
+    compare_with_model,
+    mcnemar_score,
+    threshold_score,
+)
+from flipbench.evaluate.conditions import Put, Reading, Twice, left_out_note, mean, open_question
+from flipbench.evaluate.detector import About, Answers
+from flipbench.evaluate.text_match import continuation
+from flipbench.paired import PairedBenchmark
+from flipbench.prompts import LETTERS, Asking
+from flipbench.records import Item, Probe, Response, Score
+from flipbench.rewording import Reword
+
+PROMPT = "{prefix}\nThis text breaks off. Continue it word for word. Write only what follows."
+
+ABOUT = About(
+    name="ngram_accuracy",
+    paper="Xu et al., Benchmarking Benchmark Leakage in LLMs (BenBench), arXiv 2404.18824; as a"
+    " detector for VLMs: Park et al., arXiv 2511.03774, table 12",
+    variant="rules paper (above the clean model at all, as in 2511.03774), paired (default),"
+    " paraphrase (above its own accuracy on reworded questions)",
+    deviates_from_paper="n-grams are words, the same for every model, unless a tokenizer is given;"
+    " the prefix stands in a chat message with an instruction, not raw; a reply that repeats the"
+    " prefix is read after it; missing words are misses (the authors' code shifts them); tests",
+    needs=frozenset({"generate"}),
+    direction="n-grams of the benchmark are continued more often than by the clean model",
+    needs_clean_model=True,
+    practical=False,
+)
+
+
+@dataclass(frozen=True)
+class Units:
+    """What n-grams are made of: how a text is split, and put together again."""
+
+    split: Callable[[str], list[str]]
+    glue: str
+
+
+WORDS = Units(str.split, " ")
+
+
+def token_units(tokenizer: Any) -> Units:
+    """Return the tokens of a (fast) tokenizer of transformers as pieces of text."""
+
+    def split(text: str) -> list[str]:
+        found = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        ends = [end for _, end in found["offset_mapping"]]
+        return [text[a:b] for a, b in zip([0, *ends], ends, strict=False) if b > a]
+
+    return Units(split, "")
+
+
+def starts(n_units: int, n: int = 5, n_starts: int = 5) -> list[int]:
+    """Return where n-grams start: evenly from 2 to the last place, truncated; none if too short.
+
+    >>> starts(20), starts(6)
+    ([2, 5, 8, 11, 15], [])
+    """
+    if n_units - n - 1 <= 0:
+        return []
+    return [int(start) for start in np.linspace(2, n_units - n, n_starts)]
+
+
+def text_of(item: Item, with_: Literal["options", "answer"], question: str | None = None) -> str:
+    """Return a question and its options (or its right answer) on one line.
+
+    A free-form question stands with its answer.
+    """
+    stem = item.question if question is None else question
+    tail = item.answer_text
+    if item.options is not None and with_ == "options":
+        tail = " ".join(f"{a}. {o}" for a, o in zip(LETTERS, item.options, strict=False))
+    return " ".join(f"{stem} {tail}".split())
+
+
+@dataclass
+class NgramAccuracy:
+    """Gap = n-grams continued exactly, of all asked - the clean model's share.
+
+    Rule 'paraphrase' needs no clean model: its gap is the share in the release's wording - the
+    share in others. ``details["relative_loss"]`` is that gap in units of the first (the paper's
+    delta), and ``details["n_whole"]`` counts the items of which every n-gram was continued.
+    It is blind to memory of pictures, and training on answers alone teaches no question.
+
+    Parameters
+    ----------
+    reword : callable, optional
+        Other wordings of a question, of which the first ``n_paraphrases`` are used.
+    units : Units
+        Words, or `token_units` of a model's tokenizer: then probes are that model's alone.
+
+    References
+    ----------
+    Xu et al., arXiv 2404.18824; Park et al., arXiv 2511.03774, table 12.
+    Differs from the paper as ``about.deviates_from_paper`` says.
+    """
+
+    reword: Reword | None = None
+    settings: Settings = field(default_factory=Settings)
+    units: Units = WORDS
+    text: Literal["options", "answer"] = "options"
+    n: int = 5
+    n_starts: int = 5
+    n_paraphrases: int = 2
+    with_image: bool = False
+    max_new_tokens: int = 40
+    about: About = ABOUT
+
+    def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
+        """Return each text up to each start, and its rewordings'; ``asking`` changes nothing."""
+        asked = [probe for _, put in self._asked(benchmark) for probe in put.probes]
+        return asked + [p for twice in self._reworded(benchmark) for p in twice.first.probes]
+
+    def score(
+        self,
+        benchmark: PairedBenchmark,
+        asking: Asking,
+        answers: Answers,
+        reference: Answers | None = None,
+    ) -> list[Score]:
+        """Return the scores of rules paper, paired and paraphrase."""
+        asked, reworded = self._asked(benchmark), self._reworded(benchmark)
+        n_all, trials = len(benchmark.pairs), self.n_starts
+        short = f"a text of fewer than {self.n + 2} words or tokens"
+        against_clean = compare_with_model(
+            self.about.name,
+            benchmark,
+            asked,
+            "n-grams",
+            answers,
+            reference,
+            trials,
+            notes=left_out_note(n_all - len(asked), short),
+            settings=self.settings,
+        )
+        against_itself = compare(
+            self.about.name,
+            benchmark,
+            reworded,
+            ("n-grams reworded", "n-grams"),
+            answers,
+            None,
+            (trials * self.n_paraphrases, trials),
+            direction="rises",
+            notes=left_out_note(
+                n_all - len(reworded),
+                f"{short}, or fewer than {self.n_paraphrases} other wordings (give the detector a"
+                " 'reword')",
+            ),
+            settings=self.settings,
+        )
+        scores = [
+            threshold_score(against_clean, "paper", uses_reference=True),
+            mcnemar_score(against_clean, "paired", uses_reference=True),
+            _with_loss(mcnemar_score(against_itself, "paraphrase")),
+        ]
+        n_whole = list(against_clean.second.outcomes).count(1.0)
+        return [s.model_copy(update={"details": s.details | {"n_whole": n_whole}}) for s in scores]
+
+    def _asked(self, benchmark: PairedBenchmark) -> list[tuple[Item, Put]]:
+        puts = [(item, self._put(item, "ngram", None)) for item in benchmark.originals]
+        return [(item, put) for item, put in puts if put is not None]
+
+    def _reworded(self, benchmark: PairedBenchmark) -> list[Twice]:
+        found = []
+        for item in benchmark.originals if self.reword else ():
+            assert self.reword is not None
+            others = tuple(self.reword(item, item.question))[: self.n_paraphrases]
+            own = self._put(item, "ngram", None)
+            other = self._put(item, "ngram-reworded", others)
+            if own is not None and other is not None and len(others) == self.n_paraphrases:
+                found.append(Twice(item, other, own))
+        return found
+
+    def _put(self, item: Item, variant: str, questions: tuple[str, ...] | None) -> Put | None:
+        """Return all n-grams of a text (of each wording); None where one is too short."""
+        asked: list[tuple[Probe, Reading]] = []
+        for question in (None,) if questions is None else questions:
+            pieces = self.units.split(text_of(item, self.text, question))
+            at = starts(len(pieces), self.n, self.n_starts)
+            if not at:
+                return None
+            asked += [self._ngram(item, f"{variant}-{s}", pieces, s).asked[0] for s in at]
+        return Put(tuple(asked), mean) if asked else None
+
+    def _ngram(self, item: Item, variant: str, pieces: list[str], start: int) -> Put:
+        prefix = self.units.glue.join(pieces[:start])
+        true = pieces[start : start + self.n]
+
+        def continues(reply: Response) -> bool | None:
+            if not reply.text.strip():
+                return None
+            lead = true[0][: len(true[0]) - len(true[0].lstrip())]
+            rest = lead + continuation(reply.text, prefix).strip()
+            return self.units.split(rest)[: self.n] == true
+
+        return open_question(
+            item,
+            variant,
+            PROMPT.format(prefix=prefix),
+            continues,
+            max_new_tokens=self.max_new_tokens,
+            images=None if self.with_image else (),
+        )
+
+
+def _with_loss(score: Score) -> Score:
+    right = score.details["accuracies"].get("n-grams", {"k": 0, "n": 0})
+    own = right["k"] / right["n"] if right["n"] else 0.0
+    loss = score.statistic / own if own and score.statistic is not None else None
+    return score.model_copy(update={"details": score.details | {"relative_loss": loss}})

@@ -1,0 +1,151 @@
+"""Option-order sensitivity: whether accuracy falls when the right answer's letter changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from flipbench.evaluate.comparison import (
+    Comparison,
+    Settings,
+    bands_score,
+    compare,
+    mcnemar_score,
+    relative_score,
+    with_leakage,
+)
+from flipbench.evaluate.conditions import Put, Twice, choice, left_out_note, mean
+from flipbench.evaluate.detector import About, Answers
+from flipbench.evaluate.rules import Bands
+from flipbench.paired import PairedBenchmark
+from flipbench.prompts import Asking
+from flipbench.randomness import generator
+from flipbench.records import Item, Probe, Score
+
+BANDS = Bands(minor=-0.002, partial=-0.016, severe=-0.029)
+"""The paper's degrees for multiple choice."""
+
+ABOUT = About(
+    name="option_order",
+    paper="Song et al., Both Text and Images Leaked! (MM-Detect), arXiv 2411.03823, option order"
+    " sensitivity test",
+    variant="rules bands (paper's degrees; minor is enough), mcnemar (default), shuffles (mean of"
+    " several shuffles), relative",
+    deviates_from_paper="one prompt and one parser for both orders (the authors' differ, and match"
+    " texts inside longer ones); items with two equal options are left out; several shuffles, of"
+    " which rules bands and mcnemar read the first; tests beside the bands, which lie far inside"
+    " the noise of a thousand items",
+    needs=frozenset({"generate"}),
+    direction="accuracy falls when the options are shuffled",
+    needs_clean_model=False,
+    practical=True,
+)
+
+
+def shuffles(item: Item, n_shuffles: int, seed: int) -> list[tuple[tuple[str, ...], int]]:
+    """Draw different orders of an item's options in which the right answer's letter changes.
+
+    Returns
+    -------
+    list of (tuple of str, int)
+        Options in order, and the right answer's slot; none where the item has no image, fewer
+        than three options, or two that are equal (case-folded).
+
+    Raises
+    ------
+    ValueError
+        Where ``n_shuffles`` is not 1 to 4: three options have no more such orders.
+    """
+    if not 1 <= n_shuffles <= 4:
+        raise ValueError(f"option order: 1 to 4 shuffles can be drawn, not {n_shuffles}")
+    options = item.options
+    if options is None or item.answer is None or not item.images or len(options) < 3:
+        return []
+    if len({" ".join(text.casefold().split()) for text in options}) < len(options):
+        return []
+    rng = generator(seed, item.id, "option-order")
+    found: dict[tuple[int, ...], None] = {}
+    while len(found) < n_shuffles:
+        order = tuple(int(source) for source in rng.permutation(len(options)))
+        if order[item.answer] != item.answer:
+            found[order] = None
+    return [(tuple(options[i] for i in order), order.index(item.answer)) for order in found]
+
+
+@dataclass
+class OptionOrder:
+    """Gap = accuracy with shuffled options (PCR) - accuracy with the release's order (CR).
+
+    ``details["leakage"]`` holds the items right before and wrong after: ``rate`` = b/n (the
+    paper's instance leakage, which is a(1-a) for a model that answers anew each time with
+    accuracy a), and ``normalised`` = gap / CR.
+
+    References
+    ----------
+    Song et al., arXiv 2411.03823, option order sensitivity test.
+    Differs from the paper in its default rule, in `flipbench.parsing` for both orders, and in
+    rules 'shuffles' and 'relative'; position bias moves the first order too, so prefer
+    'relative' where there is a clean model.
+    """
+
+    settings: Settings = field(default_factory=Settings)
+    n_shuffles: int = 3
+    about: About = ABOUT
+
+    def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
+        """Return each item's question in the release's order and in each shuffle."""
+        return [probe for twice in self._asked(benchmark, asking) for probe in twice.probes]
+
+    def score(
+        self,
+        benchmark: PairedBenchmark,
+        asking: Asking,
+        answers: Answers,
+        reference: Answers | None = None,
+    ) -> list[Score]:
+        """Return the scores of rules bands, mcnemar, shuffles and relative."""
+        every = self._asked(benchmark, asking)
+        once = [Twice(t.item, t.first, Put(t.second.asked[:1])) for t in every]
+        note = left_out_note(
+            len(benchmark.pairs) - len(every),
+            "no image, fewer than three options, or two that are equal",
+        )
+
+        def comparison(name: str, asked: list[Twice], n_trials: int) -> Comparison:
+            return compare(
+                self.about.name,
+                benchmark,
+                asked,
+                ("original", name),
+                answers,
+                reference,
+                (1, n_trials),
+                notes=note,
+                settings=self.settings,
+            )
+
+        first = comparison("shuffled", once, 1)
+        several = comparison("all shuffles", every, self.n_shuffles)
+        scores = [
+            bands_score(first, BANDS),
+            mcnemar_score(first),
+            mcnemar_score(several, "shuffles"),
+            relative_score(first),
+        ]
+        return [with_leakage(score) for score in scores]
+
+    def _asked(self, benchmark: PairedBenchmark, asking: Asking) -> list[Twice]:
+        return [
+            Twice(item, choice(asking, item, "original"), self._shuffled(item, orders, asking))
+            for item in benchmark.originals
+            if (orders := shuffles(item, self.n_shuffles, self.settings.seed))
+        ]
+
+    def _shuffled(
+        self, item: Item, orders: Sequence[tuple[tuple[str, ...], int]], asking: Asking
+    ) -> Put:
+        puts = [
+            choice(asking, item, f"shuffled-{i}", options=options, gold=gold)
+            for i, (options, gold) in enumerate(orders, 1)
+        ]
+        return Put(tuple(put.asked[0] for put in puts), mean)

@@ -1,0 +1,192 @@
+"""Slot guessing: whether a masked word is guessed in the release's wording, not in another."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+
+from flipbench.evaluate.comparison import (
+    Settings,
+    bands_score,
+    compare,
+    mcnemar_score,
+    relative_score,
+    with_leakage,
+)
+from flipbench.evaluate.conditions import Put, Twice, left_out_note, open_question
+from flipbench.evaluate.detector import About, Answers
+from flipbench.evaluate.rules import Bands
+from flipbench.evaluate.text_match import stem, words
+from flipbench.paired import PairedBenchmark
+from flipbench.prompts import Asking
+from flipbench.randomness import generator
+from flipbench.records import Item, Probe, Response, Score
+from flipbench.rewording import Reword
+
+BANDS = Bands(minor=-0.011, partial=-0.024, severe=-0.05)
+"""The paper's degrees for captions."""
+MASK = "[MASK]"
+PROMPT = (
+    "{text}\nOne word of this text is hidden behind {mask}. Look at the picture and answer with"
+    " the hidden word only."
+)
+
+ABOUT = About(
+    name="slot_guessing",
+    paper="Song et al., Both Text and Images Leaked! (MM-Detect), arXiv 2411.03823, slot guessing"
+    " for perturbed captions",
+    variant="rules bands (paper's degrees; minor is enough), mcnemar (default), relative",
+    deviates_from_paper="the same word (by its stem) is hidden in both wordings, where the authors"
+    " hide two words drawn apart; whole words only; any content word, for want of a tagger; a reply"
+    " must hold the word by its stem; questions stand with their answers where there is no"
+    " caption; who rewords is configurable, and the shapes world has templates for it",
+    needs=frozenset({"generate"}),
+    direction="hidden words are guessed less often when the text is reworded",
+    needs_clean_model=False,
+    practical=True,
+)
+
+FUNCTION_WORDS = frozenset(
+    "a an the this that these those there here it its he she they them his her their we you your i"
+    " me my and or but nor so yet if then than as of in on at to from by with without for into onto"
+    " over under about between among through during before after above below up down off out is"
+    " are was were be been being am do does did done has have had having can could will would"
+    " shall should may might must not no yes what which who whom whose when where why how many"
+    " much some any each every all both either neither other another such only own same too very"
+    " just also more most less least".split()
+)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A text in two wordings with the same word hidden, which stands in each once."""
+
+    item: Item
+    stem: str
+    original: str
+    reworded: str
+
+
+def text_of(item: Item) -> str:
+    """Return the text to hide a word in: a caption, or the question with its answer.
+
+    A free-form answer of five words or more is taken for a caption.
+    """
+    if item.options is None and len(item.answer_text.split()) >= 5:
+        return item.answer_text
+    return f"{item.question} {item.answer_text}"
+
+
+def make_slot(item: Item, reworded: str, seed: int) -> Slot | None:
+    """Hide one content word that stands once in each wording; None where there is no such word."""
+    original = text_of(item)
+    shared = sorted(_once(original) & _once(reworded))
+    if not shared:
+        return None
+    hidden = shared[int(generator(seed, item.id, "slot-guessing").integers(len(shared)))]
+    return Slot(item, hidden, _hide(original, hidden), _hide(reworded, hidden))
+
+
+def _once(text: str) -> set[str]:
+    """Return the stems of content words that stand in a text exactly once."""
+    count = Counter(stem(word) for word in words(text))
+    return {
+        stem(word)
+        for word in words(text)
+        if word.isalpha() and len(word) >= 3 and word not in FUNCTION_WORDS
+        if count[stem(word)] == 1
+    }
+
+
+def _hide(text: str, hidden: str) -> str:
+    def shown(match: re.Match[str]) -> str:
+        return MASK if stem(match[0].casefold()) == hidden else match[0]
+
+    return re.sub(r"\w+(?:['’-]\w+)*", shown, text)
+
+
+@dataclass
+class SlotGuessing:
+    """Gap = share of hidden words guessed in a reworded text - in the release's own wording.
+
+    Parameters
+    ----------
+    reword : callable
+        From an item and its text to other wordings, the first of which is used: a
+        `flipbench.rewording.BackTranslation`, or `flipbench.shapes.rewording.reword`. Items it
+        gives none for, or whose wordings share no content word, are left out.
+
+    References
+    ----------
+    Song et al., arXiv 2411.03823, slot guessing for perturbed captions.
+    Differs from the paper as ``about.deviates_from_paper`` says.
+    """
+
+    reword: Reword
+    settings: Settings = field(default_factory=Settings)
+    max_new_tokens: int = 8
+    about: About = ABOUT
+
+    def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
+        """Return each item's text in both wordings, a word hidden; ``asking`` changes nothing."""
+        return [probe for twice in self._asked(benchmark) for probe in twice.probes]
+
+    def score(
+        self,
+        benchmark: PairedBenchmark,
+        asking: Asking,
+        answers: Answers,
+        reference: Answers | None = None,
+    ) -> list[Score]:
+        """Return the scores of rules bands, mcnemar and relative."""
+        asked = self._asked(benchmark)
+        comparison = compare(
+            self.about.name,
+            benchmark,
+            asked,
+            ("slot", "slot reworded"),
+            answers,
+            reference,
+            notes=left_out_note(
+                len(benchmark.pairs) - len(asked),
+                "no picture, no other wording (give the detector a 'reword', such as a"
+                " back-translation), or no content word that both wordings share",
+            ),
+            settings=self.settings,
+        )
+        scores = [
+            bands_score(comparison, BANDS),
+            mcnemar_score(comparison),
+            relative_score(comparison),
+        ]
+        return [with_leakage(score) for score in scores]
+
+    def _asked(self, benchmark: PairedBenchmark) -> list[Twice]:
+        slots = []
+        for item in benchmark.originals:
+            others = self.reword(item, text_of(item)) if item.images else []
+            slot = make_slot(item, others[0], self.settings.seed) if others else None
+            slots += [slot] if slot else []
+        return [
+            Twice(
+                slot.item,
+                self._put(slot, "slot", slot.original),
+                self._put(slot, "slot-reworded", slot.reworded),
+            )
+            for slot in slots
+        ]
+
+    def _put(self, slot: Slot, variant: str, text: str) -> Put:
+        return open_question(
+            slot.item,
+            variant,
+            PROMPT.format(text=text, mask=MASK),
+            lambda reply: _says(reply, slot.stem),
+            max_new_tokens=self.max_new_tokens,
+        )
+
+
+def _says(reply: Response, hidden: str) -> bool | None:
+    said = words(reply.text)
+    return hidden in {stem(word) for word in said} if said else None

@@ -1,0 +1,109 @@
+"""How a reply in words is compared with a text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from rapidfuzz.distance import LCSseq
+
+from flipbench.errors import need
+
+_WORD = re.compile(r"\w+(?:['’-]\w+)*")
+_ARTICLES = frozenset({"a", "an", "the"})
+_LABEL = re.compile(r"\s*[(\[]?[A-Za-z][.):\]]\s+")
+
+
+def words(text: str) -> list[str]:
+    """Return the words of a text, case-folded, without punctuation.
+
+    >>> words("The red star's left-hand side, 2 of 3!")
+    ['the', 'red', "star's", 'left-hand', 'side', '2', 'of', '3']
+    """
+    return _WORD.findall(text.casefold())
+
+
+def fold(text: str) -> str:
+    """Return a text's words without articles, joined by single spaces.
+
+    >>> fold("  The Red  star. ")
+    'red star'
+    """
+    return " ".join(word for word in words(text) if word not in _ARTICLES)
+
+
+def rouge_l(reference: str, hypothesis: str) -> float:
+    """Return ROUGE-L: F1 of the longest common subsequence of words, case-folded; no stemming.
+
+    References
+    ----------
+    Lin, ROUGE: A Package for Automatic Evaluation of Summaries (2004), section 3, with beta = 1.
+
+    Examples
+    --------
+    >>> round(rouge_l("the cat sat on the mat", "the cat lay on a mat"), 4)
+    0.6667
+    """
+    one, two = words(reference), words(hypothesis)
+    if not one or not two:
+        return 0.0
+    return 2 * LCSseq.similarity(one, two) / (len(one) + len(two))
+
+
+def without_label(reply: str) -> str:
+    """Return a reply without an option's label before it.
+
+    >>> without_label("D. blue"), without_label("a cat")
+    ('blue', 'a cat')
+    """
+    return _LABEL.sub("", reply, count=1) if _LABEL.match(reply) else reply
+
+
+def continuation(reply: str, beginning: str) -> str:
+    """Return a reply without the beginning, where it repeats that before it goes on.
+
+    >>> continuation("What color is the star?", "What color")
+    ' is the star?'
+    """
+    parts = [re.escape(part) for part in beginning.split()]
+    repeated = re.match(r"\s*" + r"\s+".join(parts), reply, re.IGNORECASE) if parts else None
+    return reply[repeated.end() :] if repeated else reply
+
+
+@lru_cache(maxsize=100_000)
+def stem(word: str) -> str:
+    """Return an English word's stem (Snowball).
+
+    Raises
+    ------
+    PrerequisiteError
+        Where the package ``snowballstemmer`` is not installed.
+    """
+    return str(_stemmer().stemWord(word.casefold()))
+
+
+@lru_cache(maxsize=1)
+def _stemmer() -> Any:
+    return need("snowballstemmer", "evaluate").stemmer("english")
+
+
+def names(reply: str, text: str, others: Sequence[str] = ()) -> bool:
+    """Return whether a reply says ``text``, as its words in a row, and none of ``others``.
+
+    >>> names("D. Blue.", "blue", ["red"]), names("red or blue", "blue", ["red"])
+    (True, False)
+    """
+    said, sought = fold(without_label(reply)), fold(text)
+    if not sought or not said:
+        return said == sought and reply.strip() == text.strip() != ""
+    if said == sought:
+        return True
+
+    def stands(words_in_a_row: str) -> bool:
+        return bool(words_in_a_row) and f" {words_in_a_row} " in f" {said} "
+
+    return stands(sought) and not any(
+        stands(fold(other)) and fold(other) not in sought for other in others
+    )

@@ -1,0 +1,18 @@
+"""The embedded world's questions in other words: the paraphrases of its templates."""
+
+from __future__ import annotations
+
+from flipbench.records import Item
+from flipbench.shapes.questions import PHRASINGS, Family
+
+
+def reword(item: Item, text: str) -> list[str]:
+    """Return ``text`` with the item's question in its other phrasings; none for other items.
+
+    They ask the same of the same picture, by construction.
+    """
+    if "family" not in item.extra or item.question not in text:
+        return []
+    question = Family.from_json(item.extra["family"]).question
+    others = [question.text(i) for i in range(1, len(PHRASINGS[question.kind]))]
+    return [text.replace(item.question, other, 1) for other in others]
