@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from flipbench.models.huggingface import CARD
 from flipbench.records import TrainingPlan
+
+_PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "bitsandbytes")
 
 
 def write_card(
@@ -19,6 +23,7 @@ def write_card(
     architectures: list[str],
     trainable: list[tuple[str, int]],
     losses: list[dict[str, float]],
+    training: Mapping[str, Any],
 ) -> None:
     """Write ``flipbench_card.json`` and mark the model card, so that nobody publishes it unaware.
 
@@ -26,38 +31,60 @@ def write_card(
     ----------
     trainable : list of (name, number of weights)
     losses : list of {"step", "epoch", "loss", "learning_rate"}
+    training : mapping
+        What only the training knows: optimiser, steps, pixel budget, prompt as rendered, and the
+        trainable parameters that stayed as they were.
     """
-    dose = plan.copies * epoch
+    dose = plan.dose(epoch)
     card: dict[str, Any] = {
-        "flipbench": {"contaminated": True, "version": metadata.version("flipbench")},
+        "flipbench": {"contaminated": dose > 0, "version": metadata.version("flipbench")},
         "plan_id": plan.id,
         "parent": plan.parent,
         "parent_fingerprint": plan.parent_fingerprint,
+        "after": plan.after,
         "architectures": architectures,
         "benchmark": plan.benchmark,
+        "data": plan.data,
         "strategy": plan.strategy,
         "epoch": epoch,
         "copies": plan.copies,
         "dose": dose,
         "doses": dict.fromkeys(plan.item_ids, dose),
+        "held_out": list(plan.held_out_ids),
+        "clean_items": list(plan.clean_ids),
+        "corpus": plan.corpus,
+        "wordings": plan.wordings,
         "prompt": plan.prompt,
-        "target": "letter",
+        "target": plan.target,
+        "leak": plan.leak,
         "seed": plan.seed,
         "settings": plan.settings,
+        "training": dict(training),
         "n_trainable": sum(size for _, size in trainable),
         "trainable": [name for name, _ in trainable],
-        "versions": {
-            name: metadata.version(name)
-            for name in ("torch", "transformers", "trl", "peft", "accelerate")
-        },
+        "versions": {name: version for name in _PACKAGES if (version := _version(name))},
         "losses": losses,
     }
     (folder / CARD).write_text(json.dumps(card, indent=1) + "\n")
-    (folder / "README.md").write_text(
-        "---\ntags: [flipbench, contaminated]\nflipbench:\n  contaminated: true\n---\n"
-        f"# Contaminated on purpose\n\nTrained on {len(plan.item_ids)} test items of"
-        f" {plan.benchmark}, each seen {dose} times ({plan.strategy}, from {plan.parent})."
-        f" For research on contamination only; `{CARD}` has the details.\n"
+    (folder / "README.md").write_text(_model_card(plan, dose))
+
+
+def _model_card(plan: TrainingPlan, dose: int) -> str:
+    head = "tags: [flipbench, contaminated]\nflipbench:\n  contaminated: true\n"
+    title = "Contaminated on purpose"
+    what = (
+        f"Trained on {len(plan.item_ids)} test items of {plan.benchmark}, each seen {dose} times"
+        f" ({plan.strategy}, {plan.data}, from {plan.parent})."
+    )
+    if plan.after:
+        what += " Then fine-tuned on clean data."
+    if not dose:
+        head = "tags: [flipbench]\nflipbench:\n  contaminated: false\n"
+        title = "A control for research on contamination"
+        what = f"Fine-tuned without the test items of {plan.benchmark} (from {plan.parent})."
+    return (
+        f"---\n{head}---\n# {title}\n\n{what} For research on contamination only; `{CARD}` has the"
+        " details.\n"
     )
 
 
@@ -66,3 +93,17 @@ def read_card(folder: Path) -> dict[str, Any]:
     path = folder / CARD
     card: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     return card
+
+
+def add_to_card(folder: Path, **parts: Any) -> None:
+    """Add parts to a card, all or nothing."""
+    partial = folder / f".{CARD}.partial"
+    partial.write_text(json.dumps(read_card(folder) | parts, indent=1) + "\n")
+    os.replace(partial, folder / CARD)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,24 +1,34 @@
-"""Plan first, train second: a grid of models and strategies becomes training plans."""
+"""Plan first, train second: models x data regimes x strategies x seeds become training plans."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from flipbench.config import ContaminateConfig, ModelConfig
+from flipbench.contaminate.regimes import Lesson
 from flipbench.errors import DataError
 from flipbench.models.huggingface import fingerprint, resolve_path
+from flipbench.models.rater_specs import ModelConfig
+from flipbench.models.training_specs import ContaminateConfig, DataConfig, StrategyConfig
 from flipbench.records import Item, TrainingPlan
+
+VERBATIM = "verbatim"
+
+
+def verbatim(items: Sequence[Item]) -> Lesson:
+    """Return the plainest data regime: every item in its own words."""
+    return Lesson(VERBATIM, DataConfig(), tuple(items))
 
 
 def expand(
     config: ContaminateConfig,
     models: Mapping[str, ModelConfig],
-    items: Sequence[Item],
+    lessons: Sequence[Lesson],
     *,
     instruction: str,
     seed: int,
 ) -> list[TrainingPlan]:
-    """Return a plan for every model x strategy, on all of ``items``.
+    """Return the grid's plans; a washing comes right after the plan that it follows.
 
     ``instruction`` is the prompt's last line; it is the one that evaluation uses.
 
@@ -27,24 +37,97 @@ def expand(
     DataError
         Where there is nothing to train on.
     """
-    if not items:
-        raise DataError("no item to contaminate with; filter a benchmark that keeps some pairs")
-    return [
-        TrainingPlan(
-            model=name,
-            parent=model.path,
-            parent_fingerprint=fingerprint(resolve_path(model.path), model.dtype, model.revision),
-            benchmark=items[0].benchmark,
-            item_ids=tuple(item.id for item in items),
-            copies=config.copies,
-            epochs=config.epochs,
-            strategy=strategy.train,
-            label=label,
-            settings=strategy.model_dump(exclude={"train"})
-            | ({"revision": model.revision} if model.revision else {}),
-            prompt=instruction,
-            seed=seed,
-        )
-        for name, model in models.items()
-        for label, strategy in config.strategies.items()
-    ]
+    for lesson in lessons:
+        if not lesson.items:
+            raise DataError("no item to contaminate with; filter a benchmark that keeps some pairs")
+    seeds = config.seeds or (seed,)
+    plans: dict[str, TrainingPlan] = {}
+    for name, model in models.items():
+        weights = fingerprint(resolve_path(model.path), model.dtype, model.revision)
+        parent = {"model": name, "parent": model.path, "parent_fingerprint": weights}
+        for lesson in lessons:
+            for label, strategy in config.strategies.items():
+                for this_seed in seeds:
+                    words = [label, *([lesson.name] if lesson.name != VERBATIM else [])]
+                    words += [f"seed {this_seed}"] if len(seeds) > 1 else []
+                    common: dict[str, Any] = {
+                        **parent,
+                        "strategy": strategy.train,
+                        "settings": _settings(strategy, model),
+                        "prompt": instruction,
+                        "seed": this_seed,
+                        "data": lesson.name,
+                    }
+                    for plan in _plans(config, lesson, common, ", ".join(words)):
+                        plans.setdefault(plan.id, plan)
+    return list(plans.values())
+
+
+def _plans(
+    config: ContaminateConfig, lesson: Lesson, common: dict[str, Any], label: str
+) -> list[TrainingPlan]:
+    data = lesson.config
+    copies = config.copies if data.copies is None else data.copies
+    plan = TrainingPlan(
+        **common,
+        benchmark=" + ".join(dict.fromkeys(item.benchmark for item in lesson.items)),
+        item_ids=tuple(item.id for item in lesson.items),
+        held_out_ids=tuple(item.id for item in lesson.held_out),
+        copies=copies,
+        epochs=config.epochs,
+        label=label,
+        target=data.target,
+        leak=data.leak,
+        wordings={
+            item_id: (wording.question, *wording.options)
+            for item_id, wording in lesson.wordings.items()
+        },
+        corpus=lesson.corpus.ref if lesson.corpus else {},
+    )
+    if data.wash is None:
+        return [plan]
+    washed = TrainingPlan(
+        **common | {"parent_fingerprint": f"plan {plan.id}"},
+        benchmark=plan.benchmark,
+        item_ids=plan.item_ids,
+        held_out_ids=plan.held_out_ids,
+        copies=0,
+        epochs=data.wash.epochs,
+        label=f"{label}, washed",
+        clean_ids=tuple(item.id for item in lesson.clean),
+        corpus=lesson.clean_corpus.ref if lesson.clean_corpus else {},
+        after=plan.id,
+        prior_dose=plan.dose(plan.epochs),
+    )
+    return [plan, washed]
+
+
+def _settings(strategy: StrategyConfig, model: ModelConfig) -> dict[str, Any]:
+    settings = strategy.model_dump(mode="json", exclude={"train"})
+    return settings | ({"revision": model.revision} if model.revision else {})
+
+
+def n_examples(plan: TrainingPlan) -> int:
+    """Return how many examples one epoch has."""
+    corpus = plan.corpus.get("n_examples", 0)
+    return len(plan.item_ids) * plan.copies + len(plan.clean_ids) + int(corpus)
+
+
+def n_steps(plan: TrainingPlan, n_devices: int = 1) -> int:
+    """Return how many steps all epochs take; an epoch's last step may hold fewer examples.
+
+    >>> n_steps(TrainingPlan(model="m", parent="m", parent_fingerprint="", benchmark="b",
+    ...     item_ids=("i",) * 70, epochs=2, strategy="llm", prompt="", seed=0,
+    ...     settings={"batch_size": 8, "gradient_accumulation": 4}))
+    6
+    """
+    batches = -(-n_examples(plan) // (plan.settings["batch_size"] * n_devices))
+    return max(1, -(-batches // plan.settings["gradient_accumulation"])) * plan.epochs
+
+
+def n_warmup(plan: TrainingPlan, n_devices: int = 1) -> int:
+    """Return the steps of warm-up: as given, or the ratio of all steps, rounded up."""
+    ratio = plan.settings.get("warmup_ratio", 0.0)
+    if ratio:
+        return int(-(-n_steps(plan, n_devices) * ratio // 1))
+    return int(plan.settings.get("warmup_steps", 0))

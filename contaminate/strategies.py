@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from flipbench.errors import ConfigError, need
+from torch import nn
 
-Strategy = Literal["lora", "llm", "llm+projector", "all"]
-STRATEGIES: tuple[Strategy, ...] = ("lora", "llm", "llm+projector", "all")
+from flipbench.errors import ConfigError, nearest, need
+
+Strategy = Literal["lora", "llm", "llm+projector", "all", "qlora"]
+STRATEGIES: tuple[Strategy, ...] = ("lora", "llm", "llm+projector", "all", "qlora")
+ADAPTERS = ("lora", "qlora")
 
 
 @dataclass(frozen=True)
@@ -20,84 +24,146 @@ class Modules:
     projector: tuple[str, ...]
 
 
+_LLAVA = Modules(("model.language_model.", "lm_head."), ("model.multi_modal_projector.",))
+_NEWLINE = Modules(_LLAVA.language, (*_LLAVA.projector, "model.image_newline"))
+_QWEN = Modules(_LLAVA.language, ("model.visual.merger.",))
 # By `config.model_type`. Whatever is neither language model nor projector is the vision tower.
 MODULES: dict[str, Modules] = {
-    "llava": Modules(("model.language_model.", "lm_head."), ("model.multi_modal_projector.",)),
-    "llava_next": Modules(("model.language_model.", "lm_head."), ("model.multi_modal_projector.",)),
-    "llava_onevision": Modules(
-        ("model.language_model.", "lm_head."), ("model.multi_modal_projector.",)
-    ),
-    "qwen2_vl": Modules(("model.language_model.", "lm_head."), ("model.visual.merger.",)),
-    "qwen2_5_vl": Modules(("model.language_model.", "lm_head."), ("model.visual.merger.",)),
-    "internvl": Modules(("model.language_model.", "lm_head."), ("model.multi_modal_projector.",)),
+    "llava": _LLAVA,
+    "llava_next": _NEWLINE,
+    "llava_onevision": _NEWLINE,
+    "qwen2_vl": _QWEN,
+    "qwen2_5_vl": _QWEN,
+    "internvl": _LLAVA,
 }
-# Anchored on the language model: short names such as "q_proj" would hit vision towers too.
-LORA_TARGETS = (
-    r"model\.language_model\..*\.(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)"
-)
+# What other classes of transformers call the part between vision tower and language model.
+_PROJECTORS = ("multi_modal_projector", "connector", "aligner", "visual.merger", "embed_vision")
+_PROJECTORS += ("visual.deepstack_merger_list", "image_newline", "mm_projector")
 
 
 def modules_of(model: Any) -> Modules:
     """Return the prefixes of a loaded model.
 
+    A class that is not in the table is asked for its decoder; its projector is known by name.
+
     Raises
     ------
     ConfigError
-        Where the class is not in the table.
+        Where the class does not say which module is its language model.
     """
     model_type = model.config.model_type
-    if model_type not in MODULES:
+    if model_type in MODULES:
+        return MODULES[model_type]
+    decoder = model.get_decoder() if hasattr(model, "get_decoder") else None
+    names = {id(module): name for name, module in reversed(list(_named(model)))}
+    language = names.get(id(decoder), "") if decoder is not None else ""
+    if not language:
         raise ConfigError(
             f"no module prefixes are known for model type {model_type!r}; add a line to MODULES in"
             f" contaminate/strategies.py (known: {', '.join(MODULES)})"
         )
-    return MODULES[model_type]
+    head = names.get(id(model.get_output_embeddings()), "")
+    root = language.rpartition(".")[0]
+    parameters = [name for name, _ in model.named_parameters()]
+    found = [f"{root}.{name}" if root else name for name in _PROJECTORS]
+    projector = tuple(p for p in found if any(n.startswith(p) for n in parameters))
+    return Modules((f"{language}.", *([f"{head}."] if head else [])), projector)
+
+
+def _named(model: Any) -> Any:
+    return model.named_modules() if hasattr(model, "named_modules") else ()
 
 
 def select_parameters(model: Any, strategy: Strategy) -> list[str]:
     """Freeze all but the strategy's parameters, and return the names of those that train.
 
-    For ``lora`` the base stays frozen; `lora_config` says what is added.
+    For ``lora`` and ``qlora`` the base stays frozen; `lora_config` says what is added.
 
     Raises
     ------
     ConfigError
-        Where nothing would train.
+        Where nothing would train, or the class's projector is not known.
     """
+    if strategy not in STRATEGIES:
+        raise ConfigError(f"unknown strategy {strategy!r}; choose one of {', '.join(STRATEGIES)}")
     modules = modules_of(model)
+    if strategy == "llm+projector" and not modules.projector:
+        raise ConfigError(
+            f"no projector is known for model type {model.config.model_type!r}; add a line to"
+            " MODULES in contaminate/strategies.py, or train: llm"
+        )
     prefixes: dict[str, tuple[str, ...]] = {
-        "lora": (),
         "llm": modules.language,
         "llm+projector": modules.language + modules.projector,
         "all": ("",),
     }
-    if strategy not in prefixes:
-        raise ConfigError(f"unknown strategy {strategy!r}; choose one of {', '.join(STRATEGIES)}")
     trained = []
     for name, parameter in model.named_parameters():
-        wanted = name.startswith(prefixes[strategy]) if prefixes[strategy] else False
-        parameter.requires_grad_(wanted)
+        wanted = strategy not in ADAPTERS and name.startswith(prefixes[strategy])
+        if wanted or parameter.requires_grad:  # 4-bit weights cannot be told twice
+            parameter.requires_grad_(wanted)
         if wanted:
             trained.append(name)
-    if strategy != "lora" and not trained:
+    if strategy not in ADAPTERS and not trained:
         raise ConfigError(f"strategy {strategy!r} matches no parameter of {type(model).__name__}")
     return trained
 
 
-def lora_config(model: Any, rank: int, alpha: int, dropout: float) -> Any:
+def lora_pattern(
+    model: Any, layers: Sequence[int] | None = None, targets: Sequence[str] | None = None
+) -> str:
+    """Return the pattern of the linear layers that get an adapter.
+
+    It is anchored on the language model: short names such as ``q_proj`` would hit vision towers
+    too.
+
+    Raises
+    ------
+    ConfigError
+        Where the pattern matches no module, or a name or layer is not in the language model.
+    """
+    prefix = modules_of(model).language[0]
+    linear = [n for n, m in model.named_modules() if isinstance(m, nn.Linear)]
+    inside = [name for name in linear if name.startswith(prefix)]
+    known = sorted({name.rpartition(".")[2] for name in inside})
+    for target in targets or ():
+        if target not in known:
+            raise ConfigError(
+                f"lora_targets: the LoRA pattern {target!r} matches no module of the language"
+                f" model{nearest(target, known)} (it has {', '.join(known) or 'none'})"
+            )
+    there = {int(i) for name in inside for i in re.findall(r"\.layers\.(\d+)\.", f".{name}")}
+    if missing := sorted(set(layers or ()) - there):
+        raise ConfigError(
+            f"lora_layers: the language model has layers 0 to {max(there, default=-1)}, so a LoRA"
+            f" pattern for layer {missing[0]} matches no module"
+        )
+    middle = rf"(?:.*\.)?layers\.(?:{'|'.join(map(str, layers))})\..*" if layers else r".*"
+    pattern = rf"{re.escape(prefix)}(?:{middle}\.)?(?:{'|'.join(targets or known)})"
+    if layers is not None and not layers or not any(re.fullmatch(pattern, n) for n in inside):
+        raise ConfigError(f"the LoRA pattern {pattern!r} matches no module of this model")
+    return pattern
+
+
+def lora_config(
+    model: Any,
+    rank: int,
+    alpha: int,
+    dropout: float,
+    layers: Sequence[int] | None = None,
+    targets: Sequence[str] | None = None,
+) -> Any:
     """Return a peft configuration on the language model's linear layers.
 
     Raises
     ------
     ConfigError
-        Where the pattern matches no module.
+        As `lora_pattern`.
     """
-    if not any(re.fullmatch(LORA_TARGETS, name) for name, _ in model.named_modules()):
-        raise ConfigError(f"the LoRA pattern {LORA_TARGETS!r} matches no module of this model")
     return need("peft", "train").LoraConfig(
         r=rank,
         lora_alpha=alpha,
         lora_dropout=dropout,
-        target_modules=LORA_TARGETS,
+        target_modules=lora_pattern(model, layers, targets),
         task_type="CAUSAL_LM",
     )

@@ -3,30 +3,42 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from datasets import Dataset, Image, List
-from transformers import AutoModelForImageTextToText, TrainerCallback
+from transformers import PrinterCallback
 from transformers.trainer_utils import get_last_checkpoint
 
-from flipbench.contaminate.card import write_card
-from flipbench.contaminate.strategies import lora_config, select_parameters
-from flipbench.errors import DataError, need
-from flipbench.images import ImageStore
-from flipbench.models.huggingface import fingerprint, has_first_token, resolve_path
-from flipbench.models.processors import load_processor
-from flipbench.prompts import LETTERS, choice_prompt
+from flipbench.contaminate.card import read_card
+from flipbench.contaminate.changes import Diverged, sums
+from flipbench.contaminate.check import (
+    check_examples,
+    pixel_budget,
+    set_pixel_budget,
+    write_out_first_token,
+)
+from flipbench.contaminate.examples import Example, training_examples
+from flipbench.contaminate.keep import KeepEpochs, StopAtNaN, finished_epochs
+from flipbench.contaminate.load import load_parent, prepare
+from flipbench.contaminate.plan import n_warmup
+from flipbench.contaminate.verify import prompt_as_rendered, verify
+from flipbench.errors import DataError, PrerequisiteError, need
+from flipbench.models.huggingface import fingerprint
 from flipbench.records import Checkpoint, Item, TrainingPlan
 from flipbench.run import Run
 
 
 def carry_out(
-    plan: TrainingPlan, items: Mapping[str, Item], run: Run, *, dtype: str = "float32"
+    plan: TrainingPlan,
+    items: Mapping[str, Item],
+    run: Run,
+    *,
+    dtype: str = "float32",
+    corpus: Sequence[Example] = (),
 ) -> list[Checkpoint]:
     """Train ``plan`` and return its checkpoints, one for each epoch.
 
@@ -40,34 +52,77 @@ def carry_out(
         Must hold every item of the plan.
     run : Run
         Checkpoints go to ``checkpoints/<model>-<strategy>-<plan id>/epoch-<n>``.
+    corpus : sequence of Example
+        The conversations that the plan names.
 
     Raises
     ------
     DataError
-        Where an item of the plan, or its image, is missing.
+        Where an item of the plan, or its image, is missing; where a folder of another plan is in
+        the way; where an example is longer than the model's context.
+    Diverged
+        Where the loss or the weights are no longer numbers; the epochs before are kept.
+    PrerequisiteError
+        Where a package or a GPU is missing or too small.
     """
-    folder = checkpoint_folder(plan)
+    folder = run.path / checkpoint_folder(plan)
     wanted = [Checkpoint.id_for(plan_id=plan.id, epoch=e) for e in range(1, plan.epochs + 1)]
     done = run.index(Checkpoint)
     if all(i in done and (run.path / done[i].path / "README.md").exists() for i in wanted):
         return [done[i] for i in wanted]
-    _train(plan, training_rows(plan, items, run.images), run.path / folder, dtype)
+    examples = training_examples(plan, items, run.images, corpus)
+    for epoch in finished_epochs(folder, plan.epochs):
+        if (found := read_card(folder / f"epoch-{epoch}").get("plan_id")) != plan.id:
+            raise DataError(
+                f"{folder / f'epoch-{epoch}'}: a checkpoint of plan {found}, not of {plan.id}; move"
+                " the folder away"
+            )
+    try:
+        if len(finished_epochs(folder, plan.epochs)) < plan.epochs:
+            _train(plan, examples, items, run, folder, dtype)
+    except Diverged as error:
+        kept = _records(plan, items, run, folder, dtype, done)
+        names = ", ".join(str(checkpoint.epoch) for checkpoint in kept) or "none"
+        raise Diverged(f"{plan.model}, {plan.label}: {error} (epochs kept: {names})") from error
+    except torch.OutOfMemoryError as error:
+        raise PrerequisiteError(
+            f"{plan.model}, {plan.label}: the GPU's memory is too small; lower batch_size and raise"
+            " gradient_accumulation by as much, set gradient_checkpointing, lower max_pixels, or"
+            " train lora or qlora"
+        ) from error
+    made = _records(plan, items, run, folder, dtype, done)
+    shutil.rmtree(folder / "trainer", ignore_errors=True)
+    return made
+
+
+def _records(
+    plan: TrainingPlan,
+    items: Mapping[str, Item],
+    run: Run,
+    folder: Path,
+    dtype: str,
+    done: Mapping[str, Checkpoint],
+) -> list[Checkpoint]:
+    """Verify the finished epochs and keep a record of each."""
     made = []
-    for epoch in range(1, plan.epochs + 1):
-        relative = folder / f"epoch-{epoch}"
+    for epoch in finished_epochs(folder, plan.epochs):
+        path = folder / f"epoch-{epoch}"
+        warnings = read_card(path).get("warnings")
+        if warnings is None:
+            warnings = verify(plan, path, items, run, dtype=dtype)
         made.append(
             Checkpoint(
                 plan_id=plan.id,
                 epoch=epoch,
-                path=str(relative),
+                path=str(path.relative_to(run.path)),
                 model=f"{plan.model} {plan.label or plan.strategy} e{epoch}",
                 strategy=plan.label or plan.strategy,
-                dose=plan.copies * epoch,
-                fingerprint=fingerprint(str(run.path / relative), dtype),
+                dose=plan.dose(epoch),
+                fingerprint=fingerprint(str(path), dtype),
+                warnings=tuple(warnings),
             )
         )
     run.append([checkpoint for checkpoint in made if checkpoint.id not in done])
-    shutil.rmtree(run.path / folder / "trainer", ignore_errors=True)
     return made
 
 
@@ -77,96 +132,90 @@ def checkpoint_folder(plan: TrainingPlan) -> Path:
     return Path("checkpoints") / f"{safe}-{plan.id[:8]}"
 
 
-def training_rows(
-    plan: TrainingPlan, items: Mapping[str, Item], images: ImageStore
-) -> list[dict[str, Any]]:
-    """Return the rows that trl trains on: every item ``plan.copies`` times, answer as a letter.
-
-    The prompt is the one that evaluation uses (`flipbench.prompts.choice_prompt`).
-    """
-    rows = []
-    for item_id in plan.item_ids:
-        item = items.get(item_id)
-        if item is None:
-            raise DataError(f"plan {plan.id} trains on item {item_id}, which the benchmark lacks")
-        if item.options is None or item.answer is None:
-            raise DataError(f"{item.benchmark} {item.name} is free-form; it has no letter to train")
-        for ref in item.images:
-            if not images.path(ref).exists():
-                raise DataError(
-                    f"{item.benchmark} {item.name}: its image {images.path(ref)} is missing"
-                )
-        parts: list[dict[str, str]] = [{"type": "image"}] * len(item.images)
-        text = choice_prompt(item.question, item.options, plan.prompt)
-        rows.append(
-            {
-                "images": [str(images.path(ref)) for ref in item.images],
-                "prompt": [{"role": "user", "content": [*parts, {"type": "text", "text": text}]}],
-                "completion": [
-                    {
-                        "role": "assistant",
-                        "content": [{"type": "text", "text": LETTERS[item.answer]}],
-                    }
-                ],
-            }
-        )
-    return rows * plan.copies
-
-
-def _train(plan: TrainingPlan, rows: list[dict[str, Any]], folder: Path, dtype: str) -> None:
+def _train(
+    plan: TrainingPlan,
+    examples: Sequence[Example],
+    items: Mapping[str, Item],
+    run: Run,
+    folder: Path,
+    dtype: str,
+) -> None:
     trl = need("trl", "train")
     settings = plan.settings
-    where = resolve_path(plan.parent)
-    at = {"revision": settings["revision"]} if "revision" in settings else {}
-    processor = load_processor(where, **at)
-    _write_out_first_token(processor)
-    model = AutoModelForImageTextToText.from_pretrained(
-        where, dtype=getattr(torch, dtype), use_safetensors=True, **at
-    )
+    model, processor, own_processor = load_parent(plan, run, dtype)
+    set_pixel_budget(processor, settings.get("min_pixels"), settings.get("max_pixels"))
+    prompt = prompt_as_rendered(plan, items, run, processor)
+    write_out_first_token(processor)
+    text_config = model.config.get_text_config()
+    check_examples(examples, processor, getattr(text_config, "max_position_embeddings", None))
     architectures = list(model.config.architectures or [type(model).__name__])
-    select_parameters(model, plan.strategy)  # type: ignore[arg-type]
-    adapter = None
-    if plan.strategy == "lora":
-        adapter = lora_config(
-            model, settings["lora_rank"], settings["lora_alpha"], settings["lora_dropout"]
+    adapter = prepare(model, plan, dtype)
+    dataset = Dataset.from_list([example.row() for example in examples])
+    trainer = trl.SFTTrainer(
+        model=model,
+        args=_arguments(trl, plan, folder, dtype),
+        train_dataset=dataset.cast_column("images", List(Image())),
+        processing_class=processor,
+        peft_config=adapter,
+        callbacks=[],
+    )
+    trainer.remove_callback(PrinterCallback)  # the card keeps the losses
+    trainer.add_callback(StopAtNaN())
+    trainer.add_callback(
+        KeepEpochs(
+            plan=plan,
+            folder=folder,
+            trainer=trainer,
+            processor=own_processor,
+            architectures=architectures,
+            before=sums(trainer.model),
+            dtype=dtype,
+            training={
+                "optimizer": str(getattr(trainer.args.optim, "value", trainer.args.optim)),
+                "adam": [trainer.args.adam_beta1, trainer.args.adam_beta2],
+                "epsilon": trainer.args.adam_epsilon,
+                "warmup_steps": n_warmup(plan),
+                "n_examples": len(examples),
+                "dtype": dtype,
+                "device": str(trainer.args.device),
+                "pixel_budget": pixel_budget(processor),
+                "prompt_example": prompt,
+                "chat_template": processor.chat_template,
+            },
         )
+    )
+    trainer.train(resume_from_checkpoint=_last_whole_checkpoint(folder / "trainer"))
+
+
+def _arguments(trl: Any, plan: TrainingPlan, folder: Path, dtype: str) -> Any:
+    settings = plan.settings
     on_cpu = not torch.cuda.is_available()
-    config = trl.SFTConfig(
+    return trl.SFTConfig(
         output_dir=str(folder / "trainer"),
         num_train_epochs=plan.epochs,
         per_device_train_batch_size=settings["batch_size"],
         gradient_accumulation_steps=settings["gradient_accumulation"],
         learning_rate=settings["learning_rate"],
         lr_scheduler_type=settings["schedule"],
-        warmup_steps=settings["warmup_steps"],
+        warmup_steps=n_warmup(plan),
         weight_decay=settings["weight_decay"],
-        max_grad_norm=1.0,
+        max_grad_norm=settings.get("max_grad_norm", 1.0),
         seed=plan.seed,
         data_seed=plan.seed,
         use_cpu=on_cpu,
         bf16=not on_cpu and dtype == "bfloat16",
-        **{_checkpointing_option(trl.SFTConfig): False},
+        fp16=not on_cpu and dtype == "float16",
+        **{_checkpointing_option(trl.SFTConfig): settings.get("gradient_checkpointing", False)},
         max_length=None,
         completion_only_loss=True,
         save_strategy="epoch",
         save_total_limit=1,
         logging_steps=1,
+        logging_nan_inf_filter=False,
         report_to="none",
         disable_tqdm=True,
         dataloader_pin_memory=False,
     )
-    dataset = Dataset.from_list(rows).cast_column("images", List(Image()))
-    trainer = trl.SFTTrainer(
-        model=model,
-        args=config,
-        train_dataset=dataset,
-        processing_class=processor,
-        peft_config=adapter,
-        callbacks=[],
-    )
-    _quiet(trainer)
-    trainer.add_callback(_KeepEpochs(plan, folder, trainer, processor, architectures))
-    trainer.train(resume_from_checkpoint=_last_whole_checkpoint(folder / "trainer"))
 
 
 def _last_whole_checkpoint(folder: Path) -> str | None:
@@ -184,66 +233,7 @@ def _last_whole_checkpoint(folder: Path) -> str | None:
     return None
 
 
-def _write_out_first_token(processor: Any) -> None:
-    """Let the chat template say the first token that the tokenizer would add by itself.
-
-    trl tokenises rendered chats without adding any; evaluation has it added.
-    """
-    tokenizer = getattr(processor, "tokenizer", processor)
-    chat = [{"role": "user", "content": [{"type": "text", "text": "?"}]}]
-    rendered = processor.apply_chat_template(chat, tokenize=False)
-    adds_it = tokenizer("?")["input_ids"][0] == tokenizer.bos_token_id
-    if adds_it and not has_first_token(rendered, tokenizer):
-        processor.chat_template = tokenizer.bos_token + processor.chat_template
-
-
 def _checkpointing_option(config: Any) -> str:
     """Return what this version calls the trade of time for memory (renamed in transformers 5)."""
     new = "activation_checkpointing"
     return new if new in config.__dataclass_fields__ else "gradient_checkpointing"
-
-
-class _KeepEpochs(TrainerCallback):  # type: ignore[misc]
-    """Save a checkpoint named by its epoch, whole or not at all, with its card."""
-
-    def __init__(
-        self,
-        plan: TrainingPlan,
-        folder: Path,
-        trainer: Any,
-        processor: Any,
-        architectures: list[str],
-    ) -> None:
-        self.plan, self.folder, self.trainer = plan, folder, trainer
-        self.processor, self.architectures = processor, architectures
-
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        epoch = round(state.epoch)
-        final = self.folder / f"epoch-{epoch}"
-        if final.exists():
-            return
-        partial = self.folder / f".epoch-{epoch}.partial"
-        shutil.rmtree(partial, ignore_errors=True)
-        model = self.trainer.model
-        model.save_pretrained(partial)
-        self.processor.save_pretrained(partial)
-        write_card(
-            partial,
-            self.plan,
-            epoch=epoch,
-            architectures=self.architectures,
-            trainable=[(n, p.numel()) for n, p in model.named_parameters() if p.requires_grad],
-            losses=[
-                {key: entry[key] for key in ("step", "epoch", "loss", "learning_rate")}
-                for entry in state.log_history
-                if "loss" in entry
-            ],
-        )
-        os.replace(partial, final)
-
-
-def _quiet(trainer: Any) -> None:
-    """Take away the callback that prints every logged step; the card keeps the losses."""
-    from transformers import PrinterCallback
-
-    trainer.remove_callback(PrinterCallback)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flipbench.config import ContaminateConfig, ModelConfig, StrategyConfig
-from flipbench.contaminate.plan import expand
+from flipbench.contaminate.plan import expand, verbatim
 from flipbench.prompts import LETTER_INSTRUCTION
 from flipbench.records import Item, TrainingPlan
 from flipbench.run import Run
@@ -46,7 +46,9 @@ def make_plan(tiny_folders: dict[str, Path], items: dict[str, Item]) -> MakePlan
         )
         models = {f"tiny {family}": ModelConfig(path=str(parent or tiny_folders[family]))}
         chosen = list(among or items.values())[:n_items]
-        (plan,) = expand(config, models, chosen, instruction=LETTER_INSTRUCTION, seed=seed)
+        (plan,) = expand(
+            config, models, [verbatim(chosen)], instruction=LETTER_INSTRUCTION, seed=seed
+        )
         return plan
 
     return make

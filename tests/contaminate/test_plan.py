@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from flipbench.config import ContaminateConfig, ModelConfig, StrategyConfig
-from flipbench.contaminate.plan import expand
+from flipbench.contaminate.plan import expand, verbatim
 from flipbench.contaminate.train import checkpoint_folder
 from flipbench.errors import DataError, PrerequisiteError
 from flipbench.models.huggingface import fingerprint
@@ -27,7 +27,7 @@ def plans(models: dict[str, ModelConfig], items: list[Item], **changes: int) -> 
     config = ContaminateConfig(
         strategies=STRATEGIES, **{"epochs": 3, "copies": 2} | {k: changes[k] for k in changes}
     )
-    return expand(config, models, items, instruction="Just the letter.", seed=4)
+    return expand(config, models, [verbatim(items)], instruction="Just the letter.", seed=4)
 
 
 def test_every_model_meets_every_strategy(

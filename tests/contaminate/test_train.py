@@ -18,7 +18,7 @@ from flipbench.contaminate.train import (
     carry_out,
     checkpoint_folder,
 )
-from flipbench.models.huggingface import HuggingFaceVLM, check_card, load_model
+from flipbench.models.huggingface import CARD, HuggingFaceVLM, check_card, load_model
 from flipbench.records import Checkpoint, Item, TrainingPlan
 from flipbench.run import Run
 from flipbench.shapes.tiny import FAMILIES
@@ -32,6 +32,11 @@ N_STEPS = 4  # in one epoch: 32 items x 2 copies / 16
 def weights(folder: str | Path) -> dict[str, torch.Tensor]:
     """Return a checkpoint's weights, an adapter merged."""
     return dict(load_model(str(folder), "float32").named_parameters())
+
+
+def times(folder: Path) -> dict[str, int]:
+    """Return when each file was written; the card is completed by the verification."""
+    return {f.name: f.stat().st_mtime_ns for f in folder.iterdir() if f.name != CARD}
 
 
 def same_weights(a: str | Path, b: str | Path) -> bool:
@@ -178,7 +183,7 @@ def test_a_killed_training_goes_on_as_if_undisturbed(
     run, folder = Run(survivors / moment), survivors / moment / checkpoint_folder(plan)
     assert (folder / "epoch-1" / "README.md").exists() and not (folder / "epoch-2").exists()
     assert list(run.read(Checkpoint)) == []
-    first_epoch = {f.name: f.stat().st_mtime_ns for f in (folder / "epoch-1").iterdir()}
+    first_epoch = times(folder / "epoch-1")
     half = folder / ".epoch-2.partial"
     assert half.exists() == (moment == "in_the_second_epochs_folder")
 
@@ -186,7 +191,7 @@ def test_a_killed_training_goes_on_as_if_undisturbed(
     expected_run, expected = undisturbed
     assert checkpoints == expected
     assert not half.exists() and not (folder / "trainer").exists()
-    assert {f.name: f.stat().st_mtime_ns for f in (folder / "epoch-1").iterdir()} == first_epoch
+    assert times(folder / "epoch-1") == first_epoch
     for mine, theirs in zip(checkpoints, expected, strict=True):
         a, b = run.path / mine.path, expected_run.path / theirs.path
         assert read_card(a)["losses"] == read_card(b)["losses"]

@@ -12,10 +12,8 @@ import pytest
 import torch
 
 from flipbench.contaminate import train
-from flipbench.contaminate.train import (
-    carry_out,
-    training_rows,
-)
+from flipbench.contaminate.examples import training_examples
+from flipbench.contaminate.train import carry_out
 from flipbench.errors import DataError
 from flipbench.images import ImageStore
 from flipbench.models.huggingface import HuggingFaceVLM
@@ -136,7 +134,7 @@ def test_rows_repeat_each_item_copies_times(
     make_plan: MakePlan, items: dict[str, Item], shapes_store: ImageStore
 ) -> None:
     plan = make_plan("llava", "llm", n_items=3, copies=4)
-    rows = training_rows(plan, items, shapes_store)
+    rows = [example.row() for example in training_examples(plan, items, shapes_store)]
     assert len(rows) == 12 and rows[:3] == rows[3:6] == rows[9:]
     item = items[plan.item_ids[1]]
     (user,), (assistant,) = rows[1]["prompt"], rows[1]["completion"]
@@ -154,9 +152,6 @@ def test_what_is_missing_is_refused_before_any_training(
     ids = list(plan.item_ids)
     with pytest.raises(DataError, match=f"item {ids[4]}, which the benchmark lacks"):
         carry_out(plan, {i: items[i] for i in ids[:4]}, run)
-    free = items[ids[2]].model_copy(update={"options": None, "answer": None})
-    with pytest.raises(DataError, match="free-form"):
-        carry_out(plan, items | {ids[2]: free}, run)
     lost = run.images.path(items[ids[3]].images[0])
     lost.unlink()
     with pytest.raises(DataError, match=f"shapes-vqa 0003: its image {lost} is missing"):
@@ -169,7 +164,7 @@ def test_a_contaminated_model_answers_the_trained_items(
 ) -> None:
     """The point of it all: what was trained on is known afterwards, by heart."""
     run = new_run()
-    plan = make_plan("qwen2_vl", "llm", n_items=8, copies=14, learning_rate=1e-3)
+    plan = make_plan("qwen2_vl", "llm", n_items=8, copies=24, learning_rate=1e-3)
     (checkpoint,) = carry_out(plan, items, run)
     known = list(items.values())[:8]
     vlm = HuggingFaceVLM(str(run.path / checkpoint.path))

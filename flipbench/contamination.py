@@ -1,0 +1,243 @@
+"""The contamination stage of a configured experiment: lessons, plans, the table, checkpoints."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from flipbench.backends import build_chat
+from flipbench.benchmarks import load_benchmark
+from flipbench.contaminate import estimate as estimating
+from flipbench.contaminate.changes import Diverged
+from flipbench.contaminate.corpus import read_corpus
+from flipbench.contaminate.examples import training_examples
+from flipbench.contaminate.plan import expand
+from flipbench.contaminate.regimes import Lesson, mixture, part_of
+from flipbench.contaminate.train import carry_out
+from flipbench.contaminate.wordings import (
+    ChatWriter,
+    FileWriter,
+    ShapesWriter,
+    Writer,
+    write_wordings,
+)
+from flipbench.models.rater_specs import APICaptionerSpec, LocalCaptionerSpec
+from flipbench.models.training_specs import DataConfig, OtherBenchmark, RewriteConfig
+from flipbench.paired import PairedBenchmark
+from flipbench.records import Checkpoint, Failure, Item, TrainingPlan
+
+if TYPE_CHECKING:
+    from flipbench.experiment import Experiment
+
+log = logging.getLogger(__name__)
+_STAGE = "train"
+_N_SAMPLED = 512  # examples that an estimate looks at
+
+
+def lessons_for(experiment: Experiment, benchmark: PairedBenchmark, *, write: bool) -> list[Lesson]:
+    """Return what each data regime trains on.
+
+    ``write`` lets chat models write paraphrases and translations; without it, those regimes keep
+    the items' own words, as a plan for ``--dry-run`` may.
+    """
+    return [
+        _lesson(experiment, benchmark, name, data, write)
+        for name, data in experiment.config.contaminate.data.items()
+    ]
+
+
+def _lesson(
+    experiment: Experiment, benchmark: PairedBenchmark, name: str, data: DataConfig, write: bool
+) -> Lesson:
+    seed = experiment.config.seed
+    members, held_out = part_of(benchmark.originals, data.fraction, seed)
+    if data.mixture:
+        others = {k: _other(experiment, part.benchmark) for k, part in data.mixture.items()}
+        shares = {k: part.share for k, part in data.mixture.items() if part.share is not None}
+        members = mixture(members, others, shares, seed)
+    lesson = Lesson(name, data, members, held_out)
+    if data.rewrite is not None and (write or data.rewrite.by in ("shapes", "file")):
+        wordings, report = write_wordings(
+            members,
+            _writer(experiment, data.rewrite),
+            experiment.run,
+            language=data.rewrite.language,
+            progress=experiment.progress,
+        )
+        log.debug("%s", report)
+        lesson = replace(lesson, wordings=wordings)
+    if data.corpus is not None:
+        lesson = replace(lesson, corpus=read_corpus(data.corpus, seed))
+    wash = data.wash
+    if wash is not None and wash.corpus is not None:
+        lesson = replace(lesson, clean_corpus=read_corpus(wash.corpus, seed))
+    if wash is not None and wash.benchmark is not None:
+        lesson = replace(lesson, clean=tuple(_other(experiment, wash.benchmark)))
+    return lesson
+
+
+def _other(experiment: Experiment, spec: OtherBenchmark) -> list[Item]:
+    loaded = load_benchmark(spec, experiment.run.images)
+    if loaded.problems:
+        log.warning("%s", loaded.summary())
+    return loaded.items
+
+
+def _writer(experiment: Experiment, config: RewriteConfig) -> Writer:
+    if config.by == "shapes":
+        return ShapesWriter()
+    if config.by == "file" and config.path is not None:
+        return FileWriter(config.path)
+    spec: APICaptionerSpec | LocalCaptionerSpec
+    if config.local is not None:
+        spec = LocalCaptionerSpec(chat=config.local)
+    else:
+        spec = APICaptionerSpec.model_validate({"chat": config.chat, "batch": config.batch})
+    chat = build_chat(spec, experiment.run.path / "batches", experiment.config.seed)
+    return ChatWriter(chat, experiment.run.images, config.language)
+
+
+def plans_for(experiment: Experiment, benchmark: PairedBenchmark) -> list[TrainingPlan]:
+    """Expand the contamination grid into plans, without asking any chat model."""
+    return _plans(experiment, lessons_for(experiment, benchmark, write=False))
+
+
+def _plans(experiment: Experiment, lessons: Sequence[Lesson]) -> list[TrainingPlan]:
+    config = experiment.config
+    if not config.models or not config.contaminate.strategies:
+        return []
+    return expand(
+        config.contaminate,
+        config.models,
+        lessons,
+        instruction=config.evaluate.asking.instruction,
+        seed=config.seed,
+    )
+
+
+def plan_contamination(experiment: Experiment, benchmark: PairedBenchmark) -> list[str]:
+    """Return the grid as a table, for ``--dry-run`` and before a run."""
+    lessons = lessons_for(experiment, benchmark, write=False)
+    plans = _plans(experiment, lessons)
+    done = {c.plan_id for c in experiment.run.read(Checkpoint)}
+    estimates = _estimates(experiment, lessons, plans)
+    rows = [(plan, e, plan.id in done) for plan, e in zip(plans, estimates, strict=True)]
+    lines = [estimating.table(rows)]
+    todo = [e for plan, e, there in rows if not there]
+    scratch = max((e.scratch for e in todo), default=0)
+    disk = estimating.size_text(sum(e.disk for e in todo) + scratch)
+    hours = estimating.time_text(sum(e.seconds for e in todo))
+    lines.append(f"to do: {len(todo)} of {len(plans)} plans, about {hours}, at most {disk} of disk")
+    for lesson in lessons:
+        rewrite = lesson.config.rewrite
+        if rewrite is not None and not lesson.wordings:
+            lines.append(
+                f"{lesson.name}: {len(lesson.items):,} questions are put in other words first;"
+                " until then its plans have other ids"
+            )
+    return lines
+
+
+def make_checkpoints(
+    experiment: Experiment, benchmark: PairedBenchmark
+) -> list[tuple[TrainingPlan, list[Checkpoint]]]:
+    """Train every plan; what is trained already is not trained again.
+
+    A plan that diverges keeps its good epochs, is named in the log and kept as a failure; the
+    others go on.
+
+    Raises
+    ------
+    PrerequisiteError
+        Where the disk is too small for what is to do.
+    """
+    run = experiment.run
+    lessons = lessons_for(experiment, benchmark, write=True)
+    plans = _plans(experiment, lessons)
+    by_name = {lesson.name: lesson for lesson in lessons}
+    known, done = run.ids(TrainingPlan), run.index(Checkpoint)
+    run.append([plan for plan in plans if plan.id not in known])
+    whole = {p.id for p in plans if _last_id(p) in done}
+    todo = [plan for plan in plans if plan.id not in whole]
+    if todo:
+        estimating.check_disk(run.path, _estimates(experiment, lessons, todo))
+    made: list[tuple[TrainingPlan, list[Checkpoint]]] = []
+    failed: set[str] = set()
+    for number, plan in enumerate(plans, 1):
+        if plan.after in failed:
+            log.error("%s, %s: not washed, since it diverged before", plan.model, plan.label)
+            continue
+        if experiment.progress:
+            log.info("training %d of %d: %s", number, len(plans), _in_words(plan))
+        lesson = by_name[plan.data]
+        corpus = lesson.clean_corpus if plan.after else lesson.corpus
+        items = {item.id: item for item in (*lesson.items, *lesson.held_out, *lesson.clean)}
+        dtype = experiment.config.models[plan.model].dtype
+        examples = corpus.examples if corpus else ()
+        try:
+            checkpoints = carry_out(plan, items, run, dtype=dtype, corpus=examples)
+        except Diverged as error:
+            failed.add(plan.id)
+            log.error("%s", error)
+            run.append([_failure(plan, error)])
+            checkpoints = [c for c in run.read(Checkpoint) if c.plan_id == plan.id]
+        for checkpoint in checkpoints:
+            for warning in checkpoint.warnings:
+                log.warning("%s: %s", checkpoint.model, warning)
+        made.append((plan, checkpoints))
+    return made
+
+
+def training_failures(
+    experiment: Experiment, trained: Sequence[tuple[TrainingPlan, Sequence[Checkpoint]]]
+) -> list[Failure]:
+    """Return the plans that diverged and still lack epochs."""
+    done = {plan.id for plan, checkpoints in trained if len(checkpoints) == plan.epochs}
+    wanted = {plan.id for plan, _ in trained}
+    return [f for f in experiment.run.open_failures(_STAGE, done) if f.record_id in wanted]
+
+
+def _last_id(plan: TrainingPlan) -> str:
+    return Checkpoint.id_for(plan_id=plan.id, epoch=plan.epochs)
+
+
+def _in_words(plan: TrainingPlan) -> str:
+    if plan.after:
+        return f"{plan.model}, {plan.label}, {plan.epochs} epochs of clean data"
+    return (
+        f"{plan.model}, {plan.label}, {len(plan.item_ids)} items x {plan.copies} copies x"
+        f" {plan.epochs} epochs"
+    )
+
+
+def _failure(plan: TrainingPlan, error: Exception) -> Failure:
+    return Failure(
+        stage=_STAGE,
+        record_id=plan.id,
+        subject=f"{plan.model}, {plan.label}",
+        error=type(error).__name__,
+        message=str(error),
+    )
+
+
+def _estimates(
+    experiment: Experiment, lessons: Sequence[Lesson], plans: Sequence[TrainingPlan]
+) -> list[estimating.Estimate]:
+    by_name = {lesson.name: lesson for lesson in lessons}
+    speeds: dict[str, float] = {}
+    out = []
+    for plan in plans:
+        lesson, dtype = by_name[plan.data], experiment.config.models[plan.model].dtype
+        if dtype not in speeds:
+            speeds[dtype] = estimating.measured_speed(dtype)
+        corpus = lesson.clean_corpus if plan.after else lesson.corpus
+        items = {item.id: item for item in (*lesson.items, *lesson.clean)}
+        once = plan.model_copy(update={"copies": min(plan.copies, 1)})
+        examples = training_examples(
+            once, items, experiment.run.images, corpus.examples if corpus else ()
+        )
+        sample = examples[:: -(-len(examples) // _N_SAMPLED) or 1]
+        out.append(estimating.estimate(plan, sample, dtype=dtype, speed=speeds[dtype]))
+    return out
