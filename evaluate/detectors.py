@@ -2,17 +2,41 @@
 
 from __future__ import annotations
 
+from flipbench.evaluate.bgr_shuffling import BgrShuffling
 from flipbench.evaluate.choice_confusion import ChoiceConfusion
 from flipbench.evaluate.circular_eval import CircularEval
+from flipbench.evaluate.codec import CoDeC
 from flipbench.evaluate.detector import Detector
+from flipbench.evaluate.guided_prompting import GuidedPrompting
+from flipbench.evaluate.image_masking import ImageMasking
+from flipbench.evaluate.min_k import MinK
+from flipbench.evaluate.missing_option import MissingOption
+from flipbench.evaluate.ngram_accuracy import NgramAccuracy
+from flipbench.evaluate.option_order import OptionOrder
+from flipbench.evaluate.order_trend import OrderTrendDetector
 from flipbench.evaluate.perturbation_gap import PerturbationGap
+from flipbench.evaluate.shared_likelihood import SharedLikelihood
+from flipbench.evaluate.slot_guessing import SlotGuessing
 from flipbench.evaluate.text_only_leakage import TextOnlyLeakage
+from flipbench.shapes.rewording import reword
 
 DETECTORS: dict[str, Detector] = {
     "perturbation_gap": PerturbationGap(),
     "circular_eval": CircularEval(),
     "choice_confusion": ChoiceConfusion(),
     "text_only_leakage": TextOnlyLeakage(),
+    "option_order": OptionOrder(),
+    "slot_guessing": SlotGuessing(reword),
+    "bgr_shuffling": BgrShuffling(),
+    "image_masking": ImageMasking(),
+    "guided_prompting": GuidedPrompting(),
+    "missing_option": MissingOption(),
+    "ngram_accuracy": NgramAccuracy(reword),
+    "shared_likelihood": SharedLikelihood(),
+    "order_trend": OrderTrendDetector(),
+    "codec": CoDeC(),
+    "codec_answer": CoDeC("answer"),
+    "min_k": MinK(),
 }
 
 _DEFAULT_RULES = {
@@ -20,6 +44,18 @@ _DEFAULT_RULES = {
     "circular_eval": "relative",
     "choice_confusion": "mcnemar",
     "text_only_leakage": "mcnemar",
+    "option_order": "mcnemar",
+    "slot_guessing": "mcnemar",
+    "bgr_shuffling": "relative",
+    "image_masking": "relative",
+    "guided_prompting": "paired",
+    "missing_option": "mcnemar",
+    "ngram_accuracy": "paired",
+    "shared_likelihood": "permutation",
+    "order_trend": "controlled",
+    "codec": "relative",
+    "codec_answer": "relative",
+    "min_k": "relative",
 }
 
 

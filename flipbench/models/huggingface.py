@@ -185,7 +185,7 @@ class HuggingFaceVLM:
         Shape (n_probes, hidden size), float32, on the CPU.
         """
         inputs, tails = self._with_tails(probes, images)
-        states = self.model.base_model(**inputs).last_hidden_state
+        states: torch.Tensor = self.model.base_model(**inputs).last_hidden_state
         width = max(map(len, tails))
         last = [states.shape[1] - 1 - width + len(tail) for tail in tails]
         return states[range(len(probes)), last].float().cpu()

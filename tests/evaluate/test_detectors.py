@@ -8,13 +8,13 @@ from flipbench.evaluate.detectors import DETECTORS, default_rule
 from flipbench.paired import Pair
 from flipbench.prompts import Asking
 
-NAMES = list(DETECTORS)
 RULES = {
     "perturbation_gap": ["sign", "mcnemar", "relative"],
     "circular_eval": ["paper", "relative"],
     "choice_confusion": ["sign", "mcnemar", "relative"],
     "text_only_leakage": ["paper", "mcnemar"],
 }
+NAMES = list(RULES)  # those that compare conditions; the others go by likelihood
 NEED_REFERENCE = {
     ("perturbation_gap", "relative"),
     ("circular_eval", "paper"),

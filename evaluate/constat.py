@@ -1,0 +1,246 @@
+"""ConStat: whether a model does better on a test than its score on a reference test explains."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import isotonic_regression
+
+from flipbench.evaluate.comparison import cluster_of
+from flipbench.evaluate.conditions import Settings
+from flipbench.evaluate.detector import About, Answers, gold_of
+from flipbench.evaluate.likelihood import make_score
+from flipbench.evaluate.perturbation_gap import PerturbationGap
+from flipbench.evaluate.rules import Verdict
+from flipbench.evaluate.statistics import LEVEL, permutation_p
+from flipbench.paired import Pair, PairedBenchmark
+from flipbench.prompts import Asking
+from flipbench.randomness import generator
+from flipbench.records import Interval, Probe, Score
+
+Array = NDArray[np.float64]
+LEAST_MODELS = 3
+
+ABOUT = About(
+    name="constat",
+    paper="Dekoninck et al., ConStat, arXiv 2405.16281",
+    variant="the perturbed items are the reference benchmark; rule bootstrap",
+    deviates_from_paper="the difficulty curve is an isotonic regression with linear pieces between"
+    " the models, chance and perfection at its ends (the paper smooths with a spline); original and"
+    " perturbed items are drawn in pairs",
+    needs=frozenset({"generate"}),
+    direction="accuracy on the originals exceeds what accuracy on the perturbed items predicts",
+    needs_clean_model=True,
+    practical=False,
+)
+
+
+@dataclass(frozen=True)
+class ConStatResult:
+    """Performance that difficulty does not explain, a fraction, and its bootstrap.
+
+    ``delta`` = accuracy on the test - ``expected``, which the curve gives for the accuracy on the
+    reference test. ``p_value`` is one-sided against "delta is not above 0".
+    """
+
+    delta: float
+    expected: float
+    interval: Interval
+    p_value: float
+    n_items: int
+    n_models: int
+
+
+def difficulty_curve(
+    reference: ArrayLike, test: ArrayLike, at: float, chance: tuple[float, float] = (0.0, 0.0)
+) -> float:
+    """Return the accuracy on the test that goes with accuracy ``at`` on the reference test.
+
+    Parameters
+    ----------
+    reference, test : array_like, shape (M,)
+        Accuracies of M reference models, fractions.
+    chance : (float, float)
+        Accuracy by guessing on both; the curve begins there and ends at (1, 1).
+
+    Examples
+    --------
+    >>> round(difficulty_curve([0.4, 0.6], [0.45, 0.65], 0.5), 6)
+    0.55
+    """
+    x = np.concatenate([[chance[0]], np.asarray(reference, dtype=float), [1.0]])
+    y = np.concatenate([[chance[1]], np.asarray(test, dtype=float), [1.0]])
+    knots, index, counts = np.unique(x, return_inverse=True, return_counts=True)
+    means = np.bincount(index, weights=y) / counts
+    fitted = isotonic_regression(means, weights=counts.astype(float)).x
+    return float(np.interp(at, knots, fitted))
+
+
+def constat(
+    target: ArrayLike,
+    models: ArrayLike,
+    rng: np.random.Generator,
+    *,
+    chance: tuple[float, float] = (0.0, 0.0),
+    clusters: Sequence[str] | None = None,
+    n_bootstrap: int = 2_000,
+    level: float = LEVEL,
+) -> ConStatResult:
+    """Compare a model with reference models on a test and on a reference test.
+
+    Parameters
+    ----------
+    target : array_like, shape (2, N)
+        Right (1) or wrong (0) of the model on N reference items and on N test items. Item i of one
+        belongs to item i of the other: they are drawn together.
+    models : array_like, shape (M, 2, N)
+        The same of M reference models, M at least 3.
+    clusters : sequence of str, shape (N,), optional
+        What each item shares with others; whole clusters are drawn.
+
+    Raises
+    ------
+    ValueError
+        Where shapes do not fit, or there are fewer than 3 models or no items.
+
+    References
+    ----------
+    Dekoninck et al., ConStat, arXiv 2405.16281, in its least form. Differs from the paper in the
+    curve (see `difficulty_curve`).
+    """
+    own, others = np.asarray(target, dtype=float), np.asarray(models, dtype=float)
+    if own.ndim != 2 or others.ndim != 3 or others.shape[1:] != own.shape or own.shape[0] != 2:
+        raise ValueError(f"shapes must be (2, N) and (M, 2, N), not {own.shape}, {others.shape}")
+    n_models, _, n = others.shape
+    if n_models < LEAST_MODELS or n == 0:
+        raise ValueError(f"needs items and {LEAST_MODELS} reference models, got {n}, {n_models}")
+    every = np.concatenate([own[None], others]).reshape(-1, n)
+    names = list(range(n)) if clusters is None else list(clusters)
+    _, index = np.unique(np.asarray(names), return_inverse=True)
+    sizes = np.bincount(index).astype(float)
+    totals = np.stack([np.bincount(index, weights=row) for row in every])
+    drawn = rng.multinomial(len(sizes), np.full(len(sizes), 1 / len(sizes)), size=n_bootstrap)
+    means = ((drawn @ totals.T) / (drawn @ sizes)[:, None]).reshape(n_bootstrap, -1, 2)
+    picks = 1 + rng.integers(n_models, size=(n_bootstrap, n_models))
+    deltas = np.array(
+        [_delta(row, pick, chance)[0] for row, pick in zip(means, picks, strict=True)]
+    )
+    whole = every.mean(1).reshape(-1, 2)
+    delta, expected = _delta(whole, np.arange(1, n_models + 1), chance)
+    low, high = np.quantile(deltas, [0.5 - level / 2, 0.5 + level / 2])
+    return ConStatResult(
+        delta=delta,
+        expected=expected,
+        interval=Interval(low=float(low), high=float(high), level=level),
+        p_value=permutation_p(0.0, deltas, "less"),
+        n_items=n,
+        n_models=n_models,
+    )
+
+
+def _delta(
+    accuracies: Array, models: NDArray[np.int64], chance: tuple[float, float]
+) -> tuple[float, float]:
+    """Return (delta, expected) of model 0, from accuracies of shape (1 + M, 2)."""
+    chosen = accuracies[models]
+    expected = difficulty_curve(chosen[:, 0], chosen[:, 1], float(accuracies[0, 0]), chance)
+    return float(accuracies[0, 1]) - expected, expected
+
+
+@dataclass
+class ConStat:
+    """Delta = accuracy on the originals - what accuracy on the perturbed items predicts.
+
+    It asks what `perturbation_gap` asks, its probes are the same, and like rule ``relative`` there
+    it needs no variant that is as easy as the original. It takes several reference models, which
+    `Detector` has no place for: call ``score`` with all of them.
+    """
+
+    settings: Settings = field(default_factory=Settings)
+    about: About = ABOUT
+
+    def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
+        """Return the original and the perturbed question of every multiple-choice pair."""
+        return PerturbationGap(self.settings).probes(benchmark, asking)
+
+    def score(
+        self,
+        benchmark: PairedBenchmark,
+        asking: Asking,
+        answers: Answers,
+        references: Sequence[Answers] = (),
+    ) -> list[Score]:
+        """Return the score of rule bootstrap.
+
+        ``references`` are models known or believed to be clean, at least 3, none of them the model
+        itself; items count that every model has answered.
+        """
+        others = [r for r in references if r.fingerprint != answers.fingerprint]
+        pairs = [pair for pair in benchmark.pairs if pair.original.options is not None]
+        outcomes = [_outcomes(pairs, asking, model) for model in (answers, *others)]
+        keep = [i for i in range(len(pairs)) if all(None not in row[i] for row in outcomes)]
+        values = np.array(
+            [[[bool(row[i][side]) for i in keep] for side in (0, 1)] for row in outcomes],
+            dtype=float,
+        )
+        verdict: Verdict = "not_applicable"
+        warnings, found = [], None
+        if len(others) < LEAST_MODELS:
+            warnings.append(
+                f"constat needs at least {LEAST_MODELS} clean reference models besides"
+                f" {answers.model}, and {len(others)} were given"
+            )
+        elif not keep:
+            verdict = "inconclusive"
+            warnings.append("no item is answered by all models; run the same command again")
+        else:
+            chance = sum(1 / len(pairs[i].original.options or "?") for i in keep) / len(keep)
+            found = constat(
+                values[0],
+                values[1:],
+                generator(self.settings.seed, answers.fingerprint, "constat"),
+                chance=(chance, chance),
+                clusters=[cluster_of(pairs[i].original) for i in keep],
+                n_bootstrap=self.settings.n_bootstrap,
+            )
+            flagged = found.p_value <= self.settings.alpha
+            verdict = "contaminated" if flagged else "not_detected"
+        return [
+            make_score(
+                self.about,
+                benchmark,
+                answers,
+                "bootstrap",
+                verdict=verdict,
+                direction="rises",
+                settings=self.settings,
+                statistic=None if found is None else found.delta,
+                interval=None if found is None else found.interval,
+                p_value=None if found is None else found.p_value,
+                n=len(keep),
+                n_dropped=len(benchmark.pairs) - len(keep),
+                details={
+                    "accuracies": {
+                        name: {"k": int(values[0, side].sum()), "n": len(keep)}
+                        for side, name in enumerate(("perturbed", "original"))
+                    },
+                    "expected": None if found is None else found.expected,
+                    "references": [model.model for model in others],
+                },
+                warnings=warnings,
+            )
+        ]
+
+
+def _outcomes(
+    pairs: Sequence[Pair], asking: Asking, answers: Answers
+) -> list[tuple[bool | None, bool | None]]:
+    """Return (perturbed, original) outcomes by pair."""
+    sides = []
+    for items in ([p.perturbed for p in pairs], [p.original for p in pairs]):
+        probes = [asking.probe(item, "") for item in items]
+        sides.append(answers.outcomes(probes, gold_of(items)))
+    return list(zip(sides[0], sides[1], strict=True))

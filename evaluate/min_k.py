@@ -1,0 +1,171 @@
+"""Min-K%, Min-K%++ and the loss: whether original answers look more like members than twins'."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from flipbench.evaluate.conditions import Settings
+from flipbench.evaluate.detector import About, Answers
+from flipbench.evaluate.likelihood import answer_probe, lacking, log_likelihood, mean_log_prob
+from flipbench.evaluate.shares import share_scores
+from flipbench.paired import PairedBenchmark
+from flipbench.prompts import Asking
+from flipbench.records import Item, Probe, Response, Score
+
+FRACTION = 0.2
+_FLOOR = 1e-6
+
+ABOUT = About(
+    name="min_k",
+    paper="Shi et al., Detecting Pretraining Data (Min-K%), arXiv 2310.16789; Zhang et al.,"
+    " Min-K%++, arXiv 2404.02936",
+    variant="rules loss, min_k, min_k_plus_plus, relative (default; of min_k_plus_plus)",
+    deviates_from_paper="the papers score texts and rank members against known non-members; here"
+    " the right answer is scored, given image and question, and an item's perturbed twin is its"
+    " non-member: the statistic is the share of pairs in which the original scores higher, ties"
+    " half; at least one token counts (ceiling, not floor, of the fraction); deviations below 1e-6"
+    " are taken for that",
+    needs=frozenset({"token_logprobs"}),
+    direction="the original's right answer scores above its twin's in more than half of the pairs",
+    needs_clean_model=False,
+    practical=True,
+)
+
+
+def min_k(log_probs: Sequence[float], fraction: float = FRACTION) -> float:
+    """Return the mean of the lowest ``fraction`` of T values, at least one of them.
+
+    >>> min_k([-1.0, -5.0, -3.0, -0.5, -0.1, -0.2, -0.3])
+    -4.0
+    """
+    if not log_probs or not 0 < fraction <= 1:
+        raise ValueError(f"needs values and a fraction in (0, 1], got {len(log_probs)}, {fraction}")
+    n = max(1, math.ceil(round(fraction * len(log_probs), 9)))
+    return float(np.sort(np.asarray(log_probs, dtype=float))[:n].mean())
+
+
+def min_k_plus_plus(
+    log_probs: Sequence[float],
+    means: Sequence[float],
+    deviations: Sequence[float],
+    fraction: float = FRACTION,
+) -> float:
+    """Return `min_k` of (log_prob - mean) / deviation, dimensionless; all have shape (T,).
+
+    >>> p = [0.7, 0.2, 0.1]
+    >>> round(min_k_plus_plus([math.log(x) for x in p], [-0.80182] * 3, [0.70313] * 3), 4)
+    -2.1344
+    """
+    z = [
+        (value - mean) / max(deviation, _FLOOR)
+        for value, mean, deviation in zip(log_probs, means, deviations, strict=True)
+    ]
+    return min_k(z, fraction)
+
+
+@dataclass
+class MinK:
+    """Share of pairs whose original scores higher than its perturbed twin, ties half.
+
+    A twin that is harder to see also scores lower, for any model: go by ``relative`` where there
+    is a clean model. It speaks of the set; no single item is called a member.
+
+    References
+    ----------
+    Shi et al., arXiv 2310.16789; Zhang et al., arXiv 2404.02936. Differs from the papers as
+    ``about`` says.
+    """
+
+    fraction: float = FRACTION
+    settings: Settings = field(default_factory=Settings)
+    about: About = ABOUT
+
+    def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
+        """Return the right answers of the original and the perturbed items, to be scored."""
+        return [
+            answer_probe(item, asking, variant)
+            for pair in benchmark.pairs
+            for variant, item in (("original", pair.original), ("perturbed", pair.perturbed))
+        ]
+
+    def score(
+        self,
+        benchmark: PairedBenchmark,
+        asking: Asking,
+        answers: Answers,
+        reference: Answers | None = None,
+    ) -> list[Score]:
+        """Return the scores of rules loss, min_k, min_k_plus_plus and relative."""
+        why = lacking(self.about, answers, self.probes(benchmark, asking))
+        scores: list[Score] = []
+        for rule, membership in self._memberships().items():
+            values = _wins(benchmark, asking, answers, membership)
+            lacks = why or ("" if values else _no_statistics(answers))
+            alone, relative = share_scores(
+                self.about,
+                benchmark,
+                answers,
+                values,
+                reference,
+                {} if reference is None else _wins(benchmark, asking, reference, membership),
+                rule=rule,
+                settings=self.settings,
+                why=lacks,
+                details={"fraction": self.fraction},
+            )
+            scores.append(alone)
+        return [*scores, relative]
+
+    def _memberships(self) -> dict[str, _Membership]:
+        def loss(answers: Answers, probe: Probe) -> float | None:
+            return mean_log_prob(answers, probe)
+
+        def lowest(answers: Answers, probe: Probe) -> float | None:
+            reply = _with_tokens(answers, probe)
+            return None if reply is None else min_k(reply.token_log_probs, self.fraction)
+
+        def lowest_z(answers: Answers, probe: Probe) -> float | None:
+            reply = _with_tokens(answers, probe)
+            if reply is None or not reply.token_means:
+                return None
+            return min_k_plus_plus(
+                reply.token_log_probs, reply.token_means, reply.token_deviations, self.fraction
+            )
+
+        return {"loss": loss, "min_k": lowest, "min_k_plus_plus": lowest_z}
+
+
+_Membership = Callable[[Answers, Probe], float | None]
+
+
+def _with_tokens(answers: Answers, probe: Probe) -> Response | None:
+    reply = answers.to(probe)
+    known = log_likelihood(answers, probe) is not None
+    return reply if reply is not None and known and reply.token_log_probs else None
+
+
+def _wins(
+    benchmark: PairedBenchmark, asking: Asking, answers: Answers, membership: _Membership
+) -> dict[str, float]:
+    """Return by original item 1 where it scores above its twin, 1/2 where equal, else 0."""
+
+    def value(item: Item) -> float | None:
+        return membership(answers, answer_probe(item, asking, ""))
+
+    found = {}
+    for pair in benchmark.pairs:
+        original, twin = value(pair.original), value(pair.perturbed)
+        if original is not None and twin is not None:
+            found[pair.original.id] = (float(np.sign(original - twin)) + 1) / 2
+    return found
+
+
+def _no_statistics(answers: Answers) -> str:
+    return (
+        f"{answers.model} gives no log-probability by token, or not their mean and deviation over"
+        " its vocabulary; a local checkpoint does"
+    )

@@ -1,0 +1,269 @@
+"""Order trend: whether answers grow less likely along the file, which is no memory of order."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
+
+from flipbench.evaluate import rules
+from flipbench.evaluate.conditions import Settings
+from flipbench.evaluate.detector import About, Answers
+from flipbench.evaluate.likelihood import (
+    answer_probe,
+    dropped_warning,
+    lacking,
+    log_likelihood,
+    make_score,
+    mean_log_prob,
+)
+from flipbench.evaluate.rules import Verdict
+from flipbench.evaluate.statistics import permutation_p
+from flipbench.paired import PairedBenchmark
+from flipbench.prompts import Asking
+from flipbench.randomness import generator
+from flipbench.records import Probe, Score
+
+Array = NDArray[np.float64]
+PAPER_ALPHA = 0.01
+LEAST_ITEMS = 4
+
+ABOUT = About(
+    name="order_trend",
+    paper="Xu, Wu, Ryu, Medical-VLM contamination audit, arXiv 2606.10066, sections 4.4, 4.7 and"
+    " 4.10, where it is called exchangeability",
+    variant="rules paper (sum of token log-probabilities, p < 0.01), controlled (default)",
+    deviates_from_paper="it is no test of exchangeability and is not called one; 'controlled'"
+    " takes the mean by token, permutes within categories, and refuses where the reference model"
+    " shows the same trend; the answer is the option letter",
+    needs=frozenset({"token_logprobs"}),
+    direction="the likelihood of the right answer falls along the file",
+    needs_clean_model=False,
+    practical=True,
+)
+
+
+@dataclass(frozen=True)
+class OrderTrend:
+    """Spearman's rho between position and value, and permutation p-values.
+
+    ``p_falls`` is one-sided (rho so low), ``p_two_sided`` of its size, ``p_lag1`` one-sided of the
+    serial correlation ``lag1`` of neighbours' ranks (so high).
+    """
+
+    rho: float
+    p_falls: float
+    p_two_sided: float
+    lag1: float
+    p_lag1: float
+    n: int
+    n_permutations: int
+
+
+def order_trend_test(
+    values: ArrayLike,
+    rng: np.random.Generator,
+    *,
+    strata: Sequence[str] | None = None,
+    n_permutations: int = 9_999,
+) -> OrderTrend:
+    """Test for a trend of ``values``, shape (N,), along their order.
+
+    Parameters
+    ----------
+    values : array_like, shape (N,)
+        Average ranks are taken; without any variance rho is 0.
+    strata : sequence of str, shape (N,), optional
+        Values are permuted within a stratum only.
+    n_permutations : int
+        Where there are no more permutations than that, all are enumerated and p is exact.
+
+    Raises
+    ------
+    ValueError
+        With fewer than 4 values, or with one that is not finite.
+
+    Examples
+    --------
+    >>> found = order_trend_test([-2, -1, -4, -3], np.random.default_rng(0))
+    >>> round(found.rho, 3), round(found.p_falls, 5)
+    (-0.6, 0.20833)
+    """
+    scores = np.asarray(values, dtype=float)
+    n = len(scores)
+    if n < LEAST_ITEMS or not np.isfinite(scores).all():
+        raise ValueError(f"a trend needs at least {LEAST_ITEMS} finite values, got {n}")
+    names = np.zeros(n, dtype=int) if strata is None else np.unique(strata, return_inverse=True)[1]
+    by_stratum = np.argsort(names, kind="stable")
+    cuts = np.flatnonzero(np.diff(names[by_stratum])) + 1
+    position = np.arange(n) - (n - 1) / 2
+    ranks = stats.rankdata(scores) - (n + 1) / 2
+    size = math.sqrt(float(position @ position) * float(ranks @ ranks))
+    exact = _log_orders(np.diff([0, *cuts, n])) <= math.log(n_permutations) + 1e-9
+    orders = _every_order if exact else _random_orders
+    back = np.argsort(by_stratum)
+    null = [
+        (float(position @ x), float(x[:-1] @ x[1:]))
+        for shuffled in orders(ranks[by_stratum], cuts, rng, n_permutations)
+        for x in [shuffled if strata is None else shuffled[back]]
+    ]
+    trend, lag = (np.array(column) / (size or 1) for column in zip(*null, strict=True))
+    rho, lag1 = float(position @ ranks), float(ranks[:-1] @ ranks[1:])
+    rho, lag1 = rho / (size or 1), lag1 / (size or 1)
+
+    def p(observed: float, drawn: Array) -> float:
+        if exact:
+            return float((drawn >= observed - 1e-12).mean())
+        return permutation_p(observed, drawn, "greater")
+
+    return OrderTrend(
+        rho=rho,
+        p_falls=p(-rho, -trend),
+        p_two_sided=p(abs(rho), np.abs(trend)),
+        lag1=lag1,
+        p_lag1=p(lag1, lag),
+        n=n,
+        n_permutations=len(null),
+    )
+
+
+def _log_orders(sizes: NDArray[np.int64]) -> float:
+    """Return the logarithm of the number of permutations within strata of these sizes."""
+    return sum(math.lgamma(int(size) + 1) for size in sizes)
+
+
+def _random_orders(
+    ranks: Array, cuts: NDArray[np.int64], rng: np.random.Generator, n: int
+) -> Iterator[Array]:
+    """Yield the same array, shuffled in place: faster than `permuted` on a matrix of copies."""
+    x = ranks.copy()
+    parts = np.split(x, cuts)
+    for _ in range(n):
+        for part in parts:
+            rng.shuffle(part)
+        yield x
+
+
+def _every_order(
+    ranks: Array, cuts: NDArray[np.int64], _rng: np.random.Generator, _n: int
+) -> Iterator[Array]:
+    parts = [itertools.permutations(part) for part in np.split(ranks, cuts)]
+    for chosen in itertools.product(*parts):
+        yield np.array([value for part in chosen for value in part])
+
+
+@dataclass
+class OrderTrendDetector:
+    """Rho = Spearman correlation of position in the file and likelihood of the right answer.
+
+    It finds files that begin with the easy (or short) answers. Whoever remembers all items alike
+    shows no trend, and a model that has seen nothing may. It is here because it is used as a test
+    of contamination; prefer `shared_likelihood`.
+
+    References
+    ----------
+    Xu, Wu, Ryu, arXiv 2606.10066. Differs from the paper as ``about`` says.
+    """
+
+    settings: Settings = field(default_factory=Settings)
+    about: About = ABOUT
+
+    def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
+        """Return the right answer of each original item, to be scored."""
+        return [answer_probe(item, asking, "original") for item in benchmark.originals]
+
+    def score(
+        self,
+        benchmark: PairedBenchmark,
+        asking: Asking,
+        answers: Answers,
+        reference: Answers | None = None,
+    ) -> list[Score]:
+        """Return the scores of rules paper and controlled."""
+        return [
+            self._score(benchmark, asking, answers, "paper", None),
+            self._score(benchmark, asking, answers, "controlled", reference),
+        ]
+
+    def _trend(
+        self, benchmark: PairedBenchmark, asking: Asking, answers: Answers, rule: str
+    ) -> tuple[OrderTrend | None, dict[str, float]]:
+        measure = log_likelihood if rule == "paper" else mean_log_prob
+        values = {
+            item.id: value
+            for item, probe in zip(benchmark.originals, self.probes(benchmark, asking), strict=True)
+            if (value := measure(answers, probe)) is not None
+        }
+        if len(values) < LEAST_ITEMS:
+            return None, values
+        kinds = [item.category for item in benchmark.originals if item.id in values]
+        rng = generator(self.settings.seed, answers.fingerprint, f"order-trend-{rule}")
+        test = order_trend_test(
+            list(values.values()),
+            rng,
+            strata=None if rule == "paper" or len(set(kinds)) < 2 else kinds,
+            n_permutations=self.settings.n_permutations,
+        )
+        return test, values
+
+    def _score(
+        self,
+        benchmark: PairedBenchmark,
+        asking: Asking,
+        answers: Answers,
+        rule: str,
+        reference: Answers | None,
+    ) -> Score:
+        n_all = len(benchmark.pairs)
+        why = lacking(self.about, answers, self.probes(benchmark, asking))
+        test, values = self._trend(benchmark, asking, answers, rule)
+        verdict: Verdict = "not_applicable" if why else "inconclusive"
+        warnings = [why] if why else [*dropped_warning(n_all - len(values), n_all)]
+        details: dict[str, object] = {}
+        if test is None and not why:
+            warnings.append(f"only {len(values)} items have a likelihood; a trend needs 4")
+        elif test is not None and rule == "paper":
+            verdict = "contaminated" if test.p_falls < PAPER_ALPHA else "not_detected"
+        elif test is not None:
+            verdict = rules.significant(test.p_falls, self.settings.alpha)
+            other = self._trend(benchmark, asking, reference, rule)[0] if reference else None
+            if other is None:
+                warnings.append("no reference model to show whether the file itself has this trend")
+            else:
+                details["reference"] = {"rho": other.rho, "p_value": other.p_falls, "n": other.n}
+                if verdict == "contaminated" and other.p_falls <= self.settings.alpha:
+                    verdict = "inconclusive"
+                    warnings.append(
+                        "artefact suspected: the reference model shows the same trend"
+                        f" (rho {other.rho:.3f}, p {other.p_falls:.4f}), so it lies in the file"
+                    )
+        if test is not None:
+            details |= {
+                "p_two_sided": test.p_two_sided,
+                "lag1": test.lag1,
+                "p_lag1": test.p_lag1,
+                "n_permutations": test.n_permutations,
+            }
+        return make_score(
+            self.about,
+            benchmark,
+            answers,
+            rule,
+            verdict=verdict,
+            direction="falls",
+            settings=self.settings,
+            statistic=None if test is None else test.rho,
+            unit="correlation",
+            p_value=None if test is None else test.p_falls,
+            n=len(values),
+            n_dropped=n_all - len(values),
+            reference=reference,
+            details=details,
+            per_item=values,
+            warnings=warnings,
+        )

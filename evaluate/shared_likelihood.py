@@ -1,0 +1,297 @@
+"""Shared likelihood: whether a benchmark is likelier in its release order than shuffled."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
+
+from flipbench.evaluate import rules
+from flipbench.evaluate.conditions import Settings
+from flipbench.evaluate.detector import About, Answers
+from flipbench.evaluate.likelihood import (
+    item_text,
+    lacking,
+    lacks_reference,
+    log_likelihood,
+    make_score,
+    text_probe,
+)
+from flipbench.evaluate.rules import Verdict
+from flipbench.evaluate.statistics import LEVEL, permutation_p
+from flipbench.paired import PairedBenchmark
+from flipbench.prompts import Asking
+from flipbench.randomness import generator
+from flipbench.records import Interval, Item, JsonDict, Probe, Score, content_id
+
+ABOUT = About(
+    name="shared_likelihood",
+    paper="Oren et al., Proving Test Set Contamination in Black-Box Language Models, arXiv"
+    " 2310.17623; against a clean model: Park et al., arXiv 2511.03774, table 12",
+    variant="rules sharded (paper), permutation (default), relative (p below the clean model's)",
+    deviates_from_paper="questions, options and answers without images, as a reply to an empty"
+    " prompt; the standard deviation of the t-test divides by r - 1 (ddof 1) where the paper's"
+    " code divides by r (its t and p stand in details); fewer orders for each shard; the"
+    " permutation test permutes within shards, so that both tests share their probes",
+    needs=frozenset({"token_logprobs"}),
+    direction="the release order is likelier than other orders of the same items",
+    needs_clean_model=False,
+    practical=True,
+)
+
+
+@dataclass(frozen=True)
+class ShardedTest:
+    """A one-sided t-test over r shards of canonical - mean shuffled log-likelihood, in nats.
+
+    ``t_ddof0`` and ``p_ddof0`` are what the paper's code prints: larger by sqrt(r / (r - 1)).
+    """
+
+    mean: float
+    interval: Interval
+    t: float
+    p_value: float
+    t_ddof0: float
+    p_ddof0: float
+    n_shards: int
+
+
+def sharded_test(differences: ArrayLike, floor: float = 0.0, level: float = LEVEL) -> ShardedTest:
+    """Test whether the mean of ``differences``, shape (r,), lies above 0.
+
+    Where all are equal there is no t: p is 1 if they are not above 0, else ``floor``.
+
+    >>> found = sharded_test([3, 2, 1])
+    >>> round(found.t, 4), round(found.p_value, 5), round(found.t_ddof0, 4), round(found.p_ddof0, 5)
+    (3.4641, 0.03709, 4.2426, 0.02566)
+
+    Raises
+    ------
+    ValueError
+        With fewer than two shards.
+    """
+    d = np.asarray(differences, dtype=float)
+    r = len(d)
+    if r < 2:
+        raise ValueError(f"a t-test needs at least 2 shards, got {r}")
+    mean = float(d.mean())
+    if np.ptp(d) == 0:
+        p = floor if mean > 0 else 1.0
+        t = math.copysign(math.inf, mean) if mean else 0.0
+        return ShardedTest(mean, Interval(low=mean, high=mean, level=level), t, p, t, p, r)
+    test = stats.ttest_1samp(d, 0.0, alternative="greater")
+    around = stats.ttest_1samp(d, 0.0).confidence_interval(level)
+    t_ddof0 = float(test.statistic) * math.sqrt(r / (r - 1))
+    return ShardedTest(
+        mean=mean,
+        interval=Interval(low=float(around.low), high=float(around.high), level=level),
+        t=float(test.statistic),
+        p_value=float(test.pvalue),
+        t_ddof0=t_ddof0,
+        p_ddof0=float(stats.t.sf(t_ddof0, r - 1)),
+        n_shards=r,
+    )
+
+
+def shard_permutation_p(
+    shards: Sequence[ArrayLike], rng: np.random.Generator, n_permutations: int = 9_999
+) -> float:
+    """Return the p-value that the sum of the shards' canonical log-likelihoods is so high.
+
+    Parameters
+    ----------
+    shards : sequence of array_like
+        Of each shard, the canonical order's log-likelihood and then those of random orders. Under
+        the null hypothesis each is as likely as another to be the canonical one, independently by
+        shard; so combinations of measured orders are drawn, and no model is asked again.
+    """
+    values = [np.asarray(shard, dtype=float) for shard in shards]
+    observed = float(sum(shard[0] for shard in values))
+    null = np.zeros(n_permutations)
+    for shard in values:
+        null += shard[rng.integers(len(shard), size=n_permutations)]
+    return permutation_p(observed, null, "greater")
+
+
+@dataclass
+class SharedLikelihood:
+    """Difference = log-likelihood of a shard in release order - its mean over random orders.
+
+    Contamination must have shown the items in release order within one context, as a dump of the
+    file does. Fine-tuning that shuffles items and packs none together leaves no trace here.
+
+    Parameters
+    ----------
+    n_shards : int
+        Contiguous shards; fewer where a shard would have fewer than four items.
+    n_orders : int
+        Random orders of each shard (the paper's code: 250).
+
+    References
+    ----------
+    Oren et al., arXiv 2310.17623, sharded test and permutation test; Park et al., arXiv
+    2511.03774, table 12. Differs from the paper as ``about`` says.
+    """
+
+    n_shards: int = 50
+    n_orders: int = 20
+    settings: Settings = field(default_factory=Settings)
+    about: About = ABOUT
+
+    def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
+        """Return each shard in release order and in random orders."""
+        return [probe for orders in self._orders(benchmark) for probe in orders]
+
+    def score(
+        self,
+        benchmark: PairedBenchmark,
+        asking: Asking,
+        answers: Answers,
+        reference: Answers | None = None,
+    ) -> list[Score]:
+        """Return the scores of rules sharded, permutation and relative."""
+        found = self._measure(benchmark, answers)
+        against = None if reference is None else self._measure(benchmark, reference)
+        return [self._score(benchmark, answers, "sharded", found)] + [
+            self._score(benchmark, answers, "permutation", found),
+            self._score(benchmark, answers, "relative", found, reference, against),
+        ]
+
+    def _orders(self, benchmark: PairedBenchmark) -> list[list[Probe]]:
+        """Return the probes of each shard, release order first."""
+        found = []
+        for number, items in enumerate(shards_of(benchmark.originals, self.n_shards)):
+            shard_id = content_id([item.id for item in items])
+            label = f"{items[0].id} and {len(items) - 1} after it (shard {number})"
+            orders = [np.arange(len(items))] + [
+                generator(self.settings.seed, shard_id, f"order-{j}").permutation(len(items))
+                for j in range(1, self.n_orders + 1)
+            ]
+            texts = ["\n\n".join(item_text(items[i]) for i in order) for order in orders]
+            found.append([text_probe(label, f"order-{j}", text) for j, text in enumerate(texts)])
+        return found
+
+    def _measure(self, benchmark: PairedBenchmark, answers: Answers) -> _Measured:
+        orders = self._orders(benchmark)
+        why = lacking(self.about, answers, [probe for shard in orders for probe in shard])
+        shards, n_items = [], 0
+        for probes, items in zip(
+            orders, shards_of(benchmark.originals, self.n_shards), strict=True
+        ):
+            values = [log_likelihood(answers, probe) for probe in probes]
+            known = [value for value in values[1:] if value is not None]
+            if values[0] is not None and known:
+                shards.append(np.array([values[0], *known]))
+                n_items += len(items)
+        if len(shards) < 2:
+            return _Measured(shards, n_items, None, 1.0, why)
+        differences = [float(shard[0] - shard[1:].mean()) for shard in shards]
+        rng = generator(self.settings.seed, answers.fingerprint, "shared-likelihood")
+        p = shard_permutation_p(shards, rng, self.settings.n_permutations)
+        return _Measured(
+            shards, n_items, sharded_test(differences, 1 / (self.n_orders + 1)), p, why
+        )
+
+    def _score(
+        self,
+        benchmark: PairedBenchmark,
+        answers: Answers,
+        rule: str,
+        found: _Measured,
+        reference: Answers | None = None,
+        against: _Measured | None = None,
+    ) -> Score:
+        test, warnings = found.test, _notes(benchmark.originals)
+        p = None if test is None else found.p_permutation if rule == "permutation" else test.p_value
+        verdict: Verdict = "inconclusive"
+        details: JsonDict = {}
+        if found.why:
+            verdict, warnings = "not_applicable", [found.why]
+        elif rule == "relative" and against is None:
+            verdict = "not_applicable"
+            warnings.append(lacks_reference(rule, answers))
+        elif test is None or p is None or (against is not None and against.test is None):
+            warnings.append("fewer than 2 shards have a likelihood in release order and shuffled")
+        elif against is not None and against.test is not None:
+            verdict = rules.beyond(p, against.test.p_value)
+            details["reference"] = {"model": reference.model if reference else ""} | {
+                "p_value": against.test.p_value,
+                "n_shards": against.test.n_shards,
+            }
+        else:
+            verdict = rules.significant(p, self.settings.alpha)
+        if test is not None:
+            details |= {
+                "n_shards": test.n_shards,
+                "n_orders": self.n_orders,
+                "t": test.t if math.isfinite(test.t) else None,
+                "ddof": 1,
+                "p_ddof1": test.p_value,
+                "p_ddof0": test.p_ddof0,
+                "p_permutation": found.p_permutation,
+                "k_shards_above_0": sum(bool(s[0] > s[1:].mean()) for s in found.shards),
+            }
+        n_dropped = len(benchmark.pairs) - found.n_items
+        if n_dropped and not found.why:
+            warnings.append(f"{n_dropped} of {len(benchmark.pairs)} items lie in unanswered shards")
+        return make_score(
+            self.about,
+            benchmark,
+            answers,
+            rule,
+            verdict=verdict,
+            direction="rises",
+            settings=self.settings,
+            statistic=None if test is None else test.mean,
+            unit="nats per shard",
+            interval=None if test is None else test.interval,
+            p_value=None if verdict == "not_applicable" else p,
+            n=found.n_items,
+            n_dropped=n_dropped,
+            reference=reference,
+            details=details,
+            warnings=warnings,
+        )
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """Log-likelihoods by shard, the two tests of them, and what the model lacks."""
+
+    shards: list[NDArray[np.float64]]
+    n_items: int
+    test: ShardedTest | None
+    p_permutation: float
+    why: str
+
+
+def shards_of(items: Sequence[Item], n_shards: int) -> list[list[Item]]:
+    """Return contiguous shards, as equal as can be, of at least four items where there are eight.
+
+    Two items have but two orders, so that half of the random ones are the release order.
+    """
+    n = min(n_shards, max(len(items) // 4, min(2, len(items) // 2)))
+    return [[items[i] for i in part] for part in np.array_split(range(len(items)), n)] if n else []
+
+
+def _notes(items: Sequence[Item]) -> list[str]:
+    """Return what makes a release order special without any contamination."""
+    notes = []
+    rows = [item.source.row for item in items]
+    if rows != sorted(rows):
+        notes.append(
+            "the items are not in the order of their source's rows, so this order is none"
+            " that a model can have seen"
+        )
+    kinds = [item.category for item in items]
+    n_runs = 1 + sum(a != b for a, b in zip(kinds, kinds[1:], strict=False))
+    if 1 < len(set(kinds)) == n_runs < len(items):
+        notes.append(
+            "the file is grouped by category: such an order is likelier than a shuffled one"
+            " for any model"
+        )
+    return notes
