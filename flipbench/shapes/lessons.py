@@ -13,6 +13,7 @@ from flipbench.shapes.questions import (
     Question,
     answer,
     fresh_scene,
+    place_of,
     questions_on,
 )
 from flipbench.shapes.scene import COLORS, SHAPES, Scene, Thing
@@ -41,24 +42,39 @@ def corpus(rng: np.random.Generator) -> list[str]:
     texts += [
         f" {word}" for word in (*SHAPES, *COLORS, *NUMBERS, *PLACES, *SIDES[0], *SIDES[1])
     ] * 2
-    texts += ["\nfind options row column"] * 2
+    texts += ["\nfind options"] * 2
     texts += ["yes no none fact true false not same other this that it its in on at to and or"] * 2
     return texts
 
 
 def lookup_turn(scene: Scene, rng: np.random.Generator) -> Turn:
-    """Return one turn that only looks things up: a shape's colour and place, a colour's shape."""
-    facts = []
-    for question in questions_on(scene):
-        if question.kind in ("color", "shape", "place"):
-            known = f" {question.kind} {question.about}"
-            facts.append(f"{known}\x00 {answer(scene, question)}\x01")
-    return "Facts.", "".join(facts[i] for i in rng.permutation(len(facts)))
+    """Return one turn of facts of one word, which only have to be looked up in the picture."""
+    facts = [
+        (f" shape {q.about}", f" {answer(scene, q)}")
+        for q in questions_on(scene)
+        if q.kind == "shape"
+    ]
+    facts += [fact for thing in _unique(scene) for fact in _looks(thing)]
+    return "Facts.", _as_text([facts[i] for i in rng.permutation(len(facts))])
 
 
 def facts_turn(scene: Scene, rng: np.random.Generator) -> Turn:
     """Return one turn whose answer is a list of facts; only their values count in the loss."""
-    return "Facts.", "".join(f"{known}\x00{value}\x01" for known, value in _facts(scene, rng))
+    return "Facts.", _as_text(_facts(scene, rng))
+
+
+def _as_text(facts: list[tuple[str, str]]) -> str:
+    return "".join(f"{known}\x00{value}\x01" for known, value in facts)
+
+
+def _looks(thing: Thing) -> list[tuple[str, str]]:
+    """Return what can be looked up of a thing that is alone of its shape, a word each."""
+    height, side = place_of(thing.cell).split()
+    return [
+        (f" color {thing.shape}", f" {thing.color}"),
+        (f" height {thing.shape}", f" {height}"),
+        (f" side {thing.shape}", f" {side}"),
+    ]
 
 
 def _facts(scene: Scene, rng: np.random.Generator) -> list[tuple[str, str]]:
@@ -81,8 +97,7 @@ def _facts(scene: Scene, rng: np.random.Generator) -> list[tuple[str, str]]:
             posed = rng.random() < 0.3
             kept.append(_with_options(known, value, rng) if posed else (known, value))
     for thing in _unique(scene)[:2]:
-        kept.append((f" row {thing.shape}", f" {thing.cell[0] + 1}"))
-        kept.append((f" column {thing.shape}", f" {thing.cell[1] + 1}"))
+        kept += _looks(thing)[1:]
     words = [word for pool in _POOLS for word in pool]
     for word in (words[i] for i in rng.permutation(len(words))[:4]):
         kept.append(_with_options(f" find {word}", f" {word}", rng))

@@ -28,13 +28,6 @@ def vlm(request: pytest.FixtureRequest) -> HuggingFaceVLM:
     return HuggingFaceVLM(f"shapes:{request.param}")
 
 
-def refuse_to_hide_the_weak_one(vlm: HuggingFaceVLM, request: pytest.FixtureRequest) -> None:
-    """Expect failure of the first, weak LLaVA weights; strict, so better ones must clear this."""
-    if vlm.name == "llava":
-        reason = "the first LLaVA weights hardly see: docs/shapes.md has their accuracies"
-        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
-
-
 def n_right(vlm: HuggingFaceVLM, items: list[Item], images: ImageStore, *, look: bool) -> int:
     probes = [Asking().probe(item, "v", images=None if look else ()) for item in items]
     answers = [a for i in range(0, len(probes), 50) for a in vlm.ask(probes[i : i + 50], images)]
@@ -53,9 +46,7 @@ def test_it_answers_by_looking(
     vlm: HuggingFaceVLM,
     shapes_items: list[Item],
     shapes_store: ImageStore,
-    request: pytest.FixtureRequest,
 ) -> None:
-    refuse_to_hide_the_weak_one(vlm, request)
     items = shapes_items[:N_ITEMS]
     chance = float(np.mean([1 / len(item.options or ()) for item in items]))
     seeing = n_right(vlm, items, shapes_store, look=True)
@@ -70,9 +61,7 @@ def test_it_needs_the_right_picture(
     vlm: HuggingFaceVLM,
     shapes_items: list[Item],
     shapes_store: ImageStore,
-    request: pytest.FixtureRequest,
 ) -> None:
-    refuse_to_hide_the_weak_one(vlm, request)
     items = shapes_items[:N_ITEMS]
     pictures = [item.images for item in items]
     moved = [item.model_copy(update={"images": pictures[i - 7]}) for i, item in enumerate(items)]
