@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, get_args
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from flipbench.benchmarks import HuggingFaceSpec, JsonlSpec, TsvSpec
+from flipbench.benchmarks import HuggingFaceSpec, JsonlSpec, PairsSpec, TsvSpec
 from flipbench.errors import ConfigError, nearest
 from flipbench.models.editor_specs import EditorSpec, ShapesEditorSpec
 from flipbench.models.rater_specs import (
@@ -69,7 +69,7 @@ class EvaluateConfig(_Part):
 
 
 BenchmarkSpec = Annotated[
-    ShapesSpec | TsvSpec | HuggingFaceSpec | JsonlSpec, Field(discriminator="format")
+    ShapesSpec | TsvSpec | HuggingFaceSpec | JsonlSpec | PairsSpec, Field(discriminator="format")
 ]
 
 
@@ -168,7 +168,7 @@ def _set(data: dict[str, Any], keys: list[str], value: Any) -> None:
 
 def _explain(error: ValidationError) -> Iterator[str]:
     tags = {"shapes", "vlmeval", "huggingface", "jsonl", "api", "local", "flux-controlnet"}
-    tags |= {"diffusers"}
+    tags |= {"diffusers", "pairs"}
     for problem in error.errors():
         where = ".".join(str(part) for part in problem["loc"] if part not in tags)
         if problem["type"] == "extra_forbidden":

@@ -6,7 +6,8 @@ import time
 from pathlib import Path
 
 from flipbench.config import load_config
-from flipbench.experiment import Experiment, run_all
+from flipbench.experiment import Experiment
+from flipbench.loop import run_all
 
 CONFIG = Path(__file__).parent / "shapes" / "demo.yaml"
 SMALL = (

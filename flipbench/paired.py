@@ -35,14 +35,24 @@ class Pair:
 class PairedBenchmark:
     """Pairs, in release order, and where their images lie.
 
-    ``exchangeable`` says that neither version is harder by construction; where it is False or
-    unknown (found counterfactuals), only rules relative to a reference model are sound.
+    Attributes
+    ----------
+    funnel : dict
+        How many items were left after each step.
+    made_by : dict
+        Captioner, editor, raters and seed, in words.
+    exchangeable : bool or None
+        True where neither version is harder by construction. None where that is assumed, as the
+        paper assumes it of edits. False where the pairs were found, not made (NaturalBench): then
+        only rules relative to a reference model are sound.
     """
 
     name: str
     pairs: tuple[Pair, ...]
     images: ImageStore
     funnel: dict[str, int] = field(default_factory=dict)
+    made_by: dict[str, str] = field(default_factory=dict)
+    exchangeable: bool | None = None
 
     @property
     def id(self) -> str:
@@ -85,6 +95,8 @@ class PairedBenchmark:
             "id": self.id,
             "n_pairs": len(self.pairs),
             "funnel": self.funnel,
+            "made_by": self.made_by,
+            "exchangeable": self.exchangeable,
         }
         (folder / "benchmark.json").write_text(json.dumps(about, indent=2) + "\n")
 
@@ -122,7 +134,14 @@ class PairedBenchmark:
                 ) from error
         inside = folder / "images"
         store = ImageStore(inside if inside.exists() else folder.parent / "images")
-        benchmark = cls(head["name"], tuple(pairs), store, head.get("funnel", {}))
+        benchmark = cls(
+            head["name"],
+            tuple(pairs),
+            store,
+            head.get("funnel", {}),
+            head.get("made_by", {}),
+            head.get("exchangeable"),
+        )
         if head.get("id", benchmark.id) != benchmark.id:
             raise DataError(
                 f"{rows}: not the pairs that {about.name} tells of; 'flipbench filter' makes both"

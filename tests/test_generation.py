@@ -59,7 +59,12 @@ def flipbench(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 @pytest.fixture
 def tiny(checkpoints: Path, server: OpenAIServer, tmp_path: Path) -> list[str]:
     """Return ``configs/generate/tiny.yaml`` with captions from a server on this machine."""
-    chat = {"model": "gpt-4o-2024-08-06", "base_url": server.base_url, "price_in": 2.5, "price_out": 10}
+    chat = {
+        "model": "gpt-4o-2024-08-06",
+        "base_url": server.base_url,
+        "price_in": 2.5,
+        "price_out": 10,
+    }
     return [
         str(CONFIGS / "generate" / "tiny.yaml"),
         f"run={tmp_path / 'run'}",

@@ -7,6 +7,7 @@ the readers ``tsv``, ``huggingface``, ``jsonl``, and ``write``.
 
 from __future__ import annotations
 
+from flipbench.benchmarks.found_pairs import FoundPairs, PairsSpec, load_pairs
 from flipbench.benchmarks.load import load_benchmark
 from flipbench.benchmarks.report import Benchmark, Problem
 from flipbench.benchmarks.specs import (
@@ -22,11 +23,14 @@ __all__ = [
     "Benchmark",
     "BenchmarkSpec",
     "ColumnMapping",
+    "FoundPairs",
     "HuggingFaceSpec",
     "JsonlSpec",
+    "PairsSpec",
     "Problem",
     "TsvSpec",
     "load_benchmark",
+    "load_pairs",
     "write_jsonl",
     "write_parquet",
 ]

@@ -1,4 +1,4 @@
-"""Options that stand inside the question's own text: RealWorldQA's lines, MMStar's inline list."""
+"""Options inside the question's own text, as RealWorldQA, MMStar and NaturalBench have them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ _ASKS_WORD = "Please answer directly with a single word or number"
 _LINE = re.compile(r"\s*\(?([A-Z])[.)]\s*(.*?)\s*")
 _OPTIONS = re.compile(r"(?:^|(?<=\s))Options:\s*(?=A:(?:\s|$))")
 _CHOICES = re.compile(r"(?:^|(?<=\s))Choices:\s*(?=\(A\))")
+_OPTION = re.compile(r"(?:^|\s)Options?:\s*(?=A:)")
+_SEMICOLON_MARK = re.compile(r"(?:^|;\s*)([A-Z]):\s*")
 _MARK = re.compile(r"(?:^|,\s*|\s*\n\s*)([A-Z]):(?:\s+|$)")
 _BRACKET = re.compile(r"(?:^|\s+)\(([A-Z])\)\s*")
 _REMEDY = "the options cannot be told for sure: mend the row, or give them in columns"
@@ -33,9 +35,10 @@ def split_question(raw: str, style: str, answer: str) -> Question:
     ----------
     raw : str
         The text as the benchmark has it.
-    style : {"lines", "inline"}
-        ``A. …`` on lines of their own and a closing instruction (RealWorldQA), or
-        ``Options: A: …, B: …`` / ``Choices: (A) … (B) …`` (MMStar).
+    style : {"lines", "inline", "naturalbench"}
+        ``A. …`` on lines of their own and a closing instruction (RealWorldQA),
+        ``Options: A: …, B: …`` / ``Choices: (A) … (B) …`` (MMStar), or ``Option: A: …; B: …;``,
+        with the options Yes and No where there are none (NaturalBench).
     answer : str
         The answer cell: a letter without options is a contradiction unless the text asks for a
         single word or number.
@@ -51,7 +54,11 @@ def split_question(raw: str, style: str, answer: str) -> Question:
     (('A', 'a cat'), ('B', 'a dog'))
     >>> split_question("What? Options: A: red, or blue, B: green", "inline", "A").options
     (('A', 'red, or blue'), ('B', 'green'))
+    >>> split_question("Which? Option:A:a cat;B:a dog;", "naturalbench", "B")
+    Question(stem='Which?', options=(('A', 'a cat'), ('B', 'a dog')))
     """
+    if style == "naturalbench":
+        return _naturalbench(raw.strip(), answer)
     text, asks = _without_instruction(raw)
     found = _lines(text) if style == "lines" else _inline(text)
     if not found.options:
@@ -62,6 +69,23 @@ def split_question(raw: str, style: str, answer: str) -> Question:
             what = f"the answer is the letter {answer!r}, but no options stand in the question"
             raise RowError("options", what, _REMEDY)
     return found
+
+
+def _naturalbench(text: str, answer: str) -> Question:
+    head = _OPTION.search(text)
+    if head:
+        block = text[head.end() :].strip().rstrip(";")
+        marks = list(_SEMICOLON_MARK.finditer(block))
+        ends = [match.start() for match in marks[1:]] + [len(block)]
+        found = [
+            (match[1], block[match.end() : end].strip())
+            for match, end in zip(marks, ends, strict=True)
+        ]
+        return _checked(text[: head.start()], found)
+    if answer.strip().casefold() not in ("yes", "no"):
+        what = f"there are no options in it, and the answer is {answer!r}, not yes or no"
+        raise RowError("options", what, _REMEDY)
+    return Question(text, (("A", "Yes"), ("B", "No")))
 
 
 def _without_instruction(raw: str) -> tuple[str, str]:

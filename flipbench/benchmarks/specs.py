@@ -11,7 +11,7 @@ from flipbench.benchmarks.answers import AnswerIs
 from flipbench.records import Value
 
 OptionsIn = Literal["columns", "list", "question", "none"]
-QuestionStyle = Literal["lines", "inline"]
+QuestionStyle = Literal["lines", "inline", "naturalbench"]
 
 
 class TsvSpec(Value):
@@ -110,9 +110,9 @@ class HuggingFaceSpec(Value):
         ``flipbench`` reads what `write_parquet` wrote.
     options_in : {"columns", "list", "question", "none"} or None
         Where the options stand; None is what the mapping says, else "columns".
-    question_style : {"lines", "inline"} or None
-        How options stand inside a question: ``A. …`` on lines of their own, or
-        ``Options: A: …, B: …``.
+    question_style : {"lines", "inline", "naturalbench"} or None
+        How options stand inside a question: ``A. …`` on lines of their own,
+        ``Options: A: …, B: …``, or ``Option: A: …; B: …;`` with yes and no where there are none.
     answer_is : {"auto", "letter", "text", "index"} or None
         What the answer column holds; an index counts from 0. None is what the mapping says
         ("letter" for the two benchmarks), else "auto".

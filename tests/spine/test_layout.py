@@ -13,7 +13,17 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 STAGES = ("generate", "filters", "contaminate", "evaluate")
-KNOW_THE_STAGES = ("backends.py", "cli.py", "demo.py", "experiment.py", "shapes/")
+KNOW_THE_STAGES = (
+    "backends.py",
+    "cli.py",
+    "demo.py",
+    "commands/",
+    "contamination.py",
+    "evaluation.py",
+    "loop.py",
+    "shapes/",
+    "twins.py",
+)
 MAX_LINES = 400
 
 

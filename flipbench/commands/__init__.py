@@ -1,0 +1,75 @@
+"""The commands of ``flipbench``, and what they share."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from flipbench.experiment import Experiment
+
+app = typer.Typer(
+    help="""Answer-flipped benchmarks, controlled contamination, contamination detectors.
+
+    Start with `flipbench demo`: everything on a laptop, in minutes, without weights, key or GPU.
+    Then copy a file of configs/, point it at your benchmark, and `flipbench run` it.
+
+    A run directory holds all results. The same command again continues where it stopped.
+    Exit status: 0 done, 1 some items failed, 2 wrong use.""",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="a YAML file, see configs/")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="e.g. seed=1 contaminate.epochs=2"),
+]
+Limit = Annotated[int | None, typer.Option(min=1, help="take the first N items only")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="count the work, do nothing")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress bars")]
+
+
+STAGES, BENCHMARKS, MODELS = "The loop", "Benchmarks", "Models"  # panels of --help
+
+
+def open_experiment(
+    config: Path,
+    overrides: list[str] | None,
+    limit: int | None = None,
+    quiet: bool = True,
+    *,
+    keep: bool = True,
+) -> Experiment:
+    """Load a configuration, and only then what is slow to import."""
+    from flipbench.config import load_config
+
+    loaded = load_config(config, overrides or [])
+    from flipbench.experiment import Experiment
+
+    command = "flipbench " + " ".join(sys.argv[1:])
+    return Experiment.open(
+        loaded, limit=limit, progress=not quiet, command=command, keep_provenance=keep
+    )
+
+
+def say(text: str) -> int:
+    """Print for people; return exit status 0."""
+    print(text)
+    return 0
+
+
+def finish(reports: Sequence[object]) -> None:
+    """Say what each stage did; exit with 1 where something failed."""
+    failed = 0
+    for report in reports:
+        print(report, file=sys.stderr)
+        failed += getattr(report, "n_failed", 0)
+    if failed:
+        print(f"{failed} failed; the same command tries them again", file=sys.stderr)
+        raise typer.Exit(1)

@@ -1,0 +1,117 @@
+"""Benchmarks in and out, and a look at them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flipbench.commands import (
+    BENCHMARKS,
+    ConfigPath,
+    Limit,
+    Overrides,
+    Quiet,
+    app,
+    finish,
+    open_experiment,
+    say,
+)
+from flipbench.errors import ConfigError, LicenceError, nearest
+
+
+@app.command("import", rich_help_panel=BENCHMARKS)
+def import_(
+    config: ConfigPath, overrides: Overrides = None, limit: Limit = None, quiet: Quiet = False
+) -> None:
+    """Read the configured benchmark and name every row that is odd or cannot be used."""
+    experiment = open_experiment(config, overrides, limit, quiet)
+    from flipbench.benchmarks import PairsSpec, load_pairs
+    from flipbench.twins import read_benchmark
+
+    spec = experiment.config.benchmark
+    if isinstance(spec, PairsSpec):
+        found = load_pairs(spec, experiment.run.images)
+        say(found.summary())
+        raise typer.Exit(1 if found.unpaired else 0)
+    benchmark = read_benchmark(experiment)
+    say(benchmark.summary())
+    raise typer.Exit(1 if any(problem.fatal for problem in benchmark.problems) else 0)
+
+
+@app.command(rich_help_panel=BENCHMARKS)
+def export(
+    config: ConfigPath,
+    out: Annotated[Path, typer.Argument(help="folder to write")],
+    overrides: Overrides = None,
+    form: Annotated[
+        str,
+        typer.Option("--format", help="jsonl, parquet, vlmeval, lmms-eval, huggingface or recipe"),
+    ] = "jsonl",
+    share_anyway: Annotated[
+        str, typer.Option(help="the name of a benchmark whose licence forbids edited pictures")
+    ] = "",
+) -> None:
+    """Write the paired benchmark of a run, original and perturbed, for other tools.
+
+    A source whose licence forbids derivatives gives a recipe without pictures, from which
+    `flipbench rebuild` draws them again; --share-anyway NAME overrides that.
+    """
+    experiment = open_experiment(config, overrides)
+    from flipbench.export import FORMS, forbids_derivatives, write_recipe
+    from flipbench.paired import PairedBenchmark
+
+    benchmark = PairedBenchmark.load(experiment.benchmark_folder)
+    if form not in (*FORMS, "recipe"):
+        raise ConfigError(f"--format {form}: no such format{nearest(form, [*FORMS, 'recipe'])}")
+    if share_anyway and share_anyway != benchmark.name:
+        raise LicenceError(f"--share-anyway {share_anyway}: this benchmark is {benchmark.name!r}")
+    found = benchmark.exchangeable is False  # nobody edited these pictures
+    barred = sorted({i.licence for i in benchmark.originals if forbids_derivatives(i.licence)})
+    if barred and form != "recipe" and not share_anyway and not found:
+        say(
+            f"{benchmark.name} is {', '.join(barred)}, which forbids to share edited pictures:"
+            f" writing a recipe instead (--share-anyway {benchmark.name!r} overrides)"
+        )
+        form = "recipe"
+    if form == "recipe":
+        written = write_recipe(benchmark, experiment.run, out)
+    else:
+        written = FORMS[form](benchmark, out)
+    say(f"{len(benchmark.pairs)} pairs:\n" + "\n".join(f"  {path}" for path in written))
+
+
+@app.command(rich_help_panel=BENCHMARKS)
+def rebuild(
+    recipe: Annotated[Path, typer.Argument(help="a folder that export --format recipe wrote")],
+    overrides: Overrides = None,
+    quiet: Quiet = False,
+) -> None:
+    """Draw the pictures of a recipe again, and say how many are equal to the published ones."""
+    changes = [f"run={recipe}", *(overrides or [])]
+    experiment = open_experiment(recipe / "config.yaml", changes, quiet=quiet, keep=False)
+    from flipbench.export.recipe import compare_with_recipe
+    from flipbench.twins import make_candidates, make_paired_benchmark
+
+    candidates, made = make_candidates(experiment)
+    compared = compare_with_recipe(recipe, [c.edit for c in candidates if c.edit])
+    benchmark, judged = make_paired_benchmark(experiment, candidates)
+    say(f"{compared}\n{len(benchmark.pairs)} pairs in {experiment.benchmark_folder}")
+    finish([*made, *judged])
+
+
+@app.command(rich_help_panel=BENCHMARKS)
+def show(
+    config: ConfigPath,
+    out: Annotated[Path, typer.Argument(help="picture to write, e.g. pairs.png")],
+    overrides: Overrides = None,
+    pairs: Annotated[int, typer.Option(min=1, help="how many pairs")] = 6,
+) -> None:
+    """Draw some pairs of a run, original beside perturbed, into one picture."""
+    experiment = open_experiment(config, overrides, None, True)
+    from flipbench.contact_sheet import contact_sheet
+    from flipbench.paired import PairedBenchmark
+
+    contact_sheet(PairedBenchmark.load(experiment.benchmark_folder), out, pairs)
+    say(str(out))

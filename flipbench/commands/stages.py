@@ -1,0 +1,130 @@
+"""The loop: generate, filter, contaminate, evaluate; all of it; the demo."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flipbench.commands import (
+    STAGES,
+    ConfigPath,
+    DryRun,
+    Limit,
+    Overrides,
+    Quiet,
+    app,
+    finish,
+    open_experiment,
+    say,
+)
+
+
+@app.command(rich_help_panel=STAGES)
+def demo(
+    out: Annotated[Path, typer.Option(help="run directory")] = Path("runs/demo"),
+    small: Annotated[
+        bool, typer.Option("--small", help="a tenth of the grid, for a quick look")
+    ] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run the whole loop on the embedded world and open a page with the result."""
+    from flipbench.demo import run_demo
+
+    raise typer.Exit(run_demo(out, small=small, progress=not quiet))
+
+
+@app.command(rich_help_panel=STAGES)
+def generate(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    limit: Limit = None,
+    dry_run: DryRun = False,
+    quiet: Quiet = False,
+    workers: Annotated[int, typer.Option(min=1, help="processes that edit, one for each GPU")] = 1,
+    worker: Annotated[str | None, typer.Option(hidden=True)] = None,
+) -> None:
+    """Make an answer-flipped twin: new answer, caption, redrawn image."""
+    experiment = open_experiment(config, overrides, limit, quiet, keep=worker is None)
+    from flipbench.generate.pipeline import Share
+    from flipbench.twins import has_twins, make_candidates, make_pairs, plan_generation
+
+    if has_twins(experiment):
+        pairs, _ = make_pairs(experiment)
+        raise typer.Exit(say(f"{len(pairs.pairs)} pairs that exist already; nothing to generate"))
+    if dry_run:
+        raise typer.Exit(say("\n".join(plan_generation(experiment))))
+    command = ["generate", str(config), *(overrides or [])]
+    command += ["--limit", str(limit)] if limit else []
+    share = Share.parse(worker) if worker else None
+    finish(make_candidates(experiment, n_workers=workers, share=share, command=command)[1])
+
+
+@app.command("filter", rich_help_panel=STAGES)
+def filter_(
+    config: ConfigPath, overrides: Overrides = None, limit: Limit = None, quiet: Quiet = False
+) -> None:
+    """Judge the edited pairs and keep the valid ones."""
+    experiment = open_experiment(config, overrides, limit, quiet)
+    from flipbench.twins import make_pairs
+
+    benchmark, reports = make_pairs(experiment)
+    say("  ".join(f"{stage} {n}" for stage, n in benchmark.funnel.items()))
+    finish(reports)
+
+
+@app.command(rich_help_panel=STAGES)
+def contaminate(
+    config: ConfigPath, overrides: Overrides = None, dry_run: DryRun = False, quiet: Quiet = False
+) -> None:
+    """Train checkpoints of known contamination, one for each epoch, each with its card."""
+    experiment = open_experiment(config, overrides, None, quiet)
+    from flipbench.contamination import make_checkpoints, plan_contamination, training_failures
+    from flipbench.paired import PairedBenchmark
+
+    benchmark = PairedBenchmark.load(experiment.benchmark_folder)
+    say("\n".join(plan_contamination(experiment, benchmark)))
+    if dry_run:
+        return
+    trained = make_checkpoints(experiment, benchmark)
+    for _, checkpoints in trained:
+        for checkpoint in checkpoints:
+            say(f"{checkpoint.model}  dose {checkpoint.dose}  {checkpoint.path}")
+    if failures := training_failures(experiment, trained):
+        print(f"{len(failures)} plans failed; see failures/ in the run directory", file=sys.stderr)
+        raise typer.Exit(1)
+
+
+@app.command(rich_help_panel=STAGES)
+def evaluate(
+    config: ConfigPath, overrides: Overrides = None, dry_run: DryRun = False, quiet: Quiet = False
+) -> None:
+    """Put every detector's questions to every model, and write the report."""
+    experiment = open_experiment(config, overrides, None, quiet)
+    from flipbench.contamination import make_checkpoints
+    from flipbench.evaluation import count_work, make_report, make_scores, subjects_of
+    from flipbench.paired import PairedBenchmark
+
+    benchmark = PairedBenchmark.load(experiment.benchmark_folder)
+    if dry_run:
+        work = count_work(experiment, benchmark)
+        raise typer.Exit(say("\n".join(f"{n:>9,}  {what}" for what, n in work.items())))
+    subjects = subjects_of(experiment, make_checkpoints(experiment, benchmark))
+    scores, reports = make_scores(experiment, benchmark, subjects)
+    page = make_report(experiment, benchmark, subjects, scores)
+    say((page.parent / "gap.md").read_text() + f"\n{page}")
+    finish(reports)
+
+
+@app.command(rich_help_panel=STAGES)
+def run(
+    config: ConfigPath, overrides: Overrides = None, limit: Limit = None, quiet: Quiet = False
+) -> None:
+    """Do all stages: generate, filter, contaminate, evaluate, report."""
+    from flipbench.loop import run_all
+
+    page, reports = run_all(open_experiment(config, overrides, limit, quiet))
+    say((page.parent / "gap.md").read_text() + f"\n{page}")
+    finish(reports)

@@ -1,0 +1,126 @@
+"""The evaluation stage of a configured experiment: models, probes, scores, report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from flipbench.contamination import plans_for
+from flipbench.errors import ConfigError, nearest
+from flipbench.evaluate.detector import Detector
+from flipbench.evaluate.detectors import DETECTORS
+from flipbench.evaluate.grid import GridModel, Requirements
+from flipbench.evaluate.pipeline import Subject, evaluate, probes_for
+from flipbench.evaluate.report import ReportData, write_report
+from flipbench.evaluate.validation import requirements
+from flipbench.experiment import Experiment
+from flipbench.models.huggingface import fingerprint, resolve_path
+from flipbench.paired import PairedBenchmark
+from flipbench.records import Checkpoint, Score, TrainingPlan
+from flipbench.run import environment
+from flipbench.stage import StageReport
+
+
+def subjects_of(
+    experiment: Experiment, trained: Sequence[tuple[TrainingPlan, Sequence[Checkpoint]]]
+) -> list[Subject]:
+    """Return the grid: each configured model, clean, and then its checkpoints."""
+    subjects = []
+    for name, model in experiment.config.models.items():
+        settings = {
+            "dtype": model.dtype,
+            "device": model.device,
+            "trust_remote_code": model.trust_remote_code,
+        }
+        weights = fingerprint(resolve_path(model.path), model.dtype, model.revision)
+        clean = GridModel(name, weights, name, "clean", 0, 0)
+        subjects.append(Subject(clean, model.path, revision=model.revision, **settings))  # type: ignore[arg-type]
+        for plan, checkpoints in trained:
+            for c in checkpoints if plan.model == name else ():
+                grid_model = GridModel(c.model, c.fingerprint, name, c.strategy, c.epoch, c.dose)
+                path = str(experiment.run.path / c.path)
+                subjects.append(Subject(grid_model, path, **settings))  # type: ignore[arg-type]
+    return subjects
+
+
+def detectors_of(experiment: Experiment) -> list[Detector]:
+    """Return the configured detectors.
+
+    Raises
+    ------
+    ConfigError
+        Where a name is unknown.
+    """
+    for name in experiment.config.evaluate.detectors:
+        if name not in DETECTORS:
+            raise ConfigError(
+                f"evaluate.detectors: no detector {name!r}{nearest(name, list(DETECTORS))}"
+            )
+    return [DETECTORS[name] for name in experiment.config.evaluate.detectors]
+
+
+def make_scores(
+    experiment: Experiment, benchmark: PairedBenchmark, subjects: Sequence[Subject]
+) -> tuple[list[Score], list[StageReport]]:
+    """Ask all models and score their answers."""
+    config = experiment.config.evaluate
+    return evaluate(
+        benchmark,
+        subjects,
+        detectors_of(experiment),
+        config.asking,
+        experiment.run,
+        batch_size=config.batch_size,
+        progress=experiment.progress,
+    )
+
+
+def make_report(
+    experiment: Experiment,
+    benchmark: PairedBenchmark,
+    subjects: Sequence[Subject],
+    scores: Sequence[Score],
+    notes: Sequence[str] = (),
+) -> Path:
+    """Write tables, figures and the page; return the page's path."""
+    grid = [subject.model for subject in subjects]
+    needed: list[Requirements] = []
+    for detector in detectors_of(experiment):
+        about = detector.about
+        rules = dict.fromkeys(s.rule for s in scores if s.detector == about.name)
+        needed += [requirements(scores, grid, about.name, rule, about.practical) for rule in rules]
+    found = environment()
+    data = ReportData(
+        title=experiment.config.title,
+        benchmark=benchmark,
+        grid=grid,
+        scores=list(scores),
+        requirements=needed,
+        settings={
+            "command": experiment.command,
+            "seed": str(experiment.config.seed),
+            "python": found["python"],
+            **{name: str(version) for name, version in found["packages"].items() if version},
+        },
+        notes=list(notes),
+    )
+    folder = experiment.run.path / "report"
+    page = write_report(data, folder)
+    rows = [json.loads(s.model_dump_json()) for s in scores]
+    (folder / "scores.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return page
+
+
+def count_work(experiment: Experiment, benchmark: PairedBenchmark) -> dict[str, int]:
+    """Return what contamination and evaluation of ``benchmark`` would take, for ``--dry-run``."""
+    plans = plans_for(experiment, benchmark)
+    models = len(experiment.config.models) + sum(plan.epochs for plan in plans)
+    probes = len(probes_for(detectors_of(experiment), benchmark, experiment.config.evaluate.asking))
+    return {
+        "training plans": len(plans),
+        "training examples": sum(len(p.item_ids) * p.copies * p.epochs for p in plans),
+        "models to evaluate": models,
+        "distinct probes": probes,
+        "answers": probes * models,
+    }

@@ -1,0 +1,117 @@
+"""A pair of VLMEvalKit TSV files."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+from pathlib import Path
+
+import pandas as pd
+
+from flipbench.errors import DataError
+from flipbench.export.pairs import export_name, png_of, sides
+from flipbench.paired import PairedBenchmark
+from flipbench.prompts import LETTERS
+from flipbench.records import Item
+
+_GUARD = "\u00a0"  # a no-break space: looks like nothing, and pandas keeps the cell as text
+
+
+def write_vlmeval(benchmark: PairedBenchmark, folder: Path) -> list[Path]:
+    """Write ``NAME_original_HASH.tsv`` and ``NAME_perturbed_HASH.tsv``; return them.
+
+    Copy both into ``$LMUData`` and run the kit with ``--data`` and both names. Never compare the
+    kit's own file of a benchmark with our perturbed one: it asks registered names with other
+    words. Images are PNG in base64 on both sides. Questions without options go into a pair of
+    files of their own, since the kit decides by the columns how a whole file is asked.
+
+    The kit reads with pandas' defaults, which turn an option ``NA`` into nothing and ``2`` into
+    2.0. A cell that would not come back as it is gets a no-break space behind it, on both sides.
+
+    Raises
+    ------
+    DataError
+        Where an item has no image, or more than 26 options.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for side, items in sides(benchmark):
+        kinds = {"": [], "open": []}  # type: dict[str, list[tuple[int, Item]]]
+        for number, item in enumerate(items):
+            kinds["open" if item.options is None else ""].append((number, item))
+        for kind, numbered in kinds.items():
+            if not numbered:
+                continue
+            rows = [_row(number, item) for number, item in numbered]
+            _guard(rows)
+            for row, (_, item) in zip(rows, numbered, strict=True):
+                row["image"] = _images(item, benchmark)
+            path = folder / f"{export_name(benchmark, '-'.join(filter(None, (kind, side))))}.tsv"
+            _write(rows, path)
+            written.append(path)
+    return written
+
+
+def _row(number: int, item: Item) -> dict[str, str]:
+    if not item.images:
+        raise DataError(f"{item.benchmark} {item.name}: no image; the kit drops such rows")
+    options = item.options or ()
+    if len(options) > len(LETTERS):
+        raise DataError(f"{item.benchmark} {item.name}: {len(options)} options, over 26 letters")
+    row = {"index": str(number), "question": item.question}
+    row |= dict(zip(LETTERS, options, strict=False))
+    row["answer"] = item.answer_text if item.answer is None else LETTERS[item.answer]
+    if item.category:
+        row["category"] = item.category
+    if "l2_category" in item.extra:
+        row["l2-category"] = str(item.extra["l2_category"])
+    row["name"], row["item_id"] = item.name, f"id-{item.id}"
+    return row
+
+
+def _guard(rows: list[dict[str, str]]) -> None:
+    """Mark the cells that pandas' defaults would change, until none is left."""
+    columns = _columns(rows)
+    for _ in range(3):
+        text = _tsv(rows, columns)
+        read = pd.read_csv(io.StringIO(text), sep="\t")
+        changed = [
+            (row, column)
+            for column in columns
+            if column != "index"
+            for row, cell in zip(rows, read[column], strict=True)
+            if row.get(column) and (pd.isna(cell) or str(cell) != row[column])
+        ]
+        for row, column in changed:
+            row[column] += _GUARD
+        if not changed:
+            return
+
+
+def _images(item: Item, benchmark: PairedBenchmark) -> str:
+    encoded = [base64.b64encode(png_of(r, benchmark.images)).decode() for r in item.images]
+    return encoded[0] if len(encoded) == 1 else str(encoded)
+
+
+def _columns(rows: list[dict[str, str]]) -> list[str]:
+    found = dict.fromkeys(column for row in rows for column in row)
+    options = [letter for letter in LETTERS if letter in found]
+    first = ["index", "question", *options, "answer"]
+    return [*first, *(column for column in found if column not in first)]
+
+
+def _tsv(rows: list[dict[str, str]], columns: list[str]) -> str:
+    out = io.StringIO()
+    writer = csv.DictWriter(
+        out, columns, restval="", delimiter="\t", quoting=csv.QUOTE_ALL, lineterminator="\n"
+    )
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def _write(rows: list[dict[str, str]], path: Path) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(_tsv(rows, _columns(rows)), encoding="utf-8")
+    partial.replace(path)
