@@ -124,7 +124,7 @@ def lora_pattern(
     """
     prefix = modules_of(model).language[0]
     linear = [n for n, m in model.named_modules() if isinstance(m, nn.Linear)]
-    inside = [name for name in linear if name.startswith(prefix)]
+    inside = [n for n in linear if n.startswith(prefix) and not n.endswith(".lm_head")]
     known = sorted({name.rpartition(".")[2] for name in inside})
     for target in targets or ():
         if target not in known:
