@@ -1,7 +1,7 @@
 """The figures of a report: gap and accuracy against the dose, paired outcomes, and the funnel.
 
 Files for papers hold the families of models side by side; the page gets a picture for each
-family, in light and dark, so that a phone can stack them.
+family, so that a phone can stack them.
 """
 
 from __future__ import annotations
@@ -25,11 +25,10 @@ from flipbench.records import Score
 
 @dataclass(frozen=True)
 class Panel:
-    """One picture of a figure: SVG text for a light and for a dark page, and its alt text."""
+    """One picture of a figure: SVG text for light and dark pages, and its alt text."""
 
     name: str
-    light: str
-    dark: str
+    svg: str
     alt: str
 
 
@@ -64,7 +63,7 @@ def make_figures(
 
 def _gap_alt(family: str, series: Series) -> str:
     parts = []
-    for name, line in plots.lines(series).items():
+    for name, line in plots.lines(series):
         points = (f"{formats.points(s.statistic or 0.0)} at dose {m.dose}" for m, s in line)
         parts.append(f"{name}: {', '.join(points)}")
     return f"Gap in percentage points against dose, {family}. {'; '.join(parts)}."
@@ -72,7 +71,7 @@ def _gap_alt(family: str, series: Series) -> str:
 
 def _accuracy_alt(family: str, series: Series) -> str:
     parts = []
-    for name, line in plots.lines(series).items():
+    for name, line in plots.lines(series):
         points = []
         for m, s in line:
             (k, n), (k2, n2) = accuracies(s)["original"], accuracies(s)["perturbed"]
@@ -141,9 +140,9 @@ def _family_figure(
     height = height_of(max(len(series) for series in shown.values()))
     panels = []
     for family, series in shown.items():
-        panel = _svg(_canvas({family: series}, strategies, draw, height))
-        panels.append(Panel(family, panel, plots.darkened(panel), alt(family, series)))
-    _save(_canvas(shown, strategies, draw, height), folder / key)
+        svg = svg_text(_canvas({family: series}, strategies, draw, height))
+        panels.append(Panel(family, svg, alt(family, series)))
+    save(_canvas(shown, strategies, draw, height), folder / key)
     return Figure(key, title, caption, tuple(panels))
 
 
@@ -151,10 +150,9 @@ def _funnel_figure(benchmark: PairedBenchmark, folder: Path) -> Figure:
     with plots.settings():
         canvas = Canvas(figsize=(6.4, 0.5 + 0.42 * len(benchmark.funnel)), layout="constrained")
         plots.draw_funnel(canvas.add_subplot(), benchmark.funnel)
-    _save(canvas, folder / "funnel")
-    svg = _svg(canvas)
+    save(canvas, folder / "funnel")
     steps = ", ".join(f"{name.replace('_', ' ')} {n}" for name, n in benchmark.funnel.items())
-    panel = Panel(benchmark.name, svg, plots.darkened(svg), f"Funnel: {steps}.")
+    panel = Panel(benchmark.name, svg_text(canvas), f"Funnel: {steps}.")
     caption = f"Items left after each step of making {benchmark.name}."
     return Figure("funnel", "From items to pairs", caption, (panel,))
 
@@ -183,14 +181,16 @@ def _canvas(
     return canvas
 
 
-def _svg(canvas: Canvas) -> str:
+def svg_text(canvas: Canvas) -> str:
+    """Return a figure as SVG text for light and dark pages, the same for the same figure."""
     buffer = io.StringIO()
     with plots.settings():
         canvas.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-    return buffer.getvalue()
+    return plots.themed(buffer.getvalue())
 
 
-def _save(canvas: Canvas, path: Path) -> None:
+def save(canvas: Canvas, path: Path) -> None:
+    """Write a figure as ``path.svg`` and ``path.png``."""
     with plots.settings():
         canvas.savefig(path.with_suffix(".svg"), metadata={"Date": None})
         canvas.savefig(path.with_suffix(".png"), dpi=200)

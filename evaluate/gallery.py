@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from PIL import Image
 
 from flipbench.evaluate.grid import GridModel
+from flipbench.evaluate.suspicion import Suspicion, suspicions
 from flipbench.evaluate.tables import gap_score, scores_of
 from flipbench.images import ImageStore
 from flipbench.paired import Pair, PairedBenchmark
@@ -53,11 +54,12 @@ class Card:
     n_asked: int
     n_clean_fell: int
     n_clean_asked: int
+    suspicion: Suspicion
 
 
 @dataclass(frozen=True)
 class Gallery:
-    """The cards, those that most contaminated models fell for first; ``n_pairs`` there are."""
+    """The cards, the most suspicious first; ``n_pairs`` there are."""
 
     cards: tuple[Card, ...]
     n_pairs: int
@@ -79,16 +81,20 @@ def make_gallery(
     """Return the gallery of a benchmark.
 
     Thumbnails are made smaller until all fit into ``budget`` bytes; where not even the smallest
-    do, the pairs that fewest models fell for are left out.
+    do, the least suspicious pairs are left out.
     """
     found = [(model, gap_score(scores_of(model, grid, scores))) for model in grid]
     known = [(model, score) for model, score in found if score is not None]
+    suspicion = suspicions(benchmark, grid, scores)
     ordered = sorted(
-        benchmark.pairs, key=lambda pair: -len(_fallen(pair, known, clean=False)[0])
+        benchmark.pairs, key=lambda pair: -round(suspicion[pair.original.id].value, 9)
     )  # stable: ties stay in release order
     shop = _Shop(benchmark.images)
     size, quality, n_shown = _fit(ordered, shop, budget)
-    cards = tuple(_card(p, known, shop, size, quality) for p in ordered[:n_shown])
+    cards = tuple(
+        _card(pair, known, shop, size, quality, suspicion[pair.original.id])
+        for pair in ordered[:n_shown]
+    )
     return Gallery(cards, len(ordered), size, quality)
 
 
@@ -147,7 +153,12 @@ def _thumbnails(
 
 
 def _card(
-    pair: Pair, known: list[tuple[GridModel, Score]], shop: _Shop, size: int, quality: int
+    pair: Pair,
+    known: list[tuple[GridModel, Score]],
+    shop: _Shop,
+    size: int,
+    quality: int,
+    suspicion: Suspicion,
 ) -> Card:
     original, perturbed = _thumbnails(pair, shop, size, quality)
     fell, n_asked = _fallen(pair, known, clean=False)
@@ -165,6 +176,7 @@ def _card(
         n_asked,
         len(clean_fell),
         n_clean_asked,
+        suspicion,
     )
 
 

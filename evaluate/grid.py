@@ -2,12 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from flipbench.errors import DataError
+
+UNTOUCHED = "clean"
 
 
 @dataclass(frozen=True)
 class GridModel:
-    """One model of a grid; ``dose`` = copies x epochs of every contaminated item, 0 for clean."""
+    """One model of a grid and what is known of it.
+
+    Attributes
+    ----------
+    strategy : str
+        How it was trained on from the clean model; "clean" is that model itself. A dose of 0 with
+        another strategy is a clean fine-tune: trained in the same way on other data of the same
+        kind. It is the honest negative, since a detector may react to any training.
+    dose : int
+        Copies x epochs of every contaminated item; 0 for clean.
+    lineage : str
+        The clean model it descends from, where a family has several (seeds of pre-training, say).
+        Models of one family and lineage are not independent of each other.
+    external : bool
+        Whether it cannot have seen the benchmark, by its date or its data. A detector that fires
+        on it measures something else there.
+
+    Raises
+    ------
+    DataError
+        Where an external model has a dose.
+    """
 
     name: str
     fingerprint: str
@@ -15,11 +41,49 @@ class GridModel:
     strategy: str
     epoch: int
     dose: int
+    lineage: str = ""
+    external: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself."""
+        if self.dose < 0 or (self.external and self.dose):
+            raise DataError(
+                f"{self.name}: a dose of {self.dose}"
+                + (" for a model that cannot have seen the benchmark" if self.external else "")
+                + "; use dose 0 for every model that was not trained on it"
+            )
 
     @property
     def clean(self) -> bool:
         """Whether the model has not been trained on the benchmark."""
         return self.dose == 0
+
+    @property
+    def clean_finetune(self) -> bool:
+        """Whether the model was trained, but on other data."""
+        return self.clean and self.strategy != UNTOUCHED
+
+    @property
+    def cluster(self) -> str:
+        """Family and lineage: what resampling draws as a whole."""
+        return f"{self.family}, {self.lineage}" if self.lineage else self.family
+
+
+def reference_of(model: GridModel, grid: Sequence[GridModel]) -> GridModel | None:
+    """Return the untouched clean model a model is compared with; None for that model itself.
+
+    A clean fine-tune has a reference like a contaminated model: only so can a rule that compares
+    with a clean model show what it says of the innocent.
+
+    >>> base = GridModel("base", "0", "f", "clean", 0, 0)
+    >>> other = GridModel("other", "1", "f", "LoRA", 1, 0)
+    >>> reference_of(other, [base, other]) == base, reference_of(base, [base, other])
+    (True, None)
+    """
+    if model.strategy == UNTOUCHED:
+        return None
+    alike = (m for m in grid if m.strategy == UNTOUCHED and m.cluster == model.cluster)
+    return next(alike, None)
 
 
 @dataclass(frozen=True)

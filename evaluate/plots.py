@@ -53,7 +53,6 @@ DARK = Theme(
     ("#56b4e9", "#f0803c", "#36c99b", "#e2a1ca", "#e6c34a", "#cfd3d8"),
     ("#2f6a93", "#f0803c", "#c79a2e", "#4a525b"),
 )
-_DARKENED = dict(zip(LIGHT.colors(), DARK.colors(), strict=True))
 _MARKERS = "osD^vP"
 _DASHES = ("-", "--", "-.", ":")
 _RC: dict[str, Any] = {
@@ -85,19 +84,35 @@ def settings() -> AbstractContextManager[None]:
     return matplotlib.rc_context(chosen)
 
 
-def darkened(svg: str) -> str:
-    """Return a figure's SVG with the colours of a light page changed to those of a dark one.
+def themed(svg: str) -> str:
+    """Return a figure's SVG text made small, with the colours of a light or a dark page.
 
-    >>> darkened("fill: #ffffff")
-    'fill: #15181c'
+    The picture follows the reader's choice by itself, so that a page needs it once.
+
+    >>> themed('<svg width="1.23456pt"><g style="fill: #ffffff"/></svg>')[:60]
+    '<svg width="1.23pt"><style>:root{--c0:#1b1f24;--c1:#565e68;-'
     """
-    return re.sub("#[0-9a-f]{6}", lambda found: _DARKENED.get(found[0], found[0]), svg)
+    dark = dict(zip(LIGHT.colors(), DARK.colors(), strict=True))
+    names = {color: f"--c{at}" for at, color in enumerate(dark)}
+
+    def rules(theme: dict[str, str]) -> str:
+        return ":root{" + ";".join(f"{names[old]}:{new}" for old, new in theme.items()) + "}"
+
+    light = {color: color for color in dark}
+    style = f"{rules(light)}@media (prefers-color-scheme:dark){{{rules(dark)}}}"
+    svg = re.sub(r"(\d\.\d\d)\d+", r"\1", svg[svg.index("<svg") :])
+    svg = re.sub(
+        "#[0-9a-f]{6}",
+        lambda found: f"var({names[found[0]]})" if found[0] in names else found[0],
+        svg,
+    )
+    return re.sub(r"(<svg[^>]*>)", lambda tag: f"{tag[0]}<style>{style}</style>", svg, count=1)
 
 
 def draw_gap(axes: Axes, series: Series, strategies: Sequence[str]) -> None:
     """Draw the gap against the dose; a filled mark says that the test calls it contaminated."""
     axes.axhline(0, color=LIGHT.muted, linewidth=0.8, zorder=1)
-    for name, line in lines(series).items():
+    for name, line in lines(series):
         at = strategies.index(name)
         color, marker = LIGHT.lines[at % len(LIGHT.lines)], _MARKERS[at % len(_MARKERS)]
         gaps = [100 * (s.statistic or 0.0) for _, s in line]
@@ -115,12 +130,12 @@ def draw_gap(axes: Axes, series: Series, strategies: Sequence[str]) -> None:
     )
     axes.set_ylabel("gap, percentage points")
     axes.grid(axis="y", color=LIGHT.grid, linewidth=0.6)
-    _dose_axis(axes, series)
+    dose_axis(axes, max(m.dose for m, _ in series))
 
 
 def draw_accuracy(axes: Axes, series: Series, strategies: Sequence[str]) -> None:
     """Draw original (solid, filled) and perturbed (dashed, open) accuracy against the dose."""
-    for name, line in lines(series).items():
+    for name, line in lines(series):
         at = strategies.index(name)
         color, marker = LIGHT.lines[at % len(LIGHT.lines)], _MARKERS[at % len(_MARKERS)]
         for variant in ("original", "perturbed"):
@@ -141,7 +156,7 @@ def draw_accuracy(axes: Axes, series: Series, strategies: Sequence[str]) -> None
     axes.grid(axis="y", color=LIGHT.grid, linewidth=0.6)
     low, high = axes.get_ylim()
     axes.set_ylim(max(0, low - 3), min(102, high + 3))
-    _dose_axis(axes, series)
+    dose_axis(axes, max(m.dose for m, _ in series))
 
 
 def draw_outcomes(axes: Axes, series: Series, strategies: Sequence[str]) -> None:
@@ -199,14 +214,22 @@ def draw_funnel(axes: Axes, funnel: dict[str, int]) -> None:
     axes.tick_params(axis="y", length=0)
 
 
-def lines(series: Series) -> dict[str, Series]:
-    """Return one line for each strategy, beginning at the family's first clean model."""
+def lines(series: Series) -> list[tuple[str, Series]]:
+    """Return (strategy, line) for each strategy and lineage.
+
+    A line begins at the untouched clean model that its models descend from.
+    """
     clean = [(m, s) for m, s in series if m.clean]
-    found: dict[str, Series] = {}
+    found: dict[tuple[str, str], Series] = {}
     for model, score in series:
         if not model.clean:
-            found.setdefault(model.strategy, clean[:1]).append((model, score))
-    return found or {series[0][0].strategy: clean}
+            origins = [
+                c for c in clean if c[0].cluster == model.cluster and not c[0].clean_finetune
+            ]
+            found.setdefault((model.strategy, model.lineage), origins[:1]).append((model, score))
+    return [(strategy, line) for (strategy, _), line in found.items()] or [
+        (series[0][0].strategy, clean)
+    ]
 
 
 def _point(axes: Axes, dose: float, score: Score, color: str, marker: str) -> None:
@@ -224,8 +247,8 @@ def _dodged(doses: list[int], at: int, n_lines: int) -> list[float]:
     return [dose + step if dose else 0.0 for dose in doses]
 
 
-def _dose_axis(axes: Axes, series: Series) -> None:
-    most = max([m.dose for m, _ in series])
+def dose_axis(axes: Axes, most: float) -> None:
+    """Label the axis of doses up to ``most``; large doses are spread by their logarithm."""
     if most > 20:
         axes.set_xscale("symlog", linthresh=1)
         axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")

@@ -12,8 +12,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from flipbench.evaluate import table_files
-from flipbench.evaluate.figures import make_figures
-from flipbench.evaluate.gallery import make_gallery
+from flipbench.evaluate.figures import Figure, make_figures
+from flipbench.evaluate.gallery import BUDGET, make_gallery
 from flipbench.evaluate.grid import GridModel, Requirements
 from flipbench.evaluate.tables import (
     GAP,
@@ -21,13 +21,16 @@ from flipbench.evaluate.tables import (
     Table,
     gap_table,
     other_table,
-    requirements_table,
     rule_title,
     title,
 )
+from flipbench.evaluate.validation import Validation, validate
+from flipbench.evaluate.validation_figures import make_validation_figures
+from flipbench.evaluate.validation_tables import requirements_table, validation_table
 from flipbench.paired import PairedBenchmark
 from flipbench.records import Score
 
+PAGE_BYTES = 4_900_000
 _TEMPLATES = Path(__file__).parent / "templates"
 _SUBJECTS = {
     TEST: "The exact McNemar test of the perturbation gap",
@@ -73,8 +76,14 @@ def write_report(data: ReportData, folder: Path) -> Path:
     others = other_table(data.grid, data.scores)
     tables += [others] if others else []
     needed = requirements_table(data.requirements)
+    validations = _validations(data)
+    validation = validation_table(validations) if validations else None
     folder.mkdir(parents=True, exist_ok=True)
     _write_tables(data, tables, needed, folder)
+    if validation:
+        _write_validation(validations, validation, folder)
+    checks = make_validation_figures(validations, data.grid, data.scores, folder)
+    figures = make_figures(data.benchmark, data.grid, data.scores, folder)
     page = folder / "index.html"
     script = (_TEMPLATES / "report.js").read_text(encoding="utf-8")
     environment = Environment(
@@ -90,8 +99,12 @@ def write_report(data: ReportData, folder: Path) -> Path:
         headline=headline(data.grid, data.scores),
         tables=tables,
         requirements=needed if data.requirements else None,
-        figures=make_figures(data.benchmark, data.grid, data.scores, folder),
-        gallery=make_gallery(data.benchmark, data.grid, data.scores),
+        validation=validation,
+        checks=checks,
+        figures=figures,
+        gallery=make_gallery(
+            data.benchmark, data.grid, data.scores, _room(data, [*checks, *figures])
+        ),
         warnings=warnings_of(data.scores),
         style=Markup((_TEMPLATES / "report.css").read_text(encoding="utf-8")),
         script=Markup(script),
@@ -157,6 +170,34 @@ def _write_tables(data: ReportData, tables: Sequence[Table], needed: Table, fold
     (folder / "requirements.md").write_text(table_files.markdown(needed), encoding="utf-8")
     table_files.write_scores_csv(folder / "table.csv", data.grid, data.scores)
     table_files.write_requirements_csv(folder / "requirements.csv", data.requirements)
+
+
+def _room(data: ReportData, figures: Sequence[Figure]) -> int:
+    """Return the bytes left for thumbnails on a page of `PAGE_BYTES`."""
+    drawn = sum(len(panel.svg) for figure in figures for panel in figure.panels) * 4 // 3
+    names = sum(len(model.name) + 2 for model in data.grid)
+    texts = [
+        text
+        for p in data.benchmark.pairs
+        for text in (p.original.question, *(p.original.options or ()), p.caption)
+    ]
+    cards = 2 * sum(len(text.encode()) for text in texts)
+    cards += (1_200 + names) * len(data.benchmark.pairs)
+    left = PAGE_BYTES - drawn - cards - 300_000  # tables, style and script
+    return min(BUDGET, max(left, BUDGET // 10))
+
+
+def _validations(data: ReportData) -> list[Validation]:
+    """Check the detectors where the grid can: with contaminated and clean, or external, models."""
+    kinds = {model.clean for model in data.grid}
+    can = len(kinds) == 2 or any(model.external for model in data.grid)
+    return validate(data.scores, data.grid) if can else []
+
+
+def _write_validation(validations: Sequence[Validation], table: Table, folder: Path) -> None:
+    (folder / "validation.md").write_text(table_files.markdown(table), encoding="utf-8")
+    (folder / "validation.tex").write_text(table_files.latex_document([table]), encoding="utf-8")
+    table_files.write_validation_csv(folder / "validation.csv", validations)
 
 
 def _svg_uri(svg: str) -> str:

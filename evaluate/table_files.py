@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import csv
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from flipbench.evaluate.grid import GridModel, Requirements
-from flipbench.evaluate.tables import Column, Table, accuracies, success
-from flipbench.records import Score
+from flipbench.evaluate.requirements import success
+from flipbench.evaluate.roc import Rate
+from flipbench.evaluate.tables import Column, Table, accuracies
+from flipbench.evaluate.validation import Validation
+from flipbench.records import Interval, Score
 
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -84,7 +88,7 @@ def write_scores_csv(path: Path, grid: Sequence[GridModel], scores: Sequence[Sco
         if score.model_fingerprint not in models:
             continue
         model, between = models[score.model_fingerprint], score.interval
-        right, counts = success(model, score), accuracies(score)
+        right, counts = success(score, model), accuracies(score)
         row: dict[str, Any] = {
             "model": model.name,
             "fingerprint": model.fingerprint,
@@ -139,6 +143,52 @@ def write_requirements_csv(path: Path, requirements: Sequence[Requirements]) -> 
             row[name] = "; ".join(getattr(r, name))
         rows.append(row)
     _write_csv(path, rows)
+
+
+def write_validation_csv(path: Path, validations: Sequence[Validation]) -> None:
+    """Write one row for each rule, benchmark and quantity: name, value, k, n, interval, p."""
+    rows: list[dict[str, Any]] = []
+    for v in validations:
+        about = {"detector": v.detector, "rule": v.rule, "benchmark": v.benchmark}
+        about["benchmark_id"] = v.benchmark_id
+        if v.separation:
+            interval = v.separation.interval
+            rows.append(about | _quantity("auroc", v.separation.auroc, interval=interval))
+            for point in v.separation.points:
+                name, rate = f"tpr_at_fpr_{point.target:g}", point.detected
+                note = "" if point.estimable else "not estimable: too few clean models"
+                rows.append(about | _of_rate(name, rate) | {"note": note})
+        rates = {"false_alarms_untouched": v.untouched_alarms}
+        rates |= {"false_alarms_finetuned": v.finetuned_alarms, "power": v.detected}
+        rates |= {f"power_at_dose_{dose}": rate for dose, rate in v.power.items()}
+        rows += [about | _of_rate(name, rate) for name, rate in rates.items()]
+        steps = Rate(v.trend.in_order, v.trend.n_steps)
+        rows.append(about | _of_rate("steps_in_order", steps))
+        correlation = _quantity("rank_correlation", v.trend.correlation, p_value=v.trend.p_value)
+        rows.append(about | correlation)
+        fired = _of_rate("external_models", Rate(len(v.artefact.fired), v.artefact.n))
+        note = "artefact suspected: " + "; ".join(v.artefact.fired)
+        rows.append(about | fired | {"note": note if v.artefact.suspected else ""})
+    _write_csv(path, rows)
+
+
+def _of_rate(name: str, rate: Rate) -> dict[str, Any]:
+    return _quantity(name, rate.value, rate.interval) | {"k": rate.k, "n": rate.n}
+
+
+def _quantity(
+    name: str, value: float, interval: Interval | None = None, p_value: float | None = None
+) -> dict[str, Any]:
+    return {
+        "quantity": name,
+        "value": None if math.isnan(value) else value,
+        "k": None,
+        "n": None,
+        "low": interval.low if interval else None,
+        "high": interval.high if interval else None,
+        "p_value": p_value,
+        "note": "",
+    }
 
 
 def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""The tables of a grid of models, free of any file format: the main table, and the requirements.
+"""The tables of a grid of models, free of any file format.
 
 A table is built once, here, and written as Markdown, LaTeX and HTML by others, so that the three
 can never say different things.
@@ -6,13 +6,15 @@ can never say different things.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from flipbench.errors import DataError
 from flipbench.evaluate import formats
-from flipbench.evaluate.grid import GridModel, Requirements
+from flipbench.evaluate.falsification import Key, artefacts, key_of
+from flipbench.evaluate.grid import UNTOUCHED, GridModel
+from flipbench.evaluate.requirements import success
 from flipbench.records import Score
 
 GAP = "perturbation_gap"
@@ -35,6 +37,7 @@ VERDICTS = {
     "inconclusive": "inconclusive",
     "not_applicable": "not applicable",
 }
+SUSPECTED = "artefact suspected"
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,8 @@ def gap_table(grid: Sequence[GridModel], scores: Sequence[Score]) -> Table:
         "Accuracy on the original and on the answer-flipped version of the same items, and the gap"
         " between them (perturbed − original; negative is suspicious) with its paired 95 %"
         " interval. p: exact one-sided McNemar test. ✓ and ✗ say whether a verdict agrees with"
-        " what is known of the model.",
+        " what is known of the model; “artefact suspected”: the rule fires on a model that cannot"
+        " have seen the benchmark.",
         grid,
         scores,
         [GAP],
@@ -124,32 +128,6 @@ def other_table(grid: Sequence[GridModel], scores: Sequence[Score]) -> Table | N
     )
 
 
-def requirements_table(requirements: Sequence[Requirements]) -> Table:
-    """Return the requirements of every rule of every detector, fractions beside the glyphs."""
-    columns = ["Practicality", "Reliability", "Consistency", "Specificity"]
-    columns += ["Missed", "Not monotone", "False alarms"]
-    groups: dict[str, list[Row]] = {}
-    for r in requirements:
-        weak, strict = (_of(*x) for x in (r.consistency_weak, r.consistency_strict))
-        cells = (
-            Cell("practical" if r.practical else "not practical", mark=r.practicality_glyph),
-            Cell(_of(*r.reliability), mark=r.reliability_glyph),
-            Cell(f"weak {weak}, strict {strict}", mark=r.consistency_glyph),
-            Cell(_of(*r.specificity), mark=r.specificity_glyph),
-            *(Cell(", ".join(x) or "none") for x in (r.misses, r.violations, r.false_alarms)),
-        )
-        groups.setdefault(title(r.detector), []).append(Row(_headed(rule_title(r.rule)), cells))
-    return Table(
-        "requirements",
-        "Practicality: a verdict needs neither the training corpus, nor a clean model, nor a tuned"
-        " threshold. Reliability: contaminated models detected. Consistency: series that grow with"
-        " the dose, weakly and strictly. Specificity: clean models not flagged.",
-        "Rule",
-        tuple(Column(name, numeric=False) for name in columns),
-        tuple((name, tuple(rows)) for name, rows in groups.items()),
-    )
-
-
 def title(detector: str) -> str:
     """Return a detector's name for people."""
     return TITLES.get(detector, detector.replace("_", " "))
@@ -166,13 +144,6 @@ def detectors_of(scores: Sequence[Score]) -> list[str]:
     return sorted(names, key=lambda name: name != GAP)
 
 
-def success(model: GridModel, score: Score) -> bool | None:
-    """Return whether the verdict agrees with what is known; None where there is no verdict."""
-    if score.verdict in ("inconclusive", "not_applicable"):
-        return None
-    return (score.verdict == "contaminated") != model.clean
-
-
 def accuracies(score: Score) -> dict[str, tuple[int, int]]:
     """Return (k, n) for each variant the score counted right answers on."""
     counts: dict[str, dict[str, Any]] = score.details.get("accuracies", {})
@@ -186,7 +157,12 @@ def families(grid: Sequence[GridModel]) -> dict[str, list[GridModel]]:
     for model in grid:
         found.setdefault(model.family, []).append(model)
     for models in found.values():
-        models.sort(key=lambda m: (not m.clean, strategies.index(m.strategy), m.dose, m.epoch))
+        models.sort(
+            key=lambda m: (
+                (not m.clean, m.clean_finetune),
+                (strategies.index(m.strategy), m.dose, m.epoch),
+            )
+        )
     return found
 
 
@@ -194,7 +170,9 @@ def label(model: GridModel, models: Sequence[GridModel]) -> str:
     """Return what a model is called within its family; its full name where that is not unique."""
 
     def short(m: GridModel) -> str:
-        return "clean" if m.clean else f"{m.strategy}, epoch {m.epoch}"
+        if m.strategy == UNTOUCHED:
+            return "clean"
+        return f"{m.strategy}, epoch {m.epoch}" + (" (other data)" if m.clean else "")
 
     alike = [m for m in models if short(m) == short(model)]
     return short(model) if len(alike) == 1 else model.name
@@ -248,22 +226,24 @@ def _model_table(
         raise DataError(
             "no score belongs to a model of the grid; evaluate the same checkpoints the grid names"
         )
+    suspected = {key for key, found in artefacts(scores, grid).items() if found.suspected}
     fields: list[tuple[str, _Field]] = []
     for name in names:
-        fields += [(name, f) for f in _fields(name, [m.get(name, {}) for m in by_model.values()])]
+        mine = [m.get(name, {}) for m in by_model.values()]
+        fields += [(name, field) for field in _fields(name, mine, suspected)]
     groups = []
     for family, models in families(grid).items():
         rows = []
         for model in models:
-            mine = by_model[model.fingerprint]
-            cells = [cell(model, mine.get(name, {})) for name, (_, cell) in fields]
+            known = by_model[model.fingerprint]
+            cells = [cell(model, known.get(name, {})) for name, (_, cell) in fields]
             rows.append(Row(label(model, models), (Cell(str(model.dose)), *cells)))
         groups.append((family, tuple(rows)))
     columns = (Column("Dose"), *(column for _, (column, _) in fields))
     return Table(key, caption, "Model", columns, tuple(groups))
 
 
-def _fields(detector: str, models: Sequence[_Rules]) -> list[_Field]:
+def _fields(detector: str, models: Sequence[_Rules], suspected: Collection[Key]) -> list[_Field]:
     """Return a detector's columns: accuracies, then each rule's statistic, p and verdict."""
     group = title(detector)
     every = [score for rules in models for score in rules.values()]
@@ -271,7 +251,7 @@ def _fields(detector: str, models: Sequence[_Rules]) -> list[_Field]:
     if detector != GAP and len(variants) > 1:  # "original" stands in the main table already
         variants = [name for name in variants if name != "original"]
     fields: list[_Field] = [
-        (Column(_headed(name) + ", %", group), _accuracy_cell(name)) for name in variants
+        (Column(headed(name) + ", %", group), _accuracy_cell(name)) for name in variants
     ]
     rules = list(dict.fromkeys(rule for scores in models for rule in scores))
     shown: list[str] = []
@@ -291,7 +271,7 @@ def _fields(detector: str, models: Sequence[_Rules]) -> list[_Field]:
             tests.append(known)
             fields.append((Column(header, group), _p_cell(rule)))
         fields.append(
-            (Column(_headed(rule_title(rule)), group, numeric=False), _verdict_cell(rule))
+            (Column(headed(rule_title(rule)), group, numeric=False), _verdict_cell(rule, suspected))
         )
     if any(score.n_dropped for score in every):
         fields.append((Column("Items dropped", group), _dropped_cell))
@@ -365,20 +345,20 @@ def _p_cell(rule: str) -> Callable[[GridModel, _Rules], Cell]:
     return cell
 
 
-def _verdict_cell(rule: str) -> Callable[[GridModel, _Rules], Cell]:
+def _verdict_cell(rule: str, suspected: Collection[Key]) -> Callable[[GridModel, _Rules], Cell]:
     def cell(model: GridModel, rules: _Rules) -> Cell:
         if rule not in rules:
             return Cell("not asked")
-        right = success(model, rules[rule])
-        return Cell(VERDICTS[rules[rule].verdict], mark="" if right is None else "✗✓"[right])
+        text = VERDICTS[rules[rule].verdict]
+        if key_of(rules[rule]) in suspected and rules[rule].verdict != "not_applicable":
+            return Cell(SUSPECTED, text)
+        right = success(rules[rule], model)
+        return Cell(text, mark="" if right is None else "✗✓"[right])
 
     return cell
 
 
-def _headed(variant: str) -> str:
+def headed(variant: str) -> str:
+    """Return a name as a header: blanks for underscores, first letter large."""
     text = variant.replace("_", " ")
     return text[:1].upper() + text[1:]
-
-
-def _of(hit: int, total: int) -> str:
-    return f"{hit}/{total}"

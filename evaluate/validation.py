@@ -1,41 +1,78 @@
-"""The three requirements of a detector, and specificity, checked on models of known dose."""
+"""Can a detector be trusted? Its answers on a grid of models whose dose is known.
+
+A verdict is counted as it is printed; the ROC curve, beside it, ranks the models by the statistic
+and asks what the best threshold could have done.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from flipbench.errors import DataError
-from flipbench.evaluate.grid import GridModel, Requirements
+from flipbench.evaluate.dose import Trend, rises, series_of, trend
+from flipbench.evaluate.falsification import Artefact, Key, artefacts, key_of
+from flipbench.evaluate.grid import GridModel
+from flipbench.evaluate.requirements import own_reference, requirements, success
+from flipbench.evaluate.roc import Rate, Separation, separation
+from flipbench.randomness import generator
 from flipbench.records import Score
 
+__all__ = ["Validation", "requirements", "success", "validate"]
 
-def requirements(
-    scores: Sequence[Score],
-    grid: Sequence[GridModel],
-    detector: str,
-    rule: str,
-    practical: bool,
-) -> Requirements:
-    """Check one rule of one detector on a grid of models.
+Cells = Sequence[tuple[GridModel, Score]]
 
-    Parameters
+
+@dataclass(frozen=True)
+class Validation:
+    """One rule of one detector on one benchmark, on models of known dose.
+
+    Attributes
     ----------
-    scores : sequence of Score
-        Those of other detectors, rules and models are passed over. Several benchmarks may be
-        among them; each makes its own cells and series.
-    practical : bool
-        The detector's own claim; a rule that compared with a reference model is not practical.
+    separation : Separation or None
+        ROC curve, AUROC and operating points; None where clean or contaminated models with a
+        statistic are missing.
+    untouched_alarms, finetuned_alarms : Rate
+        Clean models called contaminated, among those as released and among those trained on
+        other data; intervals of Clopper and Pearson. A model that serves as the rule's reference
+        is not counted.
+    power : dict of int to Rate
+        Contaminated models called contaminated by dose, with Wilson's intervals. A verdict that
+        is inconclusive is a miss; models that the rule does not apply to are not counted.
+    unranked : tuple of str
+        Models with a verdict that the ROC curve leaves out, as they have no statistic.
+    """
 
-    Returns
-    -------
-    Requirements
-        Reliability counts contaminated models that the rule flags; a model without a score and
-        an inconclusive verdict are misses, "not applicable" is not counted. Consistency counts
-        series over the dose (one for each benchmark, family and strategy, the family's clean
-        model first) whose statistic moves towards "contaminated" all along, weakly and strictly.
-        Specificity counts clean models that are not flagged, without those that a rule would
-        compare with themselves.
+    detector: str
+    rule: str
+    benchmark: str
+    benchmark_id: str
+    separation: Separation | None
+    untouched_alarms: Rate
+    finetuned_alarms: Rate
+    false_alarms: tuple[str, ...]
+    power: dict[int, Rate]
+    trend: Trend
+    artefact: Artefact
+    unranked: tuple[str, ...]
+
+    @property
+    def alarms(self) -> Rate:
+        """All clean models called contaminated, of all that were asked."""
+        parts = (self.untouched_alarms, self.finetuned_alarms)
+        return Rate.exact(sum(part.k for part in parts), sum(part.n for part in parts))
+
+    @property
+    def detected(self) -> Rate:
+        """Contaminated models called contaminated, whatever the dose."""
+        rates = self.power.values()
+        return Rate.wilson(sum(rate.k for rate in rates), sum(rate.n for rate in rates))
+
+
+def validate(
+    scores: Sequence[Score], grid: Sequence[GridModel], *, seed: int = 0
+) -> list[Validation]:
+    """Check every rule of every detector on every benchmark that ``scores`` name.
 
     Raises
     ------
@@ -44,112 +81,57 @@ def requirements(
 
     References
     ----------
-    Park et al., arXiv 2511.03774, table 1 (requirements and marks), tables 2 and 13 (numbers).
-    Differs from the paper in specificity, which it does not ask for, and in fractions beside
-    marks. How its marks are read off its tables: ``docs/papers.md``.
+    Park et al., arXiv 2511.03774, ask for reliability and consistency; error rates with intervals,
+    clean fine-tunes and external baselines (`flipbench.evaluate.falsification`) are ours.
     """
     models = {model.fingerprint: model for model in grid}
-    cells = [
-        (models[s.model_fingerprint], s)
-        for s in scores
-        if (s.detector, s.rule) == (detector, rule) and s.model_fingerprint in models
+    found: dict[Key, list[tuple[GridModel, Score]]] = {}
+    for score in scores:
+        if score.model_fingerprint in models:
+            cell = models[score.model_fingerprint], score
+            found.setdefault(key_of(score), []).append(cell)
+    suspects = artefacts(scores, grid)
+    return [
+        _validation(cells, suspects.get(key, Artefact((), 0)), seed) for key, cells in found.items()
     ]
-    several = len({score.benchmark_id for _, score in cells}) > 1
 
-    def label(name: str, score: Score) -> str:
-        return f"{name} on {score.benchmark}" if several else name
 
-    applied = [(m, s) for m, s in cells if s.verdict != "not_applicable"]
-    dirty = [(m, s) for m, s in applied if not m.clean]
-    misses = [label(m.name, s) for m, s in dirty if s.verdict != "contaminated"]
-    scored = {model.fingerprint for model, _ in cells}
-    unscored = [m.name for m in grid if not m.clean and m.fingerprint not in scored]
-    misses += [f"{name} (no score)" for name in unscored] if cells else []
-    n_dirty = len(dirty) + (len(unscored) if cells else 0)
-    clean = [(m, s) for m, s in applied if m.clean and not _own_reference(s)]
-    alarms = [label(m.name, s) for m, s in clean if s.verdict == "contaminated"]
-    series = _series(cells)
-    rises = _rises(detector, [s for _, s in cells]) if series else False
-    weak = [name for name, values in series.items() if _monotone(values, rises)]
-    strict = [name for name, values in series.items() if _monotone(values, rises, strict=True)]
-    return Requirements(
-        detector=detector,
-        rule=rule,
-        practical=practical and not any(s.reference_fingerprint for _, s in cells),
-        reliability=(n_dirty - len(misses), n_dirty),
-        misses=tuple(misses),
-        consistency_weak=(len(weak), len(series)),
-        consistency_strict=(len(strict), len(series)),
-        violations=tuple(name for name in series if name not in weak),
-        specificity=(len(clean) - len(alarms), len(clean)),
-        false_alarms=tuple(alarms),
+def _validation(cells: Cells, artefact: Artefact, seed: int) -> Validation:
+    score = cells[0][1]
+    purpose = f"validation of {score.detector} {score.rule}"
+    applied = [(m, s) for m, s in cells if s.verdict != "not_applicable" and not own_reference(s)]
+    ranked = [(m, s) for m, s in applied if s.statistic is not None and not math.isnan(s.statistic)]
+    up = rises([s for _, s in ranked]) if ranked else False
+    clean = [(m, s) for m, s in applied if m.clean]
+    doses = sorted({m.dose for m, _ in applied if not m.clean})
+    series = series_of(cells)
+    return Validation(
+        detector=score.detector,
+        rule=score.rule,
+        benchmark=score.benchmark,
+        benchmark_id=score.benchmark_id,
+        separation=separation(
+            [(s.statistic or 0.0) * (1 if up else -1) for _, s in ranked],
+            [not m.clean for m, _ in ranked],
+            [m.cluster for m, _ in ranked],
+            generator(seed, score.benchmark_id, purpose),
+        )
+        if ranked
+        else None,
+        untouched_alarms=Rate.exact(*_flagged((m, s) for m, s in clean if not m.clean_finetune)),
+        finetuned_alarms=Rate.exact(*_flagged((m, s) for m, s in clean if m.clean_finetune)),
+        false_alarms=tuple(m.name for m, s in clean if s.verdict == "contaminated"),
+        power={
+            dose: Rate.wilson(*_flagged((m, s) for m, s in applied if m.dose == dose))
+            for dose in doses
+        },
+        trend=trend(series, up, generator(seed, score.benchmark_id, f"{purpose}, trend")),
+        artefact=artefact,
+        unranked=tuple(m.name for m, s in applied if (m, s) not in ranked),
     )
 
 
-def success(score: Score, model: GridModel) -> bool | None:
-    """Return whether a verdict is right; None where there is none, or none that could be wrong.
-
-    The paper marks a clean model's cell as right under the sign rule only where its gap is above
-    0: a gap of 0 is neither contamination nor a success.
-    """
-    if score.verdict in ("inconclusive", "not_applicable") or _own_reference(score):
-        return None
-    if model.clean and score.rule == "sign":
-        rises = score.details.get("direction") == "rises"
-        return score.statistic is not None and (
-            score.statistic < 0 if rises else score.statistic > 0
-        )
-    return (score.verdict == "contaminated") != model.clean
-
-
-def _own_reference(score: Score) -> bool:
-    return score.reference_fingerprint == score.model_fingerprint
-
-
-def _rises(detector: str, scores: Sequence[Score]) -> bool:
-    found = {score.details.get("direction") for score in scores}
-    if len(found) != 1 or not found <= {"falls", "rises"}:
-        raise DataError(
-            f"{detector}: the scores must say in details['direction'] whether a contaminated"
-            f" model's statistic 'falls' or 'rises', not {sorted(map(str, found))}"
-        )
-    return found == {"rises"}
-
-
-def _series(cells: Sequence[tuple[GridModel, Score]]) -> dict[str, list[float]]:
-    """Return the statistics of each series by rising dose, the clean model's first.
-
-    Equal doses are averaged. A clean model without a statistic that served as reference stands
-    at 0, the difference from itself. A series of one dose says nothing and is left out.
-    """
-    several = len({score.benchmark_id for _, score in cells}) > 1
-    found: dict[tuple[str, str, str], dict[int, list[float]]] = {}
-    names: dict[tuple[str, str, str], str] = {}
-    for model, score in cells:
-        if model.clean:
-            continue
-        key = (score.benchmark_id, model.family, model.strategy)
-        on = f" on {score.benchmark}" if several else ""
-        names[key] = f"{model.family}, {model.strategy}{on}"
-        doses = found.setdefault(key, {})
-        if score.statistic is not None:
-            doses.setdefault(model.dose, []).append(score.statistic)
-    references = {(score.benchmark_id, score.reference_fingerprint) for _, score in cells}
-    for model, score in cells:
-        if not model.clean:
-            continue
-        zero = 0.0 if (score.benchmark_id, model.fingerprint) in references else None
-        value = zero if score.statistic is None else score.statistic
-        for (benchmark, family, _), doses in found.items():
-            if (benchmark, family) == (score.benchmark_id, model.family) and value is not None:
-                doses.setdefault(0, []).append(value)
-    return {
-        names[key]: [sum(doses[dose]) / len(doses[dose]) for dose in sorted(doses)]
-        for key, doses in found.items()
-        if len(doses) > 1
-    }
-
-
-def _monotone(values: Sequence[float], rises: bool, *, strict: bool = False) -> bool:
-    steps = [(after - before) * (1 if rises else -1) for before, after in pairwise(values)]
-    return all(step > 0 if strict else step >= 0 for step in steps)
+def _flagged(cells: Iterable[tuple[GridModel, Score]]) -> tuple[int, int]:
+    """Return how many are called contaminated, and of how many."""
+    verdicts = [score.verdict for _, score in cells]
+    return verdicts.count("contaminated"), len(verdicts)

@@ -11,182 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from scipy.stats import binom
 
 from flipbench.errors import DataError
-from flipbench.evaluate.gallery import make_gallery
-from flipbench.evaluate.grid import GridModel, Requirements
-from flipbench.evaluate.report import ReportData, headline, write_report
-from flipbench.evaluate.tables import GAP
-from flipbench.images import ImageStore
-from flipbench.paired import Pair, PairedBenchmark
-from flipbench.records import ImageRef, Interval, Item, Score, Source
-from flipbench.shapes.benchmark import shapes_vqa_families
-from flipbench.shapes.render import render
-
-EVIL = "<script>document.title = 'owned'</script><img src=x onerror=alert(1)> & what is it?"
-
-
-def make_benchmark(folder: Path, n_pairs: int) -> PairedBenchmark:
-    """Return real pairs of the embedded world; the last asks a question that is a script."""
-    store = ImageStore(folder / "images")
-    pairs = []
-    for row, family in enumerate(shapes_vqa_families(n_pairs)):
-        question = EVIL if row == n_pairs - 1 else family.question.text()
-        kind = family.question.kind
-        new = 1 + row % (len(family.options) - 1)
-        refs = [store.put_image(render(family.scenes[i]), kind) for i in (0, new)]
-        original, perturbed = (
-            make_item(f"row-{row}", question, family.options, answer, ref, kind)
-            for answer, ref in zip((0, new), refs, strict=True)
-        )
-        caption = f"The same scene, but the answer is {family.options[new]}."
-        pairs.append(Pair(original, perturbed, caption))
-    funnel = {
-        "items": 2 * n_pairs,
-        "with_images": 2 * n_pairs - 7,
-        "edited": int(1.7 * n_pairs),
-        "kept": n_pairs,
-    }
-    return PairedBenchmark("shapes-vqa", tuple(pairs), store, funnel)
-
-
-def make_item(
-    name: str, question: str, options: tuple[str, ...], answer: int, image: ImageRef, category: str
-) -> Item:
-    return Item(
-        benchmark="shapes-vqa",
-        name=name,
-        images=(image,),
-        question=question,
-        options=options,
-        answer=answer,
-        answer_text=options[answer],
-        category=category,
-        source=Source(dataset="shapes-vqa"),
-    )
-
-
-def make_grid() -> list[GridModel]:
-    grid = []
-    for family in ("tiny-llava", "tiny-qwen2-vl"):
-        grid.append(GridModel(f"{family}-clean", f"{family}-0", family, "clean", 0, 0))
-        for strategy in ("lora", "full"):
-            for epoch in (1, 2, 3):
-                name = f"{family}-{strategy}-e{epoch}"
-                grid.append(GridModel(name, name, family, strategy, epoch, epoch))
-    return grid
-
-
-def make_scores(benchmark: PairedBenchmark, grid: list[GridModel]) -> list[Score]:
-    scores = []
-    for at, model in enumerate(grid):
-        rng = np.random.default_rng([7, at])
-        n = len(benchmark.pairs)
-        strength = model.dose * (0.75 if model.strategy == "lora" else 1.0)
-        before = rng.random(n) < min(0.62 + 0.11 * strength, 0.97)
-        after = rng.random(n) < 0.64 - 0.09 * strength
-        for rule in ("sign", "mcnemar", "relative"):
-            scores.append(gap(benchmark, model, rule, before, after))
-        circular = before & (rng.random(n) < 0.8)
-        scores.append(other(benchmark, model, "circular_eval", "circular", before, circular))
-        confused = rng.random(n) < 0.8 - 0.04 * strength
-        scores.append(other(benchmark, model, "choice_confusion", "generalised", before, confused))
-        blind = rng.random(n) < 0.3 + 0.08 * strength
-        scores.append(other(benchmark, model, "text_only_leakage", "text_only", before, blind))
-    return scores
-
-
-def gap(
-    benchmark: PairedBenchmark,
-    model: GridModel,
-    rule: str,
-    before: np.ndarray[Any, Any],
-    after: np.ndarray[Any, Any],
-) -> Score:
-    n, b, c = len(before), int((before & ~after).sum()), int((after & ~before).sum())
-    delta = (c - b) / n
-    se = float(np.sqrt(((b + c) / n - delta**2) / n))
-    p = float(binom.sf(b - 1, b + c, 0.5))
-    found = {"sign": delta < 0, "mcnemar": p <= 0.05, "relative": delta < -0.05}[rule]
-    verdict: Any = "contaminated" if found else "not_detected"
-    if rule == "relative" and model.clean:
-        verdict = "not_applicable"
-    if rule == "mcnemar" and model.name == "tiny-llava-lora-e1":
-        verdict = "inconclusive"
-    known = verdict != "not_applicable"
-    changes = after.astype(float) - before
-    return Score(
-        detector="perturbation_gap",
-        rule=rule,
-        model=model.name,
-        model_fingerprint=model.fingerprint,
-        benchmark=benchmark.name,
-        benchmark_id=benchmark.id,
-        statistic=delta if known else None,
-        interval=Interval(low=delta - 1.96 * se, high=delta + 1.96 * se) if known else None,
-        p_value=p if rule != "relative" else None,
-        verdict=verdict,
-        n=n,
-        details={
-            "accuracies": {
-                "original": {"k": int(before.sum()), "n": n},
-                "perturbed": {"k": int(after.sum()), "n": n},
-            },
-            "b": b,
-            "c": c,
-        },
-        per_item={p.original.id: float(x) for p, x in zip(benchmark.pairs, changes, strict=True)},
-        warnings=("the model has no clean reference",) if not known else (),
-    )
-
-
-def other(
-    benchmark: PairedBenchmark,
-    model: GridModel,
-    detector: str,
-    variant: str,
-    before: np.ndarray[Any, Any],
-    after: np.ndarray[Any, Any],
-) -> Score:
-    n, k, k2 = len(before), int(before.sum()), int(after.sum())
-    return Score(
-        detector=detector,
-        rule="paper",
-        model=model.name,
-        model_fingerprint=model.fingerprint,
-        benchmark=benchmark.name,
-        benchmark_id=benchmark.id,
-        statistic=(k2 - k) / n,
-        verdict="contaminated" if k2 - k < -0.2 * n else "not_detected",
-        n=n,
-        details={"accuracies": {"original": {"k": k, "n": n}, variant: {"k": k2, "n": n}}},
-    )
-
-
-def make_data(folder: Path, n_pairs: int) -> ReportData:
-    benchmark, grid = make_benchmark(folder, n_pairs), make_grid()
-    missed, broken, alarm = ("tiny-llava-lora-e1",), ("tiny-qwen2-vl full",), ("tiny-llava-clean",)
-    all_4, some, few, two = (4, 4), (3, 4), (1, 4), (2, 2)
-    requirements = [
-        Requirements(GAP, "sign", True, (12, 12), (), all_4, all_4, (), two, ()),
-        Requirements(GAP, "mcnemar", True, (11, 12), missed, all_4, some, broken, two, ()),
-        Requirements(
-            "circular_eval", "paper", False, (9, 12), missed, some, few, broken, (1, 2), alarm
-        ),
-    ]
-    return ReportData(
-        title="Who has seen shapes-vqa?",
-        benchmark=benchmark,
-        grid=grid,
-        scores=make_scores(benchmark, grid),
-        requirements=requirements,
-        settings={"command": "flipbench run configs/shapes.yaml seed=7", "seed": "7"},
-        notes=[
-            "It shows two small models that were contaminated on purpose, on a small drawn world.",
-            "It does not show what happens with real photographs or large models.",
-        ],
-    )
+from flipbench.evaluate.grid import GridModel
+from flipbench.evaluate.report import headline, write_report
+from tests.fixtures.report_data import EVIL, make_data
 
 
 @pytest.fixture(scope="module")
@@ -197,8 +26,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_file_is_written(folder: Path) -> None:
-    figures = ("gap_by_dose", "accuracy_by_dose", "paired_outcomes", "funnel")
+    figures = ["gap_by_dose", "accuracy_by_dose", "paired_outcomes", "funnel", "roc"]
+    figures += [f"detectors_by_models-tiny-{family}" for family in ("llava", "qwen2-vl")]
+    figures += [f"power_by_dose-{name}" for name in ("perturbation-gap", "circulareval")]
+    figures += ["power_by_dose-choice-confusion", "power_by_dose-multi-modal-leakage"]
     names = {f"{name}.{kind}" for name in figures for kind in ("png", "svg")}
+    names |= {"validation.md", "validation.csv", "validation.tex"}
     names |= {"gap.md", "table.md", "table.csv", "table.tex", "requirements.md", "requirements.csv"}
     assert {path.name for path in folder.iterdir()} == names | {"index.html"}
     for name in names:
@@ -233,52 +66,6 @@ def test_the_same_data_give_the_same_page(tmp_path: Path) -> None:
     data.grid = data.grid[:2]
     one, two = (write_report(data, tmp_path / name).read_bytes() for name in "ab")
     assert one == two
-
-
-def test_the_gallery_begins_with_what_most_contaminated_models_fell_for(tmp_path: Path) -> None:
-    data = make_data(tmp_path, 30)
-    gallery = make_gallery(data.benchmark, data.grid, data.scores)
-    fallen = [len(card.fell) for card in gallery.cards]
-    assert fallen == sorted(fallen, reverse=True) and fallen[0] > fallen[-1]
-    scored = [s for s in data.scores if s.rule == "mcnemar"]
-    first = next(p for p in data.benchmark.pairs if p.original.name == gallery.cards[0].name)
-    clean = {model.fingerprint for model in data.grid if model.clean}
-    expected = [
-        s.model
-        for s in scored
-        if s.per_item[first.original.id] == -1 and s.model_fingerprint not in clean
-    ]
-    assert list(gallery.cards[0].fell) == expected
-
-
-@pytest.mark.slow
-def test_five_hundred_photographs_stay_under_five_megabytes(tmp_path: Path) -> None:
-    rng, store = np.random.default_rng(0), ImageStore(tmp_path / "images")
-    refs = []
-    for _ in range(24):  # rough at every scale, as hard to compress as foliage
-        image = Image.new("RGB", (480, 360))
-        for height in (4, 12, 40, 120):
-            noise = rng.integers(0, 256, (height, height, 3), dtype=np.uint8)
-            image = Image.blend(image, Image.fromarray(noise).resize(image.size), 0.5)
-        buffer = io.BytesIO()
-        image.save(buffer, "JPEG")
-        refs.append(store.put(buffer.getvalue(), "photograph"))
-
-    def item(row: int, answer: int) -> Item:
-        image = refs[(row + answer) % 24]
-        return make_item(f"r{row}", f"Is it {row}?", ("yes", "no"), answer, image, "x")
-
-    pairs = tuple(Pair(item(row, 0), item(row, 1)) for row in range(500))
-    grid = make_grid()
-    benchmark = PairedBenchmark("photographs", pairs, store)
-    page = write_report(
-        ReportData("Photographs", benchmark, grid, make_scores(benchmark, grid)), tmp_path / "r"
-    )
-    assert page.stat().st_size < 5_000_000
-    assert page.read_text().count("<article") == 500
-    few = make_gallery(benchmark, grid, [], budget=60_000)
-    assert 0 < len(few.cards) < 500 and few.n_pairs == 500
-    assert sum(len(t.data) for c in few.cards for t in c.original + c.perturbed) < 60_000
 
 
 # -------------------------------------------------------------------------------- in a browser
@@ -345,6 +132,21 @@ def test_a_question_that_is_a_script_is_shown_as_text(page: Any) -> None:
     assert page.locator("#gallery script").count() == 0
 
 
+def test_the_validation_is_on_the_page(page: Any) -> None:
+    section = page.locator("section#validation")
+    assert section.locator("table.validation tbody tr:not(.group)").count() == 6
+    assert "not estimable" in section.locator("table").text_content()
+    keys = ["detectors_by_models", "roc", "power_by_dose"]
+    panels = [section.locator(f"#figure-{key} img").count() for key in keys]
+    assert panels == [2, 1, 4]
+    images = section.locator("img")
+    for at in range(images.count()):
+        images.nth(at).scroll_into_view_if_needed()
+        assert images.nth(at).evaluate("image => image.decode().then(() => image.naturalWidth)")
+    alt = section.locator("#figure-power_by_dose img").first.get_attribute("alt")
+    assert "at dose 3" in alt and "McNemar test: 0/2 at dose 0" in alt
+
+
 def test_both_pictures_of_a_pair_are_drawn_at_one_scale(page: Any) -> None:
     frames = page.locator("#gallery article:visible").first.locator("img")
     boxes = [frames.nth(i).bounding_box() for i in range(2)]
@@ -361,6 +163,22 @@ def test_the_page_can_be_read_without_seeing_it(page: Any) -> None:
     assert "at dose 3" in alt
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to the results"
+
+
+def test_figures_follow_the_page_into_the_dark(browser: Any, folder: Path) -> None:
+    """The ink of a figure is dark on a light page and light on a dark one."""
+    darkest, lightest = [], []
+    for scheme in ("light", "dark"):
+        page = browser.new_page(color_scheme=scheme)
+        page.set_default_timeout(120_000)
+        page.goto((folder / "index.html").as_uri())
+        shot = page.locator("#figure-roc img").screenshot(type="png")
+        page.close()
+        values = np.asarray(Image.open(io.BytesIO(shot)).convert("L"))
+        darkest.append(int(values.min()))
+        lightest.append(int(np.median(values)))
+    assert lightest[0] > 240 and darkest[0] < 80
+    assert lightest[1] < 60
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

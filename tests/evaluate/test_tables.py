@@ -17,8 +17,8 @@ from flipbench.evaluate.tables import (
     families,
     gap_table,
     other_table,
-    requirements_table,
 )
+from flipbench.evaluate.validation_tables import requirements_table
 from flipbench.records import Interval, Score
 
 GRID = [

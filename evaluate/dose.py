@@ -1,0 +1,155 @@
+"""How a detector's statistic goes with the dose: series, monotonicity, rank correlation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flipbench.errors import DataError
+from flipbench.evaluate.grid import UNTOUCHED, GridModel
+from flipbench.evaluate.statistics import N_PERMUTATIONS, permutation_p
+from flipbench.records import Score
+
+Cells = Sequence[tuple[GridModel, Score]]
+
+
+@dataclass(frozen=True)
+class Series:
+    """Statistics of one family, lineage and strategy on one benchmark, by rising dose."""
+
+    name: str
+    doses: tuple[int, ...]
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Trend:
+    """How a statistic moves towards "contaminated" as the dose rises, within series.
+
+    Attributes
+    ----------
+    in_order, n_steps : int
+        Steps from a dose to the next that move the right way, strictly, of all; half of them do
+        by chance.
+    correlation : float
+        Of all pairs of doses within a series, the share in the right order minus the share in
+        the wrong one (Somers' D, ties count 0): 1 is monotone, 0 is none. NaN without a series.
+    p_value : float or None
+        Of ``correlation`` against doses shuffled within each series, one-sided; None without a
+        series.
+    """
+
+    in_order: int
+    n_steps: int
+    n_series: int
+    correlation: float
+    p_value: float | None
+
+
+def rises(scores: Sequence[Score]) -> bool:
+    """Return whether a contaminated model's statistic rises, as its scores say.
+
+    Raises
+    ------
+    DataError
+        Where the scores that have a statistic do not all say the same of its direction.
+    """
+    found = {score.details.get("direction") for score in scores if score.statistic is not None}
+    if len(found) != 1 or not found <= {"falls", "rises"}:
+        raise DataError(
+            f"{scores[0].detector if scores else 'detector'}: the scores must say in"
+            " details['direction'] whether a contaminated model's statistic 'falls' or 'rises',"
+            f" not {sorted(map(str, found))}"
+        )
+    return found == {"rises"}
+
+
+def series_of(cells: Cells) -> list[Series]:
+    """Return each series of a detector, the clean model's statistic first.
+
+    Equal doses are averaged. Dose 0 is the untouched clean model (or, without one, the clean
+    fine-tunes); one without a statistic that served as reference stands at 0, the difference from
+    itself. A series of one dose says nothing and is left out.
+    """
+    several = len({score.benchmark_id for _, score in cells}) > 1
+    found: dict[tuple[str, str, str], dict[int, list[float]]] = {}
+    names: dict[tuple[str, str, str], str] = {}
+    for model, score in cells:
+        if model.clean:
+            continue
+        key = (score.benchmark_id, model.cluster, model.strategy)
+        on = f" on {score.benchmark}" if several else ""
+        names[key] = f"{model.cluster}, {model.strategy}{on}"
+        doses = found.setdefault(key, {})
+        if score.statistic is not None:
+            doses.setdefault(model.dose, []).append(score.statistic)
+    for (benchmark, cluster, _), doses in found.items():
+        zero = _at_zero(benchmark, cluster, cells)
+        if zero:
+            doses[0] = zero
+    return [
+        Series(
+            names[key],
+            tuple(sorted(doses)),
+            tuple(sum(doses[dose]) / len(doses[dose]) for dose in sorted(doses)),
+        )
+        for key, doses in found.items()
+        if len(doses) > 1
+    ]
+
+
+def is_monotone(series: Series, up: bool, *, strict: bool = False) -> bool:
+    """Return whether a series moves towards "contaminated" all along."""
+    steps = [(after - before) * (1 if up else -1) for before, after in pairwise(series.values)]
+    return all(step > 0 if strict else step >= 0 for step in steps)
+
+
+def trend(
+    series: Sequence[Series],
+    up: bool,
+    rng: np.random.Generator,
+    n_permutations: int = N_PERMUTATIONS,
+) -> Trend:
+    """Return how the statistic goes with the dose over all series."""
+    sign = 1.0 if up else -1.0
+    values = [sign * np.array(line.values) for line in series]
+    steps = [step for line in values for step in np.diff(line)]
+    n_pairs = sum(math.comb(len(line), 2) for line in values)
+    if not n_pairs:
+        return Trend(0, 0, 0, math.nan, None)
+    observed = sum(_concordance(line[None, :])[0] for line in values)
+    null = np.zeros(n_permutations)
+    for line in values:
+        null += _concordance(rng.permuted(np.tile(line, (n_permutations, 1)), axis=1))
+    return Trend(
+        in_order=sum(step > 0 for step in steps),
+        n_steps=len(steps),
+        n_series=len(series),
+        correlation=float(observed / n_pairs),
+        p_value=permutation_p(float(observed), null),
+    )
+
+
+def _concordance(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return pairs that rise minus pairs that fall of each row, shape (B, n_doses) -> (B,)."""
+    first, second = np.triu_indices(values.shape[1], 1)
+    return np.asarray(np.sign(values[:, second] - values[:, first]).sum(axis=1))
+
+
+def _at_zero(benchmark: str, cluster: str, cells: Cells) -> list[float]:
+    mine = [(m, s) for m, s in cells if (s.benchmark_id, m.cluster) == (benchmark, cluster)]
+    references = {s.reference_fingerprint for _, s in mine}
+    clean = [(m, s) for m, s in mine if m.clean]
+    first = [(m, s) for m, s in clean if m.strategy == UNTOUCHED] or clean
+    found = []
+    for model, score in first:
+        if score.statistic is not None:
+            found.append(score.statistic)
+        elif model.fingerprint in references:
+            found.append(0.0)
+    return found

@@ -1,0 +1,181 @@
+"""The figures of a validation: ROC curves, detectors by models, power against the dose."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from matplotlib.figure import Figure as Canvas
+
+from flipbench.evaluate import plots, validation_plots
+from flipbench.evaluate.dose import rises
+from flipbench.evaluate.falsification import key_of
+from flipbench.evaluate.figures import Figure, Panel, save, svg_text
+from flipbench.evaluate.grid import GridModel
+from flipbench.evaluate.roc import Rate, Separation
+from flipbench.evaluate.tables import families, label, rule_title, title
+from flipbench.evaluate.validation import Validation
+from flipbench.evaluate.validation_plots import HeatRow
+from flipbench.evaluate.validation_tables import two_decimals
+from flipbench.records import Score
+
+CURVES_PER_PANEL = 6
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    name: str
+    canvas: Canvas
+    alt: str
+
+
+def make_validation_figures(
+    validations: Sequence[Validation],
+    grid: Sequence[GridModel],
+    scores: Sequence[Score],
+    folder: Path,
+) -> list[Figure]:
+    """Write the figures that there are numbers for as PNG and SVG; return them for the page.
+
+    Files are ``roc``, ``detectors_by_models`` and ``power_by_dose``; where a figure has several
+    panels (a family, a detector, six curves), each is a file with the panel's name at its end.
+    """
+    with plots.settings():
+        drawn = [
+            (
+                "detectors_by_models",
+                "Detectors by models",
+                "One row for each rule of each detector, one column for each model; clean models"
+                " stand left of the line. The shade is the model’s place by that statistic among"
+                " all models, dark: least suspicious, light: most. A dot is the rule’s verdict"
+                " “contaminated”. ‡: artefact suspected.",
+                _heat_maps(validations, grid, scores),
+            ),
+            (
+                "roc",
+                "ROC curves over models",
+                "Contaminated against clean models flagged as the threshold falls. A curve has no"
+                " more steps than there are clean models. Beside each name: AUROC with 95 %"
+                " interval. Rules that share a statistic share a curve.",
+                _rocs(validations),
+            ),
+            (
+                "power_by_dose",
+                "Power against the dose",
+                "Share of models that each rule calls contaminated, with 95 % intervals. At dose"
+                " 0, all clean models: false alarms.",
+                _powers(validations),
+            ),
+        ]
+    return [_figure(*parts, folder) for parts in drawn if parts[-1]]
+
+
+def _figure(key: str, heading: str, caption: str, panels: Sequence[_Drawn], folder: Path) -> Figure:
+    made = []
+    for panel in panels:
+        made.append(Panel(panel.name, svg_text(panel.canvas), panel.alt))
+        slug = re.sub(r"[^a-z0-9]+", "-", panel.name.lower()).strip("-")
+        save(panel.canvas, folder / (f"{key}-{slug}" if len(panels) > 1 else key))
+    return Figure(key, heading, caption, tuple(made))
+
+
+def _rocs(validations: Sequence[Validation]) -> list[_Drawn]:
+    curves: list[tuple[str, Separation]] = []
+    seen: set[tuple[str, str, Separation]] = set()
+    for v in validations:
+        if v.separation is None:
+            continue
+        same = [s for d, b, s in seen if (d, b) == (v.detector, v.benchmark_id)]
+        if any((s.fpr, s.tpr) == (v.separation.fpr, v.separation.tpr) for s in same):
+            continue
+        name = f"{title(v.detector)}, {rule_title(v.rule)}" if same else title(v.detector)
+        found = f"{v.separation.auroc:.2f} {two_decimals(v.separation.interval)}"
+        curves.append((f"{name}{_on(v, validations)} {found}", v.separation))
+        seen.add((v.detector, v.benchmark_id, v.separation))
+    panels: list[_Drawn] = []
+    for at in range(0, len(curves), CURVES_PER_PANEL):
+        part = curves[at : at + CURVES_PER_PANEL]
+        canvas = Canvas(figsize=(4.6, 4.4 + 0.19 * len(part)), layout="constrained")
+        validation_plots.draw_roc(canvas.add_subplot(), part)
+        canvas.legend(loc="outside lower left", ncols=1, fontsize=8)
+        first = part[0][1]
+        models = f"{first.n_contaminated} contaminated and {first.n_clean} clean models"
+        alt = f"ROC curves of {models}. AUROC: {'; '.join(name for name, _ in part)}."
+        panels.append(_Drawn(str(len(panels) + 1), canvas, alt))
+    return panels
+
+
+def _powers(validations: Sequence[Validation]) -> list[_Drawn]:
+    found: dict[str, list[tuple[str, dict[int, Rate]]]] = {}
+    for v in validations:
+        if v.power:
+            zero = {0: v.alarms} if v.alarms.n else {}
+            name = f"{title(v.detector)}{_on(v, validations)}"
+            found.setdefault(name, []).append((rule_title(v.rule), zero | v.power))
+    panels = []
+    for detector, lines in found.items():
+        canvas = Canvas(figsize=(4.6, 3.1 + 0.19 * len(lines)), layout="constrained")
+        axes = canvas.add_subplot()
+        validation_plots.draw_power(axes, lines)
+        axes.set_title(detector)
+        canvas.legend(loc="outside lower left", ncols=2, fontsize=8)
+        said = [
+            f"{name}: " + ", ".join(f"{r.k}/{r.n} at dose {dose}" for dose, r in line.items())
+            for name, line in lines
+        ]
+        alt = f"Models that {detector} calls contaminated, against the dose. {'; '.join(said)}."
+        panels.append(_Drawn(detector, canvas, alt))
+    return panels
+
+
+def _heat_maps(
+    validations: Sequence[Validation], grid: Sequence[GridModel], scores: Sequence[Score]
+) -> list[_Drawn]:
+    panels = []
+    known = {(*key_of(s), s.model_fingerprint): s for s in scores}
+    rows: list[tuple[Validation, dict[str, tuple[Score, float]]]] = []
+    for v in validations:
+        key = (v.detector, v.rule, v.benchmark_id)
+        mine = [known.get((*key, model.fingerprint)) for model in grid]
+        usable = [s for s in mine if s and s.statistic is not None]
+        ranks = validation_plots.suspicion_ranks(mine, rises(usable) if usable else False)
+        found = zip(grid, mine, ranks, strict=True)
+        rows.append((v, {m.fingerprint: (s, rank) for m, s, rank in found if s}))
+    most = max(len(models) for models in families(grid).values())
+    for family, models in families(grid).items() if rows else ():
+        shown = []
+        for v, cells in rows:
+            mark = " ‡" if v.artefact.suspected else ""
+            here = [cells.get(model.fingerprint) for model in models]
+            verdicts = tuple(cell[0].verdict if cell else "" for cell in here)
+            shades = tuple(cell[1] if cell else float("nan") for cell in here)
+            name = f"{_name(v)}{_on(v, validations)}{mark}"
+            shown.append(HeatRow(name, verdicts, shades))
+        width, height = 3.3 + 0.27 * most, 2.3 + 0.27 * len(rows)
+        canvas = Canvas(figsize=(width, height), layout="constrained")
+        axes = canvas.add_subplot()
+        names = [label(model, models) for model in models]
+        validation_plots.draw_heat(axes, shown, names, sum(m.clean for m in models))
+        axes.set_title(family)
+        legend = validation_plots.heat_legend()
+        canvas.legend(handles=legend, loc="outside lower left", ncols=2, fontsize=8)
+        said = []
+        for row in shown:
+            pairs = zip(names, row.verdicts, strict=True)
+            flagged = [name for name, verdict in pairs if verdict == "contaminated"]
+            n = sum(verdict not in ("", "not_applicable") for verdict in row.verdicts)
+            said.append(f"{row.name} {len(flagged)}/{n} ({', '.join(flagged) or 'none'})")
+        alt = f"Models of {family} that each rule calls contaminated. {'; '.join(said)}."
+        panels.append(_Drawn(family, canvas, alt))
+    return panels
+
+
+def _name(v: Validation) -> str:
+    return f"{title(v.detector)}, {rule_title(v.rule)}"
+
+
+def _on(v: Validation, validations: Sequence[Validation]) -> str:
+    several = len({other.benchmark_id for other in validations}) > 1
+    return f" on {v.benchmark}" if several else ""

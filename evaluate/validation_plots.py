@@ -1,0 +1,165 @@
+"""Draw whether detectors can be trusted: ROC curves, verdicts by model, power by dose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import BoundaryNorm, ListedColormap
+from matplotlib.lines import Line2D
+from matplotlib.ticker import PercentFormatter
+from scipy.stats import rankdata
+
+from flipbench.evaluate.plots import LIGHT, dose_axis
+from flipbench.evaluate.roc import Rate, Separation
+from flipbench.records import Score
+
+N_SHADES = 5
+_SHADES = [matplotlib.colormaps["cividis"](x) for x in np.linspace(0.08, 1, N_SHADES)]
+# Not the theme's black and white: marks on shades stay as they are on a dark page.
+_BLACK, _WHITE = "#010101", "#fefefe"
+_DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
+_MARKERS = "osD^vP"
+
+
+@dataclass(frozen=True)
+class HeatRow:
+    """One rule: a verdict ("" without a score) and a suspicion in [0, 1] or NaN, shape (M,)."""
+
+    name: str
+    verdicts: tuple[str, ...]
+    suspicion: tuple[float, ...]
+
+
+def draw_roc(axes: Axes, curves: Sequence[tuple[str, Separation]]) -> None:
+    """Draw up to six ROC curves; earlier ones are wider, so that equal ones can all be seen."""
+    axes.plot([0, 1], [0, 1], color=LIGHT.grid, linewidth=1, zorder=1)
+    for at, (name, found) in enumerate(curves):
+        width = 1.4 + 0.8 * (len(curves) - 1 - at)
+        axes.plot(
+            found.fpr,
+            found.tpr,
+            linestyle=_DASHES[at % len(_DASHES)] if at else "-",
+            color=LIGHT.lines[at % len(LIGHT.lines)],
+            linewidth=width,
+            solid_capstyle="butt",
+            label=name,
+            zorder=2 + at,
+            clip_on=False,
+        )
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
+    axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
+    axes.set_xlabel("clean models flagged (FPR)")
+    axes.set_ylabel("contaminated models flagged (TPR)")
+    axes.grid(color=LIGHT.grid, linewidth=0.6)
+
+
+def draw_power(axes: Axes, lines: Sequence[tuple[str, dict[int, Rate]]]) -> None:
+    """Draw up to six rules: the share of models they flag at each dose, dose 0 = false alarms."""
+    most = max((dose for _, line in lines for dose in line), default=1)
+    for at, (name, line) in enumerate(lines):
+        shift = 0.0 if most > 20 else 0.012 * most * (at - (len(lines) - 1) / 2)
+        doses = [dose + shift for dose in line]
+        color = LIGHT.lines[at % len(LIGHT.lines)]
+        for x, rate in zip(doses, line.values(), strict=True):
+            if rate.interval:
+                ends = [rate.interval.low, rate.interval.high]
+                axes.plot([x, x], ends, color=color, linewidth=1.1, alpha=0.6, zorder=2)
+        axes.plot(
+            doses,
+            [rate.value for rate in line.values()],
+            linestyle=_DASHES[at % len(_DASHES)],
+            marker=_MARKERS[at % len(_MARKERS)],
+            markersize=5,
+            color=color,
+            linewidth=1.6,
+            label=name,
+            zorder=3,
+        )
+    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
+    axes.set_ylim(-0.03, 1.03)
+    axes.set_ylabel("models flagged")
+    axes.grid(axis="y", color=LIGHT.grid, linewidth=0.6)
+    dose_axis(axes, most)
+    axes.set_xlim(left=-0.3 if most > 20 else -0.06 * most)
+
+
+def draw_heat(axes: Axes, rows: Sequence[HeatRow], models: Sequence[str], n_clean: int) -> None:
+    """Draw rules by models: the shade is the suspicion, a dot the verdict "contaminated"."""
+    shades = np.array([row.suspicion for row in rows], dtype=float)
+    axes.pcolormesh(
+        np.ma.masked_invalid(shades),
+        cmap=ListedColormap(_SHADES),
+        norm=BoundaryNorm(np.linspace(0, 1, N_SHADES + 1), N_SHADES),
+        edgecolors=LIGHT.paper,
+        linewidth=1.5,
+    )
+    verdicts = np.array([row.verdicts for row in rows], dtype=object)
+    for where, mark in (
+        (verdicts == "contaminated", _MARKS["contaminated"]),
+        (verdicts == "inconclusive", _MARKS["inconclusive"]),
+        (np.isnan(shades) & (verdicts != "contaminated"), _MARKS["nothing"]),
+    ):
+        y, x = np.nonzero(where)
+        axes.plot(x + 0.5, y + 0.5, **mark)
+    if 0 < n_clean < len(models):
+        axes.axvline(n_clean, color=LIGHT.ink, linewidth=1.6)
+    places = np.arange(len(models)) + 0.5
+    axes.set_xticks(places, models, rotation=50, ha="right", rotation_mode="anchor")
+    axes.set_yticks(np.arange(len(rows)) + 0.5, [row.name for row in rows])
+    axes.invert_yaxis()
+    axes.set_aspect("equal", anchor="NW")
+    axes.tick_params(length=0)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+def heat_legend() -> list[Line2D]:
+    """Return the marks and shades of the heat map with their meaning."""
+    square: dict[str, Any] = {"marker": "s", "linestyle": "", "markersize": 9}
+    return [
+        Line2D([], [], label="called contaminated", **_MARKS["contaminated"]),
+        Line2D([], [], label="inconclusive", **_MARKS["inconclusive"]),
+        Line2D([], [], label="no statistic", **_MARKS["nothing"]),
+        Line2D([], [], color=_SHADES[0], label="least suspicious fifth", **square),
+        Line2D([], [], color=_SHADES[-1], label="most suspicious fifth", **square),
+    ]
+
+
+def suspicion_ranks(scores: Sequence[Score | None], up: bool) -> tuple[float, ...]:
+    """Return each model's place among all, 0 the least and 1 the most suspicious; NaN without one.
+
+    >>> suspicion_ranks([None], True)
+    (nan,)
+    """
+    values = [s.statistic if s and s.statistic is not None else np.nan for s in scores]
+    oriented = np.array(values, dtype=float) * (1 if up else -1)
+    ranks = rankdata(oriented, nan_policy="omit")
+    n = int((~np.isnan(oriented)).sum())
+    return tuple(float((rank - 0.5) / n) if n else np.nan for rank in ranks)
+
+
+_MARKS: dict[str, dict[str, Any]] = {
+    "contaminated": {
+        "marker": "o",
+        "linestyle": "",
+        "color": _BLACK,
+        "markeredgecolor": _WHITE,
+        "markeredgewidth": 1.2,
+        "markersize": 8,
+    },
+    "inconclusive": {
+        "marker": "$?$",
+        "linestyle": "",
+        "color": _BLACK,
+        "markeredgecolor": _WHITE,
+        "markeredgewidth": 0.4,
+        "markersize": 8,
+    },
+    "nothing": {"marker": "_", "linestyle": "", "color": LIGHT.muted, "markersize": 6},
+}

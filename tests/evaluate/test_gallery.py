@@ -1,0 +1,112 @@
+"""The gallery: the most suspicious pairs first, and a page that stays small."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from flipbench.evaluate.gallery import make_gallery
+from flipbench.evaluate.report import ReportData, write_report
+from flipbench.evaluate.suspicion import suspicions
+from flipbench.images import ImageStore
+from flipbench.paired import Pair, PairedBenchmark
+from flipbench.records import Item
+from tests.fixtures.report_data import (
+    make_benchmark,
+    make_data,
+    make_grid,
+    make_item,
+    make_scores,
+)
+
+
+def test_the_gallery_begins_with_the_most_suspicious_pair(tmp_path: Path) -> None:
+    data = make_data(tmp_path, 30)
+    gallery = make_gallery(data.benchmark, data.grid, data.scores)
+    values = [card.suspicion.value for card in gallery.cards]
+    assert values == sorted(values, reverse=True) and values[0] > 0 > values[-1]
+    first = next(p for p in data.benchmark.pairs if p.original.name == gallery.cards[0].name)
+    places: dict[bool, list[float]] = {True: [], False: []}
+    for model in data.grid:  # the gap's per-item values, by hand: -1 is right → wrong
+        (mine,) = (
+            s for s in data.scores if s.model_fingerprint == model.fingerprint and s.rule == "sign"
+        )
+        value, every = mine.per_item[first.original.id], list(mine.per_item.values())
+        above = sum(v > value for v in every) + sum(v == value for v in every) / 2
+        places[model.clean].append(above / 30)
+    assert values[0] == pytest.approx(np.mean(places[False]) - np.mean(places[True]))
+    card = gallery.cards[0].suspicion
+    assert (card.n_scores, card.n_clean_scores) == (12, 2)
+    fell = {m.name for m in data.grid if m.name in gallery.cards[0].fell}
+    assert len(fell) == len(gallery.cards[0].fell) > 0
+
+
+def test_what_clean_models_fail_as_well_is_hard_and_not_suspicious(tmp_path: Path) -> None:
+    benchmark = make_benchmark(tmp_path, 3)
+    memorised, hard, easy = (pair.original.id for pair in benchmark.pairs)
+    grid = make_grid()[:2]
+    fell = {grid[0].name: {hard: -1.0, memorised: 0.0, easy: 0.0}}
+    fell[grid[1].name] = {hard: -1.0, memorised: -1.0, easy: 0.0}
+    template = make_scores(benchmark, grid)[0]
+    scores = [
+        template.model_copy(update={"model_fingerprint": m.fingerprint, "per_item": fell[m.name]})
+        for m in grid
+    ]
+    # another detector, whose values rise, keyed by the perturbed item
+    scores += [
+        template.model_copy(
+            update={
+                "detector": "other",
+                "model_fingerprint": grid[1].fingerprint,
+                "details": {"direction": "rises"},
+                "per_item": {benchmark.pairs[0].perturbed.id: 7.0, easy: 0.1},
+            }
+        )
+    ]
+    found = suspicions(benchmark, grid, scores)
+    assert found[memorised].value > 0 > found[easy].value
+    assert found[hard].value < found[memorised].value
+    assert found[memorised].value == pytest.approx((2 / 3 + 3 / 4) / 2 - 1 / 3)
+    assert (found[memorised].n_scores, found[hard].n_scores) == (2, 1)
+    nothing = suspicions(benchmark, grid, [])
+    assert all(s.value == 0 and s.n_scores == 0 for s in nothing.values())
+
+
+@pytest.mark.slow
+def test_five_hundred_photographs_stay_under_five_megabytes(tmp_path: Path) -> None:
+    rng, store = np.random.default_rng(0), ImageStore(tmp_path / "images")
+    refs = []
+    for _ in range(24):  # rough at every scale, as hard to compress as foliage
+        image = Image.new("RGB", (480, 360))
+        for height in (4, 12, 40, 120):
+            noise = rng.integers(0, 256, (height, height, 3), dtype=np.uint8)
+            image = Image.blend(image, Image.fromarray(noise).resize(image.size), 0.5)
+        buffer = io.BytesIO()
+        image.save(buffer, "JPEG")
+        refs.append(store.put(buffer.getvalue(), "photograph"))
+
+    def item(row: int, answer: int) -> Item:
+        image = refs[(row + answer) % 24]
+        return make_item(f"r{row}", f"Is it {row}?", ("yes", "no"), answer, image, "x")
+
+    pairs = tuple(Pair(item(row, 0), item(row, 1)) for row in range(500))
+    grid = make_grid()
+    benchmark = PairedBenchmark("photographs", pairs, store)
+    scores = make_scores(benchmark, grid)
+    scores += [  # as many detectors as there are in the field
+        s.model_copy(update={"detector": f"detector_{i}", "rule": rule})
+        for i in range(12)
+        for rule in ("paper", "mcnemar", "relative")
+        for s in scores
+        if s.detector == "choice_confusion"
+    ]
+    page = write_report(ReportData("Photographs", benchmark, grid, scores), tmp_path / "r")
+    assert page.stat().st_size < 5_000_000
+    assert page.read_text().count("<article") == 500
+    few = make_gallery(benchmark, grid, [], budget=60_000)
+    assert 0 < len(few.cards) < 500 and few.n_pairs == 500
+    assert sum(len(t.data) for c in few.cards for t in c.original + c.perturbed) < 60_000

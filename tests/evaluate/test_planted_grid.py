@@ -1,0 +1,261 @@
+"""A grid with planted answers: what each detector is worth is known before it is computed."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from itertools import pairwise, permutations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flipbench.errors import DataError
+from flipbench.evaluate import table_files
+from flipbench.evaluate.dose import Series, trend
+from flipbench.evaluate.falsification import Artefact, artefacts
+from flipbench.evaluate.grid import GridModel, reference_of
+from flipbench.evaluate.tables import families, label, other_table
+from flipbench.evaluate.validation import Validation, validate
+from flipbench.evaluate.validation_tables import validation_table
+from flipbench.records import Score
+
+SEEDS = range(4)
+DOSES = (1, 2, 4)
+
+
+def planted_grid() -> list[GridModel]:
+    """Four clean seeds; of each, five clean fine-tunes and two strategies at three doses."""
+    grid = []
+    for seed in SEEDS:
+        lineage = f"seed {seed}"
+        base = GridModel(f"base {seed}", f"base {seed}", "f", "clean", 0, 0, lineage)
+        grid.append(base)
+        for epoch in range(1, 6):
+            name = f"other {seed} {epoch}"
+            grid.append(GridModel(name, name, "f", "LoRA", epoch, 0, lineage))
+        for strategy in ("LoRA", "full"):
+            for epoch, dose in enumerate(DOSES, 1):
+                name = f"{strategy} {seed} {dose}"
+                grid.append(GridModel(name, name, "f", strategy, epoch, dose, lineage))
+    for name in ("blip2", "instructblip"):
+        grid.append(GridModel(name, name, name, "clean", 0, 0, external=True))
+    return grid
+
+
+GRID = planted_grid()
+
+
+def score(
+    model: GridModel, detector: str, statistic: float | None, verdict: str, **more: Any
+) -> Score:
+    values = {
+        "detector": detector,
+        "rule": "planted",
+        "model": model.name,
+        "model_fingerprint": model.fingerprint,
+        "benchmark": "b",
+        "benchmark_id": "b",
+        "statistic": statistic,
+        "unit": "nats",
+        "verdict": verdict,
+        "n": 100,
+        "details": {"direction": "falls"},
+    }
+    return Score(**(values | more))
+
+
+def planted_scores() -> list[Score]:
+    scores = []
+    for at, m in enumerate(GRID):
+        # perfect: falls with the dose; called contaminated from dose 2 on
+        flagged = "contaminated" if m.dose >= 2 else "not_detected"
+        scores.append(score(m, "perfect", -float(m.dose), flagged))
+        # any training at all sets it off, whatever the data: 20 of 26 clean models
+        trained = m.strategy != "clean"
+        verdict = "contaminated" if trained else "not_detected"
+        rises = {"direction": "rises"}
+        scores.append(score(m, "training", float(trained), verdict, details=rises))
+        # goes the wrong way, and fires on one external model
+        verdict = "contaminated" if m.name == "blip2" else "not_detected"
+        scores.append(score(m, "upside_down", m.dose + at / 1000, verdict))
+        # compares with the clean model, which has nothing to compare itself with
+        base = reference_of(m, GRID)
+        if base is None:
+            scores.append(score(m, "relative", None, "not_applicable"))
+        else:
+            scores.append(
+                score(m, "relative", -float(m.dose), "inconclusive" if m.dose == 1 else flagged,
+                      reference_fingerprint=base.fingerprint)
+            )  # fmt: skip
+    return scores
+
+
+SCORES = planted_scores()
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, Validation]:
+    return {v.detector: v for v in validate(SCORES, GRID)}
+
+
+def test_what_was_planted_comes_out(found: dict[str, Validation]) -> None:
+    v = found["perfect"]
+    assert v.separation is not None and v.separation.auroc == 1.0
+    assert (v.separation.n_clean, v.separation.n_contaminated) == (26, 24)
+    assert v.separation.n_clusters == 6 and v.separation.method == "Newcombe"
+    assert [(p.detected.k, p.detected.n) for p in v.separation.points] == [(24, 24)] * 3
+    assert (v.untouched_alarms.k, v.untouched_alarms.n) == (0, 6)
+    assert (v.finetuned_alarms.k, v.finetuned_alarms.n) == (0, 20)
+    assert v.finetuned_alarms.interval is not None
+    assert v.finetuned_alarms.interval.high == pytest.approx(1 - 0.025 ** (1 / 20))
+    assert {dose: (r.k, r.n) for dose, r in v.power.items()} == {1: (0, 8), 2: (8, 8), 4: (8, 8)}
+    assert (v.detected.k, v.detected.n) == (16, 24) and v.false_alarms == ()
+    assert (v.trend.in_order, v.trend.n_steps, v.trend.n_series) == (24, 24, 8)
+    assert v.trend.correlation == 1.0 and v.trend.p_value == pytest.approx(1e-4)
+    assert (v.artefact.fired, v.artefact.n) == ((), 2) and not v.artefact.suspected
+
+
+def test_clean_finetunes_unmask_a_detector_of_training(found: dict[str, Validation]) -> None:
+    v = found["training"]
+    assert (v.untouched_alarms.k, v.untouched_alarms.n) == (0, 6)
+    assert (v.finetuned_alarms.k, v.finetuned_alarms.n) == (20, 20)
+    assert (v.alarms.k, v.alarms.n) == (20, 26) and len(v.false_alarms) == 20
+    assert v.separation is not None
+    assert v.separation.auroc == pytest.approx((6 + 20 / 2) / 26)
+    assert [p.detected.k for p in v.separation.points] == [0, 0, 0]
+    assert (v.detected.k, v.detected.n) == (24, 24)
+    assert (v.trend.in_order, v.trend.n_steps) == (8, 24)
+    assert v.trend.correlation == pytest.approx(3 / 6)
+
+
+def test_a_detector_that_fires_on_an_external_model_is_an_artefact(
+    found: dict[str, Validation],
+) -> None:
+    v = found["upside_down"]
+    assert v.artefact == Artefact(("blip2",), 2) and v.artefact.suspected
+    assert v.artefact.by_chance == pytest.approx(1 - 0.95**2)
+    assert v.separation is not None and v.separation.auroc == 0.0
+    assert v.trend.in_order == 0 and v.trend.correlation == -1.0 and v.trend.p_value == 1.0
+    suspected = {key for key, a in artefacts(SCORES, GRID).items() if a.suspected}
+    assert suspected == {("upside_down", "planted", "b")}
+    table = other_table(GRID, SCORES)
+    assert table is not None
+    (at,) = (
+        i for i, c in enumerate(table.columns) if (c.group, c.header) == ("upside down", "Planted")
+    )
+    shown = [row.cells[at].plain() for _, rows in table.groups for row in rows]
+    assert shown.count("artefact suspected (not detected)") == len(GRID) - 1
+    assert shown.count("artefact suspected (contaminated)") == 1
+
+
+def test_an_artefact_is_suspected_on_its_benchmark_only() -> None:
+    other = [s.model_copy(update={"benchmark": "c", "benchmark_id": "c"}) for s in SCORES]
+    other = [s.model_copy(update={"verdict": "not_detected"}) for s in other]
+    both = {(v.detector, v.benchmark): v.artefact for v in validate([*SCORES, *other], GRID)}
+    assert both["upside_down", "b"].suspected and not both["upside_down", "c"].suspected
+
+
+def test_a_reference_model_is_no_evidence(found: dict[str, Validation]) -> None:
+    v = found["relative"]
+    assert v.untouched_alarms.n == 0 and (v.finetuned_alarms.k, v.finetuned_alarms.n) == (0, 20)
+    assert v.separation is not None and v.separation.n_clean == 20
+    assert {dose: (r.k, r.n) for dose, r in v.power.items()} == {1: (0, 8), 2: (8, 8), 4: (8, 8)}
+    assert (v.trend.in_order, v.trend.n_steps) == (24, 24)
+    assert [p.estimable for p in v.separation.points] == [True, False, True]
+    own = [
+        s.model_copy(update={"reference_fingerprint": s.model_fingerprint, "statistic": 0.0})
+        for s in SCORES
+        if s.detector == "relative" and s.verdict == "not_applicable"
+    ]
+    rest = [s for s in SCORES if s.detector == "relative" and s.statistic is not None]
+    (again,) = validate([*own, *rest], GRID)
+    assert again.separation == replace(v.separation)
+
+
+def test_models_without_a_statistic_are_named() -> None:
+    gone = score(GRID[1], "perfect", None, "inconclusive")
+    rest = [s for s in SCORES if s.detector == "perfect" and s.model != GRID[1].name]
+    (v,) = validate([gone, *rest], GRID)
+    assert v.unranked == (GRID[1].name,) and v.separation is not None
+    assert v.separation.n_clean == 25 and v.finetuned_alarms.n == 20
+    assert "1 verdicts without a statistic" in validation_table([v]).caption
+
+
+def test_order_changes_nothing(found: dict[str, Validation]) -> None:
+    again = {v.detector: v for v in validate(SCORES[::-1], GRID[::-1])}
+    for name, v in found.items():
+        assert again[name].separation == v.separation and again[name].power == v.power
+        assert again[name].trend == v.trend
+
+
+@given(st.lists(st.integers(-3, 3), min_size=2, max_size=5))
+def test_the_trend_is_that_of_counting(values: list[int]) -> None:
+    n = len(values)
+    line = Series("s", tuple(range(n)), tuple(map(float, values)))
+    got = trend([line], True, np.random.default_rng(0), n_permutations=2_000)
+    assert (got.in_order, got.n_steps) == (sum(a < b for a, b in pairwise(values)), n - 1)
+
+    def agreement(order: tuple[int, ...]) -> int:
+        return sum(int(np.sign(order[j] - order[i])) for i in range(n) for j in range(i + 1, n))
+
+    assert got.correlation == pytest.approx(agreement(tuple(values)) / (n * (n - 1) / 2))
+    every = [agreement(order) for order in permutations(values)]
+    exact = np.mean([x >= agreement(tuple(values)) for x in every])
+    assert got.p_value == pytest.approx(exact, abs=0.05)
+    falling = trend([line], False, np.random.default_rng(0), n_permutations=10)
+    assert falling.correlation == pytest.approx(-got.correlation)
+
+
+def test_no_series_no_trend() -> None:
+    got = trend([], True, np.random.default_rng(0))
+    assert got.n_steps == 0 and got.p_value is None and np.isnan(got.correlation)
+
+
+def test_a_model_that_contradicts_itself_is_refused() -> None:
+    with pytest.raises(DataError, match="x: a dose of 2 for a model that cannot have seen"):
+        GridModel("x", "x", "f", "LoRA", 1, 2, external=True)
+    with pytest.raises(DataError, match="x: a dose of -1"):
+        GridModel("x", "x", "f", "LoRA", 1, -1)
+
+
+def test_references_stay_in_the_lineage() -> None:
+    by_name = {m.name: m for m in GRID}
+    assert reference_of(by_name["other 2 1"], GRID) == by_name["base 2"]
+    assert reference_of(by_name["full 3 4"], GRID) == by_name["base 3"]
+    assert reference_of(by_name["base 3"], GRID) is None
+
+
+def test_clean_finetunes_are_named_as_such() -> None:
+    mine = [m for m in GRID if m.lineage == "seed 1"]
+    (models,) = families(mine).values()
+    names = [label(m, models) for m in models]
+    assert names[:2] == ["clean", "LoRA, epoch 1 (other data)"]
+    assert [m.clean for m in models] == [True] * 6 + [False] * 6
+
+
+def test_one_table_in_every_format(found: dict[str, Validation], tmp_path: Path) -> None:
+    validations = list(found.values())
+    table = validation_table(validations)
+    rows = dict(zip([c.header for c in table.columns], table.groups[0][1][0].cells, strict=True))
+    assert rows["AUROC"].text == "1.00" and rows["Power"].plain() == "16/24 [46.7, 82.0]"
+    assert rows["TPR at FPR 1 %"].plain() == "not estimable (needs 100 clean)"
+    assert rows["TPR at FPR 5 %"].text == "24/24"
+    assert rows["False alarms: clean fine-tunes"].plain() == "0/20 [0.0, 16.8]"
+    assert rows["External models"].plain() == "0/2 fire"
+    assert "smallest false-positive rate above 0 is 1/20 = 5.0 %" in table.caption
+    text = table_files.markdown(table)
+    assert "artefact suspected (1/2 fire: blip2; by chance 10 %)" in text
+    tex = table_files.latex(table)
+    assert r"\toprule" in tex and r"AUROC & TPR at 0 false alarms & TPR at FPR 1 \%" in tex
+    assert tex.count("{") - tex.count(r"\{") == tex.count("}") - tex.count(r"\}")
+    table_files.write_validation_csv(tmp_path / "v.csv", validations)
+    with (tmp_path / "v.csv").open(newline="", encoding="utf-8") as file:
+        lines = {(r["detector"], r["quantity"]): r for r in csv.DictReader(file)}
+    assert float(lines["training", "auroc"]["value"]) == pytest.approx(16 / 26)
+    assert (lines["perfect", "power_at_dose_2"]["k"], lines["perfect", "power"]["n"]) == ("8", "24")
+    assert lines["perfect", "tpr_at_fpr_0.01"]["note"].startswith("not estimable")
+    assert lines["upside_down", "external_models"]["note"] == "artefact suspected: blip2"
