@@ -174,8 +174,8 @@ def _explain(error: ValidationError) -> Iterator[str]:
         if problem["type"] == "extra_forbidden":
             known = sorted(set(_field_names(Config)))
             name = str(problem["loc"][-1])
-            hint = " here" if name in known else nearest(name, known)
-            yield f"  {where}: unknown key{hint}"
+            others = [other for other in known if other != name]  # it may be known elsewhere
+            yield f"  {where}: unknown key{nearest(name, others)}"
         elif problem["type"] == "missing":
             yield f"  {where}: is missing"
         else:

@@ -54,7 +54,7 @@ def test_values_arrive(write: Any) -> None:
     assert config.models["m"].revision == "v2" and config.models["m"].trust_remote_code is False
     assert config.contaminate.strategies["LoRA"].lora_rank == 8
     assert config.evaluate.asking.max_new_tokens == 8
-    assert config.filter.judges == ("shapes",)
+    assert [judge.kind for judge in config.filter.judges] == ["shapes"]
 
 
 def test_the_resolved_configuration_reloads_equal(write: Any) -> None:
@@ -132,7 +132,7 @@ def test_overrides_are_yaml(write: Any, override: str, read: Any) -> None:
         ("contaminate: 3", "contaminate: Input should be a valid dictionary"),
         (
             "contaminate: {strategies: {x: {train: vision, learning_rate: 1}}}",
-            "contaminate.strategies.x.train: Input should be 'lora', 'llm', 'llm+projector' or",
+            "contaminate.strategies.x.train: Input should be 'lora', 'llm', 'llm+projector', 'all'",
         ),
         (
             "contaminate: {strategies: {x: {train: all, learning_rate: -1}}}",

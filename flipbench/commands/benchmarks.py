@@ -18,7 +18,7 @@ from flipbench.commands import (
     open_experiment,
     say,
 )
-from flipbench.errors import ConfigError, LicenceError, nearest
+from flipbench.errors import ConfigError, LicenceError
 
 
 @app.command("import", rich_help_panel=BENCHMARKS)
@@ -64,7 +64,8 @@ def export(
 
     benchmark = PairedBenchmark.load(experiment.benchmark_folder)
     if form not in (*FORMS, "recipe"):
-        raise ConfigError(f"--format {form}: no such format{nearest(form, [*FORMS, 'recipe'])}")
+        known = ", ".join((*FORMS, "recipe"))
+        raise ConfigError(f"--format {form}: no such format; choose one of {known}")
     if share_anyway and share_anyway != benchmark.name:
         raise LicenceError(f"--share-anyway {share_anyway}: this benchmark is {benchmark.name!r}")
     found = benchmark.exchangeable is False  # nobody edited these pictures
