@@ -16,7 +16,7 @@ from flipbench.evaluate.consistency import (
 )
 from flipbench.evaluate.printed import Printed, read_printed
 from flipbench.evaluate.printed_labels import conflicts, duplicates, relabelled
-from flipbench.evaluate.printed_scores import wrong_marks
+from flipbench.evaluate.printed_scores import requirements_of, wrong_marks
 from flipbench.evaluate.rules import ALPHA
 
 _LEAST_VALUES = 4
@@ -73,6 +73,39 @@ def examine(rows: Sequence[Printed]) -> list[Finding]:
 def examine_files(paths: Sequence[Path]) -> list[Finding]:
     """Read CSV files of published results (see `read_printed`) and examine them together."""
     return examine([row for path in paths for row in read_printed(path)])
+
+
+def examination(paths: Sequence[Path]) -> tuple[str, bool]:
+    """Return what `flipbench doctor TABLE.csv` prints, and whether something is wrong.
+
+    First what cannot be true, then what is odd, then the requirements of each detector as the
+    paper's rules give them from the printed figures.
+    """
+    rows = [row for path in paths for row in read_printed(path)]
+    found = examine(rows)
+    wrong, odd = [f for f in found if f.wrong], [f for f in found if not f.wrong]
+    n_figures = sum(len(_figures(row)) for row in rows)
+    lines = [f"rows: {len(rows)}; percentages of a known number of items: {n_figures}"]
+    for name, some in (("cannot all be true", wrong), ("odd, and may be true", odd)):
+        lines += ["", f"{len(some)} {'finding' if len(some) == 1 else 'findings'}: {name}"]
+        lines += [f"  {finding}" for finding in some]
+    for r in requirements_of(rows):
+        told = [
+            f"{name} {hit}/{total}"
+            for name, (hit, total) in (
+                ("contaminated models detected", r.reliability),
+                ("series monotone", r.consistency_weak),
+                ("strictly", r.consistency_strict),
+                ("clean models not flagged", r.specificity),
+            )
+            if total
+        ]
+        if told:
+            lines += ["", f"recomputed, {r.detector} by rule {r.rule!r}: {', '.join(told)}"]
+            lines += [f"  missed: {name}" for name in r.misses]
+            lines += [f"  not monotone: {name}" for name in r.violations]
+            lines += [f"  flagged though clean: {name}" for name in r.false_alarms]
+    return "\n".join(lines) + "\n", bool(wrong)
 
 
 def _figures(row: Printed) -> list[tuple[str, Decimal, int]]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from io import StringIO
 from typing import Any
 
+from flipbench.errors import ConfigError
 from flipbench.evaluate import formats, table_files
 from flipbench.evaluate.predictions.prediction import listing
 from flipbench.evaluate.statistics import wilson_interval
@@ -124,10 +125,12 @@ class GapTable:
 
         Raises
         ------
-        KeyError
+        ConfigError
             Where there is no such form.
         """
         forms = {"markdown": self.markdown, "csv": self.csv, "latex": self.latex, "json": self.json}
+        if form not in forms:
+            raise ConfigError(f"there is no form {form!r}: choose markdown, csv, latex or json")
         return forms[form]()
 
 

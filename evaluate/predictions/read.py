@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flipbench.benchmarks.tables import check_file
+from flipbench.benchmarks.tables import check_file, not_utf8
+from flipbench.errors import DataError
 from flipbench.evaluate.predictions.inspect_logs import inspect_predictions, is_log, read_eval
 from flipbench.evaluate.predictions.lmms_eval import is_samples, lmms_eval_predictions
-from flipbench.evaluate.predictions.prediction import PredictionFile
+from flipbench.evaluate.predictions.prediction import PredictionFile, listing
 from flipbench.evaluate.predictions.rows import read_json, read_rows
 from flipbench.evaluate.predictions.table import table_predictions
 
@@ -57,3 +59,24 @@ def read_predictions(path: Path, reading: Reading | None = None) -> PredictionFi
     if is_samples(rows):
         return lmms_eval_predictions(path, rows, reading.scorer, reading.columns.get("id", ""))
     return table_predictions(path, rows, reading.columns)
+
+
+def read_ids(path: Path) -> list[str]:
+    """Return the ids of a keep list, one on each line; blank lines are passed over.
+
+    Raises
+    ------
+    DataError
+        Where the file is missing, empty or not UTF-8, or an id stands twice.
+    """
+    check_file(path)
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise not_utf8(path) from error
+    ids = [line.strip() for line in lines if line.strip()]
+    twice = [name for name, n in Counter(ids).items() if n > 1]
+    if twice or not ids:
+        what = f"{len(twice)} ids stand twice: {listing(twice)}" if twice else "there is no id"
+        raise DataError(f"{path}: {what}; give one id on each line")
+    return ids

@@ -95,9 +95,11 @@ def mark(
             f" {len(unsaid) - 1} more like it; add the columns answer and prediction, or correct"
         )
     marked = [MarkedTwin(_said(t.original), _said(t.perturbed)) for t in twins]
-    notes.append(
-        "right and wrong are the files' own marks; how many replies named no option is not known"
-    )
+    if any(t.original.right is not None for t in marked):
+        notes.append(
+            "right and wrong are the files' own marks; how many replies named no option is not"
+            " known"
+        )
     return marked, "file", notes
 
 

@@ -1,0 +1,233 @@
+"""From files of other tools to the table: the same numbers whatever the format."""
+
+import csv
+import json
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from flipbench.errors import ConfigError, DataError
+from flipbench.evaluate.comparison import Settings
+from flipbench.evaluate.grid import GridModel
+from flipbench.evaluate.predictions.gap import gap_of_predictions
+from flipbench.evaluate.predictions.read import Reading
+from flipbench.evaluate.statistics import mcnemar_p, paired_comparison, wilson_interval
+from flipbench.evaluate.tables import gap_table
+from tests.fixtures.prediction_files import COUNTS, FILES, Row, both, plain_csv, rows
+
+READ_BY_ITSELF = [".csv", ".tsv", ".xlsx", ".json"]
+REAL = {
+    "lmms-eval": "lmms_samples_shapes_{}.jsonl",
+    "Inspect, JSON": "inspect_{}.json",
+    "Inspect, binary": "inspect_{}.eval",
+}
+
+
+def pair_of(form: str, folder: Path) -> tuple[Path, Path]:
+    if form in READ_BY_ITSELF:
+        return both(folder, form)
+    if form == "Inspect, binary":
+        pytest.importorskip("inspect_ai")
+    return FILES / REAL[form].format("original"), FILES / REAL[form].format("perturbed")
+
+
+@pytest.mark.parametrize("form", [*READ_BY_ITSELF, *REAL])
+def test_every_format_gives_the_counts_made_by_hand(form: str, tmp_path: Path) -> None:
+    table = gap_of_predictions(*pair_of(form, tmp_path), model="tiny", benchmark="shapes")
+    for rule in ("sign", "mcnemar"):
+        score = table.by_rule[rule]
+        assert {name: score.details[name] for name in COUNTS} == COUNTS
+        assert (score.n, score.n_dropped) == (11, 1)
+        assert score.details["accuracies"] == {
+            "original": {"k": 10, "n": 11},
+            "perturbed": {"k": 4, "n": 11},
+        }
+        assert score.details["unparsed"] == {"original": 0, "perturbed": 1}
+        assert score.p_value == pytest.approx(9 / 256)
+    names = table.scores[0].details["suspects"]["names"]
+    assert names == ["1", "4", "5", "6", "7", "9", "10"]
+    assert any("'11'" in text and "not taken for wrong" in text for text in table.warnings)
+
+
+def test_parse_failures_that_differ_make_it_inconclusive(tmp_path: Path) -> None:
+    """One of eleven against none is 9.1 points: no verdict, whatever p says."""
+    table = gap_of_predictions(*both(tmp_path))
+    assert {s.rule: s.verdict for s in table.scores} == dict.fromkeys(
+        ("sign", "mcnemar"), "inconclusive"
+    )
+    assert any("original 0/11, perturbed 1/11" in text for text in table.warnings)
+    assert "no verdict is possible" in table.sentence()
+
+    def speak(side: str, table: list[Row]) -> list[Row]:
+        return [r | {"prediction": "A"} if r["prediction"] == "I cannot tell" else r for r in table]
+
+    clear = gap_of_predictions(*both(tmp_path, change=speak))
+    assert {s.rule: s.verdict for s in clear.scores} == dict.fromkeys(
+        ("sign", "mcnemar"), "contaminated"
+    )
+    assert "flagged as contaminated" in clear.sentence()
+
+
+def test_the_table_is_the_report_s(tmp_path: Path) -> None:
+    """What both tables show of a model reads the same, to the character."""
+    table = gap_of_predictions(*both(tmp_path), model="tiny")
+    score = table.by_rule["mcnemar"]
+    grid = [GridModel("tiny", score.model_fingerprint, "f", "s", 1, 1)]
+    report = gap_table(grid, table.scores)
+
+    def cells(of: object) -> dict[str, str]:
+        (_, (row,)) = of.groups[0]  # type: ignore[attr-defined]
+        headers = [column.header for column in of.columns]  # type: ignore[attr-defined]
+        return {h: cell.plain() for h, cell in zip(headers, row.cells, strict=True)}
+
+    mine, theirs = cells(table.table()), cells(report)
+    for header in ("Δ, pp", "p", "McNemar test", "Sign rule (paper)", "Items dropped"):
+        assert mine[header] == theirs[header]
+    for header in ("Original, %", "Perturbed, %"):
+        assert mine[header].startswith(theirs[header] + " [")
+
+
+def test_intervals_are_those_of_the_statistics(tmp_path: Path) -> None:
+    (row, _) = list(csv.DictReader(StringIO(gap_of_predictions(*both(tmp_path)).csv())))
+    wilson = wilson_interval(4, 11)
+    assert float(row["low_perturbed"]) == pytest.approx(wilson.low)
+    assert float(row["high_perturbed"]) == pytest.approx(wilson.high)
+    o = [True] * 3 + [True] * 7 + [False]
+    p = [True] * 3 + [False] * 7 + [True]
+    outcome = paired_comparison(o, p)
+    assert outcome.interval is not None
+    assert float(row["low"]) == pytest.approx(outcome.interval.low)
+    assert float(row["p_value"]) == pytest.approx(mcnemar_p(7, 1, "drop"))
+
+
+def test_the_order_of_rows_changes_nothing(tmp_path: Path) -> None:
+    plain = gap_of_predictions(*both(tmp_path), model="m", benchmark="b")
+    turned = gap_of_predictions(
+        *both(tmp_path, change=lambda side, t: t[::-1] if side == "perturbed" else t[5:] + t[:5]),
+        model="m",
+        benchmark="b",
+    )
+    assert {s.id for s in plain.scores} == {s.id for s in turned.scores}
+    for one, two in zip(plain.scores, turned.scores, strict=True):
+        assert (one.statistic, one.interval, one.p_value) == (
+            two.statistic,
+            two.interval,
+            two.p_value,
+        )
+        assert one.per_item == two.per_item
+
+
+def test_items_that_share_a_picture_are_drawn_together(tmp_path: Path) -> None:
+    def share(side: str, table: list[Row]) -> list[Row]:
+        return [r | {"image_path": f"{i // 3}.jpg"} for i, r in enumerate(table)]
+
+    shared = gap_of_predictions(*both(tmp_path, change=share)).by_rule["mcnemar"]
+    single = gap_of_predictions(*both(tmp_path)).by_rule["mcnemar"]
+    assert shared.statistic == single.statistic and shared.interval != single.interval
+    assert any("share 4 images or groups" in text for text in shared.warnings)
+
+
+def test_forms_of_output(tmp_path: Path) -> None:
+    table = gap_of_predictions(*both(tmp_path), model="tiny_vlm", benchmark="shapes")
+    text = table.text("markdown")
+    assert "| tiny_vlm | 90.9 (10/11) [" in text and "36.4 (4/11) [" in text
+    assert "7/11 ('1', '4'" in text and "- Note: " in text
+    assert r"tiny\_vlm" in table.text("latex") and r"\toprule" in table.text("latex")
+    loaded = json.loads(table.text("json"))
+    assert [score["rule"] for score in loaded] == ["sign", "mcnemar"]
+    assert len(loaded[0]["per_item"]) == 11
+    with pytest.raises(ConfigError, match="choose markdown, csv, latex or json"):
+        table.text("pdf")
+
+
+def test_marks_of_the_file_where_replies_cannot_be_read(tmp_path: Path) -> None:
+    def marked(side: str, table: list[Row]) -> list[Row]:
+        right = {"original": set(range(12)) - {3}, "perturbed": {0, 2, 3, 8}}[side]
+        return [{"id": r["index"], "correct": int(r["index"] in right)} for r in table]
+
+    table = gap_of_predictions(*both(tmp_path, change=marked))
+    score = table.by_rule["mcnemar"]
+    assert (score.details["b"], score.details["c"], score.n) == (8, 1, 12)
+    assert score.details["scoring"] == "file"
+    assert any("is not known" in text for text in table.warnings)
+    (_, (row,)) = table.table().groups[0]
+    assert [cell.text for cell in row.cells[-3:-1]] == ["–", "–"]
+    with pytest.raises(DataError, match="replies cannot be read"):
+        gap_of_predictions(*both(tmp_path, change=marked), scoring="parse")
+
+
+def test_marks_that_differ_from_the_replies_are_named(tmp_path: Path) -> None:
+    def marked(side: str, table: list[Row]) -> list[Row]:
+        return [r | {"hit": int(r["index"] != 5)} for r in table]
+
+    table = gap_of_predictions(*both(tmp_path, change=marked))
+    assert table.by_rule["sign"].details["b"] == COUNTS["b"]
+    assert any(
+        text.startswith("original: the file's own marks differ") and "2 of 12" in text
+        for text in table.warnings
+    )
+    said = gap_of_predictions(*both(tmp_path, change=marked), scoring="file")
+    assert said.by_rule["sign"].statistic == 0
+
+
+def test_a_reference_model_adds_the_relative_rule(tmp_path: Path) -> None:
+    def good(side: str, table: list[Row]) -> list[Row]:
+        return [r | {"prediction": r["answer"]} for r in table]
+
+    (tmp_path / "clean").mkdir()
+    clean = both(tmp_path / "clean", change=good)
+    table = gap_of_predictions(*both(tmp_path), reference=clean, settings=Settings(n_bootstrap=200))
+    score = table.by_rule["relative"]
+    assert score.statistic == pytest.approx(-6 / 11)
+    assert "clean model's" in table.markdown()
+    fewer = both(tmp_path / "clean", change=lambda side, t: good(side, t)[:6])
+    with pytest.raises(DataError, match="the reference model lacks 5 of 11 items"):
+        gap_of_predictions(*both(tmp_path), reference=fewer)
+
+
+def test_a_list_of_ids_to_keep(tmp_path: Path) -> None:
+    table = gap_of_predictions(*both(tmp_path), keep={"0", "2", "3", "4", "5", "6", "7", "9"})
+    score = table.by_rule["mcnemar"]
+    assert (score.n, score.n_dropped, score.details["b"]) == (8, 0, 5)
+    with pytest.raises(DataError, match="1 of 2 ids of the list to keep are not there: '99'"):
+        gap_of_predictions(*both(tmp_path), keep=["1", "99"])
+
+
+def test_thoughts_are_no_answer(tmp_path: Path) -> None:
+    def think(side: str, table: list[Row]) -> list[Row]:
+        return [
+            r | {"prediction": f"<think>option A or (B)?</think>\n{r['prediction']}"} for r in table
+        ]
+
+    score = gap_of_predictions(*both(tmp_path, change=think)).by_rule["sign"]
+    assert {name: score.details[name] for name in COUNTS} == COUNTS
+
+
+def test_five_items_are_too_few_only_below_five(tmp_path: Path) -> None:
+    few = gap_of_predictions(*both(tmp_path, change=lambda s, t: t[2:6])).by_rule["mcnemar"]
+    assert few.verdict == "inconclusive"
+    assert any("no result of fewer than 5" in text for text in few.warnings)
+
+
+def test_letters_alone_are_enough(tmp_path: Path) -> None:
+    def bare(side: str, table: list[Row]) -> list[Row]:
+        return [{k: r[k] for k in ("index", "answer", "prediction")} for r in table]
+
+    score = gap_of_predictions(*both(tmp_path, change=bare)).by_rule["sign"]
+    assert {name: score.details[name] for name in COUNTS} == COUNTS
+
+
+def test_columns_of_other_names(tmp_path: Path) -> None:
+    def rename(side: str, table: list[Row]) -> list[Row]:
+        return [{"qid": r.pop("index"), "said": r.pop("prediction"), **r} for r in table]
+
+    reading = Reading(columns={"id": "qid", "prediction": "said"})
+    score = gap_of_predictions(*both(tmp_path, change=rename), reading=reading).by_rule["sign"]
+    assert score.details["b"] == COUNTS["b"]
+
+
+def test_formats_may_differ_between_the_two(tmp_path: Path) -> None:
+    one = plain_csv(tmp_path / "original.csv", rows("original"))
+    score = gap_of_predictions(one, both(tmp_path, ".xlsx")[1]).by_rule["sign"]
+    assert {name: score.details[name] for name in COUNTS} == COUNTS
