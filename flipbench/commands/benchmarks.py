@@ -18,7 +18,7 @@ from flipbench.commands import (
     open_experiment,
     say,
 )
-from flipbench.errors import ConfigError, LicenceError
+from flipbench.errors import ConfigError, DataError, LicenceError
 
 
 @app.command("import", rich_help_panel=BENCHMARKS)
@@ -63,6 +63,10 @@ def export(
     from flipbench.paired import PairedBenchmark
 
     benchmark = PairedBenchmark.load(experiment.benchmark_folder)
+    if not benchmark.pairs:
+        raise DataError(
+            f"{experiment.benchmark_folder}: no pair was kept; see why in the run directory"
+        )
     if form not in (*FORMS, "recipe"):
         known = ", ".join((*FORMS, "recipe"))
         raise ConfigError(f"--format {form}: no such format; choose one of {known}")

@@ -121,7 +121,7 @@ def _readme(benchmark: PairedBenchmark, name: str, n_edits: int) -> str:
 
 A recipe for the answer-flipped twin of {benchmark.name}: {len(benchmark.pairs):,} pairs kept of
 {n_edits:,} edited. It holds new answers, captions, verdicts, settings, seeds and the hashes of the
-pictures, but no picture: the source's licence does not allow to share edited ones.
+pictures, but no picture, so that a source whose licence forbids to share edited ones is respected.
 
 {made_by}
 To rebuild it (the source is read from where config.yaml says; a GPU draws the pictures):
