@@ -130,6 +130,8 @@ def separation(
     whole clusters; draws without clean or without contaminated models are left out. With fewer, or
     where all draws agree (perfect separation), Newcombe's interval for the AUROC and Wilson's for
     a TPR take the number of clusters for the number of models, which errs on the wide side.
+    For normal values with a true AUROC of 0.5 to 0.98, Newcombe's held the truth in 92 to 100 % of
+    600 simulations (2 to 9 clusters), the bootstrap in 90 to 94 % (12) and 87 to 94 % (30).
 
     References
     ----------

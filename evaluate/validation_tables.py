@@ -62,6 +62,9 @@ def _cells(v: Validation) -> list[tuple[str, Cell]]:
     points = {p.target: _point(p) for p in found.points} if found else {}
     trend = v.trend
     return [
+        ("Power", _rate(v.detected)),
+        ("False alarms: clean as released", _rate(v.untouched_alarms)),
+        ("False alarms: clean fine-tunes", _rate(v.finetuned_alarms)),
         (
             "AUROC",
             Cell(f"{found.auroc:.2f}", two_decimals(found.interval)) if found else nothing,
@@ -69,9 +72,6 @@ def _cells(v: Validation) -> list[tuple[str, Cell]]:
         ("TPR at 0 false alarms", points.get(0.0, nothing)),
         ("TPR at FPR 1 %", points.get(0.01, nothing)),
         ("TPR at FPR 5 %", points.get(0.05, nothing)),
-        ("False alarms: clean as released", _rate(v.untouched_alarms)),
-        ("False alarms: clean fine-tunes", _rate(v.finetuned_alarms)),
-        ("Power", _rate(v.detected)),
         ("Steps in order", Cell(_of(trend.in_order, trend.n_steps) if trend.n_steps else "–")),
         (
             "Rank correlation",
@@ -122,11 +122,12 @@ def _of(hit: int, total: int) -> str:
 def _caption(validations: Sequence[Validation]) -> list[str]:
     found = [v.separation for v in validations if v.separation]
     said = [
-        "Models of known dose. AUROC: probability that a contaminated model looks more suspicious"
-        " than a clean one. TPR: contaminated models above the best threshold that lets at most"
-        " that share of clean models pass it; power and false alarms: the rule’s own verdicts,"
-        " whatever its threshold. Brackets: 95 % intervals, in % beside counts (false alarms:"
-        " Clopper–Pearson; power: Wilson, models counted as independent)."
+        "Models of known dose. Power and false alarms: the rule’s own verdicts on contaminated and"
+        " on clean models. AUROC: probability that a contaminated model looks more suspicious than"
+        " a clean one, whatever the threshold. TPR: contaminated models above the best threshold"
+        " that lets at most that share of clean models pass it. Brackets: 95 % intervals, in %"
+        " beside counts (false alarms: Clopper–Pearson; power: Wilson, models counted as"
+        " independent)."
     ]
     if found:
         fewest = min(s.n_clean for s in found)
