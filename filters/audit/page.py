@@ -106,9 +106,11 @@ def markdown(report: AuditReport) -> str:
     for found in report.findings:
         lines += ["", f"## {found.title}: {STATUS[found.status]}", "", found.sentence]
         if found.rates:
-            lines += ["", "| | k/n | % | 95 % interval | chance % | p | p, Holm |"]
-            lines.append("|---|--:|--:|--:|--:|--:|--:|")
-            lines += [f"| {r.name} | " + " | ".join(cells(r)) + " |" for r in found.rates]
+            heads = columns(found)
+            lines += ["", f"| | {' | '.join(heads)} |", "|---" + "|--:" * len(heads) + "|"]
+            lines += [
+                f"| {r.name} | " + " | ".join(cells(r)[: len(heads)]) + " |" for r in found.rates
+            ]
         if found.status != "ok" and found.todo:
             lines += ["", f"To do: {found.todo}"]
         if found.limits:
@@ -141,10 +143,19 @@ def html(report: AuditReport) -> str:
         headline=headline(report),
         rows=rows,
         cells=cells,
+        columns=columns,
         status=STATUS,
         settings=report.settings.model_dump(mode="json"),
         style=Markup((_TEMPLATES / "audit.css").read_text(encoding="utf-8")),
     )
+
+
+def columns(found: Finding) -> list[str]:
+    """Return the heads of the columns that say something in a finding's table."""
+    heads = ["k/n", "%", "interval", "chance %", "p", "p, Holm"]
+    if any(rate.p_value is not None for rate in found.rates):
+        return heads
+    return heads[: 4 if any(rate.chance is not None for rate in found.rates) else 3]
 
 
 def cells(found: Rate) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import cho_factor, cho_solve
 
 from flipbench.errors import need
 from flipbench.filters.audit.finding import (
@@ -160,22 +161,25 @@ def _cross_validate(
     golds : int array, shape (1 + B, N)
         The true right options, then the drawn ones.
     """
-    from sklearn.linear_model import Ridge
     from sklearn.model_selection import GroupKFold
 
-    folds = GroupKFold(settings.n_folds, shuffle=True, random_state=settings.seed)
-    n_right = np.zeros(len(golds))
-    margins = np.zeros(table.n_items)
-    owner = np.repeat(np.arange(table.n_items), np.diff(table.starts))
-    for _, tested in folds.split(np.zeros(table.n_items), groups=groups):
-        out = np.isin(owner, tested)
-        for start in range(0, len(golds), _BATCH):
-            batch = golds[start : start + _BATCH]
-            targets = _targets(table, batch)
-            model = Ridge(alpha=ALPHA, fit_intercept=False, solver="cholesky")
-            model.fit(table.features[~out], targets[~out])
-            scores = model.predict(table.features[out]).reshape(int(out.sum()), len(batch))
-            found = _margins(scores, np.diff(table.starts)[tested], batch[:, tested])
+    splitter = GroupKFold(settings.n_folds, shuffle=True, random_state=settings.seed)
+    sizes = np.diff(table.starts)
+    owner = np.repeat(np.arange(table.n_items), sizes)
+    folds = [tested for _, tested in splitter.split(owner[: table.n_items], groups=groups)]
+    rows = [np.flatnonzero(np.isin(owner, tested)) for tested in folds]
+    parts = [table.features[r] for r in rows]
+    whole = table.features.T @ table.features + ALPHA * np.eye(table.features.shape[1])
+    # one factorisation for each fold serves all drawings of the right options
+    solvers = [cho_factor(whole - part.T @ part) for part in parts]
+    n_right, margins = np.zeros(len(golds)), np.zeros(table.n_items)
+    for start in range(0, len(golds), _BATCH):
+        batch = golds[start : start + _BATCH]
+        targets = _targets(table, batch)
+        moments = table.features.T @ targets
+        for tested, out, part, solver in zip(folds, rows, parts, solvers, strict=True):
+            weights = cho_solve(solver, moments - part.T @ targets[out])
+            found = _margins(part @ weights, sizes[tested], batch[:, tested])
             n_right[start : start + _BATCH] += (found > 0).sum(axis=0)
             if start == 0:
                 margins[tested] = found[:, 0]
@@ -208,11 +212,9 @@ def _margins(scores: Array, sizes: NDArray[np.intp], golds: NDArray[np.intp]) ->
 
 def _cues(table: _Table) -> list[tuple[str, float]]:
     """Return the features that speak most for an option being right, from a fit on all items."""
-    from sklearn.linear_model import Ridge
-
-    model = Ridge(alpha=ALPHA, fit_intercept=False, solver="cholesky")
-    model.fit(table.features, _targets(table, table.gold[None])[:, 0])
-    spread = table.features.std(axis=0)
-    effect = np.ravel(model.coef_) * spread
+    x = table.features
+    solver = cho_factor(x.T @ x + ALPHA * np.eye(x.shape[1]))
+    weights = cho_solve(solver, x.T @ _targets(table, table.gold[None]))[:, 0]
+    effect = weights * x.std(axis=0)
     order = np.argsort(-effect, kind="stable")[:N_CUES]
     return [(table.names[i], float(effect[i])) for i in order if effect[i] > 0]

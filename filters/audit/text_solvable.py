@@ -79,19 +79,23 @@ def text_solvable(
         kept = [not gone for gone in drop]
         rates.append(_accuracy(f"{m.model} (held out), items kept", asked, m, kept))
         rates.append(_accuracy(f"{m.model} (held out), items dropped", asked, m, drop, test=False))
-    missing = sum(None in row for m in blind for row in m.outcomes)
+    missing = sum(any(None in row for row in rows) for rows in _by_item(blind))
     finding = Finding(
         check="text_solvable",
         title=TITLE,
         status="defect" if any(drop) else "ok",
         sentence=f"{sum(drop)} of {n_items(n)} are solved without the image (rule"
-        f" {settings.rule}, {len(models)} models x {settings.n_runs} runs); guessing alone would"
-        f" solve {lucky:.2g} of them.",
+        f" {settings.rule}, {len(models)} model{'s' * (len(models) > 1)} x {settings.n_runs} runs);"
+        f" guessing alone would solve {lucky:.2g} of them.",
         todo="Leave these items out, or mend them so that the image is needed.",
         limits="Models used to filter look worse afterwards than models that were not: judge what"
         " is left by the held-out ones"
         + ("." if held_out else ", of which none was given.")
-        + (f" {missing} rows of answers are incomplete." if missing else ""),
+        + (
+            f" Answers are missing for {n_items(missing)}, which count as not right."
+            if missing
+            else ""
+        ),
         rates=tuple(rates),
         items=tuple(
             _named(item, rows)
