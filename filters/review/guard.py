@@ -86,7 +86,7 @@ class Guard:
         if not _same_origin(request):
             return 403, "refused: the request comes from another origin"
         if self.token is None:
-            name = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+            name = _host(request)
             if not is_loopback(name):
                 return 403, f"refused: {name!r} is no name of this machine; use localhost"
         elif not introduced and not self._is_token(request.cookies.get(self._cookie)):
@@ -97,6 +97,13 @@ class Guard:
         if self.token is None or given is None:
             return False
         return secrets.compare_digest(given.encode(), self.token.encode())
+
+
+def _host(request: Request) -> str:
+    try:
+        return urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+    except ValueError:
+        return ""
 
 
 def _same_origin(request: Request) -> bool:
@@ -110,4 +117,4 @@ def _same_origin(request: Request) -> bool:
         )
         return site in ("same-origin", "none") or followed_link
     origin = request.headers.get("origin")
-    return origin is None or urlsplit(origin).netloc == request.headers.get("host")
+    return origin is None or origin.partition("://")[2] == request.headers.get("host")

@@ -8,6 +8,7 @@ import re
 import secrets
 import socket
 from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from pathlib import Path
 
 from flipbench.errors import ConfigError, DataError, need
@@ -19,6 +20,7 @@ from flipbench.filters.review.pairs import edited_pairs
 from flipbench.run import Run
 
 PORT = 8765
+_say = partial(print, flush=True)
 
 
 def serve_review(
@@ -29,7 +31,7 @@ def serve_review(
     token: str | None = None,
     blind: bool = False,
     edit_ids: Collection[str] | None = None,
-    say: Callable[[str], object] = print,
+    say: Callable[[str], object] = _say,
 ) -> None:
     """Serve the review page until interrupted.
 
@@ -142,6 +144,8 @@ def _alone(run_path: str | Path) -> Iterator[Run]:
 
 @contextlib.contextmanager
 def _bound(host: str, port: int) -> Iterator[socket.socket]:
+    if not 0 <= port < 65536:
+        raise ConfigError(f"port {port}: ports go from 0 (any that is free) to 65535")
     try:
         family, kind, proto, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

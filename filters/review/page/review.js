@@ -32,8 +32,9 @@ async function refill() {
 }
 
 async function begin() {
-  await refill();
   const wanted = Number(new URLSearchParams(location.search).get("pair") ?? -1);
+  remember();
+  await refill();
   const resumed = filters().show === "undecided" ? 0 : Math.max(0, queue.indexOf(wanted));
   await go(resumed);
 }
@@ -220,7 +221,7 @@ function duration(seconds) {
 }
 
 function remember() {
-  const kept = Object.entries({ ...filters(), pair: String(pair.position) });
+  const kept = Object.entries({ ...filters(), pair: pair ? String(pair.position) : "" });
   const query = new URLSearchParams(kept.filter(([, value]) => value));
   history.replaceState(null, "", `/?${query}`); // also takes the token out of sight
 }

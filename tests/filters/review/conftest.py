@@ -1,0 +1,96 @@
+"""A review page on loopback for each test, and one real browser for all of them."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+uvicorn = pytest.importorskip("uvicorn", reason="the extra 'review' is not installed")
+
+from flipbench.filters.review.app import ReviewApp, make_app  # noqa: E402
+from flipbench.filters.review.ledger import Ledger  # noqa: E402
+from flipbench.filters.review.pairs import edited_pairs  # noqa: E402
+from flipbench.records import Verdict  # noqa: E402
+from flipbench.run import Run  # noqa: E402
+from tests.fixtures.edited_run import edited_run  # noqa: E402
+
+
+@dataclass
+class Page:
+    """A page that is served, the run below it, and how to stop and start the server."""
+
+    run: Run
+    address: str
+    stop: Callable[[], None]
+    start: Callable[[], None]
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """What people said, as it lies on disk now."""
+        return [v for v in Run(self.run.path).read(Verdict) if v.rater_kind == "person"]
+
+
+@pytest.fixture(scope="session")
+def discs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return edited_run(tmp_path_factory.mktemp("review") / "discs", 30).path
+
+
+@pytest.fixture
+def serve(discs: Path, tmp_path: Path) -> Iterator[Callable[..., Page]]:
+    """Serve a copy of the run; every test has a copy and a port of its own."""
+    pages: list[Page] = []
+
+    def start(blind: bool = False, token: str | None = None) -> Page:
+        run = Run(shutil.copytree(discs, tmp_path / f"discs{len(pages)}"))
+        listener = socket.create_server(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        serving: list[Any] = []
+
+        def up(bound: socket.socket | None = None) -> None:
+            ledger = Ledger(run, edited_pairs(run))
+            app = make_app(ReviewApp(ledger, run.images, "discs", blind), token)
+            config = uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1)
+            server = uvicorn.Server(config)
+            sock = bound or socket.create_server(("127.0.0.1", port))
+            thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
+            thread.start()
+            while not server.started:
+                time.sleep(0.01)
+            serving[:] = [server, thread, sock]
+
+        def down() -> None:
+            server, thread, sock = serving
+            server.should_exit = True
+            thread.join(30)
+            sock.close()
+
+        up(listener)
+        pages.append(Page(run, f"http://127.0.0.1:{port}/", down, up))
+        return pages[-1]
+
+    yield start
+    for page in pages:
+        page.stop()
+        page.run.close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    path = shutil.which("chromium")
+    if path is None:
+        pytest.skip("no chromium on this machine: install it to test the page in a browser")
+    api = pytest.importorskip("playwright.sync_api")
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=path, args=["--no-sandbox", "--disable-gpu"], timeout=180_000
+        )
+        yield browser
+        browser.close()

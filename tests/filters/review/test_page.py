@@ -1,0 +1,375 @@
+"""The review page, driven in a real browser."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from flipbench.filters.review.standing import ANSWERED_BLIND, standing
+from tests.filters.review.conftest import Page
+from tests.fixtures.edited_run import EVIL
+
+Visit = Callable[..., Any]
+
+
+@pytest.fixture
+def visit(browser: Any) -> Iterator[Visit]:
+    """Open pages in contexts of their own; fail if anything odd is logged or asked of others."""
+    contexts: list[Any] = []
+    trouble: list[str] = []
+
+    def note(message: Any) -> None:
+        if message.type in ("error", "warning") and "Failed to load resource" not in message.text:
+            trouble.append(message.text)
+
+    def open_page(address: str, name: str = "anna", **settings: Any) -> Any:
+        origin = address.partition("?")[0]
+        context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}} | settings)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(60_000)
+        page.on("pageerror", lambda error: trouble.append(f"error: {error}"))
+        page.on("console", note)
+        page.on("request", lambda r: r.url.startswith(origin) or trouble.append(r.url))
+        page.goto(address)
+        page.get_by_label("Your name").fill(name)
+        page.keyboard.press("Enter")
+        page.wait_for_selector("body[data-shown]")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert trouble == []
+
+
+def shown(page: Any) -> str:
+    return str(page.evaluate("document.body.dataset.shown"))
+
+
+def press(page: Any, *keys: str) -> None:
+    """Press keys of which the last shows another pair, and wait until it is there."""
+    before = shown(page)
+    for key in keys:
+        page.keyboard.press(key)
+    page.wait_for_selector(f"body:not([data-shown='{before}'])")
+
+
+def count(page: Any) -> list[str]:
+    return [text for text in page.locator("#count span").all_text_contents()]
+
+
+def decisions(page: Page, rater: str = "anna") -> dict[str, tuple[str, str]]:
+    items = {
+        json.loads(line)["id"]: number
+        for path in (page.run.path / "edits").glob("*.jsonl")
+        for number, line in enumerate(path.read_text().splitlines())
+    }
+    return {
+        str(items[v.edit_id]): (v.decision, v.reason)
+        for v in standing(page.verdicts)
+        if v.rater == rater
+    }
+
+
+def test_thirty_pairs_by_keyboard(serve: Any, visit: Visit) -> None:
+    served = serve()
+    page = visit(served.address)
+    expected: dict[str, tuple[str, str]] = {}
+    for number in range(30):
+        assert shown(page) == str(number)
+        if number == 12:
+            page.reload()
+            page.wait_for_selector("body[data-shown='12']")
+            assert count(page)[:3] == ["12 of 30", "10 kept", "1 rejected"]
+        if number == 20:
+            press(page, "z")  # the verdict on 19 was a slip
+            assert shown(page) == "19"
+            assert str(19) not in decisions(served)
+            press(page, "r", "r")
+            expected["19"] = ("reject", "")
+        keys, said = {
+            5: ("4", ("reject", "object missing")),
+            7: ("u2", ("unsure", "ambiguous")),
+            14: ("r1", ("reject", "wrong answer")),
+            21: ("uu", ("unsure", "")),
+        }.get(number, ("k", ("keep", "")))
+        press(page, *keys)
+        expected[str(number)] = said
+        assert decisions(served) == expected  # on disk before the next pair was shown
+    assert shown(page) == "done"
+    assert page.get_by_role("heading", name="Every pair here has your verdict.").is_visible()
+    assert count(page)[:4] == ["30 of 30", "25 kept", "3 rejected", "2 unsure"]
+    assert all(v.seconds is not None and 0 < v.seconds < 60 for v in served.verdicts if v.run == 0)
+    page.keyboard.press("z")
+    page.wait_for_selector("body[data-shown='29']")
+    assert len(decisions(served)) == 29
+
+
+def test_two_people_at_once(serve: Any, visit: Visit) -> None:
+    served = serve()
+    anna, ben = visit(served.address), visit(served.address, "ben")
+    for number in range(8):
+        press(anna, "k")
+        press(ben, *("2" if number % 2 else "k"))
+    assert {said for said, _ in decisions(served).values()} == {"keep"}
+    assert [said for said, _ in decisions(served, "ben").values()] == ["keep", "reject"] * 4
+    press(anna, "z")
+    assert (len(decisions(served)), len(decisions(served, "ben"))) == (7, 8)
+    ben.get_by_label("Show").select_option("disagreement")
+    ben.wait_for_selector("body[data-shown='0']")
+    assert ben.locator("#others").get_attribute("open") is None  # others' words only on demand
+    ben.keyboard.press("o")
+    assert ben.locator("#others li").all_inner_texts() == [
+        "anna (person): keep",
+        "test judge (judge): reject, the disc is hard to see",
+    ]
+
+
+def test_blind_mode_hides_the_answer_until_one_is_given(serve: Any, visit: Visit) -> None:
+    served = serve(blind=True)
+    replies: list[str] = []
+    page = visit(served.address)
+    page.on("response", lambda r: replies.append(r.text()) if "/api/pairs" in r.url else None)
+    page.reload()
+    page.wait_for_selector("#options button")
+    page.wait_for_timeout(300)
+    told = set().union(*(json.loads(reply) for reply in replies))
+    assert len(replies) >= 2
+    assert not told & {"new_answer", "new_text", "old_answer", "old_text", "caption", "original"}
+    assert page.locator("#stage img").count() == 1
+    page.keyboard.press("k")  # nothing to decide yet
+    page.keyboard.press("2")
+    page.wait_for_selector("#original img")
+    assert page.locator("#given").inner_text() == "You answered “green”, which is the new answer."
+    assert page.locator("#options .new .text").inner_text() == "green"
+    page.reload()  # the answer is on disk; asking again would not be blind
+    page.wait_for_selector("#original img")
+    press(page, "k")
+    page.keyboard.press("0")
+    page.wait_for_selector("#original img")
+    assert "the new answer is “blue”" in page.locator("#given").inner_text()
+    press(page, "2")
+    press(page, "ArrowRight")
+    press(page, "ArrowRight")  # to the question without options
+    page.get_by_label("Your answer").fill("red, I think")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#original img")
+    press(page, "k")
+    kept, rejected, free = [v for v in served.verdicts if v.reason != ANSWERED_BLIND]
+    assert (kept.decision, kept.blind_answer) == ("keep", "green")
+    assert (rejected.decision, rejected.blind_answer) == ("reject", "UNCLEAR")
+    assert (free.decision, free.blind_answer) == ("keep", "red, I think")
+    assert len(served.verdicts) == 6
+
+
+def test_a_note_a_caption_and_a_changed_mind(serve: Any, visit: Visit) -> None:
+    served = serve()
+    page = visit(served.address)
+    caption = page.get_by_text("A green disc on a light ground")
+    assert not caption.is_visible()
+    page.keyboard.press("c")
+    assert caption.is_visible()
+    page.keyboard.press("n")
+    page.keyboard.type("k is a key, too: 2")
+    page.keyboard.press("Enter")
+    press(page, "6")
+    press(page, "ArrowLeft")
+    assert page.get_by_label("Note").input_value() == "k is a key, too: 2"
+    assert page.locator("#given").inner_text() == "You rejected this pair: unsafe."
+    page.keyboard.press("r")
+    page.keyboard.press("Escape")
+    press(page, "k")
+    assert [(v.run, v.decision, v.reason) for v in served.verdicts] == [
+        (0, "reject", "unsafe: k is a key, too: 2"),
+        (1, "keep", "note: k is a key, too: 2"),
+    ]
+
+
+def test_pictures_share_one_scale_and_one_zoom(serve: Any, visit: Visit) -> None:
+    served = serve()
+    page = visit(served.address + "?show=all&pair=5")
+    frames = [page.locator(f"#{name} .frame") for name in ("original", "edited")]
+    boxes = [frame.bounding_box() for frame in frames]
+    assert boxes[0]["width"] == pytest.approx(2 * boxes[1]["width"], abs=1)  # 160 and 80 pixels
+    assert boxes[0]["y"] == boxes[1]["y"]
+    page.keyboard.press("+")
+    moved = [frame.locator("img").evaluate("img => img.style.transform") for frame in frames]
+    assert moved[0] == moved[1] == "translate(0px, 0px) scale(1.5)"
+    page.keyboard.press("Shift+ArrowLeft")
+    moved = [frame.locator("img").evaluate("img => img.style.transform") for frame in frames]
+    assert "translate(0px" not in moved[0]
+    page.keyboard.press("0")
+    page.keyboard.press("f")
+    assert frames[0].is_visible() and not frames[1].is_visible()
+    page.keyboard.press("f")
+    assert frames[1].is_visible() and not frames[0].is_visible()
+    one = frames[1].bounding_box()
+    page.keyboard.press("f")
+    assert frames[0].bounding_box()["y"] == one["y"]
+    page.keyboard.press("s")
+    assert frames[0].is_visible() and frames[1].is_visible()
+
+
+def test_the_next_pairs_are_there_before_they_are_wanted(serve: Any, visit: Visit) -> None:
+    page = visit(serve().address)
+    loaded = "performance.getEntriesByType('resource').filter((e) => e.name.includes('/images/'))"
+    for _ in range(600):
+        if page.evaluate(f"{loaded}.length") == 6:  # this pair's pictures and those of two more
+            break
+        page.wait_for_timeout(50)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(re.sub(r".*:\d+", "", request.url)))
+    press(page, "k")
+    page.wait_for_timeout(200)
+    assert asked[:2] == ["/api/verdicts?category=", "/api/pairs/3?reviewer=anna"]
+
+
+def test_filters_survive_a_reload(serve: Any, visit: Visit) -> None:
+    page = visit(serve().address)
+    press(page, "k")
+    page.get_by_label("Category").select_option("number")
+    page.wait_for_selector("body[data-shown='2']")
+    assert count(page)[0] == "0 of 10"
+    press(page, "k")
+    page.get_by_label("Judges").select_option("doubt")
+    page.wait_for_selector("body[data-shown='5']")
+    page.reload()
+    page.wait_for_selector("body[data-shown='5']")
+    assert page.get_by_label("Category").input_value() == "number"
+    press(page, "ArrowRight")
+    assert shown(page) == "20"
+    press(page, "ArrowRight")  # what was skipped comes round again
+    assert shown(page) == "5"
+
+
+def test_a_question_that_is_a_script_is_shown_as_text(serve: Any, visit: Visit) -> None:
+    page = visit(serve().address + "?show=all&pair=3")
+    assert page.locator("#question").inner_text() == EVIL
+    assert page.title() == "Review of discs"
+    assert page.locator("#question *").count() == 0
+
+
+def test_a_server_that_is_gone_loses_nothing(serve: Any, visit: Visit) -> None:
+    served = serve()
+    page = visit(served.address)
+    press(page, "k")
+    served.stop()
+    page.keyboard.press("k")
+    alert = page.get_by_role("alert").filter(has_text="Not done")
+    alert.wait_for()
+    assert shown(page) == "1" and count(page)[0] == "1 of 30"
+    served.start()
+    press(page, "k")
+    assert not alert.is_visible()
+    assert len(served.verdicts) == 2
+
+
+def test_a_picture_that_is_gone_is_not_judged(serve: Any, visit: Visit) -> None:
+    served = serve()
+    page = visit(served.address)
+    sha256 = page.evaluate("fetch('/api/pairs/6?reviewer=anna').then((r) => r.json())")
+    (served.run.path / "images" / f"{sha256['image_sha256']}.png").unlink()
+    page.goto(served.address + "?show=all&pair=6")
+    page.get_by_text("This picture cannot be shown").wait_for()
+    page.keyboard.press("k")
+    page.get_by_role("alert").filter(has_text="not among the images").wait_for()
+    assert served.verdicts == []
+
+
+def test_keys_can_be_turned_off(serve: Any, visit: Visit) -> None:
+    served = serve()
+    page = visit(served.address)
+    page.keyboard.press("?")
+    page.get_by_label("Single keys decide").uncheck()
+    page.get_by_role("button", name="Close").click()
+    page.keyboard.press("k")
+    page.get_by_role("button", name="Reject").focus()
+    page.keyboard.press("Enter")
+    button = page.get_by_role("button", name="text illegible")
+    button.focus()
+    press(page, "Enter")
+    assert decisions(served) == {"0": ("reject", "text illegible")}
+
+
+def test_on_a_phone(serve: Any, visit: Visit) -> None:
+    served = serve()
+    phone = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+    page = visit(served.address, **phone)
+    assert page.locator("#edited .frame").is_visible()
+    assert not page.locator("#original .frame").is_visible()
+    page.get_by_role("button", name="Flip").tap()
+    assert page.locator("#original .frame").is_visible()
+    for button in page.locator("main button:visible").all():
+        box = button.bounding_box()
+        assert box["height"] >= 44 and box["width"] >= 44, button.inner_text()
+    frame, bar = page.locator("#original .frame"), page.locator(".decide")
+    assert frame.bounding_box()["y"] + 300 < bar.bounding_box()["y"]
+    assert page.locator("#question").bounding_box()["y"] < bar.bounding_box()["y"]
+    page.get_by_role("button", name="Reject").tap()
+    page.get_by_role("button", name="ambiguous").tap()
+    page.wait_for_selector("body[data-shown='1']")
+    page.get_by_role("button", name="Keep").tap()
+    page.wait_for_selector("body[data-shown='2']")
+    assert decisions(served) == {"0": ("reject", "ambiguous"), "1": ("keep", "")}
+    for width in (320, 390, 844):
+        page.set_viewport_size({"width": width, "height": 844})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_verdicts_go_out_and_come_in_from_the_page(serve: Any, visit: Visit, tmp_path: Any) -> None:
+    served, other = serve(), serve()
+    page = visit(served.address)
+    press(page, "k")
+    press(page, "3")
+    page.get_by_role("button", name="Data").click()
+    with page.expect_download() as download:
+        page.get_by_role("link", name="CSV").click()
+    download.value.save_as(tmp_path / "verdicts.csv")
+    second = visit(other.address, "ben")
+    second.get_by_role("button", name="Data").click()
+    second.get_by_label("Import").set_input_files(tmp_path / "verdicts.csv")
+    second.locator("#imported").filter(has_text="2 new verdicts").wait_for()
+    assert decisions(other) == decisions(served)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [(1280, 800), (390, 844)])
+def test_accessible(serve: Any, visit: Visit, scheme: str, size: tuple[int, int]) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    settings = {"color_scheme": scheme, "viewport": {"width": size[0], "height": size[1]}}
+    page = visit(serve().address, **settings)
+
+    def check(state: str) -> None:
+        found = axe.run(page).response["violations"]
+        problems = [(one["id"], [n["html"] for n in one["nodes"]]) for one in found]
+        assert problems == [], state
+
+    check("a pair")
+    page.keyboard.press("c")
+    page.keyboard.press("o")
+    page.keyboard.press("r")
+    check("a rejection that waits for its reason")
+    press(page, "2")
+    press(page, "ArrowLeft")
+    check("a decided pair")
+    assert "New answer: green" in page.get_by_role("status").first.inner_text()
+    page.keyboard.press("?")
+    check("the keys")
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Data").click()
+    check("import and export")
+    page.keyboard.press("Escape")
+    blind = visit(serve(blind=True).address, **settings)
+    page, waiting = blind, page
+    check("a blind question")
+    page = waiting
+    page.goto(page.url.partition("?")[0] + "?show=unsure")
+    page.wait_for_selector("body[data-shown='done']")
+    check("nothing left")
+    page.get_by_role("button", name=re.compile("Reviewer")).click()
+    check("the name")

@@ -1,0 +1,349 @@
+"""The server itself: who is let in, what can be fetched, what a kill leaves."""
+
+from __future__ import annotations
+
+import http.client
+import io
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import pytest
+from PIL import Image
+
+from flipbench.errors import ConfigError, DataError
+from flipbench.filters.review.ledger import Ledger
+from flipbench.filters.review.pairs import edited_pairs
+from flipbench.filters.review.serve import import_verdicts, serve_review
+from flipbench.records import Caption, Edit, Flip, Item, Source, Verdict
+from flipbench.run import Run
+from tests.fixtures.edited_run import edited_run
+
+SERVE = """
+import json, sys
+from flipbench.filters.review.serve import serve_review
+serve_review(sys.argv[1], **json.loads(sys.argv[2]))
+"""
+
+
+class Client:
+    """One connection to a server."""
+
+    def __init__(self, address: str) -> None:
+        parts = urlsplit(address)
+        self.port = parts.port
+        self.connection = http.client.HTTPConnection("127.0.0.1", parts.port, timeout=60)
+
+    def ask(
+        self,
+        path: str,
+        body: Mapping[str, Any] | bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> tuple[int, Any, http.client.HTTPResponse]:
+        data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        self.connection.request("GET" if data is None else "POST", path, data, dict(headers or {}))
+        response = self.connection.getresponse()
+        text = response.read()
+        if response.headers.get_content_type() == "application/json":
+            return response.status, json.loads(text), response
+        return response.status, text, response
+
+    def get(self, path: str, **headers: str) -> tuple[int, Any]:
+        return self.ask(path, None, {k.replace("_", "-"): v for k, v in headers.items()})[:2]
+
+    def decide(self, pair: Mapping[str, Any], reviewer: str, **said: Any) -> tuple[int, Any]:
+        place = {name: pair[name] for name in ("edit_id", "image_sha256")}
+        body = {"reviewer": reviewer, "decision": "keep"} | place | said
+        return self.ask("/api/verdicts", body)[:2]
+
+
+@contextmanager
+def process(run: Path, **settings: Any) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """Serve a run in a process of its own; give its address."""
+    command = [sys.executable, "-c", SERVE, str(run), json.dumps({"port": 0} | settings)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout
+            line = server.stdout.readline()
+            assert "http://" in line
+            yield next(word for word in line.split() if word.startswith("http://")), server
+        finally:
+            server.kill()
+
+
+@pytest.fixture
+def client(serve: Any) -> Client:
+    return Client(serve().address)
+
+
+def pairs_of(client: Client, reviewer: str, n: int) -> list[dict[str, Any]]:
+    return [client.get(f"/api/pairs/{position}?reviewer={reviewer}")[1] for position in range(n)]
+
+
+def test_a_kill_loses_no_verdict_that_was_acknowledged(discs: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(discs, tmp_path / "run"))
+    acknowledged: dict[tuple[str, str, str], int] = {}
+    enough, lock = threading.Event(), threading.Lock()
+
+    def burst(address: str, reviewer: str, pairs: list[dict[str, Any]]) -> None:
+        client = Client(address)
+        try:
+            for turn in range(1000):
+                for pair in pairs:
+                    said = f"turn {turn}"
+                    assert client.decide(pair, reviewer, note=said)[0] == 200
+                    with lock:
+                        acknowledged[reviewer, pair["edit_id"], f"note: {said}"] = turn
+                        if len(acknowledged) >= 150:
+                            enough.set()
+        except (OSError, http.client.HTTPException):
+            return  # killed
+
+    with process(run) as (address, server):
+        pairs = pairs_of(Client(address), "anna", 30)
+        threads = [
+            threading.Thread(target=burst, args=(address, name, pairs))
+            for name in ("anna", "ben", "cleo", "anna")
+        ]
+        for thread in threads:
+            thread.start()
+        assert enough.wait(120)
+        os.kill(server.pid, signal.SIGKILL)
+        for thread in threads:
+            thread.join(60)
+    kept = {(v.rater, v.edit_id, v.reason) for v in Run(run).read(Verdict)}
+    assert len(acknowledged) >= 150
+    assert set(acknowledged) <= kept
+    with process(run) as (address, server):  # and the next server goes on from there
+        counts = Client(address).get("/api/queue?reviewer=ben")[1]["counts"]
+        assert counts["keep"] == len({e for r, e, _ in kept if r == "ben"})
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "cors"}, 403),
+        ({"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "no-cors"}, 403),
+        ({"Sec_Fetch_Site": "same-site", "Sec_Fetch_Mode": "cors"}, 403),
+        ({"Sec_Fetch_Site": "same-origin"}, 200),
+        ({"Host": "evil.example"}, 403),
+        ({"Host": "evil.example:8765", "Origin": "http://evil.example:8765"}, 403),
+        ({"Host": "127.0.0.1.evil.example"}, 403),
+        ({"Host": "[bad"}, 403),
+        ({"Host": "localhost:4242", "Origin": "http://localhost:4242"}, 200),
+        ({"Host": "[::1]:4242"}, 200),
+    ],
+)
+def test_other_origins_are_refused(client: Client, headers: dict[str, str], status: int) -> None:
+    for path in ("/api/queue?reviewer=anna", "/export/verdicts.csv"):
+        assert client.get(path, **headers)[0] == status
+    assert (
+        client.ask(
+            "/api/undo", {"reviewer": "x"}, {k.replace("_", "-"): v for k, v in headers.items()}
+        )[0]
+        == status
+    )
+
+
+def test_a_link_on_another_site_opens_the_page_and_nothing_else(client: Client) -> None:
+    link = {
+        "Sec_Fetch_Site": "cross-site",
+        "Sec_Fetch_Mode": "navigate",
+        "Sec_Fetch_Dest": "document",
+    }
+    assert client.get("/", **link)[0] == 200
+    assert client.get("/", **link | {"Sec_Fetch_Dest": "iframe"})[0] == 403
+    assert client.get("/export/verdicts.csv", **link)[0] == 403
+
+
+def test_headers_keep_other_sites_out(client: Client) -> None:
+    for path in ("/", "/api/queue?reviewer=a", "/nothing"):
+        headers = client.ask(path)[2].headers
+        assert "default-src 'none'" in headers["content-security-policy"]
+        assert "frame-ancestors 'none'" in headers["content-security-policy"]
+        assert "unsafe" not in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+        assert "access-control-allow-origin" not in headers
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/images/../verdicts",
+        "/images/..%2f..%2fsecret",
+        "/images/" + "a" * 64,
+        "/images/" + quote("../config.yaml", safe=""),
+        "/images/%2e%2e/config.yaml",
+        "/images//etc/passwd",
+        "/page/../app.py",
+        "/page/..%2fapp.py",
+        "/page/review.html.jinja",
+        "/export/../config.yaml",
+        "/export/config.yaml",
+        "//etc/passwd",
+        "/api/pairs/30?reviewer=a",
+        "/api/pairs/-1?reviewer=a",
+    ],
+)
+def test_nothing_else_can_be_fetched(client: Client, path: str) -> None:
+    assert client.get(path)[0] == 404
+
+
+def test_pictures_of_the_run_can_be_fetched(serve: Any) -> None:
+    served = serve()
+    pair = pairs_of(client := Client(served.address), "anna", 1)[0]
+    status, data, response = client.ask(pair["edited"]["src"])
+    assert status == 200 and response.headers["content-type"] == "image/png"
+    assert data == (served.run.path / "images" / f"{pair['image_sha256']}.png").read_bytes()
+    outside = served.run.path.parent / "outside.png"
+    outside.write_bytes(b"secret")
+    stored = served.run.path / "images" / f"{pair['image_sha256']}.png"
+    stored.unlink()
+    stored.symlink_to(outside)
+    assert client.get(pair["edited"]["src"])[0] == 500
+
+
+def test_a_format_that_browsers_do_not_show_is_sent_as_png(tmp_path: Path, serve: Any) -> None:
+    run = edited_run(tmp_path / "run", 1)
+    buffer = io.BytesIO()
+    Image.new("RGB", (40, 30), "teal").save(buffer, "TIFF")
+    ref = run.images.put(buffer.getvalue(), "tiff")
+    item = Item(
+        benchmark="b",
+        name="tiff",
+        images=(ref,),
+        question="?",
+        answer_text="x",
+        source=Source(dataset="b"),
+    )
+    flip = Flip(item_id=item.id, method="m", seed=0, new_answer=None, new_text="y")
+    caption = Caption(flip_id=flip.id, captioner="c", prompt="p", text="t")
+    edit = Edit(
+        caption_id=caption.id,
+        caption_text="t",
+        source_sha256=ref.sha256,
+        editor="e",
+        seed=0,
+        image=ref,
+    )
+    run.append([item, flip, caption, edit])
+    with process(run.path) as (address, _):
+        client = Client(address)
+        status, data, response = client.ask(f"/images/{ref.sha256}")
+    assert status == 200 and response.headers["content-type"] == "image/png"
+    assert Image.open(io.BytesIO(data)).getpixel((5, 5)) == (0, 128, 128)
+
+
+def test_a_token_is_asked_of_everyone_once(serve: Any) -> None:
+    token = "correct-horse-battery"
+    client = Client(serve(token=token).address)
+    for path in ("/", "/api/queue?reviewer=a", "/page/review.js", "/?token=wrong"):
+        status, text, response = client.ask(path)
+        assert status == 401 and "set-cookie" not in response.headers
+        assert token not in str(text)
+    status, _, response = client.ask(f"/?token={token}")
+    cookie = response.headers["set-cookie"]
+    assert status == 200 and "HttpOnly" in cookie and "SameSite=Strict" in cookie
+    known = {"Cookie": cookie.partition(";")[0], "Host": "lab.example:8765"}
+    assert client.get("/api/queue?reviewer=a", **known)[0] == 200
+    assert client.get("/api/queue?reviewer=a", **known, Origin="http://evil.example")[0] == 403
+    assert client.get("/api/queue?reviewer=a", Cookie=known["Cookie"] + "x")[0] == 401
+
+
+def test_an_address_that_others_can_reach_gets_a_token(discs: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(discs, tmp_path / "run"))
+    with process(run, host="0.0.0.0") as (address, _):
+        client, token = Client(address), urlsplit(address).query
+        assert client.get("/")[0] == 401
+        assert len(token) > 24 and client.get(f"/?{token}")[0] == 200
+    with process(run) as (address, _):
+        assert urlsplit(address).hostname == "127.0.0.1" and "token" not in address
+        assert Client(address).get("/")[0] == 200
+        with pytest.raises(DataError, match="a review page is open on this run"):
+            serve_review(run, port=0)
+        (tmp_path / "x.csv").write_text("edit_id,image_sha256,rater,decision\n")
+        with pytest.raises(DataError, match="a review page is open on this run"):
+            import_verdicts(run, tmp_path / "x.csv")
+
+
+def test_what_cannot_be_served(discs: Path, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"{port}: cannot listen there .*another port"):
+            serve_review(discs, port=port)
+    with pytest.raises(ConfigError, match="no address"):
+        serve_review(discs, host="no.such.host.invalid")
+    with pytest.raises(ConfigError, match="ports go from 0"):
+        serve_review(discs, port=70_000)
+    with pytest.raises(ConfigError, match="16 letters"):
+        serve_review(discs, port=0, token="short")
+    with pytest.raises(DataError, match="no run with edited images"):
+        serve_review(tmp_path / "nothing", port=0)
+    assert not (tmp_path / "nothing").exists()
+    (tmp_path / "empty" / "edits").mkdir(parents=True)
+    with pytest.raises(DataError, match="no edited images to review"):
+        serve_review(tmp_path / "empty", port=0)
+
+
+def test_bodies_that_make_no_sense(serve: Any) -> None:
+    served = serve()
+    client = Client(served.address)
+    pair = pairs_of(client, "anna", 2)[0]
+    other = pairs_of(client, "anna", 2)[1]
+    place = {"edit_id": pair["edit_id"], "image_sha256": pair["image_sha256"]}
+    for status, body in [
+        (400, b"{"),
+        (400, b""),
+        (400, b'{"reviewer": "\\ud800"}'),
+        (400, {"reviewer": "anna", "decision": "perhaps"} | place),
+        (400, {"reviewer": "anna", "decision": "keep", "run": 7} | place),
+        (400, {"reviewer": "anna", "decision": "keep", "note": "x" * 2001} | place),
+        (400, {"reviewer": "anna", "decision": "reject", "reason": "ugly"} | place),
+        (400, {"reviewer": "anna", "decision": "keep", "seconds": -1} | place),
+        (409, {"reviewer": "", "decision": "keep"} | place),
+        (409, {"reviewer": "test judge", "decision": "keep"} | place),
+        (409, {"reviewer": "a", "decision": "keep"} | place | {"edit_id": "0" * 24}),
+        (409, {"reviewer": "a", "decision": "keep"} | place | {"edit_id": other["edit_id"]}),
+    ]:
+        found, reply, _ = client.ask("/api/verdicts", body)
+        assert found == status and reply["error"], body
+    assert client.get("/api/queue?reviewer=a&show=best")[0] == 400
+    assert served.verdicts == []
+
+
+def test_blind_verdicts_need_an_answer(serve: Any) -> None:
+    client = Client(serve(blind=True).address)
+    pair = pairs_of(client, "anna", 1)[0]
+    assert pair["hidden"] and "new_text" not in pair
+    assert client.decide(pair, "anna")[0] == 409
+    place = {name: pair[name] for name in ("edit_id", "image_sha256")}
+    status, told, _ = client.ask("/api/answers", {"reviewer": "anna", "answer": "green"} | place)
+    assert status == 200 and told["new_text"] == "green"
+    assert client.decide(pair, "anna")[0] == 200
+    assert client.decide(pair, "ben")[0] == 409
+
+
+def test_a_full_disk_acknowledges_nothing(discs: Path, tmp_path: Path) -> None:
+    run = Run(shutil.copytree(discs, tmp_path / "run"))
+    ledger = Ledger(run, edited_pairs(run))
+    ledger.decide("anna", 0, "keep")
+    (run.path / "verdicts").rename(run.path / "gone")
+    (run.path / "verdicts").write_text("no folder")
+    run.close()
+    with pytest.raises(DataError, match="cannot append"):
+        ledger.decide("anna", 1, "keep")
+    assert ledger.queue("anna", "undecided")[0] == 1
+    assert ledger.counts("anna") == {"keep": 1, "reject": 0, "unsure": 0}
