@@ -43,7 +43,7 @@ COLOR_WORDS = frozenset(
     | {"multicolored", "multicoloured", "colorful", "colourful", "rainbow"}
 )
 _COLOR = re.compile(
-    rf"\b(?:{'|'.join(sorted(COLOR_WORDS))})(?:s|ed|d|ish|er|est|ing)?\b", re.IGNORECASE
+    rf"\b(?:{'|'.join(sorted(COLOR_WORDS))})(?:s|ed|d|d?ish|er|est|ing)?\b", re.IGNORECASE
 )
 
 

@@ -93,7 +93,9 @@ class NgramAccuracy:
     Rule 'paraphrase' needs no clean model: its gap is the share in the release's wording - the
     share in others. ``details["relative_loss"]`` is that gap in units of the first (the paper's
     delta), and ``details["n_whole"]`` counts the items of which every n-gram was continued.
-    It is blind to memory of pictures, and training on answers alone teaches no question.
+    It is blind to memory of pictures, and training on answers alone teaches no question. Without
+    pictures, texts that begin alike share probes, of which one continuation at most is right: a
+    shorter wording begins alike more often, which raises rule 'paraphrase' for clean models too.
 
     Parameters
     ----------

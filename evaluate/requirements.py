@@ -27,7 +27,8 @@ def requirements(
         Those of other detectors, rules and models are passed over. Several benchmarks may be
         among them; each makes its own cells and series.
     practical : bool
-        The detector's own claim; a rule that compared with a reference model is not practical.
+        The detector's own claim; a rule that compared with a reference model, or whose threshold
+        was tuned (``details["tuned_threshold"]``), is not practical.
 
     Returns
     -------
@@ -77,7 +78,8 @@ def requirements(
     return Requirements(
         detector=detector,
         rule=rule,
-        practical=practical and not any(s.reference_fingerprint for _, s in cells),
+        practical=practical
+        and not any(s.reference_fingerprint or s.details.get("tuned_threshold") for _, s in cells),
         reliability=(n_dirty - len(misses), n_dirty),
         misses=tuple(misses),
         consistency_weak=(len(weak), len(series)),

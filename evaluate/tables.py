@@ -24,12 +24,22 @@ TITLES = {
     "circular_eval": "CircularEval",
     "choice_confusion": "Choice confusion",
     "text_only_leakage": "Multi-modal leakage",
+    "option_order": "Option-order sensitivity",
+    "slot_guessing": "Slot guessing",
+    "bgr_shuffling": "BGR shuffling",
+    "image_masking": "Image masking",
+    "guided_prompting": "Guided prompting",
+    "missing_option": "Missing option",
+    "ngram_accuracy": "N-gram accuracy",
 }
 RULES = {
     "sign": "sign rule (paper)",
     TEST: "McNemar test",
     "relative": "vs clean",
     "paper": "paper’s rule",
+    "bands": "paper’s bands",
+    "shuffles": "mean of shuffles",
+    "paired": "permutation test",
 }
 VERDICTS = {
     "contaminated": "contaminated",

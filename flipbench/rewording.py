@@ -47,11 +47,20 @@ class BackTranslation:
         self._known = _read(memory)
 
     def __call__(self, item: Item, text: str) -> list[str]:
-        """Return one other wording, or none where translation gives the same text back."""
+        """Return one other wording, or none where translation gives the same text back.
+
+        Raises
+        ------
+        DataError
+            Where the translator gives nothing, or the memory cannot be written.
+        """
         key = content_id("back-translation", self.name, self.via, self.home, text)
         if key not in self._known:
             there = self.translate(text, self.via)
-            self._known[key] = self.translate(there, self.home).strip()
+            back = self.translate(there, self.home).strip() if there.strip() else ""
+            if not back:
+                raise DataError(f"{self.name}: no translation of {text[:80]!r}; try another model")
+            self._known[key] = back
             self._remember(key, text, there)
         other = self._known[key]
         return [other] if other and other != text else []
@@ -70,13 +79,7 @@ class BackTranslation:
 
 
 def chat_translator(chat: Chat, images: ImageStore) -> Translate:
-    """Return a translator that asks a chat model; what the model raises is raised here too.
-
-    Raises
-    ------
-    DataError
-        On use, where the model replies with nothing.
-    """
+    """Return a translator that asks a chat model; what the model raises is raised here too."""
 
     def translate(text: str, language: str) -> str:
         instruction = (
@@ -86,8 +89,6 @@ def chat_translator(chat: Chat, images: ImageStore) -> Translate:
         (reply,) = chat.ask([ChatRequest(instruction, text)], images)
         if isinstance(reply, Exception):
             raise reply
-        if not reply.text.strip():
-            raise DataError(f"{chat.name}: no translation of {text[:80]!r}; try another model")
         return reply.text.strip()
 
     return translate

@@ -15,6 +15,9 @@ from flipbench.paired import Pair, PairedBenchmark
 from flipbench.prompts import Asking
 from flipbench.randomness import generator
 from flipbench.records import ImageRef, Item, Probe, Response, Score, Source
+from flipbench.shapes.benchmark import shapes_vqa
+from flipbench.shapes.questions import Family
+from flipbench.shapes.render import render
 
 settings.register_profile("no deadline", deadline=None)  # a busy machine is no failure
 settings.load_profile("no deadline")
@@ -160,3 +163,46 @@ def make_item() -> Callable[..., Item]:
 @pytest.fixture
 def make_pair() -> Callable[..., Pair]:
     return pair
+
+
+@pytest.fixture(scope="session")
+def shapes_benchmark(tmp_path_factory: pytest.TempPathFactory) -> PairedBenchmark:
+    """Return 30 pairs of the embedded world, with their pictures."""
+    store = ImageStore(tmp_path_factory.mktemp("pairs") / "images")
+    pairs = []
+    for original in shapes_vqa(store, 30):
+        family = Family.from_json(original.extra["family"])
+        assert original.options is not None and original.answer is not None
+        new = original.options[(original.answer + 1) % len(original.options)]
+        picture = render(family.scenes[family.options.index(new)])
+        changed = original.model_dump() | {
+            "id": "",
+            "images": (store.put_image(picture, new),),
+            "answer": original.options.index(new),
+            "answer_text": new,
+        }
+        pairs.append(Pair(original, Item.model_validate(changed)))
+    return PairedBenchmark("shapes-vqa", tuple(pairs), store)
+
+
+@pytest.fixture
+def replies() -> Callable[..., Answers]:
+    """Return answers that a function from a probe to a text or a choice gives."""
+
+    def ask(
+        detector: Detector,
+        benchmark: PairedBenchmark,
+        policy: Callable[[Probe], str | int | None],
+        name: str = "model",
+    ) -> Answers:
+        found = {}
+        for probe in detector.probes(benchmark, ASKING):
+            said = policy(probe)
+            if said is not None:
+                told = {"text": said} if isinstance(said, str) else {"choice": said}
+                found[probe.id] = Response(
+                    probe_id=probe.id, model_fingerprint=name, model=name, **told
+                )
+        return Answers(name, f"fingerprint of {name}", found)
+
+    return ask

@@ -1,0 +1,106 @@
+"""Detectors with pictures and texts of their own on real tiny models, up to the written report."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flipbench.evaluate.detectors import DETECTORS, default_rule
+from flipbench.evaluate.grid import GridModel
+from flipbench.evaluate.pipeline import Subject, evaluate
+from flipbench.evaluate.report import ReportData, write_report
+from flipbench.evaluate.requirements import requirements
+from flipbench.evaluate.tables import title
+from flipbench.models.huggingface import HuggingFaceVLM
+from flipbench.paired import PairedBenchmark
+from flipbench.prompts import Asking
+from flipbench.records import Response, Score
+from flipbench.run import Run
+
+NAMES = [
+    "option_order", "slot_guessing", "bgr_shuffling", "image_masking",
+    "guided_prompting", "missing_option", "ngram_accuracy",
+]  # fmt: skip
+FAMILY = "qwen2_vl"
+
+
+@pytest.fixture(scope="module")
+def scored(
+    shapes_benchmark: PairedBenchmark,
+    tiny_folders: dict[str, Path],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[list[GridModel], list[Score], Run, PairedBenchmark]:
+    """Return what the shipped model and an untrained one, told to be contaminated, score."""
+    few = PairedBenchmark("shapes-vqa", shapes_benchmark.pairs[:7], shapes_benchmark.images)
+    subjects = []
+    for dose, path in enumerate((f"shapes:{FAMILY}", str(tiny_folders[FAMILY]))):
+        vlm = HuggingFaceVLM(path)
+        model = GridModel(
+            f"dose {dose}", vlm.fingerprint, FAMILY, "clean" if not dose else "full", dose, dose
+        )
+        subjects.append(Subject(model, path))
+    run = Run(tmp_path_factory.mktemp("run"))
+    detectors = [DETECTORS[name] for name in NAMES]
+    scores, reports = evaluate(few, subjects, detectors, Asking(), run, progress=False)
+    assert [r.n_failed for r in reports] == [0, 0]
+    again, reports = evaluate(few, subjects, detectors, Asking(), run, progress=False)
+    assert [r.n_done for r in reports] == [0, 0] and again == scores
+    return [s.model for s in subjects], scores, run, few
+
+
+def test_every_detector_has_its_scores(scored: Any) -> None:
+    grid, scores, run, benchmark = scored
+    for model in grid:
+        mine = [s for s in scores if s.model_fingerprint == model.fingerprint]
+        assert list(dict.fromkeys(s.detector for s in mine)) == NAMES
+        for name in NAMES:
+            (score,) = [s for s in mine if (s.detector, s.rule) == (name, default_rule(name))]
+            assert 0 < score.n <= 7 and score.n + score.n_dropped == 7
+            for told in score.details.get("accuracies", {}).values():
+                assert 0 <= told["k"] <= told["n"]
+    assert any(r.text for r in run.read(Response))
+
+
+def test_a_rule_that_needs_the_clean_model_has_it_for_the_other_alone(scored: Any) -> None:
+    grid, scores, _, _ = scored
+    clean, dosed = (m.fingerprint for m in grid)
+    for score in scores:
+        if (score.detector, score.rule) in {
+            ("option_order", "relative"), ("image_masking", "relative"),
+            ("missing_option", "paper"), ("ngram_accuracy", "paired"),
+        }:  # fmt: skip
+            applies = score.model_fingerprint == dosed
+            assert (score.verdict != "not_applicable") is applies
+            assert score.reference_fingerprint == (clean if applies else "")
+
+
+def test_rules_of_tuned_bands_are_not_practical(scored: Any) -> None:
+    grid, scores, _, _ = scored
+    needed = {
+        (name, rule): requirements(scores, grid, name, rule, DETECTORS[name].about.practical)
+        for name in NAMES
+        for rule in dict.fromkeys(s.rule for s in scores if s.detector == name)
+    }
+    practical = {key for key, found in needed.items() if found.practical}
+    assert practical == {
+        ("option_order", "mcnemar"), ("option_order", "shuffles"), ("slot_guessing", "mcnemar"),
+        ("guided_prompting", "overlap"), ("guided_prompting", "paired"),
+    }  # fmt: skip
+
+
+def test_every_number_reaches_the_tables(scored: Any, tmp_path: Path) -> None:
+    grid, scores, _, benchmark = scored
+    write_report(ReportData("x", benchmark, grid, scores), tmp_path)
+    text = (tmp_path / "table.md").read_text()
+    for name in NAMES:
+        assert title(name) in text and title(name) != name.replace("_", " ")
+    assert "ROUGE-L" in text and "Masked 25 %, %" in text and "nan" not in text
+    with (tmp_path / "table.csv").open(newline="", encoding="utf-8") as file:
+        rows = {(r["model"], r["detector"], r["rule"]): r for r in csv.DictReader(file)}
+    assert len(rows) == len(scores)
+    for score in scores:
+        row = rows[score.model, score.detector, score.rule]
+        assert row["statistic"] == ("" if score.statistic is None else str(score.statistic))
+        for variant, told in score.details.get("accuracies", {}).items():
+            assert (row[f"k_{variant}"], row[f"n_{variant}"]) == (str(told["k"]), str(told["n"]))

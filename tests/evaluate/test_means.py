@@ -1,0 +1,39 @@
+"""Paired means: the same test as McNemar's on right and wrong, and both directions."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flipbench.evaluate.means import mean_comparison
+from flipbench.evaluate.statistics import gap_difference, mcnemar_p
+
+
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+@pytest.mark.parametrize(("b", "c"), [(3, 1), (5, 0), (2, 6), (0, 0)])
+def test_on_right_and_wrong_it_is_the_exact_mcnemar_test(b: int, c: int) -> None:
+    first = [1.0] * b + [0.0] * c + [1.0] * 4
+    second = [0.0] * b + [1.0] * c + [1.0] * 4
+    falls = mean_comparison(first, second, "falls", rng())
+    rises = mean_comparison(first, second, "rises", rng())
+    assert falls.p_one_sided == pytest.approx(mcnemar_p(b, c, "drop"))
+    assert rises.p_one_sided == pytest.approx(mcnemar_p(b, c, "rise"))
+    assert (falls.n_fell, falls.n_rose) == (b, c)
+    assert falls.gap == pytest.approx((c - b) / len(first))
+
+
+def test_nothing_to_compare() -> None:
+    empty = mean_comparison([None], [0.5], "falls", rng())
+    assert (empty.n, empty.n_dropped, empty.interval) == (0, 1, None) and np.isnan(empty.gap)
+
+
+def test_a_rise_against_a_reference_is_a_fall_with_the_signs_turned() -> None:
+    one, two = [0.2, 0.4, 0.1, 0.9, 0.5, 0.3], [0.7, 0.5, 0.9, 0.8, 0.9, 0.6]
+    flat: Any = [0.5] * 6
+    rises = gap_difference(one, two, flat, flat, rng(), rises=True)
+    falls = gap_difference(two, one, flat, flat, rng())
+    assert rises.p_below == pytest.approx(falls.p_below) and rises.p_below < 0.1
+    assert rises.difference == pytest.approx(-falls.difference) and rises.difference > 0
