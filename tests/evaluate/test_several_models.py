@@ -152,6 +152,11 @@ def test_constat_keeps_its_level() -> None:
     assert flagged <= 8  # P[Binomial(60, 0.05) > 8] < 0.005
 
 
+def test_without_chance_in_the_items_the_bootstrap_stands_still() -> None:
+    found = constat(np.ones((2, 9)), np.ones((3, 2, 9)), rng(), n_bootstrap=50)
+    assert (found.delta, found.interval.low, found.interval.high, found.p_value) == (0, 0, 0, 1)
+
+
 def test_constat_draws_whole_clusters() -> None:
     draw = rng(3)
     few = outcomes(draw, [0.6, 0.4, 0.5, 0.7], 20, harder=0.0)
