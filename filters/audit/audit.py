@@ -163,10 +163,16 @@ def _folds(items: Sequence[Item], groups: ImageGroups) -> list[object]:
 
 
 def _judge(found: Finding, settings: AuditSettings) -> Finding:
-    """Return the finding as a defect where one of its corrected tests says so."""
+    """Return the finding with the status that its corrected tests give it.
+
+    A failed test of the benchmark is a defect. A model that answers above chance without images is
+    worth a look even where no item is solved surely enough to be left out.
+    """
+    hit = any(r.p_adjusted is not None and r.p_adjusted <= settings.alpha for r in found.rates)
+    if found.check == "text_solvable" and found.status == "ok" and hit:
+        return found.model_copy(update={"status": "look"})
     if found.check not in _TESTED or found.status == "not_run":
         return found
-    hit = any(r.p_adjusted is not None and r.p_adjusted <= settings.alpha for r in found.rates)
     return found.model_copy(update={"status": "defect" if hit else "ok"})
 
 

@@ -65,7 +65,9 @@ def letter_balance(items: Sequence[Item], settings: AuditSettings) -> Finding:
         todo="Reorder the options: mended/ holds the kept items with their right letters"
         " balanced. Where options are sorted on purpose (numbers, dates), look before you use it.",
         limits=f"{n_items(n_fixed)} with options that speak of others (“all of the above”) would"
-        " keep their order.",
+        " keep their order."
+        if n_fixed
+        else "",
         rates=tuple(rates),
         details={
             "by_n_options": {str(k): [c[s] for s in range(k)] for k, c in sorted(groups.items())},

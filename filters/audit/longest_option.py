@@ -95,7 +95,9 @@ def longest_option(items: Sequence[Item]) -> Finding:
         + (f"; chance is {(rates[0].chance or 0) * n_told:.1f}." if n_told else " that tell."),
         todo="Rewrite distractors until lengths say nothing; where that is too much work, leave out"
         " the items named here, drawn by seed, which brings the share back to chance.",
-        limits=f"{n_items(len(asked) - n_told)} with options of equal length say nothing here.",
+        limits=f"{n_items(len(asked) - n_told)} with options of equal length say nothing here."
+        if n_told < len(asked)
+        else "",
         rates=tuple(rates),
         details={"n_strictly_longest": n_strict, "n_left_out": len(items) - len(asked)},
     )

@@ -87,7 +87,8 @@ def text_solvable(
         sentence=f"{sum(drop)} of {n_items(n)} are solved without the image (rule"
         f" {settings.rule}, {len(models)} model{'s' * (len(models) > 1)} x {settings.n_runs} runs);"
         f" guessing alone would solve {lucky:.2g} of them.",
-        todo="Leave these items out, or mend them so that the image is needed.",
+        todo="Leave the items named here out, or mend them so that the image is needed. Where a"
+        " model is above chance on what is kept, look for what it knows or guesses from.",
         limits="Models used to filter look worse afterwards than models that were not: judge what"
         " is left by the held-out ones"
         + ("." if held_out else ", of which none was given.")

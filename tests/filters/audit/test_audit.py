@@ -137,6 +137,17 @@ def test_after_mending_the_defects_are_gone(report: AuditReport, tmp_path: Path)
     assert status["duplicates"] == status["letter_balance"] == status["longest_option"] == "ok"
 
 
+def test_a_model_above_chance_on_what_is_kept_is_worth_a_look(
+    make_item: MakeItem, report: AuditReport, tmp_path: Path
+) -> None:
+    settings = AuditSettings(checks=("text_solvable",), n_runs=4)
+    items = [make_item(f"{i}", ("a", "b"), 1, question=f"{i}?") for i in range(30)]
+    lover = BlindVLM(Knower("lover", says_b))
+    found = audit(as_benchmark(items), Run(tmp_path), settings, text_models=[lover], progress=False)
+    assert found.finding("text_solvable").status == "look" and found.kept == items
+    assert report.finding("text_solvable").status == "ok"
+
+
 def test_the_same_audit_gives_the_same_report(report: AuditReport, tmp_path: Path) -> None:
     run = Run(tmp_path)
     for item in report.benchmark.items:
