@@ -1,4 +1,4 @@
-"""Have a judge decide, pair by pair, whether the new answer alone follows from the new image."""
+"""Have a judge (or a rule) decide, pair by pair, and keep its opinions as verdicts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ class JudgeStage:
     record: type[Record] = Verdict
 
     def __init__(self, judge: Judge, images: ImageStore, run: int = 0) -> None:
-        self.name = f"judge {judge.name}"
+        self.name = judge.name if judge.rater_kind == "rule" else f"judge {judge.name}"
+        if run:
+            self.name += f", run {run}"
         self.judge, self.images, self.run = judge, images, run
 
     def id_of(self, candidate: Candidate) -> str:

@@ -14,6 +14,7 @@ from flipbench.generate.pipeline import generate
 from flipbench.images import ImageStore
 from flipbench.models.protocols import CaptionText, Decision, Opinion
 from flipbench.paired import Candidate, PairedBenchmark
+from flipbench.policy import RULES, Policy
 from flipbench.records import Failure, Verdict
 from flipbench.run import Run
 from flipbench.shapes.backends import SceneCaptioner, SceneEditor, SceneJudge, scene_of
@@ -84,9 +85,13 @@ def test_the_oracle_keeps_right_drawings_and_rejects_wrong_ones(run: Run) -> Non
     items = shapes_vqa(run.images, N_ITEMS)
     wrong = ["0002", "0007", "0013"]
     candidates, _ = generate(items, Misled(wrong), SceneEditor(), run, progress=False)
-    benchmark = keep(run, candidates, SceneJudge())
+    benchmark, _ = keep_valid(
+        "b", candidates, [SceneJudge()], run, policy=Policy(ask_rejected=True), progress=False
+    )
     assert names(benchmark) == [item.name for item in items if item.name not in wrong]
-    rejected = [v for v in run.read(Verdict) if v.decision == "reject"]
+    verdicts = [v for v in run.read(Verdict) if v.rater_kind == "oracle"]
+    assert len(verdicts) == N_ITEMS
+    rejected = [v for v in verdicts if v.decision == "reject"]
     by_edit = {c.edit.id: c for c in candidates if c.edit}
     assert sorted(by_edit[v.edit_id].item.name for v in rejected) == wrong
     for verdict in rejected:
@@ -94,7 +99,6 @@ def test_the_oracle_keeps_right_drawings_and_rejects_wrong_ones(run: Run) -> Non
         assert candidate.flip
         assert verdict.blind_answer == candidate.item.answer_text  # the picture is the old one
         assert candidate.flip.new_text in verdict.reason
-        assert verdict.rater_kind == "oracle"
 
 
 def test_kept_twins_are_true(run: Run, candidates: list[Candidate]) -> None:
@@ -124,7 +128,7 @@ def test_an_item_whose_judge_fails_is_not_kept(
         "shapes-vqa", candidates, [SceneJudge(), Grumpy("g", q0005=error)], run, progress=False
     )
     assert names(benchmark) == [f"{i:04d}" for i in range(N_ITEMS) if i != 5]
-    assert [r.n_failed for r in reports] == [0, 1]
+    assert [r.n_failed for r in reports] == [0, 0, 1]  # the rules, the oracle, the other judge
     (failure,) = run.read(Failure)
     assert failure.subject == "shapes-vqa 0005" and "cannot see" in failure.message
 
@@ -138,7 +142,8 @@ def test_verdicts_are_given_once(run: Run, candidates: list[Candidate]) -> None:
     first, second = keep(run, candidates, judge), keep(run, candidates, judge)
     assert judge.n_asked == N_ITEMS
     assert first == second
-    assert len(list(run.read(Verdict))) == N_ITEMS
+    assert sum(v.rater == "g" for v in run.read(Verdict)) == N_ITEMS
+    assert len(list(run.read(Verdict))) == N_ITEMS * (1 + len(RULES))
 
 
 def test_the_funnel_counts_every_step(run: Run) -> None:

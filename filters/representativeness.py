@@ -1,0 +1,270 @@
+"""Is the kept set like the whole: accuracy of models, categories and answers, before and after.
+
+The kept items are part of all items, so the two accuracies are not independent. Their difference
+is a fixed multiple of another: accuracy(kept) - accuracy(all) = (share dropped) x (accuracy(kept)
+- accuracy(dropped)). So kept and dropped items, which share none, are compared.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy import stats
+from statsmodels.stats.multitest import multipletests
+from statsmodels.stats.proportion import confint_proportions_2indep
+
+from flipbench.engine import answers_of, ask
+from flipbench.filters.tables import LEVEL, Rate, Table
+from flipbench.models.protocols import VLM
+from flipbench.prompts import LETTERS, Asking
+from flipbench.randomness import generator
+from flipbench.records import Interval, Item
+from flipbench.run import Run
+
+Outcomes = Mapping[str, bool | None]
+N_SIMULATIONS = 9_999
+
+
+@dataclass(frozen=True)
+class AccuracyShift:
+    """One model's accuracy on all items and on the kept ones.
+
+    Attributes
+    ----------
+    interval : Interval or None
+        Of ``difference``: Newcombe's for kept - dropped, times the share dropped. None where
+        nothing was kept or nothing dropped.
+    p_value, p_adjusted : float
+        Fisher's exact test of kept against dropped, two-sided: the chance of a difference as great
+        if the kept items were drawn blindly from all; and by Holm over the models.
+    n_unanswered : int
+        Items without an answer; they are in no number.
+    """
+
+    model: str
+    everything: Rate
+    kept: Rate
+    interval: Interval | None
+    p_value: float
+    p_adjusted: float
+    n_unanswered: int = 0
+
+    @property
+    def difference(self) -> float | None:
+        """Accuracy on kept - accuracy on all items, a fraction."""
+        if self.kept.value is None or self.everything.value is None:
+            return None
+        return self.kept.value - self.everything.value
+
+
+@dataclass(frozen=True)
+class DistributionShift:
+    """How often each label occurs among all and among the kept items.
+
+    ``distance`` is the total variation distance between the two (0 equal, 1 disjoint), ``p_value``
+    the chance of as great a chi-square between kept and dropped if items were kept blindly.
+    """
+
+    what: str
+    labels: tuple[str, ...]
+    everything: tuple[int, ...]
+    kept: tuple[int, ...]
+    distance: float
+    p_value: float
+
+
+@dataclass(frozen=True)
+class Representativeness:
+    """All comparisons of the kept with all items."""
+
+    accuracies: tuple[AccuracyShift, ...]
+    distributions: tuple[DistributionShift, ...]
+
+
+def compare_kept(
+    items: Sequence[Item],
+    kept_ids: set[str],
+    outcomes: Mapping[str, Outcomes],
+    *,
+    seed: int = 0,
+) -> Representativeness:
+    """Compare the kept items with all.
+
+    Parameters
+    ----------
+    items : sequence of Item, shape (N,)
+        All items, in their original version.
+    kept_ids : set of str
+        Ids of the kept ones.
+    outcomes : mapping of str to mapping
+        By model name and item id, whether it answered right (`answers_to_all`); None: not at all.
+    """
+    shifts = []
+    for model, right in outcomes.items():
+        answered = [item for item in items if right.get(item.id) is not None]
+        kept = [item for item in answered if item.id in kept_ids]
+        k_all, k_kept = (sum(bool(right[i.id]) for i in part) for part in (answered, kept))
+        shift = accuracy_shift(model, Rate(k_all, len(answered)), Rate(k_kept, len(kept)))
+        shifts.append(replace(shift, n_unanswered=len(items) - len(answered)))
+    is_kept = [item.id in kept_ids for item in items]
+    distributions = [
+        distribution_shift(what, [label(item) for item in items], is_kept, seed=seed)
+        for what, label in LABELS.items()
+    ]
+    return Representativeness(tuple(correct_for_models(shifts)), tuple(distributions))
+
+
+def accuracy_shift(model: str, everything: Rate, kept: Rate) -> AccuracyShift:
+    """Compare accuracy on the kept with that on all items, which include the kept.
+
+    Raises
+    ------
+    ValueError
+        Where the kept items cannot be part of all.
+
+    References
+    ----------
+    Park et al., arXiv 2511.03774, table 3, which prints both accuracies and calls them closely
+    aligned; differs in testing that.
+    """
+    k_dropped, n_dropped = everything.k - kept.k, everything.n - kept.n
+    if n_dropped < 0 or not 0 <= k_dropped <= n_dropped:
+        raise ValueError(f"{model}: {kept} cannot be part of {everything}")
+    if not n_dropped or not kept.n:
+        return AccuracyShift(model, everything, kept, None, 1.0, 1.0)
+    table = [[kept.k, kept.n - kept.k], [k_dropped, n_dropped - k_dropped]]
+    p = float(stats.fisher_exact(np.array(table)).pvalue)
+    low, high = confint_proportions_2indep(
+        kept.k, kept.n, k_dropped, n_dropped, method="newcomb", compare="diff", alpha=1 - LEVEL
+    )
+    share = n_dropped / everything.n
+    interval = Interval(low=share * float(low), high=share * float(high), level=LEVEL)
+    return AccuracyShift(model, everything, kept, interval, p, p)
+
+
+def correct_for_models(shifts: Sequence[AccuracyShift]) -> list[AccuracyShift]:
+    """Return the same with p-values corrected by Holm for the number of models."""
+    if not shifts:
+        return []
+    adjusted = multipletests([shift.p_value for shift in shifts], method="holm")[1]
+    return [replace(s, p_adjusted=float(p)) for s, p in zip(shifts, adjusted, strict=True)]
+
+
+def distribution_shift(
+    what: str, labels: Sequence[str], kept: Sequence[bool], *, seed: int = 0
+) -> DistributionShift:
+    """Compare how labels are distributed among all and among the kept items.
+
+    The p-value is simulated (9,999 tables with the same margins), since categories can be rare.
+
+    Parameters
+    ----------
+    labels : sequence of str, shape (N,)
+        One label for each item.
+    kept : sequence of bool, shape (N,)
+        Whether the item is kept.
+    """
+    everything = Counter(labels)
+    among = Counter(label for label, is_kept in zip(labels, kept, strict=True) if is_kept)
+    names = tuple(sorted(everything))
+    n_all, n_kept = np.array([[c[name] for name in names] for c in (everything, among)])
+    n = (int(n_all.sum()), int(n_kept.sum()))
+    distance = 0.5 * float(np.abs(n_all / n[0] - n_kept / n[1]).sum()) if all(n) else 0.0
+    p = 1.0
+    if 0 < n[1] < n[0] and len(names) > 1:
+        method = stats.MonteCarloMethod(
+            n_resamples=N_SIMULATIONS, rng=generator(seed, what, "distribution")
+        )
+        table = np.array([n_kept, n_all - n_kept])
+        p = float(stats.chi2_contingency(table, correction=False, method=method).pvalue)
+    counts = (tuple(map(int, n_all)), tuple(map(int, n_kept)))
+    return DistributionShift(what, names, *counts, distance, p)
+
+
+def answers_to_all(
+    items: Sequence[Item],
+    models: Sequence[VLM],
+    asking: Asking,
+    run: Run,
+    *,
+    batch_size: int = 64,
+    progress: bool = True,
+) -> dict[str, dict[str, bool | None]]:
+    """Ask models all items in their original version; return right or wrong by model and item.
+
+    Free-form items are left out. What ``run`` holds is not asked again.
+    """
+    asked = [item for item in items if item.options is not None and item.answer is not None]
+    probes = [asking.probe(item, "original") for item in asked]
+    gold = [int(item.answer) for item in asked if item.answer is not None]
+    found: dict[str, dict[str, bool | None]] = {}
+    for vlm in models:
+        ask(probes, vlm, run, run.images, batch_size=batch_size, progress=progress)
+        outcomes = answers_of(vlm.name, vlm.fingerprint, run).outcomes(probes, gold)
+        found[vlm.name] = {item.id: r for item, r in zip(asked, outcomes, strict=True)}
+    return found
+
+
+def representativeness_tables(found: Representativeness) -> list[Table]:
+    """Return the accuracies and the distributions as tables."""
+    accuracies = Table(
+        "kept_accuracy",
+        "Accuracy on all and on the kept items, and the difference in percentage points with its"
+        " 95 % interval. p: Fisher's exact test of kept against dropped items; then by Holm over"
+        " the models.",
+        ("model", "all items", "kept items", "kept − all", "p", "p (Holm)", "unanswered"),
+        tuple(
+            (s.model, str(s.everything), str(s.kept), _points(s), _p(s.p_value), _p(s.p_adjusted))
+            + (str(s.n_unanswered),)
+            for s in found.accuracies
+        ),
+    )
+    rows = []
+    for d in found.distributions:
+        n_all, n_kept = sum(d.everything), sum(d.kept)
+        for label, a, k in zip(d.labels, d.everything, d.kept, strict=True):
+            rows.append((d.what, label or "(none)", _share(a, n_all), _share(k, n_kept), "", ""))
+        rows.append((d.what, "total", str(n_all), str(n_kept), f"{d.distance:.3f}", _p(d.p_value)))
+    distributions = Table(
+        "kept_distributions",
+        "Labels among all and among the kept items; total variation distance between the two, and"
+        " the simulated chi-square p-value of kept against dropped items.",
+        ("what", "label", "all items", "kept items", "distance", "p"),
+        tuple(rows),
+    )
+    return [accuracies, distributions]
+
+
+def _letter(item: Item) -> str:
+    return "free-form" if item.answer is None else LETTERS[item.answer]
+
+
+def _n_options(item: Item) -> str:
+    return "free-form" if item.options is None else str(len(item.options))
+
+
+LABELS: dict[str, Callable[[Item], str]] = {
+    "category": lambda item: item.category,
+    "answer": _letter,
+    "number of options": _n_options,
+}
+
+
+def _points(shift: AccuracyShift) -> str:
+    if shift.difference is None:
+        return "–"
+    text = f"{100 * shift.difference:+.2f}"
+    if shift.interval is None:
+        return text
+    return f"{text} [{100 * shift.interval.low:+.2f}, {100 * shift.interval.high:+.2f}]"
+
+
+def _share(k: int, n: int) -> str:
+    return f"{100 * k / n:.1f} % ({k}/{n})" if n else f"– ({k}/{n})"
+
+
+def _p(value: float) -> str:
+    return f"{value:.2g}" if value >= 0.0001 else "< 0.0001"

@@ -1,0 +1,264 @@
+"""Rules that reject a pair without looking at what it shows; each is a rater like the others.
+
+A rule's "keep" means "no objection". Verdicts are cached by the rater's name, so a name holds all
+that a verdict depends on beside the pair itself.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+import numpy as np
+from PIL import Image
+from scipy import ndimage
+
+from flipbench.errors import DataError
+from flipbench.filters.judge import JudgeStage
+from flipbench.images import ImageStore
+from flipbench.models.protocols import Opinion
+from flipbench.paired import Candidate
+from flipbench.policy import RuleName
+from flipbench.prompts import LETTERS
+from flipbench.records import Edit, Record, Verdict, content_id
+from flipbench.similarity import FAR_PHASH, Label, perceptual_hash, similarity
+
+BLOCK = 8
+NO_OBJECTION = Opinion("keep")
+
+
+class Rule:
+    """A rater that looks at one candidate at a time; ``slug`` is what a policy calls it."""
+
+    rater_kind: Literal["judge", "rule", "oracle"] = "rule"
+    slug: ClassVar[RuleName]
+
+    def __init__(self) -> None:
+        self.name = f"rule {self.slug}"
+
+    def __call__(
+        self, candidates: Sequence[Candidate], images: ImageStore
+    ) -> list[Opinion | Exception]:
+        """Judge a batch, in order."""
+        out: list[Opinion | Exception] = []
+        for candidate in candidates:
+            try:
+                out.append(self.judge(candidate, _edit_of(candidate), images))
+            except DataError as error:
+                out.append(error)
+        return out
+
+    def judge(self, candidate: Candidate, edit: Edit, images: ImageStore) -> Opinion:
+        """Return "reject" with a reason, or no objection."""
+        raise NotImplementedError
+
+
+class EqualOptions(Rule):
+    """The old or the new answer stands among the options twice, so no one letter is right.
+
+    Texts are compared without case, spaces and closing punctuation. Two equal options that are
+    neither answer are no objection: both are wrong.
+    """
+
+    slug = "equal-options"
+
+    def judge(self, candidate: Candidate, edit: Edit, images: ImageStore) -> Opinion:
+        """Look at the options."""
+        item, flip = candidate.item, candidate.flip
+        if item.options is None or flip is None:
+            return NO_OBJECTION
+        texts = [_plain(text) for text in item.options]
+        for what, index in (("new", flip.new_answer), ("old", item.answer)):
+            same = [] if index is None else [i for i, t in enumerate(texts) if t == texts[index]]
+            if len(same) > 1:
+                letters = " and ".join(LETTERS[i] for i in same)
+                return Opinion("reject", f"options {letters} are equal, and the {what} answer")
+        return NO_OBJECTION
+
+
+class WrongSize(Rule):
+    """The edited picture has another width or height than the original."""
+
+    slug = "wrong-size"
+
+    def judge(self, candidate: Candidate, edit: Edit, images: ImageStore) -> Opinion:
+        """Compare the sizes."""
+        old, new = candidate.item.images[0], edit.image
+        if (old.width, old.height) == (new.width, new.height):
+            return NO_OBJECTION
+        sizes = f"{new.width} x {new.height} pixels, the original {old.width} x {old.height}"
+        return Opinion("reject", f"the edited picture has {sizes}")
+
+
+class Duplicate(Rule):
+    """The pair says what an earlier one says, or its picture was drawn for another original too.
+
+    * Question, options and original picture are those of an earlier candidate: the later of the
+      two is rejected.
+    * The edited picture is, pixel for pixel, that of a candidate with another original: both are
+      rejected. Editors that fail give everything the same picture (a black one, a placeholder).
+
+    Parameters
+    ----------
+    candidates : sequence of Candidate
+        All that are to be compared, in order. Their ids are part of the rater's name: another set
+        can make another verdict.
+    """
+
+    slug = "duplicate"
+
+    def __init__(self, candidates: Sequence[Candidate]) -> None:
+        edited = [c for c in candidates if c.edit is not None]
+        made_of = content_id([[c.item.id, _edit_of(c).id, _edit_of(c).image] for c in edited])
+        self.name = f"rule {self.slug} {made_of[:8]}"
+        self._first: dict[str, Candidate] = {}
+        self._drawn: dict[str, dict[str, Candidate]] = defaultdict(dict)
+        for c in edited:
+            self._first.setdefault(_content(c), c)
+            self._drawn[_edit_of(c).image.sha256].setdefault(c.item.images[0].sha256, c)
+
+    def judge(self, candidate: Candidate, edit: Edit, images: ImageStore) -> Opinion:
+        """Look the candidate up among the others."""
+        first = self._first.get(_content(candidate), candidate)
+        if first.item.id != candidate.item.id:
+            return Opinion("reject", f"the same question and picture as {first.subject}")
+        source = candidate.item.images[0].sha256
+        others = [c for s, c in self._drawn.get(edit.image.sha256, {}).items() if s != source]
+        if others:
+            why = f"the edited picture is also that of {others[0].subject}, whose original differs"
+            return Opinion("reject", why)
+        return NO_OBJECTION
+
+
+class Unchanged(Rule):
+    """The edited picture is the original, but for noise.
+
+    Nowhere does the mean of 8 x 8 pixels differ by ``least_change`` grey levels of 255 in any
+    colour. Compression and noise mostly average out over that many pixels; a redrawn object does
+    not: in the shapes world the largest change is 70 levels or more for right edits, and under 24
+    for the original saved as JPEG of quality 50 or better. Global measures do not tell the two
+    apart: of the right edits there a third have a perceptual hash within 4 bits and an SSIM over
+    .95. A faint change of a whole picture is taken for none; people override this rule.
+    """
+
+    slug = "unchanged"
+
+    def __init__(self, least_change: float = 25.0) -> None:
+        self.least_change = least_change
+        self.name = f"rule {self.slug} {least_change:g}"
+
+    def judge(self, candidate: Candidate, edit: Edit, images: ImageStore) -> Opinion:
+        """Trust the edit's own note where it is clear; otherwise compare the pictures."""
+        label = _label(edit)
+        if label == "unchanged":
+            return Opinion("reject", "every pixel is the original's")
+        if label in ("edited", "unrelated"):
+            return NO_OBJECTION
+        old, new = images.open(candidate.item.images[0]), images.open(edit.image)
+        if old.size != new.size:
+            return NO_OBJECTION
+        change = largest_change(old, new)
+        if change >= self.least_change:
+            return NO_OBJECTION
+        return Opinion("reject", f"no part differs by more than {change:.1f} levels of 255")
+
+
+class Unrelated(Rule):
+    """Nothing of the original is left, or nothing at all is drawn.
+
+    The label is that of `flipbench.similarity`: 24 or more of 64 bits of the perceptual hash
+    differ and SSIM is under .25. A picture of one colour is rejected too, unless the original is
+    one. A picture of the same kind that shows another scene passes; people and judges see that.
+    """
+
+    slug = "unrelated"
+
+    def judge(self, candidate: Candidate, edit: Edit, images: ImageStore) -> Opinion:
+        """Trust the edit's own note where there is one; look for blank pictures in any case."""
+        old, new = images.open(candidate.item.images[0]), images.open(edit.image)
+        if _is_blank(new) and not _is_blank(old):
+            return Opinion("reject", "the edited picture is of one colour")
+        label = _label(edit)
+        if label is None and old.size == new.size:
+            distance = int(np.count_nonzero(perceptual_hash(old) != perceptual_hash(new)))
+            # the costly part of the comparison is made only where it can matter
+            label = similarity(old, new).label if distance >= FAR_PHASH else "edited"
+        if label == "unrelated":
+            return Opinion("reject", "nothing of the original's composition is left")
+        return NO_OBJECTION
+
+
+def build_rules(names: Sequence[RuleName], candidates: Sequence[Candidate]) -> list[Rule]:
+    """Return the rules of these names, for these candidates."""
+    made: dict[RuleName, Rule] = {
+        "equal-options": EqualOptions(),
+        "wrong-size": WrongSize(),
+        "duplicate": Duplicate(candidates),
+        "unchanged": Unchanged(),
+        "unrelated": Unrelated(),
+    }
+    return [made[name] for name in names]
+
+
+class RuleStage:
+    """Apply all rules in one stage; a task is (the rule's rater name, candidate)."""
+
+    name = "rules"
+    record: type[Record] = Verdict
+
+    def __init__(self, rules: Sequence[Rule], images: ImageStore) -> None:
+        self.stages = {rule.name: JudgeStage(rule, images) for rule in rules}
+
+    def id_of(self, task: tuple[str, Candidate]) -> str:
+        """Return the id of the rule's verdict."""
+        return self.stages[task[0]].id_of(task[1])
+
+    def subject(self, task: tuple[str, Candidate]) -> str:
+        """Return the item in words."""
+        return task[1].subject
+
+    def __call__(self, tasks: Sequence[tuple[str, Candidate]]) -> list[Verdict | Exception]:
+        """Apply a batch."""
+        return [self.stages[rule]([candidate])[0] for rule, candidate in tasks]
+
+
+def largest_change(old: Image.Image, new: Image.Image) -> float:
+    """Return how much the mean of any 8 x 8 pixels changes, in grey levels of 255.
+
+    Pictures must be RGB and of the same size; under 8 pixels the window is as large as the edge.
+    """
+    change = np.asarray(new, dtype=np.float32) - np.asarray(old, dtype=np.float32)
+    window = min(BLOCK, *old.size)
+    means = ndimage.uniform_filter(change, size=(window, window, 1), mode="nearest")
+    return float(np.abs(means).max())
+
+
+def _is_blank(image: Image.Image) -> bool:
+    """Return whether no colour varies by more than 8 levels."""
+    bands = np.asarray(image).reshape(-1, 3)
+    return bool((bands.max(axis=0).astype(int) - bands.min(axis=0) <= 8).all())
+
+
+def _edit_of(candidate: Candidate) -> Edit:
+    if candidate.edit is None or not candidate.item.images:
+        raise DataError(f"{candidate.subject}: there is no edited image to judge")
+    return candidate.edit
+
+
+def _content(candidate: Candidate) -> str:
+    item = candidate.item
+    options = None if item.options is None else sorted(map(_plain, item.options))
+    return content_id(_plain(item.question), options, [ref.sha256 for ref in item.images])
+
+
+def _label(edit: Edit) -> Label | None:
+    found = edit.extra.get("similarity")
+    label: Label | None = found.get("label") if isinstance(found, dict) else None
+    return label
+
+
+def _plain(text: str) -> str:
+    text = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+    return text.rstrip(" .,;:!?") or text

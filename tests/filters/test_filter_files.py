@@ -1,0 +1,214 @@
+"""What filtering leaves behind: kept list, reasons, funnel; and verdicts edited into nonsense."""
+
+from __future__ import annotations
+
+import csv
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from flipbench.errors import DataError
+from flipbench.filters.kept_list import select_kept
+from flipbench.filters.pipeline import apply_policy, keep_valid, rate
+from flipbench.filters.tables import Rate, Table, write_tables
+from flipbench.generate.pipeline import generate
+from flipbench.images import ImageStore
+from flipbench.models.protocols import Opinion
+from flipbench.paired import Candidate
+from flipbench.policy import Policy
+from flipbench.records import Failure, Verdict
+from flipbench.run import Run
+from flipbench.shapes.backends import SceneCaptioner, SceneEditor, SceneJudge
+from flipbench.shapes.benchmark import shapes_vqa
+
+N = 12
+
+
+class Picky:
+    """Rejects, is unsure of, or fails at some items, by number."""
+
+    rater_kind: Literal["judge", "rule", "oracle"] = "judge"
+    name = "picky"
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def __call__(
+        self, candidates: Sequence[Candidate], images: ImageStore
+    ) -> list[Opinion | Exception]:
+        self.asked += [c.item.name for c in candidates]
+        said: dict[str, Opinion | Exception] = {
+            "0002": Opinion("reject", "two stars | or three?\nwho knows"),
+            "0003": Opinion("unsure", "blurred"),
+            "0004": DataError("the server is down"),
+        }
+        return [said.get(c.item.name, Opinion("keep", "fine")) for c in candidates]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run(tmp_path / "run")
+
+
+@pytest.fixture
+def candidates(run: Run) -> list[Candidate]:
+    items = shapes_vqa(run.images, N)
+    made = generate(items, SceneCaptioner(), SceneEditor(), run, progress=False)[0]
+    failure = Failure(
+        stage="caption",
+        record_id="x",
+        subject=made[1].subject,
+        error="ServiceError",
+        message="refused as unsafe",
+    )
+    run.append([failure])
+    made[0] = Candidate(made[0].item)
+    made[1] = replace(made[1], caption=None, edit=None)
+    assert made[5].edit and made[6].edit
+    made[6] = replace(made[6], edit=made[6].edit.model_copy(update={"image": made[5].edit.image}))
+    return made
+
+
+def person(candidate: Candidate, decision: str, run: int = 0, reason: str = "") -> Verdict:
+    assert candidate.edit
+    return Verdict(
+        edit_id=candidate.edit.id,
+        image_sha256=candidate.edit.image.sha256,
+        rater="ann",
+        rater_kind="person",
+        run=run,
+        decision=decision,  # type: ignore[arg-type]
+        reason=reason,
+    )
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.open(newline="")))
+
+
+def test_every_loss_is_named_and_accounted_for(run: Run, candidates: list[Candidate]) -> None:
+    run.append([person(candidates[7], "reject", 0, "ambiguous: two")])
+    judge = Picky()
+    benchmark, reports = keep_valid("b", candidates, [judge], run, progress=False)
+    assert benchmark.funnel == {
+        "items": 12,
+        "flipped": 11,
+        "captioned": 10,
+        "edited": 10,
+        "kept": 4,
+    }
+    assert [p.original.name for p in benchmark.pairs] == ["0008", "0009", "0010", "0011"]
+    assert "0005" not in judge.asked and "0006" not in judge.asked  # the rule is enough
+    assert [r.stage for r in reports] == ["rules", "judge picky"]
+
+    folder = run.path / "filter"
+    reasons = {row["item"]: row for row in rows(folder / "reasons.csv")}
+    assert {name: (row["step"], row["loss"]) for name, row in reasons.items()} == {
+        "0000": ("not flipped", "not tried yet"),
+        "0001": ("not captioned", "refused as unsafe"),
+        "0002": ("not kept", "rejected by judges"),
+        "0003": ("not kept", "judges are unsure"),
+        "0004": ("not kept", "a judge gave no verdict"),
+        "0005": ("not kept", "rule: duplicate"),
+        "0006": ("not kept", "rule: duplicate"),
+        "0007": ("not kept", "rejected by people"),
+    }
+    assert reasons["0002"]["reason"] == "two stars | or three?\nwho knows"
+    assert (reasons["0002"]["decided_by"], reasons["0007"]["decided_by"]) == ("picky", "ann")
+
+    funnel = rows(folder / "funnel.csv")
+    left = {row["step"]: int(row["n"]) for row in funnel if row["step"]}
+    assert left == benchmark.funnel
+    assert sum(int(row["n"]) for row in funnel if row["lost"]) == -(12 - 4)
+    by_category = rows(folder / "losses_by_category.csv")
+    assert sum(int(row["items"]) for row in by_category) == 12
+    assert sum(int(row["kept"]) for row in by_category) == 4
+    page = (folder / "funnel.md").read_text()
+    assert "| | rule: duplicate | -2 |" in page.replace("|  |", "| |")
+    assert Policy.model_validate_json((folder / "policy.json").read_text()) == Policy()
+
+
+def test_the_kept_list_rebuilds_the_pairs(run: Run, candidates: list[Candidate]) -> None:
+    benchmark, _ = keep_valid("b", candidates, [Picky()], run, progress=False)
+    path = run.path / "filter" / "kept.csv"
+    again = [c.pair() for c in select_kept(path, candidates)]
+    assert tuple(again) == benchmark.pairs
+    lines = path.read_text().splitlines()
+    for text, problem in [
+        ([*lines, lines[1]], "line 7: shapes-vqa 0007 is named twice"),
+        ([lines[0], lines[1].replace(rows(path)[0]["image_sha256"], "0" * 64)], "line 2: the run"),
+        ([lines[0], lines[2].replace(rows(path)[1]["item_id"], "f" * 24)], "0008 is not in this"),
+        (["item,answer", "0001,A"], "has the columns"),
+    ]:
+        path.write_text("\n".join(text) + "\n")
+        with pytest.raises(DataError, match=problem):
+            select_kept(path, candidates)
+    with pytest.raises(DataError, match="cannot be read"):
+        select_kept(path.with_name("none.csv"), candidates)
+
+
+def test_a_verdict_file_edited_into_nonsense_loses_that_line_only(
+    run: Run, candidates: list[Candidate], caplog: pytest.LogCaptureFixture
+) -> None:
+    run.append([person(candidates[n], "reject") for n in (7, 8, 9)])
+    run.close()
+    (shard,) = (run.path / "verdicts").glob("*.jsonl")
+    lines = shard.read_text().splitlines()
+    record = json.loads(lines[1]) | {"decision": "perhaps"}
+    shard.write_text("\n".join([lines[0], json.dumps(record), "{not json", lines[2]]) + "\n")
+    with caplog.at_level(logging.WARNING):
+        benchmark, _ = keep_valid("b", candidates, [Picky()], run, progress=False)
+    names = [pair.original.name for pair in benchmark.pairs]
+    assert names == ["0008", "0010", "0011"]
+    for number in (2, 3):
+        assert f"{shard}:{number} is set aside" in caplog.text
+
+
+def test_a_changed_policy_or_mind_needs_no_new_verdicts(
+    run: Run, candidates: list[Candidate]
+) -> None:
+    judge = Picky()
+    policy = Policy(n_runs=2, ask_rejected=True)
+    panel, reports = rate(candidates, [judge], run, policy, progress=False)
+    assert [r.stage for r in reports] == ["rules", "judge picky", "judge picky, run 1"]
+    assert len(judge.asked) == 2 * 10
+    strict = apply_policy(candidates, panel, run, policy)
+    assert [c.item.name for c in strict.doubtful] == ["0003", "0004"]
+    run.append([person(candidates[3], "reject"), person(candidates[3], "keep", 1)])
+    looked = apply_policy(candidates, panel, run, policy)
+    assert {c.item.name for c in looked.kept} - {c.item.name for c in strict.kept} == {"0003"}
+    ignored = apply_policy(candidates, panel, run, Policy(n_runs=2, people="ignore"))
+    assert ignored.kept == strict.kept
+    n_asked = len(judge.asked)
+    keep_valid("b", candidates, [judge], run, policy=policy, progress=False)
+    assert set(judge.asked[n_asked:]) == {"0004"}  # only what failed is tried again
+
+
+def test_judges_who_are_no_longer_configured_have_no_say(
+    run: Run, candidates: list[Candidate]
+) -> None:
+    keep_valid("b", candidates, [Picky()], run, progress=False)
+    benchmark, _ = keep_valid("b", candidates, [SceneJudge()], run, progress=False)
+    assert len(benchmark.pairs) == 8
+
+
+def test_tables_keep_any_text(tmp_path: Path) -> None:
+    odd = 'a|b\n<script>, "c" `d` [e](f) \\'
+    table = Table("t", "Caption.", ("x", "n"), ((odd, "1"),))
+    write_tables([table], tmp_path / "new", "page.md", "Title")
+    assert rows(tmp_path / "new" / "t.csv") == [{"x": odd, "n": "1"}]
+    line = (tmp_path / "new" / "page.md").read_text().splitlines()[-1]
+    assert line.count("|") - line.count("\\|") == 3 and "<script" not in line
+    with pytest.raises(ValueError, match="does not fit"):
+        Table("t", "", ("x",), (("1", "2"),))
+    for k, n in ((3, 2), (-1, 2)):
+        with pytest.raises(ValueError, match="fraction"):
+            Rate(k, n)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match="cannot be written"):
+        write_tables([table], tmp_path / "file", "page.md", "Title")

@@ -1,0 +1,221 @@
+"""How verdicts become a decision: votes, runs, people who think again, rules, blind answers."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import ValidationError
+
+from flipbench.filters.decide import Panel, Ruling, book_of, decide, tally
+from flipbench.filters.review.standing import ANSWERED_BLIND, WITHDRAWN
+from flipbench.models.protocols import Decision
+from flipbench.paired import Candidate
+from flipbench.policy import Policy, Vote
+from flipbench.records import Caption, Edit, Flip, ImageRef, Item, Source, Verdict
+
+OLD, NEW = (ImageRef(sha256=c * 64, format="png", width=9, height=9) for c in "ab")
+ITEM = Item(
+    benchmark="b",
+    name="1",
+    images=(OLD,),
+    question="Which?",
+    options=("plum", "pear", "fig"),
+    answer=0,
+    answer_text="plum",
+    source=Source(dataset="d"),
+)
+FLIP = Flip(item_id=ITEM.id, method="m", seed=0, new_answer=1, new_text="pear")
+CAPTION = Caption(flip_id=FLIP.id, captioner="c", prompt="p", text="t")
+EDIT = Edit(
+    caption_id=CAPTION.id,
+    caption_text="t",
+    source_sha256=OLD.sha256,
+    editor="e",
+    seed=0,
+    image=NEW,
+)
+CANDIDATE = Candidate(ITEM, FLIP, CAPTION, EDIT)
+PANEL = Panel(("o3", "gpt"), {"rule unchanged 25": "unchanged", "rule wrong-size": "wrong-size"})
+KINDS = {"o3": "judge", "gpt": "judge", "ann": "person", "bob": "person"}
+NO_OBJECTIONS = {rule: "keep" for rule in PANEL.rules}
+
+
+def say(
+    rater: str, decision: str, run: int = 0, reason: str = "", blind: str | None = None
+) -> Verdict:
+    return Verdict(
+        edit_id=EDIT.id,
+        image_sha256=NEW.sha256,
+        rater=rater,
+        rater_kind=KINDS.get(rater, "rule"),  # type: ignore[arg-type]
+        run=run,
+        decision=decision,  # type: ignore[arg-type]
+        reason=reason,
+        blind_answer=blind,
+    )
+
+
+def rule(policy: Policy, *verdicts: Verdict, panel: Panel = PANEL, **said: Any) -> Ruling:
+    """Return the ruling; rules have no objection unless told otherwise."""
+    given = [say(rater, decision) for rater, decision in (NO_OBJECTIONS | said).items()]
+    told = {verdict.rater for verdict in verdicts}
+    given = [verdict for verdict in given if verdict.rater not in told]
+    return decide(CANDIDATE, book_of([*given, *verdicts]), policy, panel)
+
+
+@pytest.mark.parametrize("vote", ["all", "any", "majority"])
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_votes_are_what_their_names_say(vote: Vote, n: int) -> None:
+    choices: Sequence[Decision | None] = ("keep", "reject", "unsure", None)
+    for votes in itertools.product(choices, repeat=n):
+        keeps, rejects = votes.count("keep"), votes.count("reject")
+        kept = {"all": keeps == n, "any": keeps >= 1, "majority": keeps > n - keeps}[vote]
+        rejected = {"all": rejects >= 1, "any": rejects == n, "majority": rejects > n - rejects}
+        expected = "keep" if kept else "reject" if rejected[vote] else "unsure"
+        assert tally(votes, vote) == expected, votes
+
+
+@pytest.mark.parametrize(
+    ("vote", "said", "decision", "loss"),
+    [
+        ("all", {"o3": "keep", "gpt": "keep"}, "keep", ""),
+        ("all", {"o3": "keep", "gpt": "reject"}, "reject", "judges disagree"),
+        ("any", {"o3": "keep", "gpt": "reject"}, "keep", ""),
+        ("majority", {"o3": "keep", "gpt": "reject"}, "unsure", "judges disagree"),
+        ("all", {"o3": "reject", "gpt": "reject"}, "reject", "rejected by judges"),
+        ("all", {"o3": "unsure", "gpt": "unsure"}, "unsure", "judges are unsure"),
+        ("all", {"o3": "keep"}, "unsure", "a judge gave no verdict"),
+        ("any", {"o3": "keep"}, "keep", ""),
+        ("any", {}, "unsure", "a judge gave no verdict"),
+    ],
+)
+def test_judges_decide_together(vote: Vote, said: dict[str, Any], decision: str, loss: str) -> None:
+    ruling = rule(Policy(judges=vote), **said)
+    assert (ruling.decision, ruling.loss) == (decision, loss)
+
+
+@pytest.mark.parametrize(
+    ("runs", "vote", "decision"),
+    [
+        ("kkk", "all", "keep"),
+        ("kkr", "all", "reject"),
+        ("kkr", "majority", "keep"),
+        ("krr", "any", "keep"),
+        ("kk", "all", "unsure"),  # the third run failed
+        ("kk", "majority", "keep"),
+        ("krrk", "majority", "reject"),  # a fourth run, of an earlier configuration
+    ],
+)
+def test_runs_of_one_judge_make_one_vote(runs: str, vote: Vote, decision: str) -> None:
+    words = {"k": "keep", "r": "reject"}
+    verdicts = [say("o3", words[c], number) for number, c in enumerate(runs)]
+    policy = Policy(n_runs=3, runs=vote)
+    assert rule(policy, *verdicts, panel=Panel(("o3",), PANEL.rules)).decision == decision
+
+
+def test_people_override_judges_and_the_newest_of_each_counts() -> None:
+    judges: dict[str, Any] = {"o3": "reject", "gpt": "reject"}
+    first, second = say("ann", "reject", 0, "ambiguous"), say("ann", "keep", 3)
+    policy = Policy()
+    assert rule(policy, first, **judges).loss == "rejected by people"
+    assert rule(policy, second, first, **judges).decided_by == ("ann",)
+    assert rule(policy, second, first, **judges).kept
+    assert not rule(policy, second, say("bob", "reject"), **judges).kept
+    assert rule(policy, second, say("bob", "reject"), **judges).loss == "people disagree"
+    assert rule(Policy(reviewers=("Ann",)), second, say("bob", "reject"), **judges).kept
+    assert rule(Policy(among_people="any"), second, say("bob", "reject"), **judges).kept
+
+
+def test_what_was_taken_back_or_only_answered_blind_decides_nothing() -> None:
+    judges: dict[str, Any] = {"o3": "keep", "gpt": "keep"}
+    kept, undone = say("ann", "reject", 0), say("ann", "unsure", 1, WITHDRAWN)
+    assert rule(Policy(), kept, **judges).loss == "rejected by people"
+    assert rule(Policy(), kept, undone, **judges).decided_by == ("gpt", "o3")
+    assert rule(Policy(), say("ann", "unsure", 0, ANSWERED_BLIND, "fig"), **judges).kept
+
+
+@pytest.mark.parametrize(
+    ("people", "said", "decision"),
+    [
+        ("require", {"o3": "keep", "gpt": "keep"}, "unsure"),
+        ("require", {"ann": "keep"}, "keep"),
+        ("ignore", {"o3": "keep", "gpt": "keep", "ann": "reject"}, "keep"),
+        ("vote", {"o3": "keep", "gpt": "reject", "ann": "keep"}, "keep"),
+        ("vote", {"o3": "keep", "gpt": "reject", "ann": "reject"}, "reject"),
+        ("vote", {"o3": "keep", "gpt": "reject"}, "unsure"),
+    ],
+)
+def test_the_say_of_people(people: str, said: dict[str, Any], decision: str) -> None:
+    policy = Policy(people=people, judges="majority")  # type: ignore[arg-type]
+    assert rule(policy, **said).decision == decision
+
+
+def test_rules_reject_and_people_overrule_what_can_be_seen() -> None:
+    judges: dict[str, Any] = {"o3": "keep", "gpt": "keep"}
+    unchanged = say("rule unchanged 25", "reject", 0, "no part differs")
+    size = say("rule wrong-size", "reject")
+    found = rule(Policy(), unchanged, **judges)
+    assert (found.loss, found.reason) == ("rule: unchanged", "no part differs")
+    assert rule(Policy(), unchanged, say("ann", "keep")).kept
+    assert rule(Policy(), size, say("ann", "keep")).loss == "rule: wrong-size"
+    assert rule(Policy(absolute_rules=()), size, say("ann", "keep")).kept
+    stale = say("rule unchanged 99", "reject")
+    assert rule(Policy(), stale, **judges).kept  # of another threshold
+
+
+def test_a_rule_makes_no_pair_valid() -> None:
+    nobody = Panel((), PANEL.rules)
+    assert rule(Policy(), panel=nobody).loss == "nobody judged it"
+    assert rule(Policy(unjudged="keep"), panel=nobody).kept
+    silent = decide(CANDIDATE, {}, Policy(unjudged="keep"), nobody)
+    assert silent.loss == "a rule could not be applied"
+
+
+@pytest.mark.parametrize(
+    ("answer", "decision"),
+    [
+        ("pear", "keep"),
+        (" Pear", "keep"),
+        ("B", "keep"),
+        ("fig", "reject"),
+        ("C", "reject"),
+        ("UNCLEAR", "unsure"),
+        (None, "unsure"),
+    ],
+)
+def test_blind_a_keep_counts_only_with_the_new_answer(answer: str | None, decision: str) -> None:
+    blind = say("o3", "keep", 0, "", answer)
+    only = Panel(("o3",), PANEL.rules)
+    assert rule(Policy(blind=True), blind, panel=only).decision == decision
+    assert rule(Policy(), blind, panel=only).kept
+    person = say("ann", "keep", 1, "", answer)
+    assert rule(Policy(blind=True), person).decision == decision
+
+
+def test_verdicts_on_another_picture_do_not_count() -> None:
+    other = say("ann", "reject").model_dump() | {"id": "", "image_sha256": "c" * 64}
+    assert rule(Policy(), Verdict.model_validate(other), o3="keep", gpt="keep").kept
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"rules": ("unchanged", "unchanged")}, {"n_runs": 0}, {"rules": ("nice",)}, {"vote": "all"}],
+)
+def test_a_policy_that_means_nothing_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        Policy.model_validate(wrong)
+    with pytest.raises(ValidationError, match="ignore"):
+        Policy(people="ignore", reviewers=("ann",))
+
+
+def test_the_policy_in_the_docs_is_one() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "filtering.md").read_text()
+    block = text.split("## Rules, policy, agreement")[1].split("```yaml\n")[1].split("```")[0]
+    policy = Policy.model_validate(yaml.safe_load(block)["filter"]["policy"])
+    assert (policy.n_runs, policy.reviewers) == (3, ("ann", "bob"))
+    assert set(yaml.safe_load(block)["filter"]["policy"]) == set(Policy.model_fields)

@@ -1,0 +1,152 @@
+"""Kept against all items: the paper's table 3, the test's meaning, distributions, real models."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from flipbench.filters.representativeness import (
+    AccuracyShift,
+    accuracy_shift,
+    answers_to_all,
+    compare_kept,
+    correct_for_models,
+    distribution_shift,
+    representativeness_tables,
+)
+from flipbench.filters.tables import Rate
+from flipbench.images import ImageStore
+from flipbench.models.huggingface import HuggingFaceVLM
+from flipbench.prompts import Asking
+from flipbench.records import Item
+from flipbench.run import Run
+
+TABLE_3 = Path(__file__).parents[1] / "published" / "filtered_vs_full.csv"
+
+
+def table_3() -> dict[tuple[str, str], AccuracyShift]:
+    """Return the paper's comparisons, as counts that its percentages stand for."""
+    rates: dict[tuple[str, str, str], Rate] = {}
+    for row in csv.DictReader(TABLE_3.open()):
+        benchmark, part = row["quantity"].split("_")
+        n = int(row["n"])
+        k = round(float(row["value"]) * n / 100)
+        assert 100 * k / n == pytest.approx(float(row["value"]), abs=0.011)
+        rates[row["model"], benchmark, part] = Rate(k, n)
+    pairs = sorted({(model, benchmark) for model, benchmark, _ in rates})
+    shifts = [
+        accuracy_shift(f"{model} {benchmark}", *(rates[model, benchmark, p] for p in PARTS))
+        for model, benchmark in pairs
+    ]
+    return dict(zip(pairs, correct_for_models(shifts), strict=True))
+
+
+PARTS = ("all", "filtered")
+
+
+def test_the_paper_s_kept_set_is_easier_for_one_model() -> None:
+    found = table_3()
+    assert len(found) == 4
+    llava = found["LLaVA-v1.5-7B", "MMStar"]
+    assert (llava.everything.k, llava.kept.k) == (493, 187)
+    assert 100 * (llava.difference or 0) == pytest.approx(4.91, abs=0.005)
+    assert llava.p_adjusted < 0.05
+    assert llava.interval and llava.interval.low > 0
+    others = [shift for key, shift in found.items() if key != ("LLaVA-v1.5-7B", "MMStar")]
+    assert all(s.p_adjusted > 0.1 and s.interval and s.interval.low < 0 for s in others)
+
+
+def test_the_test_is_that_of_a_subset_drawn_blindly() -> None:
+    """Draw subsets of the kept size from all items and count differences as improbable."""
+    right = np.zeros(300, dtype=bool)
+    right[:120] = True
+    rng = np.random.default_rng(0)
+    drawn = np.array([rng.permutation(right)[:80].sum() for _ in range(20_000)])
+    for k_kept in (25, 32, 40, 44):
+        shift = accuracy_shift("m", Rate(120, 300), Rate(k_kept, 80))
+        chance = stats.hypergeom(300, 120, 80).pmf
+        as_extreme = np.mean(chance(drawn) <= chance(k_kept) * (1 + 1e-7))
+        assert shift.p_value == pytest.approx(as_extreme, abs=0.012)
+
+
+def test_the_interval_covers_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(1)
+    covered = 0
+    for _ in range(400):
+        kept, dropped = int(rng.binomial(100, 0.7)), int(rng.binomial(60, 0.5))
+        shift = accuracy_shift("m", Rate(kept + dropped, 160), Rate(kept, 100))
+        assert shift.interval
+        covered += shift.interval.low <= 60 / 160 * 0.2 <= shift.interval.high
+    assert 0.92 < covered / 400 < 0.98
+
+
+def test_what_cannot_be_a_part_is_refused() -> None:
+    for kept in (Rate(5, 20), Rate(7, 8), Rate(0, 8)):
+        with pytest.raises(ValueError, match="cannot be part of"):
+            accuracy_shift("m", Rate(6, 10), kept)
+    for kept in (Rate(6, 10), Rate(0, 0)):
+        shift = accuracy_shift("m", Rate(6, 10), kept)
+        assert (shift.p_value, shift.interval) == (1.0, None)
+
+
+def test_a_shift_of_categories_is_seen_and_chance_is_not() -> None:
+    rng = np.random.default_rng(2)
+    labels = [str(label) for label in rng.integers(0, 4, 400)]
+    blind = [bool(x) for x in rng.random(400) < 0.5]
+    picky = [bool(rng.random() < (0.8 if label == "0" else 0.4)) for label in labels]
+    assert distribution_shift("category", labels, blind).p_value > 0.05
+    found = distribution_shift("category", labels, picky)
+    assert found.p_value < 0.001 and found.distance > 0.05
+    table = np.array([found.kept, np.subtract(found.everything, found.kept)])
+    assert stats.chi2_contingency(table, correction=False).pvalue < 0.001
+    same = distribution_shift("category", ["a"] * 9, [True] * 3 + [False] * 6)
+    assert (same.p_value, same.distance) == (1.0, 0.0)
+
+
+def test_p_values_of_blind_selection_are_uniform() -> None:
+    rng = np.random.default_rng(3)
+    labels = list("aabbcdef") * 10
+    p_values = [
+        distribution_shift("x", labels, [bool(x) for x in rng.random(80) < 0.5], seed=s).p_value
+        for s in range(60)
+    ]
+    assert stats.kstest(p_values, "uniform").pvalue > 0.01
+
+
+def test_real_models_are_asked_all_items_once(
+    tiny_vlm: Callable[[str], HuggingFaceVLM],
+    shapes_items: list[Item],
+    shapes_store: ImageStore,
+    tmp_path: Path,
+) -> None:
+    items = shapes_items[:24]
+    with Run(tmp_path) as run:
+        run.images.folder = shapes_store.folder
+        models = [tiny_vlm("llava"), tiny_vlm("qwen2_vl")]
+        outcomes = answers_to_all(items, models, Asking(), run, progress=False)
+        again = answers_to_all(items, models, Asking(), run, progress=False)
+    assert outcomes == again
+    assert all(set(by_item) == {item.id for item in items} for by_item in outcomes.values())
+    kept = {item.id for item in items if item.category != items[0].category}
+    found = compare_kept(items, kept, outcomes)
+    for shift, by_item in zip(found.accuracies, outcomes.values(), strict=True):
+        assert shift.everything == Rate(sum(map(bool, by_item.values())), 24)
+        assert shift.kept == Rate(sum(bool(by_item[i]) for i in kept), len(kept))
+    by_what = {d.what: d for d in found.distributions}
+    assert by_what["category"].p_value < 0.001
+    assert sum(by_what["answer"].kept) == len(kept)
+    accuracies, distributions = representativeness_tables(found)
+    assert [row[0] for row in accuracies.rows] == [vlm.name for vlm in models]
+    assert ("category", "total", "24", str(len(kept))) in {row[:4] for row in distributions.rows}
+
+
+def test_missing_answers_are_dropped_and_counted(shapes_items: list[Item]) -> None:
+    items = shapes_items[:10]
+    outcomes = {item.id: None if i < 3 else i % 2 == 0 for i, item in enumerate(items)}
+    (shift,) = compare_kept(items, {i.id for i in items[:6]}, {"m": outcomes}).accuracies
+    assert (shift.n_unanswered, shift.everything, shift.kept) == (3, Rate(3, 7), Rate(1, 3))
