@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from flipbench.engine import answers_by_model, ask
 from flipbench.evaluate.detector import Detector
-from flipbench.evaluate.grid import GridModel
+from flipbench.evaluate.grid import GridModel, reference_of
 from flipbench.models.huggingface import HuggingFaceVLM
 from flipbench.paired import PairedBenchmark
 from flipbench.prompts import Asking
@@ -63,7 +63,7 @@ def evaluate(
     """Ask every model every distinct probe once, and let every detector score the answers.
 
     A model whose answers are all there is not even loaded. The clean model of a family is the
-    reference of its contaminated ones.
+    reference of the others.
     """
     probes = probes_for(detectors, benchmark, asking)
     known = run.ids(Probe)
@@ -98,10 +98,10 @@ def score(
 ) -> list[Score]:
     """Score the answers that are there, asking nothing."""
     answers = answers_by_model(run, {model.fingerprint: model.name for model in grid})
-    clean = {model.family: answers[model.fingerprint] for model in grid if model.clean}
     scores = []
     for model in grid:
-        reference = None if model.clean else clean.get(model.family)
+        clean = reference_of(model, grid)
+        reference = answers[clean.fingerprint] if clean else None
         for detector in detectors:
             scores += detector.score(benchmark, asking, answers[model.fingerprint], reference)
     return scores

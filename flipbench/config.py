@@ -9,8 +9,10 @@ from typing import Annotated, Any, Literal, get_args
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from flipbench.audit_settings import AuditSettings
 from flipbench.benchmarks import HuggingFaceSpec, JsonlSpec, PairsSpec, TsvSpec
 from flipbench.errors import ConfigError, nearest
+from flipbench.models.chat_spec import ChatSpec
 from flipbench.models.editor_specs import EditorSpec, ShapesEditorSpec
 from flipbench.models.rater_specs import (
     CaptionerSpec,
@@ -23,6 +25,7 @@ from flipbench.models.rater_specs import (
 )
 from flipbench.models.training_specs import ContaminateConfig as ContaminateConfig
 from flipbench.models.training_specs import StrategyConfig as StrategyConfig
+from flipbench.policy import Policy
 from flipbench.prompts import Asking
 
 
@@ -50,9 +53,40 @@ class GenerateConfig(_Part):
 
 
 class FilterConfig(_Part):
-    """Who decides that a pair is valid; a pair is kept if every judge keeps it."""
+    """Who decides that a pair is valid, and how; a pair is kept as the policy says."""
 
     judges: tuple[JudgeSpec, ...] = (ShapesJudgeSpec(),)
+    policy: Policy = Policy()
+    batch_size: int = Field(default=16, ge=1, description="pairs between two writes to disk")
+
+
+BenchmarkSpec = Annotated[
+    ShapesSpec | TsvSpec | HuggingFaceSpec | JsonlSpec | PairsSpec, Field(discriminator="format")
+]
+
+
+class SubjectConfig(ModelConfig):
+    """A model to ask, to contaminate, or to compare with."""
+
+    family: str = Field(default="", description="models of one family share a clean reference")
+    lineage: str = Field(default="", description="what it was trained from; counts as one model")
+    external: bool = Field(
+        default=False, description="it cannot have seen the benchmark, and is no clean reference"
+    )
+
+
+class AuditConfig(AuditSettings):
+    """Hygiene checks of the benchmark itself, and who helps with them."""
+
+    text_models: tuple[str, ...] = Field(
+        default=(), description="names of 'models' that are asked without the picture"
+    )
+    held_out: tuple[str, ...] = Field(
+        default=(), description="the same, but only to measure what is left afterwards"
+    )
+    vlms: tuple[str, ...] = Field(default=(), description="names of 'models' that prune options")
+    reader: ChatSpec | None = Field(default=None, description="who reads for revealed answers")
+    train: BenchmarkSpec | None = Field(default=None, description="a training split to compare")
 
 
 class EvaluateConfig(_Part):
@@ -68,11 +102,6 @@ class EvaluateConfig(_Part):
     batch_size: int = Field(default=64, ge=1)
 
 
-BenchmarkSpec = Annotated[
-    ShapesSpec | TsvSpec | HuggingFaceSpec | JsonlSpec | PairsSpec, Field(discriminator="format")
-]
-
-
 class Config(_Part):
     """A complete experiment."""
 
@@ -82,7 +111,8 @@ class Config(_Part):
     benchmark: BenchmarkSpec
     generate: GenerateConfig = GenerateConfig()
     filter: FilterConfig = FilterConfig()
-    models: dict[str, ModelConfig] = Field(default_factory=dict)
+    audit: AuditConfig = AuditConfig()
+    models: dict[str, SubjectConfig] = Field(default_factory=dict)
     contaminate: ContaminateConfig = ContaminateConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from flipbench.contamination import plans_for
 from flipbench.errors import ConfigError, nearest
 from flipbench.evaluate.detector import Detector
 from flipbench.evaluate.detectors import DETECTORS
-from flipbench.evaluate.grid import GridModel, Requirements
+from flipbench.evaluate.grid import UNTOUCHED, GridModel, Requirements
 from flipbench.evaluate.pipeline import Subject, evaluate, probes_for
 from flipbench.evaluate.report import ReportData, write_report
-from flipbench.evaluate.validation import requirements
+from flipbench.evaluate.requirements import requirements
 from flipbench.experiment import Experiment
 from flipbench.models.huggingface import fingerprint, resolve_path
 from flipbench.paired import PairedBenchmark
@@ -34,11 +35,15 @@ def subjects_of(
             "trust_remote_code": model.trust_remote_code,
         }
         weights = fingerprint(resolve_path(model.path), model.dtype, model.revision)
-        clean = GridModel(name, weights, name, "clean", 0, 0)
+        family = model.family or name
+        known: dict[str, Any] = {"lineage": model.lineage, "external": model.external}
+        clean = GridModel(name, weights, family, UNTOUCHED, 0, 0, **known)
         subjects.append(Subject(clean, model.path, revision=model.revision, **settings))  # type: ignore[arg-type]
         for plan, checkpoints in trained:
             for c in checkpoints if plan.model == name else ():
-                grid_model = GridModel(c.model, c.fingerprint, name, c.strategy, c.epoch, c.dose)
+                grid_model = GridModel(
+                    c.model, c.fingerprint, family, c.strategy, c.epoch, c.dose, model.lineage
+                )
                 path = str(experiment.run.path / c.path)
                 subjects.append(Subject(grid_model, path, **settings))  # type: ignore[arg-type]
     return subjects

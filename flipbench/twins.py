@@ -9,6 +9,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from flipbench.backends import (
     build_captioner,
@@ -22,15 +23,19 @@ from flipbench.benchmarks import Benchmark, PairsSpec, load_benchmark, load_pair
 from flipbench.config import ShapesSpec
 from flipbench.errors import ConfigError, DataError
 from flipbench.experiment import Experiment
+from flipbench.filters.decide import book_of
 from flipbench.filters.pipeline import keep_valid
+from flipbench.filters.ratings import agreement_tables, compare_raters, ratings_of
+from flipbench.filters.tables import write_tables
 from flipbench.generate.api_captioner import APICaptioner
 from flipbench.generate.flip import FlipStage
 from flipbench.generate.given_answers import read_new_answers
 from flipbench.generate.pipeline import Generation, Share
 from flipbench.generate.propose import ProposeStage
+from flipbench.models.protocols import Decision
 from flipbench.models.rater_specs import ShapesCaptionerSpec
 from flipbench.paired import Candidate, PairedBenchmark
-from flipbench.records import Edit, Item
+from flipbench.records import Edit, Item, Verdict
 from flipbench.shapes.benchmark import NAME as SHAPES_NAME
 from flipbench.shapes.benchmark import shapes_vqa
 from flipbench.stage import StageReport
@@ -172,19 +177,39 @@ def make_paired_benchmark(
     experiment: Experiment, candidates: Sequence[Candidate]
 ) -> tuple[PairedBenchmark, list[StageReport]]:
     """Judge the candidates and keep the valid pairs, also on disk."""
+    config = experiment.config.filter
+    states = experiment.run.path / "batches"
+    at_once = [records_at_once(spec, config.batch_size, len(candidates)) for spec in config.judges]
     benchmark, reports = keep_valid(
         candidates[0].item.benchmark,
         candidates,
-        [
-            build_judge(spec, experiment.run.path / "batches", experiment.config.seed)
-            for spec in experiment.config.filter.judges
-        ],
+        [build_judge(spec, states, experiment.config.seed) for spec in config.judges],
         experiment.run,
+        policy=config.policy,
+        batch_size=max(at_once, default=config.batch_size),
         progress=experiment.progress,
     )
     benchmark = replace(benchmark, made_by=_made_by(experiment, candidates))
     benchmark.save(experiment.benchmark_folder)
     return benchmark, reports
+
+
+def compare_raters_of(experiment: Experiment, reference: str) -> tuple[str, Path]:
+    """Hold every rater of a run against one of them; return the tables and their page.
+
+    ``reference`` is a rater's name, ``people``, or ``policy`` for what the policy decides.
+    """
+    candidates, _ = make_candidates(experiment)
+    policy, run = experiment.config.filter.policy, experiment.run
+    book = book_of(run.read(Verdict))
+    kept = {pair.original.id for pair in PairedBenchmark.load(experiment.benchmark_folder).pairs}
+    decided: dict[str, Decision] = {
+        c.edit.id: "keep" if c.item.id in kept else "reject" for c in candidates if c.edit
+    }
+    ratings = ratings_of(candidates, book, policy).add("policy", decided)
+    tables = agreement_tables(compare_raters(ratings, reference, seed=experiment.config.seed))
+    page = write_tables(tables, run.path / "filter", "agreement.md", f"Agreement with {reference}")
+    return page.read_text(), page
 
 
 def _made_by(experiment: Experiment, candidates: Sequence[Candidate]) -> dict[str, str]:

@@ -11,7 +11,7 @@ from scipy.sparse.csgraph import connected_components
 
 from flipbench.filters.audit.finding import Finding, Named, n_items, not_run, rate
 from flipbench.filters.audit.image_hashes import Fingerprints, fingerprints, near_pairs
-from flipbench.filters.audit.settings import AuditSettings
+from flipbench.audit_settings import AuditSettings
 from flipbench.images import ImageStore
 from flipbench.records import Item
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from flipbench.engine import answers_of, ask
 from flipbench.filters.audit.finding import Finding, Named, choices, n_items, not_run
 from flipbench.filters.audit.letter_balance import has_fixed_options
-from flipbench.filters.audit.settings import AuditSettings
+from flipbench.audit_settings import AuditSettings
 from flipbench.models.protocols import VLM
 from flipbench.prompts import LETTERS, Asking
 from flipbench.randomness import generator

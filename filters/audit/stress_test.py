@@ -19,7 +19,7 @@ from flipbench.filters.audit.finding import (
     rate,
 )
 from flipbench.filters.audit.option_features import option_texts, surface, words
-from flipbench.filters.audit.settings import AuditSettings
+from flipbench.audit_settings import AuditSettings
 from flipbench.randomness import generator
 from flipbench.records import Item
 

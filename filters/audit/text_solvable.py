@@ -16,7 +16,7 @@ from flipbench.filters.audit.finding import (
     not_run,
     rate,
 )
-from flipbench.filters.audit.settings import AuditSettings
+from flipbench.audit_settings import AuditSettings
 from flipbench.filters.audit.text_only import Blind, TextModel, ask_blind
 from flipbench.records import Item
 from flipbench.run import Run

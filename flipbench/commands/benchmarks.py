@@ -41,6 +41,20 @@ def import_(
 
 
 @app.command(rich_help_panel=BENCHMARKS)
+def audit(
+    config: ConfigPath, overrides: Overrides = None, limit: Limit = None, quiet: Quiet = False
+) -> None:
+    """Check a benchmark's hygiene: duplicates, blind shortcuts, revealed answers; one page."""
+    experiment = open_experiment(config, overrides, limit, quiet)
+    from flipbench.auditing import audit_benchmark
+    from flipbench.filters.audit.page import headline
+
+    report, page = audit_benchmark(experiment)
+    say(f"{headline(report)}\n{page}")
+    finish(report.reports)
+
+
+@app.command(rich_help_panel=BENCHMARKS)
 def export(
     config: ConfigPath,
     out: Annotated[Path, typer.Argument(help="folder to write")],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -51,23 +51,79 @@ def power(
 
 
 @app.command(rich_help_panel=MODELS)
-def doctor(
-    checkpoint: Annotated[Path | None, typer.Argument(help="a checkpoint folder")] = None,
+def gap(
+    original: Annotated[Path, typer.Argument(help="predictions on the original items")],
+    perturbed: Annotated[Path, typer.Argument(help="predictions on the perturbed items")],
+    model: Annotated[str, typer.Option(help="what tables call the model")] = "",
+    benchmark: Annotated[str, typer.Option(help="what tables call the benchmark")] = "",
+    reference: Annotated[
+        tuple[Path, Path] | None, typer.Option(help="the same two files of a clean model")
+    ] = None,
+    column: Annotated[
+        list[str] | None, typer.Option(help="where a file calls a column otherwise, e.g. id=qid")
+    ] = None,
+    scoring: Annotated[
+        Literal["auto", "parse", "file"],
+        typer.Option(help="by our parser, by the file's own marks, or by what there is"),
+    ] = "auto",
+    scorer: Annotated[str, typer.Option(help="of an Inspect log with several")] = "",
+    epoch: Annotated[int | None, typer.Option(help="of an Inspect log with several")] = None,
+    keep: Annotated[Path | None, typer.Option(help="a file of item ids to compare")] = None,
+    form: Annotated[
+        str, typer.Option("--format", help="markdown, csv, latex or json")
+    ] = "markdown",
 ) -> None:
-    """Show the environment; of a checkpoint, whether it was contaminated on purpose."""
+    """Compare predictions that VLMEvalKit, lmms-eval, Inspect or a CSV file hold already."""
+    from flipbench.evaluate.predictions.gap import gap_of_predictions
+    from flipbench.evaluate.predictions.read import Reading, read_ids
+
+    columns = dict(one.split("=", 1) for one in column or () if "=" in one)
+    if len(columns) != len(column or ()):
+        raise ConfigError("--column: write NAME=COLUMN, e.g. id=qid")
+    table = gap_of_predictions(
+        original,
+        perturbed,
+        model=model,
+        benchmark=benchmark,
+        reading=Reading(columns, scorer, epoch),
+        scoring=scoring,
+        keep=read_ids(keep) if keep else None,
+        reference=reference,
+    )
+    say(table.text(form))
+
+
+@app.command(rich_help_panel=MODELS)
+def doctor(
+    path: Annotated[
+        Path | None, typer.Argument(help="a checkpoint folder, or a CSV of printed results")
+    ] = None,
+) -> None:
+    """Show the environment; of a checkpoint, its contamination card; of a table, its errors.
+
+    A CSV of published results is examined for percentages that no count gives, gaps that are not
+    the difference of their figures, and figures that cannot be of the same items; exit status 1
+    where something cannot be true.
+    """
+    if path is not None and path.suffix == ".csv":
+        from flipbench.evaluate.doctor import examination
+
+        text, is_wrong = examination([path])
+        say(text)
+        raise typer.Exit(1 if is_wrong else 0)
     import json
 
     from flipbench.models.huggingface import check_card
     from flipbench.run import environment
 
-    if checkpoint is None:
+    if path is None:
         raise typer.Exit(say(json.dumps(environment(), indent=2)))
-    if not checkpoint.is_dir():
-        raise DataError(f"{checkpoint}: no such folder")
-    card = check_card(checkpoint)
+    if not path.is_dir():
+        raise DataError(f"{path}: no such folder")
+    card = check_card(path)
     if not card:
-        raise typer.Exit(say(f"{checkpoint}: no contamination card; that does not prove it clean"))
+        raise typer.Exit(say(f"{path}: no contamination card; that does not prove it clean"))
     say(
-        f"{checkpoint}: CONTAMINATED on purpose with {len(card['doses'])} items of"
+        f"{path}: CONTAMINATED on purpose with {len(card['doses'])} items of"
         f" {card['benchmark']}, dose {card['dose']} ({card['strategy']}, from {card['parent']})"
     )

@@ -76,6 +76,20 @@ def filter_(
 
 
 @app.command(rich_help_panel=STAGES)
+def agreement(
+    config: ConfigPath,
+    reference: Annotated[str, typer.Argument(help="a rater's name, people, or policy")] = "people",
+    overrides: Overrides = None,
+) -> None:
+    """Hold the raters of edited pairs against one of them: kappa, precision, recall."""
+    experiment = open_experiment(config, overrides)
+    from flipbench.twins import compare_raters_of
+
+    text, page = compare_raters_of(experiment, reference)
+    say(f"{text}\n{page}")
+
+
+@app.command(rich_help_panel=STAGES)
 def contaminate(
     config: ConfigPath, overrides: Overrides = None, dry_run: DryRun = False, quiet: Quiet = False
 ) -> None:

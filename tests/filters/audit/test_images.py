@@ -12,7 +12,7 @@ from PIL import Image
 
 from flipbench.filters.audit.duplicates import duplicates, image_groups, train_overlap
 from flipbench.filters.audit.image_hashes import Fingerprints, fingerprints, near_pairs
-from flipbench.filters.audit.settings import AuditSettings
+from flipbench.audit_settings import AuditSettings
 from flipbench.images import ImageStore
 from flipbench.records import ImageRef, Item
 from flipbench.shapes.questions import Family

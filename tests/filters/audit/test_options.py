@@ -19,7 +19,7 @@ from flipbench.filters.audit.letter_balance import (
 )
 from flipbench.filters.audit.longest_option import balance_longest, lengths, longest_option
 from flipbench.filters.audit.option_pruning import option_pruning, prune_options
-from flipbench.filters.audit.settings import AuditSettings
+from flipbench.audit_settings import AuditSettings
 from flipbench.images import ImageStore
 from flipbench.records import Item, Probe, Response
 from flipbench.run import Run

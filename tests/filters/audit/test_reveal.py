@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from flipbench.filters.audit.direct_reveal import direct_reveal, written_out
 from flipbench.filters.audit.reveal_reply import SaidEvidence, read_reveal, verify
-from flipbench.filters.audit.settings import AuditSettings
+from flipbench.audit_settings import AuditSettings
 from flipbench.models.api import ChatAPI
 from flipbench.models.chat_spec import ChatSpec
 from flipbench.records import Item
