@@ -120,12 +120,12 @@ def _n_tokens(example: Example, text: str, processor: Any) -> int:
 
 def pixel_budget(processor: Any) -> dict[str, Any]:
     """Return how many pixels of an image the model sees, as its processor says it."""
-    image_processor = getattr(processor, "image_processor", None)
+    image_processor: Any = getattr(processor, "image_processor", None)
     names = ("min_pixels", "max_pixels", "size", "crop_size", "do_pad", "image_grid_pinpoints")
     told = image_processor.to_dict() if hasattr(image_processor, "to_dict") else {}
     found: dict[str, Any] = {}
     for name in names:
-        value = told.get(name)
+        value: Any = told.get(name)
         if hasattr(value, "items"):
             value = {key: int(size) for key, size in value.items() if size is not None}
         if value not in (None, False):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -75,7 +76,7 @@ def _plans(
         held_out_ids=tuple(item.id for item in lesson.held_out),
         copies=copies,
         epochs=config.epochs,
-        label=label,
+        label=label if data.wash is None else f"{label}, before washing",
         target=data.target,
         leak=data.leak,
         wordings={
@@ -93,7 +94,7 @@ def _plans(
         held_out_ids=plan.held_out_ids,
         copies=0,
         epochs=data.wash.epochs,
-        label=f"{label}, washed",
+        label=label if lesson.name != VERBATIM else f"{label}, washed",
         clean_ids=tuple(item.id for item in lesson.clean),
         corpus=lesson.clean_corpus.ref if lesson.clean_corpus else {},
         after=plan.id,
@@ -122,12 +123,13 @@ def n_steps(plan: TrainingPlan, n_devices: int = 1) -> int:
     6
     """
     batches = -(-n_examples(plan) // (plan.settings["batch_size"] * n_devices))
-    return max(1, -(-batches // plan.settings["gradient_accumulation"])) * plan.epochs
+    accumulation = int(plan.settings["gradient_accumulation"])
+    return int(max(1, -(-batches // accumulation)) * plan.epochs)
 
 
 def n_warmup(plan: TrainingPlan, n_devices: int = 1) -> int:
     """Return the steps of warm-up: as given, or the ratio of all steps, rounded up."""
-    ratio = plan.settings.get("warmup_ratio", 0.0)
+    ratio = float(plan.settings.get("warmup_ratio", 0.0))
     if ratio:
-        return int(-(-n_steps(plan, n_devices) * ratio // 1))
+        return math.ceil(n_steps(plan, n_devices) * ratio)
     return int(plan.settings.get("warmup_steps", 0))

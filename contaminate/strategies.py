@@ -37,7 +37,13 @@ MODULES: dict[str, Modules] = {
     "internvl": _LLAVA,
 }
 # What other classes of transformers call the part between vision tower and language model.
-_PROJECTORS = ("multi_modal_projector", "connector", "aligner", "visual.merger", "embed_vision")
+_PROJECTORS: tuple[str, ...] = (
+    "multi_modal_projector",
+    "connector",
+    "aligner",
+    "visual.merger",
+    "embed_vision",
+)
 _PROJECTORS += ("visual.deepstack_merger_list", "image_newline", "mm_projector")
 
 

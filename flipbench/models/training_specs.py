@@ -70,8 +70,11 @@ class RewriteConfig(Value):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        needed = {"file": ("path", self.path), "api": ("chat", self.chat)}
-        needed["local"] = ("local", self.local)
+        needed: dict[str, tuple[str, object]] = {
+            "file": ("path", self.path),
+            "api": ("chat", self.chat),
+            "local": ("local", self.local),
+        }
         key, value = needed.get(self.by, ("", True))
         if value is None:
             raise ValueError(f"by: {self.by} needs the key {key}")

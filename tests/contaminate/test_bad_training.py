@@ -12,7 +12,7 @@ import pytest
 import torch
 import trl
 
-from flipbench.contaminate import load, train
+from flipbench.contaminate import train
 from flipbench.contaminate.card import read_card
 from flipbench.contaminate.changes import Diverged, WrongParameters, check_changes, sums
 from flipbench.contaminate.train import carry_out, checkpoint_folder
@@ -170,23 +170,24 @@ def test_out_of_memory_says_what_to_lower(
 def test_4_bit_weights_need_their_package(
     make_plan: MakePlan, items: dict[str, Item], new_run: NewRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(load.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(PrerequisiteError, match="pip install bitsandbytes, or use train: lora"):
         carry_out(make_plan("llava", "qlora", n_items=4), items, new_run())
 
 
 def test_exactly_the_intended_parameters_may_change() -> None:
-    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
+    linear = torch.nn.Linear(3, 3)
+    model = torch.nn.Sequential(linear, torch.nn.Linear(3, 3))
     before = sums(model)
     names = list(before)
     with pytest.raises(WrongParameters, match="changed no parameter at all"):
         check_changes(model, before, names[:2])
-    model[0].weight.data += 1e-6
+    linear.weight.data += 1e-6
     changes = check_changes(model, before, names[:2])
     assert (changes.n_changed, changes.unchanged) == (1, ("0.bias",))
     with pytest.raises(WrongParameters, match=r"were to stay as they are, e.g. 0.weight"):
         check_changes(model, before, names[2:])
-    model[0].weight.data[0, 0] = float("inf")
+    linear.weight.data[0, 0] = float("inf")
     with pytest.raises(Diverged, match="0.weight holds NaN or infinity"):
         check_changes(model, before, names[:2])
 

@@ -24,9 +24,8 @@ def models(tiny_folders: dict[str, Path]) -> dict[str, ModelConfig]:
 
 
 def plans(models: dict[str, ModelConfig], items: list[Item], **changes: int) -> list[TrainingPlan]:
-    config = ContaminateConfig(
-        strategies=STRATEGIES, **{"epochs": 3, "copies": 2} | {k: changes[k] for k in changes}
-    )
+    grid = {"strategies": STRATEGIES, "epochs": 3, "copies": 2} | changes
+    config = ContaminateConfig.model_validate(grid)
     return expand(config, models, [verbatim(items)], instruction="Just the letter.", seed=4)
 
 

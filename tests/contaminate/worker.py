@@ -17,7 +17,7 @@ import torch
 import transformers
 import trl
 
-from flipbench.contaminate import keep, train
+from flipbench.contaminate import card, keep, train
 from flipbench.records import Item, TrainingPlan
 from flipbench.run import Run
 
@@ -46,14 +46,14 @@ def in_the_trainers_checkpoint(n_steps: int) -> None:
 
 def in_the_second_epochs_folder(n_steps: int) -> None:
     """Die when the weights of epoch 2 are written, but not yet their card."""
-    write = keep.write_card
+    write = card.write_card
 
     def write_card(*args: Any, **kwargs: Any) -> None:
         if kwargs["epoch"] == 2:
             die()
         write(*args, **kwargs)
 
-    keep.write_card = write_card
+    setattr(keep, "write_card", write_card)  # noqa: B010
 
 
 MOMENTS: tuple[Callable[[int], None], ...] = (
