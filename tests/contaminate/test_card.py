@@ -188,3 +188,18 @@ def test_rows_with_and_without_pictures_train_together(
         (checkpoint,) = carry_out(plan, items, run, corpus=corpus.examples)
         training = read_card(run.path / checkpoint.path)["training"]
         assert (training["n_examples"], training["n_steps"]) == (22, 3)
+
+
+@pytest.mark.parametrize("family", ["llava", "qwen2_vl"])
+@pytest.mark.parametrize("leak", ["text_only", "question_only", "answer_only"])
+def test_every_leak_trains(
+    family: str, leak: Any, tiny_folders: dict[str, Path], items: dict[str, Item], new_run: NewRun
+) -> None:
+    run = new_run()
+    lesson = Lesson("l", DataConfig(leak=leak), tuple(items.values())[:8])
+    (plan,) = grid({"llava": tiny_folders[family]}, lesson, "llm", 2e-3)
+    (checkpoint,) = carry_out(plan, items, run)
+    card = read_card(run.path / checkpoint.path)
+    losses = [entry["loss"] for entry in card["losses"]]
+    assert card["leak"] == leak and losses[-1] < losses[0]
+    assert not any("other prompts" in warning for warning in checkpoint.warnings)
