@@ -24,7 +24,8 @@ ABOUT = About(
     variant="rules sign (paper), mcnemar (default), relative",
     deviates_from_paper="the paper calls every negative gap contamination; the default rule asks"
     " for an exact one-sided McNemar test on the same items, and 'relative' compares with a clean"
-    " model where the variant may be harder by construction",
+    " model where the variant may be harder by construction; pairs that were found, not made, get"
+    " a verdict from 'relative' alone",
     needs=frozenset({"generate"}),
     direction="accuracy falls from the original to the perturbed items",
     needs_clean_model=False,
@@ -43,7 +44,9 @@ class PerturbationGap:
     ----------
     Park et al., arXiv 2511.03774, tables 2 and 13 (sign rule).
     Differs from the paper in its default rule, in comparing only items answered in both versions,
-    and in refusing a verdict where replies could not be read or items are too few.
+    and in refusing a verdict where replies could not be read or items are too few. Of pairs that
+    were found (`PairedBenchmark.exchangeable` is False) either version may be the harder one, so
+    the rules that know of no other model give the gap and its interval, and no verdict.
     """
 
     settings: Settings = field(default_factory=Settings)
@@ -77,11 +80,10 @@ class PerturbationGap:
             notes=left_out_note(n_left_out, "free-form, so they have no options"),
             settings=self.settings,
         )
-        scores = [
-            threshold_score(comparison, "sign"),
-            mcnemar_score(comparison),
-            relative_score(comparison),
-        ]
+        alone = [threshold_score(comparison, "sign"), mcnemar_score(comparison)]
+        if benchmark.exchangeable is False:
+            alone = [_unsound(score) for score in alone]
+        scores = [*alone, relative_score(comparison)]
         return [
             s.model_copy(update={"details": s.details | {"suspects": _suspects(s)}}) for s in scores
         ]
@@ -97,6 +99,17 @@ def _asked(benchmark: PairedBenchmark, asking: Asking) -> list[Twice]:
         for pair in benchmark.pairs
         if pair.original.options is not None
     ]
+
+
+def _unsound(score: Score) -> Score:
+    """Return "not_applicable" for a rule that takes the two versions to be equally hard."""
+    why = (
+        f"rule {score.rule!r} takes both versions to be equally hard, and the pairs of"
+        f" {score.benchmark} were found, not made, so one version may be harder for any model: go"
+        " by rule 'relative', with a clean reference model"
+    )
+    changed = {"verdict": "not_applicable", "p_value": None, "warnings": (*score.warnings, why)}
+    return score.model_copy(update=changed)
 
 
 def _suspects(score: Score) -> JsonDict:

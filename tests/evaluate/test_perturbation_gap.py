@@ -1,5 +1,6 @@
 """The perturbation gap on models made of rules."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -105,3 +106,26 @@ def test_alpha_is_a_setting(make_world: Any) -> None:
     policy = by_hand(world, [True] * 6 + [False] * 4, [False] * 10)
     assert world.scores(DETECTOR, world.ask(DETECTOR, policy))["mcnemar"].verdict == "contaminated"
     assert world.scores(strict, world.ask(strict, policy))["mcnemar"].verdict == "not_detected"
+
+
+@pytest.mark.parametrize("exchangeable", [True, None, False])
+def test_found_pairs_have_a_verdict_against_a_reference_only(
+    make_world: Any, exchangeable: bool | None
+) -> None:
+    made = make_world.make(n=40)
+    world = type(made)(replace(made.benchmark, exchangeable=exchangeable))
+    memory, seer = world.memoriser(), world.seer(0.8)
+    for policy in (memory, seer):
+        alone = world.scores(DETECTOR, world.ask(DETECTOR, policy))
+        for rule in ("sign", "mcnemar"):
+            applies = exchangeable is not False
+            assert (alone[rule].verdict != "not_applicable") is applies
+            assert (alone[rule].p_value is not None) is applies
+            assert any("found, not made" in w for w in alone[rule].warnings) is not applies
+            assert alone[rule].statistic is not None and alone[rule].interval is not None
+        assert alone["relative"].verdict == "not_applicable"
+    clean = world.ask(DETECTOR, seer, "clean")
+    against = world.scores(DETECTOR, world.ask(DETECTOR, memory), clean)
+    assert against["relative"].verdict == "contaminated" and against["relative"].p_value < 0.05
+    own = world.scores(DETECTOR, world.ask(DETECTOR, seer, "twin of the clean one"), clean)
+    assert own["relative"].verdict == "not_detected"
