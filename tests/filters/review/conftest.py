@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
 
-uvicorn = pytest.importorskip("uvicorn", reason="the extra 'review' is not installed")
-
-from flipbench.filters.review.app import ReviewApp, make_app  # noqa: E402
-from flipbench.filters.review.ledger import Ledger  # noqa: E402
-from flipbench.filters.review.pairs import edited_pairs  # noqa: E402
-from flipbench.records import Verdict  # noqa: E402
-from flipbench.run import Run  # noqa: E402
-from tests.fixtures.edited_run import edited_run  # noqa: E402
+from flipbench.filters.review.app import ReviewApp, make_app
+from flipbench.filters.review.ledger import Ledger
+from flipbench.filters.review.pairs import edited_pairs
+from flipbench.records import Verdict
+from flipbench.run import Run
+from tests.fixtures.edited_run import edited_run
 
 
 @dataclass
