@@ -2,33 +2,44 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
 from flipbench.config import load_config
 from flipbench.experiment import Experiment
 from flipbench.loop import run_all
+from flipbench.shapes.other import write_corpus
 
 CONFIG = Path(__file__).parent / "shapes" / "demo.yaml"
-SMALL = (
-    "benchmark.n_items=60",
-    "contaminate.epochs=1",
-    "contaminate.copies=2",
-)
+N_ITEMS, COPIES, EPOCHS = 480, 4, 3
+SMALL = 60, 2, 1  # the same three
 NOTES = (
     "Everything here is real but small: two VLMs of about two million weights that were trained on"
     " other scenes of the same world, contaminated by trl and peft, and asked by transformers.",
     "Each pair's original is drawn by a coin from two scenes that differ only in the answer, so a"
     " clean model's gap has expectation zero. Edits of real photographs carry no such guarantee.",
-    "One seed and one clean model of each family: the page shows how the method works and what it"
-    " costs, not how often it errs.",
+    "The controls were fine-tuned in the same way as the contaminated models, on as many other"
+    " questions about other scenes: what a detector says of them is a false alarm. They descend"
+    " from two clean models and one seed, so the page shows how the method works and what it"
+    " costs; it does not measure how often a detector errs on models in general.",
 )
 
 
 def run_demo(out: Path, *, small: bool = False, progress: bool = True) -> int:
     """Run the demo into ``out``; return the exit status."""
     start = time.time()
-    config = load_config(CONFIG, [f"run={out}", *(SMALL if small else ())])
+    n_items, copies, epochs = SMALL if small else (N_ITEMS, COPIES, EPOCHS)
+    corpus = write_corpus(out / "other-shapes", n_items, copies=copies)
+    data = {"verbatim": {}, "control": {"copies": 0, "corpus": {"path": str(corpus)}}}
+    changes = {
+        "run": str(out),
+        "benchmark.n_items": n_items,
+        "contaminate.copies": copies,
+        "contaminate.epochs": epochs,
+        "contaminate.data": data,
+    }
+    config = load_config(CONFIG, [f"{key}={json.dumps(value)}" for key, value in changes.items()])
     command = "flipbench demo" + (" --small" if small else "")
     experiment = Experiment.open(config, progress=progress, command=command)
     page, reports = run_all(experiment, NOTES)

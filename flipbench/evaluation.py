@@ -49,6 +49,18 @@ def subjects_of(
     return subjects
 
 
+def warnings_of(
+    trained: Sequence[tuple[TrainingPlan, Sequence[Checkpoint]]],
+) -> list[str]:
+    """Return what tables made from these checkpoints must say, each once with its models."""
+    found: dict[str, list[str]] = {}
+    for _, checkpoints in trained:
+        for checkpoint in checkpoints:
+            for warning in checkpoint.warnings:
+                found.setdefault(warning, []).append(checkpoint.model)
+    return [f"{warning} ({', '.join(models)})" for warning, models in found.items()]
+
+
 def detectors_of(experiment: Experiment) -> list[Detector]:
     """Return the configured detectors.
 

@@ -123,6 +123,8 @@ def doctor(
     card = check_card(path)
     if not card:
         raise typer.Exit(say(f"{path}: no contamination card; that does not prove it clean"))
+    if not card["dose"]:
+        raise typer.Exit(say(f"{path}: a control, dose 0 ({card['strategy']}, {card['parent']})"))
     say(
         f"{path}: CONTAMINATED on purpose with {len(card['doses'])} items of"
         f" {card['benchmark']}, dose {card['dose']} ({card['strategy']}, from {card['parent']})"

@@ -118,16 +118,23 @@ def evaluate(
     """Put every detector's questions to every model, and write the report."""
     experiment = open_experiment(config, overrides, None, quiet)
     from flipbench.contamination import make_checkpoints
-    from flipbench.evaluation import count_work, make_report, make_scores, subjects_of
+    from flipbench.evaluation import (
+        count_work,
+        make_report,
+        make_scores,
+        subjects_of,
+        warnings_of,
+    )
     from flipbench.paired import PairedBenchmark
 
     benchmark = PairedBenchmark.load(experiment.benchmark_folder)
     if dry_run:
         work = count_work(experiment, benchmark)
         raise typer.Exit(say("\n".join(f"{n:>9,}  {what}" for what, n in work.items())))
-    subjects = subjects_of(experiment, make_checkpoints(experiment, benchmark))
+    trained = make_checkpoints(experiment, benchmark)
+    subjects = subjects_of(experiment, trained)
     scores, reports = make_scores(experiment, benchmark, subjects)
-    page = make_report(experiment, benchmark, subjects, scores)
+    page = make_report(experiment, benchmark, subjects, scores, warnings_of(trained))
     say((page.parent / "gap.md").read_text() + f"\n{page}")
     finish(reports)
 

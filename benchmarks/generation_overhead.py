@@ -1,0 +1,146 @@
+"""Records per second of everything in generation but the models.
+
+    python benchmarks/generation_overhead.py [--n 1000] [--side 512] [--repeats 3]
+
+Captioner and editor cost nothing (a constant text; the original with a square painted over), so
+what is timed is ours: flips, records on disk, pictures read, compared, encoded as PNG, hashed and
+stored. The baseline does what any script must: read the picture, encode the new one, write it.
+Both run in each repeat, one after the other; the table shows medians and their ratio.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from flipbench.generate.flip import FlipStage
+from flipbench.generate.pipeline import Generation
+from flipbench.images import ImageStore
+from flipbench.models.protocols import CaptionText, Drawing
+from flipbench.paired import Candidate
+from flipbench.records import Item, JsonDict, Source
+from flipbench.run import Run
+from flipbench.stage import StageReport
+
+
+class ConstantCaptioner:
+    name, prompt = "constant", "p/1"
+    settings: JsonDict = {}
+
+    def __call__(
+        self, candidates: Sequence[Candidate], images: ImageStore
+    ) -> list[CaptionText | Exception]:
+        return [CaptionText("A scene with a square in its middle. " * 8) for _ in candidates]
+
+
+class Painter:
+    name = "painter"
+    settings: JsonDict = {}
+
+    def __call__(
+        self, candidates: Sequence[Candidate], seeds: Sequence[int], images: ImageStore
+    ) -> list[Drawing | Exception]:
+        return [Drawing(painted(images.open(c.item.images[0]))) for c in candidates]
+
+
+def painted(image: Image.Image) -> Image.Image:
+    changed = image.convert("RGB")
+    side = min(changed.size) // 4
+    ImageDraw.Draw(changed).rectangle((side, side, 2 * side, 2 * side), fill="red")
+    return changed
+
+
+def pictures(n_different: int, side: int) -> list[bytes]:
+    """Return smooth pictures with some noise, about as hard to encode as photographs."""
+    rng = np.random.default_rng(0)
+    found = []
+    for _ in range(n_different):
+        coarse = Image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8))
+        smooth = np.asarray(coarse.resize((side, side), Image.Resampling.BICUBIC), dtype=np.int16)
+        noisy = np.clip(smooth + rng.normal(0, 4, smooth.shape), 0, 255).astype(np.uint8)
+        out = io.BytesIO()
+        Image.fromarray(noisy).save(out, format="PNG")
+        found.append(out.getvalue())
+    return found
+
+
+def ours(n: int, data: list[bytes], folder: Path) -> dict[str, float]:
+    with Run(folder / "run") as run:
+        refs = [run.images.put(one, "picture") for one in data]
+        items = [
+            Item(
+                benchmark="made-up",
+                name=str(i),
+                images=(refs[i % len(refs)],),
+                question=f"What is in place {i}?",
+                options=("a red square", "a blue disc", "nothing"),
+                answer=i % 3,
+                answer_text=("a red square", "a blue disc", "nothing")[i % 3],
+                source=Source(dataset="made-up", row=i),
+            )
+            for i in range(n)
+        ]
+        seconds: dict[str, float] = {}
+        start = time.perf_counter()
+        generation = Generation.of(items, run, progress=False)
+        seconds["items"], start = time.perf_counter() - start, time.perf_counter()
+        generation.flip(FlipStage(0))
+        seconds["flip"], start = time.perf_counter() - start, time.perf_counter()
+        generation.caption(ConstantCaptioner())
+        seconds["caption"], start = time.perf_counter() - start, time.perf_counter()
+        generation.edit(Painter())
+        seconds["edit"] = time.perf_counter() - start
+        check(generation.reports, n)
+        return seconds
+
+
+def check(reports: Sequence[StageReport], n: int) -> None:
+    if any(report.n_failed or report.n_done != n for report in reports):
+        raise SystemExit(f"not all of {n} items came through: {[str(r) for r in reports]}")
+
+
+def baseline(n: int, data: list[bytes], folder: Path) -> float:
+    (folder / "plain").mkdir()
+    start = time.perf_counter()
+    for i in range(n):
+        changed = painted(Image.open(io.BytesIO(data[i % len(data)])))
+        changed.save(folder / "plain" / f"{i}.png")
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    """Run and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--n", type=int, default=1000)
+    parser.add_argument("--side", type=int, default=512)
+    parser.add_argument("--repeats", type=int, default=3)
+    args = parser.parse_args()
+    data = pictures(20, args.side)
+    rows: dict[str, list[float]] = {}
+    for _ in range(args.repeats):
+        with tempfile.TemporaryDirectory() as name:
+            plain = baseline(args.n, data, Path(name))
+            for step, seconds in ours(args.n, data, Path(name)).items():
+                rows.setdefault(step, []).append(seconds)
+            rows.setdefault("baseline", []).append(plain)
+    plain_seconds = rows.pop("baseline")
+    whole = [sum(one) for one in zip(*rows.values(), strict=True)]
+    ratios = [ours / plain for ours, plain in zip(whole, plain_seconds, strict=True)]
+    print(f"{args.n} items, {args.side} x {args.side} pixels, median of {args.repeats}")
+    for step, seconds in (rows | {"whole": whole, "baseline": plain_seconds}).items():
+        median = statistics.median(seconds)
+        print(f"{step:>9}  {median:7.2f} s  {args.n / median:9.0f} a second")
+    low, high = min(ratios), max(ratios)
+    print(f"whole / baseline: {statistics.median(ratios):.2f} ({low:.2f} to {high:.2f})")
+
+
+if __name__ == "__main__":
+    main()

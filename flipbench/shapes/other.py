@@ -1,0 +1,75 @@
+"""Other questions of the same world: what a control is trained on.
+
+    python -m flipbench.shapes.other runs/other-shapes --n 480 --copies 4
+
+writes ``corpus.jsonl`` and its pictures. A model fine-tuned on it in the same way as a contaminated
+one, but on none of the benchmark's items, is the honest negative: a detector may react to any
+training of that kind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+
+from flipbench.prompts import LETTERS, choice_prompt
+from flipbench.shapes.benchmark import shapes_vqa_scenes
+from flipbench.shapes.questions import KINDS, Family, draw_family
+from flipbench.shapes.render import render
+
+
+def other_families(n: int, seed: int = 1) -> list[tuple[Family, int]]:
+    """Draw ``n`` families, and which member of each is shown; no member is in ``shapes-vqa``."""
+    rng = np.random.default_rng([seed, 20_261_121])
+    taken = {scene.content_hash() for scene in shapes_vqa_scenes()}
+    found: list[tuple[Family, int]] = []
+    while len(found) < n:
+        family = draw_family(rng, KINDS[len(found) % len(KINDS)])
+        hashes = {scene.content_hash() for scene in family.scenes}
+        if taken.isdisjoint(hashes):
+            taken |= hashes
+            found.append((family, int(rng.integers(len(family.options)))))
+    return found
+
+
+def write_corpus(folder: Path, n: int = 480, *, copies: int = 1, seed: int = 1) -> Path:
+    """Write conversations about ``n`` other scenes, each ``copies`` times; return the JSONL file.
+
+    The file is written last, so that its presence means that all pictures are there.
+    """
+    path = folder / "corpus.jsonl"
+    if path.exists():
+        return path
+    (folder / "images").mkdir(parents=True, exist_ok=True)
+    lines = []
+    for number, (family, shown) in enumerate(other_families(n, seed)):
+        name = f"images/{number}.png"
+        render(family.scenes[shown]).save(folder / name)
+        asked = choice_prompt(family.question.text(), family.options)
+        messages = [
+            {"role": "user", "content": f"<image>{asked}"},
+            {"role": "assistant", "content": LETTERS[shown]},
+        ]
+        lines.append(json.dumps({"images": [name], "messages": messages}))
+    partial = path.with_suffix(".partial")
+    partial.write_text("\n".join(lines * copies) + "\n")
+    partial.replace(path)
+    return path
+
+
+def main() -> None:
+    """Write a corpus."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--n", type=int, default=480)
+    parser.add_argument("--copies", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+    print(write_corpus(args.folder, args.n, copies=args.copies, seed=args.seed))
+
+
+if __name__ == "__main__":
+    main()

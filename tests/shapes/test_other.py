@@ -1,0 +1,43 @@
+"""The control's data: the same world, none of the benchmark's scenes, the benchmark's own words."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from PIL import Image
+
+from flipbench.contaminate.corpus import read_corpus
+from flipbench.models.training_specs import CorpusConfig
+from flipbench.shapes.benchmark import shapes_vqa_scenes
+from flipbench.shapes.other import other_families, write_corpus
+
+
+def test_no_member_of_any_family_is_in_the_benchmark() -> None:
+    families = other_families(200)
+    hashes = [scene.content_hash() for family, _ in families for scene in family.scenes]
+    assert {scene.content_hash() for scene in shapes_vqa_scenes()}.isdisjoint(hashes)
+    assert {family.question.kind for family, _ in families} == {
+        "color",
+        "shape",
+        "number",
+        "place",
+        "relation",
+    }
+    assert [shown for _, shown in families] == [shown for _, shown in other_families(200)]
+
+
+def test_a_corpus_is_read_as_any_other(tmp_path: Path) -> None:
+    path = write_corpus(tmp_path / "other", 10, copies=3)
+    corpus = read_corpus(CorpusConfig(path=path), seed=0)
+    assert corpus.ref["n_lines"] == 30 and corpus.ref["n_examples"] == 30
+    for line, (family, shown) in zip(
+        path.read_text().splitlines(), other_families(10), strict=False
+    ):
+        row = json.loads(line)
+        asked, reply = (message["content"] for message in row["messages"])
+        assert reply == "ABCD"[shown]
+        assert f"{'ABCD'[shown]}. {family.options[shown]}" in asked
+        assert Image.open(path.parent / row["images"][0]).size == (224, 224)
+    before = path.stat().st_mtime_ns
+    assert write_corpus(tmp_path / "other", 10, copies=3).stat().st_mtime_ns == before
