@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 from flipbench.config import load_config
+from flipbench.evaluate.detectors import DETECTORS
 from flipbench.experiment import Experiment
 from flipbench.loop import run_all
 from flipbench.shapes.other import write_corpus
@@ -26,21 +28,29 @@ NOTES = (
 )
 
 
-def run_demo(out: Path, *, small: bool = False, progress: bool = True) -> int:
-    """Run the demo into ``out``; return the exit status."""
+def run_demo(
+    out: Path, *, small: bool = False, all_detectors: bool = False, progress: bool = True
+) -> int:
+    """Run the demo into ``out``; return the exit status.
+
+    What an earlier run left there is not done again, so all detectors may be asked for later.
+    """
     start = time.time()
     n_items, copies, epochs = SMALL if small else (N_ITEMS, COPIES, EPOCHS)
     corpus = write_corpus(out / "other-shapes", n_items, copies=copies)
     data = {"verbatim": {}, "control": {"copies": 0, "corpus": {"path": str(corpus)}}}
-    changes = {
+    changes: dict[str, Any] = {
         "run": str(out),
         "benchmark.n_items": n_items,
         "contaminate.copies": copies,
         "contaminate.epochs": epochs,
         "contaminate.data": data,
     }
+    if all_detectors:
+        changes["evaluate.detectors"] = list(DETECTORS)
     config = load_config(CONFIG, [f"{key}={json.dumps(value)}" for key, value in changes.items()])
-    command = "flipbench demo" + (" --small" if small else "")
+    options = {"--small": small, "--all-detectors": all_detectors}
+    command = " ".join(["flipbench demo", *(name for name, given in options.items() if given)])
     experiment = Experiment.open(config, progress=progress, command=command)
     page, reports = run_all(experiment, NOTES)
     print((page.parent / "gap.md").read_text())

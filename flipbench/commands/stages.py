@@ -28,12 +28,17 @@ def demo(
     small: Annotated[
         bool, typer.Option("--small", help="a tenth of the grid, for a quick look")
     ] = False,
+    all_detectors: Annotated[
+        bool,
+        typer.Option("--all-detectors", help="every detector, not four; much longer"),
+    ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Run the whole loop on the embedded world and open a page with the result."""
     from flipbench.demo import run_demo
 
-    raise typer.Exit(run_demo(out, small=small, progress=not quiet))
+    status = run_demo(out, small=small, all_detectors=all_detectors, progress=not quiet)
+    raise typer.Exit(status)
 
 
 @app.command(rich_help_panel=STAGES)
