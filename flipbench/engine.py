@@ -53,7 +53,7 @@ class AskStage:
         """Return what is asked, in words."""
         return f"{probe.variant} of item {probe.item_id}"
 
-    def __call__(self, probes: Sequence[Probe]) -> list[Response]:
+    def __call__(self, probes: Sequence[Probe]) -> Sequence[Response | Exception]:
         """Answer a batch."""
         return self.vlm.ask(probes, self.images)
 

@@ -33,6 +33,7 @@ _NOT_TAKEN = re.compile(
     r" inputs|deprecated",
     re.IGNORECASE,
 )
+_LOG_PROBS = re.compile(r"log.?prob", re.IGNORECASE)
 _MODERATED = re.compile(r"moderat|content.?(?:policy|filter)|safety", re.IGNORECASE)
 _N_MODELS_NAMED = 20
 
@@ -154,7 +155,9 @@ class ChatAPI:
         }
         with self._lock:
             taken = [name for name in limits if name not in self._not_taken]
-            chosen |= {name: spec.limit for name in taken[:1]}
+            chosen |= {name: request.limit(spec) for name in taken[:1]}
+            if request.top_log_probs:
+                chosen |= {"logprobs": True, "top_logprobs": request.top_log_probs}
             if request.schema is not None and spec.structured:
                 chosen["response_format"] = _response_format(request)
             return {
@@ -181,6 +184,8 @@ class ChatAPI:
         if not isinstance(problem, dict):
             return False
         message = str(problem.get("message") or "")
+        if "logprobs" in sent and _LOG_PROBS.search(f"{problem.get('param')} {message}"):
+            return self._leave_out("logprobs", "top_logprobs", why=f" ({message[:200]})")
         about = f"{problem.get('code') or ''} {message}".replace("_", " ")
         param = str(problem.get("param") or "").split(".")[0].split("[")[0]
         named = [param] if param in _OPTIONAL else _named_in(message)
@@ -188,11 +193,7 @@ class ChatAPI:
         # a schema is refused in many words; the reply is read without one just as well
         if not rejected or not (_NOT_TAKEN.search(about) or rejected[0] == "response_format"):
             return False
-        with self._lock:
-            if rejected[0] not in self._not_taken:
-                self._not_taken.add(rejected[0])
-                log.warning("%s does not take %s; going on without", self.name, rejected[0])
-        return True
+        return self._leave_out(rejected[0])
 
     def count(self, usage: JsonDict) -> None:
         """Add a reply's usage to what was spent."""
@@ -245,13 +246,18 @@ class ChatAPI:
         messages = request.messages(images, self.spec.detail)
         for _ in _OPTIONAL:
             parameters = self.parameters(request)
-            self._limiter.wait(1, sum(request.n_tokens(self.spec)) + self.spec.limit)
+            cost = sum(request.n_tokens(self.spec)) + request.limit(self.spec)
+            self._limiter.wait(1, cost)
             try:
                 raw = self.client.chat.completions.with_raw_response.create(
                     model=self.spec.model, messages=messages, **parameters
                 )
                 body = raw.http_response.json()
-            except (api.BadRequestError, api.UnprocessableEntityError) as error:
+            except (
+                api.BadRequestError,
+                api.UnprocessableEntityError,
+                api.PermissionDeniedError,  # so OpenAI refuses log-probabilities
+            ) as error:
                 if self.drop(_problem(error), parameters):
                     continue
                 return self.explain(error)
@@ -267,6 +273,13 @@ class ChatAPI:
             self.count(usage)
             return replace(reply, usage=usage) if isinstance(reply, ChatReply) else reply
         return ServiceError(f"{self.server} takes none of the parameters {', '.join(_OPTIONAL)}")
+
+    def _leave_out(self, *names: str, why: str = "") -> bool:
+        with self._lock:
+            if not self._not_taken.issuperset(names):
+                self._not_taken.update(names)
+                log.warning("%s does not take %s%s; going on without", self.name, names[0], why)
+        return True
 
     def _said(self, error: Any) -> str:
         """Return what the server said, on one line, the key cut out."""

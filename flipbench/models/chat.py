@@ -6,6 +6,7 @@ import base64
 import contextlib
 import io
 import json
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,7 +23,9 @@ from flipbench.records import ImageRef, JsonDict, content_id
 _MIME = {"png": "image/png", "jpg": "image/jpeg", "webp": "image/webp"}
 _ORIENTATION = 0x0112
 _THOUGHTS = re.compile(r"^\s*(?:<think>)?.*?</think>", re.DOTALL)
+_OPEN_THOUGHTS = re.compile(r"^\s*<think>(?!.*</think>)", re.DOTALL)
 _CHARACTERS_PER_TOKEN = 4
+_UNLIKELY = -9999.0  # what OpenAI and vLLM write for a token whose log-probability is not given
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class ChatRequest:
     Attributes
     ----------
     instruction : str
-        What to do; the same for every item, so that a server can keep it.
+        What to do; the same for every item, so that a server can keep it. Empty: no such turn.
     text : str
         The item, after the images.
     images : tuple of ImageRef
@@ -40,6 +43,12 @@ class ChatRequest:
         What the reply is to be, for servers that can hold a model to it.
     item_id : str
         Seeds a local model's sampling.
+    max_tokens : int, optional
+        The most tokens of the visible reply, in place of the model's setting. It makes the
+        request a question: whatever the model says within that length is its answer, cut off,
+        empty or a refusal. Without it, such a reply is a failure.
+    top_log_probs : int
+        How many of the likeliest first tokens to tell; 0 for none.
     """
 
     instruction: str
@@ -47,12 +56,20 @@ class ChatRequest:
     images: tuple[ImageRef, ...] = ()
     schema: type[BaseModel] | None = None
     item_id: str = ""
+    max_tokens: int | None = None
+    top_log_probs: int = 0
 
     def id(self, settings: JsonDict) -> str:
         """Return a hash of the request and of the settings it is sent with."""
         form = self.schema.model_json_schema() if self.schema else None
         pictures = [ref.sha256 for ref in self.images]
-        return content_id("chat", settings, self.instruction, self.text, pictures, form)
+        bounds = (self.max_tokens, self.top_log_probs)
+        more = bounds if bounds != (None, 0) else ()
+        return content_id("chat", settings, self.instruction, self.text, pictures, form, *more)
+
+    def limit(self, spec: ChatSpec) -> int:
+        """Return the most tokens the reply may cost, hidden thoughts included."""
+        return spec.limit if self.max_tokens is None else self.max_tokens + spec.room_to_think
 
     def messages(self, images: ImageStore, detail: str = "auto") -> list[JsonDict]:
         """Return the messages as the chat protocol has them: instruction, pictures, item."""
@@ -63,10 +80,8 @@ class ChatRequest:
                 url["detail"] = detail
             parts.append({"type": "image_url", "image_url": url})
         parts.append({"type": "text", "text": self.text})
-        return [
-            {"role": "system", "content": self.instruction},
-            {"role": "user", "content": parts},
-        ]
+        first = [{"role": "system", "content": self.instruction}] if self.instruction else []
+        return [*first, {"role": "user", "content": parts}]
 
     def n_tokens(self, spec: ChatSpec) -> tuple[int, int]:
         """Return about how many tokens of text and of images the request costs."""
@@ -79,11 +94,16 @@ class ChatRequest:
 
 @dataclass(frozen=True)
 class ChatReply:
-    """A reply, what it cost, and, where the server held to the schema, its content."""
+    """A reply, what it cost, and, where the server held to the schema, its content.
+
+    ``first_tokens`` are the likeliest first tokens as (text, log-probability in nats), where
+    they were asked for and the server tells them.
+    """
 
     text: str
     usage: JsonDict = field(default_factory=dict)
     parsed: BaseModel | None = None
+    first_tokens: tuple[tuple[str, float], ...] = ()
 
 
 class Chat(Protocol):
@@ -161,7 +181,8 @@ def read_reply(
     Returns
     -------
     reply : ChatReply or ServiceError
-        An error where the model refused, said nothing, or was cut off.
+        An error where the model refused, said nothing, or was cut off; of a request with a
+        ``max_tokens`` of its own only where no answer can be told from thoughts.
     usage : dict
         What it cost, whether or not it was any use.
     """
@@ -172,12 +193,14 @@ def read_reply(
         return ServiceError("the server's reply holds no choice"), usage
     choice = body["choices"][0]
     message = choice.get("message") or {}
-    text = strip_thoughts(_text(message.get("content")))
     reason = choice.get("finish_reason")
-    if message.get("refusal"):
-        return ServiceError(f"the model refused: {_short(message['refusal'])}"), usage
     if reason == "content_filter":
         return ServiceError("the server's content filter stopped the reply"), usage
+    if request.max_tokens is not None:
+        return _answer(choice, message, spec, usage), usage
+    text = strip_thoughts(_text(message.get("content")))
+    if message.get("refusal"):
+        return ServiceError(f"the model refused: {_short(message['refusal'])}"), usage
     if reason == "length":
         return ServiceError(
             f"the reply was cut off after {usage.get('completion_tokens', spec.limit)} tokens;"
@@ -186,6 +209,41 @@ def read_reply(
     if not text:
         return ServiceError("the model returned an empty text"), usage
     return ChatReply(text, usage, _parsed(text, request.schema)), usage
+
+
+def _answer(
+    choice: JsonDict, message: JsonDict, spec: ChatSpec, usage: JsonDict
+) -> ChatReply | ServiceError:
+    """Read the reply to a question: to the letter, but never thoughts taken for an answer."""
+    text = _text(message.get("content")) or _text(message.get("refusal"))
+    cut = choice.get("finish_reason") == "length"
+    hidden = message.get("reasoning_content") or message.get("reasoning")
+    unfinished = cut and spec.traits.reasoning
+    if unfinished or _OPEN_THOUGHTS.search(text) or (hidden and not text.strip()):
+        return ServiceError(
+            "the reply ended before the model's thoughts were known to be over; set reasoning: true"
+            " and raise reasoning_tokens"
+        )
+    try:
+        first = _first_tokens(choice)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        return ServiceError(f"the server's log-probabilities make no sense ({error!r})")
+    return ChatReply(_THOUGHTS.sub("", text), usage, first_tokens=first)
+
+
+def _first_tokens(choice: JsonDict) -> tuple[tuple[str, float], ...]:
+    """Return the likeliest first tokens and, where it is not among them, the one that was taken."""
+    told = (choice.get("logprobs") or {}).get("content") or []
+    if not told:
+        return ()
+    top = [(str(t["token"]), float(t["logprob"])) for t in told[0].get("top_logprobs") or []]
+    taken = (str(told[0]["token"]), float(told[0]["logprob"]))
+    if taken[0] not in (token for token, _ in top):
+        top.append(taken)
+    for token, value in top:
+        if math.isnan(value) or value > 0.01:  # a rounded 0 is no fault
+            raise ValueError(f"{value} for the token {token!r}")
+    return tuple((token, value) for token, value in top if value > _UNLIKELY)
 
 
 def _usage(

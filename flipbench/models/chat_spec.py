@@ -131,7 +131,12 @@ class ChatSpec(Value):
     @property
     def limit(self) -> int:
         """The most tokens a reply may cost, hidden thoughts included."""
-        return self.max_tokens + (self.reasoning_tokens if self.traits.reasoning else 0)
+        return self.max_tokens + self.room_to_think
+
+    @property
+    def room_to_think(self) -> int:
+        """Tokens for hidden thoughts: 0 but for a reasoning model."""
+        return self.reasoning_tokens if self.traits.reasoning else 0
 
     def usd(self, prompt_tokens: float, completion_tokens: float) -> float | None:
         """Return a price in USD, or None where no price is configured."""

@@ -24,7 +24,8 @@ class VLM(Protocol):
     name : str
         What tables call it.
     fingerprint : str
-        Hash of weights, processor and precision: everything an answer may depend on.
+        Hash of weights, processor and precision: everything an answer may depend on. Behind a
+        server it is weaker: what the server tells of its model, and the settings.
     can : frozenset of str
         Its capabilities; a detector that needs more is not applicable.
     """
@@ -33,8 +34,27 @@ class VLM(Protocol):
     fingerprint: str
     can: frozenset[Capability]
 
-    def ask(self, probes: Sequence[Probe], images: ImageStore) -> list[Response]:
-        """Answer a batch, in order; images are read from ``images``."""
+    def ask(self, probes: Sequence[Probe], images: ImageStore) -> Sequence[Response | Exception]:
+        """Answer a batch, in order; images are read from ``images``.
+
+        An exception is a failure of that probe alone, never an answer.
+        """
+
+
+def capability_of(probe: Probe) -> Capability:
+    """Return what a model must be able to do to answer a probe.
+
+    >>> capability_of(Probe(item_id="i", variant="v", prompt="?", ask="score", continuation="x"))
+    'token_logprobs'
+    """
+    return _NEEDS[probe.ask]
+
+
+_NEEDS: dict[str, Capability] = {
+    "choose": "choose",
+    "generate": "generate",
+    "score": "token_logprobs",
+}
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,16 @@ from pathlib import Path
 import pytest
 from transformers.utils.import_utils import is_serve_available
 
+from flipbench.errors import ConfigError
 from flipbench.images import ImageStore
 from flipbench.models.api import ChatAPI
+from flipbench.models.api_vlm import APIVLM
 from flipbench.models.chat import ChatReply, ChatRequest
 from flipbench.models.chat_spec import ChatSpec
-from flipbench.records import Item
+from flipbench.models.huggingface import HuggingFaceVLM
+from flipbench.models.subject_spec import SubjectAPI
+from flipbench.prompts import Asking
+from flipbench.records import Item, Response
 
 pytestmark = [
     pytest.mark.slow,
@@ -95,3 +100,27 @@ def test_another_model_is_refused_in_its_words(base_url: str, shapes_store: Imag
     spec = ChatSpec(model="nope", base_url=base_url, api_key_env=None)
     (reply,) = ChatAPI(spec).ask([ChatRequest("Describe.", "x")], shapes_store)
     assert "pinned to" in str(reply) and "'nope'" in str(reply)
+
+
+def test_a_model_under_test_answers_as_it_does_in_memory(
+    base_url: str,
+    checkpoint: Path,
+    shapes_store: ImageStore,
+    shapes_items: list[Item],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    spec = SubjectAPI(model=str(checkpoint), base_url=base_url, api_key_env=None, n_concurrent=1)
+    served, local = APIVLM(spec, "served"), HuggingFaceVLM(str(checkpoint))
+    assert served.can == {"generate"} and "not choose" in caplog.text, "it ignores logprobs"
+    asking = Asking(ask="generate", max_new_tokens=12)
+    probes = [asking.probe(item, "original") for item in shapes_items[:10]]
+    probes += [asking.probe(item, "blind", images=()) for item in shapes_items[:4]]
+    answers = served.ask(probes, shapes_store)
+    assert [a.text for a in answers if isinstance(a, Response)] == [
+        b.text for b in local.ask(probes, shapes_store)
+    ]
+    assert len({a.text for a in answers if isinstance(a, Response)}) > 3
+    refused, _ = served.ask([Asking().probe(shapes_items[0], "original"), probes[0]], shapes_store)
+    assert isinstance(refused, ConfigError)
