@@ -6,13 +6,13 @@ import logging
 import os
 import sys
 
-from flipbench.commands import app, stages
+from flipbench.commands import app, people, stages
 from flipbench.errors import FlipbenchError
 
 # isort: split
 from flipbench.commands import benchmarks, models  # the loop comes first in --help
 
-__all__ = ["app", "benchmarks", "main", "models", "stages"]
+__all__ = ["app", "benchmarks", "main", "models", "people", "stages"]
 
 
 def main() -> None:

@@ -23,6 +23,7 @@ COMMANDS = (
     "generate",
     "filter",
     "agreement",
+    "review",
     "contaminate",
     "evaluate",
     "run",
@@ -373,6 +374,18 @@ def test_agreement_holds_raters_against_one(flipbench: Flipbench, config: Path) 
     assert "policy" in result.out and "6" in result.out
     nobody = flipbench("agreement", config, "people")
     assert nobody.status == 2 and "shapes oracle" in nobody.err
+
+
+def test_verdicts_leave_and_come_back_as_csv(flipbench: Flipbench, config: Path) -> None:
+    pytest.importorskip("starlette")
+    assert flipbench("filter", config, "--limit", "3", "-q").status == 0
+    run = config.parent / "runs" / "x"
+    out = flipbench("review", run, "--export", "verdicts.csv")
+    assert out.status == 0 and Path("verdicts.csv").exists(), out.err
+    back = flipbench("review", run, "--import", "verdicts.csv")
+    assert back.status in (0, 1) and back.out, back.err
+    missing = flipbench("review", "nowhere", "--export", "v.csv")
+    assert missing.status == 2 and "nowhere" in missing.err
 
 
 def test_gap_reads_predictions_made_elsewhere(flipbench: Flipbench, tmp_path: Path) -> None:
