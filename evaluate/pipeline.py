@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from flipbench.engine import answers_by_model, ask
 from flipbench.evaluate.detector import Detector
 from flipbench.evaluate.grid import GridModel, reference_of
+from flipbench.models.api_vlm import APIVLM
 from flipbench.models.huggingface import HuggingFaceVLM
+from flipbench.models.protocols import VLM, Capability, capability_of
 from flipbench.paired import PairedBenchmark
 from flipbench.prompts import Asking
 from flipbench.records import Probe, Response, Score
@@ -18,17 +20,25 @@ from flipbench.stage import StageReport
 
 @dataclass(frozen=True)
 class Subject:
-    """A model of the grid and where its weights are."""
+    """A model of the grid and where its weights are, or the server it is behind."""
 
     model: GridModel
-    path: str
+    path: str = ""
     dtype: str = "float32"
     device: str = "auto"
     revision: str | None = None
     trust_remote_code: bool = False
+    api: APIVLM | None = None
 
-    def load(self) -> HuggingFaceVLM:
-        """Load the weights."""
+    @property
+    def can(self) -> frozenset[Capability]:
+        """What it can be asked for."""
+        return self.api.can if self.api else HuggingFaceVLM.can
+
+    def load(self) -> VLM:
+        """Load the weights, or return the model behind a server."""
+        if self.api:
+            return self.api
         return HuggingFaceVLM(
             self.path,
             self.model.name,
@@ -62,7 +72,8 @@ def evaluate(
 ) -> tuple[list[Score], list[StageReport]]:
     """Ask every model every distinct probe once, and let every detector score the answers.
 
-    A model whose answers are all there is not even loaded. The clean model of a family is the
+    A model whose answers are all there is not even loaded, and nothing is asked of it that it
+    cannot do. The clean model of a family is the
     reference of the others.
     """
     probes = probes_for(detectors, benchmark, asking)
@@ -72,13 +83,14 @@ def evaluate(
     answered = run.ids(Response)
     for subject in subjects:
         fingerprint = subject.model.fingerprint
-        ids = [Response.id_for(probe_id=p.id, model_fingerprint=fingerprint) for p in probes]
+        able = [probe for probe in probes if capability_of(probe) in subject.can]
+        ids = [Response.id_for(probe_id=p.id, model_fingerprint=fingerprint) for p in able]
         if answered.issuperset(ids):
             reports.append(StageReport(f"ask {subject.model.name}", n_skipped=len(ids)))
             continue
         reports.append(
             ask(
-                probes,
+                able,
                 subject.load(),
                 run,
                 benchmark.images,

@@ -14,7 +14,9 @@ from flipbench.filters.audit.audit import AuditReport, audit
 from flipbench.filters.audit.page import write_audit
 from flipbench.filters.audit.text_only import BlindVLM
 from flipbench.models.api import ChatAPI
+from flipbench.models.api_vlm import APIVLM
 from flipbench.models.huggingface import HuggingFaceVLM
+from flipbench.models.protocols import VLM
 from flipbench.records import Item
 from flipbench.twins import read_benchmark
 
@@ -24,13 +26,15 @@ def audit_benchmark(experiment: Experiment) -> tuple[AuditReport, Path]:
     config, run = experiment.config, experiment.run
     spec = config.audit
 
-    def loaded(names: Sequence[str]) -> list[HuggingFaceVLM]:
+    def loaded(names: Sequence[str]) -> list[VLM]:
         for name in names:
             if name not in config.models:
                 raise ConfigError(f"audit: no model {name!r}{nearest(name, list(config.models))}")
         chosen = [(name, config.models[name]) for name in names]
         return [
-            HuggingFaceVLM(
+            APIVLM(m.api, name)
+            if m.api
+            else HuggingFaceVLM(
                 m.path,
                 name,
                 dtype=m.dtype,

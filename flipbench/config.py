@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from flipbench.audit_settings import AuditSettings
 from flipbench.benchmarks import HuggingFaceSpec, JsonlSpec, PairsSpec, TsvSpec
@@ -23,6 +23,7 @@ from flipbench.models.rater_specs import (
 from flipbench.models.rater_specs import (
     ModelConfig as ModelConfig,
 )
+from flipbench.models.subject_spec import SubjectAPI
 from flipbench.models.training_specs import ContaminateConfig as ContaminateConfig
 from flipbench.models.training_specs import StrategyConfig as StrategyConfig
 from flipbench.policy import Policy
@@ -66,13 +67,24 @@ BenchmarkSpec = Annotated[
 
 
 class SubjectConfig(ModelConfig):
-    """A model to ask, to contaminate, or to compare with."""
+    """A model to ask, to contaminate, or to compare with: a checkpoint, or one behind a server."""
 
+    path: str = ""
+    api: SubjectAPI | None = Field(default=None, description="instead of a path")
     family: str = Field(default="", description="models of one family share a clean reference")
     lineage: str = Field(default="", description="what it was trained from; counts as one model")
     external: bool = Field(
         default=False, description="it cannot have seen the benchmark, and is no clean reference"
     )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if bool(self.path) == (self.api is not None):
+            raise ValueError("give path or api, and not both")
+        local = {"dtype", "device", "revision", "trust_remote_code"} & self.model_fields_set
+        if self.api is not None and local:
+            raise ValueError(f"{min(local)} is for checkpoints; a server has api.revision only")
+        return self
 
 
 class AuditConfig(AuditSettings):
@@ -200,7 +212,11 @@ def _explain(error: ValidationError) -> Iterator[str]:
     tags = {"shapes", "vlmeval", "huggingface", "jsonl", "api", "local", "flux-controlnet"}
     tags |= {"diffusers", "pairs"}
     for problem in error.errors():
-        where = ".".join(str(part) for part in problem["loc"] if part not in tags)
+        places = [str(part) for part in problem["loc"]]
+        kept = [
+            p for i, p in enumerate(places) if p not in tags or places[:1] == ["models"] and i == 2
+        ]
+        where = ".".join(kept)
         if problem["type"] == "extra_forbidden":
             known = sorted(set(_field_names(Config)))
             name = str(problem["loc"][-1])

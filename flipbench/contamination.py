@@ -106,11 +106,12 @@ def plans_for(experiment: Experiment, benchmark: PairedBenchmark) -> list[Traini
 
 def _plans(experiment: Experiment, lessons: Sequence[Lesson]) -> list[TrainingPlan]:
     config = experiment.config
-    if not config.models or not config.contaminate.strategies:
+    trainable = {name: model for name, model in config.models.items() if model.path}
+    if not trainable or not config.contaminate.strategies:
         return []
     return expand(
         config.contaminate,
-        config.models,
+        trainable,
         lessons,
         instruction=config.evaluate.asking.instruction,
         seed=config.seed,

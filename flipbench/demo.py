@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Any
 
-from flipbench.config import load_config
+from flipbench.config import Config, ShapesSpec, load_config
 from flipbench.evaluate.detectors import DETECTORS
 from flipbench.experiment import Experiment
 from flipbench.loop import run_all
 from flipbench.shapes.other import write_corpus
 
 CONFIG = Path(__file__).parent / "shapes" / "demo.yaml"
-N_ITEMS, COPIES, EPOCHS = 480, 4, 3
-SMALL = 60, 2, 1  # the same three
+SMALL = (
+    "benchmark.n_items=60",
+    "contaminate.epochs=1",
+    "contaminate.copies=2",
+)
 NOTES = (
     "Everything here is real but small: two VLMs of about two million weights that were trained on"
     " other scenes of the same world, contaminated by trl and peft, and asked by transformers.",
@@ -28,6 +30,19 @@ NOTES = (
 )
 
 
+def configure(out: Path, *, small: bool = False, all_detectors: bool = False) -> Config:
+    """Return the demo's configuration; the controls' data are written into ``out``."""
+    changes = [f"run={json.dumps(str(out))}", *(SMALL if small else ())]
+    if all_detectors:
+        changes.append(f"evaluate.detectors={json.dumps(list(DETECTORS))}")
+    plain = load_config(CONFIG, changes)
+    n_items = plain.benchmark.n_items if isinstance(plain.benchmark, ShapesSpec) else 0
+    copies = plain.contaminate.copies
+    corpus = write_corpus(out / f"other-shapes-{n_items}x{copies}", n_items, copies=copies)
+    data = {"verbatim": {}, "control": {"copies": 0, "corpus": {"path": str(corpus)}}}
+    return load_config(CONFIG, [*changes, f"contaminate.data={json.dumps(data)}"])
+
+
 def run_demo(
     out: Path, *, small: bool = False, all_detectors: bool = False, progress: bool = True
 ) -> int:
@@ -36,19 +51,7 @@ def run_demo(
     What an earlier run left there is not done again, so all detectors may be asked for later.
     """
     start = time.time()
-    n_items, copies, epochs = SMALL if small else (N_ITEMS, COPIES, EPOCHS)
-    corpus = write_corpus(out / "other-shapes", n_items, copies=copies)
-    data = {"verbatim": {}, "control": {"copies": 0, "corpus": {"path": str(corpus)}}}
-    changes: dict[str, Any] = {
-        "run": str(out),
-        "benchmark.n_items": n_items,
-        "contaminate.copies": copies,
-        "contaminate.epochs": epochs,
-        "contaminate.data": data,
-    }
-    if all_detectors:
-        changes["evaluate.detectors"] = list(DETECTORS)
-    config = load_config(CONFIG, [f"{key}={json.dumps(value)}" for key, value in changes.items()])
+    config = configure(out, small=small, all_detectors=all_detectors)
     options = {"--small": small, "--all-detectors": all_detectors}
     command = " ".join(["flipbench demo", *(name for name, given in options.items() if given)])
     experiment = Experiment.open(config, progress=progress, command=command)

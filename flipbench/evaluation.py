@@ -16,6 +16,7 @@ from flipbench.evaluate.pipeline import Subject, evaluate, probes_for
 from flipbench.evaluate.report import ReportData, write_report
 from flipbench.evaluate.requirements import requirements
 from flipbench.experiment import Experiment
+from flipbench.models.api_vlm import APIVLM
 from flipbench.models.huggingface import fingerprint, resolve_path
 from flipbench.paired import PairedBenchmark
 from flipbench.records import Checkpoint, Score, TrainingPlan
@@ -29,14 +30,19 @@ def subjects_of(
     """Return the grid: each configured model, clean, and then its checkpoints."""
     subjects = []
     for name, model in experiment.config.models.items():
+        family = model.family or name
+        known: dict[str, Any] = {"lineage": model.lineage, "external": model.external}
+        if model.api:
+            vlm = APIVLM(model.api, name)
+            grid_model = GridModel(name, vlm.fingerprint, family, UNTOUCHED, 0, 0, **known)
+            subjects.append(Subject(grid_model, api=vlm))
+            continue
         settings = {
             "dtype": model.dtype,
             "device": model.device,
             "trust_remote_code": model.trust_remote_code,
         }
         weights = fingerprint(resolve_path(model.path), model.dtype, model.revision)
-        family = model.family or name
-        known: dict[str, Any] = {"lineage": model.lineage, "external": model.external}
         clean = GridModel(name, weights, family, UNTOUCHED, 0, 0, **known)
         subjects.append(Subject(clean, model.path, revision=model.revision, **settings))  # type: ignore[arg-type]
         for plan, checkpoints in trained:

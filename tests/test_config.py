@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flipbench.config import Config, load_config
-from flipbench.demo import CONFIG, SMALL
+from flipbench.demo import CONFIG, configure
 from flipbench.errors import ConfigError
 
 ROOT = Path(__file__).parent.parent
@@ -72,10 +73,14 @@ def test_every_shipped_configuration_loads_and_reloads(path: Path, write: Any) -
     assert load_config(write(config.to_yaml())) == config
 
 
-def test_the_small_demo_is_smaller() -> None:
-    small, full = load_config(CONFIG, SMALL), load_config(CONFIG)
+def test_the_small_demo_is_smaller(tmp_path: Path) -> None:
+    small, full = configure(tmp_path, small=True), load_config(CONFIG)
     assert small.benchmark != full.benchmark
     assert small.contaminate.epochs < full.contaminate.epochs
+    corpus = small.contaminate.data["control"].corpus
+    assert corpus and len(corpus.path.read_text().splitlines()) == 60 * 2
+    everything = configure(tmp_path, small=True, all_detectors=True)
+    assert set(everything.evaluate.detectors) > set(full.evaluate.detectors)
 
 
 def test_extends_and_overrides_win_in_order(write: Any) -> None:
@@ -123,7 +128,7 @@ def test_overrides_are_yaml(write: Any, override: str, read: Any) -> None:
         ("evaluate: {detector: []}", "evaluate.detector: unknown key; did you mean 'detectors'?"),
         ("evaluate: {asking: {asks: x}}", "evaluate.asking.asks: unknown key; did you mean 'ask'?"),
         ("models: {m: {pth: x}}", "models.m.pth: unknown key; did you mean 'path'?"),
-        ("models: {m: {pth: x}}", "models.m.path: is missing"),
+        ("models: {m: {pth: x}}", "models.m.pth: unknown key; did you mean 'path'?"),
         ("benchmark: {format: shapes, n_item: 3}", "benchmark.n_item: unknown key; did you mean"),
         ("zzzzzz: 1", "zzzzzz: unknown key\n"),
         ("seed: three", "seed: Input should be a valid integer"),
@@ -245,3 +250,20 @@ def test_nonsense_is_refused_by_a_config_error_and_by_nothing_else(
     except ConfigError:
         return
     assert isinstance(config, Config)
+
+
+def test_a_model_is_a_checkpoint_or_behind_a_server(tmp_path: Path) -> None:
+    base = "run: r\nbenchmark: {format: shapes}\nmodels:\n  m: "
+    path = tmp_path / "c.yaml"
+    path.write_text(base + "{api: {model: gpt-4o}, family: gpt, external: true}\n")
+    model = load_config(path).models["m"]
+    assert model.api is not None and model.api.model == "gpt-4o" and not model.path
+    for wrong, said in (
+        ("{}", "give path or api"),
+        ("{path: x, api: {model: gpt-4o}}", "give path or api"),
+        ("{api: {model: gpt-4o}, dtype: bfloat16}", "dtype is for checkpoints"),
+        ("{api: {modle: gpt-4o}}", "models.m.api.modle: unknown key; did you mean 'model'?"),
+    ):
+        path.write_text(base + wrong + "\n")
+        with pytest.raises(ConfigError, match=re.escape(said)):
+            load_config(path)
