@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from flipbench.commands import (
-    MODELS,
-    app,
-    say,
-)
+from flipbench.commands import MODELS, DryRun, Limit, Quiet, app, finish, say
 from flipbench.errors import ConfigError, DataError
 
 
@@ -129,3 +127,63 @@ def doctor(
         f"{path}: CONTAMINATED on purpose with {len(card['doses'])} items of"
         f" {card['benchmark']}, dose {card['dose']} ({card['strategy']}, from {card['parent']})"
     )
+
+
+@app.command(rich_help_panel=MODELS)
+def detect(
+    model: Annotated[str, typer.Option(help="a checkpoint folder, a hub id, or shapes:llava")],
+    benchmark: Annotated[
+        Path, typer.Option(help="a paired benchmark, a run directory with one, or its YAML")
+    ],
+    reference: Annotated[
+        list[str] | None, typer.Option(help="a clean model to compare with; may be repeated")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="run directory; by default runs/detect-…")
+    ] = None,
+    detectors: Annotated[
+        str, typer.Option(help="names with commas between; all of them by default")
+    ] = "",
+    ask: Annotated[
+        Literal["choose", "generate"],
+        typer.Option(help="compare the letters' likelihoods, or let it write and read the reply"),
+    ] = "choose",
+    batch_size: Annotated[int, typer.Option(min=1, help="questions asked at once")] = 64,
+    dtype: Annotated[
+        Literal["float32", "bfloat16", "float16"], typer.Option(help="precision of the weights")
+    ] = "float32",
+    device: Annotated[str, typer.Option(help="cpu or cuda; auto takes a GPU")] = "auto",
+    limit: Limit = None,
+    dry_run: DryRun = False,
+    quiet: Quiet = False,
+) -> None:
+    """Say whether one model was trained on a benchmark: one verdict, one page.
+
+    The verdict is that of the perturbation gap; every other detector is shown beside it. The same
+    command again asks nothing twice. It needs no clean model, but gains from one (--reference).
+    """
+    from flipbench.detection import count_work, default_run, plan, read_paired
+    from flipbench.detection import detect as detect_on
+    from flipbench.prompts import Asking
+    from flipbench.run import Run
+
+    pairs = read_paired(benchmark, limit)
+    planned = plan(
+        pairs,
+        model,
+        reference or (),
+        Run(out or default_run(model, pairs)),
+        detectors=[name.strip() for name in detectors.split(",") if name.strip()],
+        asking=Asking(ask=ask),
+        dtype=dtype,
+        device=device,
+        batch_size=batch_size,
+        progress=not quiet,
+        command="flipbench " + shlex.join(sys.argv[1:]),
+    )
+    if dry_run:
+        work = count_work(planned)
+        raise typer.Exit(say("\n".join(f"{n:>9,}  {what}" for what, n in work.items())))
+    finding, page, reports = detect_on(planned)
+    say("\n".join([finding.sentence, *(f"- {text}" for text in finding.qualifiers), str(page)]))
+    finish(reports)

@@ -18,6 +18,7 @@ KNOW_THE_STAGES = (
     "backends.py",
     "cli.py",
     "demo.py",
+    "detection.py",
     "commands/",
     "contamination.py",
     "evaluation.py",

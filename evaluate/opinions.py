@@ -1,0 +1,136 @@
+"""What the other detectors say of one model: each by its own default rule, none with a vote."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from flipbench.evaluate import formats
+from flipbench.evaluate.detectors import default_rule
+from flipbench.evaluate.rules import ALPHA, Verdict
+from flipbench.evaluate.statistics import adjust_p_values
+from flipbench.evaluate.tables import GAP, accuracies, headed, is_gap, title
+from flipbench.records import Interval, Score
+
+_ORDER: tuple[Verdict, ...] = ("contaminated", "not_detected", "inconclusive", "not_applicable")
+_SURE: tuple[Verdict, ...] = ("not_detected", "inconclusive", "contaminated", "not_applicable")
+
+
+@dataclass(frozen=True)
+class Opinion:
+    """What one detector says.
+
+    Attributes
+    ----------
+    score : Score or None
+        By its default rule, against the reference that speaks least for contamination; None where
+        the detector could not be put to the model.
+    why : str
+        Why there is no verdict; empty where there is one.
+    p_adjusted : float or None
+        Holm-corrected over all other detectors that have a p-value.
+    fired_on : tuple of str
+        Clean references that the same rule calls contaminated: then it measures something else.
+    """
+
+    detector: str
+    verdict: Verdict
+    score: Score | None
+    why: str = ""
+    p_adjusted: float | None = None
+    fired_on: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """The detector's name for people."""
+        return title(self.detector)
+
+    @property
+    def measured(self) -> str:
+        """Counts, statistic and interval on one line."""
+        return "" if self.score is None else measured(self.score)
+
+    @property
+    def remarks(self) -> list[str]:
+        """What a reader should know beside the numbers."""
+        found = [f"Artefact suspected: it also fires on {name}." for name in self.fired_on]
+        level = ALPHA if self.score is None else self.score.details.get("alpha", ALPHA)
+        uncorrected = self.p_adjusted is not None and self.p_adjusted > level
+        if self.verdict == "contaminated" and uncorrected:
+            found.append("Not significant once corrected for the number of detectors.")
+        if self.why:
+            return [*found, _as_sentence(self.why)]
+        return found + [_as_sentence(w) for w in (self.score.warnings if self.score else ())]
+
+
+def opinions(
+    scores: Sequence[Score],
+    references: Mapping[str, Sequence[Score]],
+    not_asked: Mapping[str, str],
+) -> tuple[Opinion, ...]:
+    """Return an opinion of every other detector, those that call it contaminated first."""
+    said = [
+        _opinion(name, scores, references)
+        for name in dict.fromkeys(score.detector for score in scores)
+        if name != GAP
+    ]
+    said += [Opinion(name, "not_applicable", None, why) for name, why in not_asked.items()]
+    tested = [one for one in said if one.score is not None and one.score.p_value is not None]
+    p_values = [one.score.p_value or 0.0 for one in tested if one.score is not None]
+    adjusted = dict(
+        zip((one.detector for one in tested), adjust_p_values(p_values, "holm"), strict=True)
+    )
+    corrected = [replace(one, p_adjusted=adjusted.get(one.detector)) for one in said]
+    return tuple(sorted(corrected, key=lambda one: _ORDER.index(one.verdict)))
+
+
+def weakest(scores: Sequence[Score]) -> Score:
+    """Return the score of one rule, against several references, that speaks least for a finding."""
+    return min(scores, key=lambda s: (_SURE.index(s.verdict), -(s.p_value or 0.0)))
+
+
+def measured(score: Score) -> str:
+    """Return what a score measured, on one line: k/n of each condition, statistic, interval."""
+    parts = [f"{headed(name).lower()} {k:,}/{n:,}" for name, (k, n) in accuracies(score).items()]
+    if score.statistic is None:
+        return ", ".join(parts)
+    if is_gap(score):
+        between = f" {formats.interval(score.interval)}" if score.interval else ""
+        other = score.details.get("reference", {}).get("gap")
+        name = "Δ" if other is None or score.rule != "relative" else "Δ − reference’s Δ"
+        parts.append(f"{name} {formats.points(score.statistic)}{between}")
+    elif score.unit == "fraction":
+        between = f" {_percents(score.interval)}" if score.interval else ""
+        parts.append(f"{formats.percent(score.statistic)} % of {score.n:,} items{between}")
+    else:
+        between = f" {formats.interval(score.interval, as_points=False)}" if score.interval else ""
+        parts.append(f"{score.unit} {formats.number(score.statistic)}{between}, {score.n:,} items")
+    return ", ".join(parts)
+
+
+def _percents(between: Interval) -> str:
+    scaled = {"low": 100 * between.low, "high": 100 * between.high}
+    return formats.interval(between.model_copy(update=scaled), as_points=False)
+
+
+def _opinion(
+    name: str, scores: Sequence[Score], references: Mapping[str, Sequence[Score]]
+) -> Opinion:
+    mine = [score for score in scores if score.detector == name]
+    rules = {score.rule for score in mine}
+    rule = next(iter(rules)) if len(rules) == 1 else default_rule(name)
+    score, why = weakest([score for score in mine if score.rule == rule]), ""
+    if score.verdict in ("inconclusive", "not_applicable") and score.warnings:
+        why = score.warnings[-1]
+        if "none was given" in why:
+            why = f"rule {rule!r} compares with a clean model: give one with --reference"
+    fired = tuple(
+        reference
+        for reference, own in references.items()
+        if any((s.detector, s.rule, s.verdict) == (name, rule, "contaminated") for s in own)
+    )
+    return Opinion(name, score.verdict, score, why, fired_on=fired)
+
+
+def _as_sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}".removesuffix(".") + "."
