@@ -60,6 +60,16 @@ def probes_for(
     return list(distinct.values())
 
 
+def keep_probes(
+    detectors: Sequence[Detector], benchmark: PairedBenchmark, asking: Asking, run: Run
+) -> list[Probe]:
+    """Return the union of all probes, and keep them with the run."""
+    probes = probes_for(detectors, benchmark, asking)
+    known = run.ids(Probe)
+    run.append([probe for probe in probes if probe.id not in known])
+    return probes
+
+
 def evaluate(
     benchmark: PairedBenchmark,
     subjects: Sequence[Subject],
@@ -70,15 +80,29 @@ def evaluate(
     batch_size: int = 64,
     progress: bool = True,
 ) -> tuple[list[Score], list[StageReport]]:
-    """Ask every model every distinct probe once, and let every detector score the answers.
+    """Ask every model every distinct probe once, and let every detector score the answers."""
+    reports = ask_all(
+        benchmark, subjects, detectors, asking, run, batch_size=batch_size, progress=progress
+    )
+    return score(benchmark, [s.model for s in subjects], detectors, asking, run), reports
+
+
+def ask_all(
+    benchmark: PairedBenchmark,
+    subjects: Sequence[Subject],
+    detectors: Sequence[Detector],
+    asking: Asking,
+    run: Run,
+    *,
+    batch_size: int = 64,
+    progress: bool = True,
+) -> list[StageReport]:
+    """Ask every model every distinct probe once.
 
     A model whose answers are all there is not even loaded, and nothing is asked of it that it
-    cannot do. The clean model of a family is the
-    reference of the others.
+    cannot do.
     """
-    probes = probes_for(detectors, benchmark, asking)
-    known = run.ids(Probe)
-    run.append([probe for probe in probes if probe.id not in known])
+    probes = keep_probes(detectors, benchmark, asking, run)
     reports = []
     answered = run.ids(Response)
     for subject in subjects:
@@ -98,7 +122,7 @@ def evaluate(
                 progress=progress,
             )
         )
-    return score(benchmark, [s.model for s in subjects], detectors, asking, run), reports
+    return reports
 
 
 def score(

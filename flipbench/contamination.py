@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from flipbench.backends import build_chat
 from flipbench.benchmarks import load_benchmark
@@ -23,13 +22,11 @@ from flipbench.contaminate.wordings import (
     Writer,
     write_wordings,
 )
+from flipbench.experiment import Experiment, have_workers_do
 from flipbench.models.rater_specs import APICaptionerSpec, LocalCaptionerSpec
 from flipbench.models.training_specs import DataConfig, OtherBenchmark, RewriteConfig
 from flipbench.paired import PairedBenchmark
 from flipbench.records import Checkpoint, Failure, Item, TrainingPlan
-
-if TYPE_CHECKING:
-    from flipbench.experiment import Experiment
 
 log = logging.getLogger(__name__)
 _STAGE = "train"
@@ -163,14 +160,21 @@ def make_checkpoints(
     whole = {p.id for p in plans if _last_id(p) in done}
     todo = [plan for plan in plans if plan.id not in whole]
     if todo:
-        estimating.check_disk(run.path, _estimates(experiment, lessons, todo))
+        if experiment.share is None:
+            estimating.check_disk(run.path, _estimates(experiment, lessons, todo))
+        if experiment.n_workers > 1:
+            n_epochs = run.count(Checkpoint) + sum(plan.epochs for plan in todo)
+            have_workers_do(experiment, "contaminate", Checkpoint, n_epochs, "train")
     made: list[tuple[TrainingPlan, list[Checkpoint]]] = []
     failed: set[str] = set()
+    numbers = _numbers(plans)
     for number, plan in enumerate(plans, 1):
+        if experiment.share and not experiment.share.has_number(numbers[plan.id]):
+            continue
         if plan.after in failed:
             log.error("%s, %s: not washed, since it diverged before", plan.model, plan.label)
             continue
-        if experiment.progress:
+        if experiment.progress and experiment.n_workers == 1:
             log.info("training %d of %d: %s", number, len(plans), _in_words(plan))
         lesson = by_name[plan.data]
         corpus = lesson.clean_corpus if plan.after else lesson.corpus
@@ -189,6 +193,14 @@ def make_checkpoints(
                 log.warning("%s: %s", checkpoint.model, warning)
         made.append((plan, checkpoints))
     return made
+
+
+def _numbers(plans: Sequence[TrainingPlan]) -> dict[str, int]:
+    """Number the plans for sharing them out; a washing is its contamination's worker's."""
+    numbers: dict[str, int] = {}
+    for plan in plans:
+        numbers[plan.id] = numbers.get(plan.after, len(numbers))
+    return numbers
 
 
 def training_failures(

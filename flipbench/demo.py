@@ -11,6 +11,7 @@ from flipbench.evaluate.detectors import DETECTORS
 from flipbench.experiment import Experiment
 from flipbench.loop import run_all
 from flipbench.shapes.other import write_corpus
+from flipbench.workers import default_workers
 
 CONFIG = Path(__file__).parent / "shapes" / "demo.yaml"
 SMALL = (
@@ -54,7 +55,9 @@ def run_demo(
     config = configure(out, small=small, all_detectors=all_detectors)
     options = {"--small": small, "--all-detectors": all_detectors}
     command = " ".join(["flipbench demo", *(name for name, given in options.items() if given)])
-    experiment = Experiment.open(config, progress=progress, command=command)
+    experiment = Experiment.open(
+        config, progress=progress, command=command, n_workers=default_workers()
+    )
     page, reports = run_all(experiment, NOTES)
     print((page.parent / "gap.md").read_text())
     print((page.parent / "requirements.md").read_text())

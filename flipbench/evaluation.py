@@ -12,14 +12,20 @@ from flipbench.errors import ConfigError, nearest
 from flipbench.evaluate.detector import Detector
 from flipbench.evaluate.detectors import DETECTORS
 from flipbench.evaluate.grid import UNTOUCHED, GridModel, Requirements
-from flipbench.evaluate.pipeline import Subject, evaluate, probes_for
+from flipbench.evaluate.pipeline import (
+    Subject,
+    ask_all,
+    evaluate,
+    keep_probes,
+    probes_for,
+)
 from flipbench.evaluate.report import ReportData, write_report
 from flipbench.evaluate.requirements import requirements
-from flipbench.experiment import Experiment
+from flipbench.experiment import Experiment, have_workers_do
 from flipbench.models.api_vlm import APIVLM
 from flipbench.models.huggingface import fingerprint, resolve_path
 from flipbench.paired import PairedBenchmark
-from flipbench.records import Checkpoint, Score, TrainingPlan
+from flipbench.records import Checkpoint, Response, Score, TrainingPlan
 from flipbench.run import environment
 from flipbench.stage import StageReport
 
@@ -88,9 +94,29 @@ def make_scores(
 ) -> tuple[list[Score], list[StageReport]]:
     """Ask all models and score their answers."""
     config = experiment.config.evaluate
+    if experiment.n_workers > 1:
+        probes = keep_probes(detectors_of(experiment), benchmark, config.asking, experiment.run)
+        have_workers_do(experiment, "evaluate", Response, len(probes) * len(subjects), "ask")
     return evaluate(
         benchmark,
         subjects,
+        detectors_of(experiment),
+        config.asking,
+        experiment.run,
+        batch_size=config.batch_size,
+        progress=experiment.progress,
+    )
+
+
+def ask_share(
+    experiment: Experiment, benchmark: PairedBenchmark, subjects: Sequence[Subject]
+) -> list[StageReport]:
+    """Ask this worker's share of the models, and score nothing."""
+    config, share = experiment.config.evaluate, experiment.share
+    mine = [s for i, s in enumerate(subjects) if share is None or share.has_number(i)]
+    return ask_all(
+        benchmark,
+        mine,
         detectors_of(experiment),
         config.asking,
         experiment.run,

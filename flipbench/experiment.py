@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from datasets import disable_progress_bars
 from transformers.utils import logging as transformers_logging
 
 from flipbench.config import Config
+from flipbench.records import Record
 from flipbench.run import Run
+from flipbench.workers import Share, run_workers
 
 
 @dataclass
@@ -26,6 +29,8 @@ class Experiment:
     limit: int | None = None
     progress: bool = True
     command: str = ""
+    n_workers: int = 1
+    share: Share | None = None
 
     @classmethod
     def open(
@@ -35,19 +40,48 @@ class Experiment:
         limit: int | None = None,
         progress: bool = True,
         command: str = "",
-        keep_provenance: bool = True,
+        n_workers: int = 1,
+        share: Share | None = None,
     ) -> Experiment:
-        """Open the run directory and keep configuration and environment with it."""
+        """Open the run directory; who is no other's worker keeps configuration and environment.
+
+        Parameters
+        ----------
+        n_workers : int
+            Processes for editing, training and asking, one for each GPU.
+        share : Share, optional
+            This process is one of several workers; it does this part only.
+        """
         _quiet_libraries()
         run = Run(config.run)
-        if keep_provenance:
+        if share is None:
             run.keep_provenance(config.to_yaml())
-        return cls(config, run, limit, progress, command)
+        return cls(config, run, limit, progress, command, n_workers, share)
 
     @property
     def benchmark_folder(self) -> Path:
         """Where the paired benchmark lies."""
         return self.run.path / "benchmark"
+
+
+def have_workers_do(
+    experiment: Experiment, stage: str, kind: type[Record], total: int, what: str
+) -> None:
+    """Have the experiment's workers run a stage of its configuration, each its share.
+
+    Parameters
+    ----------
+    stage : str
+        The command, such as ``contaminate``.
+    kind : type of Record
+        What is counted for the progress bar, up to ``total``.
+    """
+    command = [stage, str(experiment.run.path / "config.yaml")]
+    command += ["--limit", str(experiment.limit)] if experiment.limit else []
+    count = partial(experiment.run.count, kind)
+    run_workers(
+        command, experiment.n_workers, count, total, what=what, progress=experiment.progress
+    )
 
 
 def _quiet_libraries() -> None:

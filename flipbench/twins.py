@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from flipbench.backends import (
@@ -22,7 +21,7 @@ from flipbench.backends import (
 from flipbench.benchmarks import Benchmark, PairsSpec, load_benchmark, load_pairs
 from flipbench.config import ShapesSpec
 from flipbench.errors import ConfigError, DataError
-from flipbench.experiment import Experiment
+from flipbench.experiment import Experiment, have_workers_do
 from flipbench.filters.decide import book_of
 from flipbench.filters.pipeline import keep_valid
 from flipbench.filters.ratings import agreement_tables, compare_raters, ratings_of
@@ -30,7 +29,7 @@ from flipbench.filters.tables import write_tables
 from flipbench.generate.api_captioner import APICaptioner
 from flipbench.generate.flip import FlipStage
 from flipbench.generate.given_answers import read_new_answers
-from flipbench.generate.pipeline import Generation, Share
+from flipbench.generate.pipeline import Generation
 from flipbench.generate.propose import ProposeStage
 from flipbench.models.protocols import Decision
 from flipbench.models.rater_specs import ShapesCaptionerSpec
@@ -39,7 +38,6 @@ from flipbench.records import Edit, Item, Verdict
 from flipbench.shapes.benchmark import NAME as SHAPES_NAME
 from flipbench.shapes.benchmark import shapes_vqa
 from flipbench.stage import StageReport
-from flipbench.workers import run_workers
 
 log = logging.getLogger(__name__)
 
@@ -84,24 +82,8 @@ def read_benchmark(experiment: Experiment) -> Benchmark:
     return benchmark
 
 
-def make_candidates(
-    experiment: Experiment,
-    *,
-    n_workers: int = 1,
-    share: Share | None = None,
-    command: Sequence[str] = (),
-) -> tuple[list[Candidate], list[StageReport]]:
-    """Flip, caption and edit.
-
-    Parameters
-    ----------
-    experiment : Experiment
-    n_workers : int
-        Processes that edit, one for each GPU; each runs ``flipbench COMMAND --worker i/n``.
-    share : Share, optional
-        Edit only this worker's part.
-    command : sequence of str
-        What a worker's command line begins with.
+def make_candidates(experiment: Experiment) -> tuple[list[Candidate], list[StageReport]]:
+    """Flip, caption and edit; a worker edits its share of what is captioned.
 
     Raises
     ------
@@ -123,12 +105,10 @@ def make_candidates(
     generation.flip(flipping, proposing)
     at_once = records_at_once(spec.captioner, spec.batch_size, len(items))
     generation.caption(captioner, at_once)
-    if n_workers > 1:
+    if experiment.n_workers > 1:
         n_edits = sum(c.caption is not None for c in generation.candidates)
-        count = partial(experiment.run.count, Edit)
-        run_workers(command, n_workers, count, n_edits, progress=experiment.progress)
-        share = Share(0, 1)  # all of them are there now, or have failed and are tried once more
-    generation.edit(editor, config.seed, share)
+        have_workers_do(experiment, "generate", Edit, n_edits, "edit")
+    generation.edit(editor, config.seed, experiment.share)
     return generation.candidates, generation.reports
 
 

@@ -2,15 +2,49 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from tqdm import tqdm
 
 from flipbench.errors import FlipbenchError
+
+_COUNT_EVERY = 3  # seconds
+
+
+@dataclass(frozen=True)
+class Share:
+    """The part of the work that is one of several workers'.
+
+    >>> Share.parse("1/4")
+    Share(worker=1, n_workers=4)
+    """
+
+    worker: int
+    n_workers: int
+
+    @classmethod
+    def parse(cls, text: str) -> Share:
+        """Read ``worker/n_workers``, counted from 0."""
+        worker, n_workers = (int(part) for part in text.split("/"))
+        if not 0 <= worker < n_workers:
+            raise ValueError(f"{text}: workers are counted from 0 to n - 1")
+        return cls(worker, n_workers)
+
+    def has(self, key: str) -> bool:
+        """Return whether what has this id is this worker's, whatever else there is to do."""
+        number = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big")
+        return self.has_number(number)
+
+    def has_number(self, number: int) -> bool:
+        """Return whether the ``number``-th of few, long tasks is this worker's."""
+        return number % self.n_workers == self.worker
 
 
 def devices(n_workers: int) -> list[str | None]:
@@ -26,12 +60,24 @@ def devices(n_workers: int) -> list[str | None]:
     return [names[i % n_gpus] if n_gpus else None for i in range(n_workers)]
 
 
+def default_workers() -> int:
+    """Return how many workers tiny models keep busy: one for each GPU, or two on two cores.
+
+    More processes than that need more memory than they save time.
+    """
+    import torch
+
+    n_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return n_gpus or min(2, os.cpu_count() or 1)
+
+
 def run_workers(
     arguments: Sequence[str],
     n_workers: int,
     count: Callable[[], int],
     total: int,
     *,
+    what: str = "work",
     progress: bool = True,
 ) -> None:
     """Run ``flipbench ARGUMENTS --worker i/n`` for each i and wait for all of them.
@@ -44,6 +90,8 @@ def run_workers(
         Returns how many records are there, for the progress bar.
     total : int
         How many there will be.
+    what : str
+        What the progress bar calls it.
 
     Raises
     ------
@@ -56,6 +104,9 @@ def run_workers(
         environment = dict(os.environ)
         if device is not None:
             environment["CUDA_VISIBLE_DEVICES"] = device
+        else:
+            threads = max(1, (os.cpu_count() or 1) // n_workers)
+            environment.setdefault("OMP_NUM_THREADS", str(threads))
         command = [sys.executable, "-m", "flipbench.cli", *arguments]
         command += ["--worker", f"{number}/{n_workers}", "--quiet"]
         workers.append(subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL))
@@ -63,15 +114,18 @@ def run_workers(
         with tqdm(
             total=total,
             initial=count(),
-            desc=f"edit, {n_workers} workers",
+            desc=f"{what}, {n_workers} workers",
             unit="rec",
             disable=not progress,
             file=sys.stderr,
             dynamic_ncols=True,
         ) as bar:
-            while any(worker.poll() is None for worker in workers):
-                time.sleep(0.5)
-                bar.update(count() - bar.n)
+            for second in itertools.count(1):
+                if all(worker.poll() is not None for worker in workers):
+                    break
+                if second % _COUNT_EVERY == 0:
+                    bar.update(count() - bar.n)
+                time.sleep(1)
             bar.update(count() - bar.n)
     finally:
         for worker in workers:
@@ -81,5 +135,5 @@ def run_workers(
     ended = [f"worker {i} ended with {code}" for i, code in enumerate(codes) if code not in (0, 1)]
     if ended:
         raise FlipbenchError(
-            f"{'; '.join(ended)}; what was drawn is safe, the same command continues"
+            f"{'; '.join(ended)}; what is done is safe, the same command continues"
         )

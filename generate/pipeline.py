@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -15,6 +14,7 @@ from flipbench.paired import Candidate
 from flipbench.records import Caption, Edit, Flip, Item
 from flipbench.run import Run
 from flipbench.stage import StageReport, run_stage
+from flipbench.workers import Share
 
 
 @dataclass
@@ -85,7 +85,7 @@ class Generation:
         """Redraw the pictures; with ``share`` only some of them."""
         stage = EditStage(editor, self.run.images, seed)
         captioned = [c for c in self.candidates if c.caption]
-        mine = [c for c in captioned if share is None or share.has(c.item)]
+        mine = [c for c in captioned if share is None or share.has(c.item.id)]
         self.reports.append(
             run_stage(stage, mine, self.run, batch_size=self.batch_size, progress=self.progress)
         )
@@ -93,31 +93,6 @@ class Generation:
         self.candidates = [
             replace(c, edit=found.get(stage.id_of(c))) if c.caption else c for c in self.candidates
         ]
-
-
-@dataclass(frozen=True)
-class Share:
-    """The part of the items that one of several workers edits, fixed by the items' ids.
-
-    >>> Share.parse("1/4")
-    Share(worker=1, n_workers=4)
-    """
-
-    worker: int
-    n_workers: int
-
-    @classmethod
-    def parse(cls, text: str) -> Share:
-        """Read ``worker/n_workers``, counted from 0."""
-        worker, n_workers = (int(part) for part in text.split("/"))
-        if not 0 <= worker < n_workers:
-            raise ValueError(f"{text}: workers are counted from 0 to n - 1")
-        return cls(worker, n_workers)
-
-    def has(self, item: Item) -> bool:
-        """Return whether the item is this worker's."""
-        number = int.from_bytes(hashlib.sha256(item.id.encode()).digest()[:8], "big")
-        return number % self.n_workers == self.worker
 
 
 def _is_open(item: Item, flipping: FlipStage) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,6 +33,10 @@ Overrides = Annotated[
 ]
 Limit = Annotated[int | None, typer.Option(min=1, help="take the first N items only")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="count the work, do nothing")]
+Workers = Annotated[
+    int, typer.Option(min=1, help="processes that share the work, one for each GPU")
+]
+Worker = Annotated[str | None, typer.Option(hidden=True)]  # i/n, set by the parent process
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress bars")]
 
 
@@ -44,17 +49,25 @@ def open_experiment(
     limit: int | None = None,
     quiet: bool = True,
     *,
-    keep: bool = True,
+    workers: int = 1,
+    worker: str | None = None,
 ) -> Experiment:
     """Load a configuration, and only then what is slow to import."""
     from flipbench.config import load_config
 
     loaded = load_config(config, overrides or [])
     from flipbench.experiment import Experiment
+    from flipbench.workers import Share
 
-    command = "flipbench " + " ".join(sys.argv[1:])
+    if worker:  # its parent speaks
+        logging.getLogger().setLevel(logging.ERROR)
     return Experiment.open(
-        loaded, limit=limit, progress=not quiet, command=command, keep_provenance=keep
+        loaded,
+        limit=limit,
+        progress=not quiet,
+        command="flipbench " + " ".join(sys.argv[1:]),
+        n_workers=workers,
+        share=Share.parse(worker) if worker else None,
     )
 
 
@@ -64,12 +77,15 @@ def say(text: str) -> int:
     return 0
 
 
-def finish(reports: Sequence[object]) -> None:
+def finish(reports: Sequence[object], *, quiet: bool = False) -> None:
     """Say what each stage did; exit with 1 where something failed."""
     failed = 0
     for report in reports:
-        print(report, file=sys.stderr)
+        if not quiet:
+            print(report, file=sys.stderr)
         failed += getattr(report, "n_failed", 0)
+    if failed and quiet:
+        raise typer.Exit(1)  # the parent process tries them once more, and tells
     if failed:
         print(f"{failed} failed; the same command tries them again", file=sys.stderr)
         raise typer.Exit(1)

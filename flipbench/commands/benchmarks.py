@@ -109,7 +109,7 @@ def rebuild(
 ) -> None:
     """Draw the pictures of a recipe again, and say how many are equal to the published ones."""
     changes = [f"run={recipe}", *(overrides or [])]
-    experiment = open_experiment(recipe / "config.yaml", changes, quiet=quiet, keep=False)
+    experiment = open_experiment(recipe / "config.yaml", changes, quiet=quiet, worker="0/1")
     from flipbench.export.recipe import compare_with_recipe
     from flipbench.twins import make_candidates, make_paired_benchmark
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,8 @@ from flipbench.commands import (
     Limit,
     Overrides,
     Quiet,
+    Worker,
+    Workers,
     app,
     finish,
     open_experiment,
@@ -48,12 +51,11 @@ def generate(
     limit: Limit = None,
     dry_run: DryRun = False,
     quiet: Quiet = False,
-    workers: Annotated[int, typer.Option(min=1, help="processes that edit, one for each GPU")] = 1,
-    worker: Annotated[str | None, typer.Option(hidden=True)] = None,
+    workers: Workers = 1,
+    worker: Worker = None,
 ) -> None:
     """Make an answer-flipped twin: new answer, caption, redrawn image."""
-    experiment = open_experiment(config, overrides, limit, quiet, keep=worker is None)
-    from flipbench.generate.pipeline import Share
+    experiment = open_experiment(config, overrides, limit, quiet, workers=workers, worker=worker)
     from flipbench.twins import has_twins, make_candidates, make_pairs, plan_generation
 
     if has_twins(experiment):
@@ -61,10 +63,7 @@ def generate(
         raise typer.Exit(say(f"{len(pairs.pairs)} pairs that exist already; nothing to generate"))
     if dry_run:
         raise typer.Exit(say("\n".join(plan_generation(experiment))))
-    command = ["generate", str(config), *(overrides or [])]
-    command += ["--limit", str(limit)] if limit else []
-    share = Share.parse(worker) if worker else None
-    finish(make_candidates(experiment, n_workers=workers, share=share, command=command)[1])
+    finish(make_candidates(experiment)[1], quiet=worker is not None)
 
 
 @app.command("filter", rich_help_panel=STAGES)
@@ -96,10 +95,15 @@ def agreement(
 
 @app.command(rich_help_panel=STAGES)
 def contaminate(
-    config: ConfigPath, overrides: Overrides = None, dry_run: DryRun = False, quiet: Quiet = False
+    config: ConfigPath,
+    overrides: Overrides = None,
+    dry_run: DryRun = False,
+    quiet: Quiet = False,
+    workers: Workers = 1,
+    worker: Worker = None,
 ) -> None:
     """Train checkpoints of known contamination, one for each epoch, each with its card."""
-    experiment = open_experiment(config, overrides, None, quiet)
+    experiment = open_experiment(config, overrides, None, quiet, workers=workers, worker=worker)
     from flipbench.contamination import make_checkpoints, plan_contamination, training_failures
     from flipbench.paired import PairedBenchmark
 
@@ -118,12 +122,18 @@ def contaminate(
 
 @app.command(rich_help_panel=STAGES)
 def evaluate(
-    config: ConfigPath, overrides: Overrides = None, dry_run: DryRun = False, quiet: Quiet = False
+    config: ConfigPath,
+    overrides: Overrides = None,
+    dry_run: DryRun = False,
+    quiet: Quiet = False,
+    workers: Workers = 1,
+    worker: Worker = None,
 ) -> None:
     """Put every detector's questions to every model, and write the report."""
-    experiment = open_experiment(config, overrides, None, quiet)
+    experiment = open_experiment(config, overrides, None, quiet, workers=workers, worker=worker)
     from flipbench.contamination import make_checkpoints
     from flipbench.evaluation import (
+        ask_share,
         count_work,
         make_report,
         make_scores,
@@ -136,8 +146,11 @@ def evaluate(
     if dry_run:
         work = count_work(experiment, benchmark)
         raise typer.Exit(say("\n".join(f"{n:>9,}  {what}" for what, n in work.items())))
-    trained = make_checkpoints(experiment, benchmark)
+    trained = make_checkpoints(replace(experiment, share=None), benchmark)
     subjects = subjects_of(experiment, trained)
+    if experiment.share:
+        finish(ask_share(experiment, benchmark, subjects), quiet=True)
+        return
     scores, reports = make_scores(experiment, benchmark, subjects)
     page = make_report(experiment, benchmark, subjects, scores, warnings_of(trained))
     say((page.parent / "gap.md").read_text() + f"\n{page}")
@@ -146,11 +159,16 @@ def evaluate(
 
 @app.command(rich_help_panel=STAGES)
 def run(
-    config: ConfigPath, overrides: Overrides = None, limit: Limit = None, quiet: Quiet = False
+    config: ConfigPath,
+    overrides: Overrides = None,
+    limit: Limit = None,
+    quiet: Quiet = False,
+    workers: Workers = 1,
 ) -> None:
     """Do all stages: generate, filter, contaminate, evaluate, report."""
+    experiment = open_experiment(config, overrides, limit, quiet, workers=workers)
     from flipbench.loop import run_all
 
-    page, reports = run_all(open_experiment(config, overrides, limit, quiet))
+    page, reports = run_all(experiment)
     say((page.parent / "gap.md").read_text() + f"\n{page}")
     finish(reports)
