@@ -43,7 +43,17 @@ class Opinion:
     @property
     def title(self) -> str:
         """The detector's name for people."""
-        return title(self.detector)
+        return headed(title(self.detector))
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether a finding goes with the correction, or a clean reference shows it too."""
+        return bool(self.fired_on) or self._is_lost_when_corrected
+
+    @property
+    def _is_lost_when_corrected(self) -> bool:
+        level = ALPHA if self.score is None else self.score.details.get("alpha", ALPHA)
+        return self.p_adjusted is not None and self.p_adjusted > level
 
     @property
     def measured(self) -> str:
@@ -53,10 +63,8 @@ class Opinion:
     @property
     def remarks(self) -> list[str]:
         """What a reader should know beside the numbers."""
-        found = [f"Artefact suspected: it also fires on {name}." for name in self.fired_on]
-        level = ALPHA if self.score is None else self.score.details.get("alpha", ALPHA)
-        uncorrected = self.p_adjusted is not None and self.p_adjusted > level
-        if self.verdict == "contaminated" and uncorrected:
+        found = [f"Artefact suspected: it fires on the clean {name}." for name in self.fired_on]
+        if self.verdict == "contaminated" and self._is_lost_when_corrected:
             found.append("Not significant once corrected for the number of detectors.")
         if self.why:
             return [*found, _as_sentence(self.why)]
@@ -99,6 +107,10 @@ def measured(score: Score) -> str:
         other = score.details.get("reference", {}).get("gap")
         name = "Δ" if other is None or score.rule != "relative" else "Δ − reference’s Δ"
         parts.append(f"{name} {formats.points(score.statistic)}{between}")
+    elif score.unit == "fraction" and score.rule == "relative":
+        between = f" {formats.interval(score.interval)}" if score.interval else ""
+        shift = f"{formats.points(score.statistic)}{between} points"
+        parts.append(f"share − reference’s share {shift}, {score.n:,} items")
     elif score.unit == "fraction":
         between = f" {_percents(score.interval)}" if score.interval else ""
         parts.append(f"{formats.percent(score.statistic)} % of {score.n:,} items{between}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from flipbench.evaluate import formats
 from flipbench.evaluate.opinions import Opinion, opinions, weakest
@@ -28,9 +28,6 @@ class Evidence:
         All of the model, against every reference where a rule takes one.
     references : mapping of str to sequence of Score
         What the detectors say of each clean reference model by itself, by its name.
-    fell_back : (int, int) or None
-        Of the items that fell, how many were answered with the original's answer, and how many
-        there are that have another wrong option as well.
     not_asked : mapping of str to str
         Detectors that could not be put to the model, and why.
     """
@@ -39,8 +36,7 @@ class Evidence:
     model: str
     scores: Sequence[Score]
     references: Mapping[str, Sequence[Score]]
-    fell_back: tuple[int, int] | None = None
-    not_asked: Mapping[str, str] | None = None
+    not_asked: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -89,13 +85,13 @@ def find(evidence: Evidence) -> Finding:
     fallen = _fallen_references(evidence)
     is_relative = evidence.benchmark.exchangeable is False or bool(fallen)
     leading = weakest(against) if is_relative else gap
-    said = opinions(evidence.scores, evidence.references, evidence.not_asked or {})
+    said = opinions(evidence.scores, evidence.references, evidence.not_asked)
     return Finding(
         model=evidence.model,
         verdict=leading.verdict,
         rule=leading.rule,
         sentence=_sentence(evidence.model, gap, leading),
-        qualifiers=tuple(_qualifiers(evidence, gap, leading, against, fallen, said)),
+        qualifiers=tuple(_qualifiers(evidence, gap, against, fallen, said)),
         gap=gap,
         leading=leading,
         against=tuple(s for s in against if s.reference_fingerprint),
@@ -151,24 +147,23 @@ def _measured(gap: Score) -> str:
     )
 
 
-def _difference(score: Score) -> str:
+def _difference(score: Score, whose: str) -> str:
     """Return how a gap lies against a reference's, in words."""
     assert score.statistic is not None
     side = "below" if score.statistic < 0 else "above"
     between = f" ({in_words(score.interval)})" if score.interval else ""
-    name = score.details["reference"]["model"]
-    return f"{abs(100 * score.statistic):.1f} points {side} that of the reference {name}{between}"
+    return f"{abs(100 * score.statistic):.1f} points {side} {whose}{between}"
 
 
 def _sentence(model: str, gap: Score, leading: Score) -> str:
     name, measured = gap.benchmark, _measured(gap)
-    compared = leading is not gap and leading.statistic is not None
+    more, limit = "", _limit(gap) if leading is gap and gap.n else ""
+    if leading is not gap and leading.statistic is not None:
+        reference = leading.details["reference"]["model"]
+        more = f"; that lies {_difference(leading, f'the gap of the clean reference {reference}')}"
     if leading.verdict == "contaminated":
-        more = f"; that lies {_difference(leading)}" if compared else ""
         return f"{model} behaves like a model that was trained on {name}: it gets {measured}{more}."
     if leading.verdict == "not_detected":
-        more = f"; that lies {_difference(leading)}" if compared else ""
-        limit = "" if compared else _limit(gap)
         return (
             f"No contamination of {model} with {name} was detected, which does not make it clean:"
             f" it gets {measured}{more}.{limit}"
@@ -197,7 +192,6 @@ def _limit(gap: Score) -> str:
 def _qualifiers(
     evidence: Evidence,
     gap: Score,
-    leading: Score,
     against: Sequence[Score],
     fallen: Sequence[str],
     said: Sequence[Opinion],
@@ -216,13 +210,7 @@ def _qualifiers(
             "The two rules disagree. The gap alone is not significant, but it lies below that of a"
             " clean model; this happens where the twins are easier than their originals."
         )
-    if evidence.fell_back and evidence.fell_back[1]:
-        k, n = evidence.fell_back
-        lines.append(
-            f"Of the items that fell, {counted(k, n, 'were answered')} with the original's answer"
-            " on the twin; the others with another wrong option."
-        )
-    return [*lines, *_of_others(said, leading)]
+    return [*lines, *_of_others(said)]
 
 
 def _rests_on(evidence: Evidence, fallen: Sequence[str]) -> str:
@@ -238,10 +226,12 @@ def _rests_on(evidence: Evidence, fallen: Sequence[str]) -> str:
         )
     if evidence.benchmark.exchangeable:
         return "Neither version is harder by construction, so a clean model's gap is 0 on average."
-    tested = "was not tested with a clean model" if not evidence.references else "is tested below"
+    tested = "no clean model was given to test it"
+    if evidence.references:
+        tested = "no clean reference given here falls significantly"
     return (
         "This rests on twins that are no harder than their originals for a model that has seen"
-        f" neither. That is assumed of edited images, as in the method's paper, and {tested}."
+        f" neither. That is assumed of edited images, as in the method's paper; {tested}."
     )
 
 
@@ -254,19 +244,23 @@ def _beside(score: Score) -> str:
     p = f", {p_in_words(score.p_value)}" if score.p_value is not None else ""
     return (
         f"The reference {other['model']} gets {k_original:,}/{n:,} originals and"
-        f" {k_perturbed:,}/{n:,} twins right, a gap of {formats.points(other['gap'])}. The model's"
-        f" gap lies {_difference(score)}{p}: {says}."
+        f" {k_perturbed:,}/{n:,} twins right, a gap of {formats.points(other['gap'])} points. The"
+        f" model's gap lies {_difference(score, 'it')}{p}: {says}."
     )
 
 
-def _of_others(said: Sequence[Opinion], leading: Score) -> list[str]:
+def _of_others(said: Sequence[Opinion]) -> list[str]:
     heard = [one for one in said if one.verdict in ("contaminated", "not_detected")]
     if not heard:
         return []
-    fired = [one.title for one in heard if one.verdict == "contaminated"]
-    names = f" ({', '.join(fired)})" if fired else ""
+    fired = [one for one in heard if one.verdict == "contaminated"]
+    kept = sum(not one.is_doubtful for one in fired)
+    names = f" ({', '.join(one.title for one in fired)})" if fired else ""
+    rest = ""
+    if kept < len(fired):
+        rest = f"; {kept} of them once corrected for their number and free of suspected artefacts"
     return [
         f"Of {len(heard)} other detectors with a verdict, {len(fired)}"
-        f" {'says' if len(fired) == 1 else 'say'} contaminated{names}. They have no vote: how"
-        " often they err on clean models of this kind is not known from this page."
+        f" {'says' if len(fired) == 1 else 'say'} contaminated{names}{rest}. They have no vote: how"
+        " often each errs on clean models of this kind is not known from this page."
     ]

@@ -52,16 +52,21 @@ def changes(gap: Score, leading: Score, *, has_reference: bool) -> Changes:
     if leading is not gap:
         return Changes(tuple(_of_relative(gap, leading)))
     sentences = _of_test(gap)
-    if not has_reference:
-        sentences.append(_REFERENCE[gap.verdict == "contaminated"])
+    if gap.verdict == "contaminated":
+        sentences.append(_FALLS_TOO.format("Another clean model" if has_reference else _GIVE))
+    elif not has_reference:
+        sentences.append(_HIDDEN)
     return Changes(tuple(sentences), _needed(gap))
 
 
-_REFERENCE = (
+_GIVE = "A clean model (--reference), above all the one this model was trained from"
+_FALLS_TOO = (
+    "{}: if it falls on these twins as well, they are harder than their originals, and the verdict"
+    " goes by the difference of the gaps."
+)
+_HIDDEN = (
     "A clean model (--reference): twins that are easier than their originals hide a gap, and only"
-    " the comparison with a model that has seen neither shows it.",
-    "A clean model (--reference), above all the one this model was trained from: if it falls as"
-    " well, the twins are harder than their originals, and the verdict goes by the difference.",
+    " the comparison with a model that has seen neither shows it."
 )
 
 

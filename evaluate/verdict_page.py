@@ -11,13 +11,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from flipbench.errors import DataError
-from flipbench.evaluate import formats, table_files
+from flipbench.evaluate import table_files
 from flipbench.evaluate.gallery import Gallery, make_gallery
 from flipbench.evaluate.grid import GridModel
 from flipbench.evaluate.suspicion import suspicions
-from flipbench.evaluate.tables import TEST, VERDICTS, Cell, Column, Row, Table, accuracies
+from flipbench.evaluate.tables import TEST, VERDICTS, accuracies
 from flipbench.evaluate.verdict import Evidence, Finding
-from flipbench.evaluate.verdict_changes import MOST_PAIRS, PairsNeeded
+from flipbench.evaluate.verdict_tables import gap_table, opinions_table, power_table
 from flipbench.records import JsonDict, Score
 
 N_EXAMPLES = 12
@@ -93,122 +93,12 @@ def suspects(page: VerdictPage, most: int = N_EXAMPLES) -> Gallery:
     return make_gallery(few, page.grid, every, _BUDGET)
 
 
-def gap_table(page: VerdictPage) -> Table:
-    """Return the gap of the model and of each reference, with counts, interval and p."""
-    groups: list[tuple[str, tuple[Row, ...]]] = [
-        ("The model", (_gap_row(page.finding.model, page.finding.gap),))
-    ]
-    own = {
-        name: next((s for s in scores if (s.detector, s.rule) == _MAIN), None)
-        for name, scores in page.evidence.references.items()
-    }
-    rows = tuple(_gap_row(name, score) for name, score in own.items() if score is not None)
-    groups += [("Clean references", rows)] if rows else []
-    return Table(
-        "gap",
-        "Right answers on the originals and on their twins: the same question and options, with"
-        " the picture redrawn so that another option is right. Δ = twins − originals, with its"
-        " paired 95 % interval; p: exact one-sided McNemar test; fell: right on the original and"
-        " wrong on the twin; rose: the reverse.",
-        "",
-        tuple(map(Column, ("Originals, %", "Twins, %", "Δ, pp", "p", "Fell", "Rose"))),
-        tuple(groups),
-    )
-
-
-_MAIN = ("perturbation_gap", TEST)
-
-
-def _gap_row(name: str, score: Score) -> Row:
-    cells = [
-        Cell(formats.percent(k / n), f"{k}/{n}") if n else Cell(formats.NOTHING)
-        for k, n in accuracies(score).values()
-    ]
-    gap = formats.NOTHING if score.statistic is None else formats.points(score.statistic)
-    between = formats.interval(score.interval) if score.interval else ""
-    p = formats.NOTHING if score.p_value is None else formats.p_value(score.p_value)
-    moved = [Cell(str(score.details.get(name, formats.NOTHING))) for name in ("b", "c")]
-    return Row(name, (*cells, Cell(gap, between), Cell(p), *moved))
-
-
-def opinions_table(finding: Finding) -> Table | None:
-    """Return what the other detectors say, or None where there are none."""
-    if not finding.opinions:
-        return None
-    groups = []
-    for verdict, name in VERDICTS.items():
-        mine = [one for one in finding.opinions if one.verdict == verdict]
-        rows = tuple(
-            Row(
-                one.title,
-                (
-                    Cell(one.measured or formats.NOTHING),
-                    Cell(_p(None if one.score is None else one.score.p_value)),
-                    Cell(_p(one.p_adjusted)),
-                    Cell(" ".join(one.remarks) or formats.NOTHING),
-                ),
-            )
-            for one in mine
-        )
-        groups += [(f"{name[:1].upper()}{name[1:]}: {len(rows)}", rows)] if rows else []
-    return Table(
-        "says",
-        "Each detector by its own default rule. p is that rule's own; Holm corrects it for all"
-        " detectors of this table. None of them has a vote in the verdict.",
-        "Detector",
-        (
-            Column("Measured", numeric=False),
-            Column("p"),
-            Column("p, Holm"),
-            Column("Remarks", numeric=False),
-        ),
-        tuple(groups),
-    )
-
-
-def power_table(finding: Finding) -> Table | None:
-    """Return how many pairs the test needs, or None where the verdict does not go by it."""
-    if not finding.changes.pairs:
-        return None
-    n, b, c = finding.gap.n, finding.gap.details["b"], finding.gap.details["c"]
-    rows = tuple(
-        Row(
-            f"{formats.points(row.gap)} points" + (", as measured" if row.measured else ""),
-            (_pairs(row.for_80), _pairs(row.for_95), Cell(_enough(row, n))),
-        )
-        for row in finding.changes.pairs
-    )
-    return Table(
-        "power",
-        "Pairs that the exact one-sided McNemar test needs to find a true gap, if as many answers"
-        f" change from original to twin as did here ({b + c}/{n}; at least as many as the gap"
-        " takes).",
-        "True gap",
-        (Column("Found 4 in 5 times"), Column("19 in 20"), Column(f"With {n:,} pairs", "", False)),
-        (("Pairs needed", rows),),
-    )
-
-
-def _pairs(needed: int | None) -> Cell:
-    return Cell(f"> {MOST_PAIRS:,}" if needed is None else f"{needed:,}")
-
-
-def _enough(row: PairsNeeded, n: int) -> str:
-    if row.for_95 is not None and row.for_95 <= n:
-        return "enough"
-    return "often enough" if row.for_80 is not None and row.for_80 <= n else "too few"
-
-
-def _p(value: float | None) -> str:
-    return formats.NOTHING if value is None else formats.p_value(value)
-
-
 def markdown(page: VerdictPage, gallery: Gallery) -> str:
     """Return the verdict as Markdown."""
     finding = page.finding
     lines = [f"# {page.title}", "", finding.sentence, ""]
     lines += [f"- {text}" for text in (*finding.qualifiers, *page.notes)]
-    lines += ["", "## The gap", "", table_files.markdown(gap_table(page))]
+    lines += ["", "## The gap", "", table_files.markdown(gap_table(page.finding, page.evidence))]
     lines += [f"- {_warning(text)}" for text in finding.leading.warnings]
     lines += ["", "## What would change this verdict", ""]
     lines += [f"- {text}" for text in finding.changes.sentences]
@@ -294,8 +184,8 @@ def html(page: VerdictPage, gallery: Gallery) -> str:
     return environment.get_template("verdict.html.jinja").render(
         page=page,
         finding=page.finding,
-        verdict=VERDICTS[page.finding.verdict],
-        gap=gap_table(page),
+        verdict=_stamp(page.finding),
+        gap=gap_table(page.finding, page.evidence),
         power=power_table(page.finding),
         says=opinions_table(page.finding),
         warnings=[_warning(text) for text in page.finding.leading.warnings],
@@ -306,11 +196,21 @@ def html(page: VerdictPage, gallery: Gallery) -> str:
     )
 
 
+def _stamp(finding: Finding) -> str:
+    text = VERDICTS[finding.verdict]
+    by = {TEST: "by the exact test of the gap", "relative": "by comparison with a clean model"}
+    decided = finding.verdict in ("contaminated", "not_detected")
+    return f"Verdict: {text}, {by[finding.rule]}" if decided else f"Verdict: {text}"
+
+
 def _heading(gallery: Gallery, finding: Finding) -> str:
     b = finding.gap.details.get("b", 0)
     if not b:
         return "No item fell"
-    return f"{len(gallery.cards):,} of the {b:,} items that fell, the most suspicious first"
+    if b == 1:
+        return "The one item that fell"
+    some = "The" if len(gallery.cards) == b else f"{len(gallery.cards):,} of the"
+    return f"{some} {b:,} items that fell, the most suspicious first"
 
 
 def _answers(name: str, page: VerdictPage) -> tuple[str, str]:

@@ -12,26 +12,22 @@ import yaml
 from transformers.utils import logging as transformers_logging
 
 from flipbench.config import load_config
-from flipbench.engine import Answers, answers_by_model
+from flipbench.engine import answers_by_model
 from flipbench.errors import ConfigError, DataError, nearest
 from flipbench.evaluate.constat import ConStat
 from flipbench.evaluate.detector import Detector
-from flipbench.evaluate.detectors import DETECTORS
+from flipbench.evaluate.detectors import DETECTORS, default_rule
 from flipbench.evaluate.grid import UNTOUCHED, GridModel
 from flipbench.evaluate.pipeline import Subject, evaluate, probes_for
+from flipbench.evaluate.replies import replies_of
 from flipbench.evaluate.tables import GAP
 from flipbench.evaluate.verdict import Evidence, Finding, find
 from flipbench.evaluate.verdict_page import VerdictPage, write_verdict
-from flipbench.models.huggingface import (
-    HuggingFaceVLM,
-    check_card,
-    fingerprint,
-    resolve_path,
-)
-from flipbench.models.protocols import Capability
+from flipbench.models.api_vlm import APIVLM
+from flipbench.models.huggingface import check_card, fingerprint, resolve_path
 from flipbench.paired import PairedBenchmark
 from flipbench.prompts import Asking
-from flipbench.records import Item, JsonDict
+from flipbench.records import JsonDict
 from flipbench.run import Run, environment
 from flipbench.stage import StageReport
 
@@ -117,8 +113,8 @@ def default_run(model: str, benchmark: PairedBenchmark) -> Path:
 
 def plan(
     benchmark: PairedBenchmark,
-    model: str,
-    references: Sequence[str],
+    model: str | APIVLM,
+    references: Sequence[str | APIVLM],
     run: Run,
     *,
     detectors: Sequence[str] = (),
@@ -128,16 +124,18 @@ def plan(
     batch_size: int = 64,
     progress: bool = True,
     command: str = "",
-    can: frozenset[Capability] = HuggingFaceVLM.can,
 ) -> Detection:
     """Check what is asked for, before anything is loaded.
 
     Parameters
     ----------
+    model, references : str or APIVLM
+        A checkpoint's folder, a hub id, ``shapes:llava``, or a model behind a server. The
+        references are taken for clean.
     detectors : sequence of str
         Names; all by default. The perturbation gap is always among them: the verdict is its.
-    can : frozenset of str
-        What the models can do; detectors that need more are not asked.
+        What the model cannot be asked for is left out, and so is by default what compares with a
+        clean model where there is none; the page says so.
 
     Raises
     ------
@@ -145,29 +143,28 @@ def plan(
         Where a detector is unknown, or a reference is the model itself or was trained on the
         benchmark's items on purpose.
     """
-    chosen = _chosen(detectors)
-    lacking = {d.about.name: d.about.needs - can for d in chosen}
-    not_asked = {
-        name: f"it needs {', '.join(sorted(needs))}, which {name_of(model)} does not give"
-        for name, needs in lacking.items()
-        if needs
-    }
-    if not detectors:
-        not_asked |= _NEVER
-    weights = fingerprint(resolve_path(model), dtype)
-    subject = GridModel(name_of(model), weights, _FAMILY, "asked about", 0, 1)
-    clean = [
-        GridModel(name_of(path), fingerprint(resolve_path(path), dtype), _FAMILY, UNTOUCHED, 0, 0)
-        for path in references
-    ]
-    _check_references(benchmark, subject, clean, references)
+    subject = _subject(model, "asked about", 1, dtype, device)
+    clean = tuple(_subject(one, UNTOUCHED, 0, dtype, device) for one in references)
+    _check_references(benchmark, subject, clean)
+    not_asked = {} if detectors else dict(_NEVER)
+    asked = []
+    for detector in _chosen(detectors):
+        name, needs_clean = detector.about.name, _needs_reference(detector)
+        if lacking := detector.about.needs - subject.can:
+            needs = ", ".join(sorted(lacking))
+            not_asked[name] = f"it needs {needs}, which this model does not give"
+        elif needs_clean and not references and name not in detectors:
+            not_asked[name] = (
+                "it was not asked, since its rule compares with a clean model:"
+                " give one with --reference"
+            )
+        else:
+            asked.append(detector)
     return Detection(
         benchmark=benchmark,
-        subject=Subject(subject, model, dtype, device),
-        references=tuple(
-            Subject(m, path, dtype, device) for m, path in zip(clean, references, strict=True)
-        ),
-        detectors=tuple(d for d in chosen if d.about.name not in not_asked),
+        subject=subject,
+        references=clean,
+        detectors=tuple(asked),
         asking=asking or Asking(),
         run=run,
         constat=not detectors or _CONSTAT in detectors,
@@ -176,6 +173,19 @@ def plan(
         progress=progress,
         command=command,
     )
+
+
+def _needs_reference(detector: Detector) -> bool:
+    return detector.about.needs_clean_model or default_rule(detector) == "relative"
+
+
+def _subject(model: str | APIVLM, strategy: str, dose: int, dtype: str, device: str) -> Subject:
+    if isinstance(model, APIVLM):
+        about = GridModel(model.name, model.fingerprint, _FAMILY, strategy, 0, dose)
+        return Subject(about, api=model)
+    weights = fingerprint(resolve_path(model), dtype)
+    about = GridModel(name_of(model), weights, _FAMILY, strategy, 0, dose)
+    return Subject(about, model, dtype, device)
 
 
 def count_work(detection: Detection) -> dict[str, int]:
@@ -217,7 +227,7 @@ def detect(detection: Detection) -> tuple[Finding, Path, list[StageReport]]:
     mine = list({score.id: score for score in mine}.values())
     if detection.constat:
         mine += ConStat().score(benchmark, asking, subject, others)
-    choices = _choices(detection, subject)
+    replies = replies_of(benchmark, asking, subject)
     evidence = Evidence(
         benchmark=benchmark,
         model=subject.model,
@@ -225,17 +235,13 @@ def detect(detection: Detection) -> tuple[Finding, Path, list[StageReport]]:
         references={
             o.model: [s for s in scores if s.model_fingerprint == o.fingerprint] for o in others
         },
-        fell_back=_fell_back(benchmark, choices),
         not_asked=detection.not_asked,
     )
     page = VerdictPage(
         find(evidence),
         evidence,
         detection.grid,
-        {
-            p.original.name: (_said(p.original, choices), _said(p.perturbed, choices))
-            for p in benchmark.pairs
-        },
+        {reply.pair.original.name: reply.words for reply in replies},
         settings,
         _notes(detection),
     )
@@ -252,9 +258,9 @@ def _chosen(names: Sequence[str]) -> list[Detector]:
     return [DETECTORS[name] for name in wanted if name != _CONSTAT]
 
 
-def _card(path: str) -> JsonDict:
-    where = Path(resolve_path(path))
-    return check_card(where) if where.is_dir() else {}
+def _card(subject: Subject) -> JsonDict:
+    where = Path(resolve_path(subject.path))
+    return check_card(where) if subject.path and where.is_dir() else {}
 
 
 def _trained_on(card: JsonDict, benchmark: PairedBenchmark) -> int:
@@ -264,22 +270,22 @@ def _trained_on(card: JsonDict, benchmark: PairedBenchmark) -> int:
 
 
 def _check_references(
-    benchmark: PairedBenchmark,
-    subject: GridModel,
-    clean: Sequence[GridModel],
-    paths: Sequence[str],
+    benchmark: PairedBenchmark, subject: Subject, references: Sequence[Subject]
 ) -> None:
-    seen = {subject.fingerprint: subject.name}
-    for model, path in zip(clean, paths, strict=True):
-        if model.fingerprint in seen:
+    seen = {subject.model.fingerprint: subject.model.name}
+    for reference in references:
+        name, weights = reference.model.name, reference.model.fingerprint
+        if weights in seen:
             raise ConfigError(
-                f"--reference {path}: the same weights as {seen[model.fingerprint]}; a model"
-                " cannot be its own reference, and each reference is given once"
+                f"--reference {name}: the same weights as {seen[weights]}; a model cannot be its"
+                " own reference, and each reference is given once"
             )
-        seen[model.fingerprint] = model.name
-        if n := _trained_on(_card(path), benchmark):
+        if name in seen.values():
+            raise ConfigError(f"--reference {name}: two models have this name; rename a folder")
+        seen[weights] = name
+        if n := _trained_on(_card(reference), benchmark):
             raise ConfigError(
-                f"--reference {path}: its card says that it was trained on {n} items of"
+                f"--reference {name}: its card says that it was trained on {n} items of"
                 f" {benchmark.name} on purpose; give a clean model"
             )
 
@@ -308,37 +314,9 @@ def _with_own_images(detection: Detection) -> PairedBenchmark:
     return replace(benchmark, images=store)
 
 
-def _choices(detection: Detection, answers: Answers) -> dict[str, int]:
-    """Return the option that the model chose, by item id; items without an answer are left out."""
-    items = [*detection.benchmark.originals, *detection.benchmark.perturbed]
-    found = {
-        item.id: answers.to(detection.asking.probe(item, "")) for item in items if item.options
-    }
-    return {name: reply.choice for name, reply in found.items() if reply is not None}
-
-
-def _said(item: Item, choices: Mapping[str, int]) -> str:
-    choice = choices.get(item.id)
-    if choice is None:
-        return "nothing: asking failed"
-    return item.options[choice] if item.options and choice >= 0 else "no option"
-
-
-def _fell_back(benchmark: PairedBenchmark, choices: Mapping[str, int]) -> tuple[int, int]:
-    """Count falls that had the original's answer on the twin, where another was wrong as well."""
-    fell = [
-        (pair, choices.get(pair.perturbed.id, -1))
-        for pair in benchmark.pairs
-        if len(pair.original.options or ()) > 2
-        and choices.get(pair.original.id) == pair.original.answer
-    ]
-    fell = [(p, choice) for p, choice in fell if choice >= 0 and choice != p.perturbed.answer]
-    return sum(choice == pair.original.answer for pair, choice in fell), len(fell)
-
-
 def _notes(detection: Detection) -> list[str]:
     """Return what the model's own card says; the verdict does not know it."""
-    card, benchmark = _card(detection.subject.path), detection.benchmark
+    card, benchmark = _card(detection.subject), detection.benchmark
     if not card:
         return []
     n = _trained_on(card, benchmark)
@@ -354,9 +332,9 @@ def _settings(detection: Detection) -> dict[str, str]:
     found, subject = environment(), detection.subject
     rows = {
         "command": detection.command,
-        "model": f"{subject.path} ({subject.model.fingerprint})",
+        "model": f"{subject.path or 'a server'} ({subject.model.fingerprint})",
         **{f"reference {r.model.name}": r.model.fingerprint for r in detection.references},
-        "precision": subject.dtype,
+        "precision": "" if subject.api else subject.dtype,
         "asked by": detection.asking.ask,
         "pairs": f"{len(detection.benchmark.pairs):,}",
         "made by": ", ".join(f"{k} {v}" for k, v in detection.benchmark.made_by.items()),
