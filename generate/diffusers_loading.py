@@ -49,7 +49,17 @@ def find_pipeline(path: str, revision: str | None = None) -> tuple[Path, JsonDic
             f"{path}: no diffusers pipeline there (it would have a model_index.json with its"
             " class); give the folder that save_pretrained wrote, or a hub id"
         ) from error
+    for part in parts_of(index):
+        if not (folder / part).is_dir():
+            raise PrerequisiteError(
+                f"{path}: its model_index.json names {part!r}, which is not there; get it again"
+            )
     return folder, index
+
+
+def parts_of(index: JsonDict) -> list[str]:
+    """Return the names of a pipeline's parts, each a folder."""
+    return sorted(name for name, what in index.items() if isinstance(what, list) and what[0])
 
 
 def load_pipeline(folder: Path, class_name: str, dtype: str, **components: Any) -> Any:
@@ -79,6 +89,8 @@ def find_part(path: str, revision: str | None = None) -> Path:
         Where there is no such folder and no such repository.
     """
     if Path(path).is_dir():
+        if not (Path(path) / "config.json").exists():
+            raise PrerequisiteError(f"{path}: no model there (it would have a config.json)")
         return Path(path)
     try:
         return Path(
@@ -142,9 +154,8 @@ def resolve_device(device: str, offload: str) -> str:
 
 def fingerprint(folder: Path, index: JsonDict) -> str:
     """Return a hash of a pipeline's index and of the weights and configurations of its parts."""
-    parts = sorted(name for name, what in index.items() if isinstance(what, list) and what[0])
     digest = hashlib.sha256(json.dumps(index, sort_keys=True).encode())
-    for part in parts:
+    for part in parts_of(index):
         if (folder / part).is_dir():
             digest.update(f"{part} {folder_hash(str(folder / part))}\0".encode())
     return digest.hexdigest()[:24]

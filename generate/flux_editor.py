@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,6 +21,7 @@ from flipbench.generate.diffusers_loading import (
     find_part,
     find_pipeline,
     fingerprint,
+    first_line,
     load_part,
     load_pipeline,
     part_fingerprint,
@@ -130,6 +133,11 @@ class FluxControlNetEditor:
                 " XLabs-AI/flux-controlnet-canny-diffusers"
             )
         control_folder = find_part(controlnet, controlnet_revision) if controlnet else None
+        if self.flux.schedule == "x-flux" and not _shifts(folder):
+            raise ConfigError(
+                f"{pipeline}: its scheduler does not shift with the size (as FLUX.1-schnell's does"
+                " not); set schedule to 'pipeline'"
+            )
         self._folder, self._control_folder = folder, control_folder
         self._dtype, self._offload, self._compile = dtype, offload, compile
         self.settings: JsonDict = {
@@ -166,15 +174,7 @@ class FluxControlNetEditor:
         own = {}
         if self._control_folder:
             own["controlnet"] = load_part(self._control_folder, "FluxControlNetModel", self._dtype)
-        whole = load_pipeline(self._folder, "FluxControlNetPipeline", self._dtype, **own)
-        if self.flux.schedule == "x-flux" and not whole.scheduler.config.get(
-            "use_dynamic_shifting"
-        ):
-            raise ConfigError(
-                f"{self._folder}: its scheduler does not shift with the size (as FLUX.1-schnell's"
-                " does not); set schedule to 'pipeline'"
-            )
-        return whole
+        return load_pipeline(self._folder, "FluxControlNetPipeline", self._dtype, **own)
 
     @cached_property
     def _texts(self) -> _Texts:
@@ -240,6 +240,17 @@ class FluxControlNetEditor:
                 generator=[torch.Generator().manual_seed(task.seed) for task in tasks],
             )
         return pictures(result)
+
+
+def _shifts(folder: Path) -> bool:
+    """Return whether a pipeline's scheduler shifts its noise levels with the picture's size."""
+    try:
+        config = json.loads((folder / "scheduler" / "scheduler_config.json").read_text())
+    except (OSError, ValueError) as error:
+        raise PrerequisiteError(
+            f"{folder}: its scheduler cannot be read ({first_line(error)}); get it again"
+        ) from error
+    return bool(config.get("use_dynamic_shifting"))
 
 
 class _Texts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,12 +11,14 @@ import numpy as np
 import pytest
 import torch
 
+from flipbench import cli
 from flipbench.images import ImageStore
 from flipbench.models.huggingface import HuggingFaceVLM
 from flipbench.records import Item
 from flipbench.shapes.benchmark import shapes_vqa
 from flipbench.shapes.lessons import corpus
 from flipbench.shapes.tiny import FAMILIES, build
+from tests.fixtures.command_line import Flipbench, Result
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -58,3 +61,33 @@ def tiny_vlm(tiny_folders: dict[str, Path]) -> Callable[[str], HuggingFaceVLM]:
         return loaded[family]
 
     return load
+
+
+@pytest.fixture
+def flipbench(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Flipbench:
+    """Run the command line in this process, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*arguments: str | Path) -> Result:
+        monkeypatch.setattr(sys, "argv", ["flipbench", *map(str, arguments)])
+        capsys.readouterr()
+        try:
+            cli.main()
+            status = 0
+        except SystemExit as stop:
+            status = int(stop.code or 0)
+        printed = capsys.readouterr()
+        assert "Traceback" not in printed.out + printed.err
+        return Result(status, printed.out, printed.err)
+
+    return run
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "c.yaml"
+    path.write_text("run: runs/x\nbenchmark: {format: shapes, n_items: 12}\n")
+    return path

@@ -7,8 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ import pytest
 from flipbench import cli
 from flipbench.models.huggingface import CARD
 from flipbench.paired import PairedBenchmark
+from tests.fixtures.command_line import Flipbench
 
 COMMANDS = (
     "demo",
@@ -37,46 +36,6 @@ COMMANDS = (
     "power",
     "doctor",
 )
-
-
-@dataclass(frozen=True)
-class Result:
-    status: int
-    out: str
-    err: str
-
-
-Flipbench = Callable[..., Result]
-
-
-@pytest.fixture
-def flipbench(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> Flipbench:
-    """Run the command line in this process, in a folder of its own."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def run(*arguments: str | Path) -> Result:
-        monkeypatch.setattr(sys, "argv", ["flipbench", *map(str, arguments)])
-        capsys.readouterr()
-        try:
-            cli.main()
-            status = 0
-        except SystemExit as stop:
-            status = int(stop.code or 0)
-        printed = capsys.readouterr()
-        assert "Traceback" not in printed.out + printed.err
-        return Result(status, printed.out, printed.err)
-
-    return run
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
-    path = tmp_path / "c.yaml"
-    path.write_text("run: runs/x\nbenchmark: {format: shapes, n_items: 12}\n")
-    return path
 
 
 def plain(text: str) -> str:

@@ -73,8 +73,13 @@ def captioned(candidate: Candidate, text: str = "A star.") -> Candidate:
 
 
 @pytest.fixture
-def store(tmp_path: Any) -> ImageStore:
-    return ImageStore(tmp_path / "images")
+def store(tmp_path: Any, shapes_store: ImageStore, candidates: list[Candidate]) -> ImageStore:
+    """Return a store of its own that holds the originals."""
+    own = ImageStore(tmp_path / "images")
+    for candidate in candidates:
+        for ref in candidate.item.images:
+            own.put(shapes_store.path(ref).read_bytes(), candidate.subject)
+    return own
 
 
 @pytest.mark.parametrize("empty", ["", "  ", "\n\t"])
@@ -129,6 +134,7 @@ def test_the_edit_has_the_sources_size_and_is_stored_losslessly(
     assert (np.asarray(store.open(edit.image)) == drawn).all()
     data = store.path(edit.image).read_bytes()
     assert Image.open(io.BytesIO(data)).format == "PNG"
+    assert edit.extra["similarity"]["label"] == "unrelated", "noise has nothing of the original"
 
 
 @pytest.mark.parametrize("size", [(64, 64), (224, 208), (1024, 1024)])

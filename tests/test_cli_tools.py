@@ -1,0 +1,62 @@
+"""Commands beside the loop: audit, agreement, review, gap, doctor."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.fixtures.command_line import Flipbench
+
+
+def test_audit_writes_a_page_of_the_benchmark(flipbench: Flipbench, config: Path) -> None:
+    checks = "audit.checks=[duplicates, letter_balance]"
+    result = flipbench("audit", config, checks, "--limit", "10", "-q")
+    assert result.status == 0, result.err
+    assert "10 of 10 items stay" in result.out and "0 of 2 checks" in result.out
+    assert (config.parent / result.out.splitlines()[-1]).read_text().startswith("<!doctype html>")
+    unknown = flipbench("audit", config, "audit.text_models=[nobody]", "-q")
+    assert unknown.status == 2 and "nobody" in unknown.err
+
+
+def test_agreement_holds_raters_against_one(flipbench: Flipbench, config: Path) -> None:
+    assert flipbench("filter", config, "--limit", "6", "-q").status == 0
+    result = flipbench("agreement", config, "shapes oracle")
+    assert result.status == 0, result.err
+    assert "policy" in result.out and "6" in result.out
+    nobody = flipbench("agreement", config, "people")
+    assert nobody.status == 2 and "shapes oracle" in nobody.err
+
+
+def test_verdicts_leave_and_come_back_as_csv(flipbench: Flipbench, config: Path) -> None:
+    pytest.importorskip("starlette")
+    assert flipbench("filter", config, "--limit", "3", "-q").status == 0
+    run = config.parent / "runs" / "x"
+    out = flipbench("review", run, "--export", "verdicts.csv")
+    assert out.status == 0 and Path("verdicts.csv").exists(), out.err
+    back = flipbench("review", run, "--import", "verdicts.csv")
+    assert back.status in (0, 1) and back.out, back.err
+    missing = flipbench("review", "nowhere", "--export", "v.csv")
+    assert missing.status == 2 and "nowhere" in missing.err
+
+
+def test_gap_reads_predictions_made_elsewhere(flipbench: Flipbench, tmp_path: Path) -> None:
+    for side, gold in (("original", "A"), ("perturbed", "B")):
+        rows = "".join(f"{i},A,{gold}\n" for i in range(12))
+        (tmp_path / f"{side}.csv").write_text("id,prediction,answer\n" + rows)
+    result = flipbench("gap", "original.csv", "perturbed.csv", "--model", "parrot")
+    assert result.status == 0, result.err
+    assert "parrot" in result.out and "12/12" in result.out and "0/12" in result.out
+    as_json = flipbench("gap", "original.csv", "perturbed.csv", "--format", "json")
+    assert json.loads(as_json.out)
+    wrong = flipbench("gap", "original.csv", "perturbed.csv", "--column", "qid")
+    assert wrong.status == 2 and "NAME=COLUMN" in wrong.err
+
+
+def test_doctor_reads_a_table_of_printed_results(flipbench: Flipbench, tmp_path: Path) -> None:
+    table = Path(__file__).parent / "published" / "perturbation_main_tables.csv"
+    result = flipbench("doctor", table)
+    assert result.status == 1 and "43.4" in result.out
+    missing = flipbench("doctor", "gone.csv")
+    assert missing.status == 2 and "gone.csv" in missing.err
