@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from flipbench.audit_settings import AuditSettings, CheckName
 from flipbench.benchmarks import Benchmark
 from flipbench.errors import DataError
 from flipbench.filters.audit.direct_reveal import direct_reveal
@@ -13,7 +14,6 @@ from flipbench.filters.audit.finding import Finding, correct
 from flipbench.filters.audit.letter_balance import balance_letters, letter_balance
 from flipbench.filters.audit.longest_option import balance_longest, longest_option
 from flipbench.filters.audit.option_pruning import option_pruning
-from flipbench.audit_settings import AuditSettings, CheckName
 from flipbench.filters.audit.stress_test import stress_test
 from flipbench.filters.audit.text_only import TextModel
 from flipbench.filters.audit.text_solvable import text_solvable

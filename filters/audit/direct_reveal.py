@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from flipbench.audit_settings import AuditSettings
 from flipbench.engine import answers_of
 from flipbench.filters.audit.chat_stage import ChatStage
 from flipbench.filters.audit.finding import Finding, Named, choices, n_items, not_run, rate
 from flipbench.filters.audit.reveal_reply import Evidence, Reading, RevealReply, read_reveal
-from flipbench.audit_settings import AuditSettings
 from flipbench.models.chat import Chat
 from flipbench.prompt_files import lettered, load_prompt
 from flipbench.prompts import LETTERS

@@ -9,9 +9,9 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from flipbench.audit_settings import AuditSettings
 from flipbench.filters.audit.finding import Finding, Named, n_items, not_run, rate
 from flipbench.filters.audit.image_hashes import Fingerprints, fingerprints, near_pairs
-from flipbench.audit_settings import AuditSettings
 from flipbench.images import ImageStore
 from flipbench.records import Item
 

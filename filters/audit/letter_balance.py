@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from flipbench.filters.audit.finding import Finding, choices, n_items, not_run, rate
 from flipbench.audit_settings import AuditSettings
+from flipbench.filters.audit.finding import Finding, choices, n_items, not_run, rate
 from flipbench.prompts import LETTERS
 from flipbench.randomness import generator
 from flipbench.records import Item

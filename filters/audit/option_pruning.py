@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from flipbench.audit_settings import AuditSettings
 from flipbench.engine import answers_of, ask
 from flipbench.filters.audit.finding import Finding, Named, choices, n_items, not_run
 from flipbench.filters.audit.letter_balance import has_fixed_options
-from flipbench.audit_settings import AuditSettings
 from flipbench.models.protocols import VLM
 from flipbench.prompts import LETTERS, Asking
 from flipbench.randomness import generator

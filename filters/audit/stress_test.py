@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 
+from flipbench.audit_settings import AuditSettings
 from flipbench.errors import need
 from flipbench.filters.audit.finding import (
     Finding,
@@ -19,7 +20,6 @@ from flipbench.filters.audit.finding import (
     rate,
 )
 from flipbench.filters.audit.option_features import option_texts, surface, words
-from flipbench.audit_settings import AuditSettings
 from flipbench.randomness import generator
 from flipbench.records import Item
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from scipy import stats
 
+from flipbench.audit_settings import AuditSettings
 from flipbench.filters.audit.finding import (
     Finding,
     Named,
@@ -16,7 +17,6 @@ from flipbench.filters.audit.finding import (
     not_run,
     rate,
 )
-from flipbench.audit_settings import AuditSettings
 from flipbench.filters.audit.text_only import Blind, TextModel, ask_blind
 from flipbench.records import Item
 from flipbench.run import Run

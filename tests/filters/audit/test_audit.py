@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from flipbench.audit_settings import AuditSettings
 from flipbench.benchmarks import JsonlSpec, load_benchmark
 from flipbench.errors import DataError
 from flipbench.filters.audit.audit import AuditReport, audit
 from flipbench.filters.audit.page import headline, markdown, write_audit
-from flipbench.audit_settings import AuditSettings
 from flipbench.filters.audit.text_only import BlindVLM
 from flipbench.images import ImageStore
 from flipbench.records import ImageRef, Item

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from flipbench.audit_settings import AuditSettings
 from flipbench.filters.audit.duplicates import duplicates, image_groups, train_overlap
 from flipbench.filters.audit.image_hashes import Fingerprints, fingerprints, near_pairs
-from flipbench.audit_settings import AuditSettings
 from flipbench.images import ImageStore
 from flipbench.records import ImageRef, Item
 from flipbench.shapes.questions import Family

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flipbench.audit_settings import AuditSettings
 from flipbench.filters.audit.direct_reveal import direct_reveal, written_out
 from flipbench.filters.audit.reveal_reply import SaidEvidence, read_reveal, verify
-from flipbench.audit_settings import AuditSettings
 from flipbench.models.api import ChatAPI
 from flipbench.models.chat_spec import ChatSpec
 from flipbench.records import Item

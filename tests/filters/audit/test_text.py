@@ -10,9 +10,9 @@ import pytest
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import GroupKFold
 
+from flipbench.audit_settings import AuditSettings
 from flipbench.engine import Answers, answers_of, ask
 from flipbench.filters.audit.option_features import option_texts
-from flipbench.audit_settings import AuditSettings
 from flipbench.filters.audit.stress_test import _cross_validate, _table, stress_test
 from flipbench.filters.audit.text_only import BlindChat, BlindVLM, text_only_probe
 from flipbench.filters.audit.text_solvable import all_correct, solve_rate, text_solvable
