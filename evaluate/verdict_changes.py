@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 from scipy import stats
 
@@ -126,8 +127,12 @@ def _needed(gap: Score) -> tuple[PairsNeeded, ...]:
 
 def _pairs(drop: float, gap: Score, *, measured: bool = False) -> PairsNeeded:
     design = _design(drop, gap)
-    found = [pairs_needed(design, wanted, MOST_PAIRS) for wanted in (WANTED, 0.95)]
-    return PairsNeeded(drop, found[0], found[1], measured)
+    return PairsNeeded(drop, _search(design, WANTED), _search(design, 0.95), measured)
+
+
+@lru_cache(maxsize=256)
+def _search(design: Design, wanted: float) -> int | None:
+    return pairs_needed(design, wanted, MOST_PAIRS)
 
 
 def _of_test(gap: Score) -> list[str]:

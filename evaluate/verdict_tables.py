@@ -35,8 +35,9 @@ def gap_table(finding: Finding, evidence: Evidence) -> Table:
         "gap",
         "Right answers on the originals and on their twins: the same question and options, with"
         " the picture redrawn so that another option is right. Δ = twins − originals, with its"
-        " paired 95 % interval; p: exact one-sided McNemar test (level .05); fell: right on the original and"
-        " wrong on the twin; rose: the reverse.",
+        " paired 95 % interval; p: exact one-sided McNemar test (level"
+        f" {finding.gap.details['alpha']:g}); fell: right on the original and wrong on the twin;"
+        " rose: the reverse.",
         "",
         tuple(map(Column, ("Originals, %", "Twins, %", "Δ, pp", "p", "Fell", "Rose"))),
         tuple(groups),

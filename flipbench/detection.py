@@ -140,12 +140,13 @@ def plan(
     Raises
     ------
     ConfigError
-        Where a detector is unknown, or a reference is the model itself or was trained on the
-        benchmark's items on purpose.
+        Where a detector is unknown, a model cannot be asked in this way, or a reference is the
+        model itself or was trained on the benchmark's items on purpose.
     """
     subject = _subject(model, "asked about", 1, dtype, device)
     clean = tuple(_subject(one, UNTOUCHED, 0, dtype, device) for one in references)
-    _check_references(benchmark, subject, clean)
+    asking = asking or Asking()
+    _check_subjects(benchmark, asking, subject, clean)
     not_asked = {} if detectors else dict(_NEVER)
     asked = []
     for detector in _chosen(detectors):
@@ -165,7 +166,7 @@ def plan(
         subject=subject,
         references=clean,
         detectors=tuple(asked),
-        asking=asking or Asking(),
+        asking=asking,
         run=run,
         constat=not detectors or _CONSTAT in detectors,
         not_asked=not_asked,
@@ -269,9 +270,15 @@ def _trained_on(card: JsonDict, benchmark: PairedBenchmark) -> int:
     return sum(doses.get(item.id, 0) > 0 for item in benchmark.originals)
 
 
-def _check_references(
-    benchmark: PairedBenchmark, subject: Subject, references: Sequence[Subject]
+def _check_subjects(
+    benchmark: PairedBenchmark, asking: Asking, subject: Subject, references: Sequence[Subject]
 ) -> None:
+    for one in (subject, *references):
+        if asking.ask not in one.can:
+            raise ConfigError(
+                f"--ask {asking.ask}: {one.model.name} cannot be asked so; it can"
+                f" {', '.join(sorted(one.can))}"
+            )
     seen = {subject.model.fingerprint: subject.model.name}
     for reference in references:
         name, weights = reference.model.name, reference.model.fingerprint

@@ -1,0 +1,288 @@
+"""A verdict in a sentence, and what would change it, on models made of rules."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flipbench.evaluate import verdict_changes
+from flipbench.evaluate.choice_confusion import ChoiceConfusion
+from flipbench.evaluate.detector import Answers
+from flipbench.evaluate.perturbation_gap import PerturbationGap
+from flipbench.evaluate.power import Design, power
+from flipbench.evaluate.statistics import adjust_p_values, mcnemar_p
+from flipbench.evaluate.verdict import Evidence, Finding, find, in_words
+from flipbench.evaluate.verdict_changes import (
+    gap_found,
+    items_to_fall,
+    items_to_lose,
+    items_to_rise,
+)
+from flipbench.prompts import Asking
+from flipbench.records import Interval, Response
+
+DETECTORS = (PerturbationGap(), ChoiceConfusion())
+COUNTS = st.integers(0, 40)
+ASKING = Asking()
+
+
+def judge(world: Any, model: Any, *references: Any, **changes: Any) -> Finding:
+    """Return the verdict on a policy (or on answers), compared with clean policies."""
+    world = type(world)(replace(world.benchmark, **changes))
+    answers = _answers(world, model, "suspect")
+    clean = [_answers(world, one, f"clean-{i}") for i, one in enumerate(references)]
+    scores = {
+        score.id: score
+        for detector in DETECTORS
+        for other in clean or [None]
+        for score in detector.score(world.benchmark, ASKING, answers, other)
+    }
+    own = {
+        c.model: [s for d in DETECTORS for s in d.score(world.benchmark, ASKING, c, None)]
+        for c in clean
+    }
+    return find(Evidence(world.benchmark, "suspect", list(scores.values()), own))
+
+
+def _answers(world: Any, policy: Any, name: str) -> Answers:
+    if isinstance(policy, Answers):
+        return policy
+    found: dict[str, Response] = {}
+    for detector in DETECTORS:
+        found |= world.ask(detector, policy, name).responses
+    return Answers(name, f"fingerprint of {name}", found)
+
+
+def by_hand(world: Any, original: Sequence[bool], perturbed: Sequence[bool]) -> Any:
+    pairs = world.benchmark.pairs
+    right = {p.original.id: o for p, o in zip(pairs, original, strict=True)}
+    right |= {p.perturbed.id: v for p, v in zip(pairs, perturbed, strict=True)}
+    gold = {i.id: i.answer for p in pairs for i in (p.original, p.perturbed)}
+    return lambda probe: (gold[probe.item_id] + (not right[probe.item_id])) % probe.n_options
+
+
+def text_of(finding: Finding) -> str:
+    return " ".join([finding.sentence, *finding.qualifiers, *finding.changes.sentences])
+
+
+# ------------------------------------------------------------------------------- the sentence
+
+
+def test_a_memoriser_behaves_like_one_that_was_trained_on_it(world: Any) -> None:
+    finding = judge(world, world.memoriser())
+    assert (finding.verdict, finding.rule) == ("contaminated", "mcnemar")
+    assert finding.leading is finding.gap and finding.gap.n == 40
+    assert finding.sentence == (
+        "suspect behaves like a model that was trained on simulated: it gets 40 of 40 originals"
+        " (100.0 %) and 0 of 40 answer-flipped twins (0.0 %) right, a gap of −100.0 points (95 %"
+        " interval −100.0 to −100.0; exact one-sided McNemar p < .001)."
+    )
+    assert "no clean model was given to test it" in finding.qualifiers[0]
+
+
+def test_a_seer_is_not_called_clean(world: Any) -> None:
+    finding = judge(world, world.seer(0.8))
+    assert finding.verdict == "not_detected"
+    assert finding.sentence.startswith("No contamination of suspect with simulated was detected,")
+    assert "which does not make it clean" in finding.sentence
+    least = gap_found(finding.gap)
+    assert least is not None
+    assert f"finds a true gap of −{100 * least:.1f} points four times in five" in finding.sentence
+
+
+def test_found_pairs_have_no_verdict_without_a_clean_model(world: Any) -> None:
+    alone = judge(world, world.memoriser(), exchangeable=False)
+    assert (alone.verdict, alone.rule) == ("not_applicable", "relative")
+    assert alone.sentence.startswith("There is no verdict on suspect: the pairs of simulated were")
+    assert "found, not made" in alone.sentence and "40 of 40 originals" in alone.sentence
+    assert " p " not in alone.sentence and alone.changes.pairs == ()
+    assert "--reference" in alone.changes.sentences[0]
+    beside = judge(world, world.memoriser(), world.seer(0.8), exchangeable=False)
+    assert (beside.verdict, beside.rule) == ("contaminated", "relative")
+    assert "below the gap of the clean reference clean-0 (95 % interval" in beside.sentence
+
+
+def test_a_reference_that_falls_as_well_takes_the_test_s_place(make_world: Any) -> None:
+    world = make_world.make(n=100)
+    hard = by_hand(world, [True] * 100, [i % 3 > 0 for i in range(100)])
+    also = by_hand(world, [True] * 100, [i % 3 > 0 or i == 0 for i in range(100)])
+    assert judge(world, hard).verdict == "contaminated"
+    finding = judge(world, hard, also)
+    assert finding.gap.verdict == "contaminated"
+    assert (finding.verdict, finding.rule) == ("not_detected", "relative")
+    assert "The clean reference clean-0 falls on this twin too" in finding.qualifiers[0]
+    more = judge(world, world.memoriser(), also)
+    assert (more.verdict, more.rule) == ("contaminated", "relative")
+    assert "interval of the difference would reach 0 if about" in more.changes.sentences[0]
+
+
+def test_the_reference_that_speaks_least_for_it_decides(make_world: Any) -> None:
+    world = make_world.make(n=100)
+    model = by_hand(world, [True] * 100, [i % 4 > 0 for i in range(100)])
+    steady = by_hand(world, [True] * 100, [True] * 100)
+    falls = by_hand(world, [True] * 100, [i % 5 > 0 for i in range(100)])
+    for references in ((steady, falls), (falls, steady)):
+        finding = judge(world, model, *references)
+        assert [s.verdict for s in finding.against].count("contaminated") == 1
+        assert (finding.verdict, finding.rule) == ("not_detected", "relative")
+        assert finding.leading.details["reference"]["gap"] == -0.2
+    assert "One clean model does not tell" in text_of(judge(world, model, falls))
+    assert "One clean model does not tell" not in text_of(finding)
+
+
+def test_two_rules_that_disagree_are_both_told(make_world: Any) -> None:
+    world = make_world.make(n=100)
+    flat = by_hand(world, [True] * 70 + [False] * 30, [True] * 70 + [False] * 30)
+    rises = by_hand(world, [True] * 70 + [False] * 30, [True] * 95 + [False] * 5)
+    finding = judge(world, flat, rises)
+    assert (finding.verdict, finding.rule) == ("not_detected", "mcnemar")
+    assert finding.against[0].verdict == "contaminated"
+    assert "The two rules disagree" in text_of(finding)
+
+
+def test_replies_that_cannot_be_read_give_no_verdict(world: Any) -> None:
+    answers = _answers(world, world.memoriser(), "suspect")
+    twins = {i.images[0].sha256 for i in world.benchmark.perturbed}
+    asked = {p.id: p for p in DETECTORS[0].probes(world.benchmark, ASKING)}
+    muddled = {
+        name: r.model_copy(update={"choice": -1})
+        if name in asked and asked[name].images[0].sha256 in twins
+        else r
+        for name, r in answers.responses.items()
+    }
+    finding = judge(world, Answers("suspect", "f", muddled))
+    assert finding.verdict == "inconclusive"
+    assert "There is no verdict on suspect and simulated: replies that name no" in finding.sentence
+    assert "perturbed 40/40" in finding.changes.sentences[0]
+
+
+@pytest.mark.parametrize(("n", "verdict"), [(4, "inconclusive"), (5, "contaminated")])
+def test_a_benchmark_of_few_items(make_world: Any, n: int, verdict: str) -> None:
+    world = make_world.make(n=n)
+    finding = judge(world, world.memoriser())
+    assert finding.verdict == verdict
+    assert ("no result of fewer than 5 can reach" in text_of(finding)) is (n == 4)
+
+
+def test_no_answers_at_all(world: Any) -> None:
+    finding = judge(world, Answers("suspect", "f", {}))
+    assert finding.verdict == "inconclusive" and finding.gap.n == 0
+    assert "no pair has an answer in both versions" in finding.sentence
+    assert "run the same command again" in finding.changes.sentences[0]
+
+
+def test_nothing_is_ever_called_clean(make_world: Any) -> None:
+    world = make_world.make(n=30)
+    for policy in (world.memoriser(), world.seer(0.9), lambda probe: 0):
+        for references in ((), (world.seer(0.7, "a"), world.seer(0.9))):
+            for exchangeable in (True, None, False):
+                finding = judge(world, policy, *references, exchangeable=exchangeable)
+                said = text_of(finding)
+                assert not re.search(r"suspect (is|was|seems|looks) (clean|not)", said)
+                claims = "does not make it clean" in finding.sentence
+                assert claims is (finding.verdict == "not_detected")
+                assert "nan" not in said and "None" not in said and "inf" not in said
+
+
+# ------------------------------------------------------------------------ what would change it
+
+
+@given(b=COUNTS, c=COUNTS, n11=COUNTS, alpha=st.sampled_from([0.05, 0.01]))
+def test_how_many_items_turn_a_verdict(b: int, c: int, n11: int, alpha: float) -> None:
+    if mcnemar_p(b, c, "drop") <= alpha:
+        lose, rise = items_to_lose(b, c, alpha), items_to_rise(b, c, alpha)
+        assert mcnemar_p(b - lose, c, "drop") > alpha >= mcnemar_p(b - lose + 1, c, "drop")
+        assert mcnemar_p(b, c + rise, "drop") > alpha >= mcnemar_p(b, c + rise - 1, "drop")
+    else:
+        fall = items_to_fall(b, c, n11, alpha)
+        if fall is None:
+            assert mcnemar_p(b + n11, c, "drop") > alpha
+        else:
+            assert mcnemar_p(b + fall, c, "drop") <= alpha < mcnemar_p(b + fall - 1, c, "drop")
+
+
+@pytest.mark.parametrize(("fell", "rose"), [(0, 0), (6, 6), (20, 14)])
+def test_the_gap_that_is_found_four_times_in_five(make_world: Any, fell: int, rose: int) -> None:
+    world = make_world.make(n=200)
+    original = [i >= rose for i in range(200)]
+    perturbed = [i < rose or i >= rose + fell for i in range(200)]
+    gap = judge(world, by_hand(world, original, perturbed)).gap
+    assert (gap.details["b"], gap.details["c"]) == (fell, rose)
+    least = gap_found(gap)
+    assert least is not None
+
+    def reached(drop: float) -> float:
+        return power(Design(-drop, max(drop, (fell + rose) / 200)), 200)
+
+    assert reached(least) >= 0.8 > reached(least - 0.001)
+
+
+def test_the_verdict_turns_where_the_page_says(
+    make_world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verdict_changes, "MOST_PAIRS", 256)  # no part of this test, and slow
+    world = make_world.make(n=60)
+
+    def verdict(fell: int, rose: int) -> Finding:
+        original = [i >= rose for i in range(60)]
+        return judge(world, by_hand(world, original, [not rose <= i < rose + fell or i < rose
+                                                      for i in range(60)]))  # fmt: skip
+
+    finding = verdict(12, 2)
+    assert finding.verdict == "contaminated"
+    k, m = map(int, re.findall(r"if (\d+) (?:of|more)", finding.changes.sentences[0]))
+    assert verdict(12 - k, 2).verdict == verdict(12, 2 + m).verdict == "not_detected"
+    assert verdict(13 - k, 2).verdict == verdict(12, 1 + m).verdict == "contaminated"
+    finding = verdict(4, 2)
+    assert finding.verdict == "not_detected"
+    (more,) = map(int, re.findall(r"if (\d+) more of the 54", finding.changes.sentences[0]))
+    assert verdict(4 + more, 2).verdict == "contaminated"
+    assert verdict(3 + more, 2).verdict == "not_detected"
+
+
+def test_pairs_needed_are_those_of_the_power_analysis(make_world: Any) -> None:
+    world = make_world.make(n=60)
+    original = [i >= 2 for i in range(60)]
+    model = by_hand(world, original, [i < 2 or i >= 6 for i in range(60)])
+    finding = judge(world, model)
+    rows = {round(row.gap, 3): row for row in finding.changes.pairs}
+    assert sorted(rows) == [-0.1, -0.05, -0.033, -0.02] and rows[-0.033].measured
+    n = rows[-0.05].for_80
+    assert n is not None and power(Design(-0.05, 0.1), n) >= 0.8 > power(Design(-0.05, 0.1), n - 1)
+    needed = rows[-0.033].for_80
+    assert needed is not None
+    assert (
+        f"{needed:,} pairs to find it four times in five: {needed - 60:,} more"
+        in (finding.changes.sentences[1])
+    )
+
+
+# ---------------------------------------------------------------------------- other detectors
+
+
+def test_others_are_corrected_together_and_have_no_vote(make_world: Any) -> None:
+    world = make_world.make(n=60)
+    finding = judge(world, world.string_memoriser(), world.seer(0.9))
+    (one,) = finding.opinions
+    assert one.detector == "choice_confusion" and one.score is not None
+    assert one.p_adjusted == adjust_p_values([one.score.p_value or 0.0])[0]
+    assert finding.leading.detector == "perturbation_gap"
+
+
+def test_a_detector_that_fires_on_the_reference_is_an_artefact(make_world: Any) -> None:
+    world = make_world.make(n=60)
+    finding = judge(world, world.string_memoriser(), world.string_memoriser())
+    (one,) = finding.opinions
+    assert one.verdict == "contaminated" and one.fired_on == ("clean-0",) and one.is_doubtful
+    assert "Artefact suspected: it fires on the clean clean-0." in one.remarks
+    assert "0 of them once corrected" in text_of(finding)
+
+
+def test_an_interval_in_words() -> None:
+    assert in_words(Interval(low=-0.1, high=0.0, level=0.9)) == "90 % interval −10.0 to 0.0"
