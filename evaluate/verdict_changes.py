@@ -16,6 +16,7 @@ from flipbench.records import Score
 MOST_PAIRS = 4096
 """Where more pairs than that are needed, no number is given."""
 WANTED = 0.8
+_search = lru_cache(maxsize=256)(pairs_needed)  # takes seconds where thousands are needed
 _GAPS = (-0.10, -0.05, -0.02)
 
 
@@ -127,12 +128,8 @@ def _needed(gap: Score) -> tuple[PairsNeeded, ...]:
 
 def _pairs(drop: float, gap: Score, *, measured: bool = False) -> PairsNeeded:
     design = _design(drop, gap)
-    return PairsNeeded(drop, _search(design, WANTED), _search(design, 0.95), measured)
-
-
-@lru_cache(maxsize=256)
-def _search(design: Design, wanted: float) -> int | None:
-    return pairs_needed(design, wanted, MOST_PAIRS)
+    found = [_search(design, wanted, MOST_PAIRS) for wanted in (WANTED, 0.95)]
+    return PairsNeeded(drop, found[0], found[1], measured)
 
 
 def _of_test(gap: Score) -> list[str]:

@@ -12,13 +12,13 @@ import yaml
 from transformers.utils import logging as transformers_logging
 
 from flipbench.config import load_config
-from flipbench.engine import answers_by_model
+from flipbench.engine import Answers, answers_by_model
 from flipbench.errors import ConfigError, DataError, nearest
 from flipbench.evaluate.constat import ConStat
 from flipbench.evaluate.detector import Detector
 from flipbench.evaluate.detectors import DETECTORS, default_rule
 from flipbench.evaluate.grid import UNTOUCHED, GridModel
-from flipbench.evaluate.pipeline import Subject, evaluate, probes_for
+from flipbench.evaluate.pipeline import Subject, ask_all, probes_for
 from flipbench.evaluate.replies import replies_of
 from flipbench.evaluate.tables import GAP
 from flipbench.evaluate.verdict import Evidence, Finding, find
@@ -27,7 +27,7 @@ from flipbench.models.api_vlm import APIVLM
 from flipbench.models.huggingface import check_card, fingerprint, resolve_path
 from flipbench.paired import PairedBenchmark
 from flipbench.prompts import Asking
-from flipbench.records import JsonDict
+from flipbench.records import JsonDict, Score
 from flipbench.run import Run, environment
 from flipbench.stage import StageReport
 
@@ -210,7 +210,7 @@ def detect(detection: Detection) -> tuple[Finding, Path, list[StageReport]]:
     settings = _settings(detection)
     detection.run.keep_provenance(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
     benchmark, asking = detection.benchmark, detection.asking
-    scores, reports = evaluate(
+    reports = ask_all(
         benchmark,
         [detection.subject, *detection.references],
         detection.detectors,
@@ -221,11 +221,7 @@ def detect(detection: Detection) -> tuple[Finding, Path, list[StageReport]]:
     )
     names = {model.fingerprint: model.name for model in detection.grid}
     subject, *others = answers_by_model(detection.run, names).values()
-    mine = [s for s in scores if s.model_fingerprint == subject.fingerprint]
-    for other in others[1:]:  # with the first one `evaluate` has compared
-        for detector in detection.detectors:
-            mine += detector.score(benchmark, asking, subject, other)
-    mine = list({score.id: score for score in mine}.values())
+    mine = _scores(detection, subject, others or [None])
     if detection.constat:
         mine += ConStat().score(benchmark, asking, subject, others)
     replies = replies_of(benchmark, asking, subject)
@@ -233,9 +229,7 @@ def detect(detection: Detection) -> tuple[Finding, Path, list[StageReport]]:
         benchmark=benchmark,
         model=subject.model,
         scores=mine,
-        references={
-            o.model: [s for s in scores if s.model_fingerprint == o.fingerprint] for o in others
-        },
+        references={other.model: _scores(detection, other, [None]) for other in others},
         not_asked=detection.not_asked,
     )
     page = VerdictPage(
@@ -247,6 +241,18 @@ def detect(detection: Detection) -> tuple[Finding, Path, list[StageReport]]:
         _notes(detection),
     )
     return page.finding, write_verdict(page, detection.run.path / "report"), reports
+
+
+def _scores(
+    detection: Detection, model: Answers, references: Sequence[Answers | None]
+) -> list[Score]:
+    """Return what all detectors say of a model beside each reference; a rule without one, once."""
+    found: dict[str, Score] = {}
+    for detector in detection.detectors:
+        for reference in references:
+            scores = detector.score(detection.benchmark, detection.asking, model, reference)
+            found |= {score.id: score for score in scores}
+    return list(found.values())
 
 
 def _chosen(names: Sequence[str]) -> list[Detector]:

@@ -1,0 +1,327 @@
+"""``flipbench detect`` on real tiny models: asked once, resumed, refused, and its page."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flipbench import cli
+from flipbench.detection import default_run, detect, name_of, plan, read_paired
+from flipbench.errors import ConfigError, DataError
+from flipbench.evaluate.detectors import DETECTORS
+from flipbench.images import ImageStore
+from flipbench.models.api_vlm import APIVLM
+from flipbench.models.huggingface import CARD
+from flipbench.models.subject_spec import SubjectAPI
+from flipbench.paired import Pair, PairedBenchmark
+from flipbench.prompts import Asking
+from flipbench.records import Item, Probe, Response
+from flipbench.run import Run
+from flipbench.shapes.benchmark import shapes_vqa_families
+from tests.fixtures.openai_server import KEY, OpenAIServer
+from tests.fixtures.report_data import EVIL, make_benchmark
+
+TWO = "perturbation_gap,choice_confusion"
+CLEAN = "shapes:llava"
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run directory with 20 pairs of the embedded world; one question is a script."""
+    folder: Path = tmp_path_factory.mktemp("twins")
+    benchmark = make_benchmark(folder, 20)
+    benchmark.save(folder / "benchmark")
+    return folder
+
+
+@pytest.fixture
+def flipbench(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Callable[..., tuple[int, str, str]]:
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str | Path) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["flipbench", "detect", *map(str, arguments)])
+        capsys.readouterr()
+        try:
+            cli.main()
+            status = 0
+        except SystemExit as stop:
+            status = int(stop.code or 0)
+        printed = capsys.readouterr()
+        assert "Traceback" not in printed.out + printed.err
+        return status, printed.out, printed.err
+
+    return run
+
+
+def test_one_model_one_page_and_nothing_is_asked_twice(
+    flipbench: Any, pairs: Path, tiny_folders: dict[str, Path]
+) -> None:
+    before = sorted(p.name for p in pairs.rglob("*"))
+    given = ["--benchmark", pairs, "--out", "out", "-q", "--detectors", TWO]
+    model = ["--model", tiny_folders["llava"]]
+    status, planned, _ = flipbench(*model, *given, "--dry-run")
+    counts = {line.split(None, 1)[1]: int(line.split()[0]) for line in planned.splitlines()}
+    assert status == 0 and counts["pairs"] == 20 and counts["models to ask"] == 1
+    assert not list(Run("out").read(Response))
+
+    status, _, said = flipbench(*model, *given, "--limit", "7")
+    assert status == 0
+    first = int(re.findall(r"(\d+) done, 0 already there, 0 failed", said)[0])
+    status, out, said = flipbench(*model, *given)
+    done, there = map(int, re.findall(r"(\d+) done, (\d+) already there, 0 failed", said)[0])
+    assert there <= first and done + there == counts["answers"] == counts["distinct probes"]
+    assert there >= 14  # the originals and twins of the first seven
+    assert out.splitlines()[-1] == "out/report/index.html" and "of 20 originals" in out
+
+    status, again, said = flipbench(*model, *given)
+    assert (status, again) == (0, out) and f"0 done, {done + there} already there" in said
+    assert sorted(p.name for p in pairs.rglob("*")) == before
+    assert {p.name for p in Path("out/report").iterdir()} == {
+        "index.html", "verdict.md", "verdict.json", "scores.jsonl",
+    }  # fmt: skip
+
+
+def test_a_reference_is_asked_the_same_and_stands_beside_it(
+    flipbench: Any, pairs: Path, tiny_folders: dict[str, Path]
+) -> None:
+    status, out, said = flipbench(
+        "--model", tiny_folders["llava"], "--reference", CLEAN, "--benchmark", pairs / "benchmark",
+        "--out", "out", "-q", "--detectors", TWO,
+    )  # fmt: skip
+    assert status == 0 and said.count("0 failed") == 2
+    assert "The reference shapes:llava gets" in out
+    told = json.loads(Path("out/report/verdict.json").read_text())
+    scores = [json.loads(line) for line in Path("out/report/scores.jsonl").open()]
+    main = next(s for s in scores if (s["detector"], s["rule"]) == ("perturbation_gap", "mcnemar"))
+    assert told["verdict"] == main["verdict"] and told["gap"]["p_value"] == main["p_value"]
+    assert told["gap"]["statistic"] == main["statistic"] == (
+        (main["details"]["c"] - main["details"]["b"]) / 20
+    )  # fmt: skip
+    assert told["references"] == [CLEAN] and told["against_references"][0]["reference"] == CLEAN
+    assert told["sentence"] == out.splitlines()[0]
+    text = Path("out/report/verdict.md").read_text()
+    assert told["sentence"] in text and "## What would change this verdict" in text
+    assert len({s["id"] for s in scores}) == len(scores)
+
+
+def test_every_detector_without_a_reference(
+    pairs: Path, tmp_path: Path, tiny_folders: dict[str, Path]
+) -> None:
+    benchmark = read_paired(pairs, 4)
+    planned = plan(benchmark, str(tiny_folders["qwen2_vl"]), [], Run(tmp_path), progress=False)
+    finding, page, reports = detect(planned)
+    assert sum(report.n_failed for report in reports) == 0
+    heard = {one.detector: one for one in finding.opinions}
+    assert {*heard, "perturbation_gap"} == {*DETECTORS, "constat", "kernel_divergence"}
+    assert finding.verdict == "inconclusive" and "only 4 items" in finding.sentence
+    for name in ("circular_eval", "codec", "min_k", "text_only_leakage", "image_masking"):
+        assert heard[name].verdict == "not_applicable" and "--reference" in heard[name].why
+    assert "3 clean reference models" in heard["constat"].why
+    assert {r.probe_id for r in planned.run.read(Response)} == planned.run.ids(Probe)
+    assert "detect only asks" in page.read_text()
+
+
+def test_a_detector_that_is_named_is_asked_even_so(pairs: Path, tmp_path: Path) -> None:
+    planned = plan(read_paired(pairs), CLEAN, [], Run(tmp_path), detectors=["circular_eval"])
+    assert [d.about.name for d in planned.detectors] == ["perturbation_gap", "circular_eval"]
+    assert planned.not_asked == {} and not planned.constat
+
+
+def test_found_pairs_ask_for_a_clean_model(flipbench: Any, pairs: Path, tmp_path: Path) -> None:
+    found = replace(PairedBenchmark.load(pairs / "benchmark"), exchangeable=False)
+    found.save(tmp_path / "found")
+    given = ["--model", CLEAN, "--benchmark", "found", "-q", "--detectors", "perturbation_gap"]
+    status, out, _ = flipbench(*given)
+    assert status == 0 and out.startswith("There is no verdict on shapes:llava: the pairs of")
+    folder = default_run(CLEAN, found) / "report"
+    assert out.splitlines()[-1] == str(folder / "index.html")
+    told = json.loads((folder / "verdict.json").read_text())
+    assert (told["verdict"], told["rule"]) == ("not_applicable", "relative")
+    assert told["gap"]["p_value"] is None and told["pairs_needed"] == []
+
+
+# ----------------------------------------------------------------------------- what is refused
+
+
+def test_wrong_use_is_one_message(flipbench: Any, pairs: Path, tmp_path: Path) -> None:
+    given = ["--model", CLEAN, "--benchmark", pairs, "--out", "out"]
+    for more, said in (
+        (["--reference", CLEAN], "the same weights as shapes:llava"),
+        (["--detectors", "circular_evil"], "did you mean 'circular_eval'?"),
+        (["--benchmark", "nowhere"], "no paired benchmark there"),
+        (["--model", "shapes:lava"], "no such packaged model"),
+        (["--reference", "shapes:lava"], "no such packaged model"),
+    ):
+        status, out, error = flipbench(*given, *more)
+        assert (status, out) == (2, "") and said in error and len(error.splitlines()) <= 2, more
+    assert flipbench(*given, "--ask", "nicely")[0] == 2
+    assert not (tmp_path / "out" / "responses").exists()
+
+
+def carded(folder: Path, source: Path, items: list[Item]) -> Path:
+    shutil.copytree(source, folder)
+    architectures = json.loads((folder / "config.json").read_text())["architectures"]
+    card = {"doses": {item.id: 6 for item in items}, "dose": 6, "strategy": "lora"}
+    card |= {"architectures": architectures, "parent": CLEAN, "benchmark": "shapes-vqa"}
+    (folder / CARD).write_text(json.dumps(card))
+    return folder
+
+
+def test_the_card_is_told_and_a_contaminated_reference_refused(
+    pairs: Path, tmp_path: Path, tiny_folders: dict[str, Path]
+) -> None:
+    benchmark = read_paired(pairs, 6)
+    epoch = carded(tmp_path / "run" / "epoch-2", tiny_folders["llava"], benchmark.originals[:4])
+    with pytest.raises(ConfigError, match="trained on 4 items of shapes-vqa on purpose; give a"):
+        plan(benchmark, CLEAN, [str(epoch)], Run(tmp_path / "a"))
+    other = carded(tmp_path / "other", tiny_folders["llava"], read_paired(pairs).originals[9:])
+    assert plan(benchmark, CLEAN, [str(other)], Run(tmp_path / "a")).references
+    planned = plan(
+        benchmark, str(epoch), [], Run(tmp_path / "b"), detectors=["perturbation_gap"],
+        progress=False,
+    )  # fmt: skip
+    finding, page, _ = detect(planned)
+    assert finding.model == "run/epoch-2" == name_of(str(epoch))
+    assert "on purpose on 4 of these 6 items, dose 6" in page.read_text()
+
+
+def test_two_references_of_one_name_are_refused(
+    pairs: Path, tmp_path: Path, tiny_folders: dict[str, Path]
+) -> None:
+    folders = []
+    for parent, family in (("x", "llava"), ("y", "qwen2_vl")):
+        folders.append(str(shutil.copytree(tiny_folders[family], tmp_path / parent / "same")))
+    with pytest.raises(ConfigError, match="two models have this name"):
+        plan(read_paired(pairs), CLEAN, folders, Run(tmp_path / "out"))
+
+
+def test_where_a_benchmark_may_lie(pairs: Path, tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(f"run: {pairs}\nbenchmark: {{format: shapes}}\n")
+    found = [read_paired(where) for where in (pairs, pairs / "benchmark", path)]
+    assert found[0].id == found[1].id == found[2].id and len(found[0].pairs) == 20
+    assert len(read_paired(path, 3).pairs) == 3
+    PairedBenchmark("none", (), ImageStore(tmp_path)).save(tmp_path / "none")
+    with pytest.raises(DataError, match="has no pairs"):
+        read_paired(tmp_path / "none")
+
+
+def test_a_benchmark_whose_images_are_gone(pairs: Path, tmp_path: Path) -> None:
+    shutil.copytree(pairs, tmp_path / "copy")
+    benchmark = read_paired(tmp_path / "copy")
+    gone = benchmark.images.path(benchmark.perturbed[3].images[0])
+    gone.unlink()
+    with pytest.raises(DataError, match=re.escape(str(gone))):
+        detect(plan(benchmark, CLEAN, [], Run(tmp_path / "out"), detectors=["perturbation_gap"]))
+
+
+# --------------------------------------------------------------------------- behind a server
+
+
+def test_a_model_behind_a_server_says_what_it_cannot(
+    pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with OpenAIServer() as server:
+        server.reply = lambda body: "A"
+        model = APIVLM(SubjectAPI(base_url=server.base_url, model="tiny-vlm", timeout=5))
+        benchmark, run = read_paired(pairs), Run(tmp_path)
+        with pytest.raises(ConfigError, match="--ask choose: tiny-vlm cannot be asked so; it can"):
+            plan(benchmark, model, [], run)
+        asking = Asking(ask="generate")
+        planned = plan(benchmark, model, [], run, asking=asking, progress=False)
+        finding, page, _ = detect(planned)
+    heard = {one.detector: one for one in finding.opinions}
+    for name in ("shared_likelihood", "order_trend", "codec", "min_k"):
+        assert heard[name].verdict == "not_applicable" and "token_logprobs" in heard[name].why
+    assert finding.gap.n == 20 and "token_logprobs, which this model does not" in page.read_text()
+
+
+# -------------------------------------------------------------------------------- in a browser
+
+
+@pytest.fixture(scope="module")
+def report(pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the page of a model of rules: it knows the first nine originals by heart."""
+    from flipbench import detection as module
+
+    folder = tmp_path_factory.mktemp("page")
+    benchmark = read_paired(pairs)
+    planned = plan(benchmark, CLEAN, [], Run(folder), detectors=["perturbation_gap"])
+    known = {p.original.id: p.original for p in benchmark.pairs}
+    known |= {p.perturbed.id: _remembered(p, i) for i, p in enumerate(benchmark.pairs)}
+    weights = planned.subject.model.fingerprint
+    for detector in planned.detectors:
+        for probe in detector.probes(benchmark, Asking()):
+            planned.run.append([
+                Response(probe_id=probe.id, model_fingerprint=weights, model=CLEAN,
+                         choice=known[probe.item_id].answer or 0)
+            ])  # fmt: skip
+    finding, page, reports = module.detect(planned)
+    assert finding.verdict == "contaminated" and reports[0].n_done == 0
+    return page
+
+
+def _remembered(pair: Pair, number: int) -> Item:
+    return pair.original if number < 8 or number == 19 else pair.perturbed
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    path = shutil.which("chromium")
+    if path is None:
+        pytest.skip("no chromium on this machine: install it to test the page in a browser")
+    api = pytest.importorskip("playwright.sync_api")
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=path, args=["--no-sandbox"], timeout=180_000
+        )
+        yield browser
+        browser.close()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(320, "light"), (390, "dark"), (1280, "light")])
+def test_the_page_in_a_browser(browser: Any, report: Path, width: int, scheme: str) -> None:
+    page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
+    page.set_default_timeout(120_000)
+    trouble: list[str] = []
+    page.on("pageerror", lambda error: trouble.append(f"error: {error}"))
+    page.on("console", lambda m: trouble.append(m.text) if m.type in ("error", "warning") else None)
+    page.on("request", lambda r: None if r.url.startswith(("file:", "data:")) else
+            trouble.append(r.url))  # fmt: skip
+    page.goto(report.as_uri())
+    assert page.title() == "Was shapes:llava trained on shapes-vqa?"
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.locator("h1").count() == 1 and page.locator("script").count() == 0
+    assert page.locator("article").count() == 9
+    shown = page.locator("article img")
+    assert shown.count() == 18
+    for at in range(18):
+        assert shown.nth(at).evaluate("image => image.decode().then(() => image.naturalWidth)") > 50
+    assert page.locator("img:not([alt])").count() == 0
+    assert page.locator("table:not(:has(caption))").count() == 0
+    assert EVIL in page.locator("h3").all_text_contents()
+    headline = page.locator(".headline").text_content()
+    assert "20 of 20 originals (100.0 %) and 11 of 20 answer-flipped twins (55.0 %)" in headline
+    first = page.locator("article").first
+    old, new = (first.locator("figcaption").nth(i).text_content().split() for i in (0, 1))
+    assert old[1] == old[-1] == new[-1] != new[1], "the twin's reply is the original's answer"
+    assert page.locator(".verdict").text_content().startswith("Verdict: contaminated")
+    page.close()
+    assert trouble == []
+
+
+def test_the_pairs_are_those_of_the_embedded_world(pairs: Path) -> None:
+    families = [f.question.text() for f in shapes_vqa_families(20)]
+    asked = [item.question for item in read_paired(pairs).originals]
+    assert asked[:19] == families[:19] and asked[19] == EVIL
