@@ -30,7 +30,9 @@ class Opinion:
     p_adjusted : float or None
         Holm-corrected over all other detectors that have a p-value.
     fired_on : tuple of str
-        Clean references that the same rule calls contaminated: then it measures something else.
+        Clean references on which the same rule is significant: then it measures something else.
+    against : str
+        The reference of ``score``, where it has one.
     """
 
     detector: str
@@ -39,6 +41,7 @@ class Opinion:
     why: str = ""
     p_adjusted: float | None = None
     fired_on: tuple[str, ...] = ()
+    against: str = ""
 
     @property
     def title(self) -> str:
@@ -58,12 +61,17 @@ class Opinion:
     @property
     def measured(self) -> str:
         """Counts, statistic and interval on one line."""
-        return "" if self.score is None else measured(self.score)
+        if self.score is None:
+            return ""
+        return measured(self.score) + (f", against {self.against}" if self.against else "")
 
     @property
     def remarks(self) -> list[str]:
         """What a reader should know beside the numbers."""
-        found = [f"Artefact suspected: it fires on the clean {name}." for name in self.fired_on]
+        found = [
+            f"Artefact suspected: it is significant on the clean {name}, too."
+            for name in self.fired_on
+        ]
         if self.verdict == "contaminated" and self._is_lost_when_corrected:
             found.append("Not significant once corrected for the number of detectors.")
         if self.why:
@@ -139,9 +147,17 @@ def _opinion(
     fired = tuple(
         reference
         for reference, own in references.items()
-        if any((s.detector, s.rule, s.verdict) == (name, rule, "contaminated") for s in own)
+        if any((s.detector, s.rule) == (name, rule) and _fires(s) for s in own)
     )
-    return Opinion(name, score.verdict, score, why, fired_on=fired)
+    names = {s.model_fingerprint: other for other, own in references.items() for s in own}
+    against = names.get(score.reference_fingerprint, "")
+    return Opinion(name, score.verdict, score, why, fired_on=fired, against=against)
+
+
+def _fires(score: Score) -> bool:
+    """Return whether a rule is significant, even where a guard keeps it from a verdict."""
+    small = score.p_value is not None and score.p_value <= score.details.get("alpha", ALPHA)
+    return score.verdict == "contaminated" or (score.verdict == "inconclusive" and small)
 
 
 def _as_sentence(text: str) -> str:

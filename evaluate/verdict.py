@@ -258,7 +258,10 @@ def _of_others(said: Sequence[Opinion]) -> list[str]:
     names = f" ({', '.join(one.title for one in fired)})" if fired else ""
     rest = ""
     if kept < len(fired):
-        rest = f"; {kept} of them once corrected for their number and free of suspected artefacts"
+        rest = (
+            f"; {kept} {'does' if kept == 1 else 'do'} without suspected artefacts and corrected"
+            " for their number"
+        )
     return [
         f"Of {len(heard)} other detectors with a verdict, {len(fired)}"
         f" {'says' if len(fired) == 1 else 'say'} contaminated{names}{rest}. They have no vote: how"

@@ -39,7 +39,7 @@ def gap_table(finding: Finding, evidence: Evidence) -> Table:
         f" {finding.gap.details['alpha']:g}); fell: right on the original and wrong on the twin;"
         " rose: the reverse.",
         "",
-        tuple(map(Column, ("Originals, %", "Twins, %", "Δ, pp", "p", "Fell", "Rose"))),
+        tuple(map(Column, ("Δ, pp", "p", "Originals, %", "Twins, %", "Fell", "Rose"))),
         tuple(groups),
     )
 
@@ -53,7 +53,7 @@ def _gap_row(name: str, score: Score) -> Row:
     between = formats.interval(score.interval) if score.interval else ""
     p = formats.NOTHING if score.p_value is None else formats.p_value(score.p_value)
     moved = [Cell(str(score.details.get(name, formats.NOTHING))) for name in ("b", "c")]
-    return Row(name, (*cells, Cell(gap, between), Cell(p), *moved))
+    return Row(name, (Cell(gap, between), Cell(p), *cells, *moved))
 
 
 def opinions_table(finding: Finding) -> Table | None:

@@ -156,8 +156,7 @@ def plan(
             not_asked[name] = f"it needs {needs}, which this model does not give"
         elif needs_clean and not references and name not in detectors:
             not_asked[name] = (
-                "it was not asked, since its rule compares with a clean model:"
-                " give one with --reference"
+                "not asked, since the rule compares with a clean model: give one with --reference"
             )
         else:
             asked.append(detector)

@@ -280,8 +280,8 @@ def test_a_detector_that_fires_on_the_reference_is_an_artefact(make_world: Any) 
     finding = judge(world, world.string_memoriser(), world.string_memoriser())
     (one,) = finding.opinions
     assert one.verdict == "contaminated" and one.fired_on == ("clean-0",) and one.is_doubtful
-    assert "Artefact suspected: it fires on the clean clean-0." in one.remarks
-    assert "0 of them once corrected" in text_of(finding)
+    assert "Artefact suspected: it is significant on the clean clean-0, too." in one.remarks
+    assert "; 0 do without suspected artefacts" in text_of(finding)
 
 
 def test_an_interval_in_words() -> None:
