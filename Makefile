@@ -10,7 +10,7 @@ demo: $(STAMP)  ## run the whole loop on the embedded world; then open runs/demo
 	$(BIN)/flipbench demo
 
 test: $(STAMP)  ## tests, types, style
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n auto
 	$(MAKE) lint
 
 lint: $(STAMP)

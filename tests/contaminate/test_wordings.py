@@ -81,7 +81,7 @@ def test_a_chat_model_paraphrases_once(
     asked = server.chats()
     assert len(asked) == 4
     told = json.dumps(asked[0]["messages"])
-    assert items[0].question in told or items[1].question in told
+    assert any(item.question in told for item in items), "requests run side by side"
     assert "image_url" not in told
     write_wordings(items, ChatWriter(chat(server), run.images), run, progress=False)
     assert len(server.chats()) == 4
