@@ -66,7 +66,8 @@ def test_one_model_one_page_and_nothing_is_asked_twice(
     flipbench: Any, pairs: Path, tiny_folders: dict[str, Path]
 ) -> None:
     before = sorted(p.name for p in pairs.rglob("*"))
-    given = ["--benchmark", pairs, "--out", "out", "-q", "--detectors", TWO]
+    three = f"{TWO},bgr_shuffling"  # one that makes pictures of its own
+    given = ["--benchmark", pairs, "--out", "out", "-q", "--detectors", three]
     model = ["--model", tiny_folders["llava"]]
     status, planned, _ = flipbench(*model, *given, "--dry-run")
     counts = {line.split(None, 1)[1]: int(line.split()[0]) for line in planned.splitlines()}

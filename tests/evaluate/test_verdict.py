@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from flipbench.evaluate import verdict_changes
 from flipbench.evaluate.choice_confusion import ChoiceConfusion
 from flipbench.evaluate.detector import Answers
+from flipbench.evaluate.opinions import opinions, weakest
 from flipbench.evaluate.perturbation_gap import PerturbationGap
 from flipbench.evaluate.power import Design, power
 from flipbench.evaluate.statistics import adjust_p_values, mcnemar_p
@@ -282,6 +283,29 @@ def test_a_detector_that_fires_on_the_reference_is_an_artefact(make_world: Any) 
     assert one.verdict == "contaminated" and one.fired_on == ("clean-0",) and one.is_doubtful
     assert "Artefact suspected: it is significant on the clean clean-0, too." in one.remarks
     assert "; 0 do without suspected artefacts" in text_of(finding)
+
+
+def test_p_values_are_corrected_over_all_others_and_the_weakest_is_shown(world: Any) -> None:
+    answers = _answers(world, world.memoriser(), "suspect")
+    score = DETECTORS[1].score(world.benchmark, ASKING, answers, None)[1]
+    values = {"one": 0.01, "two": 0.02, "three": 0.04}
+    score = score.model_copy(update={"verdict": "contaminated"})
+    said = [score.model_copy(update={"detector": d, "p_value": p}) for d, p in values.items()]
+    found = {one.detector: one for one in opinions(said, {}, {"four": "no reason"})}
+    assert [found[d].p_adjusted for d in values] == pytest.approx([0.03, 0.04, 0.04])
+    assert found["four"].p_adjusted is None and found["four"].remarks == ["No reason."]
+    assert not any(found[d].is_doubtful for d in values)
+    assert weakest(said).p_value == weakest(said[::-1]).p_value == 0.04
+    dull = said[0].model_copy(update={"verdict": "not_detected", "p_value": 0.001})
+    assert weakest([*said, dull]) == dull
+
+
+def test_too_few_are_right_to_turn_it(make_world: Any) -> None:
+    world = make_world.make(n=6)
+    model = by_hand(world, [True, True, False, False, False, False], [False, True] + [False] * 4)
+    finding = judge(world, model)
+    assert finding.verdict == "not_detected"
+    assert "Not even all 1 that are right in both" in finding.changes.sentences[0]
 
 
 def test_an_interval_in_words() -> None:
