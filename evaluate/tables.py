@@ -31,6 +31,12 @@ TITLES = {
     "guided_prompting": "Guided prompting",
     "missing_option": "Missing option",
     "ngram_accuracy": "N-gram accuracy",
+    "shared_likelihood": "Shared likelihood",
+    "order_trend": "Order trend",
+    "codec": "CoDeC",
+    "codec_answer": "CoDeC, answers",
+    "min_k": "Min-K %",
+    "constat": "ConStat",
 }
 RULES = {
     "sign": "sign rule (paper)",
@@ -40,6 +46,8 @@ RULES = {
     "bands": "paper’s bands",
     "shuffles": "mean of shuffles",
     "paired": "permutation test",
+    "min_k": "Min-K %",
+    "min_k_plus_plus": "Min-K %++",
 }
 VERDICTS = {
     "contaminated": "contaminated",

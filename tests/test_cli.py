@@ -32,6 +32,7 @@ COMMANDS = (
     "audit",
     "show",
     "detectors",
+    "detect",
     "gap",
     "power",
     "doctor",
