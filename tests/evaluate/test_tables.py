@@ -99,7 +99,7 @@ def test_models_of_one_strategy_and_epoch_go_by_their_full_names() -> None:
 
 def test_an_unknown_detector_is_shown_with_its_statistic() -> None:
     changes: dict[str, Any] = {
-        "detector": "order_trend",
+        "detector": "some_trend",
         "unit": "nats",
         "interval": None,
         "details": {},
@@ -111,7 +111,7 @@ def test_an_unknown_detector_is_shown_with_its_statistic() -> None:
     table = other_table(GRID, scores)
     assert table is not None
     assert [c.header for c in table.columns] == ["Dose", "Statistic, nats", "p", "Permutation"]
-    assert {c.group for c in table.columns} == {"", "order trend"}
+    assert {c.group for c in table.columns} == {"", "some trend"}
     assert cells(table, "clean")[1:] == ["−0.0123", ".400", "✓ not detected"]
     assert cells(table, "lora_r8, epoch 1")[1] == "–"
     assert cells(table, "lora_r8, epoch 1")[3] == "not applicable"
