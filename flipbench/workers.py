@@ -7,6 +7,7 @@ import itertools
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from tqdm import tqdm
 
 from flipbench.errors import FlipbenchError
 
+CHILD = "FLIPBENCH_WORKER"  # set in the environment of workers
 _COUNT_EVERY = 3  # seconds
 
 
@@ -60,6 +62,22 @@ def devices(n_workers: int) -> list[str | None]:
     return [names[i % n_gpus] if n_gpus else None for i in range(n_workers)]
 
 
+def end_with_parent() -> None:
+    """End this worker when the process that started it is gone, were it by ``kill -9``.
+
+    Otherwise the same command, run again, would do the work beside orphans. What is in flight is
+    lost, as it is when the worker itself is killed.
+    """
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def default_workers() -> int:
     """Return how many workers tiny models keep busy: one for each GPU, or two on two cores.
 
@@ -101,7 +119,7 @@ def run_workers(
     """
     workers = []
     for number, device in enumerate(devices(n_workers)):
-        environment = dict(os.environ)
+        environment = os.environ | {CHILD: str(number)}
         if device is not None:
             environment["CUDA_VISIBLE_DEVICES"] = device
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -57,10 +58,11 @@ def open_experiment(
 
     loaded = load_config(config, overrides or [])
     from flipbench.experiment import Experiment
-    from flipbench.workers import Share
+    from flipbench.workers import CHILD, Share, end_with_parent
 
-    if worker:  # its parent speaks
-        logging.getLogger().setLevel(logging.ERROR)
+    if worker and os.environ.get(CHILD):
+        end_with_parent()
+        logging.getLogger().setLevel(logging.ERROR)  # the parent speaks
     return Experiment.open(
         loaded,
         limit=limit,

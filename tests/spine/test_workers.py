@@ -1,0 +1,71 @@
+"""Workers: who does what, and that none outlives the process that started it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from flipbench.errors import FlipbenchError
+from flipbench.workers import Share, run_workers
+
+CHILD = """
+import time
+from flipbench.workers import end_with_parent
+end_with_parent()
+print("ready", flush=True)
+time.sleep(60)
+"""
+PARENT = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdout=subprocess.PIPE, text=True)
+child.stdout.readline()
+print(child.pid, flush=True)
+child.wait()
+"""
+
+
+def is_running(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_shares_are_disjoint_and_whole() -> None:
+    shares = [Share(worker, 3) for worker in range(3)]
+    keys = [f"item {number}" for number in range(300)]
+    owners = [[share.worker for share in shares if share.has(key)] for key in keys]
+    assert all(len(owner) == 1 for owner in owners)
+    counts = [sum(owner == [worker] for owner in owners) for worker in range(3)]
+    assert min(counts) > 70, counts
+    assert [s.worker for n in range(6) for s in shares if s.has_number(n)] == [0, 1, 2, 0, 1, 2]
+    with pytest.raises(ValueError, match="counted from 0"):
+        Share.parse("3/3")
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="reads the process table of Linux")
+def test_a_worker_ends_when_its_parent_is_killed() -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, CHILD], stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout
+    child = int(parent.stdout.readline())
+    assert is_running(child)
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    for _ in range(50):
+        if not is_running(child):
+            break
+        time.sleep(0.2)
+    assert not is_running(child)
+
+
+def test_a_worker_that_cannot_work_is_told_by_number() -> None:
+    with pytest.raises(FlipbenchError, match=r"worker 0 ended with 2; worker 1 ended with 2"):
+        run_workers(["generate", "nowhere.yaml"], 2, lambda: 0, 1, progress=False)
