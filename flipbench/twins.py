@@ -94,7 +94,11 @@ def make_candidates(experiment: Experiment) -> tuple[list[Candidate], list[Stage
     spec, states = config.generate, experiment.run.path / "batches"
     flipping = FlipStage(config.seed, given_answers(experiment, items))
     generation = Generation.of(
-        items, experiment.run, batch_size=spec.batch_size, progress=experiment.progress
+        items,
+        experiment.run,
+        batch_size=spec.batch_size,
+        progress=experiment.progress,
+        asks=experiment.share is None or experiment.share.n_workers == 1,
     )
     editor = build_editor(spec.editor)
     captioner = build_captioner(spec.captioner, states, config.seed)

@@ -13,7 +13,7 @@ from flipbench.models.protocols import Captioner, Editor
 from flipbench.paired import Candidate
 from flipbench.records import Caption, Edit, Flip, Item
 from flipbench.run import Run
-from flipbench.stage import StageReport, run_stage
+from flipbench.stage import In, Stage, StageReport, run_stage
 from flipbench.workers import Share
 
 
@@ -21,44 +21,47 @@ from flipbench.workers import Share
 class Generation:
     """Items on their way through the three steps, each of which may be run alone.
 
-    ``candidates`` has the items' order; one that failed lacks what could not be made.
+    Attributes
+    ----------
+    candidates : list of Candidate
+        In the items' order; one that failed lacks what could not be made.
+    asks : bool
+        False in a worker, which edits only: new answers and captions are read as they are, so
+        that no two workers ask again for what failed.
     """
 
     run: Run
     candidates: list[Candidate]
     batch_size: int = 16
     progress: bool = True
+    asks: bool = True
     reports: list[StageReport] = field(default_factory=list)
 
     @classmethod
     def of(
-        cls, items: Sequence[Item], run: Run, *, batch_size: int = 16, progress: bool = True
+        cls,
+        items: Sequence[Item],
+        run: Run,
+        *,
+        batch_size: int = 16,
+        progress: bool = True,
+        asks: bool = True,
     ) -> Generation:
         """Start with ``items`` and keep them with the run."""
         known = run.ids(Item)
         run.append([item for item in items if item.id not in known])
-        return cls(run, [Candidate(item) for item in items], batch_size, progress)
+        return cls(run, [Candidate(item) for item in items], batch_size, progress, asks)
 
     def flip(self, flipping: FlipStage, proposing: ProposeStage | None = None) -> None:
         """Find new answers: given or drawn, and for free-form items proposed."""
         items = [candidate.item for candidate in self.candidates]
         asks = proposing is not None and any(_is_open(i, flipping) for i in items)
         drawn = [i for i in items if not (asks and _is_open(i, flipping))]
-        self.reports.append(
-            run_stage(flipping, drawn, self.run, batch_size=256, progress=self.progress)
-        )
+        self._ask(flipping, drawn, 256)
         ids = {item.id: flipping.id_of(item) for item in items}
         if proposing is not None and asks:
             open_items = [i for i in items if _is_open(i, flipping)]
-            self.reports.append(
-                run_stage(
-                    proposing,
-                    open_items,
-                    self.run,
-                    batch_size=self.batch_size,
-                    progress=self.progress,
-                )
-            )
+            self._ask(proposing, open_items, self.batch_size)
             ids |= {item.id: proposing.id_of(item) for item in open_items}
         flips = self.run.index(Flip)
         self.candidates = [replace(c, flip=flips.get(ids[c.item.id])) for c in self.candidates]
@@ -67,19 +70,17 @@ class Generation:
         """Describe the scene in which the new answer is true."""
         stage = CaptionStage(captioner, self.run.images)
         flipped = [c for c in self.candidates if c.flip]
-        self.reports.append(
-            run_stage(
-                stage,
-                flipped,
-                self.run,
-                batch_size=at_once or self.batch_size,
-                progress=self.progress,
-            )
-        )
+        self._ask(stage, flipped, at_once or self.batch_size)
         found = self.run.index(Caption)
         self.candidates = [
             replace(c, caption=found.get(stage.id_of(c))) if c.flip else c for c in self.candidates
         ]
+
+    def _ask(self, stage: Stage[In], tasks: Sequence[In], batch_size: int) -> None:
+        if self.asks:
+            self.reports.append(
+                run_stage(stage, tasks, self.run, batch_size=batch_size, progress=self.progress)
+            )
 
     def edit(self, editor: Editor, seed: int = 0, share: Share | None = None) -> None:
         """Redraw the pictures; with ``share`` only some of them."""

@@ -121,6 +121,14 @@ def test_two_workers_draw_the_same_pictures(
     assert sum(written) == 4, "no picture is drawn twice"
 
 
+def test_a_worker_only_edits(
+    flipbench: Flipbench, tiny: list[str], server: OpenAIServer, tmp_path: Path
+) -> None:
+    assert flipbench("generate", *tiny, "--worker", "0/2")[0] == 0
+    run = Run(tmp_path / "run")
+    assert not server.chats() and not list(run.read(Flip)) and not list(run.read(Edit))
+
+
 def test_the_price_is_told_before_anything_is_sent(
     flipbench: Flipbench, tiny: list[str], server: OpenAIServer
 ) -> None:
