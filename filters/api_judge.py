@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -124,6 +125,9 @@ class APIJudge:
     def _opinion(self, candidate: Candidate, reply: ChatReply | Exception) -> Opinion | Exception:
         if isinstance(reply, Exception):
             return reply
+        return replace(self._read(candidate, reply), usage=reply.usage)
+
+    def _read(self, candidate: Candidate, reply: ChatReply) -> Opinion:
         parsed = reply.parsed
         if isinstance(parsed, JudgeReply):
             return Opinion(_WORDS[parsed.answer], parsed.reasoning[-_MAX_REASON:])

@@ -46,6 +46,7 @@ class JudgeStage:
                     decision=opinion.decision,
                     reason=opinion.reason,
                     blind_answer=opinion.blind_answer,
+                    usage=opinion.usage,
                 )
             )
         return out

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from flipbench.generate.api_captioner import APICaptioner, caption_prompt
-from flipbench.generate.cost import CostEstimate, estimate_cost
 from flipbench.models.chat import Chat
+from flipbench.models.cost import CostEstimate, estimate_cost
 from flipbench.models.editor_specs import (
     EditorSpec,
     FluxEditorSpec,
@@ -31,6 +31,7 @@ from flipbench.models.rater_specs import (
     ModelConfig,
     ShapesCaptionerSpec,
     ShapesJudgeSpec,
+    VLMJudgeSpec,
 )
 from flipbench.paired import Candidate
 from flipbench.records import Item
@@ -53,6 +54,10 @@ def build_judge(spec: JudgeSpec, folder: Path, seed: int = 0) -> Judge:
     """Return a judge; the arguments are those of `build_captioner`."""
     if isinstance(spec, ShapesJudgeSpec):
         return SceneJudge()
+    if isinstance(spec, VLMJudgeSpec):
+        from flipbench.filters.vlm_judge import VLMJudge
+
+        return VLMJudge(cast("HuggingFaceVLM", _OnDemand(spec.model)), spec.asking, spec.sure)
     from flipbench.filters.api_judge import APIJudge
 
     structured = isinstance(spec, APIJudgeSpec) and spec.chat.structured
@@ -102,7 +107,7 @@ class _OnDemand:
 def build_editor(spec: EditorSpec) -> Editor:
     """Return the editor with its weights loaded."""
     if isinstance(spec, ShapesEditorSpec):
-        return SceneEditor()
+        return SceneEditor(spec.wrong)
     from flipbench.generate.sizes import SizeRule
 
     common: dict[str, Any] = spec.model_dump(

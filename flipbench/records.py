@@ -146,6 +146,7 @@ class Verdict(Record):
     reason: str = ""
     blind_answer: str | None = None
     seconds: float | None = None
+    usage: JsonDict = Field(default_factory=dict)
 
 
 class Probe(Record):
@@ -190,6 +191,7 @@ class Response(Record):
 
     kind: ClassVar[str] = "responses"
     made_of: ClassVar[tuple[str, ...]] = ("probe_id", "model_fingerprint")
+    partition_by: ClassVar[str] = "model_fingerprint"
 
     probe_id: str
     model_fingerprint: str

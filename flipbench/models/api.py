@@ -9,13 +9,14 @@ import re
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from flipbench.errors import FlipbenchError, PrerequisiteError, ServiceError, need
 from flipbench.images import ImageStore
 from flipbench.models.chat import ChatReply, ChatRequest, read_reply
 from flipbench.models.chat_spec import ChatSpec
+from flipbench.models.cost import Spent as Spent
 from flipbench.models.rate_limit import RateLimiter
 from flipbench.records import JsonDict
 
@@ -36,23 +37,6 @@ _NOT_TAKEN = re.compile(
 _LOG_PROBS = re.compile(r"log.?prob", re.IGNORECASE)
 _MODERATED = re.compile(r"moderat|content.?(?:policy|filter)|safety", re.IGNORECASE)
 _N_MODELS_NAMED = 20
-
-
-@dataclass
-class Spent:
-    """What a client has spent since it was made; ``cost_usd`` counts priced replies only."""
-
-    n_replies: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cost_usd: float = 0.0
-
-    def add(self, usage: JsonDict) -> None:
-        """Count one reply."""
-        self.n_replies += 1
-        self.prompt_tokens += usage.get("prompt_tokens") or 0
-        self.completion_tokens += usage.get("completion_tokens") or 0
-        self.cost_usd += usage.get("cost_usd") or 0.0
 
 
 class ChatAPI:

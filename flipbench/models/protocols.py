@@ -100,11 +100,12 @@ class Editor(Protocol):
 
 @dataclass(frozen=True)
 class Opinion:
-    """A judge's decision on one candidate."""
+    """A judge's decision on one candidate, and what it cost."""
 
     decision: Decision
     reason: str = ""
     blind_answer: str | None = None
+    usage: JsonDict = field(default_factory=dict)
 
 
 class Judge(Protocol):

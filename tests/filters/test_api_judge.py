@@ -119,7 +119,7 @@ def test_structured_reply(
 ) -> None:
     server.reply = lambda body: json.dumps({"reasoning": "It is a damson.", "answer": "KEEP"})
     opinion = judge_one(APIJudge(chat(server)), candidate, shapes_store)
-    assert opinion == Opinion("keep", "It is a damson.")
+    assert (opinion.decision, opinion.reason) == ("keep", "It is a damson.")
     form = server.chats()[0]["response_format"]["json_schema"]["schema"]
     assert form["properties"]["answer"]["enum"] == ["KEEP", "REJECT"]
     assert form["additionalProperties"] is False
@@ -150,7 +150,7 @@ def test_a_server_without_schemas(
     server.rejects = {"response_format"}
     server.reply = lambda body: "It is ripe.\nAnswer: KEEP"
     opinion = judge_one(APIJudge(chat(server)), candidate, shapes_store)
-    assert opinion == Opinion("keep", "It is ripe.\nAnswer: KEEP")
+    assert (opinion.decision, opinion.reason) == ("keep", "It is ripe.\nAnswer: KEEP")
 
 
 @pytest.mark.parametrize(
@@ -225,6 +225,7 @@ def test_only_what_is_clearly_kept_is_kept(
         decisions = [verdict.decision for verdict in given]
         assert {verdict.rater_kind for verdict in given} == {"judge"}
     assert decisions == ["keep", "reject", "unsure"] and report.n_failed == 1
+    assert {v.usage["completion_tokens"] for v in given} == {50}, "what it cost is kept"
     assert [pair.original.id for pair in benchmark.pairs] == [shapes_items[0].id]
 
 

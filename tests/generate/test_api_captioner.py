@@ -11,7 +11,6 @@ import pytest
 from flipbench.errors import ConfigError, DataError, ServiceError
 from flipbench.generate.api_captioner import PROMPTS, APICaptioner, caption_prompt
 from flipbench.generate.caption import CaptionStage
-from flipbench.generate.cost import estimate_cost
 from flipbench.generate.flip import FlipStage
 from flipbench.images import ImageStore
 from flipbench.models.api import ChatAPI
@@ -245,34 +244,6 @@ def test_what_cannot_be_asked_fails_alone(
     replies = APICaptioner(ChatAPI(spec(server)))(candidates, shapes_store)
     assert [type(reply) for reply in replies] == [DataError, DataError, CaptionText]
     assert len(server.chats()) == 1
-
-
-# the cost
-
-
-def test_cost_counts_image_tiles(server: OpenAIServer, candidate: Candidate) -> None:
-    prompt = caption_prompt("caption-release-v1")
-    big = candidate.item.images[0].model_copy(update={"width": 2048, "height": 4096})
-    item = Item.model_validate(candidate.item.model_dump() | {"id": "", "images": (big,)})
-    priced = spec(server, price_in=2.5, price_out=10.0, max_tokens=800)
-    estimate = estimate_cost([candidate, Candidate(item)], priced, prompt)
-    assert estimate.n_requests == 2
-    assert estimate.image_tokens == 255 + 1105
-    n_characters = len(prompt.instruction) + len(prompt.request(candidate).text)
-    assert estimate.text_tokens == pytest.approx(2 * n_characters / 4, abs=3)
-    n_in = estimate.text_tokens + estimate.image_tokens
-    assert estimate.usd == pytest.approx((n_in * 2.5 + 2 * 200 * 10) / 1e6)
-    assert estimate.usd_at_most == pytest.approx((n_in * 2.5 + 2 * 800 * 10) / 1e6)
-    half = estimate_cost([candidate], priced, prompt, price_factor=0.5)
-    whole = estimate_cost([candidate], priced, prompt)
-    assert half.usd and whole.usd and half.usd == pytest.approx(whole.usd / 2)
-
-
-def test_cost_says_what_it_does_not_know(server: OpenAIServer, candidate: Candidate) -> None:
-    unknown = ChatSpec(model="my-vlm", api_key_env="NOT_SET")
-    estimate = estimate_cost([candidate], unknown, caption_prompt("caption-paper-v1"))
-    assert estimate.usd is None and not estimate.image_rule_known
-    assert "no price is configured" in str(estimate) and "gpt-4o counts" in str(estimate)
 
 
 # on this machine

@@ -111,6 +111,7 @@ EXAMPLES: list[tuple[Record, dict[str, Any]]] = [
             "reason": "blurred",
             "blind_answer": "blue",
             "seconds": 2.5,
+            "usage": {"tokens": 3},
         },
     ),
     (

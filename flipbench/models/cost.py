@@ -1,4 +1,4 @@
-"""What asking a chat model about every item would cost, before anything is sent."""
+"""What asking a chat model costs: estimated before anything is sent, counted afterwards."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from flipbench.models.chat_spec import ChatSpec, traits_of
 from flipbench.paired import Candidate
 from flipbench.prompt_files import PromptFile
-from flipbench.records import Flip
+from flipbench.records import Flip, JsonDict
 
 TYPICAL_TOKENS = 200  # the paper's captions had 125 tokens, its filter's replies 200
 
@@ -103,3 +103,35 @@ def estimate_cost(
         usd_at_most=None if usd_at_most is None else usd_at_most * price_factor,
         image_rule_known=traits_of(spec.model) is not None,
     )
+
+
+@dataclass
+class Spent:
+    """What replies have cost, as their usage tells; ``cost_usd`` counts priced replies only."""
+
+    n_replies: int = 0
+    n_priced: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost_usd: float = 0.0
+
+    def add(self, usage: JsonDict) -> None:
+        """Count one reply."""
+        self.n_replies += 1
+        self.n_priced += usage.get("cost_usd") is not None
+        self.prompt_tokens += usage.get("prompt_tokens") or 0
+        self.completion_tokens += usage.get("completion_tokens") or 0
+        self.cost_usd += usage.get("cost_usd") or 0.0
+
+    def __str__(self) -> str:
+        """Return one line for people."""
+        noun = "reply" if self.n_replies == 1 else "replies"
+        text = (
+            f"{self.n_replies:,} {noun}, {self.prompt_tokens:,} tokens in,"
+            f" {self.completion_tokens:,} out"
+        )
+        if not self.n_priced:
+            return f"{text}; no price is known"
+        if self.n_priced < self.n_replies:
+            return f"{text}; ${self.cost_usd:,.2f} for the {self.n_priced:,} of known price"
+        return f"{text}; ${self.cost_usd:,.2f}"
