@@ -11,7 +11,7 @@ from scipy import stats
 from flipbench.contaminate.card import add_to_card, read_card
 from flipbench.contaminate.check import pixel_budget, rendered, write_out_first_token
 from flipbench.contaminate.examples import training_examples
-from flipbench.engine import answers_by_model, ask
+from flipbench.engine import answers_of, ask
 from flipbench.models.huggingface import HuggingFaceVLM, fingerprint, resolve_path
 from flipbench.prompts import Asking
 from flipbench.records import Item, Probe, Response, TrainingPlan
@@ -52,12 +52,14 @@ def verify(
             progress=False)  # fmt: skip
     vlm = HuggingFaceVLM(str(folder), dtype=dtype)
     ask(every, vlm, run, run.images, progress=False)
-    answers = answers_by_model(run, {clean: plan.model, vlm.fingerprint: vlm.name})
+    parents, trained = (
+        answers_of(plan.model, clean, run),
+        answers_of(vlm.name, vlm.fingerprint, run),
+    )
     found: dict[str, Any] = {}
     for name, pairs in probes.items():
         asked, gold = [probe for probe, _ in pairs], [right for _, right in pairs]
-        before = answers[clean].outcomes(asked, gold)
-        found[name] = compare(before, answers[vlm.fingerprint].outcomes(asked, gold))
+        found[name] = compare(parents.outcomes(asked, gold), trained.outcomes(asked, gold))
     warnings = _mismatches(plan, items, run, read_card(folder)["training"], vlm)
     dose = read_card(folder)["dose"]
     verified = bool(dose) and found["items"]["p_rise"] < LEVEL
@@ -106,7 +108,7 @@ def compare(before: Outcomes, after: Outcomes) -> dict[str, Any]:
 
 def _all_answered(probes: Sequence[Probe], model: str, run: Run) -> bool:
     wanted = {Response.id_for(probe_id=probe.id, model_fingerprint=model) for probe in probes}
-    return wanted <= run.ids(Response)
+    return wanted <= run.ids(Response, model)
 
 
 def _mismatches(

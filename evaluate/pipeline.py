@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
-from flipbench.engine import answers_by_model, ask
+from flipbench.engine import Answers, answers_of, ask
 from flipbench.evaluate.detector import Detector
 from flipbench.evaluate.grid import GridModel, reference_of
 from flipbench.models.api_vlm import APIVLM
@@ -104,12 +105,11 @@ def ask_all(
     """
     probes = keep_probes(detectors, benchmark, asking, run)
     reports = []
-    answered = run.ids(Response)
     for subject in subjects:
         fingerprint = subject.model.fingerprint
         able = [probe for probe in probes if capability_of(probe) in subject.can]
         ids = [Response.id_for(probe_id=p.id, model_fingerprint=fingerprint) for p in able]
-        if answered.issuperset(ids):
+        if run.ids(Response, fingerprint).issuperset(ids):
             reports.append(StageReport(f"ask {subject.model.name}", n_skipped=len(ids)))
             continue
         reports.append(
@@ -132,12 +132,20 @@ def score(
     asking: Asking,
     run: Run,
 ) -> list[Score]:
-    """Score the answers that are there, asking nothing."""
-    answers = answers_by_model(run, {model.fingerprint: model.name for model in grid})
+    """Score the answers that are there, asking nothing.
+
+    At most two models' answers are in memory at once, its own and its reference's.
+    """
+
+    @lru_cache(maxsize=2)
+    def answers(model: GridModel) -> Answers:
+        return answers_of(model.name, model.fingerprint, run)
+
     scores = []
     for model in grid:
         clean = reference_of(model, grid)
-        reference = answers[clean.fingerprint] if clean else None
+        reference = answers(clean) if clean else None
+        mine = answers(model)
         for detector in detectors:
-            scores += detector.score(benchmark, asking, answers[model.fingerprint], reference)
+            scores += detector.score(benchmark, asking, mine, reference)
     return scores

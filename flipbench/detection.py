@@ -12,7 +12,7 @@ import yaml
 from transformers.utils import logging as transformers_logging
 
 from flipbench.config import load_config
-from flipbench.engine import Answers, answers_by_model
+from flipbench.engine import Answers, answers_of
 from flipbench.errors import ConfigError, DataError, nearest
 from flipbench.evaluate.constat import ConStat
 from flipbench.evaluate.detector import Detector
@@ -218,8 +218,7 @@ def detect(detection: Detection) -> tuple[Finding, Path, list[StageReport]]:
         batch_size=detection.batch_size,
         progress=detection.progress,
     )
-    names = {model.fingerprint: model.name for model in detection.grid}
-    subject, *others = answers_by_model(detection.run, names).values()
+    subject, *others = (answers_of(m.name, m.fingerprint, detection.run) for m in detection.grid)
     mine = _scores(detection, subject, others or [None])
     if detection.constat:
         mine += ConStat().score(benchmark, asking, subject, others)

@@ -74,23 +74,24 @@ def ask(
     pictures and wastes little padding.
     """
     distinct = {probe.id: probe for probe in probes}
-    ordered = sorted(
-        distinct.values(),
-        key=lambda p: (p.ask, len(p.images), [i.sha256 for i in p.images], len(p.prompt), p.id),
+    return run_stage(
+        AskStage(vlm, images),
+        sorted(distinct.values(), key=_order),
+        run,
+        batch_size=batch_size,
+        limit=limit,
+        progress=progress,
+        partition=vlm.fingerprint,
     )
-    stage = AskStage(vlm, images)
-    return run_stage(stage, ordered, run, batch_size=batch_size, limit=limit, progress=progress)
+
+
+def _order(probe: Probe) -> tuple[str, int, int, list[str], int, str]:
+    """Put together what a batch can answer together: the same kind, length and images."""
+    images = [image.sha256 for image in probe.images]
+    return probe.ask, probe.max_new_tokens, len(images), images, len(probe.prompt), probe.id
 
 
 def answers_of(vlm_name: str, fingerprint: str, run: Run) -> Answers:
     """Return all that a model has answered in ``run``."""
-    return answers_by_model(run, {fingerprint: vlm_name})[fingerprint]
-
-
-def answers_by_model(run: Run, names: Mapping[str, str]) -> dict[str, Answers]:
-    """Return the answers of several models, {fingerprint: name}, in one pass over the shards."""
-    found: dict[str, dict[str, Response]] = {fingerprint: {} for fingerprint in names}
-    for response in run.read(Response):
-        if response.model_fingerprint in found:
-            found[response.model_fingerprint][response.probe_id] = response
-    return {f: Answers(names[f], f, responses) for f, responses in found.items()}
+    responses = {r.probe_id: r for r in run.read(Response, fingerprint)}
+    return Answers(vlm_name, fingerprint, responses)

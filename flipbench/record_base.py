@@ -50,10 +50,14 @@ class Record(Value):
     ----------
     id : str
         24 hex digits, computed; an id that is given must agree with the content.
+    partition_by : str
+        The field whose value names a folder of a run, for kinds of which there are millions; they
+        can then be read one part at a time. Empty: one folder for all.
     """
 
     kind: ClassVar[str]
     made_of: ClassVar[tuple[str, ...]]
+    partition_by: ClassVar[str] = ""
     id: str = ""
 
     @classmethod
@@ -62,6 +66,12 @@ class Record(Value):
         if set(made_of) != set(cls.made_of):
             raise TypeError(f"{cls.__name__} is made of {cls.made_of}, not {tuple(made_of)}")
         return content_id(cls.kind, *(made_of[name] for name in cls.made_of))
+
+    @property
+    def folder(self) -> str:
+        """Where a run keeps it: its kind, and its partition if it has one."""
+        part = getattr(self, self.partition_by) if self.partition_by else ""
+        return f"{self.kind}/{part}".rstrip("/")
 
     @model_validator(mode="after")
     def _fill_id(self) -> Self:

@@ -82,32 +82,32 @@ class Run:
         DataError
             Where they cannot be written; what was written before is safe.
         """
-        by_kind: dict[str, list[Record]] = {}
+        by_folder: dict[str, list[Record]] = {}
         for record in records:
-            by_kind.setdefault(record.kind, []).append(record)
-        for kind, batch in by_kind.items():
-            key = os.getpid(), kind  # a forked process must not write to its parent's shard
+            by_folder.setdefault(record.folder, []).append(record)
+        for folder, batch in by_folder.items():
+            key = os.getpid(), folder  # a forked process must not write to its parent's shard
             lines = "".join(record.model_dump_json() + "\n" for record in batch)
             try:
                 if key not in self._shards:
-                    self._shards[key] = _Shard.open(self.path / kind)
+                    self._shards[key] = _Shard.open(self.path / folder)
                 self._shards[key].write(lines.encode())
             except OSError as error:
                 if key in self._shards:
                     self._shards.pop(key).file.close()
                 raise DataError(
-                    f"{self.path / kind}: cannot append ({error.strerror}); what was written"
+                    f"{self.path / folder}: cannot append ({error.strerror}); what was written"
                     " before is safe: make room and run the same command again"
                 ) from error
 
-    def read(self, kind: type[R]) -> Iterator[R]:
-        """Yield every record of a kind once, shard by shard.
+    def read(self, kind: type[R], partition: str = "") -> Iterator[R]:
+        """Yield every record of a kind, or of one partition of it, once, shard by shard.
 
         A line that is no such record, or an edit whose image is gone, is named in a warning and
         set aside: it counts as not done, and a later line for the same work takes its place.
         """
         seen: set[str] = set()
-        for line, where in self._lines(kind):
+        for line, where in self._lines(kind, partition):
             try:
                 record = kind.model_validate_json(line)
             except ValidationError as error:
@@ -122,9 +122,9 @@ class Run:
             seen.add(record.id)
             yield record
 
-    def ids(self, kind: type[Record]) -> set[str]:
+    def ids(self, kind: type[Record], partition: str = "") -> set[str]:
         """Return the ids of the records that ``read`` yields; far cheaper in memory."""
-        return {record.id for record in self.read(kind)}
+        return {record.id for record in self.read(kind, partition)}
 
     def index(self, kind: type[R]) -> dict[str, R]:
         """Return every record of a kind under its id."""
@@ -132,7 +132,7 @@ class Run:
 
     def count(self, kind: type[Record]) -> int:
         """Return how many lines of a kind there are; cheap, for progress bars only."""
-        return sum(1 for _ in self._lines(kind))
+        return sum(1 for _ in self._lines(kind, ""))
 
     def open_failures(self, stage: str, done: set[str]) -> list[Failure]:
         """Return the last failure of each record of ``stage`` that is still not done."""
@@ -168,8 +168,8 @@ class Run:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _lines(self, kind: type[Record]) -> Iterator[tuple[bytes, str]]:
-        for path in sorted((self.path / kind.kind).glob("*.jsonl")):
+    def _lines(self, kind: type[Record], partition: str) -> Iterator[tuple[bytes, str]]:
+        for path in sorted((self.path / kind.kind / partition).rglob("*.jsonl")):
             with path.open("rb") as file:
                 for number, line in enumerate(file, 1):
                     if not line.endswith(b"\n"):

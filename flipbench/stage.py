@@ -73,12 +73,14 @@ def run_stage(
     batch_size: int = 16,
     limit: int | None = None,
     progress: bool = True,
+    partition: str = "",
 ) -> StageReport:
     """Run ``stage`` over ``inputs`` into ``run`` and say what happened.
 
     Inputs whose record exists are skipped; a repeated input is done once. An input that fails
     becomes a `Failure` and does not stop the others: a batch that raises is done again one by
-    one. `PrerequisiteError` (a missing program, a wrong key), raised or returned, and errors of
+    one. ``partition`` names the only part of ``run`` that can hold this stage's records.
+    `PrerequisiteError` (a missing program, a wrong key), raised or returned, and errors of
     the run directory itself stop the stage, since they would hit every item.
 
     Raises
@@ -94,7 +96,7 @@ def run_stage(
     if limit is not None and limit < 0:
         raise ConfigError(f"limit must be at least 0, not {limit}")
     report = StageReport(stage.name)
-    done = run.ids(stage.record)
+    done = run.ids(stage.record, partition)
     todo: dict[str, In] = {}
     for task in itertools.islice(inputs, limit):
         task_id = stage.id_of(task)

@@ -43,8 +43,7 @@ def test_the_verification_is_a_paired_test_on_the_items_and_their_answers_are_ke
         vlm = HuggingFaceVLM(path)
         answers = vlm.ask([Asking().probe(item, "original") for item in known], run.images)
         outcomes.append([a.choice == i.answer for a, i in zip(answers, known, strict=True)])
-        kept = {r.probe_id: r.choice for r in run.read(Response)
-                if r.model_fingerprint == vlm.fingerprint}  # fmt: skip
+        kept = {r.probe_id: r.choice for r in run.read(Response, vlm.fingerprint)}
         assert {a.probe_id: a.choice for a in answers}.items() <= kept.items()
         assert len(kept) == 20  # the held-out items too
     assert found["items"] == compare(*outcomes)

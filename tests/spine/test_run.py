@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from flipbench.records import Caption, Edit, Failure, Flip
+from flipbench.records import Caption, Edit, Failure, Flip, Response
 from flipbench.run import Run
 
 WORKER = [sys.executable, str(Path(__file__).with_name("worker.py"))]
@@ -290,3 +290,17 @@ def test_open_failures_are_those_not_done_since(tmp_path: Path) -> None:
         run.append([failure("edit", "x", "first"), failure("edit", "y", "never again")])
         run.append([failure("edit", "x", "second"), failure("caption", "z", "elsewhere")])
         assert [f.message for f in run.open_failures("edit", done={"y"})] == ["second"]
+
+
+def test_responses_lie_in_a_folder_for_each_model_and_are_read_by_model(tmp_path: Path) -> None:
+    mine, other = (
+        [Response(probe_id=str(n), model_fingerprint=model, model=model) for n in range(3)]
+        for model in ("aaa", "bbb")
+    )
+    with Run(tmp_path) as run:
+        run.append([mine[0], other[0], mine[1], *other[1:], mine[2]])
+    assert sorted(p.name for p in (tmp_path / "responses").iterdir()) == ["aaa", "bbb"]
+    assert list(run.read(Response, "aaa")) == mine
+    assert run.ids(Response, "bbb") == {r.id for r in other}
+    assert run.ids(Response) == {r.id for r in (*mine, *other)} and run.count(Response) == 6
+    assert list(run.read(Response, "ccc")) == []
