@@ -17,6 +17,10 @@ Reading = Callable[[Response], float | None]
 """What a reply is worth, in [0, 1] (True and False for right and wrong); None: it says nothing."""
 
 
+NO_REWORDING: JsonDict = {"reason": "set evaluate.rewording"}
+"""Details of a comparison of wordings where the benchmark has one only: why it does not apply."""
+
+
 def _first(values: Sequence[float]) -> float:
     return values[0]
 

@@ -18,26 +18,45 @@ from flipbench.evaluate.perturbation_gap import PerturbationGap
 from flipbench.evaluate.shared_likelihood import SharedLikelihood
 from flipbench.evaluate.slot_guessing import SlotGuessing
 from flipbench.evaluate.text_only_leakage import TextOnlyLeakage
-from flipbench.shapes.rewording import reword
+from flipbench.rewording import Reword
 
-DETECTORS: dict[str, Detector] = {
-    "perturbation_gap": PerturbationGap(),
-    "circular_eval": CircularEval(),
-    "choice_confusion": ChoiceConfusion(),
-    "text_only_leakage": TextOnlyLeakage(),
-    "option_order": OptionOrder(),
-    "slot_guessing": SlotGuessing(reword),
-    "bgr_shuffling": BgrShuffling(),
-    "image_masking": ImageMasking(),
-    "guided_prompting": GuidedPrompting(),
-    "missing_option": MissingOption(),
-    "ngram_accuracy": NgramAccuracy(reword),
-    "shared_likelihood": SharedLikelihood(),
-    "order_trend": OrderTrendDetector(),
-    "codec": CoDeC(),
-    "codec_answer": CoDeC("answer"),
-    "min_k": MinK(),
-}
+REWORDING = frozenset({"slot_guessing", "ngram_accuracy"})
+"""Those that compare wordings."""
+
+
+def make_detectors(reword: Reword | None = None, n_wordings: int = 2) -> dict[str, Detector]:
+    """Return every detector by its name.
+
+    Parameters
+    ----------
+    reword : callable, optional
+        Gives other wordings of the benchmark's texts. Without it, the detectors and rules that
+        compare wordings are not applicable.
+    n_wordings : int
+        How many of a question's other wordings n-gram accuracy takes.
+    """
+    return {
+        "perturbation_gap": PerturbationGap(),
+        "circular_eval": CircularEval(),
+        "choice_confusion": ChoiceConfusion(),
+        "text_only_leakage": TextOnlyLeakage(),
+        "option_order": OptionOrder(),
+        "slot_guessing": SlotGuessing(reword),
+        "bgr_shuffling": BgrShuffling(),
+        "image_masking": ImageMasking(),
+        "guided_prompting": GuidedPrompting(),
+        "missing_option": MissingOption(),
+        "ngram_accuracy": NgramAccuracy(reword, n_paraphrases=n_wordings),
+        "shared_likelihood": SharedLikelihood(),
+        "order_trend": OrderTrendDetector(),
+        "codec": CoDeC(),
+        "codec_answer": CoDeC("answer"),
+        "min_k": MinK(),
+    }
+
+
+DETECTORS = make_detectors()
+"""What is known of each detector before there is a benchmark."""
 
 _DEFAULT_RULES = {
     "perturbation_gap": "mcnemar",

@@ -15,7 +15,15 @@ from flipbench.evaluate.comparison import (
     mcnemar_score,
     threshold_score,
 )
-from flipbench.evaluate.conditions import Put, Reading, Twice, left_out_note, mean, open_question
+from flipbench.evaluate.conditions import (
+    NO_REWORDING,
+    Put,
+    Reading,
+    Twice,
+    left_out_note,
+    mean,
+    open_question,
+)
 from flipbench.evaluate.detector import About, Answers
 from flipbench.evaluate.text_match import continuation
 from flipbench.paired import PairedBenchmark
@@ -159,9 +167,9 @@ class NgramAccuracy:
             direction="rises",
             notes=left_out_note(
                 n_all - len(reworded),
-                f"{short}, or fewer than {self.n_paraphrases} other wordings (give the detector a"
-                " 'reword')",
+                f"{short}, or fewer than {self.n_paraphrases} other wordings (evaluate.rewording)",
             ),
+            details={} if self.reword else NO_REWORDING,
             settings=self.settings,
         )
         scores = [

@@ -14,7 +14,7 @@ from flipbench.evaluate.comparison import (
     relative_score,
     with_leakage,
 )
-from flipbench.evaluate.conditions import Put, Twice, left_out_note, open_question
+from flipbench.evaluate.conditions import NO_REWORDING, Put, Twice, left_out_note, open_question
 from flipbench.evaluate.detector import About, Answers
 from flipbench.evaluate.rules import Bands
 from flipbench.evaluate.text_match import stem, words
@@ -22,7 +22,7 @@ from flipbench.paired import PairedBenchmark
 from flipbench.prompts import Asking
 from flipbench.randomness import generator
 from flipbench.records import Item, Probe, Response, Score
-from flipbench.rewording import Reword
+from flipbench.rewording import Reword, has_caption
 
 BANDS = Bands(minor=-0.011, partial=-0.024, severe=-0.05)
 """The paper's degrees for captions."""
@@ -73,9 +73,7 @@ def text_of(item: Item) -> str:
 
     A free-form answer of five words or more is taken for a caption.
     """
-    if item.options is None and len(item.answer_text.split()) >= 5:
-        return item.answer_text
-    return f"{item.question} {item.answer_text}"
+    return item.answer_text if has_caption(item) else f"{item.question} {item.answer_text}"
 
 
 def make_slot(item: Item, reworded: str, seed: int) -> Slot | None:
@@ -112,10 +110,9 @@ class SlotGuessing:
 
     Parameters
     ----------
-    reword : callable
-        From an item and its text to other wordings, the first of which is used: a
-        `flipbench.rewording.BackTranslation`, or `flipbench.shapes.rewording.reword`. Items it
-        gives none for, or whose wordings share no content word, are left out.
+    reword : callable, optional
+        From an item and its text to other wordings, the first of which is used. Items it gives
+        none for, or whose wordings share no content word, are left out; without it, all are.
 
     References
     ----------
@@ -123,7 +120,7 @@ class SlotGuessing:
     Differs from the paper as ``about.deviates_from_paper`` says.
     """
 
-    reword: Reword
+    reword: Reword | None = None
     settings: Settings = field(default_factory=Settings)
     max_new_tokens: int = 8
     about: About = ABOUT
@@ -150,9 +147,10 @@ class SlotGuessing:
             reference,
             notes=left_out_note(
                 len(benchmark.pairs) - len(asked),
-                "no picture, no other wording (give the detector a 'reword', such as a"
-                " back-translation), or no content word that both wordings share",
+                "no picture, no other wording (evaluate.rewording), or no content word that both"
+                " wordings share",
             ),
+            details={} if self.reword else NO_REWORDING,
             settings=self.settings,
         )
         scores = [
@@ -164,7 +162,8 @@ class SlotGuessing:
 
     def _asked(self, benchmark: PairedBenchmark) -> list[Twice]:
         slots = []
-        for item in benchmark.originals:
+        for item in benchmark.originals if self.reword else ():
+            assert self.reword is not None
             others = self.reword(item, text_of(item)) if item.images else []
             slot = make_slot(item, others[0], self.settings.seed) if others else None
             slots += [slot] if slot else []

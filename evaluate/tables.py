@@ -370,6 +370,8 @@ def _verdict_cell(rule: str, suspected: Collection[Key]) -> Callable[[GridModel,
         text = VERDICTS[rules[rule].verdict]
         if key_of(rules[rule]) in suspected and rules[rule].verdict != "not_applicable":
             return Cell(SUSPECTED, text)
+        if rules[rule].verdict == "not_applicable":
+            return Cell(text, rules[rule].details.get("reason", ""))
         right = success(rules[rule], model)
         return Cell(text, mark="" if right is None else "✗✓"[right])
 

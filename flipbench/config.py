@@ -25,6 +25,7 @@ from flipbench.models.rater_specs import (
 )
 from flipbench.models.subject_spec import SubjectAPI
 from flipbench.models.training_specs import ContaminateConfig as ContaminateConfig
+from flipbench.models.training_specs import RewriteConfig
 from flipbench.models.training_specs import StrategyConfig as StrategyConfig
 from flipbench.policy import Policy
 from flipbench.prompts import Asking
@@ -112,6 +113,21 @@ class EvaluateConfig(_Part):
     )
     asking: Asking = Asking()
     batch_size: int = Field(default=64, ge=1)
+    rewording: RewriteConfig | None = Field(
+        default=None,
+        description="other wordings of questions and captions, in their own language (how:"
+        " translate goes there and back); null: the templates of shapes, none elsewhere",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        how = self.rewording
+        if how is not None and how.how == "translate" and how.by == "file":
+            raise ValueError(
+                "rewording: a file holds wordings in the same language: how: paraphrase, or by: api"
+                " or local to translate there and back"
+            )
+        return self
 
 
 class Config(_Part):
@@ -210,7 +226,7 @@ def _set(data: dict[str, Any], keys: list[str], value: Any) -> None:
 
 def _explain(error: ValidationError) -> Iterator[str]:
     tags = {"shapes", "vlmeval", "huggingface", "jsonl", "api", "local", "flux-controlnet"}
-    tags |= {"diffusers", "pairs"}
+    tags |= {"diffusers", "pairs", "vlm"}
     for problem in error.errors():
         places = [str(part) for part in problem["loc"]]
         kept = [

@@ -23,10 +23,13 @@ from flipbench.contaminate.wordings import (
     write_wordings,
 )
 from flipbench.experiment import Experiment, have_workers_do
+from flipbench.models.chat import Chat
 from flipbench.models.rater_specs import APICaptionerSpec, LocalCaptionerSpec
 from flipbench.models.training_specs import DataConfig, OtherBenchmark, RewriteConfig
 from flipbench.paired import PairedBenchmark
+from flipbench.processes import is_main, main_first, n_processes
 from flipbench.records import Checkpoint, Failure, Item, TrainingPlan
+from flipbench.run import Run
 
 log = logging.getLogger(__name__)
 _STAGE = "train"
@@ -58,7 +61,7 @@ def _lesson(
     if data.rewrite is not None and (write or data.rewrite.by in ("shapes", "file")):
         wordings, report = write_wordings(
             members,
-            _writer(experiment, data.rewrite),
+            writer_of(data.rewrite, experiment.run, experiment.config.seed),
             experiment.run,
             language=data.rewrite.language,
             progress=experiment.progress,
@@ -82,18 +85,23 @@ def _other(experiment: Experiment, spec: OtherBenchmark) -> list[Item]:
     return loaded.items
 
 
-def _writer(experiment: Experiment, config: RewriteConfig) -> Writer:
+def writer_of(config: RewriteConfig, run: Run, seed: int) -> Writer:
+    """Return who writes the other wordings that a configuration asks for."""
     if config.by == "shapes":
         return ShapesWriter()
     if config.by == "file" and config.path is not None:
         return FileWriter(config.path)
+    return ChatWriter(chat_of(config, run, seed), run.images, config.language)
+
+
+def chat_of(config: RewriteConfig, run: Run, seed: int) -> Chat:
+    """Return the chat model behind a rewriting by ``api`` or ``local``."""
     spec: APICaptionerSpec | LocalCaptionerSpec
     if config.local is not None:
         spec = LocalCaptionerSpec(chat=config.local)
     else:
         spec = APICaptionerSpec.model_validate({"chat": config.chat, "batch": config.batch})
-    chat = build_chat(spec, experiment.run.path / "batches", experiment.config.seed)
-    return ChatWriter(chat, experiment.run.images, config.language)
+    return build_chat(spec, run.path / "batches", seed)
 
 
 def plans_for(experiment: Experiment, benchmark: PairedBenchmark) -> list[TrainingPlan]:
@@ -144,7 +152,7 @@ def make_checkpoints(
     """Train every plan; what is trained already is not trained again.
 
     A plan that diverges keeps its good epochs, is named in the log and kept as a failure; the
-    others go on.
+    others go on. Several processes (`flipbench.processes`) do all plans together.
 
     Raises
     ------
@@ -152,14 +160,16 @@ def make_checkpoints(
         Where the disk is too small for what is to do.
     """
     run = experiment.run
-    lessons = lessons_for(experiment, benchmark, write=True)
+    lessons = main_first(lambda: lessons_for(experiment, benchmark, write=True))
     plans = _plans(experiment, lessons)
     by_name = {lesson.name: lesson for lesson in lessons}
-    known, done = run.ids(TrainingPlan), run.index(Checkpoint)
-    run.append([plan for plan in plans if plan.id not in known])
+    done = run.index(Checkpoint)
     whole = {p.id for p in plans if _last_id(p) in done}
     todo = [plan for plan in plans if plan.id not in whole]
-    if todo:
+    if is_main():
+        known = run.ids(TrainingPlan)
+        run.append([plan for plan in plans if plan.id not in known])
+    if todo and is_main():
         if experiment.share is None:
             estimating.check_disk(run.path, _estimates(experiment, lessons, todo))
         if experiment.n_workers > 1:
@@ -186,7 +196,8 @@ def make_checkpoints(
         except Diverged as error:
             failed.add(plan.id)
             log.error("%s", error)
-            run.append([_failure(plan, error)])
+            if is_main():
+                run.append([_failure(plan, error)])
             checkpoints = [c for c in run.read(Checkpoint) if c.plan_id == plan.id]
         for checkpoint in checkpoints:
             for warning in checkpoint.warnings:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flipbench.contamination import plans_for
-from flipbench.errors import ConfigError, nearest
+from flipbench.detectors import Helpers, check_names, is_reworded_by_model
 from flipbench.evaluate.detector import Detector
 from flipbench.evaluate.detectors import DETECTORS
 from flipbench.evaluate.grid import UNTOUCHED, GridModel, Requirements
@@ -25,6 +25,7 @@ from flipbench.experiment import Experiment, have_workers_do
 from flipbench.models.api_vlm import APIVLM
 from flipbench.models.huggingface import fingerprint, resolve_path
 from flipbench.paired import PairedBenchmark
+from flipbench.raters import report_tables
 from flipbench.records import Checkpoint, Response, Score, TrainingPlan
 from flipbench.run import environment
 from flipbench.stage import StageReport
@@ -73,39 +74,47 @@ def warnings_of(
     return [f"{warning} ({', '.join(models)})" for warning, models in found.items()]
 
 
-def detectors_of(experiment: Experiment) -> list[Detector]:
-    """Return the configured detectors.
+def detectors_of(
+    experiment: Experiment, benchmark: PairedBenchmark, helpers: Helpers
+) -> list[Detector]:
+    """Return the configured detectors, with what the run holds of their helpers' work."""
+    detectors = helpers.detectors(benchmark)
+    return [detectors[name] for name in _names(experiment)]
 
-    Raises
-    ------
-    ConfigError
-        Where a name is unknown.
-    """
-    for name in experiment.config.evaluate.detectors:
-        if name not in DETECTORS:
-            raise ConfigError(
-                f"evaluate.detectors: no detector {name!r}{nearest(name, list(DETECTORS))}"
-            )
-    return [DETECTORS[name] for name in experiment.config.evaluate.detectors]
+
+def helpers_of(experiment: Experiment) -> Helpers:
+    """Return who helps the configured detectors."""
+    config = experiment.config
+    return Helpers.of(config.evaluate, _names(experiment), experiment.run, config.seed)
+
+
+def _names(experiment: Experiment) -> Sequence[str]:
+    names = experiment.config.evaluate.detectors
+    check_names(names, "evaluate.detectors")
+    return names
 
 
 def make_scores(
     experiment: Experiment, benchmark: PairedBenchmark, subjects: Sequence[Subject]
 ) -> tuple[list[Score], list[StageReport]]:
-    """Ask all models and score their answers."""
-    config = experiment.config.evaluate
+    """Put texts in other words where a detector needs that, ask all models, score the answers."""
+    config, run = experiment.config.evaluate, experiment.run
+    helpers = helpers_of(experiment)
+    reworded = helpers.reword(benchmark, experiment.progress)
+    detectors = detectors_of(experiment, benchmark, helpers)
     if experiment.n_workers > 1:
-        probes = keep_probes(detectors_of(experiment), benchmark, config.asking, experiment.run)
+        probes = keep_probes(detectors, benchmark, config.asking, run)
         have_workers_do(experiment, "evaluate", Response, len(probes) * len(subjects), "ask")
-    return evaluate(
+    scores, asked = evaluate(
         benchmark,
         subjects,
-        detectors_of(experiment),
+        detectors,
         config.asking,
-        experiment.run,
+        run,
         batch_size=config.batch_size,
         progress=experiment.progress,
     )
+    return scores, [*reworded, *asked]
 
 
 def ask_share(
@@ -117,7 +126,7 @@ def ask_share(
     return ask_all(
         benchmark,
         mine,
-        detectors_of(experiment),
+        detectors_of(experiment, benchmark, helpers_of(experiment)),
         config.asking,
         experiment.run,
         batch_size=config.batch_size,
@@ -135,10 +144,11 @@ def make_report(
     """Write tables, figures and the page; return the page's path."""
     grid = [subject.model for subject in subjects]
     needed: list[Requirements] = []
-    for detector in detectors_of(experiment):
-        about = detector.about
+    for about in (DETECTORS[name].about for name in experiment.config.evaluate.detectors):
         rules = dict.fromkeys(s.rule for s in scores if s.detector == about.name)
         needed += [requirements(scores, grid, about.name, rule, about.practical) for rule in rules]
+    unseen = {model.fingerprint: model.name for model in grid if model.clean}
+    raters, kept = report_tables(experiment, benchmark, unseen)
     found = environment()
     data = ReportData(
         title=experiment.config.title,
@@ -153,6 +163,8 @@ def make_report(
             **{name: str(version) for name, version in found["packages"].items() if version},
         },
         notes=list(notes),
+        raters=raters,
+        kept=kept,
     )
     folder = experiment.run.path / "report"
     page = write_report(data, folder)
@@ -165,8 +177,12 @@ def count_work(experiment: Experiment, benchmark: PairedBenchmark) -> dict[str, 
     """Return what contamination and evaluation of ``benchmark`` would take, for ``--dry-run``."""
     plans = plans_for(experiment, benchmark)
     models = len(experiment.config.models) + sum(plan.epochs for plan in plans)
-    probes = len(probes_for(detectors_of(experiment), benchmark, experiment.config.evaluate.asking))
+    config = experiment.config.evaluate
+    detectors = detectors_of(experiment, benchmark, Helpers(experiment.run))
+    probes = len(probes_for(detectors, benchmark, config.asking))
+    texts = len(benchmark.pairs) if is_reworded_by_model(config, config.detectors) else 0
     return {
+        **({"texts to put in other words, then to be asked": texts} if texts else {}),
         "training plans": len(plans),
         "training examples": sum(len(p.item_ids) * p.copies * p.epochs for p in plans),
         "models to evaluate": models,

@@ -1,4 +1,4 @@
-"""Other wordings of a benchmark's texts: by translating there and back, or by whoever knows.
+"""Other wordings of a benchmark's texts, kept as records: there and back through a language.
 
 A `Reword` gives other wordings of a text of an item, the best first, or none. It must say the same
 each time: detectors ask it both when they pose questions and when they read the replies.
@@ -6,104 +6,108 @@ each time: detectors ask it both when they pose questions and when they read the
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Sequence
 
-from flipbench.errors import DataError
 from flipbench.images import ImageStore
-from flipbench.models.chat import Chat, ChatRequest
-from flipbench.records import Item, content_id
+from flipbench.models.chat import Chat, ChatReply, ChatRequest
+from flipbench.records import Item, JsonDict, Record, Wording
 
 Reword = Callable[[Item, str], Sequence[str]]
-Translate = Callable[[str, str], str]
-"""From a text and a language's English name to the text in that language."""
+CAPTION_WORDS = 5
+_PROMPT = "back-translation-v1"
+_INSTRUCTION = (
+    "Translate the user's text into {language}. Keep names, numbers and the order of the sentences."
+    " Reply with the translation alone."
+)
 
 
-class BackTranslation:
-    """Rewords a text by translating it into another language and back; each text once.
+def has_caption(item: Item) -> bool:
+    """Return whether the answer is free-form and of five words or more: a caption."""
+    return item.options is None and len(item.answer_text.split()) >= CAPTION_WORDS
+
+
+def as_question(item: Item) -> Item:
+    """Return the item as whoever rewords it sees it: a caption stands in the question's place."""
+    if not has_caption(item):
+        return item
+    return Item.model_validate(item.model_dump() | {"id": "", "question": item.answer_text})
+
+
+class RecordedWordings:
+    """A `Reword` from records: puts the other wordings of question or caption into a text.
 
     Parameters
     ----------
-    translate : callable
-        Any translator: `chat_translator`, a transformers pipeline, a service.
-    name : str
-        What made the translations (model and revision); part of the memory's key.
-    memory : Path
-        A JSONL file of what was translated, which later runs read instead of asking.
+    wordings : iterable of Wording
+        Of items `as_question`; those of other items do no harm.
     """
 
-    def __init__(
-        self,
-        translate: Translate,
-        name: str,
-        memory: Path,
-        *,
-        via: str = "Chinese",
-        home: str = "English",
-    ) -> None:
-        self.translate, self.name, self.memory = translate, name, memory
-        self.via, self.home = via, home
-        self._known = _read(memory)
+    def __init__(self, wordings: Iterable[Wording]) -> None:
+        self._others = {w.item_id: w.candidates or (w.question,) for w in wordings}
 
     def __call__(self, item: Item, text: str) -> list[str]:
-        """Return one other wording, or none where translation gives the same text back.
-
-        Raises
-        ------
-        DataError
-            Where the translator gives nothing, or the memory cannot be written.
-        """
-        key = content_id("back-translation", self.name, self.via, self.home, text)
-        if key not in self._known:
-            there = self.translate(text, self.via)
-            back = self.translate(there, self.home).strip() if there.strip() else ""
-            if not back:
-                raise DataError(f"{self.name}: no translation of {text[:80]!r}; try another model")
-            self._known[key] = back
-            self._remember(key, text, there)
-        other = self._known[key]
-        return [other] if other and other != text else []
-
-    def _remember(self, key: str, text: str, there: str) -> None:
-        row = {"key": key, "text": text, "there": there, "back": self._known[key]}
-        try:
-            self.memory.parent.mkdir(parents=True, exist_ok=True)
-            with self.memory.open("a", encoding="utf-8") as file:
-                file.write(f"\n{json.dumps(row, ensure_ascii=False)}\n")
-        except OSError as error:
-            raise DataError(
-                f"{self.memory}: cannot keep a translation ({error.strerror});"
-                " make room and run the same command again"
-            ) from error
+        """Return ``text`` in other words; none where nothing else is known of it."""
+        told = as_question(item)
+        others = self._others.get(told.id, ()) if told.question in text else ()
+        return [text.replace(told.question, o, 1) for o in others if o != told.question]
 
 
-def chat_translator(chat: Chat, images: ImageStore) -> Translate:
-    """Return a translator that asks a chat model; what the model raises is raised here too."""
+class BackTranslation:
+    """A stage: have a chat model translate questions into another language and back.
 
-    def translate(text: str, language: str) -> str:
-        instruction = (
-            f"Translate the user's text into {language}. Keep names, numbers and the order of the"
-            " sentences. Reply with the translation alone."
+    A text that comes back as it went is a record like any other, which `RecordedWordings` passes
+    over: it is not translated again.
+
+    Parameters
+    ----------
+    via, home : str
+        English names of the languages.
+    """
+
+    record: type[Record] = Wording
+
+    def __init__(
+        self, chat: Chat, images: ImageStore, via: str = "Chinese", home: str = "English"
+    ) -> None:
+        self.chat, self.images, self.via, self.home = chat, images, via, home
+        self.name = f"translate into {via} and back"
+        self._writer = f"{chat.name} {_PROMPT}"
+        self._settings: JsonDict = {**chat.settings, "home": home}
+
+    def id_of(self, item: Item) -> str:
+        """Return the id of the wording."""
+        return Wording.id_for(
+            item_id=item.id, how=self.name, writer=self._writer, settings=self._settings
         )
-        (reply,) = chat.ask([ChatRequest(instruction, text)], images)
-        if isinstance(reply, Exception):
-            raise reply
-        return reply.text.strip()
 
-    return translate
+    def subject(self, item: Item) -> str:
+        """Return the item in words."""
+        return f"{item.benchmark} {item.name}"
 
+    def __call__(self, items: Sequence[Item]) -> list[Record | Exception]:
+        """Translate a batch, there and then back."""
+        there = self._translate([item.question for item in items], self.via)
+        texts = [reply.text for reply in there if not isinstance(reply, Exception)]
+        back = iter(self._translate(texts, self.home))
+        return [
+            reply if isinstance(reply, Exception) else self._wording(item, reply, next(back))
+            for item, reply in zip(items, there, strict=True)
+        ]
 
-def _read(memory: Path) -> dict[str, str]:
-    try:
-        lines = memory.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return {}
-    known = {}
-    for line in lines:
-        try:
-            row = json.loads(line)
-            known[str(row["key"])] = str(row["back"])
-        except (ValueError, KeyError, TypeError):
-            continue  # a torn line is asked anew
-    return known
+    def _translate(self, texts: Sequence[str], language: str) -> Sequence[ChatReply | Exception]:
+        instruction = _INSTRUCTION.format(language=language)
+        return self.chat.ask([ChatRequest(instruction, text) for text in texts], self.images)
+
+    def _wording(
+        self, item: Item, there: ChatReply, back: ChatReply | Exception
+    ) -> Wording | Exception:
+        if isinstance(back, Exception):
+            return back
+        return Wording(
+            item_id=item.id,
+            how=self.name,
+            writer=self._writer,
+            settings=self._settings,
+            question=back.text.strip(),
+            usage={"there": there.usage, "back": back.usage},
+        )

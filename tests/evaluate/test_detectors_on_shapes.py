@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flipbench.evaluate.detectors import DETECTORS, default_rule
+from flipbench.evaluate.detectors import DETECTORS, default_rule, make_detectors
 from flipbench.evaluate.grid import GridModel
 from flipbench.evaluate.pipeline import Subject, evaluate
 from flipbench.evaluate.report import ReportData, write_report
@@ -17,6 +17,7 @@ from flipbench.paired import PairedBenchmark
 from flipbench.prompts import Asking
 from flipbench.records import Response, Score
 from flipbench.run import Run
+from flipbench.shapes.rewording import reword
 
 NAMES = [
     "option_order", "slot_guessing", "bgr_shuffling", "image_masking",
@@ -41,7 +42,8 @@ def scored(
         )
         subjects.append(Subject(model, path))
     run = Run(tmp_path_factory.mktemp("run"))
-    detectors = [DETECTORS[name] for name in NAMES]
+    known = make_detectors(reword)
+    detectors = [known[name] for name in NAMES]
     scores, reports = evaluate(few, subjects, detectors, Asking(), run, progress=False)
     assert [r.n_failed for r in reports] == [0, 0]
     again, reports = evaluate(few, subjects, detectors, Asking(), run, progress=False)

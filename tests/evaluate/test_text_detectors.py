@@ -150,10 +150,24 @@ def test_a_reply_that_repeats_the_text_guesses_nothing(
     assert score.details["accuracies"]["slot"]["k"] == 0
 
 
-def test_without_other_wordings_nothing_can_be_asked(world: Any) -> None:
-    score = world.scores(SLOTS, world.ask(SLOTS, lambda p: 0))["mcnemar"]
-    assert (score.verdict, score.n, score.n_dropped) == ("not_applicable", 0, 40)
-    assert any("back-translation" in w for w in score.warnings)
+@pytest.mark.parametrize("detector", [SlotGuessing(), SLOTS])
+def test_without_other_wordings_nothing_can_be_asked(detector: Any, world: Any) -> None:
+    scores = world.scores(detector, world.ask(detector, lambda p: 0))
+    for score in scores.values():
+        assert (score.verdict, score.n, score.n_dropped) == ("not_applicable", 0, 40)
+        assert any("evaluate.rewording" in w for w in score.warnings)
+        reason = "" if detector.reword else "set evaluate.rewording"
+        assert score.details.get("reason", "") == reason
+
+
+def test_without_other_wordings_ngrams_lose_one_rule(
+    shapes_benchmark: PairedBenchmark, replies: Any
+) -> None:
+    answers = replies(NgramAccuracy(), shapes_benchmark, lambda p: "x")
+    scores = scores_of(NgramAccuracy(), shapes_benchmark, answers, answers)
+    assert scores["paraphrase"].verdict == "not_applicable"
+    assert scores["paraphrase"].details["reason"] == "set evaluate.rewording"
+    assert scores["paired"].verdict == "not_detected" and "reason" not in scores["paired"].details
 
 
 # ------------------------------------------------------------------------- guided prompting

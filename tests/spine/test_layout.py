@@ -19,10 +19,12 @@ KNOW_THE_STAGES = (
     "cli.py",
     "demo.py",
     "detection.py",
+    "detectors.py",
     "commands/",
     "contamination.py",
     "evaluation.py",
     "loop.py",
+    "raters.py",
     "shapes/",
     "twins.py",
 )

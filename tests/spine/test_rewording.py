@@ -2,76 +2,107 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flipbench.errors import DataError, ServiceError
 from flipbench.images import ImageStore
 from flipbench.models.api import ChatAPI
 from flipbench.models.chat_spec import ChatSpec
-from flipbench.records import Item, Source
-from flipbench.rewording import BackTranslation, chat_translator
+from flipbench.records import Item, Source, Wording
+from flipbench.rewording import BackTranslation, RecordedWordings, as_question
+from flipbench.run import Run
 from flipbench.shapes.rewording import reword
+from flipbench.stage import run_stage
 from tests.fixtures.openai_server import KEY, OpenAIServer
 
-ITEM = Item(
-    benchmark="b", name="1", question="Where?", answer_text="here", source=Source(dataset="b")
-)
-WORDS = {"a red star": "hong xing", "hong xing": "a star of red", "same": "tong", "tong": "same"}
+WORDS = {
+    "Where is it?": "Zai nali?",
+    "Zai nali?": "Where does it stand?",
+    "Same?": "Tong?",
+    "Tong?": "Same?",
+    "Lost?": "Diu le?",
+    "a red star above a blue square": "hong xing",
+    "hong xing": "over a blue square, a red star",
+}
+
+
+def item(name: str, question: str, answer: str = "here") -> Item:
+    return Item(
+        benchmark="b", name=name, question=question, answer_text=answer, source=Source(dataset="b")
+    )
+
+
+WHERE, SAME, LOST = item("1", "Where is it?"), item("2", "Same?"), item("3", "Lost?")
+CAPTION = item("4", "Describe the picture.", "a red star above a blue square")
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenAIServer]:
+    def reply(body: dict[str, Any]) -> str:
+        text = body["messages"][-1]["content"]
+        return WORDS.get(text if isinstance(text, str) else text[-1]["text"], " ")
+
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    with OpenAIServer() as server:
+        server.reply = reply
+        yield server
+
+
+def stage_at(server: OpenAIServer, tmp_path: Path, model: str = "tiny-vlm") -> BackTranslation:
+    chat = ChatAPI(ChatSpec(model=model, base_url=server.base_url, max_retries=0))
+    return BackTranslation(chat, ImageStore(tmp_path / "images"))
 
 
 def test_templates_keep_what_is_asked(shapes_items: list[Item]) -> None:
-    for item in shapes_items:
-        one, two = reword(item, f"{item.question} {item.answer_text}")
-        assert len({one, two, f"{item.question} {item.answer_text}"}) == 3
-        assert one.endswith(f" {item.answer_text}") and item.question not in one
-    assert reword(ITEM, "Where?") == [] and reword(shapes_items[0], "another text") == []
+    for one in shapes_items:
+        first, second = reword(one, f"{one.question} {one.answer_text}")
+        assert len({first, second, f"{one.question} {one.answer_text}"}) == 3
+        assert first.endswith(f" {one.answer_text}") and one.question not in first
+    assert reword(WHERE, "Where is it?") == [] and reword(shapes_items[0], "another text") == []
 
 
-def test_each_text_is_translated_once_and_remembered(tmp_path: Path) -> None:
-    asked: list[tuple[str, str]] = []
+def test_each_text_goes_there_and_back_once(server: OpenAIServer, tmp_path: Path) -> None:
+    items = [as_question(one) for one in (WHERE, SAME, LOST, CAPTION)]
+    with Run(tmp_path / "run") as run:
+        report = run_stage(stage_at(server, tmp_path), items, run, progress=False)
+    assert (report.n_done, report.n_failed) == (3, 1) and "b 3" in str(report)
+    systems = [body["messages"][0]["content"] for body in server.chats()]
+    assert [("Chinese" in s, "English" in s) for s in systems[:4]] == [(True, False)] * 4
+    assert all("into English" in s for s in systems[4:])
+    n_asked = len(systems)
 
-    def translate(text: str, language: str) -> str:
-        asked.append((text, language))
-        return WORDS[text]
+    with Run(tmp_path / "run") as run:
+        report = run_stage(stage_at(server, tmp_path), items, run, progress=False)
+        wordings = list(run.read(Wording))
+    assert (report.n_skipped, report.n_failed) == (3, 1)
+    assert len(server.chats()) == n_asked + 2, "only the text that had failed is asked again"
+    for wording in wordings:
+        assert wording.how == "translate into Chinese and back"
+        assert {"there", "back"} == set(wording.usage)
 
-    memory = tmp_path / "deep" / "translations.jsonl"
-    for _ in range(2):
-        back = BackTranslation(translate, "dictionary", memory)
-        assert back(ITEM, "a red star") == back(ITEM, "a red star") == ["a star of red"]
-        assert back(ITEM, "same") == []
-    assert asked[:2] == [("a red star", "Chinese"), ("hong xing", "English")] and len(asked) == 4
-    memory.write_text(memory.read_text() + '{"key": "torn')
-    assert BackTranslation(translate, "dictionary", memory)(ITEM, "same") == []
-    assert len(asked) == 4
-    BackTranslation(translate, "another dictionary", memory)(ITEM, "same")
-    assert len(asked) == 6
-
-
-def test_a_chat_model_translates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def reply(body: dict[str, Any]) -> str:
-        text = body["messages"][-1]["content"]
-        said = text if isinstance(text, str) else text[-1]["text"]
-        return WORDS.get(said, " ")
-
-    with OpenAIServer() as server:
-        server.reply = reply
-        monkeypatch.setenv("OPENAI_API_KEY", KEY)
-        chat = ChatAPI(ChatSpec(model="gpt-4o-2024-08-06", base_url=server.base_url))
-        translate = chat_translator(chat, ImageStore(tmp_path / "images"))
-        back = BackTranslation(translate, chat.name, tmp_path / "memory.jsonl")
-        assert back(ITEM, "a red star") == ["a star of red"]
-        systems = [body["messages"][0]["content"] for body in server.chats()]
-        assert "into Chinese" in systems[0] and "into English" in systems[1]
-        with pytest.raises(ServiceError, match="empty text"):
-            back(ITEM, "unknown")
-    assert BackTranslation(translate, chat.name, tmp_path / "memory.jsonl")(ITEM, "a red star")
+    reword_it = RecordedWordings(wordings)
+    assert reword_it(WHERE, "Where is it? here") == ["Where does it stand? here"]
+    assert reword_it(CAPTION, CAPTION.answer_text) == ["over a blue square, a red star"]
+    assert reword_it(SAME, "Same? here") == reword_it(LOST, "Lost? here") == []
+    assert reword_it(WHERE, "another text") == []
 
 
-def test_an_empty_translation_is_an_error_and_not_remembered(tmp_path: Path) -> None:
-    back = BackTranslation(lambda text, language: " ", "mute", tmp_path / "memory.jsonl")
-    with pytest.raises(DataError, match="mute: no translation of 'x'"):
-        back(ITEM, "x")
-    assert not (tmp_path / "memory.jsonl").exists()
+def test_another_translator_is_asked_anew(server: OpenAIServer, tmp_path: Path) -> None:
+    with Run(tmp_path / "run") as run:
+        for model in ("tiny-vlm", "o3"):
+            stage = stage_at(server, tmp_path, model)
+            assert run_stage(stage, [WHERE], run, progress=False).n_done == 1
+        first = BackTranslation(stage.chat, stage.images, "German")
+        assert first.id_of(WHERE) != stage.id_of(WHERE)
+    assert len(server.chats()) == 4
+
+
+def test_candidates_stand_before_the_one_that_was_chosen() -> None:
+    wording = Wording(
+        item_id=WHERE.id, how="paraphrase", writer="w", question="B?", candidates=("A?", "B?")
+    )
+    found = RecordedWordings([wording])
+    assert found(WHERE, "Where is it? x") == ["A? x", "B? x"]

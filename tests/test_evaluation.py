@@ -1,0 +1,131 @@
+"""``flipbench evaluate`` from a configuration to the tables, on a real tiny model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from flipbench.paired import PairedBenchmark
+from flipbench.records import Wording
+from flipbench.run import Run
+from tests.fixtures.command_line import Flipbench
+from tests.fixtures.openai_server import KEY, OpenAIServer
+from tests.fixtures.report_data import make_benchmark
+
+N_PAIRS = 6
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path, tiny_folders: dict[str, Path]) -> Write:
+    """Return a function that writes a configuration whose pairs exist; they are no shapes items."""
+    benchmark = make_benchmark(tmp_path / "r", N_PAIRS)
+    benchmark.save(tmp_path / "r" / "benchmark")
+
+    def write(models: dict[str, Any] | None = None, **evaluate: Any) -> Path:
+        told = {
+            "run": "r",
+            "benchmark": {"format": "shapes"},
+            "models": models or {"tiny": {"path": str(tiny_folders["qwen2_vl"])}},
+            "evaluate": evaluate,
+        }
+        path = tmp_path / "c.yaml"
+        path.write_text(yaml.safe_dump(told))
+        return path
+
+    return write
+
+
+def questions(folder: Path) -> dict[str, str]:
+    originals = PairedBenchmark.load(folder / "r" / "benchmark").originals
+    return {item.name: item.question for item in originals}
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("|\n ").split("|")]
+
+
+def table(path: Path, stub: str = "tiny") -> dict[str, str]:
+    """Return a model's row of a Markdown table, by header."""
+    lines = [line for line in path.read_text().splitlines() if line.startswith("| ")]
+    found: dict[str, str] = {}
+    for number, line in enumerate(lines):
+        if cells(line)[0] == "Model":
+            head = cells(line)
+        if cells(line)[0] == stub or (cells(lines[number - 1])[0] == f"**{stub}**"):
+            found |= dict(zip(head, cells(line), strict=True))
+    return found
+
+
+# ------------------------------------------------------------------------------- other wordings
+
+
+def test_without_a_rewording_the_table_says_what_to_set(
+    flipbench: Flipbench, write: Write, tmp_path: Path
+) -> None:
+    config = write(detectors=["perturbation_gap", "slot_guessing", "ngram_accuracy"])
+    result = flipbench("evaluate", config, "-q")
+    assert result.status == 0, result.err
+    row = table(tmp_path / "r" / "report" / "table.md")
+    for column in ("Slot guessing: McNemar test", "N-gram accuracy: Paraphrase"):
+        assert row[column] == "not applicable (set evaluate.rewording)"
+
+
+def test_a_file_of_wordings(flipbench: Flipbench, write: Write, tmp_path: Path) -> None:
+    names = list(questions(tmp_path))
+    lines = [
+        {"name": name, "paraphrases": [f"Tell me: {q}", f"Say: {q}"]}
+        for name, q in questions(tmp_path).items()
+    ]
+    (tmp_path / "w.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines[:-1]))
+    rewording = {"by": "file", "path": str(tmp_path / "w.jsonl")}
+    config = write(detectors=["slot_guessing", "ngram_accuracy"], rewording=rewording)
+    result = flipbench("evaluate", config, "-q")
+    assert result.status == 1 and f"no line named '{names[-1]}'" in result.err
+    row = table(tmp_path / "r" / "report" / "table.md")
+    assert row["Slot guessing: McNemar test"] != "not applicable"
+    assert row["Slot guessing: Items dropped"] == "1"
+    with Run(tmp_path / "r") as run:
+        assert len(list(run.read(Wording))) == N_PAIRS - 1
+
+
+def test_back_translation_by_a_chat_model_is_asked_once(
+    flipbench: Flipbench, write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reply(body: dict[str, Any]) -> str:
+        told = body["messages"][-1]["content"]
+        text = str(told if isinstance(told, str) else told[-1]["text"])
+        return f"Again: {text}" if "into English" in body["messages"][0]["content"] else text
+
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    with OpenAIServer() as server:
+        server.reply = reply
+        chat = {"model": "tiny-vlm", "base_url": server.base_url}
+        rewording = {"how": "translate", "language": "German", "by": "api", "chat": chat}
+        config = write(detectors=["slot_guessing", "ngram_accuracy"], rewording=rewording)
+        counted = flipbench("evaluate", config, "--dry-run")
+        assert f"{N_PAIRS}  texts to put in other words" in counted.out and not server.chats()
+        first = flipbench("evaluate", config, "-q")
+        assert first.status == 0, first.err
+        assert f"translate into German and back: {N_PAIRS} done" in first.err
+        assert len(server.chats()) == 2 * N_PAIRS
+        second = flipbench("evaluate", config, "-q")
+        assert second.status == 0 and "ask tiny: 0 done" in second.err
+        assert len(server.chats()) == 2 * N_PAIRS
+        row = table(tmp_path / "r" / "report" / "table.md")
+        assert row["Slot guessing: McNemar test"].endswith(("not detected", "contaminated"))
+        # nobody compares wordings: nobody is asked for them
+        quiet = write(detectors=["perturbation_gap"], rewording=rewording)
+        assert flipbench("evaluate", quiet, "-q").status == 0
+        assert len(server.chats()) == 2 * N_PAIRS
+
+
+def test_what_a_rewording_cannot_be(flipbench: Flipbench, write: Write) -> None:
+    wrong = {"how": "translate", "language": "German", "by": "file", "path": "w.jsonl"}
+    result = flipbench("evaluate", write(rewording=wrong))
+    assert result.status == 2 and "a file holds wordings in the same language" in result.err
