@@ -153,7 +153,8 @@ class Probe(Record):
     """What is asked of a model. ``variant`` is a label for people and is no part of the id.
 
     ``ask`` says what is wanted: ``choose`` (log-probabilities of the option letters), ``generate``
-    (text), or ``score`` (log-likelihood of ``continuation``).
+    (text), ``score`` (log-likelihood of ``continuation``), or ``embed`` (the hidden state at the
+    last token of ``continuation``).
     """
 
     kind: ClassVar[str] = "probes"
@@ -170,7 +171,7 @@ class Probe(Record):
     variant: str
     images: tuple[ImageRef, ...] = ()
     prompt: str
-    ask: Literal["choose", "generate", "score"]
+    ask: Literal["choose", "generate", "score", "embed"]
     options: tuple[str, ...] = ()
     n_options: int = 0
     continuation: str = ""
@@ -187,6 +188,8 @@ class Response(Record):
     ``token_means`` and ``token_deviations`` are those of log p under the model's distribution at
     each position. All have shape (T,), in nats, and are empty for long texts and for models that
     do not give them.
+
+    ``state`` is the last layer's state as text; `flipbench.models.states` reads it.
     """
 
     kind: ClassVar[str] = "responses"
@@ -204,6 +207,7 @@ class Response(Record):
     token_log_probs: tuple[float, ...] = ()
     token_means: tuple[float, ...] = ()
     token_deviations: tuple[float, ...] = ()
+    state: str = ""
 
 
 class Interval(Value):

@@ -54,6 +54,7 @@ _NEEDS: dict[str, Capability] = {
     "choose": "choose",
     "generate": "generate",
     "score": "token_logprobs",
+    "embed": "hidden_states",
 }
 
 
