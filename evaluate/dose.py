@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from flipbench.errors import DataError
 from flipbench.evaluate.grid import UNTOUCHED, GridModel
-from flipbench.evaluate.statistics import N_PERMUTATIONS, permutation_p
+from flipbench.evaluate.resampling import N_PERMUTATIONS, permutation_p
 from flipbench.records import Score
 
 Cells = Sequence[tuple[GridModel, Score]]

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flipbench.evaluate.rules import Direction
-from flipbench.evaluate.statistics import (
+from flipbench.evaluate.resampling import (
     N_BOOTSTRAP,
     N_PERMUTATIONS,
-    Value,
     bootstrap_interval,
     label_swap_p,
 )
+from flipbench.evaluate.rules import Direction
+from flipbench.evaluate.statistics import Value
 from flipbench.records import Interval
 
 

@@ -22,8 +22,8 @@ from flipbench.evaluate.likelihood import (
     make_score,
     mean_log_prob,
 )
+from flipbench.evaluate.resampling import permutation_p
 from flipbench.evaluate.rules import Verdict
-from flipbench.evaluate.statistics import permutation_p
 from flipbench.paired import PairedBenchmark
 from flipbench.prompts import Asking
 from flipbench.randomness import generator

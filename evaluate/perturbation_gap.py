@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from flipbench.evaluate.comparison import (
     Comparison,
@@ -89,6 +90,7 @@ class PerturbationGap:
         ]
 
 
+@lru_cache(maxsize=2)  # the same for every model of a grid
 def _asked(benchmark: PairedBenchmark, asking: Asking) -> list[Twice]:
     return [
         Twice(

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from scipy import optimize, stats
 from statsmodels.stats.proportion import proportion_confint
 
-from flipbench.evaluate.statistics import LEVEL, N_BOOTSTRAP, wilson_interval
+from flipbench.evaluate.resampling import LEVEL, N_BOOTSTRAP
+from flipbench.evaluate.statistics import wilson_interval
 from flipbench.records import Interval
 
 LEAST_CLUSTERS = 10

@@ -21,8 +21,8 @@ from flipbench.evaluate.likelihood import (
     make_score,
     text_probe,
 )
+from flipbench.evaluate.resampling import LEVEL, permutation_p
 from flipbench.evaluate.rules import Verdict
-from flipbench.evaluate.statistics import LEVEL, permutation_p
 from flipbench.paired import PairedBenchmark
 from flipbench.prompts import Asking
 from flipbench.randomness import generator

@@ -1,4 +1,4 @@
-"""Paired comparisons, intervals, permutation tests and corrections, for every detector.
+"""Paired comparisons, Wilson intervals, McNemar tests and corrections, for every detector.
 
 An *outcome* is True (right), False (wrong) or None (asking failed). A pair with a None is dropped
 and counted, never taken for a wrong answer. Accuracies and gaps are fractions, and
@@ -13,21 +13,24 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import proportion_confint
 
+from flipbench.evaluate.resampling import (
+    LEVEL,
+    N_BOOTSTRAP,
+    N_PERMUTATIONS,
+    Array,
+    bootstrap_interval,
+    label_swap_p,
+)
 from flipbench.records import Interval
 
 Outcome = bool | None
 Value = float | None
 """A share or a similarity in [0, 1], or an outcome; None where asking failed."""
 Alternative = Literal["drop", "rise", "two-sided"]
-Array = NDArray[np.float64]
-LEVEL = 0.95
-N_BOOTSTRAP = 2_000
-N_PERMUTATIONS = 9_999
 
 
 @dataclass(frozen=True)
@@ -260,98 +263,6 @@ def wilson_interval(k: int, n: int, level: float = LEVEL) -> Interval:
     return Interval(low=float(low), high=float(high), level=level)
 
 
-def bootstrap_interval(
-    values: ArrayLike,
-    rng: np.random.Generator,
-    *,
-    clusters: Sequence[str] | None = None,
-    n_bootstrap: int = N_BOOTSTRAP,
-    level: float = LEVEL,
-) -> Interval | None:
-    """Return the percentile bootstrap interval of the mean of ``values``, shape (N,).
-
-    Whole clusters are drawn. The order of items changes nothing. None with fewer than two clusters.
-    """
-    totals, sizes = _by_cluster(np.asarray(values, dtype=float), clusters)
-    if len(totals) < 2:
-        return None
-    found = stats.bootstrap(
-        (totals, sizes),
-        _ratio,
-        paired=True,
-        vectorized=True,
-        n_resamples=n_bootstrap,
-        batch=250,
-        confidence_level=level,
-        method="percentile",
-        rng=rng,
-    ).confidence_interval
-    return Interval(low=float(found.low), high=float(found.high), level=level)
-
-
-def label_swap_p(
-    differences: ArrayLike,
-    rng: np.random.Generator,
-    *,
-    clusters: Sequence[str] | None = None,
-    n_permutations: int = N_PERMUTATIONS,
-) -> float:
-    """Return the one-sided p-value that the sum of paired differences lies below 0 by chance.
-
-    Under the null hypothesis the two labels of a pair can be swapped, which changes the sign of
-    its difference (of its cluster's). Exact where all swaps can be enumerated, otherwise
-    (1 + count) / (``n_permutations`` + 1).
-
-    Parameters
-    ----------
-    differences : array_like, shape (N,)
-        Model - reference by item.
-    """
-    totals, _ = _by_cluster(np.asarray(differences, dtype=float), clusters)
-    totals = totals[totals != 0]
-    if len(totals) == 0:
-        return 1.0
-    if len(totals) == 1:
-        return 0.5 if totals[0] < 0 else 1.0
-    found = stats.permutation_test(
-        (totals,),
-        _sum,
-        permutation_type="samples",
-        vectorized=True,
-        n_resamples=n_permutations,
-        batch=250,
-        alternative="less",
-        rng=rng,
-    )
-    return float(found.pvalue)
-
-
-def permutation_p(
-    observed: float, null: ArrayLike, alternative: Literal["greater", "less"] = "greater"
-) -> float:
-    """Return (1 + number of null statistics at least as extreme) / (B + 1); its floor is 1/(B + 1).
-
-    Parameters
-    ----------
-    null : array_like, shape (B,)
-        The statistic under the null hypothesis. Values equal to ``observed`` up to rounding count
-        as being as extreme.
-    """
-    values = np.asarray(null, dtype=float)
-    slack = 1e-12 * max(1.0, abs(observed))
-    extreme = values >= observed - slack if alternative == "greater" else values <= observed + slack
-    return (1 + int(extreme.sum())) / (values.size + 1)
-
-
-def least_permutations(n_tests: int, alpha: float) -> int:
-    """Return the permutations with which one of ``n_tests`` can reach ``alpha`` under Bonferroni.
-
-    >>> least_permutations(27, 0.01), least_permutations(12, 0.01)
-    (2699, 1199)
-    """
-    return max(1, math.ceil(round(n_tests / alpha - 1, 9)))
-
-
 def adjust_p_values(
     p_values: Sequence[float], method: Literal["holm", "bonferroni", "benjamini-hochberg"] = "holm"
 ) -> list[float]:
@@ -377,23 +288,3 @@ def _complete(
     values = [np.array([c[i] for i in keep], dtype=float) for c in conditions]
     shared = None if clusters is None else [clusters[i] for i in keep]
     return values, shared
-
-
-def _by_cluster(values: Array, clusters: Sequence[str] | None) -> tuple[Array, Array]:
-    """Return (totals, sizes) of the clusters, sorted, each of shape (n_clusters,)."""
-    if clusters is None:
-        totals, sizes = values, np.ones_like(values)
-    else:
-        _, index = np.unique(np.asarray(clusters, dtype=str), return_inverse=True)
-        totals = np.bincount(index, weights=values).astype(np.float64)
-        sizes = np.bincount(index).astype(np.float64)
-    order = np.lexsort((sizes, totals))
-    return totals[order], sizes[order]
-
-
-def _ratio(totals: Array, sizes: Array, axis: int = -1) -> Array:
-    return np.asarray(totals.sum(axis=axis) / sizes.sum(axis=axis))
-
-
-def _sum(totals: Array, axis: int = -1) -> Array:
-    return np.asarray(totals.sum(axis=axis))

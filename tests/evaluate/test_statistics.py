@@ -12,17 +12,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flipbench.evaluate.resampling import (
+    bootstrap_interval,
+    label_swap_p,
+    least_permutations,
+    permutation_p,
+)
 from flipbench.evaluate.statistics import (
     PairedOutcome,
     adjust_p_values,
-    bootstrap_interval,
     gap_difference,
-    label_swap_p,
     least_items,
-    least_permutations,
     mcnemar_p,
     paired_comparison,
-    permutation_p,
     wilson_interval,
 )
 
@@ -223,3 +225,24 @@ def test_holm_against_its_definition() -> None:
     for rank, i in enumerate(order):
         expected[i] = min(1, max((9 - r) * p[order[r]] for r in range(rank + 1)))
     assert adjust_p_values(p, "holm") == pytest.approx(expected)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.integers(-2, 2), min_size=2, max_size=8), st.sampled_from([0.25, 1.0]))
+def test_whole_and_fractional_differences_give_the_same_p(
+    differences: list[int], scale: float
+) -> None:
+    scaled = [scale * d for d in differences]  # of a quarter, all swaps are enumerated instead
+    assert label_swap_p(scaled, rng()) == pytest.approx(label_swap_p(differences, rng()))
+
+
+def test_the_exact_label_swap_p_agrees_with_random_swaps_in_a_large_sample() -> None:
+    generator = rng()
+    differences = generator.choice([-2, -1, 0, 1, 2], size=600, p=[0.05, 0.2, 0.55, 0.17, 0.03])
+    clusters = [str(n // 3) for n in range(600)]
+    totals = np.add.reduceat(differences, np.arange(0, 600, 3))
+    signs = generator.choice([-1, 1], size=(20_000, 200))
+    expected = np.mean(signs @ totals <= totals.sum())
+    found = label_swap_p(differences, rng(), clusters=clusters)
+    assert 0.001 < found < 0.5
+    assert found == pytest.approx(expected, abs=4 * np.sqrt(expected * (1 - expected) / 20_000))
