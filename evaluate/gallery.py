@@ -40,7 +40,10 @@ class Option:
 
 @dataclass(frozen=True)
 class Card:
-    """A pair as it is shown. ``fell`` names the contaminated models that went right → wrong."""
+    """A pair as it is shown. ``fell`` names the contaminated models that went right → wrong.
+
+    ``control`` is what a ControlNet was shown of the original, where the editor kept it.
+    """
 
     name: str
     question: str
@@ -50,6 +53,7 @@ class Card:
     verdict: str
     original: tuple[Thumbnail, ...]
     perturbed: tuple[Thumbnail, ...]
+    control: Thumbnail | None
     fell: tuple[str, ...]
     n_asked: int
     n_clean_fell: int
@@ -135,7 +139,17 @@ def _fit(pairs: Sequence[Pair], shop: _Shop, budget: int) -> tuple[int, int, int
 
 def _n_bytes(pair: Pair, shop: _Shop, size: int, quality: int) -> int:
     thumbs = _thumbnails(pair, shop, size, quality)
-    return sum(len(t.data) for side in thumbs for t in side)
+    control = _control(pair, shop, size, quality)
+    return sum(len(t.data) for side in (*thumbs, (control,) if control else ()) for t in side)
+
+
+def _control(pair: Pair, shop: _Shop, size: int, quality: int) -> Thumbnail | None:
+    """Return the control image, half as large as the pair; None where there is none any more."""
+    ref = pair.control
+    if ref is None or not shop.store.path(ref).exists():
+        return None
+    scale = min(1.0, size / (2 * max(ref.width, ref.height)))
+    return Thumbnail(*shop.thumbnail(ref, scale, quality), 0.5)
 
 
 def _thumbnails(
@@ -172,6 +186,7 @@ def _card(
         pair.verdict,
         original,
         perturbed,
+        _control(pair, shop, size, quality),
         tuple(fell),
         n_asked,
         len(clean_fell),

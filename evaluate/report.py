@@ -53,6 +53,10 @@ class ReportData:
         How this was made: command, seed, versions.
     notes : list of str
         What the page shows and what it does not, in plain sentences.
+    raters : list of Table
+        Who decided which pairs are valid, held against people or the truth.
+    kept : list of Table
+        The kept items beside all.
     """
 
     title: str
@@ -62,6 +66,8 @@ class ReportData:
     requirements: list[Requirements] = field(default_factory=list)
     settings: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    raters: list[Table] = field(default_factory=list)
+    kept: list[Table] = field(default_factory=list)
 
 
 def write_report(data: ReportData, folder: Path) -> Path:
@@ -163,7 +169,8 @@ def _sentence(rule: str, grid: Sequence[GridModel], scores: Sequence[Score]) -> 
 def _write_tables(data: ReportData, tables: Sequence[Table], needed: Table, folder: Path) -> None:
     head = f"# {data.title}\n\n{' '.join(headline(data.grid, data.scores))}\n"
     (folder / "gap.md").write_text(f"{head}\n{table_files.markdown(tables[0])}", encoding="utf-8")
-    parts = [head, *(table_files.markdown(table) for table in tables)]
+    every = [*tables, *data.raters, *data.kept]
+    parts = [head, *(table_files.markdown(table) for table in every)]
     parts += [f"- {note}\n" for note in data.notes]
     (folder / "table.md").write_text("\n".join(parts), encoding="utf-8")
     (folder / "table.tex").write_text(table_files.latex_document(tables), encoding="utf-8")
@@ -183,6 +190,7 @@ def _room(data: ReportData, figures: Sequence[Figure]) -> int:
     ]
     cards = 2 * sum(len(text.encode()) for text in texts)
     cards += (1_200 + names) * len(data.benchmark.pairs)
+    cards += 300 * sum(pair.control is not None for pair in data.benchmark.pairs)
     left = PAGE_BYTES - drawn - cards - 300_000  # tables, style and script
     return min(BUDGET, max(left, BUDGET // 10))
 

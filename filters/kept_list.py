@@ -1,15 +1,19 @@
-"""The kept list: a file by which anyone with the same run can rebuild the same pairs."""
+"""The kept list: a file by which anyone with the same run or recipe can rebuild the same pairs."""
 
 from __future__ import annotations
 
 import csv
+import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from flipbench.errors import DataError
 from flipbench.filters.decide import Ruling
 from flipbench.filters.tables import Table
+from flipbench.images import ImageStore
 from flipbench.paired import Candidate
+from flipbench.records import Item
 
 HEADERS = ("item", "item_id", "edit_id", "image_sha256", "category", "decided_by")
 
@@ -25,35 +29,90 @@ def kept_table(rulings: Sequence[Ruling]) -> Table:
     return Table("kept", "The kept pairs.", HEADERS, tuple(rows))
 
 
-def select_kept(path: Path, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return the candidates that a kept list names, in the list's order.
+@dataclass(frozen=True)
+class KeptRow:
+    """What a kept list says of one pair, and in which line."""
+
+    line: int
+    item: str
+    item_id: str
+    image_sha256: str
+
+
+def read_kept(path: Path) -> list[KeptRow]:
+    """Return the rows of a kept list.
 
     Raises
     ------
     DataError
-        Where the file cannot be read, names an item twice, or names one that the run lacks or has
-        drawn otherwise; all such lines are named, and nothing is returned.
+        Where the file cannot be read, is no kept list, names no pair, or names an item twice.
     """
     try:
         with path.open(newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path}: cannot be read as a kept list ({error})") from error
-    if rows and not {"item_id", "image_sha256"} <= set(rows[0]):
-        raise DataError(f"{path}: a kept list has the columns item_id and image_sha256")
-    by_id = {candidate.item.id: candidate for candidate in candidates}
-    chosen: dict[str, Candidate] = {}
+    if not rows or not {"item_id", "image_sha256"} <= set(rows[0]):
+        raise DataError(f"{path}: a kept list has the columns item_id and image_sha256, and rows")
+    kept: dict[str, KeptRow] = {}
     problems = []
     for line, row in enumerate(rows, 2):
-        candidate, wanted = by_id.get(row["item_id"] or ""), row["image_sha256"]
-        if candidate is None or candidate.edit is None:
-            problems.append(f"line {line}: {row.get('item') or row['item_id']} is not in this run")
-        elif candidate.edit.image.sha256 != wanted:
-            problems.append(f"line {line}: the run has another picture of {candidate.subject}")
-        elif candidate.item.id in chosen:
-            problems.append(f"line {line}: {candidate.subject} is named twice")
-        else:
-            chosen[candidate.item.id] = candidate
+        item_id = row["item_id"] or ""
+        name = row.get("item") or item_id or "the row"
+        if item_id in kept:
+            problems.append(f"line {line}: {name} is named twice")
+        kept[item_id] = KeptRow(line, name, item_id, row["image_sha256"] or "")
+    _refuse(path, problems)
+    return list(kept.values())
+
+
+def listed_items(path: Path, items: Sequence[Item]) -> list[Item]:
+    """Return the items that a kept list names, in the list's order.
+
+    Raises
+    ------
+    DataError
+        As `read_kept`, and where an item is none of ``items``; all such lines are named.
+    """
+    by_id, rows = {item.id: item for item in items}, read_kept(path)
+    strange = [row for row in rows if row.item_id not in by_id]
+    _refuse(path, [f"line {r.line}: {r.item} is not in this benchmark" for r in strange])
+    return [by_id[row.item_id] for row in rows]
+
+
+def select_kept(path: Path, candidates: Sequence[Candidate], images: ImageStore) -> list[Candidate]:
+    """Return the candidates that a kept list names, in the list's order.
+
+    Raises
+    ------
+    DataError
+        As `read_kept`, and where the run lacks an item, has drawn it otherwise, or where the bytes
+        of a picture do not have the hash; all such lines are named, and nothing is returned.
+    """
+    by_id, rows = {candidate.item.id: candidate for candidate in candidates}, read_kept(path)
+    found = [(row, _problem(row, by_id.get(row.item_id), images)) for row in rows]
+    _refuse(path, [f"line {row.line}: {problem}" for row, problem in found if problem])
+    return [by_id[row.item_id] for row in rows]
+
+
+def _problem(row: KeptRow, candidate: Candidate | None, images: ImageStore) -> str:
+    """Return why a row is not what a run has, or an empty text."""
+    if candidate is None or candidate.edit is None:
+        return f"{row.item} is not in this run"
+    ref = candidate.edit.image
+    if ref.sha256 != row.image_sha256:
+        return f"the run has another picture of {candidate.subject}"
+    path = images.path(ref)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        return f"the picture of {candidate.subject} cannot be read ({path}: {error.strerror})"
+    if hashlib.sha256(data).hexdigest() != ref.sha256:
+        return f"the picture of {candidate.subject} was changed ({path}); delete it to draw it anew"
+    return ""
+
+
+def _refuse(path: Path, problems: Sequence[str]) -> None:
     if problems:
         more = f"\n  ... and {len(problems) - 5} more" if len(problems) > 5 else ""
         raise DataError(
@@ -61,4 +120,3 @@ def select_kept(path: Path, candidates: Sequence[Candidate]) -> list[Candidate]:
             + "\n  ".join(problems[:5])
             + more
         )
-    return list(chosen.values())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from flipbench.filters.tables import write_tables, write_text
 from flipbench.models.protocols import Judge
 from flipbench.paired import Candidate, PairedBenchmark
 from flipbench.policy import Policy
-from flipbench.records import Failure, Verdict
+from flipbench.records import Caption, Edit, Failure, Flip, Item, Verdict
 from flipbench.run import Run
 from flipbench.stage import StageReport, run_stage
 
@@ -123,12 +124,31 @@ def rate(
         tasks = [(rule.name, candidate) for rule in rules for candidate in edited]
         stage = RuleStage(rules, run.images)
         reports.append(run_stage(stage, tasks, run, batch_size=64, progress=progress))
-    asked = edited if policy.ask_rejected or not judges else _unopposed(edited, panel, run)
+    asked = edited if policy.ask_rejected or not judges else _unopposed(edited, panel.rules, run)
     for judge in judges:
-        for number in range(policy.n_runs):
-            judging = JudgeStage(judge, run.images, number)
+        for judging in _runs_of(judge, run, policy):
             reports.append(run_stage(judging, asked, run, batch_size=batch_size, progress=progress))
     return panel, reports
+
+
+def unjudged(
+    candidates: Sequence[Candidate], judge: Judge, run: Run, policy: Policy
+) -> list[Candidate]:
+    """Return whom a judge is still to be asked about, once for each of its runs; nobody is asked.
+
+    Of a candidate without an edited image nothing is known yet, so it counts as to be judged.
+    """
+    asked = edited = [c for c in candidates if c.edit]
+    if not policy.ask_rejected:
+        rules = {rule.name for rule in build_rules(policy.rules, edited)}
+        asked = _unopposed(edited, rules, run)
+    known = run.ids(Verdict)
+    return [
+        c
+        for judging in _runs_of(judge, run, policy)
+        for c in [*asked, *(c for c in candidates if not c.edit)]
+        if c.edit is None or judging.id_of(c) not in known
+    ]
 
 
 def apply_policy(
@@ -152,11 +172,46 @@ def write_filtered(
     return write_tables(tables, folder, "funnel.md", "What became of every item")
 
 
-def _unopposed(edited: Sequence[Candidate], panel: Panel, run: Run) -> list[Candidate]:
+def filtered_in(run: Run) -> list[Candidate]:
+    """Return the candidates that were decided on last, kept and not, each as far as it got.
+
+    They are those of ``kept.csv`` and ``reasons.csv``, in the order of the run's items; none where
+    nothing was filtered yet.
+
+    Raises
+    ------
+    DataError
+        Where one of the two is not what `write_filtered` wrote.
+    """
+    listed: dict[str, str] = {}
+    for path in (run.path / FOLDER / "kept.csv", run.path / FOLDER / "reasons.csv"):
+        if not path.exists():
+            return []
+        try:
+            with path.open(newline="", encoding="utf-8") as file:
+                listed |= {row["item_id"]: row["edit_id"] for row in csv.DictReader(file)}
+        except (OSError, KeyError, UnicodeDecodeError, csv.Error) as error:
+            raise DataError(f"{path}: {error!r}; 'flipbench filter' writes it anew") from error
+    flips, captions, edits = run.index(Flip), run.index(Caption), run.index(Edit)
+    candidates = []
+    for item in run.read(Item):
+        if item.id in listed:
+            edit = edits.get(listed[item.id])
+            caption = captions.get(edit.caption_id) if edit else None
+            flip = flips.get(caption.flip_id) if caption else None
+            candidates.append(Candidate(item, flip, caption, edit))
+    return candidates
+
+
+def _runs_of(judge: Judge, run: Run, policy: Policy) -> list[JudgeStage]:
+    return [JudgeStage(judge, run.images, number) for number in range(policy.n_runs)]
+
+
+def _unopposed(edited: Sequence[Candidate], rules: Collection[str], run: Run) -> list[Candidate]:
     """Return the candidates that no rule rejects: those that judges are needed for."""
     rejected = {
         (verdict.edit_id, verdict.image_sha256)
         for verdict in run.read(Verdict)
-        if verdict.rater in panel.rules and verdict.decision == "reject"
+        if verdict.rater in rules and verdict.decision == "reject"
     }
     return [c for c in edited if c.edit and (c.edit.id, c.edit.image.sha256) not in rejected]

@@ -11,8 +11,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from flipbench.errors import PrerequisiteError
 from flipbench.generate.api_captioner import APICaptioner, caption_prompt
-from flipbench.models.chat import Chat
+from flipbench.images import ImageStore
+from flipbench.models.chat import Chat, ChatReply, ChatRequest
 from flipbench.models.cost import CostEstimate, estimate_cost
 from flipbench.models.editor_specs import (
     EditorSpec,
@@ -34,7 +36,7 @@ from flipbench.models.rater_specs import (
     VLMJudgeSpec,
 )
 from flipbench.paired import Candidate
-from flipbench.records import Item
+from flipbench.prompt_files import PromptFile, load_prompt
 from flipbench.shapes.backends import SceneCaptioner, SceneEditor, SceneJudge
 
 if TYPE_CHECKING:
@@ -76,11 +78,40 @@ def build_chat(spec: ChatBackedSpec, folder: Path, seed: int = 0) -> Chat:
             temperature=spec.chat.temperature,
             seed=seed,
         )
-    from flipbench.models.api import ChatAPI
-    from flipbench.models.batch_api import BatchAPI
+    return _Server(spec, folder)
 
-    api = ChatAPI(spec.chat)
-    return BatchAPI(api, folder) if spec.batch else api
+
+def missing_key(spec: CaptionerSpec | JudgeSpec) -> PrerequisiteError | None:
+    """Return why the server behind a captioner or a judge cannot be asked, or None."""
+    if isinstance(spec, APICaptionerSpec | APIJudgeSpec):
+        from flipbench.models.api import ChatAPI
+
+        try:
+            ChatAPI(spec.chat)
+        except PrerequisiteError as error:
+            return error
+    return None
+
+
+class _Server:
+    """A server that is spoken to when it is first asked: a finished run needs no key."""
+
+    def __init__(self, spec: APICaptionerSpec | APIJudgeSpec, folder: Path) -> None:
+        self.name, self.settings = spec.chat.model, spec.chat.settings
+        self._spec, self._folder = spec, folder
+
+    def ask(
+        self, requests: Sequence[ChatRequest], images: ImageStore
+    ) -> Sequence[ChatReply | Exception]:
+        return self._chat.ask(requests, images)
+
+    @cached_property
+    def _chat(self) -> Chat:
+        from flipbench.models.api import ChatAPI
+        from flipbench.models.batch_api import BatchAPI
+
+        api = ChatAPI(self._spec.chat)
+        return BatchAPI(api, self._folder) if self._spec.batch else api
 
 
 class _OnDemand:
@@ -142,23 +173,26 @@ def records_at_once(spec: CaptionerSpec | JudgeSpec, configured: int, n_items: i
     return max(n_items, 1) if by_batch else configured
 
 
-def estimate_captions(spec: CaptionerSpec, items: Sequence[Item]) -> CostEstimate | None:
+def estimate_captions(spec: CaptionerSpec, candidates: Sequence[Candidate]) -> CostEstimate | None:
     """Return what captioning would cost, image tokens counted, or None where it is no API."""
     if not isinstance(spec, APICaptionerSpec):
         return None
-    factor = BATCH_PRICE if spec.batch else 1.0
-    candidates = [Candidate(item) for item in items if item.images]
-    return estimate_cost(candidates, spec.chat, caption_prompt(spec.prompt), price_factor=factor)
+    return _estimate(spec, candidates, caption_prompt(spec.prompt))
 
 
-def estimate_verdicts(spec: JudgeSpec, items: Sequence[Item]) -> CostEstimate | None:
-    """Return what judging all items would cost, or None where the judge is no API."""
+def estimate_verdicts(spec: JudgeSpec, candidates: Sequence[Candidate]) -> CostEstimate | None:
+    """Return what judging would cost, a verdict for each candidate; None for a judge of no API."""
     if not isinstance(spec, APIJudgeSpec):
         return None
     from flipbench.filters.api_judge import PROMPTS
-    from flipbench.prompt_files import load_prompt
 
     prompt = load_prompt(spec.prompt or ("judge-blind-v1" if spec.blind else "judge-v1"), PROMPTS)
+    return _estimate(spec, candidates, prompt)
+
+
+def _estimate(
+    spec: APICaptionerSpec | APIJudgeSpec, candidates: Sequence[Candidate], prompt: PromptFile
+) -> CostEstimate:
+    shown = [candidate for candidate in candidates if candidate.item.images]
     factor = BATCH_PRICE if spec.batch else 1.0
-    candidates = [Candidate(item) for item in items if item.images]
-    return estimate_cost(candidates, spec.chat, prompt, price_factor=factor)
+    return estimate_cost(shown, spec.chat, prompt, price_factor=factor)

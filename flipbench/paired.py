@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+
+from pydantic import ValidationError
 
 from flipbench.errors import DataError
 from flipbench.images import ImageStore
-from flipbench.records import Caption, Edit, Flip, Item, content_id
+from flipbench.records import Caption, Edit, Flip, ImageRef, Item, content_id
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,13 @@ class Pair:
             raise DataError(f"{a.benchmark} {a.name}: the answer is the same in both")
         if a.images == b.images:
             raise DataError(f"{a.benchmark} {a.name}: the image is the same in both")
+
+    @property
+    def control(self) -> ImageRef | None:
+        """What a ControlNet was shown of the original; None where no editor kept it."""
+        with contextlib.suppress(ValidationError):
+            return ImageRef.model_validate(self.perturbed.extra.get("control"))
+        return None
 
 
 @dataclass(frozen=True)
@@ -54,10 +65,14 @@ class PairedBenchmark:
     made_by: dict[str, str] = field(default_factory=dict)
     exchangeable: bool | None = None
 
-    @property
+    @cached_property
     def id(self) -> str:
         """Hash of what is asked: the ids of all items, in order."""
         return content_id(self.name, [[p.original.id, p.perturbed.id] for p in self.pairs])
+
+    def __hash__(self) -> int:
+        """Return a hash that goes with ``==``, so that what is made of a benchmark can be kept."""
+        return hash(self.id)
 
     @property
     def originals(self) -> list[Item]:
@@ -72,14 +87,18 @@ class PairedBenchmark:
     def save(self, folder: Path) -> None:
         """Write ``pairs.jsonl`` and ``benchmark.json`` into ``folder``, and images beside them.
 
-        Images that lie in the folder above (a run directory's store) are not copied.
+        Images that lie in the folder above (a run directory's store) are not copied. A control
+        image that is gone is no loss; any other is.
         """
         folder.mkdir(parents=True, exist_ok=True)
         if self.images.folder.resolve() != (folder.parent / "images").resolve():
             store = ImageStore(folder / "images")
-            for item in (*self.originals, *self.perturbed):
-                for ref in item.images:
-                    store.put(self.images.path(ref).read_bytes(), f"{item.benchmark} {item.name}")
+            for pair in self.pairs:
+                control = pair.control
+                kept = [control] if control and self.images.path(control).exists() else []
+                for ref in (*pair.original.images, *pair.perturbed.images, *kept):
+                    what = f"{pair.original.benchmark} {pair.original.name}"
+                    store.put(self.images.path(ref).read_bytes(), what)
         rows = [
             {
                 "original": pair.original.model_dump(mode="json"),

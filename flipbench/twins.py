@@ -5,9 +5,11 @@ Pairs that exist already enter here too, without either stage.
 
 from __future__ import annotations
 
+import hashlib
 import logging
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flipbench.backends import (
@@ -16,23 +18,23 @@ from flipbench.backends import (
     build_judge,
     estimate_captions,
     estimate_verdicts,
+    missing_key,
     records_at_once,
 )
 from flipbench.benchmarks import Benchmark, PairsSpec, load_benchmark, load_pairs
 from flipbench.config import ShapesSpec
 from flipbench.errors import ConfigError, DataError
 from flipbench.experiment import Experiment, have_workers_do
-from flipbench.filters.decide import book_of
-from flipbench.filters.pipeline import keep_valid
-from flipbench.filters.ratings import agreement_tables, compare_raters, ratings_of
-from flipbench.filters.tables import write_tables
+from flipbench.filters.kept_list import listed_items, select_kept
+from flipbench.filters.pipeline import keep_valid, unjudged
 from flipbench.generate.api_captioner import APICaptioner
 from flipbench.generate.flip import FlipStage
 from flipbench.generate.given_answers import read_new_answers
-from flipbench.generate.pipeline import Generation
+from flipbench.generate.pipeline import Generation, progress_of
 from flipbench.generate.propose import ProposeStage
-from flipbench.models.protocols import Decision
-from flipbench.models.rater_specs import ShapesCaptionerSpec
+from flipbench.models.cost import Spent
+from flipbench.models.protocols import Captioner, Editor, Judge
+from flipbench.models.rater_specs import JudgeSpec, ShapesCaptionerSpec
 from flipbench.paired import Candidate, PairedBenchmark
 from flipbench.records import Edit, Item, Verdict
 from flipbench.shapes.benchmark import NAME as SHAPES_NAME
@@ -47,9 +49,37 @@ def make_pairs(experiment: Experiment) -> tuple[PairedBenchmark, list[StageRepor
     spec = experiment.config.benchmark
     if isinstance(spec, PairsSpec):
         return find_pairs(experiment, spec), []
+    _need_judges_keys(experiment)
     candidates, made = make_candidates(experiment)
     benchmark, judged = make_paired_benchmark(experiment, candidates)
     return benchmark, [*made, *judged]
+
+
+def rebuild_kept(experiment: Experiment, kept: Path) -> tuple[PairedBenchmark, list[StageReport]]:
+    """Make exactly the pairs of a kept list, whatever rules and judges would say of them.
+
+    Only these items are captioned and drawn, where the run does not hold them yet.
+
+    Raises
+    ------
+    DataError
+        Where the list names what the benchmark has not, or another picture than the run's.
+    """
+    making = _Making.of(experiment)
+    n_items = len(making.items)
+    making = replace(making, items=listed_items(kept, making.items))
+    candidates, reports = _carry_out(experiment, making)
+    chosen = select_kept(kept, candidates, experiment.run.images)
+    listed_as = f"{kept.name}, sha256 {hashlib.sha256(kept.read_bytes()).hexdigest()[:12]}"
+    benchmark = PairedBenchmark(
+        chosen[0].item.benchmark,
+        tuple(candidate.pair() for candidate in chosen),
+        experiment.run.images,
+        {"items": n_items, "kept": len(chosen)},
+        _made_by(experiment, candidates) | {"kept list": listed_as},
+    )
+    benchmark.save(experiment.benchmark_folder)
+    return benchmark, reports
 
 
 def has_twins(experiment: Experiment) -> bool:
@@ -89,30 +119,72 @@ def make_candidates(experiment: Experiment) -> tuple[list[Candidate], list[Stage
     ------
     DataError
         Where the benchmark has no item, or the new answers are not of it.
+    PrerequisiteError
+        Where the captioner is to be asked and its key is missing.
     """
-    items, config = usable_items(experiment), experiment.config
-    spec, states = config.generate, experiment.run.path / "batches"
-    flipping = FlipStage(config.seed, given_answers(experiment, items))
+    return _carry_out(experiment, _Making.of(experiment))
+
+
+@dataclass(frozen=True)
+class _Making:
+    """The items of an experiment, and who makes their twins."""
+
+    items: list[Item]
+    flipping: FlipStage
+    captioner: Captioner
+    editor: Editor
+    proposing: ProposeStage | None
+
+    @classmethod
+    def of(cls, experiment: Experiment) -> _Making:
+        items, config = usable_items(experiment), experiment.config
+        spec, states = config.generate, experiment.run.path / "batches"
+        flipping = FlipStage(config.seed, given_answers(experiment, items))
+        editor = build_editor(spec.editor)
+        captioner = build_captioner(spec.captioner, states, config.seed)
+        proposing = None
+        if isinstance(captioner, APICaptioner) and not isinstance(
+            spec.captioner, ShapesCaptionerSpec
+        ):
+            prompt = spec.captioner.counterfactual_prompt
+            proposing = ProposeStage(captioner.chat, experiment.run.images, prompt)
+        return cls(items, flipping, captioner, editor, proposing)
+
+    def progress(self, experiment: Experiment) -> list[Candidate]:
+        """Return how far the run has got with those items that can have a twin."""
+        return progress_of(
+            self.items,
+            experiment.run,
+            self.flipping,
+            self.captioner,
+            self.editor,
+            proposing=self.proposing,
+            seed=experiment.config.seed,
+        )
+
+
+def _carry_out(
+    experiment: Experiment, making: _Making
+) -> tuple[list[Candidate], list[StageReport]]:
+    spec, seed = experiment.config.generate, experiment.config.seed
+    asks = experiment.share is None
+    no_key = missing_key(spec.captioner) if asks else None
+    if no_key and any(c.caption is None for c in making.progress(experiment)):
+        raise no_key
     generation = Generation.of(
-        items,
+        making.items,
         experiment.run,
         batch_size=spec.batch_size,
         progress=experiment.progress,
-        asks=experiment.share is None or experiment.share.n_workers == 1,
+        asks=asks,
     )
-    editor = build_editor(spec.editor)
-    captioner = build_captioner(spec.captioner, states, config.seed)
-    proposing = None
-    if isinstance(captioner, APICaptioner) and not isinstance(spec.captioner, ShapesCaptionerSpec):
-        prompt = spec.captioner.counterfactual_prompt
-        proposing = ProposeStage(captioner.chat, experiment.run.images, prompt)
-    generation.flip(flipping, proposing)
-    at_once = records_at_once(spec.captioner, spec.batch_size, len(items))
-    generation.caption(captioner, at_once)
+    generation.flip(making.flipping, making.proposing)
+    at_once = records_at_once(spec.captioner, spec.batch_size, len(making.items))
+    generation.caption(making.captioner, at_once)
     if experiment.n_workers > 1:
         n_edits = sum(c.caption is not None for c in generation.candidates)
         have_workers_do(experiment, "generate", Edit, n_edits, "edit")
-    generation.edit(editor, config.seed, experiment.share)
+    generation.edit(making.editor, seed, experiment.share)
     return generation.candidates, generation.reports
 
 
@@ -124,12 +196,50 @@ def plan_generation(experiment: Experiment) -> list[str]:
     lines = [f"would flip, caption and edit {len(items):,} items"]
     if free:
         lines.append(f"  {free:,} of them are free-form: their new answers are proposed first")
-    if cost := estimate_captions(config.generate.captioner, items):
+    candidates = [Candidate(item) for item in items]
+    if cost := estimate_captions(config.generate.captioner, candidates):
         lines.append(f"captions: {cost}")
     for spec in config.filter.judges:
-        if cost := estimate_verdicts(spec, items):
+        if cost := estimate_verdicts(spec, candidates * config.filter.policy.n_runs):
             lines.append(f"verdicts: {cost}")
     return lines
+
+
+def plan_filtering(experiment: Experiment) -> list[str]:
+    """Return what is left to make and to judge, and what that would cost, for ``--dry-run``."""
+    config, making = experiment.config, _Making.of(experiment)
+    candidates = making.progress(experiment)
+    to_caption = [c for c in candidates if c.caption is None]
+    n_edited = sum(c.edit is not None for c in candidates)
+    lines = [f"{n_edited:,} of {len(making.items):,} items are edited"]
+    if n_edited < len(candidates):
+        lines.append(f"would caption {len(to_caption):,} and edit {len(candidates) - n_edited:,}")
+    if to_caption and (cost := estimate_captions(config.generate.captioner, to_caption)):
+        lines.append(f"captions: {cost}")
+    for spec in config.filter.judges:
+        judge, asked = _to_judge(experiment, spec, candidates)
+        lines.append(f"would ask {judge.name} for {len(asked):,} verdicts")
+        if asked and (cost := estimate_verdicts(spec, asked)):
+            lines.append(f"verdicts: {cost}")
+    return lines
+
+
+def _need_judges_keys(experiment: Experiment) -> None:
+    """Refuse, before any work, a judge that is to be asked and whose key is missing."""
+    for spec in experiment.config.filter.judges:
+        if no_key := missing_key(spec):
+            candidates = _Making.of(experiment).progress(experiment)
+            if _to_judge(experiment, spec, candidates)[1]:
+                raise no_key
+
+
+def _to_judge(
+    experiment: Experiment, spec: JudgeSpec, candidates: Sequence[Candidate]
+) -> tuple[Judge, list[Candidate]]:
+    """Return a judge, and whom it is still to be asked about, once for each run."""
+    config, run = experiment.config, experiment.run
+    judge = build_judge(spec, run.path / "batches", config.seed)
+    return judge, unjudged(candidates, judge, run, config.filter.policy)
 
 
 def usable_items(experiment: Experiment) -> list[Item]:
@@ -178,22 +288,13 @@ def make_paired_benchmark(
     return benchmark, reports
 
 
-def compare_raters_of(experiment: Experiment, reference: str) -> tuple[str, Path]:
-    """Hold every rater of a run against one of them; return the tables and their page.
-
-    ``reference`` is a rater's name, ``people``, or ``policy`` for what the policy decides.
-    """
-    candidates, _ = make_candidates(experiment)
-    policy, run = experiment.config.filter.policy, experiment.run
-    book = book_of(run.read(Verdict))
-    kept = {pair.original.id for pair in PairedBenchmark.load(experiment.benchmark_folder).pairs}
-    decided: dict[str, Decision] = {
-        c.edit.id: "keep" if c.item.id in kept else "reject" for c in candidates if c.edit
-    }
-    ratings = ratings_of(candidates, book, policy).add("policy", decided)
-    tables = agreement_tables(compare_raters(ratings, reference, seed=experiment.config.seed))
-    page = write_tables(tables, run.path / "filter", "agreement.md", f"Agreement with {reference}")
-    return page.read_text(), page
+def spent_on_verdicts(experiment: Experiment) -> dict[str, Spent]:
+    """Return what the verdicts that the run holds have cost, by rater; people's cost nothing."""
+    spent: dict[str, Spent] = defaultdict(Spent)
+    for verdict in experiment.run.read(Verdict):
+        if verdict.usage:
+            spent[verdict.rater].add(verdict.usage)
+    return dict(sorted(spent.items()))
 
 
 def _made_by(experiment: Experiment, candidates: Sequence[Candidate]) -> dict[str, str]:

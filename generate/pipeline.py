@@ -96,6 +96,39 @@ class Generation:
         ]
 
 
+def progress_of(
+    items: Sequence[Item],
+    run: Run,
+    flipping: FlipStage,
+    captioner: Captioner,
+    editor: Editor,
+    *,
+    proposing: ProposeStage | None = None,
+    seed: int = 0,
+) -> list[Candidate]:
+    """Return how far ``run`` has got; nothing is asked, drawn or written.
+
+    Items that have no new answer, and never will, are left out: one that is drawn is there whether
+    or not the run holds it yet, and one that is to be proposed is None until it is.
+    """
+    flips, captions, edits = run.index(Flip), run.index(Caption), run.index(Edit)
+    captioning, editing = CaptionStage(captioner, run.images), EditStage(editor, run.images, seed)
+    candidates = []
+    for item, drawn in zip(items, flipping(items), strict=True):
+        asks = proposing is not None and _is_open(item, flipping)
+        flip = drawn if isinstance(drawn, Flip) else None
+        if proposing is not None and asks:
+            flip = flips.get(proposing.id_of(item))
+        candidate = Candidate(item, flip)
+        if flip:
+            candidate = replace(candidate, caption=captions.get(captioning.id_of(candidate)))
+        if candidate.caption:
+            candidate = replace(candidate, edit=edits.get(editing.id_of(candidate)))
+        if flip or asks:
+            candidates.append(candidate)
+    return candidates
+
+
 def _is_open(item: Item, flipping: FlipStage) -> bool:
     return item.options is None and item.name not in flipping.given
 

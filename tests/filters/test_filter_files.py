@@ -13,8 +13,8 @@ from typing import Literal
 import pytest
 
 from flipbench.errors import DataError
-from flipbench.filters.kept_list import select_kept
-from flipbench.filters.pipeline import apply_policy, keep_valid, rate
+from flipbench.filters.kept_list import listed_items, select_kept
+from flipbench.filters.pipeline import apply_policy, filtered_in, keep_valid, rate
 from flipbench.filters.tables import Rate, Table, write_tables
 from flipbench.generate.pipeline import generate
 from flipbench.images import ImageStore
@@ -136,20 +136,46 @@ def test_every_loss_is_named_and_accounted_for(run: Run, candidates: list[Candid
 def test_the_kept_list_rebuilds_the_pairs(run: Run, candidates: list[Candidate]) -> None:
     benchmark, _ = keep_valid("b", candidates, [Picky()], run, progress=False)
     path = run.path / "filter" / "kept.csv"
-    again = [c.pair() for c in select_kept(path, candidates)]
+    again = [c.pair() for c in select_kept(path, candidates, run.images)]
     assert tuple(again) == benchmark.pairs
     lines = path.read_text().splitlines()
     for text, problem in [
-        ([*lines, lines[1]], "line 7: shapes-vqa 0007 is named twice"),
+        ([*lines, lines[1]], "line 7: 0007 is named twice"),
         ([lines[0], lines[1].replace(rows(path)[0]["image_sha256"], "0" * 64)], "line 2: the run"),
         ([lines[0], lines[2].replace(rows(path)[1]["item_id"], "f" * 24)], "0008 is not in this"),
         (["item,answer", "0001,A"], "has the columns"),
+        ([lines[0]], "and rows"),
     ]:
         path.write_text("\n".join(text) + "\n")
         with pytest.raises(DataError, match=problem):
-            select_kept(path, candidates)
+            select_kept(path, candidates, run.images)
     with pytest.raises(DataError, match="cannot be read"):
-        select_kept(path.with_name("none.csv"), candidates)
+        select_kept(path.with_name("none.csv"), candidates, run.images)
+    path.write_text("\n".join(lines) + "\n")
+    first = benchmark.pairs[0].perturbed.images[0]
+    run.images.path(first).write_bytes(b"another picture")
+    with pytest.raises(DataError, match=r"line 2: the picture of shapes-vqa 0007 was changed"):
+        select_kept(path, candidates, run.images)
+
+
+def test_a_list_of_another_benchmark_names_its_items(run: Run, candidates: list[Candidate]) -> None:
+    keep_valid("b", candidates, [Picky()], run, progress=False)
+    path, items = run.path / "filter" / "kept.csv", [c.item for c in candidates]
+    assert [i.name for i in listed_items(path, items)] == [row["item"] for row in rows(path)]
+    with pytest.raises(DataError, match="line 3: 0008 is not in this benchmark"):
+        listed_items(path, [item for item in items if item.name != "0008"])
+
+
+def test_what_was_decided_on_is_found_again(run: Run, candidates: list[Candidate]) -> None:
+    assert filtered_in(run) == []
+    keep_valid("b", candidates, [Picky()], run, progress=False)
+    found = filtered_in(run)
+    assert [c.item.name for c in found] == [c.item.name for c in candidates]
+    assert found[2:6] == candidates[2:6]
+    assert found[0] == candidates[0] and found[1].edit is None
+    (run.path / "filter" / "kept.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(DataError, match="kept.csv.*writes it anew"):
+        filtered_in(run)
 
 
 def test_a_verdict_file_edited_into_nonsense_loses_that_line_only(

@@ -1,0 +1,82 @@
+"""Who decided which pairs are valid, and how well: every rater against the best one there is."""
+
+from __future__ import annotations
+
+from flipbench.filters.agreement import Agreement, agreement, krippendorff_alpha
+from flipbench.filters.ratings import PEOPLE, Ratings
+from flipbench.filters.tables import Rate, Table, number
+
+_KINDS = {"judge": "Judges", "oracle": "Oracle", "person": "People", "rule": "Rules"}
+
+
+def reference_of(ratings: Ratings) -> str | None:
+    """Return whom the others are held against: the people, else the oracle, else nobody."""
+    if PEOPLE in ratings.decisions:
+        return PEOPLE
+    for best in ("person", "oracle"):
+        known = [rater for rater in ratings.decisions if ratings.kinds.get(rater) == best]
+        if known:
+            return known[0]
+    return None
+
+
+def who_decided(ratings: Ratings, *, seed: int = 0) -> Table | None:
+    """Return every other rater against the reference; None without one, or without others.
+
+    The people of whom a reference consists are not held against it, and a rule that has not seen
+    every picture is an older run's.
+    """
+    reference = reference_of(ratings)
+    if reference is None:
+        return None
+    raters = [rater for rater in ratings.decisions if rater != reference]
+    raters = [r for r in raters if not (_is(r, "person", ratings) and reference == PEOPLE)]
+    n_edits = len(ratings.originals)
+    raters = [
+        r for r in raters if not _is(r, "rule", ratings) or len(ratings.decisions[r]) == n_edits
+    ]
+    found = [
+        agreement(rater, reference, ratings.decisions, clusters=ratings.originals, seed=seed)
+        for rater in sorted(raters, key=lambda r: (list(_KINDS).index(ratings.kinds[r]), r))
+    ]
+    rows = tuple((_KINDS[ratings.kinds[a.first]], *_row(a)) for a in found if a.n)
+    if not rows:
+        return None
+    return Table(
+        "raters",
+        f"Each rater against {reference}, on the edited pictures that both have rated; what is"
+        " undecided counts as not kept, and a rule’s “keep” means that it has no objection."
+        f" Precision: of what the rater keeps, the share that {reference} keeps. Recall: of what"
+        f" {reference} keeps, the share that the rater keeps. Bad ones rejected: of what"
+        f" {reference} does not keep, the share that the rater does not keep. 95 % intervals:"
+        " Wilson; for kappa a bootstrap over original pictures. Kappa is undefined where both only"
+        f" ever say one and the same.{_alpha(ratings, seed) if reference == PEOPLE else ''}",
+        ("who", "rater", *_headers(reference)),
+        rows,
+    )
+
+
+def _headers(reference: str) -> tuple[str, ...]:
+    alone = f"{reference} alone keeps"
+    confusion = ("both keep", "rater alone keeps", alone, "neither keeps")
+    return ("pictures", *confusion, "precision", "recall", "bad ones rejected", "kappa")
+
+
+def _row(a: Agreement) -> tuple[str, ...]:
+    (both, rater), (reference, neither) = a.counts
+    cells = (f"{k}/{a.n}" for k in (both, rater, reference, neither))
+    rates: tuple[Rate, ...] = (a.precision, a.recall, a.rejection_recall)
+    return (a.first, str(a.n), *cells, *map(str, rates), number(a.kappa.value, a.kappa.interval))
+
+
+def _alpha(ratings: Ratings, seed: int) -> str:
+    """Return Krippendorff's alpha of the people, as a sentence."""
+    people = sorted(r for r in ratings.decisions if _is(r, "person", ratings) and r != PEOPLE)
+    decisions = {person: ratings.decisions[person] for person in people}
+    alpha, n = krippendorff_alpha(decisions, clusters=ratings.originals, seed=seed)
+    among = f"{', '.join(people)}, on {n} pictures"
+    return f" Krippendorff’s alpha among {among}: {number(alpha.value, alpha.interval)}."
+
+
+def _is(rater: str, kind: str, ratings: Ratings) -> bool:
+    return ratings.kinds.get(rater) == kind
