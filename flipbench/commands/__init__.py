@@ -34,6 +34,10 @@ Overrides = Annotated[
 ]
 Limit = Annotated[int | None, typer.Option(min=1, help="take the first N items only")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="count the work, do nothing")]
+Kept = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="make exactly the pairs of this kept.csv; nobody judges"),
+]
 Workers = Annotated[
     int, typer.Option(min=1, help="processes that share the work, one for each GPU")
 ]

@@ -10,6 +10,7 @@ import typer
 from flipbench.commands import (
     BENCHMARKS,
     ConfigPath,
+    Kept,
     Limit,
     Overrides,
     Quiet,
@@ -105,19 +106,27 @@ def export(
 def rebuild(
     recipe: Annotated[Path, typer.Argument(help="a folder that export --format recipe wrote")],
     overrides: Overrides = None,
+    kept: Kept = None,
     quiet: Quiet = False,
 ) -> None:
-    """Draw the pictures of a recipe again, and say how many are equal to the published ones."""
+    """Draw the pictures of a recipe again, and say how many are equal to the published ones.
+
+    With --kept, only those of a list are drawn, and they have to be equal to the list's.
+    """
     changes = [f"run={recipe}", *(overrides or [])]
     experiment = open_experiment(recipe / "config.yaml", changes, quiet=quiet, worker="0/1")
     from flipbench.export.recipe import compare_with_recipe
-    from flipbench.twins import make_candidates, make_paired_benchmark
+    from flipbench.twins import make_candidates, make_paired_benchmark, rebuild_kept
 
-    candidates, made = make_candidates(experiment)
-    compared = compare_with_recipe(recipe, [c.edit for c in candidates if c.edit])
-    benchmark, judged = make_paired_benchmark(experiment, candidates)
-    say(f"{compared}\n{len(benchmark.pairs)} pairs in {experiment.benchmark_folder}")
-    finish([*made, *judged])
+    if kept:
+        benchmark, reports = rebuild_kept(experiment, kept)
+    else:
+        candidates, made = make_candidates(experiment)
+        say(str(compare_with_recipe(recipe, [c.edit for c in candidates if c.edit])))
+        benchmark, judged = make_paired_benchmark(experiment, candidates)
+        reports = [*made, *judged]
+    say(f"{len(benchmark.pairs)} pairs in {experiment.benchmark_folder}")
+    finish(reports)
 
 
 @app.command(rich_help_panel=BENCHMARKS)

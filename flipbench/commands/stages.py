@@ -13,6 +13,7 @@ from flipbench.commands import (
     STAGES,
     ConfigPath,
     DryRun,
+    Kept,
     Limit,
     Overrides,
     Quiet,
@@ -68,14 +69,29 @@ def generate(
 
 @app.command("filter", rich_help_panel=STAGES)
 def filter_(
-    config: ConfigPath, overrides: Overrides = None, limit: Limit = None, quiet: Quiet = False
+    config: ConfigPath,
+    overrides: Overrides = None,
+    limit: Limit = None,
+    dry_run: DryRun = False,
+    kept: Kept = None,
+    quiet: Quiet = False,
 ) -> None:
-    """Judge the edited pairs and keep the valid ones."""
+    """Judge the edited pairs and keep the valid ones, or those of a list."""
     experiment = open_experiment(config, overrides, limit, quiet)
-    from flipbench.twins import make_pairs
+    from flipbench.twins import (
+        has_twins,
+        make_pairs,
+        plan_filtering,
+        rebuild_kept,
+        spent_on_verdicts,
+    )
 
-    benchmark, reports = make_pairs(experiment)
+    if dry_run and not has_twins(experiment):
+        raise typer.Exit(say("\n".join(plan_filtering(experiment))))
+    benchmark, reports = rebuild_kept(experiment, kept) if kept else make_pairs(experiment)
     say("  ".join(f"{stage} {n}" for stage, n in benchmark.funnel.items()))
+    for rater, spent in spent_on_verdicts(experiment).items():
+        say(f"{rater}: {spent}")
     finish(reports)
 
 
@@ -87,7 +103,7 @@ def agreement(
 ) -> None:
     """Hold the raters of edited pairs against one of them: kappa, precision, recall."""
     experiment = open_experiment(config, overrides)
-    from flipbench.twins import compare_raters_of
+    from flipbench.raters import compare_raters_of
 
     text, page = compare_raters_of(experiment, reference)
     say(f"{text}\n{page}")

@@ -1,0 +1,183 @@
+"""The filter stage as a configuration asks for it: keys, costs, kept lists, recipes."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flipbench.images import ImageStore
+from flipbench.paired import Candidate, PairedBenchmark
+from flipbench.records import Caption, Edit, Flip, Verdict
+from flipbench.run import Run
+from flipbench.shapes.backends import scene_of
+from flipbench.shapes.benchmark import shapes_vqa
+from flipbench.shapes.wording import describe
+from tests.fixtures.command_line import Flipbench
+from tests.fixtures.openai_server import KEY, OpenAIServer
+
+N = 6
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch, shapes_store: ImageStore) -> Iterator[OpenAIServer]:
+    """Captions by one model, all the same; verdicts by another, every third a rejection."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    scene = describe(scene_of(Candidate(shapes_vqa(shapes_store, 60)[-1])))
+    with OpenAIServer() as running:
+
+        def reply(body: dict[str, object]) -> str:
+            if body["model"] != "o3":
+                return scene
+            n_judged = sum(chat["model"] == "o3" for chat in running.chats())
+            return f"Answer: {'KEEP' if n_judged % 3 else 'REJECT'}"
+
+        running.reply = reply
+        yield running
+
+
+@pytest.fixture
+def config(tmp_path: Path, server: OpenAIServer) -> Path:
+    path = tmp_path / "c.yaml"
+    chat = {"base_url": server.base_url, "max_retries": 0, "timeout": 5, "n_concurrent": 1}
+    written = {"model": "gpt-4o-2024-08-06", **chat}
+    judged = {"model": "o3", "price_in": 2, "price_out": 8, **chat}
+    settings = {
+        "run": "runs/x",
+        "benchmark": {"format": "shapes", "n_items": N},
+        "generate": {"captioner": {"kind": "api", "chat": written}},
+        "filter": {"judges": [{"kind": "api", "chat": judged}], "policy": {"rules": []}},
+    }
+    path.write_text(json.dumps(settings))
+    return path
+
+
+def kept_list(run: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader((run / "filter" / "kept.csv").open(newline="")))
+
+
+def write_list(path: Path, rows: list[dict[str, str]]) -> Path:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def names(folder: Path) -> list[str]:
+    return [pair.original.name for pair in PairedBenchmark.load(folder / "benchmark").pairs]
+
+
+def test_a_finished_run_needs_no_key(
+    flipbench: Flipbench, config: Path, server: OpenAIServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = flipbench("filter", config, "-q")
+    assert first.status == 0, first.err
+    assert flipbench("export", config, "out", "--format", "recipe").status == 0
+    (recipe,) = (config.parent / "out").iterdir()
+    n_asked = len(server.chats())
+    assert n_asked == 2 * N
+    monkeypatch.delenv("OPENAI_API_KEY")
+    again = flipbench("filter", config, "-q")
+    assert (again.status, again.out) == (0, first.out), again.err
+    rebuilt = flipbench("rebuild", recipe, "-q")
+    assert rebuilt.status == 0, rebuilt.err
+    assert f"{N}/{N} pictures are equal" in rebuilt.out
+    assert names(recipe) == names(config.parent / "runs" / "x") and len(server.chats()) == n_asked
+
+
+@pytest.mark.parametrize("lacking", ["captioner", "judge"])
+def test_a_missing_key_stops_before_any_work(
+    flipbench: Flipbench, config: Path, server: OpenAIServer, lacking: str
+) -> None:
+    settings = json.loads(config.read_text())
+    part = settings["generate"]["captioner"]
+    if lacking == "judge":
+        (part,) = settings["filter"]["judges"]
+    part["chat"]["api_key_env"] = "NOT_SET"
+    config.write_text(json.dumps(settings))
+    result = flipbench("filter", config, "-q")
+    assert result.status == 2 and "NOT_SET holds no key" in result.err
+    run = Run(config.parent / "runs" / "x")
+    assert not server.chats() and not run.ids(Flip) and not run.ids(Caption) and not run.ids(Edit)
+
+
+def test_a_new_judge_needs_its_key_and_only_then(
+    flipbench: Flipbench, config: Path, server: OpenAIServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert flipbench("filter", config, "-q").status == 0
+    monkeypatch.delenv("OPENAI_API_KEY")
+    twice = flipbench("filter", config, "filter.policy.n_runs=2", "-q")
+    assert twice.status == 2 and "OPENAI_API_KEY holds no key" in twice.err
+    more = flipbench("generate", config, "benchmark.n_items=7", "-q")
+    assert more.status == 2 and "OPENAI_API_KEY holds no key" in more.err
+    assert flipbench("generate", config, "-q").status == 0
+    assert flipbench("filter", config, "-q").status == 0
+
+
+def test_what_judging_will_cost_and_has_cost(
+    flipbench: Flipbench, config: Path, server: OpenAIServer
+) -> None:
+    before = flipbench("filter", config, "--dry-run")
+    assert before.status == 0 and not server.chats()
+    assert f"0 of {N} items are edited\nwould caption {N} and edit {N}\n" in before.out
+    captions, verdicts = (line for line in before.out.splitlines() if " image tokens" in line)
+    assert captions.startswith("captions: gpt-4o-2024-08-06: 6 requests")
+    assert verdicts.startswith("verdicts: o3: 6 requests") and "1,350 image tokens" in verdicts
+    done = flipbench("filter", config, "-q")
+    assert f": {N} replies, 6,000 tokens in, 300 out; $0.01\n" in done.out, done.out
+    after = flipbench("filter", config, "--dry-run").out.splitlines()
+    assert after[0] == f"{N} of {N} items are edited" and after[1].endswith("for 0 verdicts")
+    assert len(after) == 2 and len(server.chats()) == 2 * N
+    twice = flipbench("filter", config, "filter.policy.n_runs=3", "--dry-run").out
+    assert "for 12 verdicts" in twice and "verdicts: o3: 12 requests" in twice
+    usages = [v.usage for v in Run(config.parent / "runs" / "x").read(Verdict)]
+    assert [u["cost_usd"] for u in usages] == [pytest.approx((1000 * 2 + 50 * 8) / 1e6)] * N
+
+
+def test_a_kept_list_rebuilds_its_pairs_from_the_run(flipbench: Flipbench, config: Path) -> None:
+    assert flipbench("filter", config, "-q").status == 0
+    run = config.parent / "runs" / "x"
+    every = kept_list(run)
+    assert len(every) == 4
+    mine = write_list(config.parent / "mine.csv", [every[2], every[0]])
+    result = flipbench("filter", config, "--kept", mine, "-q")
+    assert result.status == 0, result.err
+    assert result.out.startswith(f"items {N}  kept 2\n")
+    assert names(run) == [every[2]["item"], every[0]["item"]]
+    benchmark = PairedBenchmark.load(run / "benchmark")
+    assert benchmark.made_by["kept list"].startswith("mine.csv, sha256 ")
+    assert kept_list(run) == every, "what the policy decided is left as it was"
+
+    for change, said in (
+        ({"image_sha256": "0" * 64}, "line 2: the run has another picture of shapes-vqa"),
+        ({"item_id": "f" * 24}, f"line 2: {every[2]['item']} is not in this benchmark"),
+    ):
+        write_list(mine, [every[2] | change, every[0]])
+        wrong = flipbench("filter", config, "--kept", mine, "-q")
+        assert wrong.status == 2 and said in wrong.err
+    assert len(names(run)) == 2, "a list that does not fit changes nothing"
+
+
+def test_a_kept_list_rebuilds_its_pairs_from_a_recipe(
+    flipbench: Flipbench, config: Path, server: OpenAIServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert flipbench("filter", config, "-q").status == 0
+    assert flipbench("export", config, "out", "--format", "recipe").status == 0
+    (recipe,) = (config.parent / "out").iterdir()
+    every = kept_list(config.parent / "runs" / "x")
+    mine = write_list(config.parent / "mine.csv", every[1:3])
+    monkeypatch.delenv("OPENAI_API_KEY")
+    strange = write_list(config.parent / "strange.csv", [every[0] | {"item_id": "f" * 24}])
+    wrong = flipbench("rebuild", recipe, "--kept", strange, "-q")
+    assert wrong.status == 2 and "is not in this benchmark" in wrong.err
+    assert not Run(recipe).ids(Edit), "nothing is drawn for a list that does not fit"
+    result = flipbench("rebuild", recipe, "--kept", mine, "-q")
+    assert result.status == 0, result.err
+    assert names(recipe) == [row["item"] for row in every[1:3]]
+    drawn = {edit.image.sha256 for edit in Run(recipe).read(Edit)}
+    assert drawn == {row["image_sha256"] for row in every[1:3]}, "no other picture is drawn"
