@@ -42,10 +42,13 @@ def base_of(where: str, revision: str | None = None) -> tuple[str, dict[str, str
     return base, {"revision": revision} if revision else {}
 
 
-def fingerprint(path: str, dtype: str, revision: str | None = None) -> str:
+def fingerprint(
+    path: str, dtype: str, revision: str | None = None, quantization: str | None = None
+) -> str:
     """Return a hash of weights, configuration, processor, precision and image backend.
 
-    A folder is hashed by its files' bytes, a hub id by its name and the commit of ``revision``.
+    A folder is hashed by its files' bytes, a hub id by its name and the commit of ``revision``, an
+    adapter by its own files and its base.
 
     Raises
     ------
@@ -53,14 +56,15 @@ def fingerprint(path: str, dtype: str, revision: str | None = None) -> str:
         Where there is no such checkpoint.
     """
     backend = "torchvision" if is_torchvision_available() else "pil"
+    precision = f"{dtype} {quantization}" if quantization else dtype
     base, at = base_of(path, revision)
     if base != path:
-        content = folder_hash(path) + fingerprint(base, dtype, **at)
+        content = f"beside {folder_hash(path)}{fingerprint(base, dtype, **at)}"
     elif Path(path).is_dir():
         content = folder_hash(path)
     else:
         content = f"{path}@{_commit(path, at)}"
-    return hashlib.sha256(f"{content} {dtype} {backend}".encode()).hexdigest()[:24]
+    return hashlib.sha256(f"{content} {precision} {backend}".encode()).hexdigest()[:24]
 
 
 def _commit(hub_id: str, at: dict[str, str]) -> str:

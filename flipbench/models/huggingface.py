@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForImageTextToText
+from transformers import LogitsProcessor, LogitsProcessorList
 
-from flipbench.errors import DataError, PrerequisiteError, need
+from flipbench.errors import DataError, PrerequisiteError
 from flipbench.images import ImageStore
 from flipbench.models.checkpoints import (
     CARD,
@@ -21,11 +21,14 @@ from flipbench.models.checkpoints import (
     folder_hash,
     resolve_path,
 )
+from flipbench.models.conversation import Conversation, has_first_token
+from flipbench.models.families import EVERYTHING, family_of, is_encoder_decoder
+from flipbench.models.loading import Quantization, architecture, load_model
 from flipbench.models.processors import load_processor
-from flipbench.models.protocols import Capability
+from flipbench.models.protocols import Capability, capability_of
 from flipbench.models.scoring import TokenStatistics, rows_at_once, token_statistics, windows
+from flipbench.models.states import pack_state
 from flipbench.parsing import parse_choice
-from flipbench.prompts import LETTERS
 from flipbench.records import Probe, Response
 
 __all__ = [
@@ -44,6 +47,8 @@ __all__ = [
 class HuggingFaceVLM:
     """Load a checkpoint (folder or hub id) of any image-text-to-text class of transformers.
 
+    An adapter's matrices stay beside its base's, as they were trained.
+
     Parameters
     ----------
     path : str
@@ -51,25 +56,27 @@ class HuggingFaceVLM:
     name : str, optional
         What tables call it; the last part of ``path`` by default.
     dtype : str
-        Precision of the weights in memory.
+        Precision of the weights in memory; ``float32`` is the exact mode, in which batches change
+        no answer.
     device : str
         ``auto`` takes the first GPU if there is one.
     revision : str, optional
         Commit of a hub id.
     trust_remote_code : bool
         Run code that comes with the checkpoint. Off unless you say so.
+    quantization : {"4bit"}, optional
+        Keep the language model's matrices in 4 bits; see `flipbench.models.loading.four_bits`.
 
     Raises
     ------
     PrerequisiteError
-        Where there is no such checkpoint, or its weights are not safetensors.
+        Where there is no such checkpoint, it reads no images, its processor does not fit, its
+        weights are not safetensors, or a package for adapters or 4-bit weights is missing.
     DataError
         Where a contamination card beside the weights tells of another architecture.
     """
 
-    can: frozenset[Capability] = frozenset(
-        {"choose", "generate", "token_logprobs", "hidden_states"}
-    )
+    can: frozenset[Capability] = EVERYTHING
 
     def __init__(
         self,
@@ -80,6 +87,7 @@ class HuggingFaceVLM:
         device: str = "auto",
         revision: str | None = None,
         trust_remote_code: bool = False,
+        quantization: Quantization | None = None,
     ) -> None:
         where = resolve_path(path)
         self.name = name or Path(path.removeprefix(PACKAGED)).name
@@ -87,70 +95,79 @@ class HuggingFaceVLM:
             check_card(Path(where))
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
+        trust = {"trust_remote_code": trust_remote_code}
         try:
             base, at = base_of(where, revision)
-            trust = {"trust_remote_code": trust_remote_code}
-            self.processor = load_processor(base, **at, **trust)
-            self.model = load_model(where, dtype, revision, **trust)
-        except (OSError, ValueError) as error:
+            self.family = family_of(architecture(base, **at, **trust))
+            self.can = self.family.can
+            self.conversation = Conversation(
+                load_processor(base, **at, **trust), self.family, self.name
+            )
+            self.model = load_model(
+                where, dtype, revision, merge=False, quantization=quantization, **trust
+            )
+        except (OSError, ValueError, ImportError) as error:
             advice = "give a folder or hub id with config.json, a processor and safetensors weights"
             if "trust_remote_code" in str(error):
                 advice = "it brings code of its own: set trust_remote_code if you trust that code"
+            if isinstance(error, ImportError):
+                advice = "install what it misses"
             raise PrerequisiteError(
                 f"{path}: cannot load a vision-language model from there ({first_line(error)});"
                 f" {advice}"
             ) from error
+        self.processor, self.tokenizer = self.conversation.processor, self.conversation.tokenizer
+        self.conversation.check_images(getattr(self.model.config, "image_token_id", None))
         self.model.eval().to(device)
-        self.tokenizer = getattr(self.processor, "tokenizer", self.processor)
-        self.tokenizer.padding_side = "left"
-        self.fingerprint = fingerprint(where, dtype, revision)
+        self.fingerprint = fingerprint(where, dtype, revision, quantization)
 
-    def ask(self, probes: Sequence[Probe], images: ImageStore) -> list[Response]:
-        """Answer a batch, in order. Probes that ask for different things are answered apart."""
-        answers: dict[int, Response] = {}
+    def ask(self, probes: Sequence[Probe], images: ImageStore) -> list[Response | Exception]:
+        """Answer a batch, in order. Probes that ask for different things are answered apart.
+
+        A probe that this family cannot be asked gets an error instead of an answer.
+        """
+        answers: dict[int, Response | Exception] = {}
         groups: dict[tuple[str, bool, int], list[int]] = {}
         for i, probe in enumerate(probes):
-            key = (probe.ask, bool(probe.images), probe.max_new_tokens)
-            groups.setdefault(key, []).append(i)
+            if refusal := self._refusal(probe):
+                answers[i] = refusal
+            else:
+                key = (probe.ask, bool(probe.images), probe.max_new_tokens)
+                groups.setdefault(key, []).append(i)
         for (ask, _, _), rows in groups.items():
             batch = [probes[i] for i in rows]
-            answer = {"choose": self._choose, "generate": self._generate, "score": self._score}[ask]
+            answer = {
+                "choose": self._choose,
+                "generate": self._generate,
+                "score": self._score,
+                "embed": self._embed,
+            }[ask]
             answers.update(zip(rows, answer(batch, images), strict=True))
         return [answers[i] for i in range(len(probes))]
 
-    def render(self, prompt: str, n_images: int) -> str:
-        """Return the text that the model reads, chat template and all."""
-        return str(
-            self.processor.apply_chat_template(
-                _chat(prompt, n_images), add_generation_prompt=True, tokenize=False
-            )
+    def _refusal(self, probe: Probe) -> DataError | None:
+        why = self.family.refuses(len(probe.images))
+        if (needed := capability_of(probe)) not in self.can:
+            why = f"it can {', '.join(sorted(self.can))}, not {needed}"
+        if not why:
+            return None
+        return DataError(
+            f"{probe.variant} of item {probe.item_id}: {self.name} is not asked: {why}"
         )
 
-    def completion(self, reply: str) -> str:
-        """Return ``reply`` as the chat template writes it after a prompt, end mark included."""
-        chat = _chat("?", 0)
-        before = self.processor.apply_chat_template(
-            chat, add_generation_prompt=True, tokenize=False
-        )
-        answer = {"role": "assistant", "content": [{"type": "text", "text": reply}]}
-        whole = self.processor.apply_chat_template([*chat, answer], tokenize=False)
-        if not whole.startswith(before):
-            raise PrerequisiteError(
-                f"{self.name}: its chat template rewrites the prompt when an answer follows;"
-                " flipbench cannot tell where the answer begins"
-            )
-        return str(whole[len(before) :])
+    def render(self, prompt: str, n_images: int) -> str:
+        """Return the text that the processor gets, chat template and all."""
+        return self.conversation.render(prompt, n_images)
 
     @torch.inference_mode()
     def _choose(self, probes: Sequence[Probe], images: ImageStore) -> list[Response]:
-        letters = self._letter_ids(max(p.n_options for p in probes))
+        letters = self.conversation.letter_ids(max(p.n_options for p in probes))
         logits = self.model(**self._inputs(probes, images), logits_to_keep=1).logits[:, -1]
         log_probs_bk = logits.float().log_softmax(-1)[:, letters].cpu()
         out = []
         for probe, row in zip(probes, log_probs_bk, strict=True):
             options = row[: probe.n_options]
-            if options.isnan().any():
-                raise DataError(f"{self.name} answers NaN; load it with dtype: float32 or bfloat16")
+            self._check_numbers(options)
             out.append(
                 self._response(
                     probe,
@@ -160,15 +177,21 @@ class HuggingFaceVLM:
             )
         return out
 
+    def _check_numbers(self, values: torch.Tensor) -> None:
+        if values.isnan().any():
+            raise DataError(f"{self.name} answers NaN; load it with dtype: float32 or bfloat16")
+
     @torch.inference_mode()
     def _generate(self, probes: Sequence[Probe], images: ImageStore) -> list[Response]:
         inputs = self._inputs(probes, images)
         ids = self.model.generate(
-            **inputs, max_new_tokens=probes[0].max_new_tokens, do_sample=False
+            **inputs,
+            max_new_tokens=probes[0].max_new_tokens,
+            do_sample=False,
+            logits_processor=LogitsProcessorList([_Watch(self._check_numbers)]),
         )
-        texts = self.tokenizer.batch_decode(
-            ids[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True
-        )
+        n_prompt = 0 if is_encoder_decoder(self.model.config) else inputs["input_ids"].shape[1]
+        texts = self.tokenizer.batch_decode(ids[:, n_prompt:], skip_special_tokens=True)
         return [
             self._response(
                 probe,
@@ -178,17 +201,33 @@ class HuggingFaceVLM:
             for probe, text in zip(probes, texts, strict=True)
         ]
 
+    def _embed(self, probes: Sequence[Probe], images: ImageStore) -> list[Response]:
+        states = self.embed(probes, images)
+        return [self._response(p, state=pack_state(s)) for p, s in zip(probes, states, strict=True)]
+
     @torch.inference_mode()
     def embed(self, probes: Sequence[Probe], images: ImageStore) -> torch.Tensor:
         """Return the last layer's state at the last token of each prompt and continuation.
 
         Shape (n_probes, hidden size), float32, on the CPU.
+
+        Raises
+        ------
+        DataError
+            Where the family tells no hidden states, cannot read so many images, or answers NaN.
         """
+        if "hidden_states" not in self.can:
+            raise DataError(f"{self.name}: a model of this family does not tell its hidden states")
+        for probe in probes:
+            if refusal := self._refusal(probe):
+                raise refusal
         inputs, tails = self._with_tails(probes, images)
         states: torch.Tensor = self.model.base_model(**inputs).last_hidden_state
         width = max(map(len, tails))
         last = [states.shape[1] - 1 - width + len(tail) for tail in tails]
-        return states[range(len(probes)), last].float().cpu()
+        found = states[range(len(probes)), last].float().cpu()
+        self._check_numbers(found)
+        return found
 
     @torch.inference_mode()
     def _score(self, probes: Sequence[Probe], images: ImageStore) -> list[Response]:
@@ -247,6 +286,7 @@ class HuggingFaceVLM:
             "input_ids": [tail + [pad] * (width - len(tail)) for tail in tails],
             "attention_mask": kept,
             "mm_token_type_ids": [[0] * width] * len(tails),
+            "token_type_ids": [[self.family.reply_token_type] * width] * len(tails),
         }
         for name in more.keys() & inputs.keys():
             extra = torch.tensor(more[name], dtype=inputs[name].dtype, device=inputs[name].device)
@@ -254,42 +294,21 @@ class HuggingFaceVLM:
         return inputs, tails
 
     def _tails(self, probes: Sequence[Probe]) -> list[list[int]]:
-        """Return each continuation's tokens, written as the chat template writes a reply."""
-        texts = []
+        """Return each continuation's tokens, written as a reply to the prompt."""
         for probe in probes:
-            reply = probe.continuation.strip()
-            if not reply:
+            if not probe.continuation.strip():
                 raise DataError(f"{probe.variant} of item {probe.item_id}: nothing to score")
-            written = self.completion(reply)
-            texts.append(written[: written.index(reply) + len(reply)])
-        tails: list[list[int]] = self.tokenizer(texts, add_special_tokens=False)["input_ids"]
-        return tails
+        return self.conversation.tails([probe.continuation.strip() for probe in probes])
 
     def _text_config(self) -> Any:
         return self.model.config.get_text_config()
 
     def _inputs(self, probes: Sequence[Probe], images: ImageStore) -> dict[str, Any]:
-        texts = [self.render(p.prompt, len(p.images)) for p in probes]
-        pictures = [[images.open(ref) for ref in p.images] for p in probes]
-        batch = self.processor(
-            text=texts,
-            images=pictures if probes[0].images else None,
-            padding=True,
-            return_tensors="pt",
-            add_special_tokens=not has_first_token(texts[0], self.tokenizer),
+        inputs = self.conversation.encode(
+            [self.render(probe.prompt, len(probe.images)) for probe in probes],
+            [[images.open(ref) for ref in probe.images] for probe in probes],
         )
-        return dict(batch.to(self.model.device))
-
-    def _letter_ids(self, n_letters: int) -> list[int]:
-        """Return the first token of each letter as an answer; they must differ."""
-        texts = [self.completion(letter) for letter in LETTERS[:n_letters]]
-        ids = [row[0] for row in self.tokenizer(texts, add_special_tokens=False)["input_ids"]]
-        if len(set(ids)) != n_letters:
-            raise PrerequisiteError(
-                f"{self.name}: its tokenizer does not begin the letters with tokens of their own;"
-                " set 'ask: generate' for this model"
-            )
-        return ids
+        return {name: value.to(self.model.device) for name, value in inputs.items()}
 
     def _response(self, probe: Probe, **fields: Any) -> Response:
         return Response(
@@ -297,26 +316,12 @@ class HuggingFaceVLM:
         )
 
 
-def has_first_token(rendered: str, tokenizer: Any) -> bool:
-    """Return whether a rendered chat begins with the token that tokenizers put before a text."""
-    return bool(tokenizer.bos_token) and rendered.startswith(tokenizer.bos_token)
+class _Watch(LogitsProcessor):  # type: ignore[misc]
+    """Look at the logits of each written token, and leave them as they are."""
 
+    def __init__(self, check: Callable[[torch.Tensor], None]) -> None:
+        self._check = check
 
-def load_model(where: str, dtype: str, revision: str | None = None, **options: Any) -> Any:
-    """Load a checkpoint's weights; a LoRA adapter is merged into its base in memory."""
-    base, at = base_of(where, revision)
-    model = AutoModelForImageTextToText.from_pretrained(
-        base, dtype=getattr(torch, dtype), use_safetensors=True, **at, **options
-    )
-    if base == where:
-        return model
-    peft = need("peft", "train")
-    return peft.PeftModel.from_pretrained(model, where).merge_and_unload()
-
-
-def _chat(prompt: str, n_images: int) -> list[dict[str, Any]]:
-    """Return the one conversation that training and evaluation share: images first, then text."""
-    parts: list[dict[str, str]] = [{"type": "image"}] * n_images + [
-        {"type": "text", "text": prompt}
-    ]
-    return [{"role": "user", "content": parts}]
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        self._check(scores)
+        return scores

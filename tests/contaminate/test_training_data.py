@@ -81,9 +81,9 @@ def test_the_prompt_that_trains_is_the_prompt_that_evaluates(
         for item in list(items.values())[:6]:
             inputs = vlm._inputs([Asking().probe(item, "original")], run.images)
             prompt = inputs["input_ids"][0].tolist()
-            reply = vlm.completion(LETTERS[item.answer or 0])
+            reply = vlm.conversation.completion(LETTERS[item.answer or 0])
             target = vlm.tokenizer(reply, add_special_tokens=False)["input_ids"]
-            assert target[0] == vlm._letter_ids(4)[item.answer or 0]
+            assert target[0] == vlm.conversation.letter_ids(4)[item.answer or 0]
             asked.append((prompt + target, [-100] * len(prompt) + target))
         expected.append(sorted(asked))
     assert expected[0] == expected[1], "the checkpoint is asked otherwise than its parent"

@@ -20,6 +20,7 @@ from flipbench.models.huggingface import (
     check_card,
     fingerprint,
     folder_hash,
+    load_model,
     resolve_path,
 )
 from flipbench.models.processors import load_processor
@@ -113,30 +114,50 @@ def adapter(folder: Path, tmp_path: Path) -> Path:
     return tmp_path / "adapter"
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_an_adapter_answers_as_peft_does_unmerged(
     adapter: Path,
     folder: Path,
     vlm: HuggingFaceVLM,
     shapes_items: list[Item],
     shapes_store: ImageStore,
+    dtype: str,
 ) -> None:
+    """In low precision merging rounds the adapter away, more than leaving it apart does."""
     import peft
 
-    loaded = HuggingFaceVLM(str(adapter))
-    base = AutoModelForImageTextToText.from_pretrained(folder)
+    loaded = HuggingFaceVLM(str(adapter), dtype=dtype)
+    base = AutoModelForImageTextToText.from_pretrained(folder, dtype=getattr(torch, dtype))
     unmerged = peft.PeftModel.from_pretrained(base, adapter).eval()
+    merged = load_model(str(adapter), dtype).eval()
     probes = [Asking().probe(item, "original") for item in shapes_items[:3]]
-    letters = loaded._letter_ids(4)
-    clean = vlm.ask(probes, shapes_store)
-    for probe, response, other in zip(probes, loaded.ask(probes, shapes_store), clean, strict=True):
+    letters = loaded.conversation.letter_ids(4)
+    clean, differences = vlm.ask(probes, shapes_store), []
+    for probe, other in zip(probes, clean, strict=True):
+        (response,) = loaded.ask([probe], shapes_store)
         picture = [shapes_store.open(probe.images[0])]
         text = loaded.render(probe.prompt, 1)
         inputs = loaded.processor(text=text, images=picture, return_tensors="pt")
         with torch.no_grad():
-            logits = unmerged(**inputs).logits[0, -1]
+            logits, added = (model(**inputs).logits[0, -1].float() for model in (unmerged, merged))
         expected = logits.log_softmax(-1)[letters[: probe.n_options]].tolist()
-        assert response.option_log_probs == pytest.approx(expected, abs=1e-4)
+        assert response.option_log_probs == pytest.approx(expected, abs=1e-6)
         assert response.option_log_probs != pytest.approx(other.option_log_probs, abs=1e-2)
+        differences.append(float((logits - added).abs().max()))
+    assert (max(differences) > 1e-3) == (dtype == "bfloat16")
+
+
+def test_an_adapter_that_is_no_matrix_is_refused(folder: Path, tmp_path: Path) -> None:
+    import peft
+
+    model = AutoModelForImageTextToText.from_pretrained(folder)
+    tuning = peft.PromptTuningConfig(
+        task_type="CAUSAL_LM", num_virtual_tokens=2, num_layers=5, token_dim=144,
+        num_attention_heads=4, num_transformer_submodules=1,
+    )  # fmt: skip
+    peft.get_peft_model(model, tuning).save_pretrained(tmp_path / "tuned")
+    with pytest.raises(PrerequisiteError, match="PROMPT_TUNING puts tokens of its own in front"):
+        HuggingFaceVLM(str(tmp_path / "tuned"))
 
 
 def test_the_fingerprint_of_an_adapter_is_of_its_base_too(adapter: Path, folder: Path) -> None:
@@ -263,7 +284,7 @@ def test_an_adapter_stands_on_the_revision_it_was_trained_on(hub_id: str, tmp_pa
     target = tmp_path / "adapter"
     peft.get_peft_model(model, lora_config(model, 4, 8, 0.0)).save_pretrained(target)
     (target / CARD).write_text(json.dumps({"parent": hub_id, "settings": {"revision": "v2"}}))
-    merged = HuggingFaceVLM(str(target)).model.state_dict()
+    merged = load_model(str(target), "float32").state_dict()
     expected = HuggingFaceVLM(hub_id, revision="v2").model.state_dict()
     other = HuggingFaceVLM(hub_id).model.state_dict()
     assert all(torch.equal(merged[name], expected[name]) for name in expected)

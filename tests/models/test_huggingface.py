@@ -61,7 +61,7 @@ def test_the_rendered_prompt(vlm: HuggingFaceVLM, family: str) -> None:
     mark = "<image>" if family == "llava" else "<|image_pad|>"
     assert vlm.render(PROMPT, 2).count(mark) == 2
     assert mark not in vlm.render(PROMPT, 0)
-    assert vlm.completion("B") == COMPLETED[family]
+    assert vlm.conversation.completion("B") == COMPLETED[family]
 
 
 def test_choose_equals_a_plain_forward_of_the_rendered_prompt(
@@ -221,7 +221,7 @@ def test_no_log_prob_is_ever_nan(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(vlm.model.lm_head, "forward", lambda x: x[..., :20] * float("nan"))
-    monkeypatch.setattr(vlm, "_letter_ids", lambda n: list(range(n)))
+    monkeypatch.setattr(vlm.conversation, "letter_ids", lambda n: list(range(n)))
     with pytest.raises(DataError, match="answers NaN.*bfloat16"):
         vlm.ask([Asking().probe(shapes_items[0], "original")], shapes_store)
 
@@ -229,9 +229,9 @@ def test_no_log_prob_is_ever_nan(
 def test_letters_that_share_their_first_token_are_refused(
     vlm: HuggingFaceVLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vlm, "completion", lambda letter: f" red {letter}")
+    monkeypatch.setattr(type(vlm.conversation), "_written_reply", " red [reply]")
     with pytest.raises(PrerequisiteError, match="ask: generate"):
-        vlm._letter_ids(3)
+        vlm.conversation.letter_ids(3)
 
 
 def test_a_template_that_rewrites_the_prompt_is_refused(

@@ -80,7 +80,7 @@ def test_the_first_prompt_is_what_the_model_reads_at_evaluation(
     read = seen["input_ids"][0].tolist()
     assert ids[: len(read)] == read
     assert labels[: len(read)] == [-100] * len(read)
-    assert labels[len(read)] == vlm._letter_ids(4)[item.answer]
+    assert labels[len(read)] == vlm.conversation.letter_ids(4)[item.answer]
 
 
 @pytest.mark.parametrize("picture", [True, False])
