@@ -6,9 +6,8 @@ import importlib.util
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForImageTextToText, BitsAndBytesConfig
 
-from flipbench.contaminate.strategies import ADAPTERS, lora_config, modules_of, select_parameters
+from flipbench.contaminate.strategies import ADAPTERS, lora_config, select_parameters
 from flipbench.errors import DataError, PrerequisiteError
 from flipbench.models.huggingface import base_of, load_model, resolve_path
 from flipbench.models.processors import load_processor
@@ -32,7 +31,8 @@ def load_parent(plan: TrainingPlan, run: Run, dtype: str) -> tuple[Any, Any, Any
     if plan.strategy == "qlora":
         if base != where:
             raise PrerequisiteError("qlora starts from plain weights; wash with another strategy")
-        model = _load_4bit(where, dtype, at)
+        check_4bit()
+        model = load_model(where, dtype, revision, quantization="4bit")
     else:
         model = load_model(where, dtype, revision)
     return model, *processors
@@ -62,35 +62,6 @@ def check_4bit() -> None:
             "train: qlora keeps the weights in 4 bits, which needs the package bitsandbytes (and,"
             " but for trials, a CUDA GPU): pip install bitsandbytes, or use train: lora"
         )
-
-
-def _load_4bit(where: str, dtype: str, at: dict[str, str]) -> Any:
-    check_4bit()
-    with torch.device("meta"):
-        config = AutoConfig.from_pretrained(where, **at)
-        skeleton = AutoModelForImageTextToText.from_config(config)
-    prefix = modules_of(skeleton).language[0]
-    linear = [n for n, m in skeleton.named_modules() if isinstance(m, torch.nn.Linear)]
-    quantization = BitsAndBytesConfig(
-        load_in_4bit=True,
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype=getattr(torch, dtype),
-        llm_int8_skip_modules=[name for name in linear if not name.startswith(prefix)],
-    )
-    try:
-        return AutoModelForImageTextToText.from_pretrained(
-            where,
-            dtype=getattr(torch, dtype),
-            use_safetensors=True,
-            quantization_config=quantization,
-            **at,
-        )
-    except (ImportError, RuntimeError) as error:
-        raise PrerequisiteError(
-            f"train: qlora: bitsandbytes cannot load 4-bit weights here ({error}); it needs a CUDA"
-            " GPU and a version that fits torch; use train: lora without one"
-        ) from error
 
 
 def prepare(model: Any, plan: TrainingPlan, dtype: str) -> Any:
