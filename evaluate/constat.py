@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,11 +11,12 @@ from scipy.optimize import isotonic_regression
 
 from flipbench.evaluate.comparison import cluster_of
 from flipbench.evaluate.conditions import Settings
-from flipbench.evaluate.detector import About, Answers, gold_of
+from flipbench.evaluate.detector import About, Answers, AnswersOf, gold_of
+from flipbench.evaluate.grid import GridModel
 from flipbench.evaluate.likelihood import make_score
 from flipbench.evaluate.perturbation_gap import PerturbationGap
-from flipbench.evaluate.rules import Verdict
-from flipbench.evaluate.statistics import LEVEL, permutation_p
+from flipbench.evaluate.resampling import LEVEL, permutation_p
+from flipbench.evaluate.rules import Verdict, significant
 from flipbench.paired import Pair, PairedBenchmark
 from flipbench.prompts import Asking
 from flipbench.randomness import generator
@@ -23,6 +24,8 @@ from flipbench.records import Interval, Probe, Score
 
 Array = NDArray[np.float64]
 LEAST_MODELS = 3
+Outcomes = list[tuple[bool | None, bool | None]]
+"""Right or wrong on the perturbed and on the original item, by pair."""
 
 ABOUT = About(
     name="constat",
@@ -155,8 +158,8 @@ class ConStat:
     """Delta = accuracy on the originals - what accuracy on the perturbed items predicts.
 
     It asks what `perturbation_gap` asks, its probes are the same, and like rule ``relative`` there
-    it needs no variant that is as easy as the original. It takes several reference models, which
-    `Detector` has no place for: call ``score`` with all of them.
+    it needs no variant that is as easy as the original. Its references are all models of the grid
+    that are known to be clean, at least 3, the model itself excepted.
     """
 
     settings: Settings = field(default_factory=Settings)
@@ -166,81 +169,97 @@ class ConStat:
         """Return the original and the perturbed question of every multiple-choice pair."""
         return PerturbationGap(self.settings).probes(benchmark, asking)
 
-    def score(
+    def score_grid(
         self,
         benchmark: PairedBenchmark,
         asking: Asking,
-        answers: Answers,
-        references: Sequence[Answers] = (),
+        grid: Sequence[GridModel],
+        answers: AnswersOf,
     ) -> list[Score]:
-        """Return the score of rule bootstrap.
-
-        ``references`` are models known or believed to be clean, at least 3, none of them the model
-        itself; items count that every model has answered.
-        """
-        others = [r for r in references if r.fingerprint != answers.fingerprint]
+        """Return each model's score of rule bootstrap, on items that it and its references have."""
         pairs = [pair for pair in benchmark.pairs if pair.original.options is not None]
-        outcomes = [_outcomes(pairs, asking, model) for model in (answers, *others)]
-        keep = [i for i in range(len(pairs)) if all(None not in row[i] for row in outcomes)]
-        values = np.array(
-            [[[bool(row[i][side]) for i in keep] for side in (0, 1)] for row in outcomes],
-            dtype=float,
-        )
+        outcomes = {m.fingerprint: _outcomes(pairs, asking, answers(m)) for m in grid}
+        return [self._score(benchmark, pairs, model, grid, outcomes) for model in grid]
+
+    def _score(
+        self,
+        benchmark: PairedBenchmark,
+        pairs: Sequence[Pair],
+        model: GridModel,
+        grid: Sequence[GridModel],
+        outcomes: Mapping[str, Outcomes],
+    ) -> Score:
+        others = [m for m in grid if m.clean and m.fingerprint != model.fingerprint]
+        rows = [outcomes[m.fingerprint] for m in (model, *others)]
+        keep = [i for i in range(len(pairs)) if all(None not in row[i] for row in rows)]
+        values = np.array([[[bool(row[i][side]) for i in keep] for side in (0, 1)] for row in rows])
         verdict: Verdict = "not_applicable"
-        warnings, found = [], None
+        warnings, reason, found = _cautions(others), "", None
         if len(others) < LEAST_MODELS:
-            warnings.append(
+            reason = f"{len(others)} of {LEAST_MODELS} clean references"
+            warnings = [
                 f"constat needs at least {LEAST_MODELS} clean reference models besides"
-                f" {answers.model}, and {len(others)} were given"
-            )
+                f" {model.name}, and {len(others)} were given"
+            ]
+        elif not pairs:
+            reason = "no options"
+            warnings = ["constat compares right answers to questions with options; there are none"]
         elif not keep:
             verdict = "inconclusive"
-            warnings.append("no item is answered by all models; run the same command again")
+            warnings = ["no item is answered by all models; run the same command again"]
         else:
             chance = sum(1 / len(pairs[i].original.options or "?") for i in keep) / len(keep)
             found = constat(
                 values[0],
                 values[1:],
-                generator(self.settings.seed, answers.fingerprint, "constat"),
+                generator(self.settings.seed, model.fingerprint, "constat"),
                 chance=(chance, chance),
                 clusters=[cluster_of(pairs[i].original) for i in keep],
                 n_bootstrap=self.settings.n_bootstrap,
             )
-            flagged = found.p_value <= self.settings.alpha
-            verdict = "contaminated" if flagged else "not_detected"
-        return [
-            make_score(
-                self.about,
-                benchmark,
-                answers,
-                "bootstrap",
-                verdict=verdict,
-                direction="rises",
-                settings=self.settings,
-                statistic=None if found is None else found.delta,
-                interval=None if found is None else found.interval,
-                p_value=None if found is None else found.p_value,
-                n=len(keep),
-                n_dropped=len(benchmark.pairs) - len(keep),
-                details={
-                    "accuracies": {
-                        name: {"k": int(values[0, side].sum()), "n": len(keep)}
-                        for side, name in enumerate(("perturbed", "original"))
-                    },
-                    "expected": None if found is None else found.expected,
-                    "references": [model.model for model in others],
+            verdict = significant(found.p_value, self.settings.alpha)
+        return make_score(
+            self.about,
+            benchmark,
+            Answers(model.name, model.fingerprint, {}),
+            "bootstrap",
+            verdict=verdict,
+            direction="rises",
+            settings=self.settings,
+            statistic=None if found is None else found.delta,
+            interval=None if found is None else found.interval,
+            p_value=None if found is None else found.p_value,
+            n=len(keep),
+            n_dropped=len(benchmark.pairs) - len(keep),
+            details={
+                "accuracies": {
+                    name: {"k": int(values[0, side].sum()), "n": len(keep)}
+                    for side, name in enumerate(("perturbed", "original"))
                 },
-                warnings=warnings,
-            )
-        ]
+                "expected": None if found is None else found.expected,
+                "references": [m.name for m in others],
+                "reason": reason,
+            },
+            warnings=warnings,
+        )
 
 
-def _outcomes(
-    pairs: Sequence[Pair], asking: Asking, answers: Answers
-) -> list[tuple[bool | None, bool | None]]:
+def _outcomes(pairs: Sequence[Pair], asking: Asking, answers: Answers) -> Outcomes:
     """Return (perturbed, original) outcomes by pair."""
     sides = []
     for items in ([p.perturbed for p in pairs], [p.original for p in pairs]):
         probes = [asking.probe(item, "") for item in items]
         sides.append(answers.outcomes(probes, gold_of(items)))
     return list(zip(sides[0], sides[1], strict=True))
+
+
+def _cautions(references: Sequence[GridModel]) -> list[str]:
+    """Return a warning where references are relatives, which the bootstrap does not know."""
+    n_lineages = len({m.cluster for m in references})
+    if n_lineages == len(references):
+        return []
+    return [
+        f"the {len(references)} clean references descend from {n_lineages} clean"
+        f" {'model' if n_lineages == 1 else 'models'} and are drawn as if they were independent:"
+        " the interval is too narrow"
+    ]

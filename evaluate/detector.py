@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from flipbench.engine import Answers
+from flipbench.evaluate.grid import GridModel
 from flipbench.models.protocols import Capability
 from flipbench.paired import PairedBenchmark
 from flipbench.prompts import Asking
 from flipbench.records import Item, Probe, Score
 
-__all__ = ["About", "Answers", "Capability", "Detector", "gold_of"]
+__all__ = [
+    "About",
+    "Answers",
+    "AnyDetector",
+    "AnswersOf",
+    "Capability",
+    "Detector",
+    "GridDetector",
+    "by_kind",
+    "gold_of",
+]
+
+AnswersOf = Callable[[GridModel], Answers]
+"""Reads what a model of the grid answered; ask for one model after the other, not for all."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +72,38 @@ class Detector(Protocol):
         ``reference`` is a clean model's answers; a rule that needs it and lacks it returns the
         verdict "not_applicable" with a warning that says so.
         """
+
+
+@runtime_checkable
+class GridDetector(Protocol):
+    """Holds each model of a grid against several others, where one clean model is not enough."""
+
+    about: About
+
+    def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
+        """Return everything this detector wants asked of each model."""
+
+    def score_grid(
+        self,
+        benchmark: PairedBenchmark,
+        asking: Asking,
+        grid: Sequence[GridModel],
+        answers: AnswersOf,
+    ) -> list[Score]:
+        """Return the scores of all models, by one rule or several.
+
+        A model that lacks the company it needs gets the verdict "not_applicable", the reason in
+        ``details["reason"]`` in a few words and as a warning in a sentence.
+        """
+
+
+AnyDetector = Detector | GridDetector
+
+
+def by_kind(detectors: Sequence[AnyDetector]) -> tuple[list[Detector], list[GridDetector]]:
+    """Return the detectors that judge one model, and those that hold it against several."""
+    alone = [detector for detector in detectors if not isinstance(detector, GridDetector)]
+    return alone, [detector for detector in detectors if isinstance(detector, GridDetector)]
 
 
 def gold_of(items: Sequence[Item]) -> list[int]:

@@ -6,9 +6,11 @@ from flipbench.evaluate.bgr_shuffling import BgrShuffling
 from flipbench.evaluate.choice_confusion import ChoiceConfusion
 from flipbench.evaluate.circular_eval import CircularEval
 from flipbench.evaluate.codec import CoDeC
-from flipbench.evaluate.detector import Detector
+from flipbench.evaluate.constat import ConStat
+from flipbench.evaluate.detector import AnyDetector
 from flipbench.evaluate.guided_prompting import GuidedPrompting
 from flipbench.evaluate.image_masking import ImageMasking
+from flipbench.evaluate.kernel_divergence import KernelDivergence
 from flipbench.evaluate.min_k import MinK
 from flipbench.evaluate.missing_option import MissingOption
 from flipbench.evaluate.ngram_accuracy import NgramAccuracy
@@ -24,7 +26,7 @@ REWORDING = frozenset({"slot_guessing", "ngram_accuracy"})
 """Those that compare wordings."""
 
 
-def make_detectors(reword: Reword | None = None, n_wordings: int = 2) -> dict[str, Detector]:
+def make_detectors(reword: Reword | None = None, n_wordings: int = 2) -> dict[str, AnyDetector]:
     """Return every detector by its name.
 
     Parameters
@@ -52,6 +54,8 @@ def make_detectors(reword: Reword | None = None, n_wordings: int = 2) -> dict[st
         "codec": CoDeC(),
         "codec_answer": CoDeC("answer"),
         "min_k": MinK(),
+        "constat": ConStat(),
+        "kernel_divergence": KernelDivergence(),
     }
 
 
@@ -75,10 +79,12 @@ _DEFAULT_RULES = {
     "codec": "relative",
     "codec_answer": "relative",
     "min_k": "relative",
+    "constat": "bootstrap",
+    "kernel_divergence": "relative",
 }
 
 
-def default_rule(detector: Detector | str) -> str:
+def default_rule(detector: AnyDetector | str) -> str:
     """Return the rule to go by, of a detector or its name.
 
     >>> default_rule("perturbation_gap")

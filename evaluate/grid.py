@@ -25,6 +25,9 @@ class GridModel:
     lineage : str
         The clean model it descends from, where a family has several (seeds of pre-training, say).
         Models of one family and lineage are not independent of each other.
+    trained_from : str
+        Fingerprint of the weights that its last epoch began with, where that epoch was on all items
+        of the benchmark; else empty.
     external : bool
         Whether it cannot have seen the benchmark, by its date or its data. A detector that fires
         on it measures something else there.
@@ -43,6 +46,7 @@ class GridModel:
     dose: int
     lineage: str = ""
     external: bool = False
+    trained_from: str = ""
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""

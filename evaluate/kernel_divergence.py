@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 from scipy.spatial.distance import pdist
 
-from flipbench.evaluate.likelihood import answer_probe
-from flipbench.images import ImageStore
+from flipbench.evaluate.conditions import Settings
+from flipbench.evaluate.detector import About, Answers, AnswersOf
+from flipbench.evaluate.grid import UNTOUCHED, GridModel, reference_of
+from flipbench.evaluate.likelihood import answer_probe, make_score
+from flipbench.evaluate.resampling import LEVEL, label_swap_p
+from flipbench.evaluate.rules import Verdict, significant
+from flipbench.models.states import unpack_state
+from flipbench.paired import PairedBenchmark
 from flipbench.prompts import Asking
 from flipbench.randomness import generator
-from flipbench.records import Item, Probe
+from flipbench.records import Interval, JsonDict, Probe, Score
 
 Array = NDArray[np.float64]
+Moves = Sequence[tuple[Array, Array]]
+"""Embeddings of the same items before and after fine-tuning, each of shape (N, d)."""
 
-
-class Embedder(Protocol):
-    """A model that gives hidden states, such as `flipbench.models.huggingface.HuggingFaceVLM`."""
-
-    name: str
-
-    def embed(self, probes: Sequence[Probe], images: ImageStore) -> torch.Tensor:
-        """Return the state of each probe's last token, shape (n_probes, hidden size)."""
+ABOUT = About(
+    name="kernel_divergence",
+    paper="Choi et al., How Contaminated Is Your Benchmark?, arXiv 2502.00678",
+    variant="rule relative: against the clean model, each after one more epoch on the items",
+    deviates_from_paper="the fine-tuning is the grid's own, from one checkpoint of a plan to the"
+    " next (the paper: LoRA of rank 8, plain gradient descent, learning rate 1e-4, batches of 4),"
+    " so that a plan's last checkpoint has no score; the last token of the right answer, with"
+    " picture and question before it; the paper only ranks, the test over folds of items is ours",
+    needs=frozenset({"hidden_states"}),
+    direction="one more epoch on the items moves their embeddings less than it moves the clean"
+    " model's",
+    needs_clean_model=True,
+    practical=False,
+)
 
 
 def kernel_divergence(
@@ -85,105 +97,198 @@ def _gamma(distances: Array, gamma: float | None) -> float:
     return 1 / middle
 
 
-def embeddings(
-    model: Embedder,
-    items: Sequence[Item],
-    images: ImageStore,
-    asking: Asking,
-    *,
-    batch_size: int = 16,
-) -> Array:
-    """Return the items' embeddings, shape (N, d): the state of the last token of the right answer.
-
-    The image and the question stand before it. Divided by sqrt(d) and then of length 1, as in the
-    paper's code.
-    """
-    probes = [answer_probe(item, asking, "original") for item in items]
-    parts = [
-        model.embed(probes[start : start + batch_size], images)
-        for start in range(0, len(probes), batch_size)
-    ]
-    z = torch.cat(parts).double().numpy()
-    z = z / np.sqrt(z.shape[1])
-    return np.asarray(z / np.linalg.norm(z, axis=1, keepdims=True))
-
-
-def checkpoint_divergence(
-    before: Embedder,
-    after: Embedder,
-    items: Sequence[Item],
-    images: ImageStore,
-    asking: Asking,
-    *,
-    batch_size: int = 16,
-) -> float:
-    """Return the kernel divergence between a checkpoint and the same one fine-tuned on ``items``.
-
-    ``after`` comes from one epoch of `flipbench contaminate` on ``before``; in a grid, each epoch
-    of a plan is the "after" of the epoch before it. It takes two models' states, not answers, so
-    it is no `Detector`.
-
-    References
-    ----------
-    Choi et al., arXiv 2502.00678. Differs from the paper in the fine-tuning, which is the plan's
-    (the paper: LoRA of rank 8, plain gradient descent, learning rate 1e-4, batches of 4), and in
-    items with images, of which it takes the last token of the right answer.
-    """
-    sides = [embeddings(m, items, images, asking, batch_size=batch_size) for m in (before, after)]
-    return kernel_divergence(sides[0], sides[1])
-
-
 @dataclass(frozen=True)
-class DivergenceAgainstControl:
-    """Scores of folds of a benchmark and of a control set, all folds of ``fold_size`` items.
+class Divergences:
+    """Kernel divergence of a model and of a reference on the same folds of the items.
 
-    ``p_value`` is the exact one-sided Mann-Whitney test that the benchmark's lie nearer to 0.
+    Attributes
+    ----------
+    model, reference : tuple of float, shape (n_folds,)
+        Scores; of several fine-tunings, their mean.
+    interval : Interval
+        Student's, of the mean difference over folds.
+    p_value : float
+        One-sided and exact: the labels model and reference are swapped fold by fold.
     """
 
-    benchmark: tuple[float, ...]
-    control: tuple[float, ...]
+    model: tuple[float, ...]
+    reference: tuple[float, ...]
+    interval: Interval
     p_value: float
+    n_items: int
     fold_size: int
 
     @property
     def difference(self) -> float:
-        """Mean score of the benchmark - mean score of the control."""
-        return float(np.mean(self.benchmark) - np.mean(self.control))
+        """Mean of model - reference; above 0, the model was moved less."""
+        return float(np.mean(self.model) - np.mean(self.reference))
 
 
-def divergence_against_control(
-    benchmark: tuple[ArrayLike, ArrayLike],
-    control: tuple[ArrayLike, ArrayLike],
-    *,
-    n_folds: int = 5,
-    seed: int = 0,
-) -> DivergenceAgainstControl:
-    """Compare a benchmark's kernel divergence with that of fresh items of the same kind.
+def compare_divergences(
+    model: Moves, reference: Moves, rng: np.random.Generator, n_folds: int = 8
+) -> Divergences:
+    """Compare how far one more epoch moves two models' embeddings of the same N items.
 
-    The score has no threshold of its own; it only ranks sets. Both are cut into disjoint folds of
-    one size, drawn at random, and the folds' scores are compared.
-
-    Parameters
-    ----------
-    benchmark, control : (array_like, array_like), shapes (N, d) and (C, d)
-        Embeddings before and after fine-tuning. The control's are of a model fine-tuned on the
-        control in the same way.
-    n_folds : int
-        With 3 the least p-value is 0.05, with 5 it is 0.004.
+    The items are cut into disjoint folds of one size, drawn at random, since the score depends on
+    the number of items. Items without an embedding (a NaN in their row) are left out.
 
     Raises
     ------
     ValueError
-        Where a fold would have fewer than 2 items.
+        Where a fold would have fewer than 2 items, or most embeddings are equal.
     """
-    sets = [tuple(np.asarray(z, dtype=float) for z in pair) for pair in (benchmark, control)]
-    size = min(len(one) for one, _ in sets) // n_folds
+    every = [z for moves in (model, reference) for move in moves for z in move]
+    keep = np.flatnonzero(~np.any([np.isnan(z).any(1) for z in every], axis=0))
+    size = len(keep) // n_folds
     if size < 2:
-        raise ValueError(f"folds of {size} items; give more items or ask for fewer folds")
-    scores = []
-    for name, (one, two) in zip(("benchmark", "control"), sets, strict=True):
-        order = generator(seed, name, "folds").permutation(len(one))[: size * n_folds]
-        folds = order.reshape(n_folds, size)
-        scores.append(tuple(kernel_divergence(one[fold], two[fold]) for fold in folds))
-    test = stats.mannwhitneyu(scores[0], scores[1], alternative="greater", method="exact")
-    return DivergenceAgainstControl(scores[0], scores[1], float(test.pvalue), size)
+        raise ValueError(f"{len(keep)} embedded items make no {n_folds} folds of 2 items or more")
+    folds = rng.permutation(keep)[: size * n_folds].reshape(n_folds, size)
+    mine, theirs = (
+        tuple(
+            float(np.mean([kernel_divergence(one[fold], two[fold]) for one, two in moves]))
+            for fold in folds
+        )
+        for moves in (model, reference)
+    )
+    differences = np.subtract(mine, theirs)
+    middle = float(differences.mean())
+    half = float(stats.t.ppf(0.5 + LEVEL / 2, n_folds - 1) * stats.sem(differences))
+    return Divergences(
+        model=mine,
+        reference=theirs,
+        interval=Interval(low=middle - half, high=middle + half),
+        p_value=label_swap_p(-differences, rng),
+        n_items=len(keep),
+        fold_size=size,
+    )
+
+
+def next_checkpoints(model: GridModel, grid: Sequence[GridModel]) -> list[GridModel]:
+    """Return the models of the grid that are ``model`` after one more epoch on the items."""
+    dose = model.dose or 0
+    return [m for m in grid if m.trained_from == model.fingerprint and (m.dose or 0) > dose]
+
+
+@dataclass
+class KernelDivergence:
+    """Score of a model and of its clean model, each after one more epoch on the items, compared.
+
+    In a grid, a plan's next checkpoint is the model after one more epoch. The statistic is the
+    mean difference (model - clean) over folds of the items; it lies above 0 where the model is
+    moved less. A later epoch may also move less because its learning rate is lower: a constant
+    schedule keeps that apart.
+
+    Parameters
+    ----------
+    n_folds : int
+        With 8 the least p-value is 1/256.
+
+    References
+    ----------
+    Choi et al., arXiv 2502.00678. Differs from the paper as ``about.deviates_from_paper`` says.
+    """
+
+    settings: Settings = field(default_factory=Settings)
+    n_folds: int = 8
+    about: About = ABOUT
+
+    def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
+        """Return the right answer to each original item, to be embedded."""
+        return [answer_probe(item, asking, "original", ask="embed") for item in benchmark.originals]
+
+    def score_grid(
+        self,
+        benchmark: PairedBenchmark,
+        asking: Asking,
+        grid: Sequence[GridModel],
+        answers: AnswersOf,
+    ) -> list[Score]:
+        """Return each model's score of rule relative."""
+        probes = self.probes(benchmark, asking)
+        states = {m.fingerprint: _embeddings(answers(m), probes) for m in grid}
+        return [self._score(benchmark, model, grid, states) for model in grid]
+
+    def _score(
+        self,
+        benchmark: PairedBenchmark,
+        model: GridModel,
+        grid: Sequence[GridModel],
+        states: Mapping[str, Array],
+    ) -> Score:
+        clean, after = reference_of(model, grid), next_checkpoints(model, grid)
+        alike = {m.strategy for m in after}
+        first = [m for m in next_checkpoints(clean, grid) if m.strategy in alike] if clean else []
+        reason, why = _lacking(model, clean, after)
+        found: Divergences | None = None
+        if clean is not None and not reason:
+            moves = [
+                [(states[before.fingerprint], states[m.fingerprint]) for m in trained]
+                for before, trained in ((model, after), (clean, first))
+            ]
+            rng = generator(self.settings.seed, benchmark.id, "folds of items")
+            try:
+                found = compare_divergences(moves[0], moves[1], rng, self.n_folds)
+            except ValueError as error:
+                why = str(error)
+        verdict: Verdict = "not_applicable" if reason else "inconclusive"
+        if found is not None:
+            verdict = significant(found.p_value, self.settings.alpha)
+        n = found.n_items if found else 0
+        return make_score(
+            self.about,
+            benchmark,
+            Answers(model.name, model.fingerprint, {}),
+            "relative",
+            verdict=verdict,
+            direction="rises",
+            settings=self.settings,
+            statistic=found.difference if found else None,
+            unit="divergence",
+            interval=found.interval if found else None,
+            p_value=found.p_value if found else None,
+            n=n,
+            n_dropped=len(benchmark.pairs) - n,
+            reference=Answers(clean.name, clean.fingerprint, {}) if clean and found else None,
+            details={"after": [m.name for m in after], "reason": reason}
+            | (_told(found, clean) if found and clean else {}),
+            warnings=[why] if why else [],
+        )
+
+
+def _told(found: Divergences, clean: GridModel) -> JsonDict:
+    return {
+        "divergence": found.model,
+        "reference": {"model": clean.name, "divergence": found.reference},
+        "fold_size": found.fold_size,
+    }
+
+
+def _embeddings(answers: Answers, probes: Sequence[Probe]) -> Array:
+    """Return the states of unit length, shape (N, d); NaN where there is none.
+
+    The paper's code divides by sqrt(d) before it scales to length 1, which changes nothing.
+    """
+    replies = [answers.to(probe) for probe in probes]
+    found = [unpack_state(reply.state) if reply and reply.state else None for reply in replies]
+    width = next((len(state) for state in found if state is not None), 1)
+    z = np.array([np.full(width, np.nan) if state is None else state for state in found])
+    return np.asarray(z / np.linalg.norm(z, axis=1, keepdims=True), dtype=float)
+
+
+def _lacking(
+    model: GridModel, clean: GridModel | None, after: Sequence[GridModel]
+) -> tuple[str, str]:
+    """Return what a model lacks for a score, in a few words and in a sentence; empty: nothing."""
+    if not after:
+        return "no next checkpoint", (
+            f"kernel divergence needs {model.name} after one more epoch on the items, and no"
+            " checkpoint of the grid is that: contaminate with more epochs, on all items"
+        )
+    if clean is None:
+        return "no clean reference", (
+            f"kernel divergence compares with the clean model, and {model.name} is that model"
+            if model.strategy == UNTOUCHED
+            else f"kernel divergence compares with the clean model that {model.name} was trained"
+            " from, which is not in the grid"
+        )
+    return "", ""

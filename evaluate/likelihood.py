@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 from flipbench.evaluate.conditions import Settings
 from flipbench.evaluate.detector import About, Answers
@@ -29,11 +30,17 @@ def text_probe(label: str, variant: str, text: str) -> Probe:
     )
 
 
-def answer_probe(item: Item, asking: Asking, variant: str, context: str = "") -> Probe:
+def answer_probe(
+    item: Item,
+    asking: Asking,
+    variant: str,
+    context: str = "",
+    ask: Literal["score", "embed"] = "score",
+) -> Probe:
     """Return the probe for the likelihood of the right answer as a reply to the question.
 
     The answer is the letter that the prompt asks for, or the text of a free-form answer.
-    ``context`` stands before the question.
+    ``context`` stands before the question. With ``ask="embed"`` the model's state is asked for.
     """
     if item.options is None or item.answer is None:
         prompt, reply = open_prompt(item.question), item.answer_text
@@ -45,7 +52,7 @@ def answer_probe(item: Item, asking: Asking, variant: str, context: str = "") ->
         variant=variant,
         images=item.images,
         prompt=f"{context}\n\n{prompt}" if context else prompt,
-        ask="score",
+        ask=ask,
         continuation=reply,
         max_new_tokens=0,
     )

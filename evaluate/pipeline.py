@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from flipbench.engine import Answers, answers_of, ask
-from flipbench.evaluate.detector import Detector
+from flipbench.evaluate.detector import AnyDetector, by_kind
 from flipbench.evaluate.grid import GridModel, reference_of
 from flipbench.models.api_vlm import APIVLM
 from flipbench.models.huggingface import HuggingFaceVLM
@@ -51,7 +51,7 @@ class Subject:
 
 
 def probes_for(
-    detectors: Sequence[Detector], benchmark: PairedBenchmark, asking: Asking
+    detectors: Sequence[AnyDetector], benchmark: PairedBenchmark, asking: Asking
 ) -> list[Probe]:
     """Return the union of all detectors' probes, each distinct one once."""
     distinct: dict[str, Probe] = {}
@@ -62,7 +62,7 @@ def probes_for(
 
 
 def keep_probes(
-    detectors: Sequence[Detector], benchmark: PairedBenchmark, asking: Asking, run: Run
+    detectors: Sequence[AnyDetector], benchmark: PairedBenchmark, asking: Asking, run: Run
 ) -> list[Probe]:
     """Return the union of all probes, and keep them with the run."""
     probes = probes_for(detectors, benchmark, asking)
@@ -74,7 +74,7 @@ def keep_probes(
 def evaluate(
     benchmark: PairedBenchmark,
     subjects: Sequence[Subject],
-    detectors: Sequence[Detector],
+    detectors: Sequence[AnyDetector],
     asking: Asking,
     run: Run,
     *,
@@ -91,7 +91,7 @@ def evaluate(
 def ask_all(
     benchmark: PairedBenchmark,
     subjects: Sequence[Subject],
-    detectors: Sequence[Detector],
+    detectors: Sequence[AnyDetector],
     asking: Asking,
     run: Run,
     *,
@@ -128,24 +128,27 @@ def ask_all(
 def score(
     benchmark: PairedBenchmark,
     grid: Sequence[GridModel],
-    detectors: Sequence[Detector],
+    detectors: Sequence[AnyDetector],
     asking: Asking,
     run: Run,
 ) -> list[Score]:
     """Score the answers that are there, asking nothing.
 
-    At most two models' answers are in memory at once, its own and its reference's.
+    At most two models' answers are in memory at once.
     """
 
     @lru_cache(maxsize=2)
     def answers(model: GridModel) -> Answers:
         return answers_of(model.name, model.fingerprint, run)
 
+    alone, among_others = by_kind(detectors)
     scores = []
     for model in grid:
         clean = reference_of(model, grid)
         reference = answers(clean) if clean else None
         mine = answers(model)
-        for detector in detectors:
+        for detector in alone:
             scores += detector.score(benchmark, asking, mine, reference)
+    for grid_detector in among_others:
+        scores += grid_detector.score_grid(benchmark, asking, grid, answers)
     return scores

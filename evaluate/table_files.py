@@ -199,8 +199,9 @@ def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def _full_header(table: Table, column: Column) -> str:
-    groups = {c.group for c in table.columns if c.group}
-    return f"{column.group}: {column.header}" if column.group and len(groups) > 1 else column.header
+    """Return a header with its group before it; the main table's one group is its caption's."""
+    named = column.group and table.key != "gap"
+    return f"{column.group}: {column.header}" if named else column.header
 
 
 def _md_line(cells: list[str], *, escape: bool = True) -> str:

@@ -37,6 +37,7 @@ TITLES = {
     "codec_answer": "CoDeC, answers",
     "min_k": "Min-K %",
     "constat": "ConStat",
+    "kernel_divergence": "Kernel divergence",
 }
 RULES = {
     "sign": "sign rule (paper)",

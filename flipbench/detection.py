@@ -6,16 +6,17 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import yaml
 from transformers.utils import logging as transformers_logging
 
-from flipbench.config import load_config
+from flipbench.config import EvaluateConfig, load_config
+from flipbench.detectors import Helpers, check_names
 from flipbench.engine import Answers, answers_of
-from flipbench.errors import ConfigError, DataError, nearest
-from flipbench.evaluate.constat import ConStat
-from flipbench.evaluate.detector import Detector
+from flipbench.errors import ConfigError, DataError
+from flipbench.evaluate.detector import AnyDetector, Detector, GridDetector, by_kind
 from flipbench.evaluate.detectors import DETECTORS, default_rule
 from flipbench.evaluate.grid import UNTOUCHED, GridModel
 from flipbench.evaluate.pipeline import Subject, ask_all, probes_for
@@ -32,7 +33,6 @@ from flipbench.run import Run, environment
 from flipbench.stage import StageReport
 
 _FAMILY = "detect"
-_CONSTAT = "constat"  # takes several references, so it is no `Detector`; its probes are the gap's
 _UNTOLD_NAMES = re.compile(r"(epoch|checkpoint|step)[-_]?\d+|final|merged|adapter|model", re.I)
 _NEVER = {
     "kernel_divergence": "it compares the model before and after it is trained on the items;"
@@ -51,10 +51,10 @@ class Detection:
     benchmark: PairedBenchmark
     subject: Subject
     references: tuple[Subject, ...]
-    detectors: tuple[Detector, ...]
+    names: tuple[str, ...]
+    helpers: Helpers
     asking: Asking
     run: Run
-    constat: bool = False
     not_asked: Mapping[str, str] = field(default_factory=dict)
     batch_size: int = 64
     progress: bool = True
@@ -64,6 +64,12 @@ class Detection:
     def grid(self) -> list[GridModel]:
         """The model, then its references."""
         return [s.model for s in (self.subject, *self.references)]
+
+    @property
+    def detectors(self) -> list[AnyDetector]:
+        """Those that are asked, with what the run holds of their helpers' work."""
+        known = self.helpers.detectors(self.benchmark)
+        return [known[name] for name in self.names]
 
 
 def read_paired(where: Path, limit: int | None = None) -> PairedBenchmark:
@@ -83,6 +89,11 @@ def read_paired(where: Path, limit: int | None = None) -> PairedBenchmark:
             f"{where}: the paired benchmark has no pairs; 'flipbench filter' keeps some"
         )
     return replace(benchmark, pairs=benchmark.pairs[:limit]) if limit else benchmark
+
+
+def evaluate_part(where: Path) -> EvaluateConfig:
+    """Return what a configuration says of evaluation: who rewords; the defaults of a folder."""
+    return load_config(where).evaluate if where.suffix in (".yaml", ".yml") else EvaluateConfig()
 
 
 def name_of(path: str) -> str:
@@ -119,6 +130,7 @@ def plan(
     *,
     detectors: Sequence[str] = (),
     asking: Asking | None = None,
+    config: EvaluateConfig | None = None,
     dtype: str = "float32",
     device: str = "auto",
     batch_size: int = 64,
@@ -136,6 +148,8 @@ def plan(
         Names; all by default. The perturbation gap is always among them: the verdict is its.
         What the model cannot be asked for is left out, and so is by default what compares with a
         clean model where there is none; the page says so.
+    config : EvaluateConfig, optional
+        Who helps the detectors; nothing else of it is used.
 
     Raises
     ------
@@ -147,27 +161,29 @@ def plan(
     clean = tuple(_subject(one, UNTOUCHED, 0, dtype, device) for one in references)
     asking = asking or Asking()
     _check_subjects(benchmark, asking, subject, clean)
-    not_asked = {} if detectors else dict(_NEVER)
-    asked = []
-    for detector in _chosen(detectors):
-        name, needs_clean = detector.about.name, _needs_reference(detector)
-        if lacking := detector.about.needs - subject.can:
+    check_names(detectors, "--detectors")
+    not_asked, asked = {}, []
+    for name in dict.fromkeys([GAP, *(detectors or DETECTORS)]):
+        detector = DETECTORS[name]
+        if name in _NEVER:
+            not_asked[name] = _NEVER[name]
+        elif lacking := detector.about.needs - subject.can:
             needs = ", ".join(sorted(lacking))
             not_asked[name] = f"it needs {needs}, which this model does not give"
-        elif needs_clean and not references and name not in detectors:
+        elif _needs_reference(detector) and not references and name not in detectors:
             not_asked[name] = (
                 "not asked, since the rule compares with a clean model: give one with --reference"
             )
         else:
-            asked.append(detector)
+            asked.append(name)
     return Detection(
         benchmark=benchmark,
         subject=subject,
         references=clean,
-        detectors=tuple(asked),
+        names=tuple(asked),
+        helpers=Helpers.of(config or EvaluateConfig(), asked, run, 0),
         asking=asking,
         run=run,
-        constat=not detectors or _CONSTAT in detectors,
         not_asked=not_asked,
         batch_size=batch_size,
         progress=progress,
@@ -175,16 +191,22 @@ def plan(
     )
 
 
-def _needs_reference(detector: Detector) -> bool:
+def _needs_reference(detector: AnyDetector) -> bool:
+    """Return whether a rule compares with one clean model; of several, the score itself tells."""
+    if isinstance(detector, GridDetector):
+        return False
     return detector.about.needs_clean_model or default_rule(detector) == "relative"
 
 
 def _subject(model: str | APIVLM, strategy: str, dose: int, dtype: str, device: str) -> Subject:
     if isinstance(model, APIVLM):
-        about = GridModel(model.name, model.fingerprint, _FAMILY, strategy, 0, dose)
+        about = GridModel(
+            model.name, model.fingerprint, _FAMILY, strategy, 0, dose, lineage=model.name
+        )
         return Subject(about, api=model)
     weights = fingerprint(resolve_path(model), dtype)
-    about = GridModel(name_of(model), weights, _FAMILY, strategy, 0, dose)
+    name = name_of(model)
+    about = GridModel(name, weights, _FAMILY, strategy, 0, dose, lineage=name)
     return Subject(about, model, dtype, device)
 
 
@@ -209,25 +231,28 @@ def detect(detection: Detection) -> tuple[Finding, Path, list[StageReport]]:
     settings = _settings(detection)
     detection.run.keep_provenance(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
     benchmark, asking = detection.benchmark, detection.asking
+    reworded = detection.helpers.reword(benchmark, detection.progress)
+    alone, among_others = by_kind(detection.detectors)
     reports = ask_all(
         benchmark,
         [detection.subject, *detection.references],
-        detection.detectors,
+        [*alone, *among_others],
         asking,
         detection.run,
         batch_size=detection.batch_size,
         progress=detection.progress,
     )
-    subject, *others = (answers_of(m.name, m.fingerprint, detection.run) for m in detection.grid)
-    mine = _scores(detection, subject, others or [None])
-    if detection.constat:
-        mine += ConStat().score(benchmark, asking, subject, others)
+    subject, *others = (_answers(detection, model) for model in detection.grid)
+    mine = _scores(alone, detection, subject, others or [None])
+    for detector in among_others:
+        every = detector.score_grid(benchmark, asking, detection.grid, partial(_answers, detection))
+        mine += [score for score in every if score.model_fingerprint == subject.fingerprint]
     replies = replies_of(benchmark, asking, subject)
     evidence = Evidence(
         benchmark=benchmark,
         model=subject.model,
         scores=mine,
-        references={other.model: _scores(detection, other, [None]) for other in others},
+        references={other.model: _scores(alone, detection, other, [None]) for other in others},
         not_asked=detection.not_asked,
     )
     page = VerdictPage(
@@ -238,29 +263,27 @@ def detect(detection: Detection) -> tuple[Finding, Path, list[StageReport]]:
         settings,
         _notes(detection),
     )
-    return page.finding, write_verdict(page, detection.run.path / "report"), reports
+    written = write_verdict(page, detection.run.path / "report")
+    return page.finding, written, [*reworded, *reports]
+
+
+def _answers(detection: Detection, model: GridModel) -> Answers:
+    return answers_of(model.name, model.fingerprint, detection.run)
 
 
 def _scores(
-    detection: Detection, model: Answers, references: Sequence[Answers | None]
+    detectors: Sequence[Detector],
+    detection: Detection,
+    model: Answers,
+    references: Sequence[Answers | None],
 ) -> list[Score]:
-    """Return what all detectors say of a model beside each reference; a rule without one, once."""
+    """Return what detectors say of a model beside each reference; a rule without one, once."""
     found: dict[str, Score] = {}
-    for detector in detection.detectors:
+    for detector in detectors:
         for reference in references:
             scores = detector.score(detection.benchmark, detection.asking, model, reference)
             found |= {score.id: score for score in scores}
     return list(found.values())
-
-
-def _chosen(names: Sequence[str]) -> list[Detector]:
-    """Return the detectors by name, all of them by default, the perturbation gap first."""
-    known = [*DETECTORS, _CONSTAT]
-    for name in names:
-        if name not in known:
-            raise ConfigError(f"--detectors: no detector {name!r}{nearest(name, known)}")
-    wanted = dict.fromkeys([GAP, *(names or DETECTORS)])
-    return [DETECTORS[name] for name in wanted if name != _CONSTAT]
 
 
 def _card(subject: Subject) -> JsonDict:

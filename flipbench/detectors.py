@@ -9,7 +9,7 @@ from flipbench.config import EvaluateConfig
 from flipbench.contaminate.wordings import WordingStage
 from flipbench.contamination import chat_of, writer_of
 from flipbench.errors import ConfigError, nearest
-from flipbench.evaluate.detector import Detector
+from flipbench.evaluate.detector import AnyDetector
 from flipbench.evaluate.detectors import DETECTORS, REWORDING, make_detectors
 from flipbench.paired import PairedBenchmark
 from flipbench.records import Item, Wording
@@ -77,7 +77,7 @@ class Helpers:
         size = len(items) if self.by_batch and items else _AT_ONCE
         return [run_stage(self.rewording, items, self.run, batch_size=size, progress=progress)]
 
-    def detectors(self, benchmark: PairedBenchmark) -> dict[str, Detector]:
+    def detectors(self, benchmark: PairedBenchmark) -> dict[str, AnyDetector]:
         """Return every detector by name, with the wordings that the run holds already."""
         if self.rewording is None:
             has_templates = all("family" in item.extra for item in benchmark.originals)

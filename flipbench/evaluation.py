@@ -9,7 +9,7 @@ from typing import Any
 
 from flipbench.contamination import plans_for
 from flipbench.detectors import Helpers, check_names, is_reworded_by_model
-from flipbench.evaluate.detector import Detector
+from flipbench.evaluate.detector import AnyDetector
 from flipbench.evaluate.detectors import DETECTORS
 from flipbench.evaluate.grid import UNTOUCHED, GridModel, Requirements
 from flipbench.evaluate.pipeline import (
@@ -53,13 +53,29 @@ def subjects_of(
         clean = GridModel(name, weights, family, UNTOUCHED, 0, 0, **known)
         subjects.append(Subject(clean, model.path, revision=model.revision, **settings))  # type: ignore[arg-type]
         for plan, checkpoints in trained:
+            began = _beginnings(plan, checkpoints)
             for c in checkpoints if plan.model == name else ():
                 grid_model = GridModel(
-                    c.model, c.fingerprint, family, c.strategy, c.epoch, c.dose, model.lineage
+                    c.model,
+                    c.fingerprint,
+                    family,
+                    c.strategy,
+                    c.epoch,
+                    c.dose,
+                    model.lineage,
+                    trained_from=began.get(c.epoch, ""),
                 )
                 path = str(experiment.run.path / c.path)
                 subjects.append(Subject(grid_model, path, **settings))  # type: ignore[arg-type]
     return subjects
+
+
+def _beginnings(plan: TrainingPlan, checkpoints: Sequence[Checkpoint]) -> dict[int, str]:
+    """Return the weights each epoch began with, of a plan that trains on all items."""
+    if plan.held_out_ids or not plan.copies:
+        return {}
+    kept = {c.epoch: c.fingerprint for c in checkpoints}
+    return {epoch + 1: weights for epoch, weights in ({0: plan.parent_fingerprint} | kept).items()}
 
 
 def warnings_of(
@@ -76,7 +92,7 @@ def warnings_of(
 
 def detectors_of(
     experiment: Experiment, benchmark: PairedBenchmark, helpers: Helpers
-) -> list[Detector]:
+) -> list[AnyDetector]:
     """Return the configured detectors, with what the run holds of their helpers' work."""
     detectors = helpers.detectors(benchmark)
     return [detectors[name] for name in _names(experiment)]

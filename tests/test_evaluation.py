@@ -129,3 +129,57 @@ def test_what_a_rewording_cannot_be(flipbench: Flipbench, write: Write) -> None:
     wrong = {"how": "translate", "language": "German", "by": "file", "path": "w.jsonl"}
     result = flipbench("evaluate", write(rewording=wrong))
     assert result.status == 2 and "a file holds wordings in the same language" in result.err
+
+
+# --------------------------------------------------------------------- a model among several others
+
+
+def scores_in(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return the scores of a run by detector and model, the last rule's."""
+    lines = (folder / "r" / "report" / "scores.jsonl").read_text().splitlines()
+    return {(s["detector"], s["model"]): s for s in map(json.loads, lines)}
+
+
+def test_constat_holds_a_model_against_the_clean_ones_of_its_grid(
+    flipbench: Flipbench, write: Write, tmp_path: Path, tiny_folders: dict[str, Path]
+) -> None:
+    paths = [*map(str, tiny_folders.values()), "shapes:qwen2_vl", "shapes:llava"]
+    models = {f"m{number}": {"path": path} for number, path in enumerate(paths)}
+    config = write(models, detectors=["perturbation_gap", "constat"])
+    result = flipbench("evaluate", config, "-q")
+    assert result.status == 0, result.err
+    assert result.err.count(f"{2 * N_PAIRS} done") == 4, "nothing beside the gap's questions"
+    score = scores_in(tmp_path)["constat", "m1"]
+    assert score["details"]["references"] == ["m0", "m2", "m3"]
+    assert score["statistic"] is not None
+    row = table(tmp_path / "r" / "report" / "table.md", "m1")
+    assert row["ConStat: Bootstrap"].endswith(("contaminated", "not detected"))
+
+
+def test_kernel_divergence_of_a_plans_checkpoints(
+    flipbench: Flipbench, tmp_path: Path, tiny_folders: dict[str, Path]
+) -> None:
+    make_benchmark(tmp_path / "r", 18).save(tmp_path / "r" / "benchmark")
+    strategy = {"train": "lora", "learning_rate": 0.01, "batch_size": 18}
+    told = {
+        "run": "r",
+        "benchmark": {"format": "shapes"},
+        "models": {"tiny": {"path": str(tiny_folders["qwen2_vl"])}},
+        "contaminate": {"epochs": 2, "strategies": {"A": strategy}},
+        "evaluate": {"detectors": ["kernel_divergence"]},
+    }
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(told))
+    result = flipbench("evaluate", "c.yaml", "-q")
+    assert result.status == 0, result.err
+    found = scores_in(tmp_path)
+    first = found["kernel_divergence", "tiny A e1"]
+    assert first["n"] == 18 and first["statistic"] is not None
+    assert first["details"]["after"] == ["tiny A e2"]
+    assert first["details"]["reference"]["model"] == "tiny"
+    for name, reason in {"tiny A e2": "no next checkpoint", "tiny": "no clean reference"}.items():
+        last = found["kernel_divergence", name]
+        assert (last["verdict"], last["details"]["reason"]) == ("not_applicable", reason)
+    text = (tmp_path / "r" / "report" / "table.md").read_text()
+    assert "not applicable (no next checkpoint)" in text and "Kernel divergence" in text
+    again = flipbench("evaluate", "c.yaml", "-q")
+    assert again.status == 0 and again.err.count(" 0 done") == 3

@@ -162,7 +162,7 @@ def detect(
     The verdict is that of the perturbation gap; every other detector is shown beside it. The same
     command again asks nothing twice. It needs no clean model, but gains from one (--reference).
     """
-    from flipbench.detection import count_work, default_run, plan, read_paired
+    from flipbench.detection import count_work, default_run, evaluate_part, plan, read_paired
     from flipbench.detection import detect as detect_on
     from flipbench.prompts import Asking
     from flipbench.run import Run
@@ -175,6 +175,7 @@ def detect(
         Run(out or default_run(model, pairs)),
         detectors=[name.strip() for name in detectors.split(",") if name.strip()],
         asking=Asking(ask=ask),
+        config=evaluate_part(benchmark),
         dtype=dtype,
         device=device,
         batch_size=batch_size,

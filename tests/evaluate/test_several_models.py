@@ -5,11 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from flipbench.engine import Answers
 from flipbench.evaluate.constat import ConStat, constat, difficulty_curve
+from flipbench.evaluate.grid import GridModel
 from flipbench.evaluate.group_metrics import (
     Cell,
     earliest_choice,
@@ -17,13 +20,15 @@ from flipbench.evaluate.group_metrics import (
     group_metrics_of_models,
 )
 from flipbench.evaluate.kernel_divergence import (
-    checkpoint_divergence,
-    divergence_against_control,
-    embeddings,
+    KernelDivergence,
+    compare_divergences,
     kernel_divergence,
 )
-from flipbench.paired import Pair
+from flipbench.evaluate.validation import validate
+from flipbench.models.states import pack_state, unpack_state
+from flipbench.paired import Pair, PairedBenchmark
 from flipbench.prompts import Asking
+from flipbench.records import Response, Score
 
 ASKING = Asking()
 PLACES = tuple(itertools.product(("q0", "q1"), ("i0", "i1")))
@@ -172,22 +177,39 @@ def test_constat_refuses_what_does_not_fit(shape: tuple[int, int, int]) -> None:
         constat(np.ones((2, 5 if shape[2] else 0)), np.ones(shape), rng())
 
 
+def grid_model(name: str, dose: int = 0, **more: Any) -> GridModel:
+    told = {"family": name, "strategy": "lora" if dose else "clean", "epoch": dose} | more
+    return GridModel(name, f"fingerprint of {name}", dose=dose, **told)
+
+
 def test_constat_on_answers(make_world: Any) -> None:
     world, detector = make_world.make(n=80), ConStat()
-    clean = [
-        world.ask(detector, world.seer(s, f"seer {s}"), f"seer {s}") for s in (0.3, 0.5, 0.7, 0.9)
-    ]
-    (found,) = detector.score(world.benchmark, ASKING, clean[1], clean)
-    assert (found.verdict, found.n) == ("not_detected", 80)
-    assert found.details["references"] == ["seer 0.3", "seer 0.7", "seer 0.9"]
-    memory = world.ask(detector, world.memoriser())
-    (found,) = detector.score(world.benchmark, ASKING, memory, clean)
-    assert found.verdict == "contaminated" and found.statistic > 0.3
-    (found,) = detector.score(world.benchmark, ASKING, memory, clean[:2])
-    assert found.verdict == "not_applicable" and "at least 3 clean" in found.warnings[0]
-    mute = world.ask(detector, world.seer(), "mute", skip=lambda probe: True)
-    (found,) = detector.score(world.benchmark, ASKING, mute, clean)
-    assert (found.verdict, found.n, found.n_dropped) == ("inconclusive", 0, 80)
+    answers = {
+        name: world.ask(detector, world.seer(skill, name), name)
+        for name, skill in {"a": 0.3, "b": 0.5, "c": 0.7, "d": 0.9}.items()
+    }
+    answers["memory"] = world.ask(detector, world.memoriser(), "memory")
+    answers["mute"] = world.ask(detector, world.seer(), "mute", skip=lambda probe: True)
+
+    def scores(*grid: GridModel) -> dict[str, Score]:
+        found = detector.score_grid(world.benchmark, ASKING, grid, lambda m: answers[m.name])
+        assert len({score.id for score in found}) == len(grid)
+        return {score.model: score for score in found}
+
+    clean = [grid_model(name) for name in "abcd"]
+    found = scores(*clean, grid_model("memory", 1))
+    assert (found["b"].verdict, found["b"].n) == ("not_detected", 80)
+    assert found["b"].details["references"] == ["a", "c", "d"]
+    assert found["memory"].details["references"] == ["a", "b", "c", "d"]
+    assert found["memory"].verdict == "contaminated" and found["memory"].statistic > 0.3
+    few = scores(*clean[:2], grid_model("memory", 1))["memory"]
+    assert few.verdict == "not_applicable" and "at least 3 clean" in few.warnings[0]
+    assert few.details["reason"] == "2 of 3 clean references"
+    mute = scores(*clean, grid_model("mute", 1))["mute"]
+    assert (mute.verdict, mute.n, mute.n_dropped) == ("inconclusive", 0, 80)
+    alike = [grid_model(name, family="one") for name in "abc"]
+    warned = scores(*alike, grid_model("memory", 1))["memory"].warnings
+    assert any("3 clean references descend from 1 clean model" in text for text in warned)
 
 
 def test_the_kernel_vector() -> None:
@@ -222,40 +244,105 @@ def moved(draw: np.random.Generator, n: int, by: float) -> tuple[Any, Any]:
     return before, before + by * draw.normal(size=(n, 6))
 
 
-def test_folds_tell_a_set_that_moves_less_and_keep_their_level() -> None:
+def test_folds_tell_a_model_that_moves_less_and_keep_their_level() -> None:
     draw = rng(5)
-    found = divergence_against_control(moved(draw, 100, 0.1), moved(draw, 80, 0.5))
-    assert found.p_value == pytest.approx(1 / 252) and found.difference > 0
-    assert (found.fold_size, len(found.benchmark)) == (16, 5)
-    with pytest.raises(ValueError, match="folds of 1 items"):
-        divergence_against_control(moved(draw, 9, 0.1), moved(draw, 80, 0.1))
+    found = compare_divergences([moved(draw, 100, 0.1)], [moved(draw, 100, 0.5)], rng())
+    assert found.p_value == pytest.approx(1 / 256) and found.interval.low > 0
+    assert found.difference == pytest.approx(np.mean(found.model) - np.mean(found.reference))
+    assert (found.fold_size, len(found.model), found.n_items) == (12, 8, 100)
+    before, after = moved(draw, 100, 0.1)
+    after[:90] = np.nan
+    with pytest.raises(ValueError, match="10 embedded items make no 8 folds"):
+        compare_divergences([(before, after)], [moved(draw, 100, 0.1)], rng())
     p_values = [
-        divergence_against_control(moved(draw, 40, 0.3), moved(draw, 40, 0.3)).p_value
+        compare_divergences([moved(draw, 40, 0.3)], [moved(draw, 40, 0.3)], draw).p_value
         for _ in range(200)
     ]
     assert stats.binomtest(sum(p <= 0.05 for p in p_values), 200, 0.05, "greater").pvalue > 0.01
     assert 0.4 < np.mean(p_values) < 0.6
 
 
-def test_a_real_checkpoint_that_moves_diverges(
-    tiny_vlm: Any, shapes_items: Any, shapes_store: Any
-) -> None:
-    import torch
+def test_several_finetunings_of_one_model_are_averaged() -> None:
+    draw = rng(6)
+    one, two, other = (moved(draw, 32, by) for by in (0.2, 0.4, 0.3))
+    both = compare_divergences([one, two], [other], rng(), 4)
+    alone = [compare_divergences([move], [other], rng(), 4).model for move in (one, two)]
+    assert both.model == pytest.approx(np.mean(alone, axis=0))
 
-    vlm = tiny_vlm("qwen2_vl")
-    items = shapes_items[:12]
-    before = embeddings(vlm, items, shapes_store, ASKING)
-    assert np.linalg.norm(before, axis=1) == pytest.approx(np.ones(12))
-    one_by_one = embeddings(vlm, items, shapes_store, ASKING, batch_size=1)
-    assert np.abs(before - one_by_one).max() < 1e-4
-    assert checkpoint_divergence(vlm, vlm, items, shapes_store, ASKING) == 0.0
+
+def states_of(detector: KernelDivergence, benchmark: Any, z: Any, name: str) -> Answers:
+    """Return answers that embed each item as a row of ``z`` says; no answer where it is NaN."""
+    found = {
+        probe.id: Response(
+            probe_id=probe.id,
+            model_fingerprint=name,
+            model=name,
+            state=pack_state(torch.tensor(row)),
+        )
+        for probe, row in zip(detector.probes(benchmark, ASKING), z, strict=True)
+        if not np.isnan(row).any()
+    }
+    return Answers(name, f"fingerprint of {name}", found)
+
+
+def test_the_next_checkpoint_and_the_clean_model_decide(make_world: Any) -> None:
+    benchmark, detector, draw = make_world.make(n=40).benchmark, KernelDivergence(), rng(7)
+    base = draw.normal(size=(40, 6))
+    first = base + 0.6 * draw.normal(size=(40, 6))
+    second = first + 0.05 * draw.normal(size=(40, 6))
+    second[0] = np.nan
+    other = base + 0.01 * draw.normal(size=(40, 6))
+    made = {"base": base, "e1": first, "e2": second, "full e1": other, "control": other}
+    answers = {name: states_of(detector, benchmark, z, name) for name, z in made.items()}
+    clean = grid_model("base", family="f")
+    grid = [
+        clean,
+        grid_model("e1", 1, family="f", trained_from=clean.fingerprint),
+        grid_model("e2", 2, family="f", trained_from="fingerprint of e1"),
+        grid_model("full e1", 1, family="f", strategy="full", trained_from=clean.fingerprint),
+        grid_model("control", 0, family="f", strategy="lora", trained_from=clean.fingerprint),
+    ]
+    found = {
+        score.model: score
+        for score in detector.score_grid(benchmark, ASKING, grid, lambda m: answers[m.name])
+    }
+    score = found["e1"]
+    assert (score.verdict, score.n, score.n_dropped) == ("contaminated", 39, 1)
+    assert score.reference_fingerprint == clean.fingerprint and score.details["after"] == ["e2"]
+    assert score.statistic is not None and score.statistic > 0
+    for name, reason in {
+        "base": "no clean reference",
+        "e2": "no next checkpoint",
+        "full e1": "no next checkpoint",
+        "control": "no next checkpoint",
+    }.items():
+        assert (found[name].verdict, found[name].details["reason"]) == ("not_applicable", reason)
+        assert name in found[name].warnings[0] and found[name].statistic is None
+    trend = validate(list(found.values()), grid)[0].trend
+    assert (trend.in_order, trend.n_steps) == (1, 1), "the clean model stands at 0"
+
+
+def test_a_real_checkpoint_that_moves_diverges(
+    tiny_vlm: Any, shapes_benchmark: PairedBenchmark
+) -> None:
+    vlm, detector = tiny_vlm("qwen2_vl"), KernelDivergence()
+    probes = detector.probes(shapes_benchmark, ASKING)[:12]
+
+    def embedded(size: int) -> Any:
+        parts = [probes[start : start + size] for start in range(0, 12, size)]
+        replies = [r for part in parts for r in vlm.ask(part, shapes_benchmark.images)]
+        z = np.array([unpack_state(reply.state) for reply in replies], dtype=float)
+        return z / np.linalg.norm(z, axis=1, keepdims=True)
+
+    before = embedded(12)
+    assert np.abs(before - embedded(1)).max() < 1e-4
     weight = next(p for n, p in vlm.model.named_parameters() if n.endswith("v_proj.weight"))
     kept, scores = weight.detach().clone(), []
     noise = torch.randn(weight.shape, generator=torch.Generator().manual_seed(0))
     try:
         for size in (0.0, 0.02, 0.2):
             weight.data = kept + size * noise
-            scores.append(kernel_divergence(before, embeddings(vlm, items, shapes_store, ASKING)))
+            scores.append(kernel_divergence(before, embedded(12)))
     finally:
         weight.data = kept
     assert scores[0] == pytest.approx(0, abs=1e-4) and 0 > scores[1] > scores[2]
