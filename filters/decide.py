@@ -114,9 +114,10 @@ def tally(decisions: Sequence[Decision | None], vote: Vote) -> Decision:
     n, n_keep, n_reject = len(decisions), decisions.count("keep"), decisions.count("reject")
     if vote == "majority":
         return "keep" if 2 * n_keep > n else "reject" if 2 * n_reject > n else "unsure"
-    if vote == "any":
-        return "keep" if n_keep else "reject" if n_reject == n else "unsure"
-    return "keep" if n_keep == n else "reject" if n_reject else "unsure"
+    if vote == "all":
+        return "keep" if n_keep == n else "reject" if n_reject else "unsure"
+    kept = n_keep > 0 if vote == "any" else n_keep == n
+    return "keep" if kept else "reject" if n_reject == n else "unsure"
 
 
 def people_in(given: Sequence[Verdict], policy: Policy) -> list[Verdict]:
@@ -163,7 +164,7 @@ def _by_people(candidate: Candidate, people: Sequence[Verdict], policy: Policy) 
     votes = {v.rater: counted(v, candidate, policy) for v in people}
     decision = tally(list(votes.values()), policy.among_people)
     losses = ("rejected by people", "people disagree", "people are unsure")
-    loss = "" if decision == "keep" else _name(list(votes.values()), losses)
+    loss = "" if decision == "keep" else _name(decision, votes, losses)
     return Ruling(candidate, decision, loss, *_said(people, decision, votes))
 
 
@@ -187,17 +188,19 @@ def _by_judges(
         who = "judges or people" if people else "judges"
         losses = (f"rejected by {who}", f"{who} disagree", f"{who} are unsure")
         silent = [rater for rater, vote in votes.items() if vote is None]
-        loss = "a judge gave no verdict" if silent else _name(list(votes.values()), losses)
+        loss = "a judge gave no verdict" if silent else _name(decision, votes, losses)
     voters = [v for v in given if v.rater in votes]
     return Ruling(candidate, decision, loss, *_said(voters, decision, votes))
 
 
-def _name(votes: Sequence[Decision | None], losses: tuple[str, str, str]) -> str:
+def _name(
+    decision: Decision, votes: Mapping[str, Decision | None], losses: tuple[str, str, str]
+) -> str:
     """Return the loss: rejected without a "keep", kept by some only, or neither."""
     rejected, disagree, unsure = losses
-    if "keep" in votes:
+    if "keep" in votes.values():
         return disagree
-    return rejected if "reject" in votes else unsure
+    return rejected if decision == "reject" else unsure
 
 
 def _said(

@@ -2,28 +2,46 @@
 
 from __future__ import annotations
 
+import csv
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from flipbench.errors import DataError
 from flipbench.filters.decide import Ruling
 from flipbench.filters.tables import Table
 from flipbench.paired import Candidate
 from flipbench.records import Failure
 
 N_NAMED = 6
+HEADERS = (
+    "item",
+    "item_id",
+    "edit_id",
+    "category",
+    "step",
+    "decision",
+    "loss",
+    "decided_by",
+    "reason",
+)
 _STEPS = (("flipped", "flip"), ("captioned", "caption"), ("edited", "edit"))
 
 
 @dataclass(frozen=True)
 class Loss:
-    """An item that is no pair in the end: after which step, why in few words, and in full."""
+    """An item that is no pair in the end: after which step, why in few words, and in full.
+
+    ``decision`` is "reject" or "unsure" (a doubtful pair) of what was edited, else empty.
+    """
 
     candidate: Candidate
     step: str
     loss: str
     decided_by: tuple[str, ...] = ()
     reason: str = ""
+    decision: str = ""
 
 
 @dataclass(frozen=True)
@@ -83,7 +101,8 @@ def losses_of(
             continue
         ruling = by_item[candidate.item.id]
         if not ruling.kept:
-            losses.append(Loss(candidate, "kept", ruling.loss, ruling.decided_by, ruling.reason))
+            said = (ruling.loss, ruling.decided_by, ruling.reason, ruling.decision)
+            losses.append(Loss(candidate, "kept", *said))
     return losses
 
 
@@ -107,14 +126,32 @@ def losses_table(losses: Sequence[Loss]) -> Table:
             loss.candidate.edit.id if loss.candidate.edit else "",
             loss.candidate.item.category,
             f"not {loss.step}",
+            loss.decision,
             loss.loss,
             "; ".join(loss.decided_by),
             loss.reason,
         )
         for loss in losses
     )
-    headers = ("item", "item_id", "edit_id", "category", "step", "loss", "decided_by", "reason")
-    return Table("reasons", "Every item that is not kept, and why.", headers, rows)
+    return Table("reasons", "Every item that is not kept, and why.", HEADERS, rows)
+
+
+def read_doubtful(path: Path) -> set[str]:
+    """Return the ids of the edits that ``reasons.csv`` neither keeps nor rejects.
+
+    Raises
+    ------
+    DataError
+        Where there is no such file.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = csv.DictReader(file)
+            return {row["edit_id"] for row in rows if row["decision"] == "unsure"}
+    except (OSError, KeyError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(
+            f"{path}: does not say which pairs are doubtful; 'flipbench filter' writes it anew"
+        ) from error
 
 
 def loss_by_category_table(candidates: Sequence[Candidate], losses: Sequence[Loss]) -> Table:

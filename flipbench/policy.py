@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from flipbench.records import Value
 
-Vote = Literal["all", "any", "majority"]
+Vote = Literal["all", "any", "majority", "unanimous"]
 RuleName = Literal["equal-options", "wrong-size", "duplicate", "unchanged", "unrelated"]
 RULES: tuple[RuleName, ...] = get_args(RuleName)
 
@@ -21,7 +21,10 @@ class Policy(Value):
     objection makes no pair valid.
 
     Of several votes, ``all`` keeps where every one is "keep", ``any`` where one is, ``majority``
-    where more than half are. A judge that failed has a vote that is no "keep".
+    where more than half are. They also reject by a rule: ``all`` where one is "reject", ``any``
+    where every one is, ``majority`` where more than half are. ``unanimous`` decides either way
+    only where every vote is the same. What is left is "unsure": neither kept nor rejected. A judge
+    that failed has a vote that is neither.
     """
 
     rules: tuple[RuleName, ...] = Field(default=RULES, description="the rules that are applied")

@@ -51,7 +51,7 @@ class ImportReport:
 
 
 def export_csv(ledger: Ledger) -> str:
-    """Return a row for each verdict that counts, and one without rater for each pair without any.
+    """Return a row for each verdict that counts, and an empty one where no person has decided.
 
     Text that a spreadsheet would take for a formula gets an apostrophe in front; `read_rows` takes
     it off.
@@ -72,7 +72,10 @@ def export_csv(ledger: Ledger) -> str:
             "new_answer": pair.new_text,
         }
         decided = {r: said for r, said in ledger.said(position).items() if said.decided}
-        for row in [_verdict(rater, said) for rater, said in decided.items()] or [{}]:
+        rows = [_verdict(rater, said) for rater, said in decided.items()]
+        if not any(said.kind == "person" for said in decided.values()):
+            rows.append({})
+        for row in rows:
             writer.writerow({name: _safe(text) for name, text in (about | row).items()})
     return buffer.getvalue()
 

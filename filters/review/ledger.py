@@ -234,8 +234,9 @@ def _wanted(said: dict[str, Said], rater: str, show: Show) -> bool:
         return True
     if show == "undecided":
         return mine is None or not mine.decided
-    if show == "disagreement":
-        return len({one.decision for one in said.values() if one.decided}) > 1
+    if show == "disagreement":  # a rule that has no objection agrees with everyone
+        votes = {(one.kind, one.decision) for one in said.values() if one.decided}
+        return len({decision for _, decision in votes - {("rule", "keep")}}) > 1
     return mine is not None and mine.decided and mine.decision == show
 
 

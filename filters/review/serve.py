@@ -87,13 +87,15 @@ def serve_review(
         uvicorn.Server(config).run(sockets=[listener])
 
 
-def export_verdicts(run_path: str | Path, out: Path) -> int:
+def export_verdicts(
+    run_path: str | Path, out: Path, edit_ids: Collection[str] | None = None
+) -> int:
     """Write the verdicts that count, as CSV or (``.json``) for Label Studio; return the pairs.
 
-    Beside a ``.json`` lies the labelling configuration, as ``.xml``.
+    Beside a ``.json`` lies the labelling configuration, as ``.xml``. ``edit_ids`` chooses some.
     """
     run = Run(_existing(run_path))
-    ledger = Ledger(run, edited_pairs(run))
+    ledger = Ledger(run, edited_pairs(run, edit_ids))
     out.parent.mkdir(parents=True, exist_ok=True)
     if out.suffix == ".json":
         out.write_text(export_tasks(ledger))

@@ -22,6 +22,9 @@ def review(
     blind: Annotated[
         bool, typer.Option("--blind", help="answer first, then see the new answer")
     ] = False,
+    doubtful: Annotated[
+        bool, typer.Option("--doubtful", help="only what 'flipbench filter' left undecided")
+    ] = False,
     export: Annotated[
         Path | None, typer.Option(help="write verdicts to a CSV, or a Label Studio .json, and end")
     ] = None,
@@ -36,13 +39,24 @@ def review(
     """
     from flipbench.filters.review.serve import export_verdicts, import_verdicts, serve_review
 
-    if export and import_:
-        raise ConfigError("--export and --import: one at a time")
-    if export:
-        raise typer.Exit(say(f"{export_verdicts(run, export):,} verdicts in {export}"))
+    if import_ and (export or doubtful):
+        raise ConfigError("--import is for a file's verdicts alone: not with --export, --doubtful")
     if import_:
         report = import_verdicts(run, import_)
         say(str(report))
         raise typer.Exit(1 if report.problems else 0)
+    edit_ids = _doubtful_edits(run) if doubtful else None
+    if doubtful and not edit_ids:
+        raise typer.Exit(say("no pair is doubtful: nothing to review"))
+    if export:
+        n_pairs = export_verdicts(run, export, edit_ids)
+        raise typer.Exit(say(f"{n_pairs:,} pairs with their verdicts in {export}"))
     token = os.environ.get("FLIPBENCH_REVIEW_TOKEN") or None
-    serve_review(run, host=host, port=port, token=token, blind=blind)
+    serve_review(run, host=host, port=port, token=token, blind=blind, edit_ids=edit_ids)
+
+
+def _doubtful_edits(run: Path) -> set[str]:
+    from flipbench.filters.funnel import read_doubtful
+    from flipbench.filters.pipeline import FOLDER
+
+    return read_doubtful(run / FOLDER / "reasons.csv")

@@ -66,6 +66,7 @@ class ShapesEditorSpec(Value):
     """The embedded world's own editor."""
 
     kind: Literal["shapes"] = "shapes"
+    wrong: float = Field(default=0.0, ge=0, le=1, description="share of pictures drawn wrong")
 
 
 class _Drawing(Value):

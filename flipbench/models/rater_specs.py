@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from flipbench.models.chat_spec import ChatSpec
 from flipbench.models.editor_specs import Dtype, by_kind
+from flipbench.prompts import Asking
 from flipbench.records import Value
 
 
@@ -82,6 +83,27 @@ class LocalJudgeSpec(_ByLocal, _Judging):
     """A judge model on this machine."""
 
 
+class VLMJudgeSpec(Value):
+    """A model on this machine that answers the question, not told the new answer."""
+
+    kind: Literal["vlm"] = "vlm"
+    model: ModelConfig
+    asking: Asking = Asking()
+    sure: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="'unsure' where the answer has less of the options' probability; only with"
+        " 'ask: choose'",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.sure and self.asking.ask != "choose":
+            raise ValueError("sure needs 'ask: choose': what is generated has no probability")
+        return self
+
+
 CaptionerSpec = Annotated[
     Annotated[
         ShapesCaptionerSpec | APICaptionerSpec | LocalCaptionerSpec, Field(discriminator="kind")
@@ -89,7 +111,9 @@ CaptionerSpec = Annotated[
     BeforeValidator(by_kind),
 ]
 JudgeSpec = Annotated[
-    Annotated[ShapesJudgeSpec | APIJudgeSpec | LocalJudgeSpec, Field(discriminator="kind")],
+    Annotated[
+        ShapesJudgeSpec | APIJudgeSpec | LocalJudgeSpec | VLMJudgeSpec, Field(discriminator="kind")
+    ],
     BeforeValidator(by_kind),
 ]
 ChatBackedSpec = APICaptionerSpec | LocalCaptionerSpec | APIJudgeSpec | LocalJudgeSpec

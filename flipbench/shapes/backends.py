@@ -9,7 +9,9 @@ from flipbench.errors import DataError
 from flipbench.images import ImageStore
 from flipbench.models.protocols import CaptionText, Drawing, Opinion
 from flipbench.paired import Candidate
+from flipbench.randomness import generator
 from flipbench.records import JsonDict
+from flipbench.shapes.faults import spoil
 from flipbench.shapes.questions import Family, answer
 from flipbench.shapes.render import render
 from flipbench.shapes.scene import Scene
@@ -44,25 +46,42 @@ class SceneEditor:
 
     It knows the caption and the original's scene, not the family: a wrong caption makes a wrong
     picture, as it does with a diffusion model.
+
+    Parameters
+    ----------
+    wrong : float
+        Share of the pictures that get a fault on purpose (`flipbench.shapes.faults`), by which the
+        new answer is not true in them; the edit's ``extra`` says which.
     """
 
     name = "shapes redraw"
-    settings: JsonDict = {}
+
+    def __init__(self, wrong: float = 0.0) -> None:
+        self.wrong = wrong
+        self.settings: JsonDict = {"wrong": wrong} if wrong else {}
 
     def __call__(
         self, candidates: Sequence[Candidate], seeds: Sequence[int], images: ImageStore
     ) -> list[Drawing | Exception]:
-        """Redraw a batch; the seeds are not needed, since nothing is drawn by chance."""
+        """Redraw a batch; the seeds decide about faults only."""
         out: list[Drawing | Exception] = []
-        for candidate in candidates:
+        for candidate, seed in zip(candidates, seeds, strict=True):
             try:
-                text = candidate.caption.text if candidate.caption else ""
-                scene = read_description(text, like=scene_of(candidate))
-                image = render(scene, candidate.item.images[0].width)
-                out.append(Drawing(image, {"scene": scene.to_json()}))
+                out.append(self._draw(candidate, seed))
             except (DataError, ValueError) as error:
                 out.append(DataError(str(error)))
         return out
+
+    def _draw(self, candidate: Candidate, seed: int) -> Drawing:
+        text = candidate.caption.text if candidate.caption else ""
+        original, extra = scene_of(candidate), {}
+        scene = read_description(text, like=original)
+        rng = generator(seed, candidate.item.id, "fault")
+        if candidate.flip and rng.random() < self.wrong:
+            family, right = _family(candidate), candidate.flip.new_text
+            extra["fault"], scene = spoil(scene, original, family, right, rng)
+        image = render(scene, candidate.item.images[0].width)
+        return Drawing(image, {"scene": scene.to_json(), **extra})
 
 
 class SceneJudge:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +14,9 @@ from typing import Literal
 import pytest
 
 from flipbench.errors import DataError
+from flipbench.filters.funnel import read_doubtful
 from flipbench.filters.kept_list import listed_items, select_kept
-from flipbench.filters.pipeline import apply_policy, filtered_in, keep_valid, rate
+from flipbench.filters.pipeline import apply_policy, filtered_in, keep_valid, rate, unjudged
 from flipbench.filters.tables import Rate, Table, write_tables
 from flipbench.generate.pipeline import generate
 from flipbench.images import ImageStore
@@ -118,6 +120,9 @@ def test_every_loss_is_named_and_accounted_for(run: Run, candidates: list[Candid
         "0006": ("not kept", "rule: duplicate"),
         "0007": ("not kept", "rejected by people"),
     }
+    doubtful = {name for name, row in reasons.items() if row["decision"] == "unsure"}
+    assert doubtful == {"0003", "0004"} and reasons["0001"]["decision"] == ""
+    assert read_doubtful(folder / "reasons.csv") == {reasons[name]["edit_id"] for name in doubtful}
     assert reasons["0002"]["reason"] == "two stars | or three?\nwho knows"
     assert (reasons["0002"]["decided_by"], reasons["0007"]["decided_by"]) == ("picky", "ann")
 
@@ -131,6 +136,15 @@ def test_every_loss_is_named_and_accounted_for(run: Run, candidates: list[Candid
     page = (folder / "funnel.md").read_text()
     assert "| | rule: duplicate | -2 |" in page.replace("|  |", "| |")
     assert Policy.model_validate_json((folder / "policy.json").read_text()) == Policy()
+
+
+def test_a_file_that_names_no_doubtful_pairs_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "reasons.csv"
+    for data in (None, b"item,edit_id\n0001,x\n", b"item,edit_id,decision\n\xff,x,unsure\n"):
+        if data:
+            path.write_bytes(data)
+        with pytest.raises(DataError, match=r"reasons\.csv: .*flipbench filter"):
+            read_doubtful(path)
 
 
 def test_the_kept_list_rebuilds_the_pairs(run: Run, candidates: list[Candidate]) -> None:
@@ -213,6 +227,23 @@ def test_a_changed_policy_or_mind_needs_no_new_verdicts(
     n_asked = len(judge.asked)
     keep_valid("b", candidates, [judge], run, policy=policy, progress=False)
     assert set(judge.asked[n_asked:]) == {"0004"}  # only what failed is tried again
+
+
+def test_the_truth_is_asked_of_what_a_rule_rejects_too(
+    run: Run, candidates: list[Candidate]
+) -> None:
+    picky, oracle = Picky(), SceneJudge()
+    rate(candidates, [picky, oracle], run, Policy(), progress=False)
+    by_rater = Counter(v.rater for v in run.read(Verdict) if v.rater_kind != "rule")
+    assert by_rater == {"picky": 7, "shapes oracle": 10}  # picky fails once, and 2 are duplicates
+    assert [c.item.name for c in unjudged(candidates, picky, run, Policy())] == [
+        "0004",
+        "0000",
+        "0001",
+    ]
+    assert [c.item.name for c in unjudged(candidates, oracle, run, Policy())] == ["0000", "0001"]
+    again = unjudged(candidates, picky, run, Policy(ask_rejected=True, n_runs=2))
+    assert len(again) == (1 + 2 + 2) + (10 + 2)
 
 
 def test_judges_who_are_no_longer_configured_have_no_say(

@@ -68,15 +68,17 @@ def rule(policy: Policy, *verdicts: Verdict, panel: Panel = PANEL, **said: Any) 
     return decide(CANDIDATE, book_of([*given, *verdicts]), policy, panel)
 
 
-@pytest.mark.parametrize("vote", ["all", "any", "majority"])
+@pytest.mark.parametrize("vote", ["all", "any", "majority", "unanimous"])
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
 def test_votes_are_what_their_names_say(vote: Vote, n: int) -> None:
     choices: Sequence[Decision | None] = ("keep", "reject", "unsure", None)
     for votes in itertools.product(choices, repeat=n):
         keeps, rejects = votes.count("keep"), votes.count("reject")
-        kept = {"all": keeps == n, "any": keeps >= 1, "majority": keeps > n - keeps}[vote]
+        kept = {"all": keeps == n, "any": keeps >= 1, "majority": keeps > n - keeps}
+        kept["unanimous"] = set(votes) == {"keep"}
         rejected = {"all": rejects >= 1, "any": rejects == n, "majority": rejects > n - rejects}
-        expected = "keep" if kept else "reject" if rejected[vote] else "unsure"
+        rejected["unanimous"] = set(votes) == {"reject"}
+        expected = "keep" if kept[vote] else "reject" if rejected[vote] else "unsure"
         assert tally(votes, vote) == expected, votes
 
 
@@ -90,6 +92,12 @@ def test_votes_are_what_their_names_say(vote: Vote, n: int) -> None:
         ("all", {"o3": "reject", "gpt": "reject"}, "reject", "rejected by judges"),
         ("all", {"o3": "unsure", "gpt": "unsure"}, "unsure", "judges are unsure"),
         ("all", {"o3": "keep"}, "unsure", "a judge gave no verdict"),
+        ("unanimous", {"o3": "keep", "gpt": "keep"}, "keep", ""),
+        ("unanimous", {"o3": "reject", "gpt": "reject"}, "reject", "rejected by judges"),
+        ("unanimous", {"o3": "keep", "gpt": "reject"}, "unsure", "judges disagree"),
+        ("unanimous", {"o3": "reject", "gpt": "unsure"}, "unsure", "judges are unsure"),
+        ("unanimous", {"o3": "reject"}, "unsure", "a judge gave no verdict"),
+        ("all", {"o3": "reject", "gpt": "unsure"}, "reject", "rejected by judges"),
         ("any", {"o3": "keep"}, "keep", ""),
         ("any", {}, "unsure", "a judge gave no verdict"),
     ],

@@ -91,6 +91,12 @@ def test_csv_is_safe_and_readable_for_others(open_run: Any, tmp_path: Path) -> N
     assert EVIL in set(table["question"])
 
 
+def test_there_is_an_empty_row_where_no_person_has_decided(open_run: Any) -> None:
+    text = export_csv(reviewed(open_run("mine"))).removeprefix("\ufeff")
+    empty = [row["item"] for row in csv.DictReader(io.StringIO(text)) if not row["rater"]]
+    assert empty == [f"discs {number:04d}" for number in range(2, 8)]
+
+
 def test_a_spreadsheet_with_semicolons_is_read(open_run: Any) -> None:
     ledger = open_run("mine")
     pair = ledger.pairs[3]
@@ -195,6 +201,14 @@ def test_what_label_studio_itself_writes(open_run: Any) -> None:
     assert (report.n_new, report.n_empty) == (2, 1)
     assert sorted(ledger.people) == ["label-studio 3", "label-studio e@x.org"]
     assert len(report.problems) == 2 and "task 4" in report.problems[0]
+
+
+def test_some_pairs_are_exported_alone(open_run: Any, tmp_path: Path) -> None:
+    pairs = open_run("mine").pairs
+    some = {pairs[1].edit_id, pairs[6].edit_id}
+    assert export_verdicts(tmp_path / "mine", tmp_path / "v.csv", some) == 2
+    rows, _ = read_rows((tmp_path / "v.csv").read_bytes(), "v.csv")
+    assert {row.edit_id for row in rows} == some
 
 
 def test_files_without_the_page(open_run: Any, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -149,6 +150,24 @@ def test_two_people_at_once_lose_nothing(run: Run, ledger: Ledger) -> None:
         assert runs == list(range(len(runs)))
         assert sum(again(run).counts(rater).values()) == 12
     assert again(run).said(3) == ledger.said(3)
+
+
+def test_a_rule_without_objection_disagrees_with_nobody(run: Run, ledger: Ledger) -> None:
+    run.append([by_rule(ledger, 0, "keep"), by_rule(ledger, 1, "reject")])
+    ledger = again(run)
+    ledger.decide("anna", 0, "reject")  # as the judge does
+    assert ledger.queue("anna", "disagreement") == [1]  # which the judge keeps
+
+
+def by_rule(ledger: Ledger, position: int, decision: Literal["keep", "reject"]) -> Verdict:
+    pair = ledger.pairs[position]
+    return Verdict(
+        edit_id=pair.edit_id,
+        image_sha256=pair.edited.sha256,
+        rater="rule unchanged",
+        rater_kind="rule",
+        decision=decision,
+    )
 
 
 def test_filters(ledger: Ledger) -> None:

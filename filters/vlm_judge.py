@@ -1,0 +1,89 @@
+"""A judge that is asked as models under test are: it answers the question, and is told nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+from flipbench.errors import DataError
+from flipbench.images import ImageStore
+from flipbench.models.protocols import VLM, Opinion
+from flipbench.paired import Candidate
+from flipbench.prompts import LETTERS, Asking
+from flipbench.records import Probe, Response, content_id
+
+
+class VLMJudge:
+    """Keep a pair if a model answers the question on the edited image with the new answer.
+
+    It needs no model that follows a judge's instructions, only one that can be evaluated. It never
+    says that a picture is ambiguous: of two options that both fit it chooses one.
+
+    Parameters
+    ----------
+    vlm : VLM
+        It should be none of the models that are evaluated later, for which it would select the
+        pairs they can do.
+    asking : Asking, optional
+        How the question is put.
+    sure : float
+        "unsure" where the chosen option has less than this of all options' probability.
+
+    References
+    ----------
+    The blind criterion is ours, not of Park et al., arXiv 2511.03774, whose judge is told the new
+    answer (`flipbench.filters.api_judge`).
+    """
+
+    rater_kind: Literal["judge", "rule", "oracle"] = "judge"
+
+    def __init__(self, vlm: VLM, asking: Asking | None = None, sure: float = 0.0) -> None:
+        self.vlm, self.asking, self.sure = vlm, asking or Asking(), sure
+        made_of = content_id(vlm.fingerprint, self.asking, sure)
+        self.name = f"{vlm.name} answers, sure {sure:g} {made_of[:8]}"
+
+    def __call__(
+        self, candidates: Sequence[Candidate], images: ImageStore
+    ) -> list[Opinion | Exception]:
+        """Judge a batch, in order."""
+        probes = [self._probe(candidate) for candidate in candidates]
+        asked = [probe for probe in probes if isinstance(probe, Probe)]
+        responses = iter(self.vlm.ask(asked, images) if asked else ())
+        return [
+            self._opinion(candidate, next(responses)) if isinstance(probe, Probe) else probe
+            for candidate, probe in zip(candidates, probes, strict=True)
+        ]
+
+    def _probe(self, candidate: Candidate) -> Probe | DataError:
+        item = candidate.item
+        if candidate.edit is None:
+            return DataError(f"{candidate.subject}: there is no edited image to judge")
+        if item.options is None:
+            return DataError(
+                f"{candidate.subject} is free-form: it has no options to choose from;"
+                " have it judged by a judge of kind 'api' or 'local', or by people"
+            )
+        return self.asking.probe(item, "edited", images=(candidate.edit.image, *item.images[1:]))
+
+    def _opinion(self, candidate: Candidate, response: Response | Exception) -> Opinion | Exception:
+        if isinstance(response, Exception):
+            return response
+        options, flip = candidate.item.options, candidate.flip
+        if options is None or flip is None or response.choice < 0:
+            return Opinion("unsure", f"the reply names no one option: {response.text}".strip())
+        chosen = options[response.choice]
+        said = f"not told the answer, it chose {LETTERS[response.choice]} ({chosen})"
+        if response.option_log_probs:
+            share = _share(response)
+            said += f", {share:.3f} of the options' probability"
+            if share < self.sure:
+                return Opinion("unsure", said, chosen)
+        decision = "keep" if response.choice == flip.new_answer else "reject"
+        return Opinion(decision, said, chosen)
+
+
+def _share(response: Response) -> float:
+    """Return the chosen option's share of all options' probability."""
+    chosen = response.option_log_probs[response.choice]
+    return 1 / sum(math.exp(log_p - chosen) for log_p in response.option_log_probs)

@@ -1,0 +1,65 @@
+"""The recipe: judges settle what they agree on, people see exactly the rest, and decide it."""
+
+from __future__ import annotations
+
+import csv
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from flipbench.records import Verdict
+from flipbench.run import Run
+from tests.fixtures.command_line import Flipbench
+
+CONFIG = Path(__file__).parents[2] / "configs" / "filter" / "judge-first.yaml"
+RUN = Path("run")
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        return list(csv.DictReader(file))
+
+
+def edit_ids(path: Path) -> set[str]:
+    return {row["edit_id"] for row in rows(path)}
+
+
+@pytest.mark.slow
+def test_people_see_what_judges_do_not_settle_and_decide_it(flipbench: Flipbench) -> None:
+    settings = (CONFIG, "run=run", "-q", "--limit", "25")
+    assert flipbench("generate", *settings).status == 0
+    assert flipbench("review", RUN, "--doubtful").status == 2  # nobody has filtered yet
+    assert flipbench("filter", *settings).status == 0
+    kept = edit_ids(RUN / "filter" / "kept.csv")
+
+    verdicts = list(Run(RUN).read(Verdict))
+    said: dict[str, set[str]] = defaultdict(set)
+    for verdict in verdicts:
+        if verdict.rater_kind == "judge":
+            said[verdict.edit_id].add(verdict.decision)
+    split = {edit_id for edit_id, votes in said.items() if votes not in ({"keep"}, {"reject"})}
+    assert 3 < len(split) < 22 and kept == {e for e, votes in said.items() if votes == {"keep"}}
+
+    todo, done = Path("todo.csv"), Path("done.csv")
+    assert f"{len(split)} pairs" in flipbench("review", RUN, "--doubtful", "--export", todo).out
+    empty = [row for row in rows(todo) if not row["rater"]]
+    assert edit_ids(todo) == {row["edit_id"] for row in empty} == split
+
+    for number, row in enumerate(sorted(empty, key=lambda row: row["edit_id"])):
+        row |= {"rater": "ann", "decision": "keep" if number % 3 else "reject"}
+    with done.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(empty[0]))
+        writer.writeheader()
+        writer.writerows(empty)
+    assert flipbench("review", RUN, "--import", done).status == 0
+    assert flipbench("review", RUN, "--import", done, "--doubtful").status == 2
+    assert flipbench("filter", *settings).status == 0
+    by_ann = {row["edit_id"] for row in empty if row["decision"] == "keep"}
+    assert edit_ids(RUN / "filter" / "kept.csv") == kept | by_ann
+    lost = [row for row in rows(RUN / "filter" / "reasons.csv") if row["decided_by"] == "ann"]
+    assert {row["edit_id"] for row in lost} == split - by_ann
+    assert {(row["decision"], row["loss"]) for row in lost} == {("reject", "rejected by people")}
+    nothing = flipbench("review", RUN, "--doubtful")
+    assert nothing.status == 0 and "nothing to review" in nothing.out
+    assert len(list(Run(RUN).read(Verdict))) == len(verdicts) + len(split)  # no judge asked twice

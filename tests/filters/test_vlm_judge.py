@@ -1,0 +1,115 @@
+"""A judge that is only asked the question: a shipped model, on right and on wrong pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from flipbench.backends import build_judge
+from flipbench.errors import DataError
+from flipbench.filters.vlm_judge import VLMJudge
+from flipbench.generate.pipeline import generate
+from flipbench.images import ImageStore
+from flipbench.models.huggingface import HuggingFaceVLM
+from flipbench.models.protocols import Opinion
+from flipbench.models.rater_specs import VLMJudgeSpec
+from flipbench.paired import Candidate
+from flipbench.prompts import Asking
+from flipbench.run import Run
+from flipbench.shapes.backends import SceneCaptioner, SceneEditor
+from flipbench.shapes.benchmark import shapes_vqa
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return Run(tmp_path_factory.mktemp("judged") / "run")
+
+
+@pytest.fixture(scope="module")
+def candidates(run: Run) -> list[Candidate]:
+    """Return rightly edited pairs of the two kinds that the shipped models can answer."""
+    items = [i for i in shapes_vqa(run.images, 60) if i.category in ("color", "shape")]
+    return generate(items, SceneCaptioner(), SceneEditor(), run, progress=False)[0]
+
+
+@pytest.fixture(scope="module")
+def llava() -> HuggingFaceVLM:
+    return HuggingFaceVLM("shapes:llava")
+
+
+def opinions(judge: VLMJudge, candidates: Sequence[Candidate], images: ImageStore) -> list[Opinion]:
+    found = [o for o in judge(candidates, images) if isinstance(o, Opinion)]
+    assert len(found) == len(candidates)
+    return found
+
+
+def unchanged(candidate: Candidate) -> Candidate:
+    assert candidate.edit
+    edit = candidate.edit.model_copy(update={"image": candidate.item.images[0]})
+    return replace(candidate, edit=edit)
+
+
+@pytest.mark.parametrize("ask", ["choose", "generate"])
+def test_the_new_answer_is_kept_and_the_old_one_rejected(
+    ask: str, llava: HuggingFaceVLM, candidates: list[Candidate], run: Run
+) -> None:
+    judge = VLMJudge(llava, Asking(ask=ask))  # type: ignore[arg-type]
+    right = opinions(judge, candidates, run.images)
+    wrong = opinions(judge, [unchanged(c) for c in candidates], run.images)
+    assert sum(o.decision == "keep" for o in right) >= len(candidates) - 2
+    assert sum(o.decision == "reject" for o in wrong) >= len(candidates) - 2
+    for candidate, opinion in zip(candidates, right, strict=True):
+        assert candidate.flip
+        kept = opinion.decision == "keep"
+        assert (opinion.blind_answer == candidate.flip.new_text) == kept
+    assert ("probability" in right[0].reason) == (ask == "choose")
+
+
+def test_who_is_not_sure_says_so(
+    llava: HuggingFaceVLM, candidates: list[Candidate], run: Run
+) -> None:
+    certain = opinions(VLMJudge(llava), candidates, run.images)
+    strict = opinions(VLMJudge(llava, sure=1.0), candidates, run.images)
+    assert {o.decision for o in strict} == {"unsure"}
+    assert [o.blind_answer for o in strict] == [o.blind_answer for o in certain]
+    middle = opinions(VLMJudge(llava, sure=0.9), candidates, run.images)
+    for opinion, before in zip(middle, certain, strict=True):
+        share = float(opinion.reason.split(", ")[-1].split()[0])
+        assert opinion.decision == ("unsure" if share < 0.9 else before.decision)
+    assert len({o.decision for o in middle}) > 1
+
+
+def test_what_has_no_options_or_no_edit_fails_alone(
+    llava: HuggingFaceVLM, candidates: list[Candidate], run: Run
+) -> None:
+    first, second, third = candidates[:3]
+    free = first.item.model_copy(update={"options": None, "answer": None})
+    said = VLMJudge(llava)(
+        [replace(first, item=free), replace(second, edit=None), third], run.images
+    )
+    assert [type(o) for o in said] == [DataError, DataError, Opinion]
+    assert "free-form" in str(said[0]) and "no edited image" in str(said[1])
+    assert VLMJudge(llava)([], run.images) == []
+
+
+def test_a_name_holds_all_that_an_answer_depends_on(llava: HuggingFaceVLM, tmp_path: Path) -> None:
+    judges = [
+        VLMJudge(llava),
+        VLMJudge(llava, sure=0.9),
+        VLMJudge(llava, Asking(instruction="Answer.")),
+        VLMJudge(HuggingFaceVLM("shapes:qwen2_vl")),
+    ]
+    assert len({judge.name for judge in judges}) == 4
+    spec = VLMJudgeSpec.model_validate({"model": {"path": "shapes:llava"}, "sure": 0.9})
+    assert build_judge(spec, tmp_path).name.split()[-1] == judges[1].name.split()[-1]
+
+
+def test_sureness_needs_probabilities() -> None:
+    with pytest.raises(ValidationError, match="choose"):
+        VLMJudgeSpec.model_validate(
+            {"model": {"path": "m"}, "sure": 0.5, "asking": {"ask": "generate"}}
+        )
