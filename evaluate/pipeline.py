@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from flipbench.engine import Answers, answers_of, ask
 from flipbench.evaluate.detector import AnyDetector, by_kind
 from flipbench.evaluate.grid import GridModel, reference_of
 from flipbench.models.api_vlm import APIVLM
 from flipbench.models.huggingface import HuggingFaceVLM
+from flipbench.models.loading import capabilities
 from flipbench.models.protocols import VLM, Capability, capability_of
+from flipbench.models.rater_specs import Quantization
 from flipbench.paired import PairedBenchmark
 from flipbench.prompts import Asking
 from flipbench.records import Probe, Response, Score
@@ -29,12 +31,16 @@ class Subject:
     device: str = "auto"
     revision: str | None = None
     trust_remote_code: bool = False
+    quantization: Quantization | None = None
     api: APIVLM | None = None
 
-    @property
+    @cached_property
     def can(self) -> frozenset[Capability]:
         """What it can be asked for."""
-        return self.api.can if self.api else HuggingFaceVLM.can
+        if self.api:
+            return self.api.can
+        trust = {"trust_remote_code": self.trust_remote_code}
+        return capabilities(self.path, self.revision, **trust)
 
     def load(self) -> VLM:
         """Load the weights, or return the model behind a server."""
@@ -47,6 +53,7 @@ class Subject:
             device=self.device,
             revision=self.revision,
             trust_remote_code=self.trust_remote_code,
+            quantization=self.quantization,
         )
 
 

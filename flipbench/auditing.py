@@ -41,6 +41,7 @@ def audit_benchmark(experiment: Experiment) -> tuple[AuditReport, Path]:
                 device=m.device,
                 revision=m.revision,
                 trust_remote_code=m.trust_remote_code,
+                quantization=m.quantization,
             )
             for name, m in chosen
         ]

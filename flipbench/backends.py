@@ -121,7 +121,9 @@ class _OnDemand:
         from flipbench.models.huggingface import fingerprint, resolve_path
 
         self.name, self._model = model.path, model
-        self.fingerprint = fingerprint(resolve_path(model.path), model.dtype, model.revision)
+        self.fingerprint = fingerprint(
+            resolve_path(model.path), model.dtype, model.revision, model.quantization
+        )
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loaded, name)

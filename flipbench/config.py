@@ -82,7 +82,7 @@ class SubjectConfig(ModelConfig):
     def _check(self) -> Self:
         if bool(self.path) == (self.api is not None):
             raise ValueError("give path or api, and not both")
-        local = {"dtype", "device", "revision", "trust_remote_code"} & self.model_fields_set
+        local = (set(ModelConfig.model_fields) - {"path"}) & self.model_fields_set
         if self.api is not None and local:
             raise ValueError(f"{min(local)} is for checkpoints; a server has api.revision only")
         return self

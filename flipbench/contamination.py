@@ -111,7 +111,11 @@ def plans_for(experiment: Experiment, benchmark: PairedBenchmark) -> list[Traini
 
 def _plans(experiment: Experiment, lessons: Sequence[Lesson]) -> list[TrainingPlan]:
     config = experiment.config
-    trainable = {name: model for name, model in config.models.items() if model.path}
+    trainable = {
+        name: model
+        for name, model in config.models.items()
+        if model.path and not model.quantization
+    }
     if not trainable or not config.contaminate.strategies:
         return []
     return expand(

@@ -48,8 +48,11 @@ def subjects_of(
             "dtype": model.dtype,
             "device": model.device,
             "trust_remote_code": model.trust_remote_code,
+            "quantization": model.quantization,
         }
-        weights = fingerprint(resolve_path(model.path), model.dtype, model.revision)
+        weights = fingerprint(
+            resolve_path(model.path), model.dtype, model.revision, model.quantization
+        )
         clean = GridModel(name, weights, family, UNTOUCHED, 0, 0, **known)
         subjects.append(Subject(clean, model.path, revision=model.revision, **settings))  # type: ignore[arg-type]
         for plan, checkpoints in trained:

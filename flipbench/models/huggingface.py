@@ -23,9 +23,10 @@ from flipbench.models.checkpoints import (
 )
 from flipbench.models.conversation import Conversation, has_first_token
 from flipbench.models.families import EVERYTHING, family_of, is_encoder_decoder
-from flipbench.models.loading import Quantization, architecture, load_model
+from flipbench.models.loading import architecture, load_model
 from flipbench.models.processors import load_processor
 from flipbench.models.protocols import Capability, capability_of
+from flipbench.models.rater_specs import Quantization
 from flipbench.models.scoring import TokenStatistics, rows_at_once, token_statistics, windows
 from flipbench.models.states import pack_state
 from flipbench.parsing import parse_choice

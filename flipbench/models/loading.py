@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from transformers import (
@@ -16,8 +16,7 @@ from flipbench.errors import PrerequisiteError, need
 from flipbench.models.checkpoints import base_of, resolve_path
 from flipbench.models.families import family_of
 from flipbench.models.protocols import Capability
-
-Quantization = Literal["4bit"]
+from flipbench.models.rater_specs import Quantization
 
 
 def load_model(

@@ -11,6 +11,8 @@ from flipbench.models.editor_specs import Dtype, by_kind
 from flipbench.prompts import Asking
 from flipbench.records import Value
 
+Quantization = Literal["4bit"]
+
 
 class ModelConfig(Value):
     """A vision-language model: a folder, a hub id, or ``shapes:llava`` / ``shapes:qwen2_vl``."""
@@ -20,6 +22,10 @@ class ModelConfig(Value):
     device: str = "auto"
     revision: str | None = None
     trust_remote_code: bool = False
+    quantization: Quantization | None = Field(
+        default=None,
+        description="the language model's matrices in 4 bits, to ask; such a model is not trained",
+    )
 
 
 class LocalChatSpec(Value):
