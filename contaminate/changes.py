@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from flipbench.errors import DataError, FlipbenchError
 
@@ -29,21 +31,46 @@ class Changes:
 
 
 def sums(model: Any) -> dict[str, tuple[int, int]]:
-    """Return two integers for every parameter that are other ones if any bit has changed.
+    """Return two integers for every parameter that are other ones if any value has changed.
 
     The sum of the bytes and the sum of the bytes by position: no copy of the weights is kept, and
-    one pass over them is enough.
+    one pass over them is enough. They are the bytes of float32, which a trainer may turn the
+    weights into. Of a model that is sharded, every process must call this.
     """
-    return {name: _sum(parameter.detach()) for name, parameter in model.named_parameters()}
+    found = {}
+    for name, parameter in model.named_parameters():
+        with whole(parameter) as tensor:
+            found[name] = _sum(tensor)
+    return found
+
+
+@contextmanager
+def whole(parameter: Any) -> Iterator[torch.Tensor]:
+    """Give a parameter with all its values, gathered where processes hold a shard each.
+
+    FSDP shards as a ``DTensor``, DeepSpeed's ZeRO-3 leaves an empty parameter with a ``ds_id``.
+    """
+    if isinstance(parameter, DTensor):
+        yield parameter.detach().full_tensor()
+    elif hasattr(parameter, "ds_id"):
+        import deepspeed
+
+        with deepspeed.zero.GatheredParameters([parameter]):
+            yield parameter.detach()
+    else:
+        yield parameter.detach()
 
 
 @torch.no_grad()
-def _sum(tensor: torch.Tensor, chunk: int = 1 << 24) -> tuple[int, int]:
-    bytes_ = tensor.contiguous().reshape(-1).view(torch.uint8)
+def _sum(tensor: torch.Tensor, chunk: int = 1 << 22) -> tuple[int, int]:
+    flat = tensor.reshape(-1)
     plain = weighted = 0
-    for start in range(0, bytes_.numel(), chunk):
-        part = bytes_[start : start + chunk].to(torch.int64)
-        position = torch.arange(start, start + part.numel(), device=part.device) % 8191 + 1
+    for start in range(0, flat.numel(), chunk):
+        values = flat[start : start + chunk]
+        values = values.float() if values.is_floating_point() else values
+        part = values.contiguous().view(torch.uint8).to(torch.int64)
+        place = start * values.element_size()
+        position = torch.arange(place, place + part.numel(), device=part.device) % 8191 + 1
         plain += int(part.sum())
         weighted += int((part * position).sum())
     return plain, weighted
@@ -72,8 +99,11 @@ def check_changes(
             f" {stray[0]}; this is a defect of flipbench or of its trainer: please report it"
         )
     for name, parameter in model.named_parameters():
-        if name in wanted and not math.isfinite(float(parameter.detach().float().sum())):
-            raise Diverged(f"{name} holds NaN or infinity; lower the learning rate")
+        if name not in wanted:
+            continue
+        with whole(parameter) as tensor:
+            if not math.isfinite(float(tensor.float().sum())):
+                raise Diverged(f"{name} holds NaN or infinity; lower the learning rate")
     if not changed:
         raise WrongParameters(
             "the training changed no parameter at all: the learning rate is too small for the"

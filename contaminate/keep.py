@@ -44,7 +44,8 @@ class StopAtNaN(TrainerCallback):  # type: ignore[misc]
 class KeepEpochs(TrainerCallback):  # type: ignore[misc]
     """Save a checkpoint named by its epoch, whole or not at all, with its card.
 
-    Before anything is written it is checked that exactly the intended parameters changed.
+    Before anything is written it is checked that exactly the intended parameters changed. Of
+    several processes all take part in that, since each may hold a shard; the main one writes.
     """
 
     def __init__(
@@ -62,27 +63,30 @@ class KeepEpochs(TrainerCallback):  # type: ignore[misc]
         self.plan, self.folder, self.trainer = plan, folder, trainer
         self.processor, self.architectures = processor, architectures
         self.before, self.dtype, self.training = before, dtype, training
+        parameters = trainer.model.named_parameters()  # not sharded yet
+        self.trainable = [(n, p.numel()) for n, p in parameters if p.requires_grad]
+        self.there = finished_epochs(folder, plan.epochs)
         self.start = time.monotonic()
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Check and save."""
         epoch = round(state.epoch)
-        final = self.folder / f"epoch-{epoch}"
-        if final.exists():
+        if epoch in self.there:
             return
-        model = self.trainer.model
-        trainable = [(n, p.numel()) for n, p in model.named_parameters() if p.requires_grad]
-        changes = check_changes(model, self.before, [name for name, _ in trainable])
-        partial = self.folder / f".epoch-{epoch}.partial"
+        changes = check_changes(self.trainer.model, self.before, [n for n, _ in self.trainable])
+        weights = self.trainer.accelerator.get_state_dict(self.trainer.model_wrapped)
+        if not self.trainer.accelerator.is_main_process:
+            return
+        final, partial = self.folder / f"epoch-{epoch}", self.folder / f".epoch-{epoch}.partial"
         shutil.rmtree(partial, ignore_errors=True)
-        self._save_weights(model, partial)
+        self._save_weights(weights, partial)
         self.processor.save_pretrained(partial)
         write_card(
             partial,
             self.plan,
             epoch=epoch,
             architectures=self.architectures,
-            trainable=trainable,
+            trainable=self.trainable,
             losses=[
                 {key: entry[key] for key in ("step", "epoch", "loss", "learning_rate")}
                 for entry in state.log_history
@@ -98,34 +102,41 @@ class KeepEpochs(TrainerCallback):  # type: ignore[misc]
         )
         os.replace(partial, final)
 
-    def _save_weights(self, model: Any, folder: Path) -> None:
+    def _save_weights(self, weights: dict[str, torch.Tensor], folder: Path) -> None:
+        model = self.trainer.model
         if self.plan.strategy not in ADAPTERS:
             cast: dict[int, torch.Tensor] = {}  # tied weights stay tied
-            for tensor in model.state_dict().values():
+            for tensor in weights.values():
                 wanted = getattr(torch, self.dtype) if tensor.is_floating_point() else None
                 cast[tensor.data_ptr()] = tensor.to(wanted or tensor.dtype)
-            state = {n: cast[tensor.data_ptr()] for n, tensor in model.state_dict().items()}
+            state = {name: cast[tensor.data_ptr()] for name, tensor in weights.items()}
             model.save_pretrained(folder, state_dict=state)
         elif self.plan.after:  # what it stands on is itself an adapter, perhaps
-            merged = merged_state(model)
-            model.get_base_model().save_pretrained(folder, state_dict=merged)
+            model.get_base_model().save_pretrained(folder, state_dict=merged(model, weights))
         else:
-            model.save_pretrained(folder)
+            model.save_pretrained(folder, state_dict=weights)
 
 
 @torch.no_grad()
-def merged_state(model: Any) -> dict[str, torch.Tensor]:
-    """Return the base model's weights with the adapter's added; the model stays as it is."""
-    base = model.get_base_model()
+def merged(model: Any, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the base model's weights with the adapter's added.
+
+    Parameters
+    ----------
+    model : PeftModel
+        With LoRA on linear layers; it stays as it is.
+    weights : mapping of name to tensor
+        All of the model's, gathered.
+    """
     state = {}
-    for name, tensor in base.state_dict().items():
+    for name, tensor in weights.items():
+        place, _, last = name.partition(".base_layer.")
         if ".lora_" in name:
             continue
-        if ".base_layer." in name:
-            layer = base.get_submodule(name.partition(".base_layer.")[0])
-            name = name.replace(".base_layer.", ".")
-            if name.endswith(".weight"):
-                delta = layer.get_delta_weight(layer.active_adapters[0])
-                tensor = (tensor + delta).to(tensor.dtype)
-        state[name] = tensor
+        if last == "weight":
+            layer = model.get_submodule(place)
+            (adapter,) = layer.active_adapters
+            a, b = (weights[f"{place}.lora_{x}.{adapter}.weight"].to(tensor.device) for x in "AB")
+            tensor = (tensor + (b @ a) * layer.scaling[adapter]).to(tensor.dtype)
+        state[name.removeprefix("base_model.model.").replace(".base_layer.", ".")] = tensor
     return state

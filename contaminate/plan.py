@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flipbench.contaminate.regimes import Lesson
-from flipbench.errors import DataError
+from flipbench.errors import ConfigError, DataError
 from flipbench.models.huggingface import fingerprint, resolve_path
 from flipbench.models.rater_specs import ModelConfig
 from flipbench.models.training_specs import ContaminateConfig, DataConfig, StrategyConfig
@@ -114,7 +114,7 @@ def n_examples(plan: TrainingPlan) -> int:
     return len(plan.item_ids) * plan.copies + len(plan.clean_ids) + int(corpus)
 
 
-def n_steps(plan: TrainingPlan, n_devices: int = 1) -> int:
+def n_steps(plan: TrainingPlan) -> int:
     """Return how many steps all epochs take; an epoch's last step may hold fewer examples.
 
     >>> n_steps(TrainingPlan(model="m", parent="m", parent_fingerprint="", benchmark="b",
@@ -122,14 +122,46 @@ def n_steps(plan: TrainingPlan, n_devices: int = 1) -> int:
     ...     settings={"batch_size": 8, "gradient_accumulation": 4}))
     6
     """
-    batches = -(-n_examples(plan) // (plan.settings["batch_size"] * n_devices))
-    accumulation = int(plan.settings["gradient_accumulation"])
-    return int(max(1, -(-batches // accumulation)) * plan.epochs)
+    return max(1, -(-n_examples(plan) // batch_of(plan))) * plan.epochs
 
 
-def n_warmup(plan: TrainingPlan, n_devices: int = 1) -> int:
+def n_warmup(plan: TrainingPlan) -> int:
     """Return the steps of warm-up: as given, or the ratio of all steps, rounded up."""
     ratio = float(plan.settings.get("warmup_ratio", 0.0))
     if ratio:
-        return math.ceil(n_steps(plan, n_devices) * ratio)
+        return math.ceil(n_steps(plan) * ratio)
     return int(plan.settings.get("warmup_steps", 0))
+
+
+def batch_of(plan: TrainingPlan) -> int:
+    """Return how many examples make a step, on however many devices (the effective batch)."""
+    return int(plan.settings["batch_size"] * plan.settings["gradient_accumulation"])
+
+
+def shared_out(plan: TrainingPlan, n_processes: int) -> tuple[int, int]:
+    """Return the batch size and the gradient accumulation of each of several processes.
+
+    A plan means the same training on one device and on eight: its batch is shared out, first what
+    is accumulated, then what one device holds at once.
+
+    >>> settings = {"batch_size": 16, "gradient_accumulation": 8}
+    >>> plan = TrainingPlan(model="m", parent="m", parent_fingerprint="", benchmark="b",
+    ...     item_ids=("i",), epochs=1, strategy="llm", prompt="", seed=0, settings=settings)
+    >>> [shared_out(plan, n) for n in (1, 2, 8, 32)]
+    [(16, 8), (16, 4), (16, 1), (4, 1)]
+
+    Raises
+    ------
+    ConfigError
+        Where the batch cannot be shared out evenly.
+    """
+    share, rest = divmod(batch_of(plan), n_processes)
+    if rest or not share:
+        raise ConfigError(
+            f"{plan.label or plan.strategy}: batch_size {plan.settings['batch_size']} x"
+            f" gradient_accumulation {plan.settings['gradient_accumulation']} cannot be shared out"
+            f" among {n_processes} processes; choose numbers whose product they divide"
+        )
+    most = plan.settings["batch_size"]
+    n = next(n for n in range(1, share + 1) if share % n == 0 and share // n <= most)
+    return share // n, n

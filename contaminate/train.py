@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from datasets import Dataset, Image, List
 from transformers import PrinterCallback
+from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 from transformers.trainer_utils import get_last_checkpoint
 
 from flipbench.contaminate.card import read_card
@@ -24,12 +24,15 @@ from flipbench.contaminate.check import (
 from flipbench.contaminate.examples import Example, training_examples
 from flipbench.contaminate.keep import KeepEpochs, StopAtNaN, finished_epochs
 from flipbench.contaminate.load import load_parent, prepare
-from flipbench.contaminate.plan import n_warmup
+from flipbench.contaminate.plan import batch_of, n_warmup, shared_out
 from flipbench.contaminate.verify import prompt_as_rendered, verify
 from flipbench.errors import DataError, PrerequisiteError, need
 from flipbench.models.huggingface import fingerprint
+from flipbench.processes import PATIENCE, from_main, is_main, n_processes
 from flipbench.records import Checkpoint, Item, TrainingPlan
 from flipbench.run import Run
+
+Training = Callable[[TrainingPlan, Sequence[Example], Mapping[str, Item], Run, Path, str], None]
 
 
 def carry_out(
@@ -39,11 +42,13 @@ def carry_out(
     *,
     dtype: str = "float32",
     corpus: Sequence[Example] = (),
+    train_with: Training | None = None,
 ) -> list[Checkpoint]:
     """Train ``plan`` and return its checkpoints, one for each epoch.
 
     Epochs that are there already are not trained again; a run that was killed goes on from the
-    last whole epoch, with the losses of an undisturbed run.
+    last whole epoch, with the losses of an undisturbed run. Several processes
+    (`flipbench.processes`) train together; the main one writes.
 
     Parameters
     ----------
@@ -54,6 +59,8 @@ def carry_out(
         Checkpoints go to ``checkpoints/<model>-<strategy>-<plan id>/epoch-<n>``.
     corpus : sequence of Example
         The conversations that the plan names.
+    train_with : callable, optional
+        What trains the epochs that a folder lacks, with trl by default.
 
     Raises
     ------
@@ -68,20 +75,27 @@ def carry_out(
     folder = run.path / checkpoint_folder(plan)
     wanted = [Checkpoint.id_for(plan_id=plan.id, epoch=e) for e in range(1, plan.epochs + 1)]
     done = run.index(Checkpoint)
-    if all(i in done and (run.path / done[i].path / "README.md").exists() for i in wanted):
+
+    def what_is_there() -> tuple[bool, list[int]]:
+        whole = all(i in done and (run.path / done[i].path / "README.md").exists() for i in wanted)
+        return whole, finished_epochs(folder, plan.epochs)
+
+    # all processes must go the same way, whatever the main one writes meanwhile
+    whole, finished = from_main(what_is_there)
+    if whole:
         return [done[i] for i in wanted]
     examples = training_examples(plan, items, run.images, corpus)
-    for epoch in finished_epochs(folder, plan.epochs):
+    for epoch in finished:
         if (found := read_card(folder / f"epoch-{epoch}").get("plan_id")) != plan.id:
             raise DataError(
                 f"{folder / f'epoch-{epoch}'}: a checkpoint of plan {found}, not of {plan.id}; move"
                 " the folder away"
             )
     try:
-        if len(finished_epochs(folder, plan.epochs)) < plan.epochs:
-            _train(plan, examples, items, run, folder, dtype)
+        if len(finished) < plan.epochs:
+            (train_with or _train)(plan, examples, items, run, folder, dtype)
     except Diverged as error:
-        kept = _records(plan, items, run, folder, dtype, done)
+        kept = from_main(lambda: _records(plan, items, run, folder, dtype, done))
         names = ", ".join(str(checkpoint.epoch) for checkpoint in kept) or "none"
         raise Diverged(f"{plan.model}, {plan.label}: {error} (epochs kept: {names})") from error
     except torch.OutOfMemoryError as error:
@@ -90,8 +104,9 @@ def carry_out(
             " gradient_accumulation by as much, set gradient_checkpointing, lower max_pixels, or"
             " train lora or qlora"
         ) from error
-    made = _records(plan, items, run, folder, dtype, done)
-    shutil.rmtree(folder / "trainer", ignore_errors=True)
+    made = from_main(lambda: _records(plan, items, run, folder, dtype, done))
+    if is_main():
+        shutil.rmtree(folder / "trainer", ignore_errors=True)
     return made
 
 
@@ -141,6 +156,8 @@ def _train(
     dtype: str,
 ) -> None:
     trl = need("trl", "train")
+    from flipbench.contaminate.trainer import Trainer
+
     settings = plan.settings
     model, processor, own_processor = load_parent(plan, run, dtype)
     set_pixel_budget(processor, settings.get("min_pixels"), settings.get("max_pixels"))
@@ -150,11 +167,10 @@ def _train(
     check_examples(examples, processor, getattr(text_config, "max_position_embeddings", None))
     architectures = list(model.config.architectures or [type(model).__name__])
     adapter = prepare(model, plan, dtype)
-    dataset = Dataset.from_list([example.row() for example in examples])
-    trainer = trl.SFTTrainer(
+    trainer = Trainer(
+        examples,
         model=model,
         args=_arguments(trl, plan, folder, dtype),
-        train_dataset=dataset.cast_column("images", List(Image())),
         processing_class=processor,
         peft_config=adapter,
         callbacks=[],
@@ -171,11 +187,17 @@ def _train(
             before=sums(trainer.model),
             dtype=dtype,
             training={
+                "backend": "trl",
                 "optimizer": str(getattr(trainer.args.optim, "value", trainer.args.optim)),
                 "adam": [trainer.args.adam_beta1, trainer.args.adam_beta2],
                 "epsilon": trainer.args.adam_epsilon,
                 "warmup_steps": n_warmup(plan),
                 "n_examples": len(examples),
+                "n_processes": n_processes(),
+                "distributed": trainer.accelerator.distributed_type.value,
+                "batch_size_on_each": trainer.args.per_device_train_batch_size,
+                "gradient_accumulation_on_each": trainer.args.gradient_accumulation_steps,
+                "effective_batch": batch_of(plan),
                 "dtype": dtype,
                 "device": str(trainer.args.device),
                 "pixel_budget": pixel_budget(processor),
@@ -184,17 +206,22 @@ def _train(
             },
         )
     )
-    trainer.train(resume_from_checkpoint=_last_whole_checkpoint(folder / "trainer"))
+    last = from_main(lambda: _last_whole_checkpoint(folder / "trainer"))
+    try:
+        trainer.train(resume_from_checkpoint=last)
+    finally:  # ZeRO-3 would have every process take part in loading a model
+        unset_hf_deepspeed_config()
 
 
 def _arguments(trl: Any, plan: TrainingPlan, folder: Path, dtype: str) -> Any:
     settings = plan.settings
     on_cpu = not torch.cuda.is_available()
+    batch_size, accumulation = shared_out(plan, n_processes())
     return trl.SFTConfig(
         output_dir=str(folder / "trainer"),
         num_train_epochs=plan.epochs,
-        per_device_train_batch_size=settings["batch_size"],
-        gradient_accumulation_steps=settings["gradient_accumulation"],
+        per_device_train_batch_size=batch_size,
+        gradient_accumulation_steps=accumulation,
         learning_rate=settings["learning_rate"],
         lr_scheduler_type=settings["schedule"],
         warmup_steps=n_warmup(plan),
@@ -215,6 +242,8 @@ def _arguments(trl: Any, plan: TrainingPlan, folder: Path, dtype: str) -> Any:
         report_to="none",
         disable_tqdm=True,
         dataloader_pin_memory=False,
+        remove_unused_columns=False,
+        ddp_timeout=int(PATIENCE.total_seconds()),
     )
 
 

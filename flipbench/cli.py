@@ -8,6 +8,7 @@ import sys
 
 from flipbench.commands import app, people, stages
 from flipbench.errors import FlipbenchError
+from flipbench.processes import is_main
 
 # isort: split
 from flipbench.commands import benchmarks, models  # the loop comes first in --help
@@ -24,7 +25,8 @@ def main() -> None:
     try:
         app()
     except FlipbenchError as error:
-        print(f"flipbench: {error}", file=sys.stderr)
+        who = "flipbench" if is_main() else f"flipbench (process {os.environ['RANK']})"
+        print(f"{who}: {error}", file=sys.stderr)
         raise SystemExit(2) from error
     except (KeyboardInterrupt, SystemExit) as stop:
         if isinstance(stop, SystemExit) and stop.code != 130:  # typer's status for an interrupt

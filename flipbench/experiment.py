@@ -15,6 +15,7 @@ from datasets import disable_progress_bars
 from transformers.utils import logging as transformers_logging
 
 from flipbench.config import Config
+from flipbench.processes import is_main
 from flipbench.records import Record
 from flipbench.run import Run
 from flipbench.workers import Share, run_workers
@@ -54,7 +55,7 @@ class Experiment:
         """
         _quiet_libraries()
         run = Run(config.run)
-        if share is None:
+        if share is None and is_main():
             run.keep_provenance(config.to_yaml())
         return cls(config, run, limit, progress, command, n_workers, share)
 

@@ -56,10 +56,21 @@ def open_experiment(
     *,
     workers: int = 1,
     worker: str | None = None,
+    together: bool = False,
 ) -> Experiment:
-    """Load a configuration, and only then what is slow to import."""
-    from flipbench.config import load_config
+    """Load a configuration, and only then what is slow to import.
 
+    ``together`` is for commands that several processes of ``accelerate launch`` may do as one.
+    """
+    from flipbench.config import load_config
+    from flipbench.errors import ConfigError
+    from flipbench.processes import is_main, n_processes
+
+    if n_processes() > 1 and (workers > 1 or not together):
+        raise ConfigError(
+            "accelerate launch is for flipbench contaminate, without --workers: its processes train"
+            " one model together; everything else is shared out by --workers alone"
+        )
     loaded = load_config(config, overrides or [])
     from flipbench.experiment import Experiment
     from flipbench.workers import CHILD, Share, end_with_parent
@@ -67,10 +78,12 @@ def open_experiment(
     if worker and os.environ.get(CHILD):
         end_with_parent()
         logging.getLogger().setLevel(logging.ERROR)  # the parent speaks
+    if not is_main():
+        logging.getLogger().setLevel(logging.CRITICAL)
     return Experiment.open(
         loaded,
         limit=limit,
-        progress=not quiet,
+        progress=not quiet and is_main(),
         command="flipbench " + " ".join(sys.argv[1:]),
         n_workers=workers,
         share=Share.parse(worker) if worker else None,

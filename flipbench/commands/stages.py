@@ -118,16 +118,26 @@ def contaminate(
     workers: Workers = 1,
     worker: Worker = None,
 ) -> None:
-    """Train checkpoints of known contamination, one for each epoch, each with its card."""
-    experiment = open_experiment(config, overrides, None, quiet, workers=workers, worker=worker)
+    """Train checkpoints of known contamination, one for each epoch, each with its card.
+
+    One model on several GPUs: accelerate launch --config_file configs/accelerate/fsdp.yaml -m
+    flipbench.cli contaminate CONFIG.
+    """
+    experiment = open_experiment(
+        config, overrides, None, quiet, workers=workers, worker=worker, together=True
+    )
     from flipbench.contamination import make_checkpoints, plan_contamination, training_failures
     from flipbench.paired import PairedBenchmark
+    from flipbench.processes import is_main
 
     benchmark = PairedBenchmark.load(experiment.benchmark_folder)
-    say("\n".join(plan_contamination(experiment, benchmark)))
+    if is_main():
+        say("\n".join(plan_contamination(experiment, benchmark)))
     if dry_run:
         return
     trained = make_checkpoints(experiment, benchmark)
+    if not is_main():
+        return
     for _, checkpoints in trained:
         for checkpoint in checkpoints:
             say(f"{checkpoint.model}  dose {checkpoint.dose}  {checkpoint.path}")
