@@ -145,8 +145,8 @@ class Conversation:
             inputs[name] = inputs[name].gather(1, order_bt)
         return inputs
 
-    def check_images(self, image_token_id: int | None) -> None:
-        """Read a blank picture, to see that the processor shows the model any.
+    def check_images(self, config: Any) -> None:
+        """Read a blank picture, to see that the processor shows a model of ``config`` any.
 
         Raises
         ------
@@ -161,10 +161,11 @@ class Conversation:
                 f"{self.name}: its processor cannot read a picture ({error}); chat template,"
                 " tokenizer and image processor must be of one checkpoint"
             ) from error
-        if image_token_id is not None and not (ids == image_token_id).any():
+        token = getattr(config, "image_token_id", -1)  # -1: this class has none
+        if token is None or token >= 0 and not (ids == token).any():
             raise PrerequisiteError(
-                f"{self.name}: its processor writes no image token (id {image_token_id}) for a"
-                " picture, so the model would see none; chat template, tokenizer and processor"
+                f"{self.name}: its processor writes no image token (id {token} in config.json) for"
+                " a picture, so the model would see none; chat template, tokenizer and processor"
                 " must be those of the weights"
             )
 

@@ -118,7 +118,7 @@ class HuggingFaceVLM:
                 f" {advice}"
             ) from error
         self.processor, self.tokenizer = self.conversation.processor, self.conversation.tokenizer
-        self.conversation.check_images(getattr(self.model.config, "image_token_id", None))
+        self.conversation.check_images(self.model.config)
         self.model.eval().to(device)
         self.fingerprint = fingerprint(where, dtype, revision, quantization)
 
