@@ -119,6 +119,14 @@ class Conversation:
             )
         return ids
 
+    def ids(self, rendered: Sequence[str]) -> list[list[int]]:
+        """Return the tokens of rendered prompts, each image still a placeholder."""
+        with_first = not has_first_token(rendered[0], self.tokenizer)
+        found: list[list[int]] = self.tokenizer(list(rendered), add_special_tokens=with_first)[
+            "input_ids"
+        ]
+        return found
+
     def _ids(self, texts: Sequence[str]) -> list[list[int]]:
         ids: list[list[int]] = self.tokenizer(list(texts), add_special_tokens=False)["input_ids"]
         return ids

@@ -24,13 +24,14 @@ from flipbench.models.checkpoints import (
 from flipbench.models.conversation import Conversation, has_first_token
 from flipbench.models.families import EVERYTHING, family_of, is_encoder_decoder
 from flipbench.models.loading import architecture, load_model
+from flipbench.models.prefix import SHARING, share, unread
 from flipbench.models.processors import load_processor
 from flipbench.models.protocols import Capability, capability_of
 from flipbench.models.rater_specs import Quantization
 from flipbench.models.scoring import TokenStatistics, rows_at_once, token_statistics, windows
 from flipbench.models.states import pack_state
 from flipbench.parsing import parse_choice
-from flipbench.records import Probe, Response
+from flipbench.records import ImageRef, Probe, Response
 
 __all__ = [
     "CARD",
@@ -43,6 +44,9 @@ __all__ = [
     "load_model",
     "resolve_path",
 ]
+
+MOST_ALONE = 0.75
+"""With more sets of images than this for each probe, reading beginnings apart does not pay."""
 
 
 class HuggingFaceVLM:
@@ -68,6 +72,10 @@ class HuggingFaceVLM:
     quantization : {"4bit"}, optional
         Keep the language model's matrices in 4 bits; see `flipbench.models.loading.four_bits`.
 
+    share_images : bool
+        Read the images of a batch, and what its prompts about them begin with, once; where the
+        family allows (`flipbench.models.prefix`).
+
     Raises
     ------
     PrerequisiteError
@@ -89,6 +97,7 @@ class HuggingFaceVLM:
         revision: str | None = None,
         trust_remote_code: bool = False,
         quantization: Quantization | None = None,
+        share_images: bool = True,
     ) -> None:
         where = resolve_path(path)
         self.name = name or Path(path.removeprefix(PACKAGED)).name
@@ -120,6 +129,7 @@ class HuggingFaceVLM:
         self.processor, self.tokenizer = self.conversation.processor, self.conversation.tokenizer
         self.conversation.check_images(self.model.config)
         self.model.eval().to(device)
+        self._shares = share_images and self.model.config.model_type in SHARING
         self.fingerprint = fingerprint(where, dtype, revision, quantization)
 
     def ask(self, probes: Sequence[Probe], images: ImageStore) -> list[Response | Exception]:
@@ -163,7 +173,8 @@ class HuggingFaceVLM:
     @torch.inference_mode()
     def _choose(self, probes: Sequence[Probe], images: ImageStore) -> list[Response]:
         letters = self.conversation.letter_ids(max(p.n_options for p in probes))
-        logits = self.model(**self._inputs(probes, images), logits_to_keep=1).logits[:, -1]
+        inputs = unread(self.model, self._inputs(probes, images))
+        logits = self.model(**inputs, logits_to_keep=1).logits[:, -1]
         log_probs_bk = logits.float().log_softmax(-1)[:, letters].cpu()
         out = []
         for probe, row in zip(probes, log_probs_bk, strict=True):
@@ -223,6 +234,7 @@ class HuggingFaceVLM:
             if refusal := self._refusal(probe):
                 raise refusal
         inputs, tails = self._with_tails(probes, images)
+        inputs = unread(self.model, inputs)
         states: torch.Tensor = self.model.base_model(**inputs).last_hidden_state
         width = max(map(len, tails))
         last = [states.shape[1] - 1 - width + len(tail) for tail in tails]
@@ -252,10 +264,10 @@ class HuggingFaceVLM:
                 return [self._statistics([probe], images)[0] for probe in probes]
             return [self._in_windows(probes[0], inputs["input_ids"][0], len(tails[0]), context)]
         width = max(map(len, tails))
+        inputs = unread(self.model, inputs)
         logits = self.model(**inputs, logits_to_keep=width + 1).logits[:, -width - 1 : -1]
-        ids = inputs["input_ids"]
         return [
-            token_statistics(row[: len(tail)], torch.tensor(tail, device=ids.device))
+            token_statistics(row[: len(tail)], torch.tensor(tail, device=row.device))
             for row, tail in zip(logits, tails, strict=True)
         ]
 
@@ -305,10 +317,28 @@ class HuggingFaceVLM:
         return self.model.config.get_text_config()
 
     def _inputs(self, probes: Sequence[Probe], images: ImageStore) -> dict[str, Any]:
-        inputs = self.conversation.encode(
-            [self.render(probe.prompt, len(probe.images)) for probe in probes],
-            [[images.open(ref) for ref in probe.images] for probe in probes],
-        )
+        """Return the model's inputs; what prompts about the same images share is read already."""
+        texts = [self.render(probe.prompt, len(probe.images)) for probe in probes]
+        alike: dict[tuple[ImageRef, ...], list[int]] = {}
+        for row, probe in enumerate(probes):
+            alike.setdefault(probe.images, []).append(row)
+        groups = list(alike.values())
+        if self._shares and probes[0].images and len(groups) <= MOST_ALONE * len(probes):
+            firsts = [rows[0] for rows in groups]
+            processed = self._encode(
+                [texts[i] for i in firsts], [probes[i] for i in firsts], images
+            )
+            pad = self.tokenizer.pad_token_id or 0
+            shared = share(self.model, processed, groups, self.conversation.ids(texts), pad)
+            if shared is not None:
+                return shared
+        return self._encode(texts, probes, images)
+
+    def _encode(
+        self, texts: Sequence[str], probes: Sequence[Probe], images: ImageStore
+    ) -> dict[str, Any]:
+        pictures = [[images.open(ref) for ref in probe.images] for probe in probes]
+        inputs = self.conversation.encode(texts, pictures)
         return {name: value.to(self.model.device) for name, value in inputs.items()}
 
     def _response(self, probe: Probe, **fields: Any) -> Response:
