@@ -86,13 +86,9 @@ class LocalChat:
             self.vlm.render(prompt, len(r.images))
             for prompt, r in zip(prompts, requests, strict=True)
         ]
-        inputs = self.vlm.processor(
-            text=texts,
-            images=pictures if pictures[0] else None,
-            padding=True,
-            return_tensors="pt",
-        ).to(self.vlm.model.device)
-        ids = self._generate(dict(inputs), requests[0].item_id)
+        encoded = self.vlm.conversation.encode(texts, pictures)
+        inputs = {name: value.to(self.vlm.model.device) for name, value in encoded.items()}
+        ids = self._generate(inputs, requests[0].item_id)
         n_prompt = inputs["input_ids"].shape[1]
         return [
             self._read(row, n)

@@ -13,8 +13,10 @@ from PIL import Image
 
 from flipbench.errors import DataError
 from flipbench.images import ImageStore
+from flipbench.models.chat import ChatRequest
 from flipbench.models.huggingface import HuggingFaceVLM
 from flipbench.models.loading import capabilities
+from flipbench.models.local_chat import LocalChat
 from flipbench.prompts import choice_prompt
 from flipbench.records import ImageRef, Probe, Response
 from tests.fixtures.tiny_families import FAMILIES, save
@@ -281,3 +283,20 @@ def test_what_a_family_can_is_declared_before_its_weights_are_read(
     (alone / "config.json").write_text((folder / "config.json").read_text())
     assert capabilities(str(alone)) == vlm.can
     assert ("choose" in vlm.can) == (family not in WRITERS)
+
+
+def test_a_chat_with_a_local_model_reads_the_first_token_once(
+    load: Callable[[str], HuggingFaceVLM], store: ImageStore, pictures: list[ImageRef]
+) -> None:
+    """Llama 3's template and its tokenizer would both write one."""
+    vlm = load("idefics3")
+    chat = LocalChat(vlm, max_tokens=1)
+    first, seen = vlm.tokenizer.bos_token_id, []
+    hook = vlm.model.register_forward_pre_hook(
+        lambda _, __, inputs: seen.append(inputs["input_ids"]), with_kwargs=True
+    )
+    try:
+        chat.ask([ChatRequest("Describe it.", "A star.", (pictures[0],))], store)
+    finally:
+        hook.remove()
+    assert (seen[0] == first).sum() == 1
