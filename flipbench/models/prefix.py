@@ -141,7 +141,7 @@ def share(
     return inputs
 
 
-def unread(model: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+def unread(model: Any, inputs: dict[str, Any]) -> dict[str, Any]:
     """Return inputs with the tokens that the model has not read, and their positions."""
     if "past_key_values" not in inputs:
         return inputs
