@@ -76,7 +76,7 @@ def ask(
     distinct = {probe.id: probe for probe in probes}
     return run_stage(
         AskStage(vlm, images),
-        sorted(distinct.values(), key=_order),
+        sorted(distinct.values(), key=in_order),
         run,
         batch_size=batch_size,
         limit=limit,
@@ -85,7 +85,7 @@ def ask(
     )
 
 
-def _order(probe: Probe) -> tuple[str, int, int, list[str], int, str]:
+def in_order(probe: Probe) -> tuple[str, int, int, list[str], int, str]:
     """Put together what a batch can answer together: the same kind, length and images."""
     images = [image.sha256 for image in probe.images]
     return probe.ask, probe.max_new_tokens, len(images), images, len(probe.prompt), probe.id
