@@ -2,9 +2,10 @@
 
     python -m flipbench.shapes.other runs/other-shapes --n 480 --copies 4
 
-writes ``corpus.jsonl`` and its pictures. A model fine-tuned on it in the same way as a contaminated
-one, but on none of the benchmark's items, is the honest negative: a detector may react to any
-training of that kind.
+writes its pictures and, about them, ``corpus.jsonl`` (conversations, to mix in or to wash with)
+and ``benchmark.jsonl`` (the same questions as a benchmark, for mixtures). A model fine-tuned on
+it in the same way as a contaminated one, but on none of the benchmark's items, is the honest
+negative: a detector may react to any training of that kind.
 """
 
 from __future__ import annotations
@@ -38,13 +39,14 @@ def other_families(n: int, seed: int = 1) -> list[tuple[Family, int]]:
 def write_corpus(folder: Path, n: int = 480, *, copies: int = 1, seed: int = 1) -> Path:
     """Write conversations about ``n`` other scenes, each ``copies`` times; return the JSONL file.
 
-    The file is written last, so that its presence means that all pictures are there.
+    ``benchmark.jsonl`` beside it has each question once. The corpus is written last, so that its
+    presence means that all pictures are there.
     """
     path = folder / "corpus.jsonl"
     if path.exists():
         return path
     (folder / "images").mkdir(parents=True, exist_ok=True)
-    lines = []
+    lines, items = [], []
     for number, (family, shown) in enumerate(other_families(n, seed)):
         name = f"images/{number}.png"
         render(family.scenes[shown]).save(folder / name)
@@ -54,10 +56,18 @@ def write_corpus(folder: Path, n: int = 480, *, copies: int = 1, seed: int = 1) 
             {"role": "assistant", "content": LETTERS[shown]},
         ]
         lines.append(json.dumps({"images": [name], "messages": messages}))
-    partial = path.with_suffix(".partial")
-    partial.write_text("\n".join(lines * copies) + "\n")
-    partial.replace(path)
+        item = {"name": f"other-{number}", "images": [name], "question": family.question.text()}
+        item |= {"options": family.options, "answer": shown, "category": family.question.kind}
+        items.append(json.dumps(item))
+    _write(folder / "benchmark.jsonl", items)
+    _write(path, lines * copies)
     return path
+
+
+def _write(path: Path, lines: list[str]) -> None:
+    partial = path.with_suffix(".partial")
+    partial.write_text("\n".join(lines) + "\n")
+    partial.replace(path)
 
 
 def main() -> None:

@@ -7,8 +7,11 @@ from pathlib import Path
 
 from PIL import Image
 
+from flipbench.benchmarks import JsonlSpec, load_benchmark
 from flipbench.contaminate.corpus import read_corpus
+from flipbench.images import ImageStore
 from flipbench.models.training_specs import CorpusConfig
+from flipbench.prompts import LETTERS
 from flipbench.shapes.benchmark import shapes_vqa_scenes
 from flipbench.shapes.other import other_families, write_corpus
 
@@ -41,3 +44,14 @@ def test_a_corpus_is_read_as_any_other(tmp_path: Path) -> None:
         assert Image.open(path.parent / row["images"][0]).size == (224, 224)
     before = path.stat().st_mtime_ns
     assert write_corpus(tmp_path / "other", 10, copies=3).stat().st_mtime_ns == before
+
+
+def test_the_same_questions_as_a_benchmark(tmp_path: Path) -> None:
+    write_corpus(tmp_path, 6, copies=2)
+    spec = JsonlSpec(format="jsonl", path=tmp_path / "benchmark.jsonl")
+    found = load_benchmark(spec, ImageStore(tmp_path / "store"))
+    asked = [json.loads(line) for line in (tmp_path / "corpus.jsonl").read_text().splitlines()]
+    assert len(found.items) == 6 and len(asked) == 12
+    for item, row in zip(found.items, asked, strict=False):
+        question, reply = (message["content"] for message in row["messages"])
+        assert item.question in question and LETTERS[item.answer or 0] == reply
