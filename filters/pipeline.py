@@ -124,8 +124,9 @@ def rate(
         tasks = [(rule.name, candidate) for rule in rules for candidate in edited]
         stage = RuleStage(rules, run.images)
         reports.append(run_stage(stage, tasks, run, batch_size=64, progress=progress))
-    asked = edited if policy.ask_rejected or not judges else _unopposed(edited, panel.rules, run)
+    unopposed = _unopposed(edited, panel.rules, run) if judges else edited
     for judge in judges:
+        asked = edited if _is_asked_all(judge, policy) else unopposed
         for judging in _runs_of(judge, run, policy):
             reports.append(run_stage(judging, asked, run, batch_size=batch_size, progress=progress))
     return panel, reports
@@ -139,7 +140,7 @@ def unjudged(
     Of a candidate without an edited image nothing is known yet, so it counts as to be judged.
     """
     asked = edited = [c for c in candidates if c.edit]
-    if not policy.ask_rejected:
+    if not _is_asked_all(judge, policy):
         rules = {rule.name for rule in build_rules(policy.rules, edited)}
         asked = _unopposed(edited, rules, run)
     known = run.ids(Verdict)
@@ -201,6 +202,11 @@ def filtered_in(run: Run) -> list[Candidate]:
             flip = flips.get(caption.flip_id) if caption else None
             candidates.append(Candidate(item, flip, caption, edit))
     return candidates
+
+
+def _is_asked_all(judge: Judge, policy: Policy) -> bool:
+    """Return whether a judge is asked what a rule rejects, too: the truth is, to measure rules."""
+    return policy.ask_rejected or judge.rater_kind == "oracle"
 
 
 def _runs_of(judge: Judge, run: Run, policy: Policy) -> list[JudgeStage]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flipbench.filters.agreement import Agreement, agreement, krippendorff_alpha
 from flipbench.filters.ratings import PEOPLE, Ratings
-from flipbench.filters.tables import Rate, Table, number
+from flipbench.filters.tables import Table, number
 
 _KINDS = {"judge": "Judges", "oracle": "Oracle", "person": "People", "rule": "Rules"}
 
@@ -42,31 +42,37 @@ def who_decided(ratings: Ratings, *, seed: int = 0) -> Table | None:
     rows = tuple((_KINDS[ratings.kinds[a.first]], *_row(a)) for a in found if a.n)
     if not rows:
         return None
-    return Table(
-        "raters",
+    said = [
         f"Each rater against {reference}, on the edited pictures that both have rated; what is"
         " undecided counts as not kept, and a rule’s “keep” means that it has no objection."
         f" Precision: of what the rater keeps, the share that {reference} keeps. Recall: of what"
         f" {reference} keeps, the share that the rater keeps. Bad ones rejected: of what"
         f" {reference} does not keep, the share that the rater does not keep. 95 % intervals:"
         " Wilson; for kappa a bootstrap over original pictures. Kappa is undefined where both only"
-        f" ever say one and the same.{_alpha(ratings, seed) if reference == PEOPLE else ''}",
-        ("who", "rater", *_headers(reference)),
-        rows,
-    )
+        " ever say one and the same."
+    ]
+    n_rated = len(ratings.decisions[reference])
+    if n_rated < n_edits:
+        said.append(
+            f"Of {n_edits} edited pictures {reference} rated {n_rated}: of others, which may be"
+            " easier or harder, these numbers say nothing."
+        )
+    if reference == PEOPLE:
+        said.append(_alpha(ratings, seed))
+    return Table("raters", " ".join(said), ("who", "rater", *_headers(reference)), rows)
 
 
 def _headers(reference: str) -> tuple[str, ...]:
-    alone = f"{reference} alone keeps"
-    confusion = ("both keep", "rater alone keeps", alone, "neither keeps")
-    return ("pictures", *confusion, "precision", "recall", "bad ones rejected", "kappa")
+    confusion = ("both keep", "rater alone keeps", f"{reference} alone keeps", "neither keeps")
+    return (*confusion, "precision, %", "recall, %", "bad ones rejected, %", "kappa")
 
 
 def _row(a: Agreement) -> tuple[str, ...]:
     (both, rater), (reference, neither) = a.counts
     cells = (f"{k}/{a.n}" for k in (both, rater, reference, neither))
-    rates: tuple[Rate, ...] = (a.precision, a.recall, a.rejection_recall)
-    return (a.first, str(a.n), *cells, *map(str, rates), number(a.kappa.value, a.kappa.interval))
+    rates = (a.precision, a.recall, a.rejection_recall)
+    kappa = number(a.kappa.value, a.kappa.interval, digits=2)
+    return (a.first, *cells, *(str(rate).replace(" %", "") for rate in rates), kappa)
 
 
 def _alpha(ratings: Ratings, seed: int) -> str:
@@ -75,7 +81,7 @@ def _alpha(ratings: Ratings, seed: int) -> str:
     decisions = {person: ratings.decisions[person] for person in people}
     alpha, n = krippendorff_alpha(decisions, clusters=ratings.originals, seed=seed)
     among = f"{', '.join(people)}, on {n} pictures"
-    return f" Krippendorff’s alpha among {among}: {number(alpha.value, alpha.interval)}."
+    return f"Krippendorff’s alpha among {among}: {number(alpha.value, alpha.interval)}."
 
 
 def _is(rater: str, kind: str, ratings: Ratings) -> bool:

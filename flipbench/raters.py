@@ -111,8 +111,8 @@ def as_shown(table: Table, group: str = "") -> shown.Table:
     return shown.Table(
         table.key,
         table.caption,
-        shown.headed(headers[1]),
-        tuple(shown.Column(shown.headed(header)) for header in headers[2:]),
+        _headed(headers[1]),
+        tuple(shown.Column(_headed(header)) for header in headers[2:]),
         tuple((name, tuple(rows)) for name, rows in groups.items()),
     )
 
@@ -121,3 +121,7 @@ def _cell(text: str) -> shown.Cell:
     """Return a text as a cell, an interval at its end in small."""
     value, bracket, interval = text.partition(" [")
     return shown.Cell(value, f"[{interval}" if bracket else "")
+
+
+def _headed(header: str) -> str:
+    return header if header.startswith("p ") or header == "p" else shown.headed(header)

@@ -181,3 +181,60 @@ def test_a_kept_list_rebuilds_its_pairs_from_a_recipe(
     assert names(recipe) == [row["item"] for row in every[1:3]]
     drawn = {edit.image.sha256 for edit in Run(recipe).read(Edit)}
     assert drawn == {row["image_sha256"] for row in every[1:3]}, "no other picture is drawn"
+
+
+def verdicts(run: Path) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    for verdict in Run(run).read(Verdict):
+        found.setdefault(verdict.rater, {})[verdict.edit_id] = verdict.decision
+    return found
+
+
+def test_the_report_says_who_decided_and_how_well(
+    flipbench: Flipbench, config: Path, tiny_folders: dict[str, Path]
+) -> None:
+    """A judge that rejects every third picture, whatever it shows, against the known truth."""
+    judge = json.loads(config.read_text())["filter"]["judges"][0]
+    config.write_text("run: runs/y\nbenchmark: {format: shapes, n_items: 24}\nseed: 3\n")
+    drawn = ["generate.editor={kind: shapes, wrong: 0.4}", "filter.policy.rules=[unchanged]"]
+    asked = [f"models.tiny.path={tiny_folders['llava']}", "evaluate.detectors=[perturbation_gap]"]
+    folder = config.parent / "runs" / "y"
+    alone = [*drawn, "filter.policy.unjudged=keep", "filter.judges=[]"]
+    assert flipbench("filter", config, *alone, "-q").status == 0
+    assert flipbench("evaluate", config, *alone, *asked, "-q").status == 0
+    every = names(folder)
+    assert "Who decided" not in (folder / "report" / "index.html").read_text()
+    both = [*drawn, f"filter.judges={json.dumps([{'kind': 'shapes'}, judge])}"]
+    assert flipbench("filter", config, *both, "-q").status == 0
+    result = flipbench("evaluate", config, *both, *asked, "-q")
+    assert result.status == 0, result.err
+
+    given, kept = verdicts(folder), names(folder)
+    (name,) = (rater for rater in given if rater.startswith("o3"))
+    said = [(given[name][i], given["shapes oracle"][i]) for i in given[name]]
+    n, n_both = len(said), said.count(("keep", "keep"))
+    n_kept = sum(mine == "keep" for mine, _ in said)
+    page, table = ((folder / "report" / f).read_text() for f in ("index.html", "table.md"))
+    assert '<h2 id="raters-title">Who decided, and how well</h2>' in page
+    (row,) = (line for line in table.splitlines() if line.startswith(f"| {name} "))
+    cells = [cell.strip() for cell in row.split("|")[2:-1]]
+    assert cells[:2] == [f"{n_both}/{n}", f"{n_kept - n_both}/{n}"]
+    assert f"({n_both}/{n_kept})" in cells[4]
+    assert any(line.startswith("| rule unchanged 25 ") for line in table.splitlines())
+    assert "Is the kept set like the whole?" in page and "| **Category** |" in table
+    assert 0 < len(kept) < len(every) < 24
+    (accuracy,) = (line for line in table.splitlines() if line.startswith("| tiny "))
+    assert f"/{len(every)})" in accuracy and f"/{len(kept)})" in accuracy
+    assert accuracy.endswith(f"| {24 - len(every)} |"), "who was never asked is told"
+
+
+def test_the_report_of_a_lone_rater_that_keeps_all_has_no_such_section(
+    flipbench: Flipbench, config: Path, tiny_folders: dict[str, Path]
+) -> None:
+    config.write_text("run: runs/z\nbenchmark: {format: shapes, n_items: 6}\n")
+    settings = ["filter.policy.rules=[]", f"models.tiny.path={tiny_folders['llava']}"]
+    settings.append("evaluate.detectors=[perturbation_gap]")
+    assert flipbench("filter", config, *settings, "-q").status == 0
+    assert flipbench("evaluate", config, *settings, "-q").status == 0
+    page = (config.parent / "runs" / "z" / "report" / "index.html").read_text()
+    assert "Who decided" not in page and "like the whole" not in page

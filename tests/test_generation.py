@@ -13,7 +13,10 @@ pytest.importorskip("diffusers")
 
 from flipbench import cli
 from flipbench.config import load_config
+from flipbench.evaluate.gallery import make_gallery
+from flipbench.generate.controls import Control
 from flipbench.images import ImageStore
+from flipbench.paired import PairedBenchmark
 from flipbench.records import Caption, Edit, Failure, Flip
 from flipbench.run import Run
 from flipbench.shapes.benchmark import shapes_vqa
@@ -107,6 +110,15 @@ def test_captions_by_a_server_and_pictures_by_flux(
     asked = len(server.chats())
     assert flipbench("generate", *tiny)[0] == 0
     assert len(server.chats()) == asked, "what is there is not asked again"
+
+    assert flipbench("filter", *tiny)[0] == 0
+    benchmark = PairedBenchmark.load(tmp_path / "run" / "benchmark")
+    cards = make_gallery(benchmark, [], []).cards
+    assert len(cards) == 4 and all(card.control for card in cards)
+    pair = benchmark.pairs[0]
+    assert pair.control is not None
+    kept, source = (benchmark.images.open(r) for r in (pair.control, pair.original.images[0]))
+    assert kept.tobytes() == Control()(source).tobytes(), "the edges of the original"
 
 
 def test_two_workers_draw_the_same_pictures(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +77,24 @@ def test_what_clean_models_fail_as_well_is_hard_and_not_suspicious(tmp_path: Pat
     assert all(s.value == 0 and s.n_scores == 0 for s in nothing.values())
 
 
+def test_a_control_image_travels_with_its_pair(tmp_path: Path) -> None:
+    benchmark = make_benchmark(tmp_path, 6)
+    benchmark.save(tmp_path / "far" / "away")
+    loaded = PairedBenchmark.load(tmp_path / "far" / "away")
+    cards = {card.name: card for card in make_gallery(loaded, [], []).cards}
+    assert [name for name, card in cards.items() if card.control] == ["row-0", "row-3"]
+    shown, pair = cards["row-0"].control, cards["row-0"].original[0]
+    assert shown and (shown.width, shown.height) == (pair.width // 2, pair.height // 2)
+    control = loaded.pairs[0].control
+    assert control is not None
+    loaded.images.path(control).unlink()
+    cards = {card.name: card for card in make_gallery(loaded, [], []).cards}
+    assert cards["row-0"].control is None, "a control image that is gone is no reason to stop"
+    loaded.save(tmp_path / "third")
+    item = loaded.pairs[0].perturbed.model_copy(update={"extra": {"control": "group A"}})
+    assert Pair(loaded.pairs[0].original, item).control is None, "a user's own word of that name"
+
+
 @pytest.mark.slow
 def test_five_hundred_photographs_stay_under_five_megabytes(tmp_path: Path) -> None:
     rng, store = np.random.default_rng(0), ImageStore(tmp_path / "images")
@@ -110,3 +129,8 @@ def test_five_hundred_photographs_stay_under_five_megabytes(tmp_path: Path) -> N
     few = make_gallery(benchmark, grid, [], budget=60_000)
     assert 0 < len(few.cards) < 500 and few.n_pairs == 500
     assert sum(len(t.data) for c in few.cards for t in c.original + c.perturbed) < 60_000
+    edges = {"control": refs[0].model_dump(mode="json")}
+    held = [Pair(p.original, p.perturbed.model_copy(update={"extra": edges})) for p in pairs[:300]]
+    fewer = make_gallery(replace(benchmark, pairs=(*held, *pairs[300:])), grid, [], budget=60_000)
+    data = [t.data for c in fewer.cards for t in (*c.original, *c.perturbed, c.control) if t]
+    assert sum(map(len, data)) < 60_000 and 0 < len(fewer.cards) < len(few.cards)

@@ -147,6 +147,43 @@ def test_the_validation_is_on_the_page(page: Any) -> None:
     assert "at dose 3" in alt and "McNemar test: 0/2 at dose 0" in alt
 
 
+def test_who_decided_is_on_the_page_and_in_markdown(page: Any, folder: Path) -> None:
+    page.get_by_role("link", name="Raters").click()
+    section = page.locator("section#raters")
+    assert section.locator("h2").text_content() == "Who decided, and how well"
+    tables = section.get_by_role("table")
+    assert tables.count() == 2
+    judge = tables.first.locator("tr", has_text="o3 judge-v1").locator("td")
+    assert judge.count() == 8 and "[" in judge.nth(4).locator(".small").inner_text()
+    markdown = (folder / "table.md").read_text()
+    for at in (0, 7):
+        assert " ".join(judge.nth(at).inner_text().split()) in markdown
+
+
+def test_a_control_image_is_shown_where_there_is_one(page: Any) -> None:
+    with_one = page.locator("#gallery article:has(.control):visible")
+    assert 0 < with_one.count() < page.locator("#gallery article:visible").count()
+    card = with_one.first
+    control, pair = card.locator(".control img"), card.locator(".frame img").first
+    control.scroll_into_view_if_needed()
+    assert control.evaluate("image => image.decode().then(() => image.naturalWidth)") > 20
+    name = card.locator(".meta").inner_text().split(" ")[0]
+    assert control.get_attribute("alt").startswith(f"control image of {name}:")
+    assert control.bounding_box()["width"] < 0.6 * pair.bounding_box()["width"]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_accessible(browser: Any, folder: Path, scheme: str, width: int) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    page = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 850})
+    page.set_default_timeout(120_000)
+    page.goto((folder / "index.html").as_uri())
+    found = axe.run(page).response["violations"]
+    page.close()
+    assert [(one["id"], [node["html"] for node in one["nodes"]][:3]) for one in found] == []
+
+
 def test_both_pictures_of_a_pair_are_drawn_at_one_scale(page: Any) -> None:
     frames = page.locator("#gallery article:visible").first.locator("img")
     boxes = [frames.nth(i).bounding_box() for i in range(2)]
