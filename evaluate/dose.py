@@ -80,7 +80,7 @@ def series_of(cells: Cells) -> list[Series]:
     found: dict[tuple[str, str, str], dict[int, list[float]]] = {}
     names: dict[tuple[str, str, str], str] = {}
     for model, score in cells:
-        if model.clean:
+        if model.dose is None or model.clean:
             continue
         key = (score.benchmark_id, model.cluster, model.strategy)
         on = f" on {score.benchmark}" if several else ""

@@ -49,13 +49,15 @@ def make_figures(
     shown: dict[str, Series] = {}
     for family, models in families(grid).items():
         pairs = [(m, gap_score(scores_of(m, grid, scores))) for m in models]
-        series = [(m, s) for m, s in pairs if s is not None]
-        if series:
-            shown[family] = series
+        shown[family] = [(m, s) for m, s in pairs if s is not None]
+    known = {
+        name: [(m, s) for m, s in series if m.dose is not None] for name, series in shown.items()
+    }
     strategies = list(dict.fromkeys(m.strategy for m in sorted(grid, key=lambda m: m.clean)))
     figures = []
-    if shown:
-        figures = [_family_figure(shown, strategies, folder, *kind) for kind in _KINDS]
+    for kinds, families_of in ((_BY_DOSE, known), (_BY_MODEL, shown)):
+        some = {name: series for name, series in families_of.items() if series}
+        figures += [_family_figure(some, strategies, folder, *kind) for kind in kinds if some]
     if benchmark.funnel:
         figures.append(_funnel_figure(benchmark, folder))
     return figures
@@ -94,7 +96,7 @@ def _outcomes_alt(family: str, series: Series) -> str:
 # ---------------------------------------------------------------------------- files
 
 _Kind = tuple[str, str, str, Draw, Callable[[str, Series], str], Callable[[int], float]]
-_KINDS: tuple[_Kind, ...] = (
+_BY_DOSE: tuple[_Kind, ...] = (
     (
         "gap_by_dose",
         "The gap against the dose",
@@ -113,6 +115,8 @@ _KINDS: tuple[_Kind, ...] = (
         _accuracy_alt,
         lambda n_models: 3.7,
     ),
+)
+_BY_MODEL: tuple[_Kind, ...] = (
     (
         "paired_outcomes",
         "What became of each item",

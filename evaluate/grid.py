@@ -20,8 +20,10 @@ class GridModel:
         How it was trained on from the clean model; "clean" is that model itself. A dose of 0 with
         another strategy is a clean fine-tune: trained in the same way on other data of the same
         kind. It is the honest negative, since a detector may react to any training.
-    dose : int
-        Copies x epochs of every contaminated item; 0 for clean.
+    dose : int or None
+        Copies x epochs of every contaminated item; 0 for clean. None where nobody knows: such a
+        model is neither clean nor contaminated. It is shown, serves as nobody's reference, and no
+        verdict on it is right or wrong.
     lineage : str
         The clean model it descends from, where a family has several (seeds of pre-training, say).
         Models of one family and lineage are not independent of each other.
@@ -35,7 +37,7 @@ class GridModel:
     Raises
     ------
     DataError
-        Where an external model has a dose.
+        Where an external or an untouched clean model has a dose, or may have one.
     """
 
     name: str
@@ -43,24 +45,33 @@ class GridModel:
     family: str
     strategy: str
     epoch: int
-    dose: int
+    dose: int | None
     lineage: str = ""
     external: bool = False
     trained_from: str = ""
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""
-        if self.dose < 0 or (self.external and self.dose):
+        dose = "unknown" if self.dose is None else self.dose
+        if self.external and self.dose != 0:
             raise DataError(
-                f"{self.name}: a dose of {self.dose}"
-                + (" for a model that cannot have seen the benchmark" if self.external else "")
-                + "; use dose 0 for every model that was not trained on it"
+                f"{self.name}: a dose of {dose} for a model that cannot have seen the benchmark;"
+                " use dose 0 for every model that was not trained on it"
             )
+        if self.strategy == UNTOUCHED and self.dose != 0:
+            raise DataError(f"{self.name}: strategy {UNTOUCHED!r}, but a dose of {dose}")
+        if self.dose is not None and self.dose < 0:
+            raise DataError(f"{self.name}: a dose of {dose}; a model that was not trained has 0")
 
     @property
     def clean(self) -> bool:
-        """Whether the model has not been trained on the benchmark."""
+        """Whether the model is known not to have been trained on the benchmark."""
         return self.dose == 0
+
+    @property
+    def contaminated(self) -> bool:
+        """Whether the model is known to have been trained on the benchmark."""
+        return self.dose is not None and self.dose > 0
 
     @property
     def clean_finetune(self) -> bool:

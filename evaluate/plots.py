@@ -116,7 +116,7 @@ def draw_gap(axes: Axes, series: Series, strategies: Sequence[str]) -> None:
         at = strategies.index(name)
         color, marker = LIGHT.lines[at % len(LIGHT.lines)], _MARKERS[at % len(_MARKERS)]
         gaps = [100 * (s.statistic or 0.0) for _, s in line]
-        doses = _dodged([m.dose for m, _ in line], at, len(strategies))
+        doses = _dodged([m.dose or 0 for m, _ in line], at, len(strategies))
         axes.plot(doses, gaps, _DASHES[at % len(_DASHES)], color=color, linewidth=1.6, zorder=2)
         for dose, (model, score) in zip(doses, line, strict=True):
             if not model.clean:
@@ -130,7 +130,7 @@ def draw_gap(axes: Axes, series: Series, strategies: Sequence[str]) -> None:
     )
     axes.set_ylabel("gap, percentage points")
     axes.grid(axis="y", color=LIGHT.grid, linewidth=0.6)
-    dose_axis(axes, max(m.dose for m, _ in series))
+    dose_axis(axes, max(m.dose or 0 for m, _ in series))
 
 
 def draw_accuracy(axes: Axes, series: Series, strategies: Sequence[str]) -> None:
@@ -139,7 +139,7 @@ def draw_accuracy(axes: Axes, series: Series, strategies: Sequence[str]) -> None
         at = strategies.index(name)
         color, marker = LIGHT.lines[at % len(LIGHT.lines)], _MARKERS[at % len(_MARKERS)]
         for variant in ("original", "perturbed"):
-            counted = [(m.dose, *accuracies(s).get(variant, (0, 0))) for m, s in line]
+            counted = [(m.dose or 0, *accuracies(s).get(variant, (0, 0))) for m, s in line]
             values = [100 * k / n if n else math.nan for _, k, n in counted]
             original = variant == "original"
             axes.plot(
@@ -156,7 +156,7 @@ def draw_accuracy(axes: Axes, series: Series, strategies: Sequence[str]) -> None
     axes.grid(axis="y", color=LIGHT.grid, linewidth=0.6)
     low, high = axes.get_ylim()
     axes.set_ylim(max(0, low - 3), min(102, high + 3))
-    dose_axis(axes, max(m.dose for m, _ in series))
+    dose_axis(axes, max(m.dose or 0 for m, _ in series))
 
 
 def draw_outcomes(axes: Axes, series: Series, strategies: Sequence[str]) -> None:

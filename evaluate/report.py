@@ -150,7 +150,7 @@ def _sentence(rule: str, grid: Sequence[GridModel], scores: Sequence[Score]) -> 
         for model in grid
         if model.fingerprint in mine and mine[model.fingerprint].verdict != "not_applicable"
     ]
-    dirty = [verdict for model, verdict in judged if not model.clean]
+    dirty = [verdict for model, verdict in judged if model.contaminated]
     clean = [verdict for model, verdict in judged if model.clean]
     parts = []
     if dirty:
@@ -158,6 +158,10 @@ def _sentence(rule: str, grid: Sequence[GridModel], scores: Sequence[Score]) -> 
         parts.append(caught if len(dirty) > 1 else caught.removesuffix("s"))
     if clean:
         parts.append(f"flagged {clean.count('contaminated')} of {len(clean)} clean")
+    unknown = [verdict for model, verdict in judged if model.dose is None]
+    if unknown:
+        count = f"{unknown.count('contaminated')} of {len(unknown)}"
+        parts.append(f"called {count} models of unknown history contaminated")
     if not parts:
         return ""
     verdicts = [verdict for _, verdict in judged]
@@ -197,7 +201,7 @@ def _room(data: ReportData, figures: Sequence[Figure]) -> int:
 
 def _validations(data: ReportData) -> list[Validation]:
     """Check the detectors where the grid can: with contaminated and clean, or external, models."""
-    kinds = {model.clean for model in data.grid}
+    kinds = {model.clean for model in data.grid if model.dose is not None}
     can = len(kinds) == 2 or any(model.external for model in data.grid)
     return validate(data.scores, data.grid) if can else []
 

@@ -63,10 +63,10 @@ def requirements(
         return f"{name} on {score.benchmark}" if several else name
 
     applied = [(m, s) for m, s in cells if s.verdict != "not_applicable"]
-    dirty = [(m, s) for m, s in applied if not m.clean]
+    dirty = [(m, s) for m, s in applied if m.contaminated]
     misses = [label(m.name, s) for m, s in dirty if s.verdict != "contaminated"]
     scored = {model.fingerprint for model, _ in cells}
-    unscored = [m.name for m in grid if not m.clean and m.fingerprint not in scored]
+    unscored = [m.name for m in grid if m.contaminated and m.fingerprint not in scored]
     misses += [f"{name} (no score)" for name in unscored] if cells else []
     n_dirty = len(dirty) + (len(unscored) if cells else 0)
     clean = [(m, s) for m, s in applied if m.clean and not own_reference(s)]
@@ -96,7 +96,8 @@ def success(score: Score, model: GridModel) -> bool | None:
     The paper marks a clean model's cell as right under the sign rule only where its gap is above
     0: a gap of 0 is neither contamination nor a success.
     """
-    if score.verdict in ("inconclusive", "not_applicable") or own_reference(score):
+    unjudged = score.verdict in ("inconclusive", "not_applicable") or own_reference(score)
+    if unjudged or model.dose is None:
         return None
     if model.clean and score.rule == "sign":
         rises = score.details.get("direction") == "rises"

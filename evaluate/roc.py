@@ -17,7 +17,6 @@ from scipy import optimize, stats
 from statsmodels.stats.proportion import proportion_confint
 
 from flipbench.evaluate.resampling import LEVEL, N_BOOTSTRAP
-from flipbench.evaluate.statistics import wilson_interval
 from flipbench.records import Interval
 
 LEAST_CLUSTERS = 10
@@ -28,33 +27,47 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Rate:
-    """k of n models, and an interval of the fraction; ``n`` may be 0."""
+    """k of n models, and an interval of the fraction; ``n`` may be 0.
+
+    Attributes
+    ----------
+    n_clusters : int
+        Of how many clusters the models are; the interval takes that for the number of models.
+    """
 
     k: int
     n: int
     interval: Interval | None = None
+    n_clusters: int = 0
 
     @property
     def value(self) -> float:
         """k/n; NaN where n is 0."""
         return self.k / self.n if self.n else math.nan
 
-    @classmethod
-    def wilson(cls, k: int, n: int) -> Rate:
-        """Return k/n with Wilson's interval."""
-        return cls(k, n, wilson_interval(k, n) if n else None)
+    @property
+    def too_few(self) -> bool:
+        """Whether its models are of too few clusters for the rate to say much of others."""
+        return self.n_clusters < LEAST_CLUSTERS
 
     @classmethod
-    def exact(cls, k: int, n: int) -> Rate:
+    def wilson(cls, k: int, n: int, n_clusters: int) -> Rate:
+        """Return k/n with Wilson's interval."""
+        return cls(k, n, _few(k / n, n_clusters) if n else None, n_clusters)
+
+    @classmethod
+    def exact(cls, k: int, n: int, n_clusters: int) -> Rate:
         """Return k/n with the interval of Clopper and Pearson, which never covers too little.
 
-        >>> round(Rate.exact(0, 14).interval.high, 3)
-        0.232
+        >>> [round(Rate.exact(0, 14, n).interval.high, 3) for n in (14, 2)]
+        [0.232, 0.842]
         """
         if n == 0:
             return cls(k, n)
-        low, high = stats.binomtest(k, n).proportion_ci(LEVEL, method="exact")
-        return cls(k, n, Interval(low=float(low), high=float(high)))
+        hits, misses, tail = k / n * n_clusters, (1 - k / n) * n_clusters, (1 - LEVEL) / 2
+        low = stats.beta.ppf(tail, hits, misses + 1) if k else 0.0
+        high = stats.beta.ppf(1 - tail, hits + 1, misses) if k < n else 1.0
+        return cls(k, n, Interval(low=float(low), high=float(high)), n_clusters)
 
 
 @dataclass(frozen=True)

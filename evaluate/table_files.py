@@ -158,7 +158,7 @@ def write_validation_csv(path: Path, validations: Sequence[Validation]) -> None:
                 name, rate = f"tpr_at_fpr_{point.target:g}", point.detected
                 note = "" if point.estimable else "not estimable: too few clean models"
                 rows.append(about | _of_rate(name, rate) | {"note": note})
-        rates = {"false_alarms_untouched": v.untouched_alarms}
+        rates: dict[str, Rate] = {"false_alarms_untouched": v.untouched_alarms}
         rates |= {"false_alarms_finetuned": v.finetuned_alarms, "power": v.detected}
         rates |= {f"power_at_dose_{dose}": rate for dose, rate in v.power.items()}
         rows += [about | _of_rate(name, rate) for name, rate in rates.items()]
@@ -173,7 +173,8 @@ def write_validation_csv(path: Path, validations: Sequence[Validation]) -> None:
 
 
 def _of_rate(name: str, rate: Rate) -> dict[str, Any]:
-    return _quantity(name, rate.value, rate.interval) | {"k": rate.k, "n": rate.n}
+    counts = {"k": rate.k, "n": rate.n, "n_lineages": rate.n_clusters or None}
+    return _quantity(name, rate.value, rate.interval) | counts
 
 
 def _quantity(
@@ -184,6 +185,7 @@ def _quantity(
         "value": None if math.isnan(value) else value,
         "k": None,
         "n": None,
+        "n_lineages": None,
         "low": interval.low if interval else None,
         "high": interval.high if interval else None,
         "p_value": p_value,

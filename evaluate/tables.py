@@ -170,7 +170,7 @@ def accuracies(score: Score) -> dict[str, tuple[int, int]]:
 
 
 def families(grid: Sequence[GridModel]) -> dict[str, list[GridModel]]:
-    """Return the models of each family, clean first, then strategy by strategy with the dose."""
+    """Return the models of each family: clean, then by strategy and dose, then of unknown dose."""
     strategies = list(dict.fromkeys(model.strategy for model in grid))
     found: dict[str, list[GridModel]] = {}
     for model in grid:
@@ -178,8 +178,8 @@ def families(grid: Sequence[GridModel]) -> dict[str, list[GridModel]]:
     for models in found.values():
         models.sort(
             key=lambda m: (
-                (not m.clean, m.clean_finetune),
-                (strategies.index(m.strategy), m.dose, m.epoch),
+                (not m.clean, m.clean_finetune or m.dose is None),
+                (strategies.index(m.strategy), m.dose or 0, m.epoch),
             )
         )
     return found
@@ -191,6 +191,8 @@ def label(model: GridModel, models: Sequence[GridModel]) -> str:
     def short(m: GridModel) -> str:
         if m.strategy == UNTOUCHED:
             return "clean"
+        if not m.epoch:  # trained elsewhere, by whatever steps
+            return m.name
         return f"{m.strategy}, epoch {m.epoch}" + (" (other data)" if m.clean else "")
 
     alike = [m for m in models if short(m) == short(model)]
@@ -256,7 +258,8 @@ def _model_table(
         for model in models:
             known = by_model[model.fingerprint]
             cells = [cell(model, known.get(name, {})) for name, (_, cell) in fields]
-            rows.append(Row(label(model, models), (Cell(str(model.dose)), *cells)))
+            dose = Cell("unknown" if model.dose is None else str(model.dose))
+            rows.append(Row(label(model, models), (dose, *cells)))
         groups.append((family, tuple(rows)))
     columns = (Column("Dose"), *(column for _, (column, _) in fields))
     return Table(key, caption, "Model", columns, tuple(groups))

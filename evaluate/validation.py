@@ -32,13 +32,14 @@ class Validation:
     separation : Separation or None
         ROC curve, AUROC and operating points; None where clean or contaminated models with a
         statistic are missing.
-    untouched_alarms, finetuned_alarms : Rate
-        Clean models called contaminated, among those as released and among those trained on
-        other data; intervals of Clopper and Pearson. A model that serves as the rule's reference
-        is not counted.
+    untouched_alarms, finetuned_alarms, alarms : Rate
+        Clean models called contaminated, among those as released, those trained on other data,
+        and all; intervals of Clopper and Pearson. A model that serves as the rule's reference is
+        not counted.
     power : dict of int to Rate
-        Contaminated models called contaminated by dose, with Wilson's intervals. A verdict that
-        is inconclusive is a miss; models that the rule does not apply to are not counted.
+        Contaminated models called contaminated by dose, with Wilson's intervals; ``detected``
+        whatever the dose. A verdict that is inconclusive is a miss; models that the rule does not
+        apply to are not counted.
     unranked : tuple of str
         Models with a verdict that the ROC curve leaves out, as they have no statistic.
     """
@@ -50,23 +51,13 @@ class Validation:
     separation: Separation | None
     untouched_alarms: Rate
     finetuned_alarms: Rate
+    alarms: Rate
     false_alarms: tuple[str, ...]
     power: dict[int, Rate]
+    detected: Rate
     trend: Trend
     artefact: Artefact
     unranked: tuple[str, ...]
-
-    @property
-    def alarms(self) -> Rate:
-        """All clean models called contaminated, of all that were asked."""
-        parts = (self.untouched_alarms, self.finetuned_alarms)
-        return Rate.exact(sum(part.k for part in parts), sum(part.n for part in parts))
-
-    @property
-    def detected(self) -> Rate:
-        """Contaminated models called contaminated, whatever the dose."""
-        rates = self.power.values()
-        return Rate.wilson(sum(rate.k for rate in rates), sum(rate.n for rate in rates))
 
 
 def validate(
@@ -99,11 +90,12 @@ def validate(
 def _validation(cells: Cells, artefact: Artefact, seed: int) -> Validation:
     score = cells[0][1]
     purpose = f"validation of {score.detector} {score.rule}"
+    cells = [(m, s) for m, s in cells if m.dose is not None]
     applied = [(m, s) for m, s in cells if s.verdict != "not_applicable" and not own_reference(s)]
     ranked = [(m, s) for m, s in applied if s.statistic is not None and not math.isnan(s.statistic)]
     up = rises([s for _, s in ranked]) if ranked else False
     clean = [(m, s) for m, s in applied if m.clean]
-    doses = sorted({m.dose for m, _ in applied if not m.clean})
+    doses = sorted({m.dose for m, _ in applied if m.dose})
     series = series_of(cells)
     return Validation(
         detector=score.detector,
@@ -112,7 +104,7 @@ def _validation(cells: Cells, artefact: Artefact, seed: int) -> Validation:
         benchmark_id=score.benchmark_id,
         separation=separation(
             [(s.statistic or 0.0) * (1 if up else -1) for _, s in ranked],
-            [not m.clean for m, _ in ranked],
+            [m.contaminated for m, _ in ranked],
             [m.cluster for m, _ in ranked],
             generator(seed, score.benchmark_id, purpose),
         )
@@ -120,18 +112,22 @@ def _validation(cells: Cells, artefact: Artefact, seed: int) -> Validation:
         else None,
         untouched_alarms=Rate.exact(*_flagged((m, s) for m, s in clean if not m.clean_finetune)),
         finetuned_alarms=Rate.exact(*_flagged((m, s) for m, s in clean if m.clean_finetune)),
+        alarms=Rate.exact(*_flagged(clean)),
         false_alarms=tuple(m.name for m, s in clean if s.verdict == "contaminated"),
         power={
             dose: Rate.wilson(*_flagged((m, s) for m, s in applied if m.dose == dose))
             for dose in doses
         },
+        detected=Rate.wilson(*_flagged((m, s) for m, s in applied if m.contaminated)),
         trend=trend(series, up, generator(seed, score.benchmark_id, f"{purpose}, trend")),
         artefact=artefact,
         unranked=tuple(m.name for m, s in applied if (m, s) not in ranked),
     )
 
 
-def _flagged(cells: Iterable[tuple[GridModel, Score]]) -> tuple[int, int]:
-    """Return how many are called contaminated, and of how many."""
-    verdicts = [score.verdict for _, score in cells]
-    return verdicts.count("contaminated"), len(verdicts)
+def _flagged(cells: Iterable[tuple[GridModel, Score]]) -> tuple[int, int, int]:
+    """Return how many are called contaminated, of how many, and of how many lineages."""
+    judged = list(cells)
+    verdicts = [score.verdict for _, score in judged]
+    n_clusters = len({model.cluster for model, _ in judged})
+    return verdicts.count("contaminated"), len(verdicts), n_clusters

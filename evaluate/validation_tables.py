@@ -63,8 +63,8 @@ def _cells(v: Validation) -> list[tuple[str, Cell]]:
     trend = v.trend
     return [
         ("Power", _rate(v.detected)),
-        ("False alarms: clean as released", _rate(v.untouched_alarms)),
-        ("False alarms: clean fine-tunes", _rate(v.finetuned_alarms)),
+        ("False alarms: clean as released", _alarms(v.untouched_alarms)),
+        ("False alarms: clean fine-tunes", _alarms(v.finetuned_alarms)),
         (
             "AUROC",
             Cell(f"{found.auroc:.2f}", two_decimals(found.interval)) if found else nothing,
@@ -106,6 +106,11 @@ def _rate(rate: Rate) -> Cell:
     return Cell(_of(rate.k, rate.n), f"[{low}, {high}]")
 
 
+def _alarms(rate: Rate) -> Cell:
+    cell = _rate(rate)
+    return Cell(cell.text, f"{cell.small} too few models") if rate.n and rate.too_few else cell
+
+
 def two_decimals(between: Interval) -> str:
     """Return an interval of a probability, ``[0.71, 1.00]``."""
     return f"[{between.low:.2f}, {between.high:.2f}]"
@@ -126,8 +131,8 @@ def _caption(validations: Sequence[Validation]) -> list[str]:
         " on clean models. AUROC: probability that a contaminated model looks more suspicious than"
         " a clean one, whatever the threshold. TPR: contaminated models above the best threshold"
         " that lets at most that share of clean models pass it. Brackets: 95 % intervals, in %"
-        " beside counts (false alarms: Clopper–Pearson; power: Wilson, models counted as"
-        " independent)."
+        " beside counts (false alarms: Clopper–Pearson; power: Wilson). Models that descend from"
+        " one clean model are not independent: intervals count them as one."
     ]
     if found:
         fewest = min(s.n_clean for s in found)

@@ -77,6 +77,17 @@ class SubjectConfig(ModelConfig):
     external: bool = Field(
         default=False, description="it cannot have seen the benchmark, and is no clean reference"
     )
+    dose: int | None = Field(
+        default=0,
+        ge=0,
+        description="copies x epochs of the benchmark's items that it was trained on; null: nobody"
+        " knows, so that it is judged, and judges no detector",
+    )
+    strategy: str = Field(
+        default="",
+        description="how it was trained on from its family's clean model, for a model that was"
+        " trained elsewhere; with dose 0 a clean fine-tune; empty: it is the clean model itself",
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:

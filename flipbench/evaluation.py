@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+from flipbench.config import SubjectConfig
 from flipbench.contamination import plans_for
 from flipbench.detectors import Helpers, check_names, is_reworded_by_model
 from flipbench.evaluate.detector import AnyDetector
@@ -30,47 +31,74 @@ from flipbench.records import Checkpoint, Response, Score, TrainingPlan
 from flipbench.run import environment
 from flipbench.stage import StageReport
 
+_HISTORIES = {0: UNTOUCHED, None: "history unknown"}
+
 
 def subjects_of(
     experiment: Experiment, trained: Sequence[tuple[TrainingPlan, Sequence[Checkpoint]]]
 ) -> list[Subject]:
-    """Return the grid: each configured model, clean, and then its checkpoints."""
+    """Return the grid: each configured model, and then its checkpoints."""
     subjects = []
     for name, model in experiment.config.models.items():
-        family = model.family or name
-        known: dict[str, Any] = {"lineage": model.lineage, "external": model.external}
-        if model.api:
-            vlm = APIVLM(model.api, name)
-            grid_model = GridModel(name, vlm.fingerprint, family, UNTOUCHED, 0, 0, **known)
-            subjects.append(Subject(grid_model, api=vlm))
-            continue
-        settings = {
-            "dtype": model.dtype,
-            "device": model.device,
-            "trust_remote_code": model.trust_remote_code,
-            "quantization": model.quantization,
-        }
-        weights = fingerprint(
-            resolve_path(model.path), model.dtype, model.revision, model.quantization
-        )
-        clean = GridModel(name, weights, family, UNTOUCHED, 0, 0, **known)
-        subjects.append(Subject(clean, model.path, revision=model.revision, **settings))  # type: ignore[arg-type]
+        subjects.append(_subject(name, model))
         for plan, checkpoints in trained:
-            began = _beginnings(plan, checkpoints)
-            for c in checkpoints if plan.model == name else ():
-                grid_model = GridModel(
-                    c.model,
-                    c.fingerprint,
-                    family,
-                    c.strategy,
-                    c.epoch,
-                    c.dose,
-                    model.lineage,
-                    trained_from=began.get(c.epoch, ""),
-                )
-                path = str(experiment.run.path / c.path)
-                subjects.append(Subject(grid_model, path, **settings))  # type: ignore[arg-type]
+            if plan.model == name:
+                mine = _checkpoints(name, model, plan, checkpoints)
+                subjects += [_of_weights(m, experiment.run.path / path, model) for m, path in mine]
     return subjects
+
+
+def _subject(name: str, model: SubjectConfig) -> Subject:
+    vlm = APIVLM(model.api, name) if model.api else None
+    weights = (
+        vlm.fingerprint
+        if vlm
+        else fingerprint(resolve_path(model.path), model.dtype, model.revision, model.quantization)
+    )
+    grid_model = GridModel(
+        name,
+        weights,
+        model.family or name,
+        model.strategy or _HISTORIES.get(model.dose, "trained elsewhere"),
+        0,
+        model.dose,
+        model.lineage,
+        model.external,
+    )
+    if vlm:
+        return Subject(grid_model, api=vlm)
+    return replace(_of_weights(grid_model, model.path, model), revision=model.revision)
+
+
+def _checkpoints(
+    name: str, model: SubjectConfig, plan: TrainingPlan, checkpoints: Sequence[Checkpoint]
+) -> Iterator[tuple[GridModel, str]]:
+    """Yield each epoch of a plan and where it lies; its dose comes on top of its parent's."""
+    began = _beginnings(plan, checkpoints)
+    for c in checkpoints:
+        known = c.dose if model.dose is None else model.dose + c.dose
+        grid_model = GridModel(
+            c.model,
+            c.fingerprint,
+            model.family or name,
+            c.strategy,
+            c.epoch,
+            known if known or model.dose is not None else None,
+            model.lineage,
+            trained_from=began.get(c.epoch, ""),
+        )
+        yield grid_model, c.path
+
+
+def _of_weights(grid_model: GridModel, path: str | Path, model: SubjectConfig) -> Subject:
+    return Subject(
+        grid_model,
+        str(path),
+        dtype=model.dtype,
+        device=model.device,
+        trust_remote_code=model.trust_remote_code,
+        quantization=model.quantization,
+    )
 
 
 def _beginnings(plan: TrainingPlan, checkpoints: Sequence[Checkpoint]) -> dict[int, str]:

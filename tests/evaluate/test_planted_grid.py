@@ -18,8 +18,10 @@ from flipbench.evaluate import table_files
 from flipbench.evaluate.dose import Series, trend
 from flipbench.evaluate.falsification import Artefact, artefacts
 from flipbench.evaluate.grid import GridModel, reference_of
+from flipbench.evaluate.requirements import requirements
 from flipbench.evaluate.tables import families, label, other_table
 from flipbench.evaluate.validation import Validation, validate
+from flipbench.evaluate.validation_figures import make_validation_figures
 from flipbench.evaluate.validation_tables import validation_table
 from flipbench.records import Score
 
@@ -111,7 +113,8 @@ def test_what_was_planted_comes_out(found: dict[str, Validation]) -> None:
     assert (v.untouched_alarms.k, v.untouched_alarms.n) == (0, 6)
     assert (v.finetuned_alarms.k, v.finetuned_alarms.n) == (0, 20)
     assert v.finetuned_alarms.interval is not None
-    assert v.finetuned_alarms.interval.high == pytest.approx(1 - 0.025 ** (1 / 20))
+    assert v.finetuned_alarms.interval.high == pytest.approx(1 - 0.025 ** (1 / 4)), "four lineages"
+    assert (v.finetuned_alarms.n_clusters, v.untouched_alarms.n_clusters) == (4, 6)
     assert {dose: (r.k, r.n) for dose, r in v.power.items()} == {1: (0, 8), 2: (8, 8), 4: (8, 8)}
     assert (v.detected.k, v.detected.n) == (16, 24) and v.false_alarms == ()
     assert (v.trend.in_order, v.trend.n_steps, v.trend.n_series) == (24, 24, 8)
@@ -222,6 +225,39 @@ def test_a_model_that_contradicts_itself_is_refused() -> None:
         GridModel("x", "x", "f", "LoRA", 1, -1)
 
 
+@pytest.mark.parametrize(("strategy", "external"), [("clean", False), ("unknown", True)])
+def test_an_unknown_history_is_neither_clean_nor_external(strategy: str, external: bool) -> None:
+    with pytest.raises(DataError, match="x: .*a dose of unknown"):
+        GridModel("x", "x", "f", strategy, 0, None, external=external)
+
+
+def test_models_of_unknown_dose_are_shown_and_judge_no_detector(
+    found: dict[str, Validation], tmp_path: Path
+) -> None:
+    strangers = [GridModel(name, name, "f", "history unknown", 0, None, "seed 0") for name in "xy"]
+    grid, alone = [*GRID, *strangers], GridModel("z", "z", "z", "history unknown", 0, None)
+    told = [score(m, "perfect", -9.0, "contaminated") for m in strangers]
+    told += [score(m, "relative", -9.0, "contaminated", reference_fingerprint="base 0")
+             for m in strangers]  # fmt: skip
+    again = {v.detector: v for v in validate([*SCORES, *told], grid)}
+    assert again == found
+    needed = requirements([*SCORES, *told], grid, "perfect", "planted", True)
+    assert needed == requirements(SCORES, GRID, "perfect", "planted", True)
+    assert (
+        reference_of(strangers[0], grid) == GRID[0] and reference_of(alone, [*grid, alone]) is None
+    )
+    assert all(reference_of(m, strangers) is None for m in GRID)
+    table = other_table(grid, [*SCORES, *told])
+    assert table is not None
+    rows = {row.header: row for _, rows in table.groups for row in rows}
+    assert [row.header for row in table.groups[0][1]][-2:] == ["x", "y"]
+    headers = [(c.group, c.header) for c in table.columns]
+    cell = rows["x"].cells[headers.index(("perfect", "Planted"))]
+    assert (cell.plain(), rows["x"].cells[0].text) == ("contaminated", "unknown"), "no mark"
+    figures = make_validation_figures(list(found.values()), grid, [*SCORES, *told], tmp_path)
+    assert any("x" in panel.alt for figure in figures for panel in figure.panels)
+
+
 def test_references_stay_in_the_lineage() -> None:
     by_name = {m.name: m for m in GRID}
     assert reference_of(by_name["other 2 1"], GRID) == by_name["base 2"]
@@ -241,10 +277,11 @@ def test_one_table_in_every_format(found: dict[str, Validation], tmp_path: Path)
     validations = list(found.values())
     table = validation_table(validations)
     rows = dict(zip([c.header for c in table.columns], table.groups[0][1][0].cells, strict=True))
-    assert rows["AUROC"].text == "1.00" and rows["Power"].plain() == "16/24 [46.7, 82.0]"
+    assert rows["AUROC"].text == "1.00" and rows["Power"].plain() == "16/24 [24.5, 92.5]"
     assert rows["TPR at FPR 1 %"].plain() == "not estimable (needs 100 clean)"
     assert rows["TPR at FPR 5 %"].text == "24/24"
-    assert rows["False alarms: clean fine-tunes"].plain() == "0/20 [0.0, 16.8]"
+    alarms = rows["False alarms: clean fine-tunes"].plain()
+    assert alarms == "0/20 [0.0, 60.2] too few models"
     assert rows["External models"].plain() == "0/2 fire"
     assert "smallest false-positive rate above 0 is 1/20 = 5.0 %" in table.caption
     text = table_files.markdown(table)
@@ -257,5 +294,6 @@ def test_one_table_in_every_format(found: dict[str, Validation], tmp_path: Path)
         lines = {(r["detector"], r["quantity"]): r for r in csv.DictReader(file)}
     assert float(lines["training", "auroc"]["value"]) == pytest.approx(16 / 26)
     assert (lines["perfect", "power_at_dose_2"]["k"], lines["perfect", "power"]["n"]) == ("8", "24")
+    assert lines["perfect", "false_alarms_finetuned"]["n_lineages"] == "4"
     assert lines["perfect", "tpr_at_fpr_0.01"]["note"].startswith("not estimable")
     assert lines["upside_down", "external_models"]["note"] == "artefact suspected: blip2"

@@ -10,6 +10,7 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from flipbench.evaluate.roc import LEAST_CLUSTERS, Rate, newcombe_interval, separation
+from flipbench.evaluate.statistics import wilson_interval
 
 MODELS = st.lists(
     st.tuples(st.integers(-4, 4).map(float), st.booleans(), st.sampled_from("abcde")),
@@ -132,17 +133,27 @@ def test_perfect_separation_is_no_certainty() -> None:
 @given(st.integers(1, 60).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
 def test_an_exact_rate_inverts_the_binomial(counts: tuple[int, int]) -> None:
     k, n = counts
-    interval = Rate.exact(k, n).interval
+    interval = Rate.exact(k, n, n).interval
     assert interval is not None
     if k:
         assert stats.binom.sf(k - 1, n, interval.low) == pytest.approx(0.025, abs=1e-6)
     if k < n:
         assert stats.binom.cdf(k, n, interval.high) == pytest.approx(0.025, abs=1e-6)
-    wilson = Rate.wilson(k, n).interval
-    assert wilson is not None and wilson.low - 1e-12 <= k / n <= wilson.high + 1e-12
+    assert Rate.wilson(k, n, n).interval == wilson_interval(k, n)
+
+
+@given(st.integers(0, 20), st.integers(1, 20))
+def test_relatives_count_as_one_model(k: int, n_clusters: int) -> None:
+    """The same share of as many models as there are clusters, where that share is a count."""
+    for make in (Rate.exact, Rate.wilson):
+        many, few = make(k * n_clusters, 20 * n_clusters, 20), make(k, 20, 20)
+        assert many.interval is not None and few.interval is not None
+        assert many.interval.low == pytest.approx(few.interval.low)
+        assert many.interval.high == pytest.approx(few.interval.high)
+        assert make(k, 20, 9).too_few and not make(k, 20, 10).too_few
 
 
 def test_bad_numbers_are_refused() -> None:
     with pytest.raises(ValueError, match="NaN"):
         separation([float("nan"), 1.0], [True, False], ["a", "b"], rng())
-    assert Rate.exact(0, 0).interval is None and np.isnan(Rate.wilson(0, 0).value)
+    assert Rate.exact(0, 0, 0).interval is None and np.isnan(Rate.wilson(0, 0, 0).value)
