@@ -133,8 +133,10 @@ def test_what_judging_will_cost_and_has_cost(
     after = flipbench("filter", config, "--dry-run").out.splitlines()
     assert after[0] == f"{N} of {N} items are edited" and after[1].endswith("for 0 verdicts")
     assert len(after) == 2 and len(server.chats()) == 2 * N
-    twice = flipbench("filter", config, "filter.policy.n_runs=3", "--dry-run").out
-    assert "for 12 verdicts" in twice and "verdicts: o3: 12 requests" in twice
+    thrice = "filter.policy.n_runs=3"
+    left = flipbench("filter", config, thrice, "--dry-run").out
+    assert "for 12 verdicts" in left and "verdicts: o3: 12 requests" in left
+    assert "verdicts: o3: 18 requests" in flipbench("generate", config, thrice, "--dry-run").out
     usages = [v.usage for v in Run(config.parent / "runs" / "x").read(Verdict)]
     assert [u["cost_usd"] for u in usages] == [pytest.approx((1000 * 2 + 50 * 8) / 1e6)] * N
 
@@ -161,6 +163,8 @@ def test_a_kept_list_rebuilds_its_pairs_from_the_run(flipbench: Flipbench, confi
         wrong = flipbench("filter", config, "--kept", mine, "-q")
         assert wrong.status == 2 and said in wrong.err
     assert len(names(run)) == 2, "a list that does not fit changes nothing"
+    both = flipbench("filter", config, "--kept", mine, "--dry-run")
+    assert both.status == 2 and "nobody judge" in both.err
 
 
 def test_a_kept_list_rebuilds_its_pairs_from_a_recipe(

@@ -24,6 +24,7 @@ from flipbench.commands import (
     open_experiment,
     say,
 )
+from flipbench.errors import ConfigError
 
 
 @app.command(rich_help_panel=STAGES)
@@ -77,6 +78,8 @@ def filter_(
     quiet: Quiet = False,
 ) -> None:
     """Judge the edited pairs and keep the valid ones, or those of a list."""
+    if dry_run and kept:
+        raise ConfigError("--kept has nobody judge: there is nothing that --dry-run could count")
     experiment = open_experiment(config, overrides, limit, quiet)
     from flipbench.twins import (
         has_twins,
@@ -117,6 +120,14 @@ def contaminate(
     quiet: Quiet = False,
     workers: Workers = 1,
     worker: Worker = None,
+    export: Annotated[
+        tuple[str, Path] | None,
+        typer.Option(
+            metavar="FORM FOLDER",
+            help="write the training data for another trainer (llava or llamafactory), and train"
+            " nothing",
+        ),
+    ] = None,
 ) -> None:
     """Train checkpoints of known contamination, one for each epoch, each with its card.
 
@@ -131,6 +142,11 @@ def contaminate(
     from flipbench.processes import is_main
 
     benchmark = PairedBenchmark.load(experiment.benchmark_folder)
+    if export:
+        from flipbench.training_exports import export_training
+
+        lines, n_refused = export_training(experiment, benchmark, *export)
+        raise typer.Exit(max(say("\n".join(lines)), int(n_refused > 0)))
     if is_main():
         say("\n".join(plan_contamination(experiment, benchmark)))
     if dry_run:
