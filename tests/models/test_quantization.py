@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForImageTextToText
 
+from flipbench.config import SubjectConfig
 from flipbench.errors import PrerequisiteError
 from flipbench.images import ImageStore
 from flipbench.models.huggingface import HuggingFaceVLM, fingerprint
@@ -29,6 +30,12 @@ def test_what_is_missing_is_named(folder: Path) -> None:
 def test_the_fingerprint_knows_the_quantization(folder: Path) -> None:
     plain = fingerprint(str(folder), "float32")
     assert fingerprint(str(folder), "float32", quantization="4bit") != plain
+
+
+def test_a_server_is_not_quantized_from_here() -> None:
+    assert SubjectConfig(path="model", quantization="4bit").quantization == "4bit"
+    with pytest.raises(ValueError, match="quantization is for checkpoints"):
+        SubjectConfig.model_validate({"api": {"model": "m"}, "quantization": "4bit"})
 
 
 @needs_it
