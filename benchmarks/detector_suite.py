@@ -27,6 +27,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import LlavaForConditionalGeneration
 
 from flipbench.detection import read_paired
@@ -65,7 +66,7 @@ def plain(vlm: HuggingFaceVLM, probe: Probe, images: ImageStore) -> tuple[int, s
     if probe.ask == "score":
         inputs, (tail,) = vlm._with_tails([probe], images)
         log_p = vlm.model(**inputs).logits[0, -len(tail) - 1 : -1].log_softmax(-1)
-        log_p.gather(1, torch.tensor(tail)[:, None]).sum().item()
+        log_p.gather(1, torch.tensor(tail, device=log_p.device)[:, None]).sum().item()
         return -1, ""
     inputs = vlm._inputs([probe], images)
     n = 16 if probe.ask == "choose" else probe.max_new_tokens
@@ -86,6 +87,8 @@ def main() -> None:
     parser.add_argument("--model", default="shapes:llava")
     parser.add_argument("--image-tokens", type=int)
     parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--peak", type=float, help="TFLOP/s of the chip, to say our share of it")
     parser.add_argument("--repeats", type=int, default=2)
     args = parser.parse_args()
     benchmark = read_paired(args.benchmark)
@@ -94,7 +97,9 @@ def main() -> None:
         path = args.model
         if args.image_tokens:
             path = str(with_image_tokens(args.image_tokens, Path(folder) / "model"))
-        vlm, alone = HuggingFaceVLM(path), HuggingFaceVLM(path, share_images=False)
+        vlm = HuggingFaceVLM(path, dtype=args.dtype)
+        alone = copy.copy(vlm)  # the same weights in memory
+        alone._shares = False
         asked: list[Probe] = []
         for detector in DETECTORS.values():
             mine = {p.id: p for p in detector.probes(benchmark, Asking())}
@@ -117,7 +122,8 @@ def main() -> None:
         seconds: dict[str, list[float]] = {"baseline": [], **{name: [] for name in ways}}
         expected: dict[str, tuple[int, str]] = {}
         same: dict[str, str] = {}
-        engine(vlm, distinct[:64])  # warm up
+        with FlopCounterMode(display=False) as counted:  # and warm up
+            engine(vlm, distinct)
         for _ in range(args.repeats):
             start = time.perf_counter()
             expected |= {probe.id: plain(alone, probe, store) for probe in asked}
@@ -138,6 +144,9 @@ def main() -> None:
             f"| {name} | {statistics.median(took):.1f} | {statistics.median(ratios):.1f}"
             f" ({min(ratios):.1f}–{max(ratios):.1f}) | {same.get(name, '')} |"
         )
+    reached = counted.get_total_flops() / statistics.median(seconds["the engine"]) / 1e12
+    share = f", {reached / args.peak:.1%} of {args.peak:g}" if args.peak else ""
+    print(f"\nthe engine: {reached:.3g} TFLOP/s in products and attention{share}")
 
 
 def agreement(

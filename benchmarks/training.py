@@ -4,15 +4,16 @@
 
 Time of a step: from one step's begin to the next one's within an epoch, in a bare script with
 trl's SFTTrainer (baseline) and in ours, on the same model, examples and settings, in one process,
-in turn. Memory: peak resident memory of a process that trains by each strategy, over what the
-process has before the model is loaded, beside what ``contaminate --dry-run`` says.
+in turn. ``TFLOP/s`` counts matrix products and attention. Memory: peak resident memory (on a GPU:
+allocated there) of a process that trains by each strategy, over what the process has before the
+model is loaded, beside what ``contaminate --dry-run`` says.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -20,17 +21,19 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 import trl
 from datasets import Dataset, Image, List
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForImageTextToText, PrinterCallback
 from transformers.trainer_callback import CallbackHandler
 
 from flipbench.config import ContaminateConfig, ModelConfig, StrategyConfig
 from flipbench.contaminate.check import write_out_first_token
-from flipbench.contaminate.estimate import estimate, measured_speed
+from flipbench.contaminate.estimate import Estimate, estimate, measured_speed
 from flipbench.contaminate.examples import training_examples
 from flipbench.contaminate.plan import expand, verbatim
 from flipbench.contaminate.strategies import lora_config
@@ -55,10 +58,10 @@ def plan_of(model: str, train: str, items: Sequence[Item], seed: int) -> Trainin
     return plan
 
 
-def bare(plan: TrainingPlan, items: Sequence[Item], run: Run) -> None:
+def bare(plan: TrainingPlan, items: Sequence[Item], run: Run, dtype: str) -> None:
     """Train as a script does that knows trl and peft and nothing of us."""
     path = resolve_path(plan.parent)
-    model = AutoModelForImageTextToText.from_pretrained(path, dtype=torch.float32)
+    model = AutoModelForImageTextToText.from_pretrained(path, dtype=getattr(torch, dtype))
     processor = load_processor(path)
     write_out_first_token(processor)
     examples = training_examples(plan, {item.id: item for item in items}, run.images, ())
@@ -72,7 +75,7 @@ def bare(plan: TrainingPlan, items: Sequence[Item], run: Run) -> None:
             learning_rate=1e-4,
             lr_scheduler_type="constant_with_warmup",
             use_cpu=not torch.cuda.is_available(),
-            bf16=False,
+            bf16=dtype == "bfloat16" and torch.cuda.is_available(),
             max_length=None,
             completion_only_loss=True,
             save_strategy="no",
@@ -107,29 +110,61 @@ def step_seconds(train: Callable[[], Any]) -> float:
     return statistics.median(b - a for a, b in zip(begun, begun[1:], strict=False))
 
 
-def peak_over_start(model: str, train: str, n_items: int) -> float:
-    """Train in this process and return the memory that it took, in bytes."""
+def timed(args: argparse.Namespace, train: str) -> str:
+    """Return a strategy's row: both ways in turn, after a warm-up that counts operations."""
+    seconds: list[tuple[float, float]] = []
+    for seed in range(args.repeats):
+        with tempfile.TemporaryDirectory() as folder:
+            run = Run(folder)
+            items = shapes_vqa(run.images, args.items)
+            plan = plan_of(args.model, train, items, seed)
+            by_id = {item.id: item for item in items}
+            base = partial(bare, plan, items, run, args.dtype)
+            ours = partial(carry_out, plan, by_id, run, dtype=args.dtype)
+            if seed == 0:
+                with FlopCounterMode(display=False) as counted:
+                    base()
+                said = estimated(plan, items, run, args.dtype)
+            order = (ours, base) if seed % 2 else (base, ours)  # the first has a colder machine
+            took = {way: step_seconds(way) for way in order}
+            seconds.append((took[base], took[ours]))
+    ratios = [ours / base for base, ours in seconds]
+    base_s, ours_s = (statistics.median(column) for column in zip(*seconds, strict=True))
+    reached = counted.get_total_flops() / said.n_steps / ours_s / 1e12
+    share = f" ({reached / args.peak:.1%} of {args.peak:g})" if args.peak else ""
+    return (
+        f"| {train} | {1000 * base_s:.0f} | {1000 * ours_s:.0f} | {statistics.median(ratios):.3f}"
+        f" ({min(ratios):.3f}–{max(ratios):.3f}) | {said.n_tokens / said.n_steps / ours_s:,.0f} |"
+        f" {reached:.3g}{share} |"
+    )
+
+
+def peak_over_start(model: str, train: str, n_items: int, dtype: str) -> tuple[float, float]:
+    """Train in this process; return the memory that it took and the estimate's, in bytes."""
     with tempfile.TemporaryDirectory() as folder:
         run = Run(folder)
         items = shapes_vqa(run.images, n_items)
         plan = plan_of(model, train, items, 0)
-        before = _peak()
-        carry_out(plan, {item.id: item for item in items}, run)
-        return _peak() - before
+        gc.collect()
+        Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
+        before = _resident("VmRSS")
+        carry_out(plan, {item.id: item for item in items}, run, dtype=dtype)
+        took = _resident("VmHWM") - before
+        if torch.cuda.is_available():
+            took = torch.cuda.max_memory_allocated()
+        return took, estimated(plan, items, run, dtype).memory
 
 
-def estimated(model: str, train: str, n_items: int) -> float:
-    """Return the memory that the plan's estimate says, in bytes."""
-    with tempfile.TemporaryDirectory() as folder:
-        run = Run(folder)
-        items = shapes_vqa(run.images, n_items)
-        plan = plan_of(model, train, items, 0)
-        examples = training_examples(plan, {item.id: item for item in items}, run.images, ())
-        return estimate(plan, examples, dtype="float32", speed=measured_speed("float32")).memory
+def estimated(plan: TrainingPlan, items: Sequence[Item], run: Run, dtype: str) -> Estimate:
+    """Return what ``contaminate --dry-run`` says of a plan."""
+    examples = training_examples(plan, {item.id: item for item in items}, run.images, ())
+    return estimate(plan, examples, dtype=dtype, speed=measured_speed(dtype))
 
 
-def _peak() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def _resident(which: str) -> int:
+    """Return VmRSS or VmHWM (the most since it was reset) of this process, in bytes."""
+    text = Path("/proc/self/status").read_text()
+    return 1024 * int(next(line.split()[1] for line in text.splitlines() if which in line))
 
 
 def main() -> None:
@@ -140,36 +175,23 @@ def main() -> None:
     parser.add_argument("--model", default="shapes:llava")
     parser.add_argument("--items", type=int, default=96)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--strategies", nargs="+", default=STRATEGIES, choices=STRATEGIES)
+    parser.add_argument("--peak", type=float, help="TFLOP/s of the chip, to say our share of it")
     parser.add_argument("--memory-of", choices=STRATEGIES, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.memory_of:
-        print(json.dumps(peak_over_start(args.model, args.memory_of, args.items)))
+        print(json.dumps(peak_over_start(args.model, args.memory_of, args.items, args.dtype)))
         return
-    print("| strategy | bare trl, ms a step | ours, ms a step | ratio |\n|---|---:|---:|---:|")
-    for train in STRATEGIES:
-        seconds: list[tuple[float, float]] = []
-        for seed in range(args.repeats):
-            with tempfile.TemporaryDirectory() as folder:
-                run = Run(folder)
-                items = shapes_vqa(run.images, args.items)
-                plan = plan_of(args.model, train, items, seed)
-                by_id = {item.id: item for item in items}
-                ways = [partial(bare, plan, items, run), partial(carry_out, plan, by_id, run)]
-                order = (1, 0) if seed % 2 else (0, 1)  # who comes first has the colder machine
-                took = {which: step_seconds(ways[which]) for which in order}
-                seconds.append((took[0], took[1]))
-        ratios = [ours / base for base, ours in seconds]
-        base, ours = (1000 * statistics.median(column) for column in zip(*seconds, strict=True))
-        print(
-            f"| {train} | {base:.0f} | {ours:.0f} | {statistics.median(ratios):.3f}"
-            f" ({min(ratios):.3f}–{max(ratios):.3f}) |"
-        )
+    print("| strategy | bare trl, ms a step | ours, ms a step | ratio | ours, tokens/s | TFLOP/s |")
+    print("|---|---:|---:|---:|---:|---:|")
+    for train in args.strategies:
+        print(timed(args, train), flush=True)
     print("\n| strategy | peak over the start, MiB | estimate, MiB |\n|---|---:|---:|")
-    for train in STRATEGIES:
+    for train in args.strategies:
         command = [sys.executable, __file__, "--memory-of", train, "--model", args.model]
-        command += ["--items", str(args.items)]
-        peak = json.loads(subprocess.check_output(command, stderr=subprocess.DEVNULL))
-        said = estimated(args.model, train, args.items)
+        command += ["--items", str(args.items), "--dtype", args.dtype]
+        peak, said = json.loads(subprocess.check_output(command, stderr=subprocess.DEVNULL))
         print(f"| {train} | {peak / 2**20:.0f} | {said / 2**20:.0f} |")
 
 
