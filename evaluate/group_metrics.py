@@ -2,35 +2,38 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from flipbench.evaluate.detector import Answers, gold_of
-from flipbench.evaluate.statistics import Outcome, wilson_interval
-from flipbench.paired import PairedBenchmark
-from flipbench.prompts import Asking
-from flipbench.records import Interval
+import numpy as np
 
-_WORDS = {"yes_no": re.compile(r"\b(yes|no)\b", re.IGNORECASE), "choice": re.compile(r"\b([AB])\b")}
+from flipbench.evaluate import formats, tables
+from flipbench.evaluate.detector import Answers, gold_of
+from flipbench.evaluate.grid import GridModel
+from flipbench.evaluate.resampling import bootstrap_interval
+from flipbench.evaluate.statistics import Outcome, wilson_interval
+from flipbench.paired import Pair, PairedBenchmark
+from flipbench.prompts import Asking
+from flipbench.randomness import generator
+from flipbench.records import Interval
 
 
 @dataclass(frozen=True)
 class Rate:
-    """k of n, complete ones only."""
+    """k of n, complete ones only.
+
+    ``interval`` draws whole groups; it is Wilson's where every group counts once, and where all
+    are right or all wrong.
+    """
 
     k: int
     n: int
+    interval: Interval | None = None
 
     @property
     def value(self) -> float | None:
         """The fraction k/n; None without any."""
         return self.k / self.n if self.n else None
-
-    @property
-    def interval(self) -> Interval | None:
-        """Its Wilson interval, which takes the n for independent; None without any."""
-        return wilson_interval(self.k, self.n) if self.n else None
 
 
 @dataclass(frozen=True)
@@ -79,54 +82,29 @@ def group_metrics(cells: Sequence[Cell]) -> GroupMetrics:
     References
     ----------
     Li et al., NaturalBench, arXiv 2410.14669: two images x two questions each. Differs from the
-    paper in missing answers, which the published scripts do not allow.
+    paper in missing answers, which the published scripts do not allow, and in reading replies by
+    `flipbench.parsing`, where the authors take the earliest yes, no, A or B.
     """
-    known = [cell.outcome for cell in cells if cell.outcome is not None]
     return GroupMetrics(
-        accuracy=Rate(sum(known), len(known)),
-        question=_all_right((f"{c.group}\0{c.question}", c.outcome) for c in cells),
-        image=_all_right((f"{c.group}\0{c.image}", c.outcome) for c in cells),
-        group=_all_right((c.group, c.outcome) for c in cells),
-        n_missing=len(cells) - len(known),
+        accuracy=_rate([(c.group, c.outcome) for c in cells if c.outcome is not None]),
+        question=_all_right((c.group, c.question, c.outcome) for c in cells),
+        image=_all_right((c.group, c.image, c.outcome) for c in cells),
+        group=_all_right((c.group, "", c.outcome) for c in cells),
+        n_missing=sum(cell.outcome is None for cell in cells),
     )
 
 
-def group_metrics_of_models(
-    benchmark: PairedBenchmark, asking: Asking, models: Sequence[Answers]
-) -> dict[str, GroupMetrics]:
-    """Return the metrics of several models, by name.
+def cells_of(benchmark: PairedBenchmark, asking: Asking, answers: Answers) -> list[Cell]:
+    """Return a model's cells: each pair with options is a question on two images.
 
-    A pair is a question on two images. Pairs on the same two images make one group, as in
-    NaturalBench; a benchmark with one question an image has groups of one pair.
+    Pairs on the same two images make one group, as in NaturalBench; a benchmark with one question
+    an image has groups of one pair.
     """
-    return {model.model: group_metrics(_cells(benchmark, asking, model)) for model in models}
-
-
-def earliest_choice(reply: str, kind: str) -> int:
-    """Return 0 for yes (A), 1 for no (B), whichever stands first in a reply; -1 for neither.
-
-    Parameters
-    ----------
-    kind : {"yes_no", "choice"}
-
-    Examples
-    --------
-    >>> earliest_choice("No, since yes is wrong", "yes_no"), earliest_choice("nobody", "yes_no")
-    (1, -1)
-    """
-    found = _WORDS[kind].search(reply)
-    if found is None:
-        return -1
-    return int(found.group(1).lower() in ("no", "b"))
-
-
-def _cells(benchmark: PairedBenchmark, asking: Asking, answers: Answers) -> list[Cell]:
     cells = []
     for number, pair in enumerate(benchmark.pairs):
         if pair.original.options is None:
             continue
-        both = (pair.original, pair.perturbed)
-        images = [" ".join(image.sha256 for image in item.images) for item in both]
+        both, images = (pair.original, pair.perturbed), _images(pair)
         probes = [asking.probe(item, "") for item in both]
         outcomes = answers.outcomes(probes, gold_of(both))
         group = " | ".join(sorted(images))
@@ -137,10 +115,66 @@ def _cells(benchmark: PairedBenchmark, asking: Asking, answers: Answers) -> list
     return cells
 
 
-def _all_right(members: Iterable[tuple[str, Outcome]]) -> Rate:
+def has_groups(benchmark: PairedBenchmark) -> bool:
+    """Return whether two questions are asked of the same two images."""
+    groups = [frozenset(_images(pair)) for pair in benchmark.pairs if pair.original.options]
+    return len(set(groups)) < len(groups)
+
+
+def group_table(grid: Sequence[GridModel], metrics: Mapping[str, GroupMetrics]) -> tables.Table:
+    """Return the metrics of several models, by fingerprint, as a table."""
+    groups = []
+    for family, models in tables.families(grid).items():
+        rows = [tables.Row(tables.label(m, models), _shown(metrics[m.fingerprint])) for m in models]
+        groups.append((family, tuple(rows)))
+    heads = ("Accuracy, %", "Q-Acc, %", "I-Acc, %", "G-Acc, %", "No answer")
+    return tables.Table(
+        "groups",
+        "Accuracy: right answers to a question on an image. Q-Acc: questions right on both their"
+        " images; I-Acc: images on which all questions are right; G-Acc: groups of which all is"
+        " right (NaturalBench). What lacks an answer is in no rate. 95 % intervals draw whole"
+        " groups.",
+        "Model",
+        tuple(map(tables.Column, heads)),
+        tuple(groups),
+    )
+
+
+def _images(pair: Pair) -> list[str]:
+    """Return each side's images, by content."""
+    sides = (pair.original, pair.perturbed)
+    return [" ".join(image.sha256 for image in item.images) for item in sides]
+
+
+def _all_right(members: Iterable[tuple[str, str, Outcome]]) -> Rate:
     """Count the sets whose members are all right, among those whose members are all answered."""
-    sets: dict[str, list[Outcome]] = {}
-    for name, outcome in members:
-        sets.setdefault(name, []).append(outcome)
-    whole = [outcomes for outcomes in sets.values() if None not in outcomes]
-    return Rate(sum(all(outcomes) for outcomes in whole), len(whole))
+    sets: dict[tuple[str, str], list[Outcome]] = {}
+    for group, name, outcome in members:
+        sets.setdefault((group, name), []).append(outcome)
+    whole = {key: outcomes for key, outcomes in sets.items() if None not in outcomes}
+    return _rate([(group, all(outcomes)) for (group, _), outcomes in whole.items()])
+
+
+def _rate(members: Sequence[tuple[str, Outcome]]) -> Rate:
+    """Return how many are right, with an interval over groups."""
+    names, rights = [group for group, _ in members], [bool(right) for _, right in members]
+    k, n, n_groups = sum(rights), len(rights), len(set(names))
+    if not n:
+        return Rate(0, 0)
+    if n_groups == n or k in (0, n):
+        return Rate(k, n, wilson_interval(k * n_groups // n, n_groups))
+    rng = generator(0, "groups", "bootstrap")
+    return Rate(k, n, bootstrap_interval(np.array(rights, dtype=float), rng, clusters=names))
+
+
+def _shown(found: GroupMetrics) -> tuple[tables.Cell, ...]:
+    cells = []
+    for rate in (found.accuracy, found.question, found.image, found.group):
+        text, between = formats.NOTHING, ""
+        if rate.value is not None:
+            text = f"{formats.percent(rate.value)} ({rate.k}/{rate.n})"
+        if rate.interval is not None:
+            low, high = (formats.percent(end) for end in (rate.interval.low, rate.interval.high))
+            between = f"[{low}, {high}]"
+        cells.append(tables.Cell(text, between))
+    return (*cells, tables.Cell(str(found.n_missing)))

@@ -57,6 +57,8 @@ class ReportData:
         Who decided which pairs are valid, held against people or the truth.
     kept : list of Table
         The kept items beside all.
+    groups : Table or None
+        Right answers to whole questions, on whole images and in whole groups, model by model.
     """
 
     title: str
@@ -68,6 +70,7 @@ class ReportData:
     notes: list[str] = field(default_factory=list)
     raters: list[Table] = field(default_factory=list)
     kept: list[Table] = field(default_factory=list)
+    groups: Table | None = None
 
 
 def write_report(data: ReportData, folder: Path) -> Path:
@@ -172,12 +175,15 @@ def _sentence(rule: str, grid: Sequence[GridModel], scores: Sequence[Score]) -> 
 
 def _write_tables(data: ReportData, tables: Sequence[Table], needed: Table, folder: Path) -> None:
     head = f"# {data.title}\n\n{' '.join(headline(data.grid, data.scores))}\n"
-    (folder / "gap.md").write_text(f"{head}\n{table_files.markdown(tables[0])}", encoding="utf-8")
-    every = [*tables, *data.raters, *data.kept]
-    parts = [head, *(table_files.markdown(table) for table in every)]
+    first = [tables[0], *([data.groups] if data.groups else [])]
+    main = [head, *(table_files.markdown(table) for table in first)]
+    (folder / "gap.md").write_text("\n".join(main), encoding="utf-8")
+    rest = [*tables[1:], *data.raters, *data.kept]
+    parts = [*main, *(table_files.markdown(table) for table in rest)]
     parts += [f"- {note}\n" for note in data.notes]
     (folder / "table.md").write_text("\n".join(parts), encoding="utf-8")
-    (folder / "table.tex").write_text(table_files.latex_document(tables), encoding="utf-8")
+    of_models = [*first, *tables[1:]]
+    (folder / "table.tex").write_text(table_files.latex_document(of_models), encoding="utf-8")
     (folder / "requirements.md").write_text(table_files.markdown(needed), encoding="utf-8")
     table_files.write_scores_csv(folder / "table.csv", data.grid, data.scores)
     table_files.write_requirements_csv(folder / "requirements.csv", data.requirements)

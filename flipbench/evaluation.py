@@ -10,9 +10,11 @@ from pathlib import Path
 from flipbench.config import SubjectConfig
 from flipbench.contamination import plans_for
 from flipbench.detectors import Helpers, check_names, is_reworded_by_model
+from flipbench.engine import answers_of
 from flipbench.evaluate.detector import AnyDetector
 from flipbench.evaluate.detectors import DETECTORS
 from flipbench.evaluate.grid import UNTOUCHED, GridModel, Requirements
+from flipbench.evaluate.group_metrics import cells_of, group_metrics, group_table, has_groups
 from flipbench.evaluate.pipeline import (
     Subject,
     ask_all,
@@ -22,6 +24,7 @@ from flipbench.evaluate.pipeline import (
 )
 from flipbench.evaluate.report import ReportData, write_report
 from flipbench.evaluate.requirements import requirements
+from flipbench.evaluate.tables import GAP, Table
 from flipbench.experiment import Experiment, have_workers_do
 from flipbench.models.api_vlm import APIVLM
 from flipbench.models.huggingface import fingerprint, resolve_path
@@ -212,12 +215,27 @@ def make_report(
         notes=list(notes),
         raters=raters,
         kept=kept,
+        groups=_groups(experiment, benchmark, grid),
     )
     folder = experiment.run.path / "report"
     page = write_report(data, folder)
     rows = [json.loads(s.model_dump_json()) for s in scores]
     (folder / "scores.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return page
+
+
+def _groups(
+    experiment: Experiment, benchmark: PairedBenchmark, grid: Sequence[GridModel]
+) -> Table | None:
+    """Return the group metrics of a benchmark that has groups and was asked in both versions."""
+    if GAP not in experiment.config.evaluate.detectors or not has_groups(benchmark):
+        return None
+    asking = experiment.config.evaluate.asking
+    metrics = {}
+    for model in grid:
+        answers = answers_of(model.name, model.fingerprint, experiment.run)
+        metrics[model.fingerprint] = group_metrics(cells_of(benchmark, asking, answers))
+    return group_table(grid, metrics)
 
 
 def count_work(experiment: Experiment, benchmark: PairedBenchmark) -> dict[str, int]:

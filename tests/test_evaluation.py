@@ -16,7 +16,7 @@ from flipbench.config import Config, load_config
 from flipbench.evaluation import make_report, make_scores, subjects_of
 from flipbench.experiment import Experiment
 from flipbench.models.huggingface import HuggingFaceVLM
-from flipbench.paired import PairedBenchmark
+from flipbench.paired import Pair, PairedBenchmark
 from flipbench.prompts import Asking
 from flipbench.records import Item, Response, Wording
 from flipbench.run import Run
@@ -289,3 +289,44 @@ def test_power_and_trend_against_the_dose_reach_the_report(mixed: Path) -> None:
     for part in ("Power against the dose", "Steps in order", "Rank correlation"):
         assert part in page
     assert list(report.glob("power_by_dose*.svg")) and list(report.glob("gap_by_dose*.svg"))
+
+
+# ----------------------------------------------------------------------------------- group metrics
+
+
+def test_two_questions_on_two_images_are_shown_as_groups(
+    flipbench: Flipbench, write: Write, tmp_path: Path
+) -> None:
+    folder = tmp_path / "r" / "benchmark"
+    made = PairedBenchmark.load(folder)
+    twice = [Pair(*(asked_anew(item) for item in (p.perturbed, p.original))) for p in made.pairs]
+    found = replace(made, pairs=(*made.pairs, *twice), exchangeable=False)
+    config = write(detectors=["perturbation_gap"])
+    assert "G-Acc" not in flipbench("evaluate", config, "-q").out
+    found.save(folder)
+    result = flipbench("evaluate", config, "-q")
+    assert result.status == 0, result.err
+    assert "G-Acc" in result.out
+    row = table(tmp_path / "r" / "report" / "gap.md")
+    counts = {
+        name: row[name].split("(")[1].split(")")[0].split("/") for name in row if "Acc" in name
+    }
+    n = {name.split(",")[0]: int(count[1]) for name, count in counts.items()}
+    assert n == {
+        "Accuracy": 4 * N_PAIRS,
+        "Q-Acc": 2 * N_PAIRS,
+        "I-Acc": 2 * N_PAIRS,
+        "G-Acc": N_PAIRS,
+    }
+    k = [int(counts[name][0]) for name in counts]
+    assert k[0] >= k[1] >= k[3] and k[2] >= k[3] and row["No answer"] == "0"
+    page = (tmp_path / "r" / "report" / "index.html").read_text()
+    assert "G-Acc" in page and "G-Acc" in (tmp_path / "r" / "report" / "table.tex").read_text()
+
+
+def asked_anew(item: Item) -> Item:
+    """Return the item with another question, so that it is another item on the same picture."""
+    return Item.model_validate(
+        item.model_dump()
+        | {"id": "", "name": f"{item.name}-2", "question": f"Again: {item.question}"}
+    )

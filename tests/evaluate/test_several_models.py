@@ -13,17 +13,14 @@ from scipy import stats
 from flipbench.engine import Answers
 from flipbench.evaluate.constat import ConStat, constat, difficulty_curve
 from flipbench.evaluate.grid import GridModel
-from flipbench.evaluate.group_metrics import (
-    Cell,
-    earliest_choice,
-    group_metrics,
-    group_metrics_of_models,
-)
+from flipbench.evaluate.group_metrics import Cell, group_metrics, group_table, has_groups
+from flipbench.evaluate.group_metrics import cells_of as read_cells
 from flipbench.evaluate.kernel_divergence import (
     KernelDivergence,
     compare_divergences,
     kernel_divergence,
 )
+from flipbench.evaluate.statistics import wilson_interval
 from flipbench.evaluate.validation import validate
 from flipbench.models.states import pack_state, unpack_state
 from flipbench.paired import Pair, PairedBenchmark
@@ -46,28 +43,23 @@ def cells_of(groups: Any) -> list[Cell]:
     ]
 
 
-def test_the_group_vector_from_replies() -> None:
-    truth, replies = (0, 1, 1, 0), ("Yes.", "no", "yes", "The answer is yes")
-    right = [earliest_choice(r, "yes_no") == t for r, t in zip(replies, truth, strict=True)]
-    assert right == [True, True, False, True]
-    found = group_metrics(cells_of([right]))
+def test_the_group_vector() -> None:
+    found = group_metrics(cells_of([(True, True, False, True)]))
     rates = (found.accuracy, found.question, found.image, found.group)
     assert [(r.k, r.n) for r in rates] == [(3, 4), (1, 2), (1, 2), (0, 1)]
 
 
-@pytest.mark.parametrize(
-    ("reply", "kind", "choice"),
-    [
-        ("B", "choice", 1),
-        ("Option A, not B", "choice", 0),
-        ("NO", "yes_no", 1),
-        ("I know nothing", "yes_no", -1),
-        ("a dog", "choice", -1),
-        ("", "choice", -1),
-    ],
-)
-def test_the_earliest_word_counts(reply: str, kind: str, choice: int) -> None:
-    assert earliest_choice(reply, kind) == choice
+def test_intervals_draw_whole_groups() -> None:
+    draw = rng(4)
+    alike = [(bool(x),) * 4 for x in draw.random(60) < 0.5]
+    mixed = [tuple(bool(x) for x in row) for row in draw.random((60, 4)) < 0.5]
+    wide, narrow = (group_metrics(cells_of(g)).accuracy.interval for g in (alike, mixed))
+    assert wide is not None and narrow is not None
+    assert wide.high - wide.low > 1.6 * (narrow.high - narrow.low)
+    found = group_metrics(cells_of(mixed))
+    assert found.group.interval == wilson_interval(found.group.k, 60)
+    every = group_metrics(cells_of([(True,) * 4] * 60)).accuracy
+    assert (every.k, every.n) == (240, 240) and every.interval == wilson_interval(60, 60)
 
 
 @given(st.lists(st.tuples(*[st.sampled_from([True, False, None])] * 4), max_size=6))
@@ -83,7 +75,7 @@ def test_group_metrics_against_counting(groups: list[tuple[bool | None, ...]]) -
         whole = [members for members in sets if None not in members]
         rate = getattr(found, name)
         assert (rate.k, rate.n) == (sum(all(m) for m in whole), len(whole))
-        assert (rate.interval is None) == (rate.n == 0)
+        assert rate.interval is not None or rate.n == 0 or len(groups) == 1 or 0 < rate.k < rate.n
     assert found.n_missing == sum(x is None for g in groups for x in g)
 
 
@@ -102,15 +94,25 @@ def test_pairs_on_the_same_two_images_make_a_group(
 
     always_yes = world.ask(PerturbationGap(), lambda probe: 0, "yes-sayer")
     skilled = world.ask(PerturbationGap(), lambda p: p.prompt.startswith("Another"), "other")
-    table = group_metrics_of_models(world.benchmark, ASKING, [always_yes, skilled])
-    assert list(table) == ["yes-sayer", "other"]
-    found = table["yes-sayer"]
+    assert has_groups(world.benchmark) and not has_groups(make_world.make().benchmark)
+    metrics = {
+        answers.fingerprint: group_metrics(read_cells(world.benchmark, ASKING, answers))
+        for answers in (always_yes, skilled)
+    }
+    found = metrics[always_yes.fingerprint]
     assert [(r.k, r.n) for r in (found.accuracy, found.question, found.image, found.group)] == [
         (3, 6),
         (0, 3),
         (1, 4),
         (0, 2),
     ]
+    table = group_table([grid_model("yes-sayer"), grid_model("other")], metrics)
+    assert [name for name, _ in table.groups] == ["yes-sayer", "other"]
+    (row,) = table.groups[0][1]
+    assert [cell.text for cell in row.cells] == [
+        "50.0 (3/6)", "0.0 (0/3)", "25.0 (1/4)", "0.0 (0/2)", "0",
+    ]  # fmt: skip
+    assert row.cells[1].small == "[0.0, 65.8]", "two groups, whatever the number of questions"
 
 
 def test_the_constat_vector() -> None:
