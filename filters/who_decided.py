@@ -6,6 +6,18 @@ from flipbench.filters.agreement import Agreement, agreement, krippendorff_alpha
 from flipbench.filters.ratings import PEOPLE, Ratings
 from flipbench.filters.tables import Table, number
 
+_HEADERS = (
+    "who",
+    "rater",
+    "both keep",
+    "rater alone keeps",
+    "reference alone keeps",
+    "neither keeps",
+    "precision, %",
+    "recall, %",
+    "bad ones rejected, %",
+    "kappa",
+)
 _KINDS = {"judge": "Judges", "oracle": "Oracle", "person": "People", "rule": "Rules"}
 
 
@@ -43,28 +55,23 @@ def who_decided(ratings: Ratings, *, seed: int = 0) -> Table | None:
     if not rows:
         return None
     said = [
-        f"Each rater against {reference}, on the edited pictures that both have rated; what is"
-        " undecided counts as not kept, and a rule’s “keep” means that it has no objection."
-        f" Precision: of what the rater keeps, the share that {reference} keeps. Recall: of what"
-        f" {reference} keeps, the share that the rater keeps. Bad ones rejected: of what"
-        f" {reference} does not keep, the share that the rater does not keep. 95 % intervals:"
-        " Wilson; for kappa a bootstrap over original pictures. Kappa is undefined where both only"
-        " ever say one and the same."
+        f"Each rater against the reference, {reference}, on the edited pictures that both have"
+        " rated; what is undecided counts as not kept, and a rule’s “keep” means that it has no"
+        " objection. Precision: of what the rater keeps, the share that the reference keeps."
+        " Recall: of what the reference keeps, the share that the rater keeps. Bad ones rejected:"
+        " of what the reference does not keep, the share that the rater does not keep. 95 %"
+        " intervals: Wilson; for kappa a bootstrap over original pictures. Kappa is undefined"
+        " where both only ever say one and the same."
     ]
     n_rated = len(ratings.decisions[reference])
     if n_rated < n_edits:
         said.append(
-            f"Of {n_edits} edited pictures {reference} rated {n_rated}: of others, which may be"
-            " easier or harder, these numbers say nothing."
+            f"The reference rated {n_rated} of {n_edits} edited pictures: of the others, which may"
+            " be easier or harder, these numbers say nothing."
         )
     if reference == PEOPLE:
         said.append(_alpha(ratings, seed))
-    return Table("raters", " ".join(said), ("who", "rater", *_headers(reference)), rows)
-
-
-def _headers(reference: str) -> tuple[str, ...]:
-    confusion = ("both keep", "rater alone keeps", f"{reference} alone keeps", "neither keeps")
-    return (*confusion, "precision, %", "recall, %", "bad ones rejected, %", "kappa")
+    return Table("raters", " ".join(said), _HEADERS, rows)
 
 
 def _row(a: Agreement) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from flipbench.engine import answers_of
 from flipbench.errors import DataError
+from flipbench.evaluate import formats
 from flipbench.evaluate import tables as shown
 from flipbench.experiment import Experiment
 from flipbench.filters.decide import book_of
@@ -118,8 +119,8 @@ def as_shown(table: Table, group: str = "") -> shown.Table:
 
 
 def _cell(text: str) -> shown.Cell:
-    """Return a text as a cell, an interval at its end in small."""
-    value, bracket, interval = text.partition(" [")
+    """Return numbers as a cell, an interval at their end in small."""
+    value, bracket, interval = text.replace("-", formats.MINUS).partition(" [")
     return shown.Cell(value, f"[{interval}" if bracket else "")
 
 
