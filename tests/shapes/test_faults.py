@@ -47,6 +47,7 @@ def draw(
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_fault_makes_the_picture_wrong_in_the_way_it_says(kind: str) -> None:
     found: Counter[str] = Counter()
+    missing = set()
     for row in range(80):
         rng = np.random.default_rng([1, row])
         family = draw_family(rng, kind)
@@ -61,7 +62,9 @@ def test_a_fault_makes_the_picture_wrong_in_the_way_it_says(kind: str) -> None:
         elif name == "another answer":
             assert true in family.options[2:]
         elif name == "object missing":
-            assert n_more == -1 and set(spoilt.things) < set(scene.things)
+            (gone,) = set(scene.things) - set(spoilt.things)
+            missing.add(gone.shape == family.question.other)
+            assert n_more == -1
             assert true == (str(int(right) - 1) if kind == "number" else None)
         else:
             (twin,) = set(spoilt.things) - set(scene.things)
@@ -73,6 +76,7 @@ def test_a_fault_makes_the_picture_wrong_in_the_way_it_says(kind: str) -> None:
     impossible = {"relation": {"another answer"}, "number": {"ambiguous"}}.get(kind, set())
     assert set(found) == set(FAULTS) - impossible
     assert min(found.values()) >= 8
+    assert missing == ({True, False} if kind == "relation" else {False})
 
 
 def test_faults_are_of_the_item_and_its_seed(
