@@ -79,8 +79,7 @@ class VLMJudge:
             said += f", {share:.3f} of the options' probability"
             if share < self.sure:
                 return Opinion("unsure", said, chosen)
-        decision = "keep" if response.choice == flip.new_answer else "reject"
-        return Opinion(decision, said, chosen)
+        return Opinion("keep" if response.choice == flip.new_answer else "reject", said, chosen)
 
 
 def _share(response: Response) -> float:

@@ -51,8 +51,10 @@ def _ambiguous(scene: Scene, original: Scene, family: Family) -> list[Scene]:
     if asked is None or question.kind == "number":
         return []
     looks = [asked]
-    if question.kind in ("color", "shape"):
-        looks = [replace(asked, **{question.kind: option}) for option in family.options]
+    if question.kind == "color":
+        looks = [replace(asked, color=option) for option in family.options]
+    elif question.kind == "shape":
+        looks = [replace(asked, shape=option) for option in family.options]
     rest = [t for t in scene.things if t != asked]
     cells = [(r, c) for r in range(GRID) for c in range(GRID) if scene.at((r, c)) is None]
     twins = [replace(look, cell=cell) for look in looks for cell in cells]
