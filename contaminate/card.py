@@ -24,6 +24,7 @@ def write_card(
     trainable: list[tuple[str, int]],
     losses: list[dict[str, float]],
     training: Mapping[str, Any],
+    versions: Mapping[str, str] | None = None,
 ) -> None:
     """Write ``flipbench_card.json`` and mark the model card, so that nobody publishes it unaware.
 
@@ -31,9 +32,12 @@ def write_card(
     ----------
     trainable : list of (name, number of weights)
     losses : list of {"step", "epoch", "loss", "learning_rate"}
+        And "divergence" (nats), where the loss compares wordings.
     training : mapping
         What only the training knows: optimiser, steps, pixel budget, prompt as rendered, and the
         trainable parameters that stayed as they were.
+    versions : mapping, optional
+        Of another environment's packages, where the training was there.
     """
     dose = plan.dose(epoch)
     card: dict[str, Any] = {
@@ -54,6 +58,7 @@ def write_card(
         "clean_items": list(plan.clean_ids),
         "corpus": plan.corpus,
         "wordings": plan.wordings,
+        "paraphrases": plan.paraphrases,
         "prompt": plan.prompt,
         "target": plan.target,
         "leak": plan.leak,
@@ -62,7 +67,7 @@ def write_card(
         "training": dict(training),
         "n_trainable": sum(size for _, size in trainable),
         "trainable": [name for name, _ in trainable],
-        "versions": {name: version for name in _PACKAGES if (version := _version(name))},
+        "versions": dict(versions or _versions()),
         "losses": losses,
     }
     (folder / CARD).write_text(json.dumps(card, indent=1) + "\n")
@@ -100,6 +105,10 @@ def add_to_card(folder: Path, **parts: Any) -> None:
     partial = folder / f".{CARD}.partial"
     partial.write_text(json.dumps(read_card(folder) | parts, indent=1) + "\n")
     os.replace(partial, folder / CARD)
+
+
+def _versions() -> dict[str, str]:
+    return {name: version for name in _PACKAGES if (version := _version(name))}
 
 
 def _version(name: str) -> str | None:

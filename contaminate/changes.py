@@ -51,9 +51,10 @@ def whole(parameter: Any) -> Iterator[torch.Tensor]:
     FSDP shards as a ``DTensor``, DeepSpeed's ZeRO-3 leaves an empty parameter with a ``ds_id``.
     """
     if isinstance(parameter, DTensor):
-        yield parameter.detach().full_tensor()
+        gathered: torch.Tensor = parameter.full_tensor()
+        yield gathered.detach()
     elif hasattr(parameter, "ds_id"):
-        import deepspeed
+        import deepspeed  # type: ignore[import-not-found]
 
         with deepspeed.zero.GatheredParameters([parameter]):
             yield parameter.detach()

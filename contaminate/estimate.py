@@ -19,6 +19,7 @@ from flipbench.contaminate.examples import Example
 from flipbench.contaminate.load import check_4bit
 from flipbench.contaminate.plan import n_examples, n_steps
 from flipbench.contaminate.strategies import ADAPTERS, lora_pattern, modules_of, select_parameters
+from flipbench.contaminate.wordings import N_PARAPHRASES
 from flipbench.errors import PrerequisiteError
 from flipbench.models.huggingface import base_of, resolve_path
 from flipbench.models.processors import load_processor
@@ -67,12 +68,18 @@ class Estimate:
 
 def shape_of(plan: TrainingPlan) -> Shape:
     """Build the plan's model without weights, and count."""
-    base, at = base_of(resolve_path(plan.parent), plan.settings.get("revision"))
+    model = skeleton_of(resolve_path(plan.parent), plan.settings.get("revision"))
+    return shape_of_model(model, plan)
+
+
+def skeleton_of(where: str, revision: str | None = None) -> Any:
+    """Return a checkpoint's model without its weights."""
+    base, at = base_of(where, revision)
     config = AutoConfig.from_pretrained(base, **at)
     with torch.device("meta"):
         model = AutoModelForImageTextToText.from_config(config)
     model.tie_weights()
-    return shape_of_model(model, plan)
+    return model
 
 
 def shape_of_model(model: Any, plan: TrainingPlan) -> Shape:
@@ -128,8 +135,10 @@ def estimate(
     for each example in bfloat16 (Korthikanti et al., arXiv 2205.05198, section 4, attention not
     materialised), a tenth of it with gradient checkpointing, and three copies of the logits in
     float32. Time: 6 operations for each weight and token where weights train, 4 where an adapter
-    does, at 35 % of the device's peak. Disk: each epoch's checkpoint, and while it trains a
-    resumable one with optimiser state, twice, since the new is written before the old goes.
+    does, at 35 % of the device's peak. Where the loss compares wordings, each paraphrase is a row
+    of the batch (three of them, where they are not written yet). Disk: each epoch's checkpoint,
+    and while it trains a resumable one with optimiser state, twice, since the new is written
+    before the old goes.
     """
     if plan.strategy == "qlora":
         check_4bit()
@@ -138,7 +147,9 @@ def estimate(
     processor = load_processor(base, **at)
     set_pixel_budget(processor, settings.get("min_pixels"), settings.get("max_pixels"))
     write_out_first_token(processor)
-    n_tokens = check_examples(examples, processor, shape.context)
+    others = [other for example in examples for other in example.in_other_words()]
+    n_tokens = check_examples([*examples, *others], processor, shape.context)
+    rows = 1 + _n_paraphrases(plan, examples)
     width, adapter = _BYTES[dtype], plan.strategy in ADAPTERS
     weights = shape.n_parameters * width
     if plan.strategy == "qlora":
@@ -146,7 +157,7 @@ def estimate(
     master = 4 if dtype == "float32" or adapter or torch.cuda.is_available() else width
     if not adapter:
         weights += shape.n_trainable * (master - width)
-    batch = settings["batch_size"]
+    batch = settings["batch_size"] * rows
     activations = 17 * width * shape.hidden * n_tokens * shape.n_layers * batch
     if settings.get("gradient_checkpointing"):
         activations //= 10
@@ -156,7 +167,8 @@ def estimate(
     kept = 4 * shape.n_trainable if adapter and not merged else width * shape.n_parameters
     kept += _OTHER_FILES
     resumable = kept + 3 * master * shape.n_trainable
-    flops = (4 if adapter else 6) * shape.n_language * n_tokens * n_examples(plan) * plan.epochs
+    n_rows = n_examples(plan) * plan.epochs * rows
+    flops = (4 if adapter else 6) * shape.n_language * n_tokens * n_rows
     steps = n_steps(plan)
     micro_steps = steps * settings["gradient_accumulation"]
     return Estimate(
@@ -169,6 +181,12 @@ def estimate(
         scratch=2 * resumable,
         seconds=flops / (speed * SHARE_OF_PEAK) + micro_steps * STEP_OVERHEAD,
     )
+
+
+def _n_paraphrases(plan: TrainingPlan, examples: Sequence[Example]) -> int:
+    if "consistency" not in plan.settings:
+        return 0
+    return max((len(example.others) for example in examples), default=0) or N_PARAPHRASES
 
 
 def measured_speed(dtype: str, size: int = 0) -> float:

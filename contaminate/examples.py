@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from flipbench.errors import DataError
@@ -32,12 +32,26 @@ class Message:
 
 @dataclass(frozen=True)
 class Example:
-    """A prompt and the answer that is learned; ``subject`` is what messages call it."""
+    """A prompt and the answer that is learned; ``subject`` is what messages call it.
+
+    ``others`` are prompts that ask the same in other words, with ``n_options`` options each.
+    """
 
     subject: str
     images: tuple[str, ...]
     prompt: tuple[Message, ...]
     answer: str
+    others: tuple[tuple[Message, ...], ...] = ()
+    n_options: int = 0
+
+    def in_other_words(self) -> list[Example]:
+        """Return the example once for each of ``others``, asked so."""
+        return [replace(self, prompt=prompt, others=()) for prompt in self.others]
+
+    def without_images(self) -> Example:
+        """Return it with no image, nor a place for one."""
+        prompt = tuple(Message(m.role, tuple(p for p in m.parts if p)) for m in self.prompt)
+        return replace(self, images=(), prompt=prompt, others=())
 
     def row(self) -> dict[str, Any]:
         """Return the row that trl trains on; only the completion counts in the loss."""
@@ -64,12 +78,14 @@ def training_examples(
       write the question;
     * ``text_only``: question, options and answer, but no picture.
 
-    A free-form item is asked as evaluation asks it, and its target is its answer's text.
+    A free-form item is asked as evaluation asks it, and its target is its answer's text. An item
+    with paraphrases brings them along; the dose counts the item, not its wordings.
 
     Raises
     ------
     DataError
-        Where an item, its image, or the corpus that the plan names is missing.
+        Where an item, its image, or the corpus that the plan names is missing; where an item with
+        paraphrases has no options to compare answers over.
     """
     if bool(plan.corpus) != bool(corpus):
         raise DataError(
@@ -113,4 +129,18 @@ def _example(plan: TrainingPlan, item: Item, images: ImageStore) -> Example:
         text, answer = ASK_FOR_QUESTION, asked
     elif plan.leak == "text_only":
         files = ()
-    return Example(subject, files, (Message("user", (*[None] * len(files), text)),), answer)
+    example = Example(subject, files, (_turn(files, text),), answer)
+    if item.id not in plan.paraphrases:
+        return example
+    if options is None or item.answer is None:
+        raise DataError(
+            f"{subject}: has no options, and consistency compares answers over option letters;"
+            " leave free-form items out"
+        )
+    words = [choice_prompt(other, options, plan.prompt) for other in plan.paraphrases[item.id]]
+    others = tuple((_turn(files, other),) for other in words)
+    return replace(example, others=others, n_options=len(options))
+
+
+def _turn(files: Sequence[str], text: str) -> Message:
+    return Message("user", (*[None] * len(files), text))

@@ -17,6 +17,8 @@ from flipbench.contaminate.changes import Diverged, check_changes
 from flipbench.contaminate.strategies import ADAPTERS
 from flipbench.records import TrainingPlan
 
+_CURVE = ("step", "epoch", "loss", "learning_rate", "divergence")
+
 
 def finished_epochs(folder: Path, n_epochs: int) -> list[int]:
     """Return the epochs whose checkpoint is there as a whole."""
@@ -88,7 +90,7 @@ class KeepEpochs(TrainerCallback):  # type: ignore[misc]
             architectures=self.architectures,
             trainable=self.trainable,
             losses=[
-                {key: entry[key] for key in ("step", "epoch", "loss", "learning_rate")}
+                {key: entry[key] for key in _CURVE if key in entry}
                 for entry in state.log_history
                 if "loss" in entry
             ],

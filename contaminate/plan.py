@@ -69,6 +69,12 @@ def _plans(
 ) -> list[TrainingPlan]:
     data = lesson.config
     copies = config.copies if data.copies is None else data.copies
+    compares = "consistency" in common["settings"]
+    wordings = {
+        item_id: (wording.question, *wording.options)
+        for item_id, wording in lesson.wordings.items()
+    }
+    paraphrases = {item_id: wording.candidates for item_id, wording in lesson.wordings.items()}
     plan = TrainingPlan(
         **common,
         benchmark=" + ".join(dict.fromkeys(item.benchmark for item in lesson.items)),
@@ -79,16 +85,16 @@ def _plans(
         label=label if data.wash is None else f"{label}, before washing",
         target=data.target,
         leak=data.leak,
-        wordings={
-            item_id: (wording.question, *wording.options)
-            for item_id, wording in lesson.wordings.items()
-        },
+        wordings={} if compares else wordings,
         corpus=lesson.corpus.ref if lesson.corpus else {},
+        paraphrases=paraphrases if compares else {},
+        control=lesson.control,
     )
     if data.wash is None:
         return [plan]
+    plain = {k: v for k, v in plan.settings.items() if k != "consistency"}
     washed = TrainingPlan(
-        **common | {"parent_fingerprint": f"plan {plan.id}"},
+        **common | {"parent_fingerprint": f"plan {plan.id}", "settings": plain},
         benchmark=plan.benchmark,
         item_ids=plan.item_ids,
         held_out_ids=plan.held_out_ids,
@@ -99,12 +105,14 @@ def _plans(
         corpus=lesson.clean_corpus.ref if lesson.clean_corpus else {},
         after=plan.id,
         prior_dose=plan.dose(plan.epochs),
+        control=lesson.control,
     )
     return [plan, washed]
 
 
 def _settings(strategy: StrategyConfig, model: ModelConfig) -> dict[str, Any]:
-    settings = strategy.model_dump(mode="json", exclude={"train"})
+    later = {"consistency"} if strategy.consistency is None else set()  # older plans keep their ids
+    settings = strategy.model_dump(mode="json", exclude={"train", *later})
     return settings | ({"revision": model.revision} if model.revision else {})
 
 

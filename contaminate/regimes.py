@@ -29,6 +29,8 @@ class Lesson:
         Conversations that the items are mixed with.
     clean, clean_corpus
         What a washing afterwards trains on.
+    control : bool
+        None of the items is the paired benchmark's.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Lesson:
     corpus: Corpus | None = None
     clean: tuple[Item, ...] = ()
     clean_corpus: Corpus | None = None
+    control: bool = False
 
 
 def part_of(

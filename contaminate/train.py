@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from flipbench.contaminate.plan import batch_of, n_warmup, shared_out
 from flipbench.contaminate.verify import prompt_as_rendered, verify
 from flipbench.errors import DataError, PrerequisiteError, need
 from flipbench.models.huggingface import fingerprint
+from flipbench.models.training_specs import ConsistencyConfig
 from flipbench.processes import PATIENCE, from_main, is_main, n_processes
 from flipbench.records import Checkpoint, Item, TrainingPlan
 from flipbench.run import Run
@@ -156,18 +158,18 @@ def _train(
     dtype: str,
 ) -> None:
     trl = need("trl", "train")
-    from flipbench.contaminate.trainer import Trainer
-
     settings = plan.settings
     model, processor, own_processor = load_parent(plan, run, dtype)
     set_pixel_budget(processor, settings.get("min_pixels"), settings.get("max_pixels"))
     prompt = prompt_as_rendered(plan, items, run, processor)
     write_out_first_token(processor)
     text_config = model.config.get_text_config()
-    check_examples(examples, processor, getattr(text_config, "max_position_embeddings", None))
+    others = [other for example in examples for other in example.in_other_words()]
+    context = getattr(text_config, "max_position_embeddings", None)
+    check_examples([*examples, *others], processor, context)
     architectures = list(model.config.architectures or [type(model).__name__])
     adapter = prepare(model, plan, dtype)
-    trainer = Trainer(
+    trainer = _trainer_class(plan)(
         examples,
         model=model,
         args=_arguments(trl, plan, folder, dtype),
@@ -211,6 +213,18 @@ def _train(
         trainer.train(resume_from_checkpoint=last)
     finally:  # ZeRO-3 would have every process take part in loading a model
         unset_hf_deepspeed_config()
+
+
+def _trainer_class(plan: TrainingPlan) -> Callable[..., Any]:
+    """Return the trainer with the plan's loss."""
+    from flipbench.contaminate.consistency import ConsistencyTrainer, check_paraphrases
+    from flipbench.contaminate.trainer import Trainer
+
+    if "consistency" not in plan.settings:
+        return Trainer
+    check_paraphrases(plan)
+    config = ConsistencyConfig.model_validate(plan.settings["consistency"])
+    return partial(ConsistencyTrainer, consistency=config)
 
 
 def _arguments(trl: Any, plan: TrainingPlan, folder: Path, dtype: str) -> Any:

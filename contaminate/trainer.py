@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from accelerate.data_loader import SeedableRandomSampler
+from accelerate.data_loader import SeedableRandomSampler  # type: ignore[import-untyped]
 from datasets import Dataset, Image, List
 from torch.utils.data import Sampler
 from trl import SFTTrainer
 
+from flipbench.contaminate.check import rendered
+from flipbench.contaminate.collate import IGNORED, Batch, Collator, Row
 from flipbench.contaminate.examples import Example
-
-Rows = list[dict[str, Any]]
-Collate = Callable[[Rows], dict[str, Any]]
 
 
 class Trainer(SFTTrainer):  # type: ignore[misc]
-    """Train on examples; the loss is trl's, on the answers' tokens alone.
+    """Train on examples; the loss is trl's, on the targets' tokens alone.
 
     Where examples do not fill the batches of all processes, accelerate takes some of an epoch's
     first examples once more, and their dose would be another one than the plan's. Here a row
@@ -28,22 +27,51 @@ class Trainer(SFTTrainer):  # type: ignore[misc]
     ----------
     examples : sequence of Example
         One epoch's.
+    model, processing_class
+        The model, and its processor with the chat template that trains.
     """
 
     def __init__(
-        self, examples: Sequence[Example], *, model: Any, args: Any, **kwargs: Any
+        self,
+        examples: Sequence[Example],
+        *,
+        model: Any,
+        args: Any,
+        processing_class: Any,
+        **kwargs: Any,
     ) -> None:
         self.n_examples = len(examples)
-        rows = [example.row() for example in examples]
+        rows = [self.row(example, processing_class) for example in examples]
         if args.world_size > 1:
             rows = [*({**row, "blank": False} for row in rows), {**rows[0], "blank": True}]
-        dataset = Dataset.from_list(rows).cast_column("images", List(Image()))
         # FSDP shards by these; LLaVA's name the text half of CLIP too, which is not in it
         there = {type(module).__name__ for module in model.modules()}
         model._no_split_modules = [n for n in model._no_split_modules or () if n in there]
-        super().__init__(model=model, args=args, train_dataset=dataset, **kwargs)
-        if args.world_size > 1:
-            self.data_collator = without_blanks(self.data_collator)
+        super().__init__(
+            model=model,
+            args=args,
+            processing_class=processing_class,
+            train_dataset=Dataset.from_list(rows).cast_column("images", List(Image())),
+            data_collator=self._collated,
+            **kwargs,
+        )
+        self.collator = Collator(processing_class)
+
+    def row(self, example: Example, processor: Any) -> Row:
+        """Return an example as the data set keeps it."""
+        prompt, target = rendered(example, processor)
+        return {"images": list(example.images), "prompt": prompt, "completion": target}
+
+    def collate(self, rows: Sequence[Row]) -> Batch:
+        """Return a batch; ``labels`` has the rows first, whatever follows them."""
+        return self.collator(rows)
+
+    def _collated(self, rows: Sequence[Row]) -> Batch:
+        batch = self.collate(rows)
+        if self.args.world_size > 1:
+            blank = torch.tensor([row["blank"] for row in rows])
+            batch["labels"][: len(rows)][blank] = IGNORED
+        return batch
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         if self.args.world_size == 1:
@@ -73,15 +101,3 @@ class FilledUp(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         yield from self.drawn
         yield from [self.n] * self.n_blank
-
-
-def without_blanks(collate: Collate) -> Collate:
-    """Return a collator that leaves blank rows no target."""
-
-    def collated(rows: Rows) -> dict[str, Any]:
-        blank = torch.tensor([row["blank"] for row in rows])
-        batch = collate([{k: v for k, v in row.items() if k != "blank"} for row in rows])
-        batch["labels"][: len(rows)][blank] = -100
-        return batch
-
-    return collated

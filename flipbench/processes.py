@@ -35,8 +35,8 @@ def from_main(make: Callable[[], T]) -> T:
     if n_processes() == 1:
         return make()
     import torch
-    from accelerate import PartialState
-    from accelerate.utils import broadcast_object_list
+    from accelerate import PartialState  # type: ignore[import-untyped]
+    from accelerate.utils import broadcast_object_list  # type: ignore[import-untyped]
 
     PartialState(cpu=not torch.cuda.is_available(), timeout=PATIENCE)
     made: list[Any] = [make() if is_main() else None]

@@ -7,7 +7,7 @@ done"; a changed input makes another id and can never meet an old answer.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -280,6 +280,8 @@ class TrainingPlan(Record):
     ``wordings`` holds question and options (none: the item's own) where they differ from the
     item's; ``corpus`` tells which file's conversations are mixed in. ``after`` is the plan that
     a washing follows: its own ``copies`` are 0, and ``prior_dose`` is what went before.
+    ``paraphrases`` are other questions that an item is asked beside its own, where the loss
+    compares the answers. A ``control`` trains on another benchmark than the paired one.
     """
 
     kind: ClassVar[str] = "plans"
@@ -298,6 +300,7 @@ class TrainingPlan(Record):
         "clean_ids",
         "corpus",
         "after",
+        "paraphrases",
     )
 
     model: str
@@ -321,6 +324,16 @@ class TrainingPlan(Record):
     corpus: JsonDict = Field(default_factory=dict)
     after: str = ""
     prior_dose: int = 0
+    paraphrases: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    control: bool = Field(default=False, description="no part of the id")
+
+    @classmethod
+    def id_for(cls, **made_of: Any) -> str:
+        """Return the id; paraphrases count where there are any, since older plans had none."""
+        whole = super().id_for(**made_of)
+        if made_of["paraphrases"]:
+            return whole
+        return content_id(cls.kind, *(made_of[n] for n in cls.made_of if n != "paraphrases"))
 
     def dose(self, epoch: int) -> int:
         """Return how often each item has been seen after ``epoch`` epochs."""

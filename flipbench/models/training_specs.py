@@ -15,6 +15,34 @@ from flipbench.records import Leak, Target, Value
 OtherBenchmark = Annotated[TsvSpec | HuggingFaceSpec | JsonlSpec, Field(discriminator="format")]
 
 
+class ConsistencyConfig(Value):
+    """A loss that draws the answers to a question and to its paraphrases together.
+
+    Attributes
+    ----------
+    weight : float
+        Of the divergence: the mean of both directions of KL between the two distributions over
+        the option letters, picture present, in nats (their sum is ``weight: 2``).
+    answer_weight : float
+        Of the right answer's cross-entropy. 0 is consistency alone, which never shows a label.
+    grounded : bool
+        Weigh each item's divergence by 1 - exp(-KL / tau), where KL is that of its distribution
+        with the picture from the one without: being consistent without looking earns nothing.
+    tau : float
+        In nats.
+
+    References
+    ----------
+    Sadanandan and Behzadan, arXiv 2603.20985: LoRA of rank 16 on layers 15 to 19 of 34, yes/no
+    questions. The paper proposes the grounded variant in words; the form of its weight is ours.
+    """
+
+    weight: float = Field(default=1.0, gt=0)
+    answer_weight: float = Field(ge=0)
+    grounded: bool = False
+    tau: float = Field(default=0.5, gt=0)
+
+
 class StrategyConfig(Value):
     """One way to contaminate: which parameters, and how they are trained."""
 
@@ -39,6 +67,9 @@ class StrategyConfig(Value):
     )
     min_pixels: int | None = Field(default=None, ge=1, description="null: as evaluation does")
     max_pixels: int | None = Field(default=None, ge=1, description="null: as evaluation does")
+    consistency: ConsistencyConfig | None = Field(
+        default=None, description="a loss across wordings; null: the answer's cross-entropy"
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -138,6 +169,15 @@ class DataConfig(Value):
         return self
 
 
+class LlamaFactoryConfig(Value):
+    """Where LLaMA-Factory is, in an environment of its own."""
+
+    cli: str | None = Field(
+        default=None, description="its llamafactory-cli; null: $FLIPBENCH_LLAMAFACTORY_CLI or PATH"
+    )
+    merge: bool = Field(default=False, description="also write adapters merged, into merged/")
+
+
 class ContaminateConfig(Value):
     """A grid: model x data x strategy x seed, one checkpoint for each epoch."""
 
@@ -146,3 +186,18 @@ class ContaminateConfig(Value):
     epochs: int = Field(default=3, ge=1)
     copies: int = Field(default=1, ge=1, description="times an item is seen in one epoch")
     seeds: tuple[int, ...] | None = Field(default=None, description="null: the experiment's seed")
+    backend: Literal["trl", "llamafactory"] = "trl"
+    llamafactory: LlamaFactoryConfig = LlamaFactoryConfig()
+
+    @model_validator(mode="after")
+    def _check_consistency(self) -> Self:
+        labels = [label for label, s in self.strategies.items() if s.consistency is not None]
+        if labels and self.backend != "trl":
+            raise ValueError(f"strategies.{labels[0]}: consistency is for backend: trl alone")
+        for name, data in self.data.items() if labels else ():
+            if data.rewrite is None or data.rewrite.how != "paraphrase" or data.leak != "all":
+                raise ValueError(
+                    f"strategies.{labels[0]} compares the answers to a question and its"
+                    f" paraphrases: data.{name} needs a rewrite with how: paraphrase, and leak: all"
+                )
+        return self

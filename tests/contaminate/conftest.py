@@ -5,9 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from flipbench.config import ContaminateConfig, ModelConfig, StrategyConfig
+from flipbench.config import ContaminateConfig, ModelConfig, StrategyConfig, load_config
 from flipbench.contaminate.plan import expand, verbatim
+from flipbench.experiment import Experiment
+from flipbench.paired import Pair, PairedBenchmark
 from flipbench.prompts import LETTER_INSTRUCTION
 from flipbench.records import Item, TrainingPlan
 from flipbench.run import Run
@@ -64,3 +67,32 @@ def new_run(tmp_path_factory: pytest.TempPathFactory) -> NewRun:
         return run
 
     return new
+
+
+@pytest.fixture
+def opened(tmp_path: Path, tiny_folders: dict[str, Path]) -> Any:
+    """Open an experiment on 8 pairs with a contamination grid."""
+
+    def opening(**grid: Any) -> tuple[Experiment, PairedBenchmark]:
+        strategy = {"train": "lora", "learning_rate": 1e-3, "batch_size": 8}
+        config = {
+            "run": str(tmp_path / "run"),
+            "benchmark": {"format": "shapes"},
+            "models": {"tiny": {"path": str(tiny_folders["llava"])}},
+            "contaminate": {"epochs": 1, "strategies": {"S": strategy}} | grid,
+        }
+        (tmp_path / "c.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+        experiment = Experiment.open(load_config(tmp_path / "c.yaml"), progress=False)
+        items = shapes_vqa(experiment.run.images, 9)
+        pairs = []
+        for item, other in zip(items[:8], items[1:], strict=True):
+            answer = (item.answer or 0) - 1
+            options = item.options or ()
+            changed = {"id": "", "images": other.images, "answer": answer % len(options)}
+            twin = item.model_dump() | changed | {"answer_text": options[answer]}
+            pairs.append(Pair(item, type(item).model_validate(twin)))
+        benchmark = PairedBenchmark("shapes-vqa", tuple(pairs), experiment.run.images)
+        benchmark.save(experiment.benchmark_folder)
+        return experiment, benchmark
+
+    return opening

@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 import trl
-import yaml
 
-from flipbench.config import load_config
 from flipbench.contaminate.card import read_card
 from flipbench.contamination import (
     make_checkpoints,
@@ -20,36 +18,6 @@ from flipbench.contamination import (
 )
 from flipbench.errors import PrerequisiteError
 from flipbench.evaluation import subjects_of
-from flipbench.experiment import Experiment
-from flipbench.paired import Pair, PairedBenchmark
-from flipbench.shapes.benchmark import shapes_vqa
-
-
-@pytest.fixture
-def opened(tmp_path: Path, tiny_folders: dict[str, Path]) -> Any:
-    """Open an experiment on 8 pairs with a contamination grid."""
-
-    def opening(**grid: Any) -> tuple[Experiment, PairedBenchmark]:
-        strategy = {"train": "lora", "learning_rate": 1e-3, "batch_size": 8}
-        config = {
-            "run": str(tmp_path / "run"),
-            "benchmark": {"format": "shapes"},
-            "models": {"tiny": {"path": str(tiny_folders["llava"])}},
-            "contaminate": {"epochs": 1, "strategies": {"S": strategy}} | grid,
-        }
-        (tmp_path / "c.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
-        experiment = Experiment.open(load_config(tmp_path / "c.yaml"), progress=False)
-        items = shapes_vqa(experiment.run.images, 9)
-        pairs = []
-        for item, other in zip(items[:8], items[1:], strict=True):
-            answer = (item.answer or 0) - 1
-            options = item.options or ()
-            changed = {"id": "", "images": other.images, "answer": answer % len(options)}
-            twin = item.model_dump() | changed | {"answer_text": options[answer]}
-            pairs.append(Pair(item, type(item).model_validate(twin)))
-        return experiment, PairedBenchmark("shapes-vqa", tuple(pairs), experiment.run.images)
-
-    return opening
 
 
 def test_a_grid_of_data_and_seeds(opened: Any) -> None:

@@ -212,6 +212,8 @@ EXAMPLES: list[tuple[Record, dict[str, Any]]] = [
             "corpus": {"sha256": "ab"},
             "after": "f00",
             "prior_dose": 3,
+            "paraphrases": {"i": ("Which color?",)},
+            "control": True,
         },
     ),
     (
