@@ -22,6 +22,9 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q "torch==2.13.0" -c constraints.txt
 	$(BIN)/pip install -q -e ".[dev]" -c constraints.txt
+	# a torchvision beside a CPU-only torch breaks peft, so what needs it lives apart
+	$(BIN)/pip install -q --no-deps --target $(VENV)/controlnet-aux -c constraints.txt \
+		controlnet-aux torchvision timm einops
 	touch $@
 
 clean:
