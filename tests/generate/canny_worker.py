@@ -25,7 +25,8 @@ def main() -> None:
 
     for size in ((128, 64), (64, 192), (256, 256)):
         rng = np.random.default_rng(size[0])
-        coarse = Image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8))
+        shape = (size[1] // 8, size[0] // 8, 3)
+        coarse = Image.fromarray(rng.integers(0, 256, shape, dtype=np.uint8))
         image = coarse.resize(size, Image.Resampling.BICUBIC)
         side = min(size)
         theirs = CannyDetector()(image, detect_resolution=side, image_resolution=side)
