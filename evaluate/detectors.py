@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from flipbench.answer_judge import Judge
 from flipbench.evaluate.bgr_shuffling import BgrShuffling
 from flipbench.evaluate.choice_confusion import ChoiceConfusion
 from flipbench.evaluate.circular_eval import CircularEval
 from flipbench.evaluate.codec import CoDeC
 from flipbench.evaluate.constat import ConStat
 from flipbench.evaluate.detector import AnyDetector
+from flipbench.evaluate.free_form import FreeFormGap
 from flipbench.evaluate.guided_prompting import GuidedPrompting
 from flipbench.evaluate.image_masking import ImageMasking
 from flipbench.evaluate.kernel_divergence import KernelDivergence
@@ -24,9 +26,13 @@ from flipbench.rewording import Reword
 
 REWORDING = frozenset({"slot_guessing", "ngram_accuracy"})
 """Those that compare wordings."""
+JUDGED = frozenset({"free_form_gap"})
+"""Those whose replies a judge reads."""
 
 
-def make_detectors(reword: Reword | None = None, n_wordings: int = 2) -> dict[str, AnyDetector]:
+def make_detectors(
+    reword: Reword | None = None, n_wordings: int = 2, judge: Judge | None = None
+) -> dict[str, AnyDetector]:
     """Return every detector by its name.
 
     Parameters
@@ -36,9 +42,12 @@ def make_detectors(reword: Reword | None = None, n_wordings: int = 2) -> dict[st
         compare wordings are not applicable.
     n_wordings : int
         How many of a question's other wordings n-gram accuracy takes.
+    judge : callable, optional
+        Reads replies to free-form questions; without it, they are read by exact match.
     """
     return {
         "perturbation_gap": PerturbationGap(),
+        "free_form_gap": FreeFormGap(judge),
         "circular_eval": CircularEval(),
         "choice_confusion": ChoiceConfusion(),
         "text_only_leakage": TextOnlyLeakage(),
@@ -64,6 +73,7 @@ DETECTORS = make_detectors()
 
 _DEFAULT_RULES = {
     "perturbation_gap": "mcnemar",
+    "free_form_gap": "mcnemar",
     "circular_eval": "relative",
     "choice_confusion": "mcnemar",
     "text_only_leakage": "mcnemar",

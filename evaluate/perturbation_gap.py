@@ -83,7 +83,7 @@ class PerturbationGap:
         )
         alone = [threshold_score(comparison, "sign"), mcnemar_score(comparison)]
         if benchmark.exchangeable is False:
-            alone = [_unsound(score) for score in alone]
+            alone = [unsound(score) for score in alone]
         scores = [*alone, relative_score(comparison)]
         return [
             s.model_copy(update={"details": s.details | {"suspects": _suspects(s)}}) for s in scores
@@ -103,7 +103,7 @@ def _asked(benchmark: PairedBenchmark, asking: Asking) -> list[Twice]:
     ]
 
 
-def _unsound(score: Score) -> Score:
+def unsound(score: Score) -> Score:
     """Return "not_applicable" for a rule that takes the two versions to be equally hard."""
     why = (
         f"rule {score.rule!r} takes both versions to be equally hard, and the pairs of"

@@ -78,23 +78,6 @@ def keep_probes(
     return probes
 
 
-def evaluate(
-    benchmark: PairedBenchmark,
-    subjects: Sequence[Subject],
-    detectors: Sequence[AnyDetector],
-    asking: Asking,
-    run: Run,
-    *,
-    batch_size: int = 64,
-    progress: bool = True,
-) -> tuple[list[Score], list[StageReport]]:
-    """Ask every model every distinct probe once, and let every detector score the answers."""
-    reports = ask_all(
-        benchmark, subjects, detectors, asking, run, batch_size=batch_size, progress=progress
-    )
-    return score(benchmark, [s.model for s in subjects], detectors, asking, run), reports
-
-
 def ask_all(
     benchmark: PairedBenchmark,
     subjects: Sequence[Subject],

@@ -21,6 +21,7 @@ GAP = "perturbation_gap"
 TEST = "mcnemar"
 TITLES = {
     GAP: "Perturbation gap",
+    "free_form_gap": "Free-form gap",
     "circular_eval": "CircularEval",
     "choice_confusion": "Choice confusion",
     "text_only_leakage": "Multi-modal leakage",

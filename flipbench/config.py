@@ -17,6 +17,7 @@ from flipbench.models.editor_specs import EditorSpec, ShapesEditorSpec
 from flipbench.models.rater_specs import (
     CaptionerSpec,
     JudgeSpec,
+    LocalChatSpec,
     ShapesCaptionerSpec,
     ShapesJudgeSpec,
 )
@@ -113,6 +114,20 @@ class AuditConfig(AuditSettings):
     train: BenchmarkSpec | None = Field(default=None, description="a training split to compare")
 
 
+class AnswerJudgeConfig(_Part):
+    """A chat model that says which of two answers a free-form reply agrees with."""
+
+    chat: ChatSpec | None = Field(default=None, description="behind a server")
+    local: LocalChatSpec | None = Field(default=None, description="on this machine")
+    batch: bool = Field(default=False, description="by the server's Batch API")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.chat is None) == (self.local is None):
+            raise ValueError("give chat or local, and not both")
+        return self
+
+
 class EvaluateConfig(_Part):
     """Which detectors, and how questions are put."""
 
@@ -128,6 +143,10 @@ class EvaluateConfig(_Part):
         default=None,
         description="other wordings of questions and captions, in their own language (how:"
         " translate goes there and back); null: the templates of shapes, none elsewhere",
+    )
+
+    judge: AnswerJudgeConfig | None = Field(
+        default=None, description="who reads replies to free-form questions; null: exact match"
     )
 
     @model_validator(mode="after")

@@ -8,10 +8,13 @@ from dataclasses import replace
 
 from flipbench.backends import build_chat
 from flipbench.benchmarks import load_benchmark
+from flipbench.config import AnswerJudgeConfig
 from flipbench.contaminate import estimate as estimating
 from flipbench.contaminate.changes import Diverged
 from flipbench.contaminate.corpus import read_corpus
-from flipbench.contaminate.examples import training_examples
+from flipbench.contaminate.examples import Example, training_examples
+from flipbench.contaminate.llamafactory import LlamaFactory, find_llamafactory, lacks_merged
+from flipbench.contaminate.llamafactory_data import check_plan
 from flipbench.contaminate.plan import expand
 from flipbench.contaminate.regimes import Lesson, mixture, part_of
 from flipbench.contaminate.train import carry_out
@@ -22,6 +25,7 @@ from flipbench.contaminate.wordings import (
     Writer,
     write_wordings,
 )
+from flipbench.errors import ConfigError
 from flipbench.experiment import Experiment, have_workers_do
 from flipbench.models.chat import Chat
 from flipbench.models.rater_specs import APICaptionerSpec, LocalCaptionerSpec
@@ -94,8 +98,8 @@ def writer_of(config: RewriteConfig, run: Run, seed: int) -> Writer:
     return ChatWriter(chat_of(config, run, seed), run.images, config.language)
 
 
-def chat_of(config: RewriteConfig, run: Run, seed: int) -> Chat:
-    """Return the chat model behind a rewriting by ``api`` or ``local``."""
+def chat_of(config: RewriteConfig | AnswerJudgeConfig, run: Run, seed: int) -> Chat:
+    """Return the chat model that a configuration names, behind a server or on this machine."""
     spec: APICaptionerSpec | LocalCaptionerSpec
     if config.local is not None:
         spec = LocalCaptionerSpec(chat=config.local)
@@ -118,13 +122,37 @@ def _plans(experiment: Experiment, lessons: Sequence[Lesson]) -> list[TrainingPl
     }
     if not trainable or not config.contaminate.strategies:
         return []
-    return expand(
+    plans = expand(
         config.contaminate,
         trainable,
         lessons,
         instruction=config.evaluate.asking.instruction,
         seed=config.seed,
     )
+    if config.contaminate.backend == "llamafactory":
+        for plan in plans:
+            check_plan(plan)
+    return plans
+
+
+def taught(plan: TrainingPlan, lesson: Lesson) -> tuple[dict[str, Item], Sequence[Example]]:
+    """Return a plan's items by id, and the conversations of its corpus."""
+    corpus = lesson.clean_corpus if plan.after else lesson.corpus
+    items = {item.id: item for item in (*lesson.items, *lesson.held_out, *lesson.clean)}
+    return items, corpus.examples if corpus else ()
+
+
+def lessons_by_plan(
+    experiment: Experiment, benchmark: PairedBenchmark
+) -> list[tuple[TrainingPlan, list[Example]]]:
+    """Return each plan with one epoch's examples; chat models write what they must."""
+    lessons = lessons_for(experiment, benchmark, write=True)
+    by_name = {lesson.name: lesson for lesson in lessons}
+    found = []
+    for plan in _plans(experiment, lessons):
+        items, corpus = taught(plan, by_name[plan.data])
+        found.append((plan, training_examples(plan, items, experiment.run.images, corpus)))
+    return found
 
 
 def plan_contamination(experiment: Experiment, benchmark: PairedBenchmark) -> list[str]:
@@ -170,6 +198,7 @@ def make_checkpoints(
     done = run.index(Checkpoint)
     whole = {p.id for p in plans if _last_id(p) in done}
     todo = [plan for plan in plans if plan.id not in whole]
+    backend = _backend(experiment, todo)
     if is_main():
         known = run.ids(TrainingPlan)
         run.append([plan for plan in plans if plan.id not in known])
@@ -190,13 +219,13 @@ def make_checkpoints(
             continue
         if experiment.progress and experiment.n_workers == 1:
             log.info("training %d of %d: %s", number, len(plans), _in_words(plan))
-        lesson = by_name[plan.data]
-        corpus = lesson.clean_corpus if plan.after else lesson.corpus
-        items = {item.id: item for item in (*lesson.items, *lesson.held_out, *lesson.clean)}
+        items, corpus = taught(plan, by_name[plan.data])
         dtype = experiment.config.models[plan.model].dtype
-        examples = corpus.examples if corpus else ()
+        train_with = backend.train if backend else None
         try:
-            checkpoints = carry_out(plan, items, run, dtype=dtype, corpus=examples)
+            checkpoints = carry_out(
+                plan, items, run, dtype=dtype, corpus=corpus, train_with=train_with
+            )
         except Diverged as error:
             failed.add(plan.id)
             log.error("%s", error)
@@ -206,8 +235,26 @@ def make_checkpoints(
         for checkpoint in checkpoints:
             for warning in checkpoint.warnings:
                 log.warning("%s: %s", checkpoint.model, warning)
+            if backend and experiment.config.contaminate.llamafactory.merge:
+                backend.merge(plan, run.path / checkpoint.path, run, dtype)
         made.append((plan, checkpoints))
     return made
+
+
+def _backend(experiment: Experiment, todo: Sequence[TrainingPlan]) -> LlamaFactory | None:
+    """Return what trains instead of trl, where it is configured and there is work for it."""
+    config = experiment.config.contaminate
+    if config.backend == "trl":
+        return None
+    if n_processes() > 1:
+        raise ConfigError(
+            "backend: llamafactory starts processes of its own, one for each GPU; run flipbench"
+            " without accelerate launch"
+        )
+    there = [experiment.run.path / c.path for c in experiment.run.read(Checkpoint)]
+    if todo or (config.llamafactory.merge and any(map(lacks_merged, there))):
+        return find_llamafactory(config.llamafactory, progress=experiment.progress)
+    return None
 
 
 def _numbers(plans: Sequence[TrainingPlan]) -> dict[str, int]:

@@ -231,18 +231,20 @@ def detect(detection: Detection) -> tuple[Finding, Path, list[StageReport]]:
     settings = _settings(detection)
     detection.run.keep_provenance(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
     benchmark, asking = detection.benchmark, detection.asking
-    reworded = detection.helpers.reword(benchmark, detection.progress)
-    alone, among_others = by_kind(detection.detectors)
-    reports = ask_all(
+    helpers, progress = detection.helpers, detection.progress
+    reports = helpers.reword(benchmark, progress)
+    reports += ask_all(
         benchmark,
         [detection.subject, *detection.references],
-        [*alone, *among_others],
+        detection.detectors,
         asking,
         detection.run,
         batch_size=detection.batch_size,
-        progress=detection.progress,
+        progress=progress,
     )
     subject, *others = (_answers(detection, model) for model in detection.grid)
+    reports += helpers.judge_replies(benchmark, (subject, *others), progress)
+    alone, among_others = by_kind(detection.detectors)
     mine = _scores(alone, detection, subject, others or [None])
     for detector in among_others:
         every = detector.score_grid(benchmark, asking, detection.grid, partial(_answers, detection))
@@ -261,10 +263,10 @@ def detect(detection: Detection) -> tuple[Finding, Path, list[StageReport]]:
         detection.grid,
         {reply.pair.original.name: reply.words for reply in replies},
         settings,
-        _notes(detection),
+        [*_notes(detection), *helpers.notes()],
     )
     written = write_verdict(page, detection.run.path / "report")
-    return page.finding, written, [*reworded, *reports]
+    return page.finding, written, reports
 
 
 def _answers(detection: Detection, model: GridModel) -> Answers:

@@ -1,16 +1,21 @@
-"""The detectors of an experiment, and who helps them: a writer of other wordings."""
+"""The detectors of an experiment, and who helps them: a writer of other wordings, and a judge."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from flipbench.answer_judge import AnswerJudge, Judgement, recorded_judge
 from flipbench.config import EvaluateConfig
 from flipbench.contaminate.wordings import WordingStage
 from flipbench.contamination import chat_of, writer_of
+from flipbench.engine import Answers
 from flipbench.errors import ConfigError, nearest
 from flipbench.evaluate.detector import AnyDetector
-from flipbench.evaluate.detectors import DETECTORS, REWORDING, make_detectors
+from flipbench.evaluate.detectors import DETECTORS, JUDGED, REWORDING, make_detectors
+from flipbench.evaluate.free_form import FreeFormGap
+from flipbench.models.cost import Spent
+from flipbench.models.training_specs import RewriteConfig
 from flipbench.paired import PairedBenchmark
 from flipbench.records import Item, Wording
 from flipbench.rewording import BackTranslation, RecordedWordings, as_question
@@ -34,54 +39,81 @@ def check_names(names: Sequence[str], where: str) -> None:
             raise ConfigError(f"{where}: no detector {name!r}{nearest(name, list(DETECTORS))}")
 
 
-def is_reworded_by_model(config: EvaluateConfig, names: Collection[str]) -> bool:
-    """Return whether a detector compares wordings that somebody has to write first."""
-    rewording = config.rewording
-    return rewording is not None and rewording.by != "shapes" and bool(REWORDING & set(names))
-
-
 @dataclass(frozen=True)
 class Helpers:
-    """Who helps the detectors of a configuration.
+    """Who helps the detectors of a configuration. What they said once is not asked again.
 
     Attributes
     ----------
     rewording : Stage or None
         Writes other wordings; None where nobody has to: the embedded world has its templates, and
         another benchmark is then not reworded.
-    n_wordings : int
-        How many it writes of each text, at least.
+    judge : AnswerJudge or None
+        Reads replies to free-form questions.
     """
 
+    config: EvaluateConfig
     run: Run
     rewording: Stage[Item] | None = None
-    n_wordings: int = 2
-    by_batch: bool = False
+    judge: AnswerJudge | None = None
 
     @classmethod
     def of(cls, config: EvaluateConfig, names: Collection[str], run: Run, seed: int) -> Helpers:
-        """Return the helpers that detectors ``names`` ask for; no other model is reached for."""
+        """Return the helpers that detectors ``names`` ask for; no model is reached for yet."""
+        rewording, judge = None, None
         spec = config.rewording
-        if spec is None or not is_reworded_by_model(config, names):
-            return cls(run)
-        if spec.how == "translate":
-            stage = BackTranslation(chat_of(spec, run, seed), run.images, spec.language)
-            return cls(run, stage, 1, spec.batch)
-        return cls(run, WordingStage(writer_of(spec, run, seed)), 2, spec.batch)
+        if spec is not None and spec.by != "shapes" and REWORDING & set(names):
+            rewording = _rewording_stage(spec, run, seed)
+        if config.judge is not None and JUDGED & set(names):
+            judge = AnswerJudge(chat_of(config.judge, run, seed), run.images)
+        return cls(config, run, rewording, judge)
 
     def reword(self, benchmark: PairedBenchmark, progress: bool = True) -> list[StageReport]:
         """Have all texts put in other words; detectors leave out one that has none."""
-        if self.rewording is None:
+        if self.rewording is None or self.config.rewording is None:
             return []
         items = [as_question(item) for item in benchmark.originals]
-        size = len(items) if self.by_batch and items else _AT_ONCE
+        size = max(1, len(items)) if self.config.rewording.batch else _AT_ONCE
         return [run_stage(self.rewording, items, self.run, batch_size=size, progress=progress)]
 
+    def judge_replies(
+        self, benchmark: PairedBenchmark, answers: Iterable[Answers], progress: bool = True
+    ) -> list[StageReport]:
+        """Have the replies of all models judged; detectors leave out one that is not."""
+        if self.judge is None or self.config.judge is None:
+            return []
+        gap = FreeFormGap()
+        tasks = [task for model in answers for task in gap.to_judge(benchmark, model)]
+        size = max(1, len(tasks)) if self.config.judge.batch else _AT_ONCE
+        return [run_stage(self.judge, tasks, self.run, batch_size=size, progress=progress)]
+
     def detectors(self, benchmark: PairedBenchmark) -> dict[str, AnyDetector]:
-        """Return every detector by name, with the wordings that the run holds already."""
+        """Return every detector by name, with what the run holds of the helpers' work."""
+        judge = recorded_judge(self.judge, self.run.read(Judgement)) if self.judge else None
         if self.rewording is None:
             has_templates = all("family" in item.extra for item in benchmark.originals)
-            return make_detectors(reword if has_templates else None)
+            return make_detectors(reword if has_templates else None, judge=judge)
         wanted = {self.rewording.id_of(as_question(item)) for item in benchmark.originals}
         wordings = [wording for wording in self.run.read(Wording) if wording.id in wanted]
-        return make_detectors(RecordedWordings(wordings), self.n_wordings)
+        n_wordings = 1 if isinstance(self.rewording, BackTranslation) else 2
+        return make_detectors(RecordedWordings(wordings), n_wordings, judge)
+
+    def notes(self) -> list[str]:
+        """Return what a report should say of them: who judged how many replies, at what cost."""
+        if self.judge is None:
+            return []
+        mine = [j for j in self.run.read(Judgement) if j.judge == self.judge.judge]
+        n_unread = sum(j.choice == "unread" for j in mine)
+        spent = Spent()
+        for judgement in mine:
+            spent.add(judgement.usage)
+        return [
+            f"Free-form replies were judged by {self.judge.judge}, each beside both answers in both"
+            f" orders: {len(mine):,} judgements, {n_unread:,} of which cannot be read ({spent})."
+        ]
+
+
+def _rewording_stage(spec: RewriteConfig, run: Run, seed: int) -> Stage[Item]:
+    if spec.how == "translate":
+        return BackTranslation(chat_of(spec, run, seed), run.images, spec.language)
+    return WordingStage(writer_of(spec, run, seed))

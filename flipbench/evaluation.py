@@ -9,7 +9,7 @@ from pathlib import Path
 
 from flipbench.config import SubjectConfig
 from flipbench.contamination import plans_for
-from flipbench.detectors import Helpers, check_names, is_reworded_by_model
+from flipbench.detectors import Helpers, check_names
 from flipbench.engine import answers_of
 from flipbench.evaluate.detector import AnyDetector
 from flipbench.evaluate.detectors import DETECTORS
@@ -18,9 +18,9 @@ from flipbench.evaluate.group_metrics import cells_of, group_metrics, group_tabl
 from flipbench.evaluate.pipeline import (
     Subject,
     ask_all,
-    evaluate,
     keep_probes,
     probes_for,
+    score,
 )
 from flipbench.evaluate.report import ReportData, write_report
 from flipbench.evaluate.requirements import requirements
@@ -147,15 +147,15 @@ def _names(experiment: Experiment) -> Sequence[str]:
 def make_scores(
     experiment: Experiment, benchmark: PairedBenchmark, subjects: Sequence[Subject]
 ) -> tuple[list[Score], list[StageReport]]:
-    """Put texts in other words where a detector needs that, ask all models, score the answers."""
+    """Have texts put in other words, ask all models, have replies judged, score the answers."""
     config, run = experiment.config.evaluate, experiment.run
     helpers = helpers_of(experiment)
-    reworded = helpers.reword(benchmark, experiment.progress)
+    reports = helpers.reword(benchmark, experiment.progress)
     detectors = detectors_of(experiment, benchmark, helpers)
     if experiment.n_workers > 1:
         probes = keep_probes(detectors, benchmark, config.asking, run)
         have_workers_do(experiment, "evaluate", Response, len(probes) * len(subjects), "ask")
-    scores, asked = evaluate(
+    reports += ask_all(
         benchmark,
         subjects,
         detectors,
@@ -164,7 +164,11 @@ def make_scores(
         batch_size=config.batch_size,
         progress=experiment.progress,
     )
-    return scores, [*reworded, *asked]
+    grid = [subject.model for subject in subjects]
+    replies = (answers_of(model.name, model.fingerprint, run) for model in grid)
+    reports += helpers.judge_replies(benchmark, replies, experiment.progress)
+    detectors = detectors_of(experiment, benchmark, helpers)
+    return score(benchmark, grid, detectors, config.asking, run), reports
 
 
 def ask_share(
@@ -212,7 +216,7 @@ def make_report(
             "python": found["python"],
             **{name: str(version) for name, version in found["packages"].items() if version},
         },
-        notes=list(notes),
+        notes=[*helpers_of(experiment).notes(), *notes],
         raters=raters,
         kept=kept,
         groups=_groups(experiment, benchmark, grid),
@@ -243,9 +247,9 @@ def count_work(experiment: Experiment, benchmark: PairedBenchmark) -> dict[str, 
     plans = plans_for(experiment, benchmark)
     models = len(experiment.config.models) + sum(plan.epochs for plan in plans)
     config = experiment.config.evaluate
-    detectors = detectors_of(experiment, benchmark, Helpers(experiment.run))
-    probes = len(probes_for(detectors, benchmark, config.asking))
-    texts = len(benchmark.pairs) if is_reworded_by_model(config, config.detectors) else 0
+    helpers = helpers_of(experiment)
+    probes = len(probes_for(detectors_of(experiment, benchmark, helpers), benchmark, config.asking))
+    texts = len(benchmark.pairs) if helpers.rewording else 0
     return {
         **({"texts to put in other words, then to be asked": texts} if texts else {}),
         "training plans": len(plans),

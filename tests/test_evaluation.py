@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -330,3 +331,45 @@ def asked_anew(item: Item) -> Item:
         item.model_dump()
         | {"id": "", "name": f"{item.name}-2", "question": f"Again: {item.question}"}
     )
+
+
+# ------------------------------------------------------------------------------- free-form pairs
+
+
+def free(item: Item) -> Item:
+    """Return the item without its options."""
+    return Item.model_validate(item.model_dump() | {"id": "", "options": None, "answer": None})
+
+
+def test_free_form_pairs_are_judged_once_and_the_cost_is_told(
+    flipbench: Flipbench, write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, report = tmp_path / "r" / "benchmark", tmp_path / "r" / "report"
+    made = PairedBenchmark.load(folder)
+    pairs = tuple(Pair(free(p.original), free(p.perturbed)) for p in made.pairs)
+    replace(made, pairs=pairs).save(folder)
+    plain = write({"m": {"path": "shapes:llava"}}, detectors=["free_form_gap"])
+    result = flipbench("evaluate", plain, "-q")
+    assert result.status == 0, result.err
+    row = table(report / "table.md", "m")
+    assert f"/{N_PAIRS})" in row["Free-form gap: Original, exact match, %"]
+    assert "no judge is configured (evaluate.judge)" in (report / "index.html").read_text()
+
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    with OpenAIServer() as server:
+        server.reply = lambda body: '{"choice": "tie"}'
+        chat = {"model": "tiny-vlm", "base_url": server.base_url, "price_in": 2.0, "price_out": 2.0}
+        models = {"m": {"path": "shapes:llava"}, "n": {"path": "shapes:qwen2_vl"}}
+        config = write(models, detectors=["free_form_gap"], judge={"chat": chat})
+        result = flipbench("evaluate", config, "-q")
+        assert result.status == 0, result.err
+        n_asked = len(server.chats())
+        assert f"judge replies: {n_asked} done" in result.err
+        row = table(report / "table.md", "m")
+        assert f"/{2 * N_PAIRS})" in row["Free-form gap: Original, judged, %"]
+        text = (report / "table.md").read_text()
+        assert "judged by tiny-vlm agreement-v1" in text and f"{n_asked} judgements" in text
+        assert re.search(r"tokens in, [\d,]+ out; \$0\.0", text)
+        assert flipbench("evaluate", config, "-q").status == 0 and len(server.chats()) == n_asked
+        both = write(models, detectors=["free_form_gap"], judge={"chat": chat, "local": {}})
+        assert flipbench("evaluate", both).status == 2

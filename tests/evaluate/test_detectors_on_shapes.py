@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from flipbench.evaluate import pipeline
 from flipbench.evaluate.detectors import DETECTORS, default_rule, make_detectors
 from flipbench.evaluate.grid import GridModel
-from flipbench.evaluate.pipeline import Subject, evaluate
 from flipbench.evaluate.report import ReportData, write_report
 from flipbench.evaluate.requirements import requirements
 from flipbench.evaluate.tables import title
@@ -40,15 +40,18 @@ def scored(
         model = GridModel(
             f"dose {dose}", vlm.fingerprint, FAMILY, "clean" if not dose else "full", dose, dose
         )
-        subjects.append(Subject(model, path))
+        subjects.append(pipeline.Subject(model, path))
     run = Run(tmp_path_factory.mktemp("run"))
     known = make_detectors(reword)
     detectors = [known[name] for name in NAMES]
-    scores, reports = evaluate(few, subjects, detectors, Asking(), run, progress=False)
+    grid = [subject.model for subject in subjects]
+    reports = pipeline.ask_all(few, subjects, detectors, Asking(), run, progress=False)
     assert [r.n_failed for r in reports] == [0, 0]
-    again, reports = evaluate(few, subjects, detectors, Asking(), run, progress=False)
-    assert [r.n_done for r in reports] == [0, 0] and again == scores
-    return [s.model for s in subjects], scores, run, few
+    scores = pipeline.score(few, grid, detectors, Asking(), run)
+    reports = pipeline.ask_all(few, subjects, detectors, Asking(), run, progress=False)
+    assert [r.n_done for r in reports] == [0, 0]
+    assert pipeline.score(few, grid, detectors, Asking(), run) == scores
+    return grid, scores, run, few
 
 
 def test_every_detector_has_its_scores(scored: Any) -> None:

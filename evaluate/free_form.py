@@ -1,0 +1,172 @@
+"""The perturbation gap of free-form questions: replies in words, read by a judge or by a rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from flipbench.answer_judge import Agreement, Judge, JudgeTask
+from flipbench.engine import Answers
+from flipbench.evaluate.comparison import mcnemar_score, relative_score, threshold_score
+from flipbench.evaluate.conditions import Comparison, Condition, Settings, left_out_note
+from flipbench.evaluate.detector import About
+from flipbench.evaluate.perturbation_gap import unsound
+from flipbench.evaluate.statistics import Value
+from flipbench.evaluate.text_match import fold
+from flipbench.paired import Pair, PairedBenchmark
+from flipbench.prompts import Asking, open_prompt
+from flipbench.records import Item, Probe, Score
+
+ABOUT = About(
+    name="free_form_gap",
+    paper="Park et al., arXiv 2511.03774, appendix F.7: CounterCurate (Zhang et al., arXiv"
+    " 2402.13254) as captioning, read by a judge model",
+    variant="rules sign, mcnemar (default; of half points, the permutation test), relative; judged"
+    " where evaluate.judge names a model, else by exact match",
+    deviates_from_paper="the judge sees both answers in both orders, and a tie or a change of mind"
+    " is worth half a point; a reply that is one of the answers, word for word, is not put to it;"
+    " the paper compares with the clean model only ('relative'); exact match and tests are ours",
+    needs=frozenset({"generate"}),
+    direction="replies agree less with the right answer on the perturbed than on the original"
+    " items",
+    needs_clean_model=False,
+    practical=True,
+)
+Side = Literal["original", "perturbed"]
+NO_JUDGE = (
+    "no judge is configured (evaluate.judge): a reply counts only where it is the right answer,"
+    " case, articles and punctuation aside"
+)
+
+
+@dataclass
+class FreeFormGap:
+    """Gap = agreement with the right answer on perturbed items - on the same original items.
+
+    A reply is worth 1 where it agrees with the right answer of its version, 0 where it agrees with
+    the other version's, and half a point where the judge cannot tell. A reply that the judge was
+    not asked about, or on which it cannot be read, is missing, never wrong; an empty reply is
+    worth 0.
+
+    Parameters
+    ----------
+    judge : callable, optional
+        A `flipbench.answer_judge.recorded_judge`. Without one, replies are right or wrong by
+        exact match.
+
+    References
+    ----------
+    Park et al., arXiv 2511.03774, appendix F.7. Differs from the paper as
+    ``about.deviates_from_paper`` says.
+    """
+
+    judge: Judge | None = None
+    settings: Settings = field(default_factory=Settings)
+    max_new_tokens: int = 64
+    about: About = ABOUT
+
+    def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
+        """Return both versions of every free-form question; ``asking`` changes nothing."""
+        return [self._probe(item, side) for pair in _free(benchmark) for item, side in _sides(pair)]
+
+    def to_judge(self, benchmark: PairedBenchmark, answers: Answers) -> Iterator[JudgeTask]:
+        """Yield what a judge has to be asked before this model can be scored."""
+        for pair in _free(benchmark):
+            for item, side in _sides(pair):
+                reply = answers.to(self._probe(item, side))
+                own, other = _own_and_other(pair, side)
+                if reply is not None and _by_rule(reply.text, own, other) is None:
+                    yield from JudgeTask.both_orders(item.question, reply.text.strip(), own, other)
+
+    def score(
+        self,
+        benchmark: PairedBenchmark,
+        asking: Asking,
+        answers: Answers,
+        reference: Answers | None = None,
+    ) -> list[Score]:
+        """Return the scores of rules sign, mcnemar and relative."""
+        pairs = _free(benchmark)
+        n_left_out = len(benchmark.pairs) - len(pairs)
+        notes = left_out_note(n_left_out, "they have options, and are the perturbation gap's")
+        comparison = Comparison(
+            detector=self.about.name,
+            benchmark=benchmark,
+            answers=answers,
+            items=[pair.original for pair in pairs],
+            first=self._condition(pairs, "original", answers),
+            second=self._condition(pairs, "perturbed", answers),
+            against=reference,
+            reference=None
+            if reference is None
+            else (
+                self._condition(pairs, "original", reference),
+                self._condition(pairs, "perturbed", reference),
+            ),
+            n_left_out=n_left_out,
+            notes=notes if self.judge or not pairs else (*notes, NO_JUDGE),
+            details={"read_by": "judge" if self.judge else "exact match"}
+            | ({} if pairs else {"reason": "no free-form pairs"}),
+            settings=self.settings,
+        )
+        alone = [threshold_score(comparison, "sign"), mcnemar_score(comparison)]
+        if benchmark.exchangeable is False:
+            alone = [unsound(score) for score in alone]
+        return [*alone, relative_score(comparison)]
+
+    def _probe(self, item: Item, side: Side) -> Probe:
+        return Probe(
+            item_id=item.id,
+            variant=side,
+            images=item.images,
+            prompt=open_prompt(item.question),
+            ask="generate",
+            max_new_tokens=self.max_new_tokens,
+        )
+
+    def _condition(self, pairs: list[Pair], side: Side, answers: Answers) -> Condition:
+        outcomes: list[Value] = []
+        n_unread = n_replies = 0
+        for pair in pairs:
+            item = getattr(pair, side)
+            reply = answers.to(self._probe(item, side))
+            if reply is None:
+                outcomes.append(None)
+                continue
+            found = self._read(item.question, reply.text, *_own_and_other(pair, side))
+            outcomes.append(found.worth)
+            n_unread += found.unread
+            n_replies += 1
+        how, n_trials = ("judged", 2) if self.judge else ("exact match", 1)
+        return Condition(f"{side}, {how}", outcomes, n_unread, n_replies, n_trials)
+
+    def _read(self, question: str, reply: str, own: str, other: str) -> Agreement:
+        ruled = _by_rule(reply, own, other)
+        if ruled is not None:
+            return ruled if self.judge else Agreement(bool(ruled.worth), ruled.unread)
+        return self.judge(question, reply.strip(), own, other) if self.judge else Agreement(False)
+
+
+def _free(benchmark: PairedBenchmark) -> list[Pair]:
+    return [pair for pair in benchmark.pairs if pair.original.options is None]
+
+
+def _sides(pair: Pair) -> tuple[tuple[Item, Side], tuple[Item, Side]]:
+    return (pair.original, "original"), (pair.perturbed, "perturbed")
+
+
+def _own_and_other(pair: Pair, side: Side) -> tuple[str, str]:
+    """Return the right answer of a version, and of the other."""
+    answers = pair.original.answer_text, pair.perturbed.answer_text
+    return answers if side == "original" else answers[::-1]
+
+
+def _by_rule(reply: str, own: str, other: str) -> Agreement | None:
+    """Return the verdict on a reply that is empty, or an answer word for word; else None."""
+    if not reply.strip():
+        return Agreement(0.0, unread=True)
+    said = fold(reply)
+    if said and said in (fold(own), fold(other)):
+        return Agreement(float(said == fold(own)))
+    return None
