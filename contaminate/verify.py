@@ -119,7 +119,7 @@ def _mismatches(
     vlm: HuggingFaceVLM,
 ) -> list[str]:
     """Return how the model was trained otherwise than it is evaluated."""
-    warnings = []
+    warnings = list(training.get("warnings", ()))
     evaluated = pixel_budget(vlm.processor)
     if training["pixel_budget"] != evaluated:
         warnings.append(

@@ -1,0 +1,76 @@
+"""``flipbench contaminate CONFIG --export``: a grid's data for other trainers, nothing trained."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.fixtures.command_line import Flipbench
+
+STRATEGIES = {
+    "LoRA": {"train": "lora", "learning_rate": 0.001, "batch_size": 8},
+    "ALL": {"train": "all", "learning_rate": 0.001, "batch_size": 8},
+}
+
+
+@pytest.mark.parametrize(
+    ("form", "files", "command"),
+    [
+        ("llava", {"data.json", "images", "train.sh"}, "bash {}/train.sh"),
+        (
+            "llamafactory",
+            {"data.json", "dataset_info.json", "images", "train.yaml"},
+            "cd {} && llamafactory-cli train train.yaml",
+        ),
+    ],
+)
+def test_each_plan_has_a_folder_and_the_command_is_told(
+    form: str, files: set[str], command: str, opened: Any, flipbench: Flipbench, tmp_path: Path
+) -> None:
+    opened(
+        strategies={"LoRA": STRATEGIES["LoRA"]},
+        data={"twice": {"copies": 2}, "half": {"fraction": 0.5}},
+    )
+    result = flipbench("contaminate", tmp_path / "c.yaml", "--export", form, "out", "-q")
+    assert result.status == 0
+    folders = sorted((tmp_path / "out").iterdir())
+    assert [len(json.loads((f / "data.json").read_text())) for f in folders] in ([16, 4], [4, 16])
+    for folder in folders:
+        assert {file.name for file in folder.iterdir()} == files
+        assert f"  {command.format(Path('out') / folder.name)}\n" in result.out
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_a_plan_that_cannot_be_exported_is_named_and_the_others_are_written(
+    opened: Any, flipbench: Flipbench, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened(strategies=STRATEGIES)
+    result = flipbench("contaminate", tmp_path / "c.yaml", "--export", "llava", "out", "-q")
+    assert result.status == 1
+    assert "not exported: tiny, ALL: LLaVA's official trainer keeps the vision tower" in caplog.text
+    (folder,) = (tmp_path / "out").iterdir()
+    assert "tiny, LoRA: 8 examples in out/" in result.out and "lora" in folder.name
+
+
+def test_a_form_that_is_none(opened: Any, flipbench: Flipbench, tmp_path: Path) -> None:
+    opened()
+    result = flipbench("contaminate", tmp_path / "c.yaml", "--export", "xml", "out")
+    assert result.status == 2
+    assert "--export xml: no such form; choose one of llava, llamafactory" in result.err
+
+
+def test_a_washing_is_not_exported_to_llamafactory(
+    opened: Any, flipbench: Flipbench, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    line = '{"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]}'
+    (tmp_path / "clean.jsonl").write_text(f"{line}\n" * 4)
+    wash = {"corpus": {"path": str(tmp_path / "clean.jsonl")}}
+    opened(data={"washed": {"wash": wash}})
+    result = flipbench("contaminate", tmp_path / "c.yaml", "--export", "llamafactory", "out", "-q")
+    assert result.status == 1 and "washes what another plan trains" in caplog.text
+    (folder,) = (tmp_path / "out").iterdir()
+    assert yaml.safe_load((folder / "train.yaml").read_text())["finetuning_type"] == "lora"
