@@ -42,6 +42,11 @@ class Ratings:
         return replace(self, decisions=self.decisions | {rater: dict(decisions)})
 
 
+def persons(ratings: Ratings) -> list[str]:
+    """Return the people who have rated, by name."""
+    return [r for r, kind in ratings.kinds.items() if kind == "person" and r != PEOPLE]
+
+
 def rulings_as_ratings(rulings: Sequence[Ruling]) -> dict[str, Decision]:
     """Return what a policy decided by edit id, to be held against people or the truth."""
     return {r.candidate.edit.id: r.decision for r in rulings if r.candidate.edit is not None}
@@ -101,14 +106,16 @@ def compare_raters(
 ) -> AgreementReport:
     """Hold every other rater against ``reference``.
 
-    The reference is a person, ``people``, or on ``shapes`` the oracle; add a policy's own rulings
-    or the known truth as one more rater of ``ratings.decisions``.
+    The reference is a person, ``people`` (one or several), or on ``shapes`` the oracle; add a
+    policy's own rulings or the known truth as one more rater of ``ratings.decisions``.
 
     Raises
     ------
     DataError
         Where the reference has rated nothing.
     """
+    if reference == PEOPLE and len(people := persons(ratings)) == 1:
+        (reference,) = people
     if reference not in ratings.decisions:
         known = list(ratings.decisions)
         raise DataError(

@@ -45,7 +45,7 @@ def review(
         report = import_verdicts(run, import_)
         say(str(report))
         raise typer.Exit(1 if report.problems else 0)
-    edit_ids = _doubtful_edits(run) if doubtful else None
+    edit_ids = doubtful_edits(run) if doubtful else None
     if doubtful and not edit_ids:
         raise typer.Exit(say("no pair is doubtful: nothing to review"))
     if export:
@@ -55,7 +55,8 @@ def review(
     serve_review(run, host=host, port=port, token=token, blind=blind, edit_ids=edit_ids)
 
 
-def _doubtful_edits(run: Path) -> set[str]:
+def doubtful_edits(run: Path) -> set[str]:
+    """Return the ids of the edits that the last filtering of a run left undecided."""
     from flipbench.filters.funnel import read_doubtful
     from flipbench.filters.pipeline import FOLDER
 

@@ -24,6 +24,7 @@ from flipbench.commands import (
     open_experiment,
     say,
 )
+from flipbench.commands.people import doubtful_edits
 from flipbench.errors import ConfigError
 
 
@@ -95,6 +96,9 @@ def filter_(
     say("  ".join(f"{stage} {n}" for stage, n in benchmark.funnel.items()))
     for rater, spent in spent_on_verdicts(experiment).items():
         say(f"{rater}: {spent}")
+    run = experiment.run.path
+    if not kept and not has_twins(experiment) and (n := len(doubtful_edits(run))):
+        say(f"{n} doubtful: 'flipbench review {run} --doubtful' shows them to people")
     finish(reports)
 
 

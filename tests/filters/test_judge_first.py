@@ -30,7 +30,8 @@ def test_people_see_what_judges_do_not_settle_and_decide_it(flipbench: Flipbench
     settings = (CONFIG, "run=run", "-q", "--limit", "25")
     assert flipbench("generate", *settings).status == 0
     assert flipbench("review", RUN, "--doubtful").status == 2  # nobody has filtered yet
-    assert flipbench("filter", *settings).status == 0
+    filtered = flipbench("filter", *settings)
+    assert filtered.status == 0
     kept = edit_ids(RUN / "filter" / "kept.csv")
 
     verdicts = list(Run(RUN).read(Verdict))
@@ -39,6 +40,7 @@ def test_people_see_what_judges_do_not_settle_and_decide_it(flipbench: Flipbench
         if verdict.rater_kind == "judge":
             said[verdict.edit_id].add(verdict.decision)
     split = {edit_id for edit_id, votes in said.items() if votes not in ({"keep"}, {"reject"})}
+    assert f"{len(split)} doubtful: 'flipbench review run --doubtful'" in filtered.out
     assert 3 < len(split) < 22 and kept == {e for e, votes in said.items() if votes == {"keep"}}
 
     todo, done = Path("todo.csv"), Path("done.csv")
@@ -55,6 +57,8 @@ def test_people_see_what_judges_do_not_settle_and_decide_it(flipbench: Flipbench
     assert flipbench("review", RUN, "--import", done).status == 0
     assert flipbench("review", RUN, "--import", done, "--doubtful").status == 2
     assert flipbench("filter", *settings).status == 0
+    agreement = flipbench("agreement", CONFIG, "people", "run=run")  # one person is people too
+    assert agreement.status == 0 and "ann" in agreement.out
     by_ann = {row["edit_id"] for row in empty if row["decision"] == "keep"}
     assert edit_ids(RUN / "filter" / "kept.csv") == kept | by_ann
     lost = [row for row in rows(RUN / "filter" / "reasons.csv") if row["decided_by"] == "ann"]

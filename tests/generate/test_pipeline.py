@@ -37,6 +37,7 @@ class CountingEditor(SceneEditor):
     """Counts what it draws."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.n_drawn = 0
 
     def __call__(
