@@ -32,7 +32,11 @@ def score_of(
     refusals = [refusal, *_unparsed_refusals(comparison, uses_reference)]
     if not comparison.items:
         verdict = "not_applicable"
-        refusals = ["no item of the benchmark can be put to a model this way"]
+        reason = comparison.details.get("reason")
+        refusals = [
+            "no item of the benchmark can be put to a model this way"
+            + (f": {reason}" if reason else "")
+        ]
     elif outcome is not None and outcome.n == 0:
         refusals = ["no item has all the answers it needs; run the same command again to ask anew"]
     said = [reason for reason in refusals if reason]

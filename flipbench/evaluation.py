@@ -76,10 +76,13 @@ def _subject(name: str, model: SubjectConfig) -> Subject:
 def _checkpoints(
     name: str, model: SubjectConfig, plan: TrainingPlan, checkpoints: Sequence[Checkpoint]
 ) -> Iterator[tuple[GridModel, str]]:
-    """Yield each epoch of a plan and where it lies; its dose comes on top of its parent's."""
+    """Yield each epoch of a plan and where it lies; its dose comes on top of its parent's.
+
+    A control was trained on another benchmark, which is no dose of this one.
+    """
     began = _beginnings(plan, checkpoints)
     for c in checkpoints:
-        known = c.dose if model.dose is None else model.dose + c.dose
+        known = (model.dose or 0) + (0 if plan.control else c.dose)
         grid_model = GridModel(
             c.model,
             c.fingerprint,
@@ -106,7 +109,7 @@ def _of_weights(grid_model: GridModel, path: str | Path, model: SubjectConfig) -
 
 def _beginnings(plan: TrainingPlan, checkpoints: Sequence[Checkpoint]) -> dict[int, str]:
     """Return the weights each epoch began with, of a plan that trains on all items."""
-    if plan.held_out_ids or not plan.copies:
+    if plan.held_out_ids or plan.control or not plan.copies:
         return {}
     kept = {c.epoch: c.fingerprint for c in checkpoints}
     return {epoch + 1: weights for epoch, weights in ({0: plan.parent_fingerprint} | kept).items()}
@@ -168,7 +171,8 @@ def make_scores(
     replies = (answers_of(model.name, model.fingerprint, run) for model in grid)
     reports += helpers.judge_replies(benchmark, replies, experiment.progress)
     detectors = detectors_of(experiment, benchmark, helpers)
-    return score(benchmark, grid, detectors, config.asking, run), reports
+    can = {subject.model.fingerprint: subject.can for subject in subjects}
+    return score(benchmark, grid, detectors, config.asking, run, can), reports
 
 
 def ask_share(

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from flipbench import cli
-from flipbench.detection import default_run, detect, name_of, plan, read_paired
+from flipbench.detection import default_run, detect, evaluate_part, name_of, plan, read_paired
 from flipbench.errors import ConfigError, DataError
 from flipbench.evaluate.detectors import DETECTORS
 from flipbench.images import ImageStore
@@ -135,6 +135,40 @@ def test_a_detector_that_is_named_is_asked_even_so(pairs: Path, tmp_path: Path) 
     planned = plan(read_paired(pairs), CLEAN, [], Run(tmp_path), detectors=["circular_eval"])
     assert [d.about.name for d in planned.detectors] == ["perturbation_gap", "circular_eval"]
     assert planned.not_asked == {}
+
+
+def test_wordings_and_references_help_where_they_are_given(
+    pairs: Path, tmp_path: Path, tiny_folders: dict[str, Path]
+) -> None:
+    benchmark = read_paired(pairs, 6)
+    named = ["slot_guessing", "constat"]
+    references = [*map(str, tiny_folders.values()), "shapes:qwen2_vl"]
+    alone = plan(
+        benchmark, CLEAN, references[:2], Run(tmp_path / "a"), detectors=named, progress=False
+    )
+    heard = {one.detector: one for one in detect(alone)[0].opinions}
+    assert heard["slot_guessing"].why.endswith("this way: set evaluate.rewording")
+    assert "at least 3 clean reference models besides shapes:llava, and 2" in heard["constat"].why
+
+    lines = [{"name": i.name, "paraphrases": [f"Say: {i.question}"]} for i in benchmark.originals]
+    (tmp_path / "w.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    config = tmp_path / "c.yaml"
+    rewording = {"by": "file", "path": str(tmp_path / "w.jsonl")}
+    told = {"run": str(pairs), "benchmark": {"format": "shapes"}}
+    config.write_text(json.dumps(told | {"evaluate": {"rewording": rewording}}))
+    helped = plan(
+        read_paired(config, 6), CLEAN, references, Run(tmp_path / "b"), detectors=named,
+        config=evaluate_part(config), progress=False,
+    )  # fmt: skip
+    finding, _, reports = detect(helped)
+    heard = {one.detector: one for one in finding.opinions}
+    assert heard["slot_guessing"].score is not None and heard["slot_guessing"].score.n == 6
+    constat = heard["constat"].score
+    assert constat is not None and constat.statistic is not None
+    assert len(constat.details["references"]) == 3 and not any(
+        "descend" in text for text in constat.warnings
+    )
+    assert str(reports[0]).startswith("paraphrase: 6 done")
 
 
 def test_found_pairs_ask_for_a_clean_model(flipbench: Any, pairs: Path, tmp_path: Path) -> None:
