@@ -26,7 +26,7 @@ WHOLE_ITEMS = About(
     paper=PAPER,
     variant="whole items as text; rules half, relative (default)",
     deviates_from_paper=DEVIATES,
-    needs=frozenset({"token_logprobs"}),
+    needs=frozenset({"token_logprobs", "text_only"}),
     direction="the share of items that context makes less likely rises",
     needs_clean_model=False,
     practical=True,
@@ -34,6 +34,7 @@ WHOLE_ITEMS = About(
 ANSWERS = replace(
     WHOLE_ITEMS,
     name="codec_answer",
+    needs=frozenset({"token_logprobs"}),
     variant="right answers, given question and image; rules half, relative (default)",
 )
 

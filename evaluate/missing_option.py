@@ -33,7 +33,7 @@ ABOUT = About(
     deviates_from_paper="a rule compares texts (same words, or the option's words and no other"
     " option's) where the authors ask a language model, which can be given; questions with two"
     " options are left out, since the other side of a pair is no secret",
-    needs=frozenset({"generate"}),
+    needs=frozenset({"generate", "text_only"}),
     direction="the missing option is named more often than by the clean model",
     needs_clean_model=True,
     practical=False,

@@ -42,7 +42,7 @@ ABOUT = About(
     deviates_from_paper="n-grams are words, the same for every model, unless a tokenizer is given;"
     " the prefix stands in a chat message with an instruction, not raw; a reply that repeats the"
     " prefix is read after it; missing words are misses (the authors' code shifts them); tests",
-    needs=frozenset({"generate"}),
+    needs=frozenset({"generate", "text_only"}),
     direction="n-grams of the benchmark are continued more often than by the clean model",
     needs_clean_model=True,
     practical=False,

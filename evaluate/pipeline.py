@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -10,9 +10,10 @@ from flipbench.engine import Answers, answers_of, ask
 from flipbench.evaluate.detector import AnyDetector, by_kind
 from flipbench.evaluate.grid import GridModel, reference_of
 from flipbench.models.api_vlm import APIVLM
+from flipbench.models.families import EVERYTHING
 from flipbench.models.huggingface import HuggingFaceVLM
 from flipbench.models.loading import capabilities
-from flipbench.models.protocols import VLM, Capability, capability_of
+from flipbench.models.protocols import VLM, Capability, needs_of
 from flipbench.models.rater_specs import Quantization
 from flipbench.paired import PairedBenchmark
 from flipbench.prompts import Asking
@@ -97,7 +98,7 @@ def ask_all(
     reports = []
     for subject in subjects:
         fingerprint = subject.model.fingerprint
-        able = [probe for probe in probes if capability_of(probe) in subject.can]
+        able = [probe for probe in probes if needs_of(probe) <= subject.can]
         ids = [Response.id_for(probe_id=p.id, model_fingerprint=fingerprint) for p in able]
         if run.ids(Response, fingerprint).issuperset(ids):
             reports.append(StageReport(f"ask {subject.model.name}", n_skipped=len(ids)))
@@ -121,10 +122,12 @@ def score(
     detectors: Sequence[AnyDetector],
     asking: Asking,
     run: Run,
+    can: Mapping[str, frozenset[Capability]] | None = None,
 ) -> list[Score]:
     """Score the answers that are there, asking nothing.
 
-    At most two models' answers are in memory at once.
+    At most two models' answers are in memory at once. ``can`` is what models can be asked, by
+    fingerprint (None: all of them everything); of a detector that needs more, no rule applies.
     """
 
     @lru_cache(maxsize=2)
@@ -138,7 +141,16 @@ def score(
         reference = answers(clean) if clean else None
         mine = answers(model)
         for detector in alone:
-            scores += detector.score(benchmark, asking, mine, reference)
+            found = detector.score(benchmark, asking, mine, reference)
+            lacking = detector.about.needs - (can[model.fingerprint] if can else EVERYTHING)
+            scores += [_not_applicable(s, lacking) for s in found] if lacking else found
     for grid_detector in among_others:
         scores += grid_detector.score_grid(benchmark, asking, grid, answers)
     return scores
+
+
+def _not_applicable(score: Score, lacking: frozenset[Capability]) -> Score:
+    """Return the score of a model that cannot be asked what the detector needs."""
+    why = f"it needs {', '.join(sorted(lacking))}, which this model does not give"
+    nothing = {"statistic": None, "interval": None, "p_value": None}
+    return score.model_copy(update={**nothing, "verdict": "not_applicable", "warnings": (why,)})

@@ -37,7 +37,7 @@ ABOUT = About(
     " prompt; the standard deviation of the t-test divides by r - 1 (ddof 1) where the paper's"
     " code divides by r (its t and p stand in details); fewer orders for each shard; the"
     " permutation test permutes within shards, so that both tests share their probes",
-    needs=frozenset({"token_logprobs"}),
+    needs=frozenset({"token_logprobs", "text_only"}),
     direction="the release order is likelier than other orders of the same items",
     needs_clean_model=False,
     practical=True,

@@ -26,7 +26,7 @@ ABOUT = About(
     variant="rules paper (above the clean model at all), mcnemar (default)",
     deviates_from_paper="the base language model is replaced by the clean model, as in 2511.03774,"
     " and the difference is not clipped at 0; 'mcnemar' pairs the two models' answers by item",
-    needs=frozenset({"generate"}),
+    needs=frozenset({"generate", "text_only"}),
     direction="text-only accuracy rises above the clean model's",
     needs_clean_model=True,
     practical=False,

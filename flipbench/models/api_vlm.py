@@ -14,7 +14,7 @@ from flipbench.errors import ConfigError, PrerequisiteError, ServiceError
 from flipbench.images import ImageStore
 from flipbench.models.api import ChatAPI, Spent
 from flipbench.models.chat import ChatReply, ChatRequest
-from flipbench.models.protocols import Capability, capability_of
+from flipbench.models.protocols import Capability, needs_of
 from flipbench.models.subject_spec import SubjectAPI
 from flipbench.parsing import parse_choice
 from flipbench.prompts import LETTERS, choice_prompt
@@ -69,7 +69,7 @@ class APIVLM:
         self.told_model = str(trial.usage.get("model") or spec.model)
         self._temperature = trial.usage["sent"].get("temperature")
         self.can: frozenset[Capability] = frozenset(
-            {"generate", "choose"} if first else {"generate"}
+            {"generate", "text_only", "choose"} if first else {"generate", "text_only"}
         )
         if self._temperature is None and not spec.traits.reasoning:
             log.warning("%s is asked at the server's own temperature: not repeatable", self.name)
@@ -92,7 +92,7 @@ class APIVLM:
 
     def ask(self, probes: Sequence[Probe], images: ImageStore) -> list[Response | Exception]:
         """Answer a batch, in order, several at a time."""
-        able = [i for i, probe in enumerate(probes) if capability_of(probe) in self.can]
+        able = [i for i, probe in enumerate(probes) if needs_of(probe) <= self.can]
         replies = self._chat.ask([self._request(probes[i]) for i in able], images)
         found = dict(zip(able, replies, strict=True))
         return [self._response(probe, found.get(i)) for i, probe in enumerate(probes)]

@@ -12,7 +12,7 @@ from typing import Any
 from flipbench.models.protocols import Capability
 
 EVERYTHING: frozenset[Capability] = frozenset(
-    {"choose", "generate", "token_logprobs", "hidden_states"}
+    {"choose", "generate", "token_logprobs", "hidden_states", "text_only"}
 )
 
 
@@ -61,11 +61,12 @@ class Family:
 
 # Prompts are the documentation's: transformers' examples for BLIP-2 and InstructBLIP, the model
 # cards' "answer en" for PaliGemma. Their outputs hold no last hidden state of the language model.
-_BLIP = EVERYTHING - {"hidden_states"}
+_BLIP = EVERYTHING - {"hidden_states", "text_only"}
 FAMILIES: dict[str, Family] = {
     "blip-2": Family(_BLIP, "Question: {prompt} Answer:", least_images=1, most_images=1),
     "instructblip": Family(_BLIP, "{prompt}", least_images=1, most_images=1),
     "paligemma": Family(
+        EVERYTHING - {"text_only"},
         prompt="{images}answer en {prompt}",
         image="<image>",
         reply="{reply}",

@@ -26,7 +26,7 @@ from flipbench.models.families import EVERYTHING, family_of, is_encoder_decoder
 from flipbench.models.loading import architecture, load_model
 from flipbench.models.prefix import SHARING, share, unread
 from flipbench.models.processors import load_processor
-from flipbench.models.protocols import Capability, capability_of
+from flipbench.models.protocols import Capability, needs_of
 from flipbench.models.rater_specs import Quantization
 from flipbench.models.scoring import TokenStatistics, rows_at_once, token_statistics, windows
 from flipbench.models.states import pack_state
@@ -158,8 +158,8 @@ class HuggingFaceVLM:
 
     def _refusal(self, probe: Probe) -> DataError | None:
         why = self.family.refuses(len(probe.images))
-        if (needed := capability_of(probe)) not in self.can:
-            why = f"it can {', '.join(sorted(self.can))}, not {needed}"
+        if not why and (lacking := needs_of(probe) - self.can):
+            why = f"it can {', '.join(sorted(self.can))}, not {', '.join(sorted(lacking))}"
         if not why:
             return None
         return DataError(

@@ -12,7 +12,7 @@ from flipbench.images import ImageStore
 from flipbench.paired import Candidate
 from flipbench.records import JsonDict, Probe, Response
 
-Capability = Literal["choose", "generate", "token_logprobs", "hidden_states"]
+Capability = Literal["choose", "generate", "token_logprobs", "hidden_states", "text_only"]
 Decision = Literal["keep", "reject", "unsure"]
 
 
@@ -41,13 +41,15 @@ class VLM(Protocol):
         """
 
 
-def capability_of(probe: Probe) -> Capability:
+def needs_of(probe: Probe) -> frozenset[Capability]:
     """Return what a model must be able to do to answer a probe.
 
-    >>> capability_of(Probe(item_id="i", variant="v", prompt="?", ask="score", continuation="x"))
-    'token_logprobs'
+    >>> probe = Probe(item_id="i", variant="v", prompt="?", ask="score", continuation="x")
+    >>> sorted(needs_of(probe))
+    ['text_only', 'token_logprobs']
     """
-    return _NEEDS[probe.ask]
+    alone: set[Capability] = set() if probe.images else {"text_only"}
+    return frozenset({_NEEDS[probe.ask], *alone})
 
 
 _NEEDS: dict[str, Capability] = {

@@ -20,7 +20,7 @@ from flipbench.images import ImageStore
 from flipbench.models.api_vlm import APIVLM
 from flipbench.models.chat import ChatRequest
 from flipbench.models.huggingface import HuggingFaceVLM
-from flipbench.models.protocols import capability_of
+from flipbench.models.protocols import needs_of
 from flipbench.models.subject_spec import SubjectAPI
 from flipbench.prompts import Asking
 from flipbench.records import Failure, Item, Probe, Response
@@ -87,7 +87,7 @@ def test_a_reasoning_model_has_room_to_think_and_no_temperature(
     talking: OpenAIServer, shapes_items: list[Item], shapes_store: ImageStore
 ) -> None:
     model = vlm(talking, model="o3", reasoning_tokens=500)
-    assert model.can == {"generate"}
+    assert model.can == {"generate", "text_only"}
     answer = one(model, probe(shapes_items), shapes_store)
     assert answer.choice == 1
     body = talking.chats()[-1]
@@ -213,7 +213,7 @@ def test_without_log_probabilities_it_cannot_choose(
     server.rejects = {"logprobs"} if how == "rejected" else set()
     server.script.extend(["no logprobs"] * 2 if how == "forbidden" else [])
     model = vlm(server, logprobs=False if how == "declared" else None)
-    assert model.can == {"generate"}
+    assert model.can == {"generate", "text_only"}
     if how != "declared":
         assert "it can generate, but not choose" in caplog.text
     n_before = len(server.chats())
@@ -231,7 +231,11 @@ def test_declared_log_probabilities_must_come(server: OpenAIServer) -> None:
 def test_what_each_probe_needs(shapes_items: list[Item]) -> None:
     score = Probe(item_id="i", variant="v", prompt="", ask="score", continuation="x")
     questions = [probe(shapes_items), probe(shapes_items, CHOOSE), score]
-    assert [capability_of(q) for q in questions] == ["generate", "choose", "token_logprobs"]
+    assert [*map(needs_of, questions)] == [
+        {"generate"},
+        {"choose"},
+        {"token_logprobs", "text_only"},
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,44 @@
+"""What a model cannot be asked is not put to it, and the detector says so in the table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from flipbench.evaluate.detectors import DETECTORS
+from flipbench.evaluate.grid import UNTOUCHED, GridModel
+from flipbench.evaluate.pipeline import Subject, ask_all, score
+from flipbench.evaluate.tables import other_table
+from flipbench.models.huggingface import fingerprint
+from flipbench.paired import PairedBenchmark
+from flipbench.prompts import Asking
+from flipbench.records import Failure
+from flipbench.run import Run
+from tests.fixtures.tiny_families import save
+
+NAMES = ("perturbation_gap", "text_only_leakage", "order_trend")
+
+
+def test_a_detector_without_pictures_does_not_apply_to_a_model_that_needs_one(
+    shapes_benchmark: PairedBenchmark, tmp_path: Path
+) -> None:
+    folder = save("blip-2", tmp_path / "blip-2")
+    model = GridModel("BLIP-2", fingerprint(str(folder), "float32"), "blip", UNTOUCHED, 0, 0)
+    subject, asking, run = Subject(model, str(folder)), Asking(), Run(tmp_path / "run")
+    benchmark = replace(shapes_benchmark, pairs=shapes_benchmark.pairs[:4])
+    detectors = [DETECTORS[name] for name in NAMES]
+    (report,) = ask_all(benchmark, [subject], detectors, asking, run, progress=False)
+    assert report.n_done == 2 * 4 + 4 and not report.failures and not list(run.read(Failure))
+
+    can = {model.fingerprint: subject.can}
+    scores = score(benchmark, [model], detectors, asking, run, can)
+    said = {(s.detector, s.rule): s for s in scores}
+    assert {name for name, _ in said} == set(NAMES)
+    reason = "it needs text_only, which this model does not give"
+    for (name, _), found in said.items():
+        assert (found.warnings == (reason,)) == (name == "text_only_leakage")
+        if name == "text_only_leakage":
+            assert found.verdict == "not_applicable"
+            assert found.statistic is found.p_value is found.interval is None
+    table = other_table([model], scores)
+    assert table and "not applicable" in str(table)
