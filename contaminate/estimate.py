@@ -114,7 +114,12 @@ def _adapter_size(model: Any, settings: Mapping[str, Any]) -> int:
 
 
 def estimate(
-    plan: TrainingPlan, examples: Sequence[Example], *, dtype: str, speed: float
+    plan: TrainingPlan,
+    examples: Sequence[Example],
+    *,
+    dtype: str,
+    speed: float,
+    merge: bool = False,
 ) -> Estimate:
     """Estimate a plan.
 
@@ -127,6 +132,8 @@ def estimate(
         Precision of the weights.
     speed : float
         Floating-point operations a second, as `measured_speed` returns.
+    merge : bool
+        Whether adapters are also written merged.
 
     Notes
     -----
@@ -167,6 +174,8 @@ def estimate(
     kept = 4 * shape.n_trainable if adapter and not merged else width * shape.n_parameters
     kept += _OTHER_FILES
     resumable = kept + 3 * master * shape.n_trainable
+    if merge and adapter and not merged:
+        kept += width * shape.n_parameters + _OTHER_FILES
     n_rows = n_examples(plan) * plan.epochs * rows
     flops = (4 if adapter else 6) * shape.n_language * n_tokens * n_rows
     steps = n_steps(plan)
@@ -224,18 +233,19 @@ def check_disk(folder: Path, estimates: Iterable[Estimate]) -> int:
 
 def table(rows: Sequence[tuple[TrainingPlan, Estimate, bool]]) -> str:
     """Return the grid for people: a line for each plan, (plan, estimate, done already)."""
-    head = ["plan", "model", "strategy", "train", "items", "copies", "epochs", "examples", "steps"]
+    head = ["plan", "model", "strategy", "train", "benchmark", "items", "copies", "epochs"]
+    head += ["examples", "steps"]
     head += ["weights", "memory", "time", "disk", ""]
     lines = [head]
     for plan, e, done in rows:
-        line = [plan.id[:8], plan.model, plan.label, plan.strategy]
+        line = [plan.id[:8], plan.model, plan.label, plan.strategy, plan.benchmark]
         line += [f"{len(plan.item_ids):,}", str(plan.copies), str(plan.epochs)]
         line += [f"{n_examples(plan) * plan.epochs:,}", f"{n_steps(plan):,}"]
         line += [f"{e.shape.n_trainable:,}", size_text(e.memory)]
         line += [time_text(e.seconds), size_text(e.disk)]
         lines.append([*line, "done" if done else ""])
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-    right = range(4, 13)
+    right = range(5, 14)
     return "\n".join(
         "  ".join(
             cell.rjust(widths[i]) if i in right else cell.ljust(widths[i])

@@ -134,7 +134,7 @@ def _records(
                 path=str(path.relative_to(run.path)),
                 model=f"{plan.model} {plan.label or plan.strategy} e{epoch}",
                 strategy=plan.label or plan.strategy,
-                dose=plan.dose(epoch),
+                dose=0 if plan.control else plan.dose(epoch),
                 fingerprint=fingerprint(str(path), dtype),
                 warnings=tuple(warnings),
             )

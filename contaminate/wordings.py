@@ -131,13 +131,21 @@ class ChatWriter:
 
     def __call__(self, items: Sequence[Item]) -> list[Rewritten | Exception]:
         """Ask for a batch."""
-        replies = self.chat.ask([self._request(item) for item in items], self.images)
+        replies = self.chat.ask([self.request(item) for item in items], self.images)
         return [self._read(reply) for reply in replies]
 
-    def _request(self, item: Item) -> ChatRequest:
+    def request(self, item: Item) -> ChatRequest:
+        """Return what is asked about an item."""
         values = {"question": item.question, "options": lettered(item.options or ()) or "(none)"}
         text = re.sub(r"\{(\w+)\}", lambda match: values[match[1]], self.item_text)
         return ChatRequest(self.instruction, text, schema=self.schema, item_id=item.id)
+
+    def typical_tokens(self, items: Sequence[Item]) -> int:
+        """Return about how many tokens a reply has: what it writes is as long as what it reads."""
+        written = [len(item.question) * N_PARAPHRASES for item in items]
+        if self.schema is _Translation:
+            written = [len(item.question) + sum(map(len, item.options or ())) for item in items]
+        return 20 + sum(written) // (4 * max(len(items), 1))
 
     def _read(self, reply: ChatReply | Exception) -> Rewritten | Exception:
         if isinstance(reply, Exception):
@@ -231,8 +239,16 @@ def write_wordings(
             f"{report.n_failed} of {len(items)} items have no {stage.how}, e.g. {first.subject}:"
             f" {first.message}; the same command tries them again"
         )
-    wanted = {stage.id_of(item): item.id for item in items}
-    found = {wanted[w.id]: w for w in run.read(Wording) if w.id in wanted}
-    if missing := set(wanted.values()) - set(found):
+    found = written_already(items, writer, run, language=language)
+    if missing := {item.id for item in items} - set(found):
         raise PrerequisiteError(f"{len(missing)} wordings are not in {run.path / 'wordings'}")
     return found, report
+
+
+def written_already(
+    items: Sequence[Item], writer: Writer, run: Run, *, language: str = ""
+) -> dict[str, Wording]:
+    """Return the wordings that a run has, by item id, without asking for any."""
+    stage = WordingStage(writer, language)
+    wanted = {stage.id_of(item): item.id for item in items}
+    return {wanted[w.id]: w for w in run.read(Wording) if w.id in wanted}

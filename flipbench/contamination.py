@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
-from flipbench.backends import build_chat
+from flipbench.backends import BATCH_PRICE, build_chat
 from flipbench.benchmarks import load_benchmark
 from flipbench.config import AnswerJudgeConfig
 from flipbench.contaminate import estimate as estimating
@@ -15,24 +15,27 @@ from flipbench.contaminate.corpus import read_corpus
 from flipbench.contaminate.examples import Example, training_examples
 from flipbench.contaminate.llamafactory import LlamaFactory, find_llamafactory, lacks_merged
 from flipbench.contaminate.llamafactory_data import check_plan
-from flipbench.contaminate.plan import expand
+from flipbench.contaminate.plan import expand, shared_out
 from flipbench.contaminate.regimes import Lesson, mixture, part_of
 from flipbench.contaminate.train import carry_out
 from flipbench.contaminate.wordings import (
     ChatWriter,
     FileWriter,
     ShapesWriter,
+    WordingStage,
     Writer,
     write_wordings,
+    written_already,
 )
 from flipbench.errors import ConfigError
 from flipbench.experiment import Experiment, have_workers_do
 from flipbench.models.chat import Chat
+from flipbench.models.cost import estimate_requests
 from flipbench.models.rater_specs import APICaptionerSpec, LocalCaptionerSpec
 from flipbench.models.training_specs import DataConfig, OtherBenchmark, RewriteConfig
 from flipbench.paired import PairedBenchmark
 from flipbench.processes import is_main, main_first, n_processes
-from flipbench.records import Checkpoint, Failure, Item, TrainingPlan
+from flipbench.records import Checkpoint, Failure, Item, TrainingPlan, Wording
 from flipbench.run import Run
 
 log = logging.getLogger(__name__)
@@ -43,8 +46,8 @@ _N_SAMPLED = 512  # examples that an estimate looks at
 def lessons_for(experiment: Experiment, benchmark: PairedBenchmark, *, write: bool) -> list[Lesson]:
     """Return what each data regime trains on.
 
-    ``write`` lets chat models write paraphrases and translations; without it, those regimes keep
-    the items' own words, as a plan for ``--dry-run`` may.
+    ``write`` lets chat models write paraphrases and translations; without it, regimes that lack
+    some keep the items' own words, as a plan for ``--dry-run`` may.
     """
     return [
         _lesson(experiment, benchmark, name, data, write)
@@ -56,21 +59,16 @@ def _lesson(
     experiment: Experiment, benchmark: PairedBenchmark, name: str, data: DataConfig, write: bool
 ) -> Lesson:
     seed = experiment.config.seed
-    members, held_out = part_of(benchmark.originals, data.fraction, seed)
+    own = benchmark.originals if data.benchmark is None else _other(experiment, data.benchmark)
+    members, held_out = part_of(own, data.fraction, seed)
     if data.mixture:
         others = {k: _other(experiment, part.benchmark) for k, part in data.mixture.items()}
         shares = {k: part.share for k, part in data.mixture.items() if part.share is not None}
         members = mixture(members, others, shares, seed)
-    lesson = Lesson(name, data, members, held_out)
-    if data.rewrite is not None and (write or data.rewrite.by in ("shapes", "file")):
-        wordings, report = write_wordings(
-            members,
-            writer_of(data.rewrite, experiment.run, experiment.config.seed),
-            experiment.run,
-            language=data.rewrite.language,
-            progress=experiment.progress,
-        )
-        log.debug("%s", report)
+    paired = {item.id for item in benchmark.originals}
+    lesson = Lesson(name, data, members, held_out, control=paired.isdisjoint(i.id for i in members))
+    if data.rewrite is not None:
+        wordings = _wordings(experiment, members, data.rewrite, write)
         lesson = replace(lesson, wordings=wordings)
     if data.corpus is not None:
         lesson = replace(lesson, corpus=read_corpus(data.corpus, seed))
@@ -80,6 +78,22 @@ def _lesson(
     if wash is not None and wash.benchmark is not None:
         lesson = replace(lesson, clean=tuple(_other(experiment, wash.benchmark)))
     return lesson
+
+
+def _wordings(
+    experiment: Experiment, items: Sequence[Item], config: RewriteConfig, write: bool
+) -> dict[str, Wording]:
+    """Return a wording for each item, or none where that would ask a chat model unbidden."""
+    writer = writer_of(config, experiment.run, experiment.config.seed)
+    if write or config.by in ("shapes", "file"):
+        progress = experiment.progress
+        found, report = write_wordings(
+            items, writer, experiment.run, language=config.language, progress=progress
+        )
+        log.debug("%s", report)
+        return found
+    found = written_already(items, writer, experiment.run, language=config.language)
+    return found if len(found) == len(items) else {}
 
 
 def _other(experiment: Experiment, spec: OtherBenchmark) -> list[Item]:
@@ -168,13 +182,36 @@ def plan_contamination(experiment: Experiment, benchmark: PairedBenchmark) -> li
     disk = estimating.size_text(sum(e.disk for e in todo) + scratch)
     hours = estimating.time_text(sum(e.seconds for e in todo))
     lines.append(f"to do: {len(todo)} of {len(plans)} plans, about {hours}, at most {disk} of disk")
+    return lines + _wordings_to_write(experiment, lessons)
+
+
+def _wordings_to_write(experiment: Experiment, lessons: Sequence[Lesson]) -> list[str]:
+    """Return what chat models would be asked for first, and what that would cost."""
+    lines = []
+    known = experiment.run.ids(Wording)
     for lesson in lessons:
-        rewrite = lesson.config.rewrite
-        if rewrite is not None and not lesson.wordings:
-            lines.append(
-                f"{lesson.name}: {len(lesson.items):,} questions are put in other words first;"
-                " until then its plans have other ids"
+        config = lesson.config.rewrite
+        if config is None or lesson.wordings:
+            continue
+        writer = writer_of(config, experiment.run, experiment.config.seed)
+        if not isinstance(writer, ChatWriter):
+            continue
+        stage = WordingStage(writer, config.language)
+        items = [item for item in lesson.items if stage.id_of(item) not in known]
+        known |= {stage.id_of(item) for item in items}  # regimes may share them
+        text = (
+            f"{lesson.name}: {len(items):,} questions are put in other words first; until then its"
+            " plans have other ids"
+        )
+        if items and config.chat is not None:
+            cost = estimate_requests(
+                [writer.request(item) for item in items],
+                config.chat,
+                typical_tokens=writer.typical_tokens(items),
+                price_factor=BATCH_PRICE if config.batch else 1.0,
             )
+            text += f"\n  {cost}"
+        lines.append(text)
     return lines
 
 
@@ -202,6 +239,8 @@ def make_checkpoints(
     if is_main():
         known = run.ids(TrainingPlan)
         run.append([plan for plan in plans if plan.id not in known])
+    for plan in todo:
+        shared_out(plan, n_processes())  # refused before anything is trained
     if todo and is_main():
         if experiment.share is None:
             estimating.check_disk(run.path, _estimates(experiment, lessons, todo))
@@ -301,18 +340,18 @@ def _estimates(
     experiment: Experiment, lessons: Sequence[Lesson], plans: Sequence[TrainingPlan]
 ) -> list[estimating.Estimate]:
     by_name = {lesson.name: lesson for lesson in lessons}
+    grid = experiment.config.contaminate
+    merge = grid.backend == "llamafactory" and grid.llamafactory.merge
     speeds: dict[str, float] = {}
     out = []
     for plan in plans:
         lesson, dtype = by_name[plan.data], experiment.config.models[plan.model].dtype
         if dtype not in speeds:
             speeds[dtype] = estimating.measured_speed(dtype)
-        corpus = lesson.clean_corpus if plan.after else lesson.corpus
-        items = {item.id: item for item in (*lesson.items, *lesson.clean)}
+        items, corpus = taught(plan, lesson)
         once = plan.model_copy(update={"copies": min(plan.copies, 1)})
-        examples = training_examples(
-            once, items, experiment.run.images, corpus.examples if corpus else ()
-        )
+        examples = training_examples(once, items, experiment.run.images, corpus)
         sample = examples[:: -(-len(examples) // _N_SAMPLED) or 1]
-        out.append(estimating.estimate(plan, sample, dtype=dtype, speed=speeds[dtype]))
+        speed = speeds[dtype]
+        out.append(estimating.estimate(plan, sample, dtype=dtype, speed=speed, merge=merge))
     return out

@@ -351,7 +351,10 @@ class Checkpoint(Record):
     path: str = Field(description="relative to the run directory")
     model: str
     strategy: str
-    dose: int = Field(description="copies x epochs, those before a washing included")
+    dose: int = Field(
+        description="of the paired benchmark's items: copies x epochs, those before a washing"
+        " included; 0 for a control"
+    )
     fingerprint: str
     warnings: tuple[str, ...] = ()
 

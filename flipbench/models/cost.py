@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from flipbench.models.chat import ChatRequest
 from flipbench.models.chat_spec import ChatSpec, traits_of
 from flipbench.paired import Candidate
 from flipbench.prompt_files import PromptFile
@@ -58,24 +59,18 @@ def estimate_cost(
 ) -> CostEstimate:
     """Estimate what putting every candidate to a model would cost.
 
-    Text is counted at four characters to a token, images by the model's own rule. A candidate
-    without a new answer yet counts as if that were as long as the old one; an edited image has
-    the size of its source, so the same estimate serves a judge.
+    A candidate without a new answer yet counts as if that were as long as the old one; an edited
+    image has the size of its source, so the same estimate serves a judge.
 
     Parameters
     ----------
     candidates : sequence of Candidate, shape (N,)
-    spec : ChatSpec
-        The model and its prices.
     prompt : PromptFile
         What it is asked with.
-    typical_tokens : int
-        Tokens of an ordinary reply; a reasoning model's thoughts are added, half of the room they
-        have.
-    price_factor : float
-        0.5 for a batch API.
+    spec, typical_tokens, price_factor
+        As `estimate_requests` has them.
     """
-    n_text = n_image = 0
+    requests = []
     for candidate in candidates:
         flip = candidate.flip or Flip(
             item_id=candidate.item.id,
@@ -84,11 +79,37 @@ def estimate_cost(
             new_answer=None,
             new_text=candidate.item.answer_text,
         )
-        request = prompt.request(replace(candidate, flip=flip), candidate.item.images)
-        text, image = request.n_tokens(spec)
-        n_text += text
-        n_image += image
-    n = len(candidates)
+        requests.append(prompt.request(replace(candidate, flip=flip), candidate.item.images))
+    return estimate_requests(
+        requests, spec, typical_tokens=typical_tokens, price_factor=price_factor
+    )
+
+
+def estimate_requests(
+    requests: Sequence[ChatRequest],
+    spec: ChatSpec,
+    *,
+    typical_tokens: int = TYPICAL_TOKENS,
+    price_factor: float = 1.0,
+) -> CostEstimate:
+    """Estimate what requests would cost.
+
+    Text is counted at four characters to a token, images by the model's own rule.
+
+    Parameters
+    ----------
+    requests : sequence of ChatRequest, shape (N,)
+    spec : ChatSpec
+        The model and its prices.
+    typical_tokens : int
+        Tokens of an ordinary reply; a reasoning model's thoughts are added, half of the room they
+        have.
+    price_factor : float
+        0.5 for a batch API.
+    """
+    counted = [request.n_tokens(spec) for request in requests]
+    n_text, n_image = sum(text for text, _ in counted), sum(image for _, image in counted)
+    n = len(requests)
     thoughts = spec.reasoning_tokens // 2 if spec.traits.reasoning else 0
     n_out = n * min(typical_tokens + thoughts, spec.limit)
     usd, usd_at_most = (spec.usd(n_text + n_image, out) for out in (n_out, n * spec.limit))

@@ -146,8 +146,13 @@ class WashConfig(Value):
 
 
 class DataConfig(Value):
-    """One data regime: which items, in which words, how often, mixed with what."""
+    """One data regime: which items, in which words, how often, mixed with what.
 
+    A ``benchmark`` stands in for the kept pairs' originals: what is trained on it has not seen
+    those, so it is a control for them, contaminated as it is with the other.
+    """
+
+    benchmark: OtherBenchmark | None = None
     fraction: float = Field(default=1.0, gt=0, le=1, description="of the items, drawn by the seed")
     copies: int | None = Field(default=None, ge=0, description="null: contaminate.copies")
     target: Target = "letter"

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trl
 
+from flipbench.benchmarks.write import write_jsonl
 from flipbench.contaminate.card import read_card
 from flipbench.contamination import (
     make_checkpoints,
@@ -18,6 +22,11 @@ from flipbench.contamination import (
 )
 from flipbench.errors import PrerequisiteError
 from flipbench.evaluation import subjects_of
+from flipbench.images import ImageStore
+from flipbench.records import Item
+from flipbench.shapes.benchmark import shapes_vqa
+from tests.fixtures.command_line import Flipbench
+from tests.fixtures.openai_server import KEY, OpenAIServer
 
 
 def test_a_grid_of_data_and_seeds(opened: Any) -> None:
@@ -61,6 +70,105 @@ def test_a_washing_follows_its_contamination(opened: Any, tmp_path: Path) -> Non
     trained = make_checkpoints(experiment, benchmark)
     assert [plan.label for plan, _ in trained] == ["S", "S, washed"]
     assert trained[1][0].after == trained[0][0].id
+
+
+def test_another_benchmark_is_an_axis_of_the_grid_and_a_control_for_the_paired_one(
+    opened: Any, tmp_path: Path, flipbench: Flipbench
+) -> None:
+    store = ImageStore(tmp_path / "source")
+    other = [
+        Item.model_validate(item.model_dump() | {"id": "", "benchmark": "elsewhere"})
+        for item in shapes_vqa(store, 26)[20:]
+    ]
+    elsewhere = {"format": "jsonl", "path": str(write_jsonl(other, store, tmp_path / "other"))}
+    part = write_jsonl(shapes_vqa(store, 4), store, tmp_path / "part")  # of the paired one
+    line = '{"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]}'
+    (tmp_path / "clean.jsonl").write_text(f"{line}\n" * 4)
+    wash = {"corpus": {"path": str(tmp_path / "clean.jsonl")}}
+    data = {
+        "verbatim": {},
+        "other": {"benchmark": elsewhere, "copies": 2, "fraction": 0.5},
+        "washed": {"benchmark": elsewhere, "wash": wash},
+        "overlap": {"benchmark": {"format": "jsonl", "path": str(part)}},
+    }
+    experiment, benchmark = opened(data=data)
+    table = plan_contamination(experiment, benchmark)[0].splitlines()
+    trained_on = ["elsewhere" if "elsewhere" in line else "paired" for line in table[1:]]
+    assert trained_on == ["paired", "elsewhere", "elsewhere", "elsewhere", "paired"]
+    trained = make_checkpoints(experiment, benchmark)
+    plans = {plan.label: (plan, checkpoint) for plan, (checkpoint,) in trained}
+    assert {label: (c.dose, p.control) for label, (p, c) in plans.items()} == {
+        "S": (1, False),
+        "S, other": (0, True),
+        "S, washed, before washing": (0, True),
+        "S, washed": (0, True),
+        "S, overlap": (1, False),
+    }
+    plan, control = plans["S, other"]
+    assert {*plan.item_ids, *plan.held_out_ids} == {item.id for item in other}
+    assert len(plan.item_ids) == 3 and plan.benchmark == "elsewhere"
+    folder = experiment.run.path / control.path
+    card = read_card(folder)
+    assert card["doses"] == dict.fromkeys(plan.item_ids, 2) and card["dose"] == 2
+    assert card["flipbench"]["contaminated"] is True, "with the other benchmark"
+    assert card["verification"]["items"]["n"] == 3
+    assert "3 test items of elsewhere, each seen 2 times" in (folder / "README.md").read_text()
+    grid = {s.model.name: s.model for s in subjects_of(experiment, trained)}
+    assert (grid[control.model].dose, grid["tiny S e1"].dose) == (0, 1)
+    said = flipbench("doctor", folder).out
+    assert "CONTAMINATED on purpose with 3 items of elsewhere, dose 2" in said
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenAIServer]:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    with OpenAIServer() as running:
+        yield running
+
+
+def test_a_dry_run_counts_what_wordings_cost_and_asks_for_none(
+    opened: Any, server: OpenAIServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat = {"model": "gpt-4o-2024-08-06", "base_url": server.base_url, "max_retries": 0}
+    by = {"by": "api", "chat": chat | {"price_in": 1000, "price_out": 2000, "max_tokens": 100}}
+    data = {
+        "reworded": {"rewrite": by},
+        "half": {"rewrite": by, "fraction": 0.5},
+        "German": {"rewrite": by | {"how": "translate", "language": "German", "batch": True}},
+    }
+    experiment, benchmark = opened(data=data)
+    monkeypatch.delenv("OPENAI_API_KEY")
+    *_, reworded, half, german = plan_contamination(experiment, benchmark)
+    first = (
+        "reworded: 8 questions are put in other words first; until then its plans have other ids"
+    )
+    assert reworded.splitlines()[0] == first
+    cost = r"gpt-4o-2024-08-06: 8 requests, about ([\d,]+) text and 0 image tokens in, ([\d,]+) out"
+    cost += r" \(at most 800\); about \$([\d.]+), at most \$([\d.]+)"
+    found = re.fullmatch(f"  {cost}", reworded.splitlines()[1])
+    assert found is not None, reworded
+    n_in, n_out, usd, most = (float(number.replace(",", "")) for number in found.groups())
+    written = sum(len(item.question) for item in benchmark.originals)
+    assert 8 * 20 < n_out < 8 * 100 and n_out > 3 * written / 4
+    assert usd == pytest.approx(n_in / 1000 + n_out / 500, abs=0.01)
+    assert most == pytest.approx(n_in / 1000 + 0.1 * 2 * 8, abs=0.01)
+    assert half == first.replace("reworded: 8", "half: 0"), "they are shared with the others"
+    in_german = re.fullmatch(f"  {cost}", german.splitlines()[1])
+    assert in_german is not None
+    n_in, n_out, usd, _ = (float(number.replace(",", "")) for number in in_german.groups())
+    assert usd == pytest.approx((n_in / 1000 + n_out / 500) / 2, abs=0.01), "half by batch"
+    assert server.chats() == []
+
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    server.reply = lambda _: json.dumps({"paraphrases": ["In other words, which one is it?"]})
+    data.pop("German")
+    experiment, benchmark = opened(data=data)
+    plans = [plan for plan, _ in make_checkpoints(experiment, benchmark)]
+    assert len(server.chats()) == 8
+    monkeypatch.delenv("OPENAI_API_KEY")
+    table, told = plan_contamination(experiment, benchmark)
+    assert told.startswith("to do: 0 of 2 plans") and all(plan.id[:8] in table for plan in plans)
+    assert len(server.chats()) == 8
 
 
 def test_a_plan_that_diverges_does_not_stop_the_others(

@@ -118,8 +118,8 @@ def test_the_table_names_every_plan(
         rows.append((plan, estimate(plan, examples, dtype="float32", speed=1e10), plan is plans[1]))
     head, first, second = table(rows).splitlines()
     assert head.split() == (
-        "plan model strategy train items copies epochs examples steps weights memory time"
-        " disk".split()
+        "plan model strategy train benchmark items copies epochs examples steps weights memory"
+        " time disk".split()
     )
     assert first.startswith(plans[0].id[:8]) and second.endswith("done")
     assert f"{rows[0][1].shape.n_trainable:,}" in first
