@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,8 +13,8 @@ from transformers import (
     BitsAndBytesConfig,
 )
 
-from flipbench.errors import PrerequisiteError, need
-from flipbench.models.checkpoints import base_of, resolve_path
+from flipbench.errors import DataError, PrerequisiteError, need
+from flipbench.models.checkpoints import base_of, check_card, resolve_path
 from flipbench.models.families import family_of
 from flipbench.models.protocols import Capability
 from flipbench.models.rater_specs import Quantization
@@ -42,6 +43,8 @@ def load_model(
 
     Raises
     ------
+    DataError
+        Where an adapter's contamination card tells of another architecture than its base's.
     PrerequisiteError
         Where bitsandbytes is missing, or cannot be used here; where an adapter is of another sort
         than matrices beside others (prompt tuning), or cannot be merged.
@@ -66,6 +69,12 @@ def load_model(
 
 def _with_adapter(model: Any, where: str, merge: bool) -> Any:
     peft = need("peft", "train")
+    found = list(model.config.architectures or [type(model).__name__])
+    if (told := check_card(Path(where)).get("architectures", found)) != found:
+        raise DataError(
+            f"{where}: an adapter for {told}, but its base {model.name_or_path} is {found}; peft"
+            " would leave out what does not fit, so put the right base there"
+        )
     adapted = peft.PeftModel.from_pretrained(model, where)
     if adapted.active_peft_config.is_prompt_learning:
         raise PrerequisiteError(

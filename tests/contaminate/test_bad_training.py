@@ -12,7 +12,6 @@ import pytest
 import torch
 import trl
 
-from flipbench.contaminate import train
 from flipbench.contaminate.card import read_card
 from flipbench.contaminate.changes import Diverged, WrongParameters, check_changes, sums
 from flipbench.contaminate.train import carry_out, checkpoint_folder
@@ -145,6 +144,23 @@ def test_a_folder_of_another_plan_is_not_taken(
     assert read_card(folder) == {"plan_id": "f00"}
 
 
+def test_an_adapter_of_another_model_is_not_put_on_its_parents_place(
+    make_plan: MakePlan,
+    items: dict[str, Item],
+    new_run: NewRun,
+    tiny_folders: dict[str, Path],
+    tmp_path: Path,
+) -> None:
+    """Their layers have the same names and sizes, so peft itself would not notice."""
+    run, parent = new_run(), tmp_path / "parent"
+    shutil.copytree(tiny_folders["llava"], parent)
+    (checkpoint,) = carry_out(make_plan("llava", "lora", n_items=4, parent=parent), items, run)
+    shutil.rmtree(parent)
+    shutil.copytree(tiny_folders["qwen2_vl"], parent)
+    with pytest.raises(DataError, match="an adapter for .'Llava.* is .'Qwen2VL.*put the right"):
+        HuggingFaceVLM(str(run.path / checkpoint.path))
+
+
 def test_a_washing_needs_what_it_washes(
     make_plan: MakePlan, items: dict[str, Item], new_run: NewRun
 ) -> None:
@@ -159,12 +175,22 @@ def test_a_washing_needs_what_it_washes(
 def test_out_of_memory_says_what_to_lower(
     make_plan: MakePlan, items: dict[str, Item], new_run: NewRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: Any) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory")
+    """As torch raises it in the middle of a step, here of epoch 2."""
+    run, plan = new_run(), make_plan("llava", "llm", n_items=4, epochs=2)
+    step, seen = trl.SFTTrainer.training_step, []
 
-    monkeypatch.setattr(train, "_train", full)
+    def training_step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        seen.append(1)
+        if len(seen) == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
+        return step(self, *args, **kwargs)
+
+    monkeypatch.setattr(trl.SFTTrainer, "training_step", training_step)
     with pytest.raises(PrerequisiteError, match="lower batch_size and raise gradient_acc"):
-        carry_out(make_plan("llava", "llm", n_items=4), items, new_run())
+        carry_out(plan, items, run)
+    folder = run.path / checkpoint_folder(plan)
+    assert sorted(p.name for p in folder.iterdir()) == ["epoch-1", "trainer"]
+    assert [c.epoch for c in carry_out(plan, items, run)] == [1, 2], "what was whole is used"
 
 
 def test_4_bit_weights_need_their_package(
