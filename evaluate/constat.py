@@ -230,7 +230,7 @@ class ConStat:
             interval=None if found is None else found.interval,
             p_value=None if found is None else found.p_value,
             n=len(keep),
-            n_dropped=len(benchmark.pairs) - len(keep),
+            n_dropped=0 if reason else len(benchmark.pairs) - len(keep),
             details={
                 "accuracies": {
                     name: {"k": int(values[0, side].sum()), "n": len(keep)}

@@ -247,7 +247,7 @@ class KernelDivergence:
             interval=found.interval if found else None,
             p_value=found.p_value if found else None,
             n=n,
-            n_dropped=len(benchmark.pairs) - n,
+            n_dropped=0 if reason else len(benchmark.pairs) - n,
             reference=Answers(clean.name, clean.fingerprint, {}) if clean and found else None,
             details={"after": [m.name for m in after], "reason": reason}
             | (_told(found, clean) if found and clean else {}),
