@@ -33,6 +33,8 @@ class GridModel:
     external : bool
         Whether it cannot have seen the benchmark, by its date or its data. A detector that fires
         on it measures something else there.
+    warnings : tuple of str
+        What the card of its training warns of, such as another pixel budget than it is asked with.
 
     Raises
     ------
@@ -49,6 +51,7 @@ class GridModel:
     lineage: str = ""
     external: bool = False
     trained_from: str = ""
+    warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""

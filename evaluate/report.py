@@ -90,7 +90,7 @@ def write_report(data: ReportData, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     _write_tables(data, tables, needed, folder)
     if validation:
-        _write_validation(validations, validation, folder)
+        _write_validation(validations, validation, data.notes, folder)
     checks = make_validation_figures(validations, data.grid, data.scores, folder)
     figures = make_figures(data.benchmark, data.grid, data.scores, folder)
     page = folder / "index.html"
@@ -177,14 +177,15 @@ def _write_tables(data: ReportData, tables: Sequence[Table], needed: Table, fold
     head = f"# {data.title}\n\n{' '.join(headline(data.grid, data.scores))}\n"
     first = [tables[0], *([data.groups] if data.groups else [])]
     main = [head, *(table_files.markdown(table) for table in first)]
-    (folder / "gap.md").write_text("\n".join(main), encoding="utf-8")
+    below = [f"- {note}\n" for note in data.notes]
+    (folder / "gap.md").write_text("\n".join([*main, *below]), encoding="utf-8")
     rest = [*tables[1:], *data.raters, *data.kept]
-    parts = [*main, *(table_files.markdown(table) for table in rest)]
-    parts += [f"- {note}\n" for note in data.notes]
+    parts = [*main, *(table_files.markdown(table) for table in rest), *below]
     (folder / "table.md").write_text("\n".join(parts), encoding="utf-8")
-    of_models = [*first, *tables[1:]]
-    (folder / "table.tex").write_text(table_files.latex_document(of_models), encoding="utf-8")
-    (folder / "requirements.md").write_text(table_files.markdown(needed), encoding="utf-8")
+    of_models = table_files.latex_document([*first, *tables[1:]], data.notes)
+    (folder / "table.tex").write_text(of_models, encoding="utf-8")
+    met = "\n".join([table_files.markdown(needed), *below])
+    (folder / "requirements.md").write_text(met, encoding="utf-8")
     table_files.write_scores_csv(folder / "table.csv", data.grid, data.scores)
     table_files.write_requirements_csv(folder / "requirements.csv", data.requirements)
 
@@ -212,9 +213,13 @@ def _validations(data: ReportData) -> list[Validation]:
     return validate(data.scores, data.grid) if can else []
 
 
-def _write_validation(validations: Sequence[Validation], table: Table, folder: Path) -> None:
-    (folder / "validation.md").write_text(table_files.markdown(table), encoding="utf-8")
-    (folder / "validation.tex").write_text(table_files.latex_document([table]), encoding="utf-8")
+def _write_validation(
+    validations: Sequence[Validation], table: Table, notes: Sequence[str], folder: Path
+) -> None:
+    text = "\n".join([table_files.markdown(table), *(f"- {note}\n" for note in notes)])
+    (folder / "validation.md").write_text(text, encoding="utf-8")
+    document = table_files.latex_document([table], notes)
+    (folder / "validation.tex").write_text(document, encoding="utf-8")
     table_files.write_validation_csv(folder / "validation.csv", validations)
 
 

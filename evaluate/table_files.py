@@ -73,9 +73,10 @@ def latex(table: Table) -> str:
     return "\n".join(lines) + "\n"
 
 
-def latex_document(tables: Sequence[Table]) -> str:
-    """Return several tables, with the packages they need in a comment."""
-    return _LATEX_HEAD + "\n" + "\n".join(latex(table) for table in tables)
+def latex_document(tables: Sequence[Table], notes: Sequence[str] = ()) -> str:
+    """Return several tables and what they do not show; the packages they need are in a comment."""
+    below = [rf"\noindent {_tex(note)}" + "\n" for note in notes]
+    return _LATEX_HEAD + "\n" + "\n".join([*map(latex, tables), *below])
 
 
 def write_scores_csv(path: Path, grid: Sequence[GridModel], scores: Sequence[Score]) -> None:
@@ -119,7 +120,7 @@ def write_scores_csv(path: Path, grid: Sequence[GridModel], scores: Sequence[Sco
             "p_value": score.p_value,
             "verdict": score.verdict,
             "success": "" if right is None else right,
-            "warnings": "; ".join(score.warnings),
+            "warnings": "; ".join([*score.warnings, *model.warnings]),
         }
         rows.append(row)
     _write_csv(path, rows)

@@ -92,6 +92,7 @@ def _checkpoints(
             known if known or model.dose is not None else None,
             model.lineage,
             trained_from=began.get(c.epoch, ""),
+            warnings=c.warnings,
         )
         yield grid_model, c.path
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import logging
 import re
@@ -169,6 +170,27 @@ def test_a_dry_run_counts_what_wordings_cost_and_asks_for_none(
     table, told = plan_contamination(experiment, benchmark)
     assert told.startswith("to do: 0 of 2 plans") and all(plan.id[:8] in table for plan in plans)
     assert len(server.chats()) == 8
+
+
+def test_every_table_tells_of_another_pixel_budget(
+    opened: Any, tiny_folders: dict[str, Path], flipbench: Flipbench
+) -> None:
+    small = {"train": "lora", "learning_rate": 1e-3, "batch_size": 8}
+    experiment, _ = opened(strategies={"small": small | {"min_pixels": 1024, "max_pixels": 1024}})
+    config = experiment.run.path.parent / "c.yaml"
+    model = f"models.tiny.path={tiny_folders['qwen2_vl']}"
+    result = flipbench("evaluate", config, model, "evaluate.detectors=[perturbation_gap]")
+    assert result.status == 0, result.err
+    told = "trained and evaluated with other pixel budgets: "
+    assert told in result.out, "the table that is printed"
+    report = experiment.run.path / "report"
+    tables = {path.name for path in report.iterdir() if path.suffix in (".md", ".tex", ".html")}
+    assert {"gap.md", "table.md", "table.tex", "requirements.md", "index.html"} <= tables
+    for name in tables:
+        assert told in (report / name).read_text(), name
+    with (report / "table.csv").open() as file:
+        warned = {row["model"] for row in csv.DictReader(file) if told in row["warnings"]}
+    assert warned == {"tiny small e1"}
 
 
 def test_a_plan_that_diverges_does_not_stop_the_others(
