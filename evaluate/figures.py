@@ -110,7 +110,7 @@ _BY_DOSE: tuple[_Kind, ...] = (
         "accuracy_by_dose",
         "Both accuracies against the dose",
         "What makes the gap: the original accuracy rises as answers are memorised, or the perturbed"
-        " one falls, or both.",
+        " one falls, or both. Thin lines: 95 % Wilson intervals.",
         plots.draw_accuracy,
         _accuracy_alt,
         lambda n_models: 3.7,

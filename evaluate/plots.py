@@ -15,6 +15,7 @@ from matplotlib.ticker import MaxNLocator
 
 from flipbench.evaluate import formats
 from flipbench.evaluate.grid import GridModel
+from flipbench.evaluate.statistics import wilson_interval
 from flipbench.evaluate.tables import accuracies, fell_and_rose, label
 from flipbench.records import Score
 
@@ -42,7 +43,7 @@ LIGHT = Theme(
     "#565e68",
     "#dfe2e6",
     "#ffffff",
-    ("#0072b2", "#d55e00", "#00805f", "#a8508a", "#8a6d00", "#3d3d3d"),
+    ("#0072b2", "#d55e00", "#00805f", "#a8508a", "#8a6d00", "#3d3d3d", "#5a4fcf", "#00758f"),
     ("#8fbfe0", "#d55e00", "#f0c869", "#d3d7dc"),
 )
 DARK = Theme(
@@ -50,10 +51,10 @@ DARK = Theme(
     "#a9b1bb",
     "#363c44",
     "#15181c",
-    ("#56b4e9", "#f0803c", "#36c99b", "#e2a1ca", "#e6c34a", "#cfd3d8"),
+    ("#56b4e9", "#f0803c", "#36c99b", "#e2a1ca", "#e6c34a", "#cfd3d8", "#aaa2ff", "#4fc9dd"),
     ("#2f6a93", "#f0803c", "#c79a2e", "#4a525b"),
 )
-_MARKERS = "osD^vP"
+_MARKERS = "osD^vPX<"
 _DASHES = ("-", "--", "-.", ":")
 _RC: dict[str, Any] = {
     "font.family": "sans-serif",
@@ -134,16 +135,25 @@ def draw_gap(axes: Axes, series: Series, strategies: Sequence[str]) -> None:
 
 
 def draw_accuracy(axes: Axes, series: Series, strategies: Sequence[str]) -> None:
-    """Draw original (solid, filled) and perturbed (dashed, open) accuracy against the dose."""
+    """Draw original (solid, filled) and perturbed (dashed, open) accuracy against the dose.
+
+    Thin lines are Wilson intervals.
+    """
     for name, line in lines(series):
         at = strategies.index(name)
         color, marker = LIGHT.lines[at % len(LIGHT.lines)], _MARKERS[at % len(_MARKERS)]
         for variant in ("original", "perturbed"):
-            counted = [(m.dose or 0, *accuracies(s).get(variant, (0, 0))) for m, s in line]
-            values = [100 * k / n if n else math.nan for _, k, n in counted]
+            doses = _dodged([m.dose or 0 for m, _ in line], at, len(strategies))
+            counted = [accuracies(s).get(variant, (0, 0)) for _, s in line]
+            values = [100 * k / n if n else math.nan for k, n in counted]
             original = variant == "original"
+            for dose, (k, n) in zip(doses, counted, strict=True):
+                if n:
+                    found = wilson_interval(k, n)
+                    ends = [100 * found.low, 100 * found.high]
+                    axes.plot([dose, dose], ends, color=color, linewidth=0.9, alpha=0.45)
             axes.plot(
-                [dose for dose, _, _ in counted],
+                doses,
                 values,
                 "-" if original else "--",
                 marker=marker,
@@ -217,7 +227,8 @@ def draw_funnel(axes: Axes, funnel: dict[str, int]) -> None:
 def lines(series: Series) -> list[tuple[str, Series]]:
     """Return (strategy, line) for each strategy and lineage.
 
-    A line begins at the untouched clean model that its models descend from.
+    A line begins at the untouched clean model that its models descend from, but where their dose
+    does not rise: these were washed, and began at that dose.
     """
     clean = [(m, s) for m, s in series if m.clean]
     found: dict[tuple[str, str], Series] = {}
@@ -227,6 +238,10 @@ def lines(series: Series) -> list[tuple[str, Series]]:
                 c for c in clean if c[0].cluster == model.cluster and not c[0].clean_finetune
             ]
             found.setdefault((model.strategy, model.lineage), origins[:1]).append((model, score))
+    for key, line in found.items():
+        trained = [(m, s) for m, s in line if not m.clean]
+        if len(trained) > 1 and len({m.dose for m, _ in trained}) == 1:
+            found[key] = trained
     return [(strategy, line) for (strategy, _), line in found.items()] or [
         (series[0][0].strategy, clean)
     ]
