@@ -56,8 +56,14 @@ def write_corpus(folder: Path, n: int = 480, *, copies: int = 1, seed: int = 1) 
             {"role": "assistant", "content": LETTERS[shown]},
         ]
         lines.append(json.dumps({"images": [name], "messages": messages}))
-        item = {"name": f"other-{number}", "images": [name], "question": family.question.text()}
-        item |= {"options": family.options, "answer": shown, "category": family.question.kind}
+        item = {
+            "name": f"other-{number}",
+            "images": [name],
+            "question": family.question.text(),
+            "options": family.options,
+            "answer": shown,
+            "category": family.question.kind,
+        }
         items.append(json.dumps(item))
     _write(folder / "benchmark.jsonl", items)
     _write(path, lines * copies)

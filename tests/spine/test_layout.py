@@ -24,6 +24,7 @@ KNOW_THE_STAGES = (
     "contamination.py",
     "evaluation.py",
     "loop.py",
+    "training_exports.py",
     "raters.py",
     "shapes/",
     "twins.py",
