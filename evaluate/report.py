@@ -177,7 +177,7 @@ def _write_tables(data: ReportData, tables: Sequence[Table], needed: Table, fold
     head = f"# {data.title}\n\n{' '.join(headline(data.grid, data.scores))}\n"
     first = [tables[0], *([data.groups] if data.groups else [])]
     main = [head, *(table_files.markdown(table) for table in first)]
-    below = [f"- {note}\n" for note in data.notes]
+    below = _below(data.notes)
     (folder / "gap.md").write_text("\n".join([*main, *below]), encoding="utf-8")
     rest = [*tables[1:], *data.raters, *data.kept]
     parts = [*main, *(table_files.markdown(table) for table in rest), *below]
@@ -188,6 +188,11 @@ def _write_tables(data: ReportData, tables: Sequence[Table], needed: Table, fold
     (folder / "requirements.md").write_text(met, encoding="utf-8")
     table_files.write_scores_csv(folder / "table.csv", data.grid, data.scores)
     table_files.write_requirements_csv(folder / "requirements.csv", data.requirements)
+
+
+def _below(notes: Sequence[str]) -> list[str]:
+    """Return what stands below a table in Markdown, if anything does."""
+    return ["".join(f"- {note}\n" for note in notes)] if notes else []
 
 
 def _room(data: ReportData, figures: Sequence[Figure]) -> int:
@@ -216,7 +221,7 @@ def _validations(data: ReportData) -> list[Validation]:
 def _write_validation(
     validations: Sequence[Validation], table: Table, notes: Sequence[str], folder: Path
 ) -> None:
-    text = "\n".join([table_files.markdown(table), *(f"- {note}\n" for note in notes)])
+    text = "\n".join([table_files.markdown(table), *_below(notes)])
     (folder / "validation.md").write_text(text, encoding="utf-8")
     document = table_files.latex_document([table], notes)
     (folder / "validation.tex").write_text(document, encoding="utf-8")

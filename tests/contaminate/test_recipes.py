@@ -17,7 +17,7 @@ RECIPES = [p for p in sorted(FOLDER.glob("*.yaml")) if not p.stem.endswith("-def
 def test_every_recipe_loads_and_reloads(path: Path, tmp_path: Path) -> None:
     config = load_config(path)
     assert config.contaminate.strategies and config.models and config.contaminate.data
-    assert len(config.models) == (2 if path.stem in ("shapes", "dose-study") else 1)
+    assert len(config.models) == (2 if path.stem in ("shapes", "dose-study", "consistency") else 1)
     (tmp_path / "again.yaml").write_text(config.to_yaml())
     assert load_config(tmp_path / "again.yaml") == config
 
