@@ -113,7 +113,9 @@ def test_a_model_under_test_answers_as_it_does_in_memory(
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     spec = SubjectAPI(model=str(checkpoint), base_url=base_url, api_key_env=None, n_concurrent=1)
     served, local = APIVLM(spec, "served"), HuggingFaceVLM(str(checkpoint))
-    assert served.can == {"generate", "text_only"} and "not choose" in caplog.text, "it ignores logprobs"
+    assert served.can == {"generate", "text_only"} and "not choose" in caplog.text, (
+        "it ignores logprobs"
+    )
     asking = Asking(ask="generate", max_new_tokens=12)
     probes = [asking.probe(item, "original") for item in shapes_items[:10]]
     probes += [asking.probe(item, "blind", images=()) for item in shapes_items[:4]]
