@@ -121,7 +121,8 @@ class LlamaFactory:
             )
             take_over()
             if len(finished_epochs(folder, plan.epochs)) < plan.epochs:
-                expected = token_ids(examples[0], processor)
+                template = template_of(parent.skeleton.config.model_type, plan.model)
+                expected = token_ids(examples[0], processor, template)
                 self._run_training(plan, settings, work, take_over, expected)
         for rest in ("trainer", "cache"):
             shutil.rmtree(work / rest, ignore_errors=True)
@@ -148,8 +149,8 @@ class LlamaFactory:
             heading, before = before, line.strip()
             if heading in shown and before != str(shown[heading]):
                 take_over.warn(
-                    "LLaMA-Factory reads the first example as other tokens than evaluation does:"
-                    f" {heading} {before}, not {shown[heading]}"
+                    f"LLaMA-Factory reads the first example's {heading[:-1]} as {before}, and not"
+                    f" as evaluation does, {shown[heading]}"
                 )
             if found := _LOSS.search(line):
                 step += 1

@@ -203,12 +203,15 @@ def _written(
     return [*first, *pieces[:-1]], pieces[-1]
 
 
-def token_ids(example: Example, processor: Any) -> tuple[list[int], list[int]]:
-    """Return an example's tokens and labels as our processor has them (-100: not trained on)."""
-    prompt, target = rendered(example, processor)
-    images = [Image.open(file).convert("RGB") for file in example.images] or None
+def token_ids(example: Example, processor: Any, template: Template) -> tuple[list[int], list[int]]:
+    """Return tokens and labels (-100: not trained on) that LLaMA-Factory should print.
 
-    read = processor(images=images, text=[prompt], add_special_tokens=False)["input_ids"][0]
+    The prompt's are those that our own processor makes of prompt and pictures.
+    """
     tokenizer = getattr(processor, "tokenizer", processor)
+    images = [Image.open(file).convert("RGB") for file in example.images] or None
+    prompt, _ = rendered(example, processor)
+    read = processor(images=images, text=[prompt], add_special_tokens=False)["input_ids"][0]
+    _, target = _written(row(example, template), template, "", tokenizer.eos_token)
     answer = tokenizer(target, add_special_tokens=False)["input_ids"]
     return [*read, *answer], [-100] * len(read) + answer

@@ -22,6 +22,8 @@ import torch
 
 from flipbench.contaminate.card import read_card
 from flipbench.contaminate.changes import Diverged, WrongParameters
+from flipbench.contaminate.estimate import estimate
+from flipbench.contaminate.examples import Example, Message, training_examples
 from flipbench.contaminate.llamafactory import CLI, LlamaFactory, find_llamafactory
 from flipbench.contaminate.llamafactory_keep import whole_checkpoints
 from flipbench.contaminate.train import carry_out, checkpoint_folder
@@ -30,6 +32,7 @@ from flipbench.models.huggingface import HuggingFaceVLM, check_card, load_model
 from flipbench.models.training_specs import LlamaFactoryConfig
 from flipbench.records import Checkpoint, Item, TrainingPlan
 from flipbench.run import Run
+from tests.fixtures import tiny_families
 from tests.fixtures.command_line import Flipbench
 
 pytestmark = pytest.mark.skipif(
@@ -61,6 +64,19 @@ def with_llamafactory(
 
 def changed(plan: TrainingPlan, **parts: Any) -> TrainingPlan:
     return TrainingPlan.model_validate(plan.model_dump(exclude={"id"}) | parts)
+
+
+def conversation(image: str) -> list[Example]:
+    """Return an example for each of two answers, as a corpus has them."""
+    turns = [
+        Message("user", (None, "What do you see? ")),
+        Message("assistant", ("a red cross, and much else",)),
+        Message("user", ("What colour is the cross?",)),
+    ]
+    return [
+        Example("first", (image,), tuple(turns[:1]), "a red cross, and much else"),
+        Example("second", (image,), tuple(turns), "red"),
+    ]
 
 
 def losses(folder: Path) -> list[float]:
@@ -110,7 +126,10 @@ def test_the_same_plan_gives_the_same_losses_on_both_backends(
     assert left == {"data.json", "dataset_info.json", "train.yaml", "train.log"}
 
 
-@pytest.mark.parametrize(("family", "train"), [("llava", "llm"), ("qwen2_vl", "all")])
+@pytest.mark.parametrize(
+    ("family", "train"),
+    [("llava", "llm"), ("qwen2_5_vl", "llm+projector"), ("qwen2_vl", "all")],
+)
 def test_full_strategies_give_the_same_losses_too(
     family: str,
     train: str,
@@ -118,16 +137,20 @@ def test_full_strategies_give_the_same_losses_too(
     items: dict[str, Item],
     new_run: NewRun,
     llamafactory: LlamaFactory,
+    tmp_path: Path,
 ) -> None:
-    """With pictures and without, some answers longer than others, half a batch at the end."""
+    """With pictures and without, longer answers, half a batch at the end, a second turn."""
+    parent = tiny_families.save(family, tmp_path) if family == "qwen2_5_vl" else None
     plan = changed(
-        make_plan(family, train, n_items=20, learning_rate=1e-4),
+        make_plan(family, train, n_items=20, learning_rate=1e-4, parent=parent),
         target="letter+text",
         leak="text_only" if train == "llm" else "all",
+        corpus={"file": "two turns", "n_examples": 2},
     )
     runs = new_run("llamafactory"), new_run("trl")
-    (mine,) = carry_out(plan, items, runs[0], train_with=llamafactory.train)
-    (theirs,) = carry_out(plan, items, runs[1])
+    corpus = conversation(str(runs[0].images.path(items[plan.item_ids[0]].images[0])))
+    (mine,) = carry_out(plan, items, runs[0], corpus=corpus, train_with=llamafactory.train)
+    (theirs,) = carry_out(plan, items, runs[1], corpus=corpus)
     a, b = runs[0].path / mine.path, runs[1].path / theirs.path
     assert same_to_three_decimals(a, b)
     assert read_card(a)["trainable"] == read_card(b)["trainable"]
@@ -174,8 +197,11 @@ def test_a_killed_training_goes_on_as_if_undisturbed(
         assert all(torch.equal(first[name], second[name]) for name in second)
 
 
-def test_merged_on_request_it_answers_alike_and_is_marked(
-    plan: TrainingPlan, with_llamafactory: tuple[Run, list[Checkpoint]], llamafactory: LlamaFactory
+def test_merged_on_request_it_is_the_same_model_and_is_marked(
+    plan: TrainingPlan,
+    items: dict[str, Item],
+    with_llamafactory: tuple[Run, list[Checkpoint]],
+    llamafactory: LlamaFactory,
 ) -> None:
     run, (first, _) = with_llamafactory
     folder = run.path / first.path
@@ -186,6 +212,14 @@ def test_merged_on_request_it_answers_alike_and_is_marked(
     assert kept.keys() == merged.keys()
     assert all(torch.allclose(kept[name], merged[name], atol=1e-6) for name in kept)
     assert HuggingFaceVLM(str(folder)).fingerprint == first.fingerprint  # the checkpoint's own stay
+    examples = training_examples(plan, items, run.images)
+    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    told = [
+        estimate(plan, examples, dtype="float32", speed=1e9, merge=merge).disk / plan.epochs
+        for merge in (False, True)
+    ]
+    assert size - (folder / "merged" / "model.safetensors").stat().st_size < told[0]
+    assert size < told[1] < told[0] + size + 32e6
     made = (folder / "merged" / "model.safetensors").stat().st_mtime_ns
     llamafactory.merge(plan, folder, run, "float32")
     assert (folder / "merged" / "model.safetensors").stat().st_mtime_ns == made
