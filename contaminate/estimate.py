@@ -19,7 +19,6 @@ from flipbench.contaminate.examples import Example
 from flipbench.contaminate.load import check_4bit
 from flipbench.contaminate.plan import n_examples, n_steps
 from flipbench.contaminate.strategies import ADAPTERS, lora_pattern, modules_of, select_parameters
-from flipbench.contaminate.wordings import N_PARAPHRASES
 from flipbench.errors import PrerequisiteError
 from flipbench.models.huggingface import base_of, resolve_path
 from flipbench.models.processors import load_processor
@@ -143,9 +142,8 @@ def estimate(
     materialised), a tenth of it with gradient checkpointing, and three copies of the logits in
     float32. Time: 6 operations for each weight and token where weights train, 4 where an adapter
     does, at 35 % of the device's peak. Where the loss compares wordings, each paraphrase is a row
-    of the batch (three of them, where they are not written yet). Disk: each epoch's checkpoint,
-    and while it trains a resumable one with optimiser state, twice, since the new is written
-    before the old goes.
+    of the batch. Disk: each epoch's checkpoint, and while it trains a resumable one with optimiser
+    state, twice, since the new is written before the old goes.
     """
     if plan.strategy == "qlora":
         check_4bit()
@@ -156,7 +154,7 @@ def estimate(
     write_out_first_token(processor)
     others = [other for example in examples for other in example.in_other_words()]
     n_tokens = check_examples([*examples, *others], processor, shape.context)
-    rows = 1 + _n_paraphrases(plan, examples)
+    rows = 1 + max(len(example.others) for example in examples)
     width, adapter = _BYTES[dtype], plan.strategy in ADAPTERS
     weights = shape.n_parameters * width
     if plan.strategy == "qlora":
@@ -190,12 +188,6 @@ def estimate(
         scratch=2 * resumable,
         seconds=flops / (speed * SHARE_OF_PEAK) + micro_steps * STEP_OVERHEAD,
     )
-
-
-def _n_paraphrases(plan: TrainingPlan, examples: Sequence[Example]) -> int:
-    if "consistency" not in plan.settings:
-        return 0
-    return max((len(example.others) for example in examples), default=0) or N_PARAPHRASES
 
 
 def measured_speed(dtype: str, size: int = 0) -> float:

@@ -19,6 +19,7 @@ from flipbench.contaminate.plan import expand, shared_out
 from flipbench.contaminate.regimes import Lesson, mixture, part_of
 from flipbench.contaminate.train import carry_out
 from flipbench.contaminate.wordings import (
+    N_PARAPHRASES,
     ChatWriter,
     FileWriter,
     ShapesWriter,
@@ -46,8 +47,8 @@ _N_SAMPLED = 512  # examples that an estimate looks at
 def lessons_for(experiment: Experiment, benchmark: PairedBenchmark, *, write: bool) -> list[Lesson]:
     """Return what each data regime trains on.
 
-    ``write`` lets chat models write paraphrases and translations; without it, regimes that lack
-    some keep the items' own words, as a plan for ``--dry-run`` may.
+    ``write`` lets chat models write paraphrases and translations; without it, the items' own words
+    stand in for those that a run lacks, as a plan for ``--dry-run`` may have it.
     """
     return [
         _lesson(experiment, benchmark, name, data, write)
@@ -83,7 +84,7 @@ def _lesson(
 def _wordings(
     experiment: Experiment, items: Sequence[Item], config: RewriteConfig, write: bool
 ) -> dict[str, Wording]:
-    """Return a wording for each item, or none where that would ask a chat model unbidden."""
+    """Return a wording for each item, a stand-in where that would ask a chat model unbidden."""
     writer = writer_of(config, experiment.run, experiment.config.seed)
     if write or config.by in ("shapes", "file"):
         progress = experiment.progress
@@ -92,8 +93,18 @@ def _wordings(
         )
         log.debug("%s", report)
         return found
-    found = written_already(items, writer, experiment.run, language=config.language)
-    return found if len(found) == len(items) else {}
+    stand_ins = {
+        item.id: Wording(
+            item_id=item.id,
+            how="not written yet",
+            writer=writer.name,
+            question=item.question,
+            options=(item.options or ()) if config.language else (),
+            candidates=() if config.language else (item.question,) * N_PARAPHRASES,
+        )
+        for item in items
+    }
+    return stand_ins | written_already(items, writer, experiment.run, language=config.language)
 
 
 def _other(experiment: Experiment, spec: OtherBenchmark) -> list[Item]:
@@ -188,17 +199,19 @@ def plan_contamination(experiment: Experiment, benchmark: PairedBenchmark) -> li
 def _wordings_to_write(experiment: Experiment, lessons: Sequence[Lesson]) -> list[str]:
     """Return what chat models would be asked for first, and what that would cost."""
     lines = []
-    known = experiment.run.ids(Wording)
+    written = experiment.run.ids(Wording)
+    counted: set[str] = set()  # regimes may share wordings
     for lesson in lessons:
         config = lesson.config.rewrite
-        if config is None or lesson.wordings:
+        if config is None:
             continue
         writer = writer_of(config, experiment.run, experiment.config.seed)
-        if not isinstance(writer, ChatWriter):
-            continue
         stage = WordingStage(writer, config.language)
-        items = [item for item in lesson.items if stage.id_of(item) not in known]
-        known |= {stage.id_of(item) for item in items}  # regimes may share them
+        wanted = {stage.id_of(item): item for item in lesson.items}
+        if not isinstance(writer, ChatWriter) or wanted.keys() <= written:
+            continue
+        items = [item for i, item in wanted.items() if i not in written | counted]
+        counted |= wanted.keys()
         text = (
             f"{lesson.name}: {len(items):,} questions are put in other words first; until then its"
             " plans have other ids"

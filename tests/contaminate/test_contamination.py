@@ -139,7 +139,8 @@ def test_a_dry_run_counts_what_wordings_cost_and_asks_for_none(
     }
     experiment, benchmark = opened(data=data)
     monkeypatch.delenv("OPENAI_API_KEY")
-    *_, reworded, half, german = plan_contamination(experiment, benchmark)
+    table, _, reworded, half, german = plan_contamination(experiment, benchmark)
+    assert table.count("\n") == 3, "plans whose wordings are not there yet"
     first = (
         "reworded: 8 questions are put in other words first; until then its plans have other ids"
     )
