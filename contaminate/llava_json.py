@@ -55,7 +55,7 @@ _DEFAULTS = (
 
 
 def write_llava(plan: TrainingPlan, examples: Sequence[Example], folder: Path) -> list[Path]:
-    """Write ``data.json``, ``images/`` and ``train.sh``; return what was written.
+    """Write ``llava.json``, ``images/`` and ``train.sh``; return what was written.
 
     The official trainer learns from every answer of a row, so a conversation of a corpus is one
     row, not one for each answer.
@@ -75,7 +75,7 @@ def write_llava(plan: TrainingPlan, examples: Sequence[Example], folder: Path) -
     images.mkdir(parents=True, exist_ok=True)
     for file in {file for example in examples for file in example.images}:
         shutil.copyfile(file, images / _name(file))
-    data, script = folder / "data.json", folder / "train.sh"
+    data, script = folder / "llava.json", folder / "train.sh"
     data.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     script.write_text(command)
     return [data, images, script]
@@ -161,7 +161,7 @@ def training_command(plan: TrainingPlan) -> str:
         *_TRAINS[plan.strategy],
         *(lora if "lora" in plan.strategy else []),
         '--model_name_or_path "$MODEL"',
-        '--data_path "$DATA/data.json"',
+        '--data_path "$DATA/llava.json"',
         '--image_folder "$DATA/images"',
         f'--output_dir "$DATA/{plan.strategy}"',
         f"--num_train_epochs {plan.epochs}",

@@ -72,7 +72,7 @@ def test_the_command_says_the_plan_and_otherwise_the_official_defaults(
         "--freeze_mm_mlp_adapter": "True",  # else the official trainer's LoRA trains it too
         "--lora_r": "128",
         "--model_name_or_path": "liuhaotian/llava-v1.5-7b",
-        "--data_path": f"{tmp_path}/data.json",
+        "--data_path": f"{tmp_path}/llava.json",
         "--num_train_epochs": "2",
         "--per_device_train_batch_size": "8",
         "--learning_rate": "0.0002",

@@ -20,7 +20,7 @@ STRATEGIES = {
 @pytest.mark.parametrize(
     ("form", "files", "command"),
     [
-        ("llava", {"data.json", "images", "train.sh"}, "bash {}/train.sh"),
+        ("llava", {"llava.json", "images", "train.sh"}, "bash {}/train.sh"),
         (
             "llamafactory",
             {"data.json", "dataset_info.json", "images", "train.yaml"},
@@ -38,7 +38,8 @@ def test_each_plan_has_a_folder_and_the_command_is_told(
     result = flipbench("contaminate", tmp_path / "c.yaml", "--export", form, "out", "-q")
     assert result.status == 0
     folders = sorted((tmp_path / "out").iterdir())
-    assert [len(json.loads((f / "data.json").read_text())) for f in folders] in ([16, 4], [4, 16])
+    data = [next(folder.glob("*a.json")) for folder in folders]
+    assert sorted(len(json.loads(file.read_text())) for file in data) == [4, 16]
     for folder in folders:
         assert {file.name for file in folder.iterdir()} == files
         assert f"  {command.format(Path('out') / folder.name)}\n" in result.out
