@@ -71,9 +71,8 @@ def write(run: Run, benchmark: PairedBenchmark, models: list[GridModel]) -> None
     """Store each model's answers; right in 60 % of the questions, the seen ones in 90 %."""
     detector = DETECTORS["perturbation_gap"]
     probes = detector.probes(benchmark, ASKING)
-    gold = [
-        item.answer or 0 for pair in benchmark.pairs for item in (pair.original, pair.perturbed)
-    ]
+    items = [item for pair in benchmark.pairs for item in (pair.original, pair.perturbed)]
+    gold = np.array([item.answer or 0 for item in items])
     for number, model in enumerate(models):
         rng = np.random.default_rng(number)
         p_right = np.where(np.arange(len(probes)) % 2 == 0, 0.9 if model.dose else 0.6, 0.6)
