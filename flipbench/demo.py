@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from flipbench.config import Config, ShapesSpec, load_config
-from flipbench.evaluate.detectors import DETECTORS, JUDGED
+from flipbench.evaluate.detectors import DETECTORS
 from flipbench.experiment import Experiment
 from flipbench.loop import run_all
 from flipbench.shapes.other import write_corpus
@@ -31,15 +31,11 @@ NOTES = (
 )
 
 
-def configure(out: Path, *, small: bool = False, few_detectors: bool = False) -> Config:
-    """Return the demo's configuration; the controls' data are written into ``out``.
-
-    All detectors are asked but those for free-form questions, of which there are none here.
-    """
+def configure(out: Path, *, small: bool = False, all_detectors: bool = False) -> Config:
+    """Return the demo's configuration; the controls' data are written into ``out``."""
     changes = [f"run={json.dumps(str(out))}", *(SMALL if small else ())]
-    if not few_detectors:
-        names = [name for name in DETECTORS if name not in JUDGED]
-        changes.append(f"evaluate.detectors={json.dumps(names)}")
+    if all_detectors:
+        changes.append(f"evaluate.detectors={json.dumps(list(DETECTORS))}")
     plain = load_config(CONFIG, changes)
     n_items = plain.benchmark.n_items if isinstance(plain.benchmark, ShapesSpec) else 0
     copies = plain.contaminate.copies
@@ -49,15 +45,15 @@ def configure(out: Path, *, small: bool = False, few_detectors: bool = False) ->
 
 
 def run_demo(
-    out: Path, *, small: bool = False, few_detectors: bool = False, progress: bool = True
+    out: Path, *, small: bool = False, all_detectors: bool = False, progress: bool = True
 ) -> int:
     """Run the demo into ``out``; return the exit status.
 
-    What an earlier run left there is not done again, so the other detectors may be asked for later.
+    What an earlier run left there is not done again, so all detectors may be asked for later.
     """
     start = time.time()
-    config = configure(out, small=small, few_detectors=few_detectors)
-    options = {"--small": small, "--few-detectors": few_detectors}
+    config = configure(out, small=small, all_detectors=all_detectors)
+    options = {"--small": small, "--all-detectors": all_detectors}
     command = " ".join(["flipbench demo", *(name for name, given in options.items() if given)])
     experiment = Experiment.open(
         config, progress=progress, command=command, n_workers=default_workers()

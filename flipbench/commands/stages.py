@@ -34,16 +34,16 @@ def demo(
     small: Annotated[
         bool, typer.Option("--small", help="a tenth of the grid, for a quick look")
     ] = False,
-    few_detectors: Annotated[
+    all_detectors: Annotated[
         bool,
-        typer.Option("--few-detectors", help="four detectors, not all; half the time"),
+        typer.Option("--all-detectors", help="every detector, not four; much longer"),
     ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Run the whole loop on the embedded world and open a page with the result."""
     from flipbench.demo import run_demo
 
-    status = run_demo(out, small=small, few_detectors=few_detectors, progress=not quiet)
+    status = run_demo(out, small=small, all_detectors=all_detectors, progress=not quiet)
     raise typer.Exit(status)
 
 
