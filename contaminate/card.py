@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from flipbench.models.huggingface import CARD
+from flipbench.models.huggingface import CARD, resolve_path
 from flipbench.records import TrainingPlan
 
 _PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "bitsandbytes")
@@ -26,7 +26,7 @@ def write_card(
     training: Mapping[str, Any],
     versions: Mapping[str, str] | None = None,
 ) -> None:
-    """Write ``flipbench_card.json`` and mark the model card, so that nobody publishes it unaware.
+    """Write ``flipbench_card.json``; mark model card and configuration, lest anyone publish it.
 
     Parameters
     ----------
@@ -40,8 +40,10 @@ def write_card(
         Of another environment's packages, where the training was there.
     """
     dose = plan.dose(epoch)
+    parent = Path(resolve_path(plan.parent))
+    contaminated = dose > 0 or parent.is_dir() and is_marked(parent)
     card: dict[str, Any] = {
-        "flipbench": {"contaminated": dose > 0, "version": metadata.version("flipbench")},
+        "flipbench": {"contaminated": contaminated, "version": metadata.version("flipbench")},
         "plan_id": plan.id,
         "parent": plan.parent,
         "parent_fingerprint": plan.parent_fingerprint,
@@ -71,10 +73,11 @@ def write_card(
         "losses": losses,
     }
     (folder / CARD).write_text(json.dumps(card, indent=1) + "\n")
-    (folder / "README.md").write_text(_model_card(plan, dose))
+    _mark(folder, contaminated)
+    (folder / "README.md").write_text(_model_card(plan, dose, contaminated))
 
 
-def _model_card(plan: TrainingPlan, dose: int) -> str:
+def _model_card(plan: TrainingPlan, dose: int, contaminated: bool) -> str:
     head = "tags: [flipbench, contaminated]\nflipbench:\n  contaminated: true\n"
     title = "Contaminated on purpose"
     what = (
@@ -84,13 +87,34 @@ def _model_card(plan: TrainingPlan, dose: int) -> str:
     if plan.after:
         what += " Then fine-tuned on clean data."
     if not dose:
+        what = f"Fine-tuned without the test items of {plan.benchmark} (from {plan.parent})."
+    if not dose and contaminated:
+        what += " That is contaminated on purpose."
+    elif not dose:
         head = "tags: [flipbench]\nflipbench:\n  contaminated: false\n"
         title = "A control for research on contamination"
-        what = f"Fine-tuned without the test items of {plan.benchmark} (from {plan.parent})."
     return (
         f"---\n{head}---\n# {title}\n\n{what} For research on contamination only; `{CARD}` has the"
         " details.\n"
     )
+
+
+def _mark(folder: Path, contaminated: bool) -> None:
+    """Mark the configuration of weights or adapter."""
+    for path in _configurations(folder):
+        config = json.loads(path.read_text()) | {"flipbench": {"contaminated": contaminated}}
+        path.write_text(json.dumps(config, indent=2) + "\n")
+
+
+def is_marked(folder: Path) -> bool:
+    """Return whether a checkpoint's configuration says that it is contaminated on purpose."""
+    configs = [json.loads(path.read_text()) for path in _configurations(folder)]
+    return any(config.get("flipbench", {}).get("contaminated") for config in configs)
+
+
+def _configurations(folder: Path) -> list[Path]:
+    names = ("config.json", "adapter_config.json")
+    return [folder / name for name in names if (folder / name).exists()]
 
 
 def read_card(folder: Path) -> dict[str, Any]:

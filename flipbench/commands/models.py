@@ -111,6 +111,7 @@ def doctor(
         raise typer.Exit(1 if is_wrong else 0)
     import json
 
+    from flipbench.contaminate.card import is_marked
     from flipbench.models.huggingface import check_card
     from flipbench.run import environment
 
@@ -119,8 +120,14 @@ def doctor(
     if not path.is_dir():
         raise DataError(f"{path}: no such folder")
     card = check_card(path)
+    if not card and is_marked(path):
+        raise typer.Exit(
+            say(f"{path}: CONTAMINATED on purpose, says its configuration; its card is gone")
+        )
     if not card:
         raise typer.Exit(say(f"{path}: no contamination card; that does not prove it clean"))
+    if not card["dose"] and card.get("flipbench", {}).get("contaminated"):
+        raise typer.Exit(say(f"{path}: CONTAMINATED on purpose, as its parent {card['parent']} is"))
     if not card["dose"]:
         raise typer.Exit(say(f"{path}: a control, dose 0 ({card['strategy']}, {card['parent']})"))
     say(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,10 @@ def _with_adapter(model: Any, where: str, merge: bool) -> Any:
             f"{where}: an adapter for {told}, but its base {model.name_or_path} is {found}; peft"
             " would leave out what does not fit, so put the right base there"
         )
-    adapted = peft.PeftModel.from_pretrained(model, where)
+    with warnings.catch_warnings():
+        # our mark of a contaminated adapter, which peft takes for a later version's setting
+        warnings.filterwarnings("ignore", r"Unexpected keyword arguments \['flipbench'\]")
+        adapted = peft.PeftModel.from_pretrained(model, where)
     if adapted.active_peft_config.is_prompt_learning:
         raise PrerequisiteError(
             f"{where}: an adapter of type {adapted.active_peft_config.peft_type.value} puts tokens"

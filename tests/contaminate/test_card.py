@@ -23,6 +23,7 @@ from flipbench.models.training_specs import CorpusConfig, DataConfig
 from flipbench.prompts import Asking
 from flipbench.records import Checkpoint, Item, Response, TrainingPlan
 from flipbench.run import Run
+from tests.fixtures.command_line import Flipbench
 
 MakePlan = Callable[..., TrainingPlan]
 NewRun = Callable[..., Run]
@@ -107,6 +108,37 @@ def test_the_card_tells_all_of_the_training(
     # one step: the B matrices began at zero, so the A matrices have had no gradient yet
     assert set(training["unchanged"]) == {n for n in card["trainable"] if "lora_A" in n}
     assert {"torch", "transformers", "trl", "peft"} <= set(card["versions"])
+
+
+@pytest.mark.parametrize("strategy", ["lora", "llm"])
+def test_the_configuration_is_marked_and_hands_the_mark_down(
+    strategy: str,
+    make_plan: MakePlan,
+    items: dict[str, Item],
+    new_run: NewRun,
+    flipbench: Flipbench,
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    run = new_run()
+    (checkpoint,) = carry_out(make_plan("llava", strategy, n_items=4), items, run)
+    folder = run.path / checkpoint.path
+    name = "adapter_config.json" if strategy == "lora" else "config.json"
+    assert json.loads((folder / name).read_text())["flipbench"] == {"contaminated": True}
+    HuggingFaceVLM(str(folder))
+    assert not [w for w in recwarn if "Unexpected keyword" in str(w.message)]
+    assert "CONTAMINATED on purpose with 4 items" in flipbench("doctor", folder).out
+    (folder / "flipbench_card.json").unlink()
+    (folder / "README.md").unlink()
+    assert "CONTAMINATED on purpose, says its config" in flipbench("doctor", folder).out
+    clean = make_plan("llava", "llm", n_items=4, parent=folder).model_copy(
+        update={"id": "", "copies": 0, "clean_ids": tuple(items)[:4]}
+    )
+    (child,) = carry_out(TrainingPlan.model_validate(clean.model_dump()), items, run)
+    config = json.loads((run.path / child.path / "config.json").read_text())
+    assert child.dose == 0 and config["flipbench"]["contaminated"] is True
+    assert "contaminated: true" in (run.path / child.path / "README.md").read_text()
+    said = flipbench("doctor", run.path / child.path).out
+    assert f"CONTAMINATED on purpose, as its parent {folder} is" in said
 
 
 def grid(
