@@ -12,6 +12,7 @@ from flipbench.evaluate.min_k import MinK
 from flipbench.evaluate.order_trend import OrderTrendDetector
 from flipbench.evaluate.shared_likelihood import SharedLikelihood, shards_of
 from flipbench.models.huggingface import HuggingFaceVLM
+from flipbench.models.protocols import needs_of
 from flipbench.prompts import Asking
 from flipbench.randomness import generator
 from flipbench.records import Probe, Response, Score
@@ -63,8 +64,9 @@ def test_about_and_rules(name: str, world: Any) -> None:
     scores = by_rule(detector, world, model, clean)
     assert list(scores) == RULES[name] and default_rule(name) in scores
     assert detector.about.name == name and "arXiv" in detector.about.paper
-    assert detector.about.needs == {"token_logprobs"}
-    assert all(p.ask == "score" for p in detector.probes(world.benchmark, ASKING))
+    probes = detector.probes(world.benchmark, ASKING)
+    assert detector.about.needs == frozenset().union(*map(needs_of, probes))
+    assert "token_logprobs" in detector.about.needs and all(p.ask == "score" for p in probes)
     for score in scores.values():
         assert score.details["direction"] in ("falls", "rises")
         assert Score.model_validate_json(score.model_dump_json()).id == score.id
