@@ -30,6 +30,10 @@ from tests.fixtures.command_line import Flipbench
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 KINDS = {"multi-gpu": "MULTI_CPU", "fsdp": "FSDP", "deepspeed-zero3": "DEEPSPEED"}
+takes_minutes = pytest.mark.skipif(
+    not os.environ.get("FLIPBENCH_ALL_TESTS"),
+    reason="takes two processor minutes: set FLIPBENCH_ALL_TESTS=1",
+)
 needs_deepspeed = pytest.mark.skipif(
     importlib.util.find_spec("deepspeed") is None, reason="no DeepSpeed"
 )
@@ -67,7 +71,12 @@ STRATEGIES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "preset", ["multi-gpu", "fsdp", pytest.param("deepspeed-zero3", marks=needs_deepspeed)]
+    "preset",
+    [
+        "multi-gpu",
+        pytest.param("fsdp", marks=takes_minutes),
+        pytest.param("deepspeed-zero3", marks=needs_deepspeed),
+    ],
 )
 def test_two_processes_train_what_one_trains(preset: str, opened: Any, tmp_path: Path) -> None:
     grid = {
