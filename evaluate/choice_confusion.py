@@ -14,7 +14,7 @@ from flipbench.evaluate.comparison import (
     threshold_score,
 )
 from flipbench.evaluate.conditions import Twice, choice, conditions, left_out_note
-from flipbench.evaluate.detector import About, Answers
+from flipbench.evaluate.detector import About, Answers, kept
 from flipbench.paired import PairedBenchmark
 from flipbench.prompts import Asking
 from flipbench.randomness import generator
@@ -124,6 +124,7 @@ class ChoiceConfusion:
             relative_score(comparison),
         ]
 
+    @kept
     def _asked(self, benchmark: PairedBenchmark, asking: Asking) -> list[Twice]:
         return [
             Twice(

@@ -14,7 +14,7 @@ from flipbench.evaluate.comparison import (
     relative_score,
 )
 from flipbench.evaluate.conditions import askable
-from flipbench.evaluate.detector import About, Answers
+from flipbench.evaluate.detector import About, Answers, kept
 from flipbench.evaluate.statistics import Outcome
 from flipbench.paired import PairedBenchmark
 from flipbench.prompts import LETTERS, Asking
@@ -64,7 +64,11 @@ class CircularEval:
 
     def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
         """Return k rotations of every multiple-choice item; the first is the plain question."""
-        return [probe for item in askable(benchmark) for probe, _ in _rotations(item, asking)]
+        return [probe for asked in self._asked(benchmark, asking) for probe, _ in asked]
+
+    @kept
+    def _asked(self, benchmark: PairedBenchmark, asking: Asking) -> list[list[tuple[Probe, int]]]:
+        return [_rotations(item, asking) for item in askable(benchmark)]
 
     def score(
         self,
@@ -75,8 +79,9 @@ class CircularEval:
     ) -> list[Score]:
         """Return the scores of rules paper and relative."""
         items = askable(benchmark)
-        first, second, slots = _conditions(items, asking, answers)
-        against = None if reference is None else _conditions(items, asking, reference)[:2]
+        asked = self._asked(benchmark, asking)
+        first, second, slots = _conditions(asked, answers)
+        against = None if reference is None else _conditions(asked, reference)[:2]
         sizes = [len(item.options or ()) for item in items]
         n = len(sizes) or 1
         comparison = Comparison(
@@ -113,7 +118,7 @@ def _rotations(item: Item, asking: Asking) -> list[tuple[Probe, int]]:
 
 
 def _conditions(
-    items: Sequence[Item], asking: Asking, answers: Answers
+    asked: Sequence[Sequence[tuple[Probe, int]]], answers: Answers
 ) -> tuple[Condition, Condition, JsonDict]:
     """Return the plain and the circular condition, and how often each slot was chosen.
 
@@ -123,9 +128,9 @@ def _conditions(
     circular: list[Outcome] = []
     unparsed, replies = [0, 0], [0, 0]
     slots: Counter[str] = Counter()
-    for item in items:
+    for rotations in asked:
         outcomes: list[Outcome] = []
-        for rotation, (probe, gold) in enumerate(_rotations(item, asking)):
+        for rotation, (probe, gold) in enumerate(rotations):
             response = answers.to(probe)
             outcomes.append(None if response is None else response.choice == gold)
             if response is not None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from flipbench.evaluate.conditions import Settings
-from flipbench.evaluate.detector import About, Answers
+from flipbench.evaluate.detector import About, Answers, kept
 from flipbench.evaluate.likelihood import answer_probe, item_text, lacking, mean_log_prob
 from flipbench.evaluate.shares import share_scores
 from flipbench.paired import PairedBenchmark
@@ -103,6 +103,7 @@ class CoDeC:
             )
         )
 
+    @kept
     def _asked(self, benchmark: PairedBenchmark, asking: Asking) -> list[tuple[Probe, list[Probe]]]:
         items = sorted(benchmark.originals, key=lambda item: item.id)
         place = {item.id: i for i, item in enumerate(items)}

@@ -98,6 +98,11 @@ class Settings:
     n_permutations: int = 9_999
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        """Refuse a level that is none."""
+        if not 0 < self.alpha < 1:
+            raise ValueError(f"alpha {self.alpha}: a test level lies in (0, 1)")
+
 
 @dataclass(frozen=True)
 class Comparison:

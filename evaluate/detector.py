@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, runtime_checkable
 
 from flipbench.engine import Answers
 from flipbench.evaluate.grid import GridModel
@@ -23,7 +24,11 @@ __all__ = [
     "GridDetector",
     "by_kind",
     "gold_of",
+    "kept",
 ]
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 AnswersOf = Callable[[GridModel], Answers]
 """Reads what a model of the grid answered; ask for one model after the other, not for all."""
@@ -104,6 +109,31 @@ def by_kind(detectors: Sequence[AnyDetector]) -> tuple[list[Detector], list[Grid
     """Return the detectors that judge one model, and those that hold it against several."""
     alone = [detector for detector in detectors if not isinstance(detector, GridDetector)]
     return alone, [detector for detector in detectors if isinstance(detector, GridDetector)]
+
+
+def kept(
+    make: Callable[Concatenate[Any, PairedBenchmark, P], R],
+) -> Callable[Concatenate[Any, PairedBenchmark, P], R]:
+    """Keep what a detector's method makes of a benchmark: it is the same for every model.
+
+    Of one benchmark at a time; what is returned must not be changed.
+    """
+
+    @wraps(make)
+    def look_up(
+        detector: Any, benchmark: PairedBenchmark, /, *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        held: dict[Any, Any] = vars(detector).setdefault("_kept", {})
+        if held.get("benchmark") is not benchmark:
+            held.clear()
+            held["benchmark"] = benchmark
+        key = (make.__name__, args, *sorted(kwargs.items()))
+        if key not in held:
+            held[key] = make(detector, benchmark, *args, **kwargs)
+        found: R = held[key]
+        return found
+
+    return look_up
 
 
 def gold_of(items: Sequence[Item]) -> list[int]:

@@ -12,7 +12,7 @@ import numpy as np
 from flipbench.evaluate import rules
 from flipbench.evaluate.comparison import Comparison, Settings, compare, gap_score, mcnemar_score
 from flipbench.evaluate.conditions import Put, Twice, left_out_note, open_question
-from flipbench.evaluate.detector import About, Answers
+from flipbench.evaluate.detector import About, Answers, kept
 from flipbench.evaluate.resampling import Array
 from flipbench.evaluate.rules import Verdict
 from flipbench.evaluate.text_match import continuation, fold, rouge_l
@@ -196,6 +196,7 @@ class GuidedPrompting:
             details={"judged": found, "tuned_threshold": True},
         )
 
+    @kept
     def _asked(self, benchmark: PairedBenchmark) -> list[Twice]:
         asked = []
         for item in benchmark.originals:

@@ -11,7 +11,7 @@ from PIL import Image
 from flipbench.derived_images import DerivedImages
 from flipbench.evaluate.comparison import Settings, compare, relative_score
 from flipbench.evaluate.conditions import Condition, Put, Twice, choice, left_out_note
-from flipbench.evaluate.detector import About, Answers
+from flipbench.evaluate.detector import About, Answers, kept
 from flipbench.paired import PairedBenchmark
 from flipbench.prompts import Asking
 from flipbench.randomness import generator
@@ -123,6 +123,7 @@ class ImageMasking:
                 found[_name(fraction)] = _tally(Condition.read("", answers, puts))
         return [score.model_copy(update={"details": score.details | {"accuracies": found}})]
 
+    @kept
     def _asked(self, benchmark: PairedBenchmark, asking: Asking, fraction: float) -> list[Twice]:
         derived = DerivedImages(
             benchmark.images,

@@ -192,6 +192,11 @@ class KernelDivergence:
     n_folds: int = 8
     about: About = ABOUT
 
+    def __post_init__(self) -> None:
+        """Refuse folds that cannot be compared."""
+        if self.n_folds < 2:
+            raise ValueError(f"n_folds {self.n_folds}: a t-test over folds needs at least 2")
+
     def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
         """Return the right answer to each original item, to be embedded."""
         return [answer_probe(item, asking, "original", ask="embed") for item in benchmark.originals]

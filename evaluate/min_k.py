@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from flipbench.evaluate.conditions import Settings
-from flipbench.evaluate.detector import About, Answers
+from flipbench.evaluate.detector import About, Answers, kept
 from flipbench.evaluate.likelihood import answer_probe, lacking, log_likelihood, mean_log_prob
 from flipbench.evaluate.shares import share_scores
 from flipbench.paired import PairedBenchmark
 from flipbench.prompts import Asking
-from flipbench.records import Item, Probe, Response, Score
+from flipbench.records import Probe, Response, Score
 
 FRACTION = 0.2
 _FLOOR = 1e-6
@@ -84,12 +84,23 @@ class MinK:
     settings: Settings = field(default_factory=Settings)
     about: About = ABOUT
 
+    def __post_init__(self) -> None:
+        """Refuse a share above 1."""
+        if not 0 < self.fraction <= 1:
+            raise ValueError(f"fraction {self.fraction}: a share of the tokens lies in (0, 1]")
+
     def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
         """Return the right answers of the original and the perturbed items, to be scored."""
+        return [probe for both in self._asked(benchmark, asking) for probe in both]
+
+    @kept
+    def _asked(self, benchmark: PairedBenchmark, asking: Asking) -> list[tuple[Probe, Probe]]:
         return [
-            answer_probe(item, asking, variant)
+            (
+                answer_probe(pair.original, asking, "original"),
+                answer_probe(pair.perturbed, asking, "perturbed"),
+            )
             for pair in benchmark.pairs
-            for variant, item in (("original", pair.original), ("perturbed", pair.perturbed))
         ]
 
     def score(
@@ -102,8 +113,9 @@ class MinK:
         """Return the scores of rules loss, min_k, min_k_plus_plus and relative."""
         why = lacking(self.about, answers, self.probes(benchmark, asking))
         scores: list[Score] = []
+        asked = self._asked(benchmark, asking)
         for rule, membership in self._memberships().items():
-            values = _wins(benchmark, asking, answers, membership)
+            values = _wins(benchmark, asked, answers, membership)
             lacks = why or ("" if values else _no_statistics(answers))
             alone, relative = share_scores(
                 self.about,
@@ -111,7 +123,7 @@ class MinK:
                 answers,
                 values,
                 reference,
-                {} if reference is None else _wins(benchmark, asking, reference, membership),
+                {} if reference is None else _wins(benchmark, asked, reference, membership),
                 rule=rule,
                 settings=self.settings,
                 why=lacks,
@@ -149,16 +161,15 @@ def _with_tokens(answers: Answers, probe: Probe) -> Response | None:
 
 
 def _wins(
-    benchmark: PairedBenchmark, asking: Asking, answers: Answers, membership: _Membership
+    benchmark: PairedBenchmark,
+    asked: Sequence[tuple[Probe, Probe]],
+    answers: Answers,
+    membership: _Membership,
 ) -> dict[str, float]:
     """Return by original item 1 where it scores above its twin, 1/2 where equal, else 0."""
-
-    def value(item: Item) -> float | None:
-        return membership(answers, answer_probe(item, asking, ""))
-
     found = {}
-    for pair in benchmark.pairs:
-        original, twin = value(pair.original), value(pair.perturbed)
+    for pair, both in zip(benchmark.pairs, asked, strict=True):
+        original, twin = (membership(answers, probe) for probe in both)
         if original is not None and twin is not None:
             found[pair.original.id] = (float(np.sign(original - twin)) + 1) / 2
     return found

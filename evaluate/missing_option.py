@@ -12,7 +12,7 @@ from flipbench.evaluate.comparison import (
     threshold_score,
 )
 from flipbench.evaluate.conditions import Put, left_out_note, open_question
-from flipbench.evaluate.detector import About, Answers
+from flipbench.evaluate.detector import About, Answers, kept
 from flipbench.evaluate.text_match import fold, names
 from flipbench.paired import PairedBenchmark
 from flipbench.prompts import LETTERS, Asking
@@ -95,6 +95,7 @@ class MissingOption:
             mcnemar_score(comparison, uses_reference=True),
         ]
 
+    @kept
     def _asked(self, benchmark: PairedBenchmark) -> list[tuple[Item, Put]]:
         return [
             (item, self._put(item, item.options))

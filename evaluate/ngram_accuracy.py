@@ -24,7 +24,7 @@ from flipbench.evaluate.conditions import (
     mean,
     open_question,
 )
-from flipbench.evaluate.detector import About, Answers
+from flipbench.evaluate.detector import About, Answers, kept
 from flipbench.evaluate.text_match import continuation
 from flipbench.paired import PairedBenchmark
 from flipbench.prompts import LETTERS, Asking
@@ -180,10 +180,12 @@ class NgramAccuracy:
         n_whole = list(against_clean.second.outcomes).count(1.0)
         return [s.model_copy(update={"details": s.details | {"n_whole": n_whole}}) for s in scores]
 
+    @kept
     def _asked(self, benchmark: PairedBenchmark) -> list[tuple[Item, Put]]:
         puts = [(item, self._put(item, "ngram", None)) for item in benchmark.originals]
         return [(item, put) for item, put in puts if put is not None]
 
+    @kept
     def _reworded(self, benchmark: PairedBenchmark) -> list[Twice]:
         found = []
         for item in benchmark.originals if self.reword else ():

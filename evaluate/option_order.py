@@ -15,7 +15,7 @@ from flipbench.evaluate.comparison import (
     with_leakage,
 )
 from flipbench.evaluate.conditions import Put, Twice, choice, left_out_note, mean
-from flipbench.evaluate.detector import About, Answers
+from flipbench.evaluate.detector import About, Answers, kept
 from flipbench.evaluate.rules import Bands
 from flipbench.paired import PairedBenchmark
 from flipbench.prompts import Asking
@@ -134,6 +134,7 @@ class OptionOrder:
         ]
         return [with_leakage(score) for score in scores]
 
+    @kept
     def _asked(self, benchmark: PairedBenchmark, asking: Asking) -> list[Twice]:
         return [
             Twice(item, choice(asking, item, "original"), self._shuffled(item, orders, asking))

@@ -13,7 +13,7 @@ from scipy import stats
 
 from flipbench.evaluate import rules
 from flipbench.evaluate.conditions import Settings
-from flipbench.evaluate.detector import About, Answers
+from flipbench.evaluate.detector import About, Answers, kept
 from flipbench.evaluate.likelihood import (
     answer_probe,
     dropped_warning,
@@ -173,6 +173,7 @@ class OrderTrendDetector:
     settings: Settings = field(default_factory=Settings)
     about: About = ABOUT
 
+    @kept
     def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
         """Return the right answer of each original item, to be scored."""
         return [answer_probe(item, asking, "original") for item in benchmark.originals]

@@ -26,7 +26,11 @@ from flipbench.evaluate.tables import (
 )
 from flipbench.evaluate.validation import Validation, validate
 from flipbench.evaluate.validation_figures import make_validation_figures
-from flipbench.evaluate.validation_tables import requirements_table, validation_table
+from flipbench.evaluate.validation_tables import (
+    detectors_table,
+    requirements_table,
+    validation_table,
+)
 from flipbench.paired import PairedBenchmark
 from flipbench.records import Score
 
@@ -86,7 +90,7 @@ def write_report(data: ReportData, folder: Path) -> Path:
     tables += [others] if others else []
     needed = requirements_table(data.requirements)
     validations = _validations(data)
-    validation = validation_table(validations) if validations else None
+    validation = [make(validations) for make in (detectors_table, validation_table) if validations]
     folder.mkdir(parents=True, exist_ok=True)
     _write_tables(data, tables, needed, folder)
     if validation:
@@ -219,11 +223,12 @@ def _validations(data: ReportData) -> list[Validation]:
 
 
 def _write_validation(
-    validations: Sequence[Validation], table: Table, notes: Sequence[str], folder: Path
+    validations: Sequence[Validation], tables: Sequence[Table], notes: Sequence[str], folder: Path
 ) -> None:
-    text = "\n".join([table_files.markdown(table), *_below(notes)])
-    (folder / "validation.md").write_text(text, encoding="utf-8")
-    document = table_files.latex_document([table], notes)
+    for table in tables:
+        text = "\n".join([table_files.markdown(table), *_below(notes)])
+        (folder / f"{table.key}.md").write_text(text, encoding="utf-8")
+    document = table_files.latex_document(tables, notes)
     (folder / "validation.tex").write_text(document, encoding="utf-8")
     table_files.write_validation_csv(folder / "validation.csv", validations)
 

@@ -58,8 +58,8 @@ def label_swap_p(
 
     Under the null hypothesis the two labels of a pair can be swapped, which changes the sign of
     its difference (of its cluster's). Exact, and without a seed, where the differences are whole
-    numbers, as those of right and wrong answers are, or where all swaps can be enumerated;
-    otherwise (1 + count) / (``n_permutations`` + 1).
+    numbers or fractions of a small denominator, as those of right and wrong answers and of shares
+    are, or where all swaps can be enumerated; otherwise (1 + count) / (``n_permutations`` + 1).
 
     Parameters
     ----------
@@ -70,8 +70,8 @@ def label_swap_p(
     totals = totals[totals != 0]
     if len(totals) == 0:
         return 1.0
-    if (whole := np.rint(totals)).tolist() == totals.tolist():
-        return _exact_label_swap_p(whole.astype(np.int64))
+    if (whole := _as_whole(totals)) is not None:
+        return _exact_label_swap_p(whole)
     if len(totals) == 1:
         return 0.5 if totals[0] < 0 else 1.0
     found = stats.permutation_test(
@@ -85,6 +85,15 @@ def label_swap_p(
         rng=rng,
     )
     return float(found.pvalue)
+
+
+def _as_whole(totals: Array) -> NDArray[np.int64] | None:
+    """Return ``totals`` in units of their common fraction, if there is one of at least 1/12."""
+    for denominator in (1, 2, 3, 4, 5, 6, 8, 10, 12):
+        whole = np.rint(totals * denominator)
+        if np.abs(totals * denominator - whole).max() < 1e-9 and np.abs(whole).sum() < 1e6:
+            return whole.astype(np.int64)
+    return None
 
 
 def _exact_label_swap_p(totals: NDArray[np.int64]) -> float:

@@ -12,7 +12,7 @@ from scipy import stats
 
 from flipbench.evaluate import rules
 from flipbench.evaluate.conditions import Settings
-from flipbench.evaluate.detector import About, Answers
+from flipbench.evaluate.detector import About, Answers, kept
 from flipbench.evaluate.likelihood import (
     item_text,
     lacking,
@@ -161,6 +161,7 @@ class SharedLikelihood:
             self._score(benchmark, answers, "relative", found, reference, against),
         ]
 
+    @kept
     def _orders(self, benchmark: PairedBenchmark) -> list[list[Probe]]:
         """Return the probes of each shard, release order first."""
         found = []

@@ -15,7 +15,7 @@ from flipbench.evaluate.comparison import (
     with_leakage,
 )
 from flipbench.evaluate.conditions import NO_REWORDING, Put, Twice, left_out_note, open_question
-from flipbench.evaluate.detector import About, Answers
+from flipbench.evaluate.detector import About, Answers, kept
 from flipbench.evaluate.rules import Bands
 from flipbench.evaluate.text_match import stem, words
 from flipbench.paired import PairedBenchmark
@@ -160,6 +160,7 @@ class SlotGuessing:
         ]
         return [with_leakage(score) for score in scores]
 
+    @kept
     def _asked(self, benchmark: PairedBenchmark) -> list[Twice]:
         slots = []
         for item in benchmark.originals if self.reword else ():

@@ -46,7 +46,8 @@ def markdown(table: Table) -> str:
     aligned = ["---", *("---:" if column.numeric else "---" for column in table.columns)]
     lines = [_md_line(heads), "|" + "|".join(aligned) + "|"]
     for name, rows in table.groups:
-        lines.append(_md_line([f"**{_md(name)}**", *("" for _ in table.columns)], escape=False))
+        if name:
+            lines.append(_md_line([f"**{_md(name)}**", *("" for _ in table.columns)], escape=False))
         lines += [_md_line([row.header, *(cell.plain() for cell in row.cells)]) for row in rows]
     return "\n".join(lines) + f"\n\n{_md(table.caption)}\n"
 
@@ -67,7 +68,9 @@ def latex(table: Table) -> str:
         lines += [" & ".join(spans) + r" \\", "".join(rules)]
     lines += [_tex_line([table.stub, *(column.header for column in table.columns)])]
     for name, rows in table.groups:
-        lines += [r"\midrule", rf"\multicolumn{{{width}}}{{l}}{{\textit{{{_tex(name)}}}}} \\"]
+        lines.append(r"\midrule")
+        if name:
+            lines.append(rf"\multicolumn{{{width}}}{{l}}{{\textit{{{_tex(name)}}}}} \\")
         lines += [_tex_line([row.header, *(cell.plain() for cell in row.cells)]) for row in rows]
     lines += [r"\bottomrule", r"\end{tabular}}", r"\end{table*}"]
     return "\n".join(lines) + "\n"

@@ -99,7 +99,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A table whose rows come in named groups. ``key`` is its name in files and links."""
+    """A table whose rows come in groups, named or one without a name.
+
+    ``key`` is its name in files and links.
+    """
 
     key: str
     caption: str

@@ -67,9 +67,15 @@ def continuation(reply: str, beginning: str) -> str:
     >>> continuation("What color is the star?", "What color")
     ' is the star?'
     """
-    parts = [re.escape(part) for part in beginning.split()]
-    repeated = re.match(r"\s*" + r"\s+".join(parts), reply, re.IGNORECASE) if parts else None
+    repeated = _pattern(beginning).match(reply) if beginning.strip() else None
     return reply[repeated.end() :] if repeated else reply
+
+
+@lru_cache(maxsize=100_000)
+def _pattern(beginning: str) -> re.Pattern[str]:
+    """Return what matches a text's words in a row, whatever their case and spaces."""
+    parts = [re.escape(part) for part in beginning.split()]
+    return re.compile(r"\s*" + r"\s+".join(parts), re.IGNORECASE)
 
 
 @lru_cache(maxsize=100_000)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from flipbench.evaluate import plots, validation_plots
@@ -18,10 +19,16 @@ from flipbench.evaluate.roc import Rate, Separation
 from flipbench.evaluate.tables import families, label, rule_title, title
 from flipbench.evaluate.validation import Validation
 from flipbench.evaluate.validation_plots import HeatRow
-from flipbench.evaluate.validation_tables import two_decimals
+from flipbench.evaluate.validation_tables import to_go_by, two_decimals
 from flipbench.records import Score
 
 CURVES_PER_PANEL = 6
+FAMILIES_SIDE_BY_SIDE = 2
+_HEAT = (
+    "One row for each rule, one column for each model; clean models stand left of the line. The"
+    " shade is the model’s place by that statistic among all models, dark: least suspicious, light:"
+    " most. A dot is the rule’s verdict “contaminated”. ‡: artefact suspected."
+)
 
 
 @dataclass(frozen=True)
@@ -39,18 +46,22 @@ def make_validation_figures(
 ) -> list[Figure]:
     """Write the figures that there are numbers for as PNG and SVG; return them for the page.
 
-    Files are ``roc``, ``detectors_by_models`` and ``power_by_dose``; where a figure has several
-    panels (a family, a detector, six curves), each is a file with the panel's name at its end.
+    Files are ``detectors``, ``detectors_by_models``, ``roc`` and ``power_by_dose``; where a figure
+    has several panels (a family, a detector, six curves), each is a file with the panel's name at
+    its end.
     """
     with plots.settings():
         drawn = [
             (
+                "detectors",
+                "Detectors by models, each by the rule to go by",
+                f"{_HEAT} The best AUROC stands first.",
+                _overviews(validations, grid, scores),
+            ),
+            (
                 "detectors_by_models",
-                "Detectors by models",
-                "One row for each rule of each detector, one column for each model; clean models"
-                " stand left of the line. The shade is the model’s place by that statistic among"
-                " all models, dark: least suspicious, light: most. A dot is the rule’s verdict"
-                " “contaminated”. ‡: artefact suspected.",
+                "Every rule of every detector by models",
+                _HEAT,
                 _heat_maps(validations, grid, scores),
             ),
             (
@@ -130,46 +141,109 @@ def _powers(validations: Sequence[Validation]) -> list[_Drawn]:
     return panels
 
 
+def _overviews(
+    validations: Sequence[Validation], grid: Sequence[GridModel], scores: Sequence[Score]
+) -> list[_Drawn]:
+    """Draw families side by side, with the rules to go by; nothing where those are all rules."""
+    chosen = to_go_by(validations)
+    if not 0 < len(chosen) < len(validations):
+        return []
+    every = list(families(grid).items())
+    panels = []
+    for at in range(0, len(every), FAMILIES_SIDE_BY_SIDE):
+        shown = every[at : at + FAMILIES_SIDE_BY_SIDE]
+        heats = [_heat(chosen, grid, models, scores, title_of=_detector) for _, models in shown]
+        n_models = sum(len(models) for _, models in shown)
+        size = (2.4 + 0.27 * n_models, 2.5 + 0.27 * len(chosen))
+        canvas = Canvas(figsize=size, layout="constrained")
+        widths = [len(models) for _, models in shown]
+        all_axes = canvas.subplots(1, len(shown), sharey=True, squeeze=False, width_ratios=widths)
+        for axes, heat, (family, _) in zip(all_axes[0], heats, shown, strict=True):
+            heat.draw(axes)
+            axes.set_title(family)
+        _add_legend(canvas)
+        alt = " ".join(h.alt(family) for h, (family, _) in zip(heats, shown, strict=True))
+        panels.append(_Drawn(", ".join(family for family, _ in shown), canvas, alt))
+    return panels
+
+
 def _heat_maps(
     validations: Sequence[Validation], grid: Sequence[GridModel], scores: Sequence[Score]
 ) -> list[_Drawn]:
+    most = max((len(models) for models in families(grid).values()), default=0)
     panels = []
+    for family, models in families(grid).items() if validations else ():
+        heat = _heat(validations, grid, models, scores, title_of=_name)
+        size = (3.3 + 0.27 * most, 2.3 + 0.27 * len(validations))
+        canvas = Canvas(figsize=size, layout="constrained")
+        axes = canvas.add_subplot()
+        heat.draw(axes)
+        axes.set_title(family)
+        _add_legend(canvas)
+        panels.append(_Drawn(family, canvas, heat.alt(family)))
+    return panels
+
+
+@dataclass(frozen=True)
+class _Heat:
+    """Rules by the models of one family."""
+
+    rows: Sequence[HeatRow]
+    names: Sequence[str]
+    n_clean: int
+
+    def draw(self, axes: Axes) -> None:
+        validation_plots.draw_heat(axes, self.rows, self.names, self.n_clean)
+
+    def alt(self, family: str) -> str:
+        said = []
+        for row in self.rows:
+            pairs = zip(self.names, row.verdicts, strict=True)
+            flagged = [name for name, verdict in pairs if verdict == "contaminated"]
+            n = sum(verdict not in ("", "not_applicable") for verdict in row.verdicts)
+            said.append(f"{row.name} {len(flagged)}/{n} ({', '.join(flagged) or 'none'})")
+        return f"Models of {family} that each rule calls contaminated. {'; '.join(said)}."
+
+
+def _heat(
+    validations: Sequence[Validation],
+    grid: Sequence[GridModel],
+    models: Sequence[GridModel],
+    scores: Sequence[Score],
+    title_of: Callable[[Validation], str],
+) -> _Heat:
+    """Return the rows of ``models``; suspicion is ranked among all models of the grid."""
     known = {(*key_of(s), s.model_fingerprint): s for s in scores}
-    rows: list[tuple[Validation, dict[str, tuple[Score, float]]]] = []
+    rows = []
     for v in validations:
         key = (v.detector, v.rule, v.benchmark_id)
         mine = [known.get((*key, model.fingerprint)) for model in grid]
         usable = [s for s in mine if s and s.statistic is not None]
         ranks = validation_plots.suspicion_ranks(mine, rises(usable) if usable else False)
-        found = zip(grid, mine, ranks, strict=True)
-        rows.append((v, {m.fingerprint: (s, rank) for m, s, rank in found if s}))
-    most = max(len(models) for models in families(grid).values())
-    for family, models in families(grid).items() if rows else ():
-        shown = []
-        for v, cells in rows:
-            mark = " ‡" if v.artefact.suspected else ""
-            here = [cells.get(model.fingerprint) for model in models]
-            verdicts = tuple(cell[0].verdict if cell else "" for cell in here)
-            shades = tuple(cell[1] if cell else float("nan") for cell in here)
-            name = f"{_name(v)}{_on(v, validations)}{mark}"
-            shown.append(HeatRow(name, verdicts, shades))
-        width, height = 3.3 + 0.27 * most, 2.3 + 0.27 * len(rows)
-        canvas = Canvas(figsize=(width, height), layout="constrained")
-        axes = canvas.add_subplot()
-        names = [label(model, models) for model in models]
-        validation_plots.draw_heat(axes, shown, names, sum(m.clean for m in models))
-        axes.set_title(family)
-        legend = validation_plots.heat_legend()
-        canvas.legend(handles=legend, loc="outside lower left", ncols=2, fontsize=8)
-        said = []
-        for row in shown:
-            pairs = zip(names, row.verdicts, strict=True)
-            flagged = [name for name, verdict in pairs if verdict == "contaminated"]
-            n = sum(verdict not in ("", "not_applicable") for verdict in row.verdicts)
-            said.append(f"{row.name} {len(flagged)}/{n} ({', '.join(flagged) or 'none'})")
-        alt = f"Models of {family} that each rule calls contaminated. {'; '.join(said)}."
-        panels.append(_Drawn(family, canvas, alt))
-    return panels
+        cells = {
+            m.fingerprint: (s.verdict, rank)
+            for m, s, rank in zip(grid, mine, ranks, strict=True)
+            if s
+        }
+        here = [cells.get(model.fingerprint, ("", float("nan"))) for model in models]
+        mark = " ‡" if v.artefact.suspected else ""
+        rows.append(
+            HeatRow(
+                f"{title_of(v)}{_on(v, validations)}{mark}",
+                tuple(verdict for verdict, _ in here),
+                tuple(shade for _, shade in here),
+            )
+        )
+    return _Heat(rows, [label(m, models) for m in models], sum(m.clean for m in models))
+
+
+def _add_legend(canvas: Canvas) -> None:
+    legend = validation_plots.heat_legend()
+    canvas.legend(handles=legend, loc="outside lower left", ncols=2, fontsize=8)
+
+
+def _detector(v: Validation) -> str:
+    return title(v.detector)
 
 
 def _name(v: Validation) -> str:

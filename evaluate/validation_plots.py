@@ -112,7 +112,7 @@ def draw_heat(axes: Axes, rows: Sequence[HeatRow], models: Sequence[str], n_clea
     places = np.arange(len(models)) + 0.5
     axes.set_xticks(places, models, rotation=50, ha="right", rotation_mode="anchor")
     axes.set_yticks(np.arange(len(rows)) + 0.5, [row.name for row in rows])
-    axes.invert_yaxis()
+    axes.set_ylim(len(rows), 0)  # the first on top, also where axes are shared
     axes.set_aspect("equal", anchor="NW")
     axes.tick_params(length=0)
     for spine in axes.spines.values():

@@ -5,11 +5,60 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flipbench.evaluate import formats
+from flipbench.evaluate.detectors import DETECTORS, default_rule
 from flipbench.evaluate.grid import Requirements
 from flipbench.evaluate.roc import LEAST_CLUSTERS, OperatingPoint, Rate
 from flipbench.evaluate.tables import SUSPECTED, Cell, Column, Row, Table, headed, rule_title, title
 from flipbench.evaluate.validation import Validation
 from flipbench.records import Interval
+
+
+def to_go_by(validations: Sequence[Validation]) -> list[Validation]:
+    """Return one rule for each detector, the default, the best AUROC first.
+
+    What applies to none of the models is left out.
+    """
+    found = [
+        v
+        for v in validations
+        if v.detector in DETECTORS
+        and v.rule == default_rule(v.detector)
+        and (v.separation or v.detected.n or v.alarms.n)
+    ]
+    return sorted(found, key=lambda v: 1.0 if v.separation is None else -v.separation.auroc)
+
+
+def detectors_table(validations: Sequence[Validation]) -> Table:
+    """Return one row for each detector, by the rule to go by."""
+    several = len({v.benchmark_id for v in validations}) > 1
+    rows = []
+    for v in to_go_by(validations):
+        cells = {name: cell for name, cell in _cells(v) if name in ("AUROC", "Steps in order")}
+        needs = v.rule == "relative" or DETECTORS[v.detector].about.needs_clean_model
+        shown = (
+            Cell(rule_title(v.rule), SUSPECTED if v.artefact.suspected else ""),
+            _rate(v.detected),
+            _rate(v.alarms),
+            *cells.values(),
+            Cell("yes" if needs else "no"),
+        )
+        rows.append(Row(title(v.detector) + (f" on {v.benchmark}" if several else ""), shown))
+    columns = (
+        Column("Rule", numeric=False),
+        Column("Contaminated models caught"),
+        Column("Clean models flagged"),
+        Column("AUROC"),
+        Column("Steps in order"),
+        Column("Needs a clean model", numeric=False),
+    )
+    return Table(
+        "detectors",
+        "One row for each detector, by the rule to go by, which was fixed before and not chosen on"
+        " these models; the best AUROC first. " + _BRACKETS,
+        "Detector",
+        columns,
+        (("", tuple(rows)),),
+    )
 
 
 def validation_table(validations: Sequence[Validation]) -> Table:
@@ -124,15 +173,21 @@ def _of(hit: int, total: int) -> str:
     return f"{hit}/{total}"
 
 
+_BRACKETS = (
+    "AUROC: probability that a contaminated model looks more suspicious than a clean one, whatever"
+    " the threshold. Brackets: 95 % intervals, in % beside counts (false alarms: Clopper–Pearson;"
+    " power: Wilson). Models that descend from one clean model are not independent: intervals count"
+    " them as one."
+)
+
+
 def _caption(validations: Sequence[Validation]) -> list[str]:
     found = [v.separation for v in validations if v.separation]
     said = [
         "Models of known dose. Power and false alarms: the rule’s own verdicts on contaminated and"
-        " on clean models. AUROC: probability that a contaminated model looks more suspicious than"
-        " a clean one, whatever the threshold. TPR: contaminated models above the best threshold"
-        " that lets at most that share of clean models pass it. Brackets: 95 % intervals, in %"
-        " beside counts (false alarms: Clopper–Pearson; power: Wilson). Models that descend from"
-        " one clean model are not independent: intervals count them as one."
+        " on clean models. TPR: contaminated models above the best threshold that lets at most that"
+        " share of clean models pass it.",
+        _BRACKETS,
     ]
     if found:
         fewest = min(s.n_clean for s in found)

@@ -137,6 +137,10 @@ class EvaluateConfig(_Part):
         "choice_confusion",
         "text_only_leakage",
     )
+    parameters: dict[str, dict[str, Any]] = Field(
+        default_factory=dict,
+        description="counts and fractions of detectors by name, as flipbench detectors lists them",
+    )
     asking: Asking = Asking()
     batch_size: int = Field(default=64, ge=1)
     rewording: RewriteConfig | None = Field(

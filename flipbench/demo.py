@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 
 from flipbench.config import Config, ShapesSpec, load_config
-from flipbench.evaluate.detectors import DETECTORS
 from flipbench.experiment import Experiment
 from flipbench.loop import run_all
 from flipbench.shapes.other import write_corpus
@@ -31,11 +30,9 @@ NOTES = (
 )
 
 
-def configure(out: Path, *, small: bool = False, all_detectors: bool = False) -> Config:
+def configure(out: Path, *, small: bool = False) -> Config:
     """Return the demo's configuration; the controls' data are written into ``out``."""
     changes = [f"run={json.dumps(str(out))}", *(SMALL if small else ())]
-    if all_detectors:
-        changes.append(f"evaluate.detectors={json.dumps(list(DETECTORS))}")
     plain = load_config(CONFIG, changes)
     n_items = plain.benchmark.n_items if isinstance(plain.benchmark, ShapesSpec) else 0
     copies = plain.contaminate.copies
@@ -44,23 +41,20 @@ def configure(out: Path, *, small: bool = False, all_detectors: bool = False) ->
     return load_config(CONFIG, [*changes, f"contaminate.data={json.dumps(data)}"])
 
 
-def run_demo(
-    out: Path, *, small: bool = False, all_detectors: bool = False, progress: bool = True
-) -> int:
+def run_demo(out: Path, *, small: bool = False, progress: bool = True) -> int:
     """Run the demo into ``out``; return the exit status.
 
-    What an earlier run left there is not done again, so all detectors may be asked for later.
+    What an earlier run left there is not done again.
     """
     start = time.time()
-    config = configure(out, small=small, all_detectors=all_detectors)
-    options = {"--small": small, "--all-detectors": all_detectors}
-    command = " ".join(["flipbench demo", *(name for name, given in options.items() if given)])
+    config = configure(out, small=small)
+    command = "flipbench demo --small" if small else "flipbench demo"
     experiment = Experiment.open(
         config, progress=progress, command=command, n_workers=default_workers()
     )
     page, reports = run_all(experiment, NOTES)
-    print((page.parent / "gap.md").read_text())
-    print((page.parent / "requirements.md").read_text())
+    for name in ("gap.md", "detectors.md"):
+        print((page.parent / name).read_text().partition("\n- ")[0])
     n_failed = sum(report.n_failed for report in reports)
     print(f"{time.time() - start:.0f} s, {n_failed} failed. Now open {page}")
     return 1 if n_failed else 0

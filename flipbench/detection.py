@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import yaml
+from pydantic import ValidationError
 from transformers.utils import logging as transformers_logging
 
 from flipbench.config import EvaluateConfig, load_config
@@ -25,7 +27,9 @@ from flipbench.evaluate.tables import GAP
 from flipbench.evaluate.verdict import Evidence, Finding, find
 from flipbench.evaluate.verdict_page import VerdictPage, write_verdict
 from flipbench.models.api_vlm import APIVLM
-from flipbench.models.huggingface import check_card, fingerprint, resolve_path
+from flipbench.models.checkpoints import PACKAGED, check_card, fingerprint, resolve_path
+from flipbench.models.rater_specs import Quantization
+from flipbench.models.subject_spec import SubjectAPI
 from flipbench.paired import PairedBenchmark
 from flipbench.prompts import Asking
 from flipbench.records import JsonDict, Score
@@ -122,6 +126,31 @@ def default_run(model: str, benchmark: PairedBenchmark) -> Path:
     return Path("runs") / f"detect-{words}"
 
 
+def reach(model: str, base_url: str = "") -> str | APIVLM:
+    """Return a model behind an OpenAI-compatible server, or ``model`` where it is local.
+
+    The server is sent OPENAI_API_KEY where that is set. Limits, prices or another key are for a
+    configuration (``models.NAME.api``).
+
+    Raises
+    ------
+    ConfigError
+        Where the address is none.
+    PrerequisiteError
+        Where there is no such server or model.
+    """
+    if not base_url or model.startswith(PACKAGED) or Path(model).is_dir():
+        return model
+    key = "OPENAI_API_KEY"
+    try:
+        spec = SubjectAPI(
+            model=model, base_url=base_url, api_key_env=key if os.environ.get(key) else None
+        )
+    except ValidationError as error:
+        raise ConfigError(f"--base-url {base_url}: {error.errors()[0]['msg']}") from error
+    return APIVLM(spec)
+
+
 def plan(
     benchmark: PairedBenchmark,
     model: str | APIVLM,
@@ -133,6 +162,7 @@ def plan(
     config: EvaluateConfig | None = None,
     dtype: str = "float32",
     device: str = "auto",
+    quantization: Quantization | None = None,
     batch_size: int = 64,
     progress: bool = True,
     command: str = "",
@@ -149,7 +179,9 @@ def plan(
         What the model cannot be asked for is left out, and so is by default what compares with a
         clean model where there is none; the page says so.
     config : EvaluateConfig, optional
-        Who helps the detectors; nothing else of it is used.
+        Who helps the detectors, and their parameters; nothing else of it is used.
+    dtype, device, quantization : str
+        How weights are loaded, the model's and the references'.
 
     Raises
     ------
@@ -157,8 +189,9 @@ def plan(
         Where a detector is unknown, a model cannot be asked in this way, or a reference is the
         model itself or was trained on the benchmark's items on purpose.
     """
-    subject = _subject(model, "asked about", 1, dtype, device)
-    clean = tuple(_subject(one, UNTOUCHED, 0, dtype, device) for one in references)
+    loading = {"dtype": dtype, "device": device, "quantization": quantization}
+    subject = _subject(model, "asked about", 1, loading)
+    clean = tuple(_subject(one, UNTOUCHED, 0, loading) for one in references)
     asking = asking or Asking()
     _check_subjects(benchmark, asking, subject, clean)
     check_names(detectors, "--detectors")
@@ -198,16 +231,16 @@ def _needs_reference(detector: AnyDetector) -> bool:
     return detector.about.needs_clean_model or default_rule(detector) == "relative"
 
 
-def _subject(model: str | APIVLM, strategy: str, dose: int, dtype: str, device: str) -> Subject:
+def _subject(model: str | APIVLM, strategy: str, dose: int, loading: Mapping[str, Any]) -> Subject:
     if isinstance(model, APIVLM):
         about = GridModel(
             model.name, model.fingerprint, _FAMILY, strategy, 0, dose, lineage=model.name
         )
         return Subject(about, api=model)
-    weights = fingerprint(resolve_path(model), dtype)
-    name = name_of(model)
+    where, name = resolve_path(model), name_of(model)
+    weights = fingerprint(where, loading["dtype"], quantization=loading["quantization"])
     about = GridModel(name, weights, _FAMILY, strategy, 0, dose, lineage=name)
-    return Subject(about, model, dtype, device)
+    return Subject(about, model, **loading)
 
 
 def count_work(detection: Detection) -> dict[str, int]:
@@ -370,7 +403,7 @@ def _settings(detection: Detection) -> dict[str, str]:
         "command": detection.command,
         "model": f"{subject.path or 'a server'} ({subject.model.fingerprint})",
         **{f"reference {r.model.name}": r.model.fingerprint for r in detection.references},
-        "precision": "" if subject.api else subject.dtype,
+        "precision": "" if subject.api else subject.quantization or subject.dtype,
         "asked by": detection.asking.ask,
         "pairs": f"{len(detection.benchmark.pairs):,}",
         "made by": ", ".join(f"{k} {v}" for k, v in detection.benchmark.made_by.items()),

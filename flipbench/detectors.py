@@ -14,6 +14,7 @@ from flipbench.errors import ConfigError, nearest
 from flipbench.evaluate.detector import AnyDetector
 from flipbench.evaluate.detectors import DETECTORS, JUDGED, REWORDING, make_detectors
 from flipbench.evaluate.free_form import FreeFormGap
+from flipbench.evaluate.parameters import parameters_of, with_parameters
 from flipbench.models.cost import Spent
 from flipbench.models.training_specs import RewriteConfig
 from flipbench.paired import PairedBenchmark
@@ -59,7 +60,14 @@ class Helpers:
 
     @classmethod
     def of(cls, config: EvaluateConfig, names: Collection[str], run: Run, seed: int) -> Helpers:
-        """Return the helpers that detectors ``names`` ask for; no model is reached for yet."""
+        """Return the helpers that detectors ``names`` ask for; no model is reached for yet.
+
+        Raises
+        ------
+        ConfigError
+            Where ``evaluate.parameters`` names what a detector has not, or with a wrong value.
+        """
+        _with_parameters(dict(DETECTORS), config)
         rewording, judge = None, None
         spec = config.rewording
         if spec is not None and spec.by != "shapes" and REWORDING & set(names):
@@ -88,7 +96,10 @@ class Helpers:
         return [run_stage(self.judge, tasks, self.run, batch_size=size, progress=progress)]
 
     def detectors(self, benchmark: PairedBenchmark) -> dict[str, AnyDetector]:
-        """Return every detector by name, with what the run holds of the helpers' work."""
+        """Return every detector by name, as configured, with what the run holds of its helpers."""
+        return _with_parameters(self._helped(benchmark), self.config)
+
+    def _helped(self, benchmark: PairedBenchmark) -> dict[str, AnyDetector]:
         judge = recorded_judge(self.judge, self.run.read(Judgement)) if self.judge else None
         if self.rewording is None:
             has_templates = all("family" in item.extra for item in benchmark.originals)
@@ -99,7 +110,20 @@ class Helpers:
         return make_detectors(RecordedWordings(wordings), n_wordings, judge)
 
     def notes(self) -> list[str]:
-        """Return what a report should say of them: who judged how many replies, at what cost."""
+        """Return what a report should say: other parameters, who judged replies at what cost."""
+        return [*self._parameters(), *self._judgements()]
+
+    def _parameters(self) -> list[str]:
+        """Return what is configured otherwise than by default."""
+        words = []
+        for name, given in self.config.parameters.items():
+            default = parameters_of(DETECTORS[name])
+            words += [f"{name}.{key} = {value} ({default[key]})" for key, value in given.items()]
+        return [f"Parameters of detectors (in brackets the default): {', '.join(words)}."] * any(
+            self.config.parameters.values()
+        )
+
+    def _judgements(self) -> list[str]:
         if self.judge is None:
             return []
         mine = [j for j in self.run.read(Judgement) if j.judge == self.judge.judge]
@@ -111,6 +135,16 @@ class Helpers:
             f"Free-form replies were judged by {self.judge.judge}, each beside both answers in both"
             f" orders: {len(mine):,} judgements, {n_unread:,} of which cannot be read ({spent})."
         ]
+
+
+def _with_parameters(
+    detectors: dict[str, AnyDetector], config: EvaluateConfig
+) -> dict[str, AnyDetector]:
+    check_names(list(config.parameters), "evaluate.parameters")
+    for name, given in config.parameters.items():
+        where = f"evaluate.parameters.{name}"
+        detectors[name] = with_parameters(detectors[name], given, where)
+    return detectors
 
 
 def _rewording_stage(spec: RewriteConfig, run: Run, seed: int) -> Stage[Item]:

@@ -85,10 +85,15 @@ def ask(
     )
 
 
-def in_order(probe: Probe) -> tuple[str, int, int, list[str], int, str]:
-    """Put together what a batch can answer together: the same kind, length and images."""
+def in_order(probe: Probe) -> tuple[str, int, int, int, list[str], int, str]:
+    """Put together what a batch can answer together: the same kind, and then the same images.
+
+    Texts of quite another length stand apart, since a batch is padded to its longest.
+    """
     images = [image.sha256 for image in probe.images]
-    return probe.ask, probe.max_new_tokens, len(images), images, len(probe.prompt), probe.id
+    length = len(probe.prompt) + len(probe.continuation)
+    size = length.bit_length() // 2  # texts up to four times as long
+    return probe.ask, probe.max_new_tokens, len(images), size, images, length, probe.id
 
 
 def answers_of(vlm_name: str, fingerprint: str, run: Run) -> Answers:

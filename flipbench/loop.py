@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from flipbench.contamination import make_checkpoints
-from flipbench.evaluation import make_report, make_scores, subjects_of, warnings_of
+from flipbench.contamination import make_checkpoints, plan_contamination
+from flipbench.evaluation import count_work, make_report, make_scores, subjects_of, warnings_of
 from flipbench.experiment import Experiment
+from flipbench.paired import PairedBenchmark
 from flipbench.stage import StageReport
-from flipbench.twins import make_pairs
+from flipbench.twins import has_twins, make_pairs, plan_filtering
 
 
 def run_all(experiment: Experiment, notes: Sequence[str] = ()) -> tuple[Path, list[StageReport]]:
@@ -20,3 +21,18 @@ def run_all(experiment: Experiment, notes: Sequence[str] = ()) -> tuple[Path, li
     scores, asked = make_scores(experiment, benchmark, subjects)
     page = make_report(experiment, benchmark, subjects, scores, [*warnings_of(trained), *notes])
     return page, [*reports, *asked]
+
+
+def plan_all(experiment: Experiment) -> list[str]:
+    """Return what is left to do in every stage and what it would take, for ``--dry-run``.
+
+    Training and questions depend on which pairs are kept, so they are counted where pairs are.
+    """
+    twins = has_twins(experiment)
+    lines = ["the pairs exist already"] if twins else plan_filtering(experiment)
+    if not experiment.benchmark_folder.exists():
+        return [*lines, "training and questions: counted once 'flipbench filter' has kept pairs"]
+    benchmark = PairedBenchmark.load(experiment.benchmark_folder)
+    work = count_work(experiment, benchmark)
+    asked = [f"{n:>9,}  {what}" for what, n in work.items()]
+    return [*lines, *plan_contamination(experiment, benchmark), *asked]

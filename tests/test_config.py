@@ -79,8 +79,7 @@ def test_the_small_demo_is_smaller(tmp_path: Path) -> None:
     assert small.contaminate.epochs < full.contaminate.epochs
     corpus = small.contaminate.data["control"].corpus
     assert corpus and len(corpus.path.read_text().splitlines()) == 60 * 2
-    everything = configure(tmp_path, small=True, all_detectors=True)
-    assert set(everything.evaluate.detectors) > set(full.evaluate.detectors)
+    assert small.evaluate == full.evaluate, "all detectors, and fewer questions for each"
 
 
 def test_extends_and_overrides_win_in_order(write: Any) -> None:

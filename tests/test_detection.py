@@ -13,7 +13,15 @@ from typing import Any
 import pytest
 
 from flipbench import cli
-from flipbench.detection import default_run, detect, evaluate_part, name_of, plan, read_paired
+from flipbench.detection import (
+    default_run,
+    detect,
+    evaluate_part,
+    name_of,
+    plan,
+    reach,
+    read_paired,
+)
 from flipbench.errors import ConfigError, DataError
 from flipbench.evaluate.detectors import DETECTORS
 from flipbench.images import ImageStore
@@ -280,6 +288,37 @@ def test_a_model_behind_a_server_says_what_it_cannot(
     for name in ("shared_likelihood", "order_trend", "codec", "min_k"):
         assert heard[name].verdict == "not_applicable" and "token_logprobs" in heard[name].why
     assert finding.gap.n == 20 and "token_logprobs, which this model does not" in page.read_text()
+
+
+def test_a_name_on_a_server_from_the_command_line(
+    flipbench: Any, pairs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with OpenAIServer() as server:
+        server.reply = lambda body: "A"
+        given = ["--model", "tiny-vlm", "--base-url", server.base_url, "--benchmark", pairs]
+        given += ["--ask", "generate", "--detectors", "perturbation_gap", "--limit", "4", "-q"]
+        status, out, _ = flipbench(*given)
+        asked = len(server.chats())
+        assert flipbench(*given)[0] == 0, "again: the trial question alone"
+        assert len(server.chats()) == asked + 1
+    assert status == 0 and "tiny-vlm" in out
+    status, _, error = flipbench("--model", "x", "--base-url", "nonsense", "--benchmark", pairs)
+    assert status == 2 and "--base-url nonsense" in error
+
+
+def test_a_server_is_not_asked_for_what_lies_here(tiny_folders: dict[str, Path]) -> None:
+    folder = str(tiny_folders["llava"])
+    assert reach(folder, "http://localhost:1/v1") == folder
+    assert reach(CLEAN, "http://localhost:1/v1") == CLEAN == reach(CLEAN)
+
+
+def test_four_bits_are_other_weights(pairs: Path, tmp_path: Path) -> None:
+    benchmark, run = read_paired(pairs), Run(tmp_path)
+    whole, small = (plan(benchmark, CLEAN, [], run, quantization=q) for q in (None, "4bit"))
+    assert small.subject.quantization == "4bit"
+    assert small.subject.model.fingerprint != whole.subject.model.fingerprint
 
 
 # -------------------------------------------------------------------------------- in a browser

@@ -17,13 +17,16 @@ from flipbench.errors import ConfigError, DataError
 def detectors() -> None:
     """List the detectors: paper, access they need, and how they differ from the paper."""
     from flipbench.evaluate.detectors import DETECTORS
+    from flipbench.evaluate.parameters import parameters_of
 
     for name, detector in DETECTORS.items():
         about = detector.about
         clean = "needs a clean model" if about.needs_clean_model else "needs no clean model"
         say(f"{name}\n  {about.paper}\n  {about.variant}")
         say(f"  contaminated: {about.direction}; needs {', '.join(sorted(about.needs))}; {clean}")
-        say(f"  differs from the paper: {about.deviates_from_paper}\n")
+        parameters = ", ".join(f"{key} {value}" for key, value in parameters_of(detector).items())
+        say(f"  differs from the paper: {about.deviates_from_paper}")
+        say(f"  evaluate.parameters.{name}: {parameters}\n")
 
 
 @app.command(rich_help_panel=MODELS)
@@ -138,7 +141,9 @@ def doctor(
 
 @app.command(rich_help_panel=MODELS)
 def detect(
-    model: Annotated[str, typer.Option(help="a checkpoint folder, a hub id, or shapes:llava")],
+    model: Annotated[
+        str, typer.Option(help="a checkpoint folder, a hub id, shapes:llava, or a server's name")
+    ],
     benchmark: Annotated[
         Path, typer.Option(help="a paired benchmark, a run directory with one, or its YAML")
     ],
@@ -159,7 +164,13 @@ def detect(
     dtype: Annotated[
         Literal["float32", "bfloat16", "float16"], typer.Option(help="precision of the weights")
     ] = "float32",
+    quantization: Annotated[
+        Literal["4bit"] | None, typer.Option(help="keep the language model in 4 bits")
+    ] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda; auto takes a GPU")] = "auto",
+    base_url: Annotated[
+        str, typer.Option(help="an OpenAI-compatible server that has --model (vLLM, SGLang, …)")
+    ] = "",
     limit: Limit = None,
     dry_run: DryRun = False,
     quiet: Quiet = False,
@@ -168,8 +179,9 @@ def detect(
 
     The verdict is that of the perturbation gap; every other detector is shown beside it. The same
     command again asks nothing twice. It needs no clean model, but gains from one (--reference).
+    With --base-url, a model or reference without a folder is a name on that server.
     """
-    from flipbench.detection import count_work, default_run, evaluate_part, plan, read_paired
+    from flipbench.detection import count_work, default_run, evaluate_part, plan, reach, read_paired
     from flipbench.detection import detect as detect_on
     from flipbench.prompts import Asking
     from flipbench.run import Run
@@ -177,14 +189,15 @@ def detect(
     pairs = read_paired(benchmark, limit)
     planned = plan(
         pairs,
-        model,
-        reference or (),
+        reach(model, base_url),
+        [reach(clean, base_url) for clean in reference or ()],
         Run(out or default_run(model, pairs)),
         detectors=[name.strip() for name in detectors.split(",") if name.strip()],
         asking=Asking(ask=ask),
         config=evaluate_part(benchmark),
         dtype=dtype,
         device=device,
+        quantization=quantization,
         batch_size=batch_size,
         progress=not quiet,
         command="flipbench " + shlex.join(sys.argv[1:]),

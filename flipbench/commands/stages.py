@@ -34,16 +34,12 @@ def demo(
     small: Annotated[
         bool, typer.Option("--small", help="a tenth of the grid, for a quick look")
     ] = False,
-    all_detectors: Annotated[
-        bool,
-        typer.Option("--all-detectors", help="every detector, not four; much longer"),
-    ] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run the whole loop on the embedded world and open a page with the result."""
+    """Run the whole loop with every detector on the embedded world, and write a page about it."""
     from flipbench.demo import run_demo
 
-    status = run_demo(out, small=small, all_detectors=all_detectors, progress=not quiet)
+    status = run_demo(out, small=small, progress=not quiet)
     raise typer.Exit(status)
 
 
@@ -208,13 +204,16 @@ def run(
     config: ConfigPath,
     overrides: Overrides = None,
     limit: Limit = None,
+    dry_run: DryRun = False,
     quiet: Quiet = False,
     workers: Workers = 1,
 ) -> None:
     """Do all stages: generate, filter, contaminate, evaluate, report."""
     experiment = open_experiment(config, overrides, limit, quiet, workers=workers)
-    from flipbench.loop import run_all
+    from flipbench.loop import plan_all, run_all
 
+    if dry_run:
+        raise typer.Exit(say("\n".join(plan_all(experiment))))
     page, reports = run_all(experiment)
     say((page.parent / "gap.md").read_text() + f"\n{page}")
     finish(reports)

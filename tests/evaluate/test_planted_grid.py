@@ -22,7 +22,7 @@ from flipbench.evaluate.requirements import requirements
 from flipbench.evaluate.tables import families, label, other_table
 from flipbench.evaluate.validation import Validation, validate
 from flipbench.evaluate.validation_figures import make_validation_figures
-from flipbench.evaluate.validation_tables import validation_table
+from flipbench.evaluate.validation_tables import detectors_table, to_go_by, validation_table
 from flipbench.records import Score
 
 SEEDS = range(4)
@@ -297,3 +297,30 @@ def test_one_table_in_every_format(found: dict[str, Validation], tmp_path: Path)
     assert lines["perfect", "false_alarms_finetuned"]["n_lineages"] == "4"
     assert lines["perfect", "tpr_at_fpr_0.01"]["note"].startswith("not estimable")
     assert lines["upside_down", "external_models"]["note"] == "artefact suspected: blip2"
+
+
+def test_each_detector_by_its_rule_the_best_first() -> None:
+    """Detectors that are known go by their default rule; others have none to go by."""
+    scores = [
+        s.model_copy(update={"detector": known, "rule": rule})
+        for s in SCORES
+        for planted, known, rule in (
+            ("perfect", "perturbation_gap", "mcnemar"),
+            ("perfect", "perturbation_gap", "sign"),
+            ("training", "circular_eval", "relative"),
+        )
+        if s.detector == planted
+    ]
+    validations = validate([*scores, *SCORES], GRID)
+    assert to_go_by(validate(SCORES, GRID)) == []
+    assert [v.rule for v in to_go_by(validations)] == ["mcnemar", "relative"]
+    table = detectors_table(validations)
+    ((name, rows),) = table.groups
+    assert name == "" and [row.header for row in rows] == ["Perturbation gap", "CircularEval"]
+    first = dict(zip([c.header for c in table.columns], rows[0].cells, strict=True))
+    assert first["AUROC"].text == "1.00" and first["Contaminated models caught"].text == "16/24"
+    assert first["Clean models flagged"].text == "0/26", "released and fine-tuned together"
+    assert [row.cells[-1].text for row in rows] == ["no", "yes"]
+    text = table_files.markdown(table)
+    assert "****" not in text and text.splitlines()[2].startswith("| Perturbation gap |")
+    assert r"\textit{}" not in table_files.latex(table)

@@ -27,11 +27,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_file_is_written(folder: Path) -> None:
     figures = ["gap_by_dose", "accuracy_by_dose", "paired_outcomes", "funnel", "roc"]
+    figures += ["detectors"]
     figures += [f"detectors_by_models-tiny-{family}" for family in ("llava", "qwen2-vl")]
     figures += [f"power_by_dose-{name}" for name in ("perturbation-gap", "circulareval")]
     figures += ["power_by_dose-choice-confusion", "power_by_dose-multi-modal-leakage"]
     names = {f"{name}.{kind}" for name in figures for kind in ("png", "svg")}
-    names |= {"validation.md", "validation.csv", "validation.tex"}
+    names |= {"detectors.md", "validation.md", "validation.csv", "validation.tex"}
     names |= {"gap.md", "table.md", "table.csv", "table.tex", "requirements.md", "requirements.csv"}
     assert {path.name for path in folder.iterdir()} == names | {"index.html"}
     for name in names:
@@ -135,10 +136,11 @@ def test_a_question_that_is_a_script_is_shown_as_text(page: Any) -> None:
 def test_the_validation_is_on_the_page(page: Any) -> None:
     section = page.locator("section#validation")
     assert section.locator("table.validation tbody tr:not(.group)").count() == 6
-    assert "not estimable" in section.locator("table").text_content()
-    keys = ["detectors_by_models", "roc", "power_by_dose"]
+    assert "not estimable" in section.locator("table.validation").text_content()
+    assert section.locator("table.detectors tbody tr").count() == 1
+    keys = ["detectors", "detectors_by_models", "roc", "power_by_dose"]
     panels = [section.locator(f"#figure-{key} img").count() for key in keys]
-    assert panels == [2, 1, 4]
+    assert panels == [1, 2, 1, 4]
     images = section.locator("img")
     for at in range(images.count()):
         images.nth(at).scroll_into_view_if_needed()

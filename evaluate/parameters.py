@@ -1,0 +1,72 @@
+"""What a configuration may set of a detector: its counts and fractions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any, cast, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from flipbench.errors import ConfigError, nearest
+from flipbench.evaluate.conditions import Settings
+from flipbench.evaluate.detector import AnyDetector
+
+_PLAIN = (int, float, bool, tuple[float, ...])
+
+
+def parameters_of(detector: AnyDetector) -> dict[str, Any]:
+    """Return what can be set of a detector, with its values: its own, then those of its tests.
+
+    >>> from flipbench.evaluate.codec import CoDeC
+    >>> parameters_of(CoDeC())
+    {'n_context': 3, 'n_draws': 2, 'alpha': 0.05, 'n_bootstrap': 2000, 'n_permutations': 9999}
+    """
+    of_tests: Settings = vars(detector)["settings"]  # every detector is a dataclass with these
+    return _plain(detector) | {k: v for k, v in _plain(of_tests).items() if k != "seed"}
+
+
+def with_parameters(
+    detector: AnyDetector, given: Mapping[str, Any], where: str = "parameters"
+) -> AnyDetector:
+    """Return the detector with other parameters.
+
+    Raises
+    ------
+    ConfigError
+        Where a name or a value does not fit; the message says ``where`` it stands.
+    """
+    known = parameters_of(detector)
+    values = {}
+    for name, value in given.items():
+        if name not in known:
+            raise ConfigError(
+                f"{where}.{name}: {detector.about.name} has no such parameter"
+                f"{nearest(name, list(known))}; it has {', '.join(known)}"
+            )
+        values[name] = _checked(type(known[name]), value, f"{where}.{name}")
+    of_tests = {f.name for f in fields(Settings)} & values.keys()
+    own = {name: value for name, value in values.items() if name not in of_tests}
+    try:
+        settings = replace(vars(detector)["settings"], **{name: values[name] for name in of_tests})
+        changed: AnyDetector = replace(cast(Any, detector), settings=settings, **own)
+        return changed
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from error
+
+
+def _plain(thing: Any) -> dict[str, Any]:
+    hints = get_type_hints(type(thing))
+    return {f.name: getattr(thing, f.name) for f in fields(thing) if hints[f.name] in _PLAIN}
+
+
+def _checked(kind: type, value: Any, where: str) -> Any:
+    wanted = tuple[float, ...] if kind is tuple else kind
+    try:
+        found: Any = TypeAdapter(wanted).validate_python(value)
+    except ValidationError as error:
+        raise ConfigError(f"{where}: {value!r}: {error.errors()[0]['msg']}") from error
+    numbers = found if isinstance(found, tuple) else (found,)
+    if kind is not bool and not (numbers and all(number > 0 for number in numbers)):
+        raise ConfigError(f"{where}: {value!r}: must be above 0")
+    return found

@@ -1,0 +1,76 @@
+"""What a configuration sets of detectors: every parameter is listed, checked and taken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flipbench.config import EvaluateConfig, load_config
+from flipbench.detectors import Helpers
+from flipbench.errors import ConfigError
+from flipbench.evaluate.detectors import DETECTORS
+from flipbench.evaluate.parameters import parameters_of, with_parameters
+from flipbench.prompts import Asking
+from flipbench.run import Run
+from tests.fixtures.report_data import make_benchmark
+
+
+@pytest.mark.parametrize("name", DETECTORS)
+def test_each_parameter_can_be_set_to_what_it_is(name: str) -> None:
+    detector = DETECTORS[name]
+    listed = parameters_of(detector)
+    assert {"alpha", "n_bootstrap", "n_permutations"} <= listed.keys()
+    assert with_parameters(detector, listed) == detector
+    assert with_parameters(detector, {"alpha": 0.01}) != detector
+
+
+def test_a_changed_parameter_changes_what_is_asked_and_is_told(tmp_path: Path) -> None:
+    benchmark = make_benchmark(tmp_path, 12)
+    given = {"shared_likelihood": {"n_orders": 2}, "image_masking": {"fractions": [0.5]}}
+    names = list(given)
+
+    def helpers(parameters: dict[str, dict[str, Any]]) -> Helpers:
+        config = EvaluateConfig(parameters=parameters)
+        return Helpers.of(config, names, Run(tmp_path / "run"), 0)
+
+    asked = [
+        {name: len(helpers(p).detectors(benchmark)[name].probes(benchmark, Asking())) for name in p}
+        for p in (given, {name: {} for name in names})
+    ]
+    assert asked == [
+        {"shared_likelihood": 3 * 3, "image_masking": 2 * 12},
+        {"shared_likelihood": 3 * 21, "image_masking": 2 * 3 * 12},
+    ]
+    (note,) = helpers(given).notes()
+    assert "shared_likelihood.n_orders = 2 (20)" in note and "fractions = [0.5]" in note
+    assert helpers({"codec": {}}).notes() == [] == helpers({}).notes()
+
+
+@pytest.mark.parametrize(
+    ("detector", "given", "said"),
+    [
+        ("codec", {"n_draw": 1}, r"codec\.n_draw: .*did you mean 'n_draws'\?.*n_context"),
+        ("codec", {"n_draws": "many"}, r"codec\.n_draws: 'many': .*integer"),
+        ("codec", {"n_draws": 0}, r"codec\.n_draws: 0: must be above 0"),
+        ("codec", {"seed": 1}, r"codec\.seed: .*no such parameter"),
+        ("min_k", {"fraction": 1.5}, r"min_k: fraction 1\.5.*\(0, 1\]"),
+        ("circular_eval", {"alpha": 2}, r"circular_eval: alpha 2\.0"),
+        ("kernel_divergence", {"n_folds": 1}, r"n_folds 1.*at least 2"),
+        ("image_masking", {"fractions": []}, r"fractions: \[\]: must be above 0"),
+        ("image_masking", {"fractions": [0.25]}, r"image_masking: .*hold the one compared"),
+        ("codex", {}, r"evaluate\.parameters: no detector 'codex'.*'codec'"),
+    ],
+)
+def test_what_does_not_fit_is_named(
+    tmp_path: Path, detector: str, given: dict[str, Any], said: str
+) -> None:
+    config = EvaluateConfig(parameters={detector: given})
+    with pytest.raises(ConfigError, match=said):
+        Helpers.of(config, [], Run(tmp_path), 0)
+
+
+def test_the_demo_runs_every_detector() -> None:
+    config = load_config(Path("configs/shapes.yaml"))
+    assert set(config.evaluate.detectors) == set(DETECTORS)
