@@ -47,8 +47,10 @@ def main() -> None:
 
     ways = {
         "generate, one at a time (baseline)": ask("generate", 1),
+        "generate, batches of 8": ask("generate", 8),
         "generate, batches of 64": ask("generate", 64),
         "option letters, one at a time": ask("choose", 1),
+        "option letters, batches of 8": ask("choose", 8),
         "option letters, batches of 64": ask("choose", 64),
     }
     seconds: dict[str, list[float]] = {name: [] for name in ways}
@@ -61,12 +63,13 @@ def main() -> None:
             seconds[name].append(time.perf_counter() - start)
     baseline = next(iter(ways))
     print(f"{args.model}, {args.items} items, {args.repeats} repeats\n")
-    print("| way | seconds | times as fast | same answers |\n|---|---|---|---|")
+    print("| way | probes a second | times as fast | same answers |\n|---|---:|---:|---:|")
     for name in ways:
         ratios = [a / b for a, b in zip(seconds[baseline], seconds[name], strict=True)]
         same = sum(a == b for a, b in zip(chosen[baseline], chosen[name], strict=True))
         print(
-            f"| {name} | {statistics.median(seconds[name]):.2f} | {statistics.median(ratios):.1f}"
+            f"| {name} | {len(items) / statistics.median(seconds[name]):.0f}"
+            f" | {statistics.median(ratios):.1f}"
             f" ({min(ratios):.1f}–{max(ratios):.1f}) | {same}/{len(items)} |"
         )
 

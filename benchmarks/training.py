@@ -1,10 +1,11 @@
 """What a training costs over a bare trl script, and its peak memory against the plan's estimate.
 
-    python benchmarks/training.py [--model shapes:llava] [--items 96] [--repeats 3]
+    python benchmarks/training.py [--model shapes:llava] [--items 480] [--repeats 3]
 
 Time of a step: from one step's begin to the next one's within an epoch, in a bare script with
 trl's SFTTrainer (baseline) and in ours, on the same model, examples and settings, in one process,
-in turn. ``TFLOP/s`` counts matrix products and attention. Memory: peak resident memory (on a GPU:
+in turn. ``tokens/s`` counts each example as long as the longest, ``TFLOP/s`` matrix products and
+attention. ``--repeats 0`` leaves times out. Memory: peak resident memory (on a GPU:
 allocated there) of a process that trains by each strategy, over what the process has before the
 model is loaded, beside what ``contaminate --dry-run`` says.
 """
@@ -46,12 +47,11 @@ from flipbench.run import Run
 from flipbench.shapes.benchmark import shapes_vqa
 
 STRATEGIES = ("lora", "llm", "all")
-BATCH = 16
 
 
-def plan_of(model: str, train: str, items: Sequence[Item], seed: int) -> TrainingPlan:
+def plan_of(model: str, train: str, items: Sequence[Item], seed: int, batch: int) -> TrainingPlan:
     """Return a plan of one epoch."""
-    strategy = StrategyConfig(train=train, learning_rate=1e-4, batch_size=BATCH)  # type: ignore[arg-type]
+    strategy = StrategyConfig(train=train, learning_rate=1e-4, batch_size=batch)  # type: ignore[arg-type]
     config = ContaminateConfig(strategies={train: strategy}, epochs=1)
     models = {"model": ModelConfig(path=model)}
     (plan,) = expand(config, models, [verbatim(items)], instruction=LETTER_INSTRUCTION, seed=seed)
@@ -71,7 +71,7 @@ def bare(plan: TrainingPlan, items: Sequence[Item], run: Run, dtype: str) -> Non
         args=trl.SFTConfig(
             output_dir=str(run.path / "bare"),
             num_train_epochs=1,
-            per_device_train_batch_size=BATCH,
+            per_device_train_batch_size=plan.settings["batch_size"],
             learning_rate=1e-4,
             lr_scheduler_type="constant_with_warmup",
             use_cpu=not torch.cuda.is_available(),
@@ -94,12 +94,16 @@ def bare(plan: TrainingPlan, items: Sequence[Item], run: Run, dtype: str) -> Non
 
 
 def step_seconds(train: Callable[[], Any]) -> float:
-    """Return the median time between the beginnings of two steps."""
+    """Return the median time between the beginnings of two steps.
+
+    Of the processor, where there is no GPU: other work on the machine changes that little.
+    """
+    clock = time.perf_counter if torch.cuda.is_available() else time.process_time
     begun: list[float] = []
     on_step_begin = CallbackHandler.on_step_begin
 
     def note(self: CallbackHandler, *args: Any, **kwargs: Any) -> Any:
-        begun.append(time.perf_counter())
+        begun.append(clock())
         return on_step_begin(self, *args, **kwargs)
 
     CallbackHandler.on_step_begin = note
@@ -117,7 +121,7 @@ def timed(args: argparse.Namespace, train: str) -> str:
         with tempfile.TemporaryDirectory() as folder:
             run = Run(folder)
             items = shapes_vqa(run.images, args.items)
-            plan = plan_of(args.model, train, items, seed)
+            plan = plan_of(args.model, train, items, seed, args.batch)
             by_id = {item.id: item for item in items}
             base = partial(bare, plan, items, run, args.dtype)
             ours = partial(carry_out, plan, by_id, run, dtype=args.dtype)
@@ -134,25 +138,25 @@ def timed(args: argparse.Namespace, train: str) -> str:
     share = f" ({reached / args.peak:.1%} of {args.peak:g})" if args.peak else ""
     return (
         f"| {train} | {1000 * base_s:.0f} | {1000 * ours_s:.0f} | {statistics.median(ratios):.3f}"
-        f" ({min(ratios):.3f}–{max(ratios):.3f}) | {said.n_tokens / said.n_steps / ours_s:,.0f} |"
+        f" ({min(ratios):.3f}–{max(ratios):.3f}) | {said.n_tokens * args.batch / ours_s:,.0f} |"
         f" {reached:.3g}{share} |"
     )
 
 
-def peak_over_start(model: str, train: str, n_items: int, dtype: str) -> tuple[float, float]:
+def peak_over_start(args: argparse.Namespace, train: str) -> tuple[float, float]:
     """Train in this process; return the memory that it took and the estimate's, in bytes."""
     with tempfile.TemporaryDirectory() as folder:
         run = Run(folder)
-        items = shapes_vqa(run.images, n_items)
-        plan = plan_of(model, train, items, 0)
+        items = shapes_vqa(run.images, args.items)
+        plan = plan_of(args.model, train, items, 0, args.batch)
         gc.collect()
         Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
         before = _resident("VmRSS")
-        carry_out(plan, {item.id: item for item in items}, run, dtype=dtype)
+        carry_out(plan, {item.id: item for item in items}, run, dtype=args.dtype)
         took = _resident("VmHWM") - before
         if torch.cuda.is_available():
             took = torch.cuda.max_memory_allocated()
-        return took, estimated(plan, items, run, dtype).memory
+        return took, estimated(plan, items, run, args.dtype).memory
 
 
 def estimated(plan: TrainingPlan, items: Sequence[Item], run: Run, dtype: str) -> Estimate:
@@ -173,7 +177,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--model", default="shapes:llava")
-    parser.add_argument("--items", type=int, default=96)
+    parser.add_argument("--items", type=int, default=480)
+    parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--strategies", nargs="+", default=STRATEGIES, choices=STRATEGIES)
@@ -181,16 +186,17 @@ def main() -> None:
     parser.add_argument("--memory-of", choices=STRATEGIES, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.memory_of:
-        print(json.dumps(peak_over_start(args.model, args.memory_of, args.items, args.dtype)))
+        print(json.dumps(peak_over_start(args, args.memory_of)))
         return
-    print("| strategy | bare trl, ms a step | ours, ms a step | ratio | ours, tokens/s | TFLOP/s |")
-    print("|---|---:|---:|---:|---:|---:|")
-    for train in args.strategies:
-        print(timed(args, train), flush=True)
+    if args.repeats:
+        print("| strategy | bare trl, ms/step | ours, ms/step | ratio | ours, tokens/s | TFLOP/s |")
+        print("|---|---:|---:|---:|---:|---:|")
+        for train in args.strategies:
+            print(timed(args, train), flush=True)
     print("\n| strategy | peak over the start, MiB | estimate, MiB |\n|---|---:|---:|")
     for train in args.strategies:
         command = [sys.executable, __file__, "--memory-of", train, "--model", args.model]
-        command += ["--items", str(args.items), "--dtype", args.dtype]
+        command += ["--items", str(args.items), "--dtype", args.dtype, "--batch", str(args.batch)]
         peak, said = json.loads(subprocess.check_output(command, stderr=subprocess.DEVNULL))
         print(f"| {train} | {peak / 2**20:.0f} | {said / 2**20:.0f} |")
 

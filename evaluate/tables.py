@@ -128,8 +128,8 @@ def gap_table(grid: Sequence[GridModel], scores: Sequence[Score]) -> Table:
         "Accuracy on the original and on the answer-flipped version of the same items, and the gap"
         " between them (perturbed − original; negative is suspicious) with its paired 95 %"
         " interval. p: exact one-sided McNemar test. ✓ and ✗ say whether a verdict agrees with"
-        " what is known of the model; “artefact suspected”: the rule fires on a model that cannot"
-        " have seen the benchmark.",
+        " what is known of the model (the paper’s sign rule asks a clean model for a gap above 0);"
+        " “artefact suspected”: the rule fires on a model that cannot have seen the benchmark.",
         grid,
         scores,
         [GAP],
