@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
 from transformers.utils import logging as transformers_logging
 
 from flipbench.config import EvaluateConfig, load_config
@@ -27,9 +26,8 @@ from flipbench.evaluate.tables import GAP
 from flipbench.evaluate.verdict import Evidence, Finding, find
 from flipbench.evaluate.verdict_page import VerdictPage, write_verdict
 from flipbench.models.api_vlm import APIVLM
-from flipbench.models.checkpoints import PACKAGED, check_card, fingerprint, resolve_path
+from flipbench.models.checkpoints import check_card, fingerprint, resolve_path
 from flipbench.models.rater_specs import Quantization
-from flipbench.models.subject_spec import SubjectAPI
 from flipbench.paired import PairedBenchmark
 from flipbench.prompts import Asking
 from flipbench.records import JsonDict, Score
@@ -124,31 +122,6 @@ def default_run(model: str, benchmark: PairedBenchmark) -> Path:
     """
     words = re.sub(r"[^\w.]+", "-", f"{name_of(model)}-{benchmark.name}").strip("-")
     return Path("runs") / f"detect-{words}"
-
-
-def reach(model: str, base_url: str = "") -> str | APIVLM:
-    """Return a model behind an OpenAI-compatible server, or ``model`` where it is local.
-
-    The server is sent OPENAI_API_KEY where that is set. Limits, prices or another key are for a
-    configuration (``models.NAME.api``).
-
-    Raises
-    ------
-    ConfigError
-        Where the address is none.
-    PrerequisiteError
-        Where there is no such server or model.
-    """
-    if not base_url or model.startswith(PACKAGED) or Path(model).is_dir():
-        return model
-    key = "OPENAI_API_KEY"
-    try:
-        spec = SubjectAPI(
-            model=model, base_url=base_url, api_key_env=key if os.environ.get(key) else None
-        )
-    except ValidationError as error:
-        raise ConfigError(f"--base-url {base_url}: {error.errors()[0]['msg']}") from error
-    return APIVLM(spec)
 
 
 def plan(

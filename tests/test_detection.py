@@ -19,7 +19,6 @@ from flipbench.detection import (
     evaluate_part,
     name_of,
     plan,
-    reach,
     read_paired,
 )
 from flipbench.errors import ConfigError, DataError
@@ -306,12 +305,6 @@ def test_a_name_on_a_server_from_the_command_line(
     assert status == 0 and "tiny-vlm" in out
     status, _, error = flipbench("--model", "x", "--base-url", "nonsense", "--benchmark", pairs)
     assert status == 2 and "--base-url nonsense" in error
-
-
-def test_a_server_is_not_asked_for_what_lies_here(tiny_folders: dict[str, Path]) -> None:
-    folder = str(tiny_folders["llava"])
-    assert reach(folder, "http://localhost:1/v1") == folder
-    assert reach(CLEAN, "http://localhost:1/v1") == CLEAN == reach(CLEAN)
 
 
 def test_four_bits_are_other_weights(pairs: Path, tmp_path: Path) -> None:

@@ -181,8 +181,9 @@ def detect(
     command again asks nothing twice. It needs no clean model, but gains from one (--reference).
     With --base-url, a model or reference without a folder is a name on that server.
     """
-    from flipbench.detection import count_work, default_run, evaluate_part, plan, reach, read_paired
+    from flipbench.detection import count_work, default_run, evaluate_part, plan, read_paired
     from flipbench.detection import detect as detect_on
+    from flipbench.models.api_vlm import reach
     from flipbench.prompts import Asking
     from flipbench.run import Run
 

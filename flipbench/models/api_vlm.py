@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import ValidationError
 
 from flipbench.errors import ConfigError, PrerequisiteError, ServiceError
 from flipbench.images import ImageStore
 from flipbench.models.api import ChatAPI, Spent
 from flipbench.models.chat import ChatReply, ChatRequest
+from flipbench.models.checkpoints import PACKAGED
 from flipbench.models.protocols import Capability, needs_of
 from flipbench.models.subject_spec import SubjectAPI
 from flipbench.parsing import parse_choice
@@ -205,3 +208,28 @@ def letter_log_probs(
         spelt = [value for token, value in first_tokens if token.strip(" ▁Ġ") == letter]
         found.append(float(reduce(np.logaddexp, spelt)) if spelt else None)
     return found
+
+
+def reach(model: str, base_url: str = "") -> str | APIVLM:
+    """Return a model behind an OpenAI-compatible server, or ``model`` where it is local.
+
+    The server is sent OPENAI_API_KEY where that is set. Limits, prices or another key are for a
+    configuration (``models.NAME.api``).
+
+    Raises
+    ------
+    ConfigError
+        Where the address is none.
+    PrerequisiteError
+        Where there is no such server or model.
+    """
+    if not base_url or model.startswith(PACKAGED) or Path(model).is_dir():
+        return model
+    key = "OPENAI_API_KEY"
+    try:
+        spec = SubjectAPI(
+            model=model, base_url=base_url, api_key_env=key if os.environ.get(key) else None
+        )
+    except ValidationError as error:
+        raise ConfigError(f"--base-url {base_url}: {error.errors()[0]['msg']}") from error
+    return APIVLM(spec)

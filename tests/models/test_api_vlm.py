@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from flipbench.engine import answers_of, ask
 from flipbench.errors import ConfigError, PrerequisiteError, ServiceError
 from flipbench.images import ImageStore
-from flipbench.models.api_vlm import APIVLM
+from flipbench.models.api_vlm import APIVLM, reach
 from flipbench.models.chat import ChatRequest
 from flipbench.models.huggingface import HuggingFaceVLM
 from flipbench.models.protocols import needs_of
@@ -359,3 +359,9 @@ def test_a_served_model_chooses_as_it_does_in_memory(
             assert there.option_log_probs == pytest.approx(here.option_log_probs, abs=1e-3)
     assert n_told > 12
     assert len({r.choice for r in served if isinstance(r, Response)}) > 1
+
+
+def test_a_server_is_not_asked_for_what_lies_here(tiny_folders: dict[str, Path]) -> None:
+    folder = str(tiny_folders["llava"])
+    assert reach(folder, "http://localhost:1/v1") == folder
+    assert reach("shapes:llava", "http://localhost:1/v1") == "shapes:llava" == reach("shapes:llava")
