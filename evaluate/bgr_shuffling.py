@@ -16,7 +16,7 @@ from flipbench.evaluate.comparison import (
     relative_score,
 )
 from flipbench.evaluate.conditions import Twice, choice, left_out_note
-from flipbench.evaluate.detector import About, Answers
+from flipbench.evaluate.detector import About, Answers, kept
 from flipbench.paired import PairedBenchmark
 from flipbench.prompts import Asking
 from flipbench.records import ImageRef, Item, Probe, Score
@@ -82,7 +82,7 @@ class BgrShuffling:
 
         The pictures are made into the benchmark's store, each once.
         """
-        return [probe for twice in _asked(benchmark, asking) for probe in twice.probes]
+        return [probe for twice in self._asked(benchmark, asking) for probe in twice.probes]
 
     def score(
         self,
@@ -92,7 +92,7 @@ class BgrShuffling:
         reference: Answers | None = None,
     ) -> list[Score]:
         """Return the scores of rules relative and mcnemar."""
-        asked = _asked(benchmark, asking)
+        asked = self._asked(benchmark, asking)
         comparison = compare(
             self.about.name,
             benchmark,
@@ -108,19 +108,19 @@ class BgrShuffling:
         )
         return [relative_score(comparison), mcnemar_score(comparison)]
 
-
-def _asked(benchmark: PairedBenchmark, asking: Asking) -> list[Twice]:
-    derived = DerivedImages(
-        benchmark.images, "bgr", lambda _, picture: exchange_red_and_blue(picture)
-    )
-    asked = []
-    for item in benchmark.originals:
-        if item.options is None or not item.images or speaks_of_color(item):
-            continue
-        images = [derived.of(ref) or ref for ref in item.images]
-        if images != list(item.images):
-            asked.append(_twice(item, images, asking))
-    return asked
+    @kept
+    def _asked(self, benchmark: PairedBenchmark, asking: Asking) -> list[Twice]:
+        derived = DerivedImages(
+            benchmark.images, "bgr", lambda _, picture: exchange_red_and_blue(picture)
+        )
+        asked = []
+        for item in benchmark.originals:
+            if item.options is None or not item.images or speaks_of_color(item):
+                continue
+            images = [derived.of(ref) or ref for ref in item.images]
+            if images != list(item.images):
+                asked.append(_twice(item, images, asking))
+        return asked
 
 
 def _twice(item: Item, images: list[ImageRef], asking: Asking) -> Twice:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 from flipbench.evaluate.comparison import (
     Comparison,
@@ -13,7 +12,7 @@ from flipbench.evaluate.comparison import (
     threshold_score,
 )
 from flipbench.evaluate.conditions import Twice, choice, conditions, left_out_note
-from flipbench.evaluate.detector import About, Answers
+from flipbench.evaluate.detector import About, Answers, kept
 from flipbench.paired import PairedBenchmark
 from flipbench.prompts import Asking
 from flipbench.records import JsonDict, Probe, Score
@@ -55,7 +54,7 @@ class PerturbationGap:
 
     def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
         """Return the original and the perturbed question of every multiple-choice pair."""
-        return [probe for twice in _asked(benchmark, asking) for probe in twice.probes]
+        return [probe for twice in self._asked(benchmark, asking) for probe in twice.probes]
 
     def score(
         self,
@@ -65,7 +64,7 @@ class PerturbationGap:
         reference: Answers | None = None,
     ) -> list[Score]:
         """Return the scores of rules sign, mcnemar and relative."""
-        asked = _asked(benchmark, asking)
+        asked = self._asked(benchmark, asking)
         names, n_left_out = ("original", "perturbed"), len(benchmark.pairs) - len(asked)
         first, second = conditions(asked, names, answers)
         comparison = Comparison(
@@ -89,18 +88,17 @@ class PerturbationGap:
             s.model_copy(update={"details": s.details | {"suspects": _suspects(s)}}) for s in scores
         ]
 
-
-@lru_cache(maxsize=2)  # the same for every model of a grid
-def _asked(benchmark: PairedBenchmark, asking: Asking) -> list[Twice]:
-    return [
-        Twice(
-            pair.original,
-            choice(asking, pair.original, "original"),
-            choice(asking, pair.perturbed, "perturbed"),
-        )
-        for pair in benchmark.pairs
-        if pair.original.options is not None
-    ]
+    @kept
+    def _asked(self, benchmark: PairedBenchmark, asking: Asking) -> list[Twice]:
+        return [
+            Twice(
+                pair.original,
+                choice(asking, pair.original, "original"),
+                choice(asking, pair.perturbed, "perturbed"),
+            )
+            for pair in benchmark.pairs
+            if pair.original.options is not None
+        ]
 
 
 def unsound(score: Score) -> Score:

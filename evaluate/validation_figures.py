@@ -19,7 +19,7 @@ from flipbench.evaluate.roc import Rate, Separation
 from flipbench.evaluate.tables import families, label, rule_title, title
 from flipbench.evaluate.validation import Validation
 from flipbench.evaluate.validation_plots import HeatRow
-from flipbench.evaluate.validation_tables import to_go_by, two_decimals
+from flipbench.evaluate.validation_tables import by_default_rule, two_decimals
 from flipbench.records import Score
 
 CURVES_PER_PANEL = 6
@@ -145,7 +145,7 @@ def _overviews(
     validations: Sequence[Validation], grid: Sequence[GridModel], scores: Sequence[Score]
 ) -> list[_Drawn]:
     """Draw families side by side, with the rules to go by; nothing where those are all rules."""
-    chosen = to_go_by(validations)
+    chosen = by_default_rule(validations)
     if not 0 < len(chosen) < len(validations):
         return []
     every = list(families(grid).items())

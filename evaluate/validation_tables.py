@@ -13,7 +13,7 @@ from flipbench.evaluate.validation import Validation
 from flipbench.records import Interval
 
 
-def to_go_by(validations: Sequence[Validation]) -> list[Validation]:
+def by_default_rule(validations: Sequence[Validation]) -> list[Validation]:
     """Return one rule for each detector, the default, the best AUROC first.
 
     What applies to none of the models is left out.
@@ -32,7 +32,7 @@ def detectors_table(validations: Sequence[Validation]) -> Table:
     """Return one row for each detector, by the rule to go by."""
     several = len({v.benchmark_id for v in validations}) > 1
     rows = []
-    for v in to_go_by(validations):
+    for v in by_default_rule(validations):
         cells = {name: cell for name, cell in _cells(v) if name in ("AUROC", "Steps in order")}
         needs = v.rule == "relative" or DETECTORS[v.detector].about.needs_clean_model
         shown = (

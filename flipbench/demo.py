@@ -53,7 +53,7 @@ def run_demo(out: Path, *, small: bool = False, progress: bool = True) -> int:
         config, progress=progress, command=command, n_workers=default_workers()
     )
     page, reports = run_all(experiment, NOTES)
-    for name in ("gap.md", "detectors.md"):
+    for name in ("gap.md", "detectors.md"):  # the notes below them are on the page
         print((page.parent / name).read_text().partition("\n- ")[0])
     n_failed = sum(report.n_failed for report in reports)
     print(f"{time.time() - start:.0f} s, {n_failed} failed. Now open {page}")

@@ -115,13 +115,14 @@ class Helpers:
 
     def _parameters(self) -> list[str]:
         """Return what is configured otherwise than by default."""
-        words = []
-        for name, given in self.config.parameters.items():
-            default = parameters_of(DETECTORS[name])
-            words += [f"{name}.{key} = {value} ({default[key]})" for key, value in given.items()]
-        return [f"Parameters of detectors (in brackets the default): {', '.join(words)}."] * any(
-            self.config.parameters.values()
-        )
+        words = [
+            f"{name}.{key} = {value} ({parameters_of(DETECTORS[name])[key]})"
+            for name, given in self.config.parameters.items()
+            for key, value in given.items()
+        ]
+        if not words:
+            return []
+        return [f"Parameters of detectors (in brackets the default): {', '.join(words)}."]
 
     def _judgements(self) -> list[str]:
         if self.judge is None:

@@ -132,6 +132,9 @@ def test_dry_runs_count_and_do_nothing(
     result = flipbench("generate", config, "--dry-run", "--limit", "7")
     assert (result.status, result.out) == (0, "would flip, caption and edit 7 items\n")
     run = config.parent / "runs" / "x"
+    whole = flipbench("run", config, "--dry-run")
+    assert whole.status == 0 and whole.out.startswith("0 of 12 items are edited\n")
+    assert "would caption 12 and edit 12" in whole.out and "counted once" in whole.out
     assert not (run / "flips").exists() and not (run / "edits").exists()
 
     assert flipbench("filter", config, "-q").status == 0
@@ -151,6 +154,9 @@ def test_dry_runs_count_and_do_nothing(
     assert counts["models to evaluate"] == "4"
     probes = int(counts["distinct probes"].replace(",", ""))
     assert int(counts["answers"].replace(",", "")) == 4 * probes > 4 * 24
+    whole = flipbench("run", config, *grid, "--dry-run")
+    assert whole.out.startswith("12 of 12 items are edited\n")
+    assert row in whole.out and whole.out.endswith(result.out), "what each stage says by itself"
     assert not (run / "checkpoints").exists() and not (run / "responses").exists()
 
 

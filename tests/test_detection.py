@@ -269,20 +269,26 @@ def test_a_benchmark_whose_images_are_gone(pairs: Path, tmp_path: Path) -> None:
 # --------------------------------------------------------------------------- behind a server
 
 
-def test_a_model_behind_a_server_says_what_it_cannot(
-    pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenAIServer]:
+    """A server whose model always answers A, and the key to it."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with OpenAIServer() as server:
         server.reply = lambda body: "A"
-        model = APIVLM(SubjectAPI(base_url=server.base_url, model="tiny-vlm", timeout=5))
-        benchmark, run = read_paired(pairs), Run(tmp_path)
-        with pytest.raises(ConfigError, match="--ask choose: tiny-vlm cannot be asked so; it can"):
-            plan(benchmark, model, [], run)
-        asking = Asking(ask="generate")
-        planned = plan(benchmark, model, [], run, asking=asking, progress=False)
-        finding, page, _ = detect(planned)
+        yield server
+
+
+def test_a_model_behind_a_server_says_what_it_cannot(
+    pairs: Path, tmp_path: Path, server: OpenAIServer
+) -> None:
+    model = APIVLM(SubjectAPI(base_url=server.base_url, model="tiny-vlm", timeout=5))
+    benchmark, run = read_paired(pairs), Run(tmp_path)
+    with pytest.raises(ConfigError, match="--ask choose: tiny-vlm cannot be asked so; it can"):
+        plan(benchmark, model, [], run)
+    asking = Asking(ask="generate")
+    planned = plan(benchmark, model, [], run, asking=asking, progress=False)
+    finding, page, _ = detect(planned)
     heard = {one.detector: one for one in finding.opinions}
     for name in ("shared_likelihood", "order_trend", "codec", "min_k"):
         assert heard[name].verdict == "not_applicable" and "token_logprobs" in heard[name].why
@@ -290,19 +296,15 @@ def test_a_model_behind_a_server_says_what_it_cannot(
 
 
 def test_a_name_on_a_server_from_the_command_line(
-    flipbench: Any, pairs: Path, monkeypatch: pytest.MonkeyPatch
+    flipbench: Any, pairs: Path, server: OpenAIServer
 ) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with OpenAIServer() as server:
-        server.reply = lambda body: "A"
-        given = ["--model", "tiny-vlm", "--base-url", server.base_url, "--benchmark", pairs]
-        given += ["--ask", "generate", "--detectors", "perturbation_gap", "--limit", "4", "-q"]
-        status, out, _ = flipbench(*given)
-        asked = len(server.chats())
-        assert flipbench(*given)[0] == 0, "again: the trial question alone"
-        assert len(server.chats()) == asked + 1
+    given = ["--model", "tiny-vlm", "--base-url", server.base_url, "--benchmark", pairs]
+    given += ["--ask", "generate", "--detectors", "perturbation_gap", "--limit", "4", "-q"]
+    status, out, _ = flipbench(*given)
+    asked = len(server.chats())
     assert status == 0 and "tiny-vlm" in out
+    assert flipbench(*given)[0] == 0
+    assert len(server.chats()) == asked + 1, "again: the trial question alone"
     status, _, error = flipbench("--model", "x", "--base-url", "nonsense", "--benchmark", pairs)
     assert status == 2 and "--base-url nonsense" in error
 

@@ -22,7 +22,7 @@ from flipbench.evaluate.requirements import requirements
 from flipbench.evaluate.tables import families, label, other_table
 from flipbench.evaluate.validation import Validation, validate
 from flipbench.evaluate.validation_figures import make_validation_figures
-from flipbench.evaluate.validation_tables import detectors_table, to_go_by, validation_table
+from flipbench.evaluate.validation_tables import by_default_rule, detectors_table, validation_table
 from flipbench.records import Score
 
 SEEDS = range(4)
@@ -312,8 +312,8 @@ def test_each_detector_by_its_rule_the_best_first() -> None:
         if s.detector == planted
     ]
     validations = validate([*scores, *SCORES], GRID)
-    assert to_go_by(validate(SCORES, GRID)) == []
-    assert [v.rule for v in to_go_by(validations)] == ["mcnemar", "relative"]
+    assert by_default_rule(validate(SCORES, GRID)) == []
+    assert [v.rule for v in by_default_rule(validations)] == ["mcnemar", "relative"]
     table = detectors_table(validations)
     ((name, rows),) = table.groups
     assert name == "" and [row.header for row in rows] == ["Perturbation gap", "CircularEval"]
