@@ -41,8 +41,8 @@ def with_parameters(
     for name, value in given.items():
         if name not in known:
             raise ConfigError(
-                f"{where}.{name}: {detector.about.name} has no such parameter"
-                f"{nearest(name, list(known))}; it has {', '.join(known)}"
+                f"{where}.{name}: {detector.about.name} has no such parameter, but"
+                f" {', '.join(known)}{nearest(name, list(known))}"
             )
         values[name] = _checked(type(known[name]), value, f"{where}.{name}")
     of_tests = {f.name for f in fields(Settings)} & values.keys()
