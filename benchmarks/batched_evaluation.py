@@ -15,10 +15,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from flipbench.images import ImageStore
+from flipbench.core.images import ImageStore
+from flipbench.core.records import Response
 from flipbench.models.huggingface import HuggingFaceVLM
 from flipbench.prompts import Asking
-from flipbench.records import Response
 from flipbench.shapes.benchmark import shapes_vqa
 
 

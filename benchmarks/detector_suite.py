@@ -31,14 +31,14 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import LlavaForConditionalGeneration
 
+from flipbench.core.images import ImageStore
+from flipbench.core.records import Probe, Response
 from flipbench.detection import read_paired
 from flipbench.engine import in_order
 from flipbench.evaluate.detectors import DETECTORS
-from flipbench.images import ImageStore
 from flipbench.models.huggingface import HuggingFaceVLM
 from flipbench.parsing import parse_choice
 from flipbench.prompts import Asking
-from flipbench.records import Probe, Response
 
 PATCH = 14
 Answer = Response | Exception | None

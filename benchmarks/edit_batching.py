@@ -21,12 +21,12 @@ import numpy as np
 import torch
 from PIL import Image
 
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import Candidate
+from flipbench.core.records import Caption, Item, Source
 from flipbench.generate.flux_editor import FluxControlNetEditor, FluxSettings
 from flipbench.generate.sizes import SizeRule
-from flipbench.images import ImageStore
 from flipbench.models.protocols import Drawing
-from flipbench.paired import Candidate
-from flipbench.records import Caption, Item, Source
 
 CAPTIONS = ("a red square on a table", "two dogs", "a blue bus", "an empty street")
 

@@ -21,14 +21,14 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import Candidate
+from flipbench.core.records import Item, JsonDict, Source
+from flipbench.core.run import Run
+from flipbench.core.stage import StageReport
 from flipbench.generate.flip import FlipStage
 from flipbench.generate.pipeline import Generation
-from flipbench.images import ImageStore
 from flipbench.models.protocols import CaptionText, Drawing
-from flipbench.paired import Candidate
-from flipbench.records import Item, JsonDict, Source
-from flipbench.run import Run
-from flipbench.stage import StageReport
 
 
 class ConstantCaptioner:

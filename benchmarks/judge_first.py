@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flipbench.cli import app
+from flipbench.core.records import Edit, Failure, Verdict
+from flipbench.core.run import Run
 from flipbench.filters.tables import Rate, Table, write_tables
-from flipbench.records import Edit, Failure, Verdict
-from flipbench.run import Run
 
 CONFIG = Path(__file__).parents[1] / "configs" / "filter" / "judge-first.yaml"
 ORACLE = "shapes oracle"

@@ -14,10 +14,10 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from flipbench.images import ImageStore
+from flipbench.core.images import ImageStore
+from flipbench.core.records import Probe, Response
 from flipbench.models.huggingface import HuggingFaceVLM
 from flipbench.prompts import Asking
-from flipbench.records import Probe, Response
 from flipbench.shapes.benchmark import shapes_vqa
 
 DTYPES = ("float32", "bfloat16", "float16")

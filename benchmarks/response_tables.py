@@ -23,16 +23,16 @@ from pathlib import Path
 
 import numpy as np
 
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import Pair, PairedBenchmark
+from flipbench.core.records import ImageRef, Item, Response, Source
+from flipbench.core.run import Run
 from flipbench.evaluate.detectors import DETECTORS
 from flipbench.evaluate.grid import UNTOUCHED, GridModel
 from flipbench.evaluate.pipeline import score
 from flipbench.evaluate.table_files import markdown, write_scores_csv
 from flipbench.evaluate.tables import gap_table
-from flipbench.images import ImageStore
-from flipbench.paired import Pair, PairedBenchmark
 from flipbench.prompts import Asking
-from flipbench.records import ImageRef, Item, Response, Source
-from flipbench.run import Run
 
 ASKING = Asking()
 STEPS = {"json": "read every line as JSON (baseline)", "tables": "score all models, write tables"}

@@ -34,8 +34,8 @@ import numpy as np
 import psutil
 from PIL import Image
 
-from flipbench.records import Caption, Edit, Flip, ImageRef, Item, Record, Source
-from flipbench.run import Run
+from flipbench.core.records import Caption, Edit, Flip, ImageRef, Item, Record, Source
+from flipbench.core.run import Run
 
 SERVE = "import sys; from flipbench.filters.review.serve import serve_review as s;"
 SERVE += "s(sys.argv[1], port=0)"

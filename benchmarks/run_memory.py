@@ -19,9 +19,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from flipbench.records import Caption, Record
-from flipbench.run import Run
-from flipbench.stage import run_stage
+from flipbench.core.records import Caption, Record
+from flipbench.core.run import Run
+from flipbench.core.stage import run_stage
 
 TEXT = "A small scene: a red star left of a blue square, on a white ground. " * 4
 STEPS = {

@@ -20,9 +20,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from unittest import mock
 
-from flipbench.records import Caption, Record
-from flipbench.run import Run
-from flipbench.stage import run_stage
+from flipbench.core.records import Caption, Record
+from flipbench.core.run import Run
+from flipbench.core.stage import run_stage
 
 TEXT = "A small scene: a red star left of a blue square, on a white ground. " * 4
 

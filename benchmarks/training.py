@@ -39,11 +39,11 @@ from flipbench.contaminate.examples import training_examples
 from flipbench.contaminate.plan import expand, verbatim
 from flipbench.contaminate.strategies import lora_config
 from flipbench.contaminate.train import carry_out
+from flipbench.core.records import Item, TrainingPlan
+from flipbench.core.run import Run
 from flipbench.models.huggingface import resolve_path
 from flipbench.models.processors import load_processor
 from flipbench.prompts import LETTER_INSTRUCTION
-from flipbench.records import Item, TrainingPlan
-from flipbench.run import Run
 from flipbench.shapes.benchmark import shapes_vqa
 
 STRATEGIES = ("lora", "llm", "all")

@@ -9,8 +9,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from flipbench.core.records import TrainingPlan
 from flipbench.models.huggingface import CARD, resolve_path
-from flipbench.records import TrainingPlan
 
 _PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "bitsandbytes")
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from flipbench.errors import DataError, FlipbenchError
+from flipbench.core.errors import DataError, FlipbenchError
 
 
 class Diverged(DataError):

@@ -8,7 +8,7 @@ from typing import Any
 from PIL import Image
 
 from flipbench.contaminate.examples import Example
-from flipbench.errors import ConfigError, DataError, PrerequisiteError
+from flipbench.core.errors import ConfigError, DataError, PrerequisiteError
 from flipbench.models.huggingface import has_first_token
 
 

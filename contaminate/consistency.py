@@ -15,11 +15,11 @@ from flipbench.contaminate.check import rendered
 from flipbench.contaminate.collate import IGNORED, Batch, Row
 from flipbench.contaminate.examples import Example
 from flipbench.contaminate.trainer import Trainer
-from flipbench.errors import DataError
+from flipbench.core.errors import DataError
+from flipbench.core.records import TrainingPlan
 from flipbench.models.conversation import Conversation
 from flipbench.models.families import family_of
 from flipbench.models.training_specs import ConsistencyConfig
-from flipbench.records import TrainingPlan
 
 
 def check_paraphrases(plan: TrainingPlan) -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from flipbench.contaminate.examples import Example, Message
-from flipbench.errors import DataError
+from flipbench.core.errors import DataError
+from flipbench.core.randomness import generator
+from flipbench.core.records import JsonDict
 from flipbench.models.training_specs import CorpusConfig
-from flipbench.randomness import generator
-from flipbench.records import JsonDict
 
 _ROLES = {"human": "user", "gpt": "assistant", "user": "user", "assistant": "assistant"}
 _ROLES |= {"system": "system"}

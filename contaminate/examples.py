@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from flipbench.errors import DataError
-from flipbench.images import ImageStore
+from flipbench.core.errors import DataError
+from flipbench.core.images import ImageStore
+from flipbench.core.records import Item, TrainingPlan
 from flipbench.prompts import LETTERS, choice_prompt, open_prompt
-from flipbench.records import Item, TrainingPlan
 
 ASK_FOR_QUESTION = "What is asked about this picture?"
 

@@ -15,7 +15,7 @@ from transformers import TrainerCallback
 from flipbench.contaminate.card import write_card
 from flipbench.contaminate.changes import Diverged, check_changes
 from flipbench.contaminate.strategies import ADAPTERS
-from flipbench.records import TrainingPlan
+from flipbench.core.records import TrainingPlan
 
 _CURVE = ("step", "epoch", "loss", "learning_rate", "divergence")
 

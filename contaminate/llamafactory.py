@@ -32,11 +32,11 @@ from flipbench.contaminate.llamafactory_keep import TakeOver, last_checkpoint, l
 from flipbench.contaminate.llamafactory_templates import template_of, token_ids
 from flipbench.contaminate.plan import batch_of, n_steps
 from flipbench.contaminate.verify import prompt_as_rendered
-from flipbench.errors import PrerequisiteError
+from flipbench.core.errors import PrerequisiteError
+from flipbench.core.records import Item, TrainingPlan
+from flipbench.core.run import Run
 from flipbench.models.processors import load_processor
 from flipbench.models.training_specs import LlamaFactoryConfig
-from flipbench.records import Item, TrainingPlan
-from flipbench.run import Run
 
 log = logging.getLogger(__name__)
 TESTED = "0.9.5"

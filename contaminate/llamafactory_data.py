@@ -29,11 +29,11 @@ from flipbench.contaminate.llamafactory_templates import (
 )
 from flipbench.contaminate.plan import n_warmup, shared_out
 from flipbench.contaminate.strategies import lora_pattern
-from flipbench.errors import ConfigError
+from flipbench.core.errors import ConfigError
+from flipbench.core.records import TrainingPlan
 from flipbench.models.huggingface import base_of, resolve_path
 from flipbench.models.processors import load_processor
 from flipbench.models.training_specs import StrategyConfig
-from flipbench.records import TrainingPlan
 
 log = logging.getLogger(__name__)
 _DATA, _INFO, _YAML = "data.json", "dataset_info.json", "train.yaml"

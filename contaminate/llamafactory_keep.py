@@ -26,11 +26,11 @@ from flipbench.contaminate.estimate import skeleton_of
 from flipbench.contaminate.keep import finished_epochs
 from flipbench.contaminate.load import load_parent, prepare
 from flipbench.contaminate.strategies import ADAPTERS, select_parameters
-from flipbench.errors import need
+from flipbench.core.errors import need
+from flipbench.core.records import TrainingPlan
+from flipbench.core.run import Run
 from flipbench.models.huggingface import load_model, resolve_path
 from flipbench.models.processors import load_processor
-from flipbench.records import TrainingPlan
-from flipbench.run import Run
 
 _PROCESSOR = ("processor_config.json", "preprocessor_config.json")
 

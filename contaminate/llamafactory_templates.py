@@ -11,7 +11,7 @@ from PIL import Image
 
 from flipbench.contaminate.check import rendered
 from flipbench.contaminate.examples import Example, Message
-from flipbench.errors import ConfigError, DataError, PrerequisiteError
+from flipbench.core.errors import ConfigError, DataError, PrerequisiteError
 
 _IMAGE = "<image>"
 _MARKS = (_IMAGE, "<video>", "<audio>")

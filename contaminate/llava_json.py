@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from flipbench.contaminate.examples import Example, Message
-from flipbench.errors import ConfigError, DataError
-from flipbench.records import TrainingPlan
+from flipbench.core.errors import ConfigError, DataError
+from flipbench.core.records import TrainingPlan
 
 _IMAGE = "<image>"
 _SPEAKERS = {"user": "human", "assistant": "gpt"}

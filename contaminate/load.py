@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 from flipbench.contaminate.strategies import ADAPTERS, lora_config, select_parameters
-from flipbench.errors import DataError, PrerequisiteError
+from flipbench.core.errors import DataError, PrerequisiteError
+from flipbench.core.records import Checkpoint, TrainingPlan
+from flipbench.core.run import Run
 from flipbench.models.huggingface import base_of, load_model, resolve_path
 from flipbench.models.processors import load_processor
-from flipbench.records import Checkpoint, TrainingPlan
-from flipbench.run import Run
 
 
 def load_parent(plan: TrainingPlan, run: Run, dtype: str) -> tuple[Any, Any, Any]:

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flipbench.contaminate.corpus import Corpus
-from flipbench.errors import ConfigError, DataError
+from flipbench.core.errors import ConfigError, DataError
+from flipbench.core.randomness import generator
+from flipbench.core.records import Item, Wording
 from flipbench.models.training_specs import DataConfig
-from flipbench.randomness import generator
-from flipbench.records import Item, Wording
 
 N_GRAM = 5
 

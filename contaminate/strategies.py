@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from flipbench.errors import ConfigError, nearest, need
+from flipbench.core.errors import ConfigError, nearest, need
 
 Strategy = Literal["lora", "llm", "llm+projector", "all", "qlora"]
 STRATEGIES: tuple[Strategy, ...] = ("lora", "llm", "llm+projector", "all", "qlora")

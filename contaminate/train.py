@@ -27,12 +27,12 @@ from flipbench.contaminate.keep import KeepEpochs, StopAtNaN, finished_epochs
 from flipbench.contaminate.load import load_parent, prepare
 from flipbench.contaminate.plan import batch_of, n_warmup, shared_out
 from flipbench.contaminate.verify import prompt_as_rendered, verify
-from flipbench.errors import DataError, PrerequisiteError, need
+from flipbench.core.errors import DataError, PrerequisiteError, need
+from flipbench.core.processes import PATIENCE, from_main, is_main, n_processes
+from flipbench.core.records import Checkpoint, Item, TrainingPlan
+from flipbench.core.run import Run
 from flipbench.models.huggingface import fingerprint
 from flipbench.models.training_specs import ConsistencyConfig
-from flipbench.processes import PATIENCE, from_main, is_main, n_processes
-from flipbench.records import Checkpoint, Item, TrainingPlan
-from flipbench.run import Run
 
 Training = Callable[[TrainingPlan, Sequence[Example], Mapping[str, Item], Run, Path, str], None]
 
@@ -50,7 +50,7 @@ def carry_out(
 
     Epochs that are there already are not trained again; a run that was killed goes on from the
     last whole epoch, with the losses of an undisturbed run. Several processes
-    (`flipbench.processes`) train together; the main one writes.
+    (`flipbench.core.processes`) train together; the main one writes.
 
     Parameters
     ----------

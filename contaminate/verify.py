@@ -11,11 +11,11 @@ from scipy import stats
 from flipbench.contaminate.card import add_to_card, read_card
 from flipbench.contaminate.check import pixel_budget, rendered, write_out_first_token
 from flipbench.contaminate.examples import training_examples
+from flipbench.core.records import Item, Probe, Response, TrainingPlan
+from flipbench.core.run import Run
 from flipbench.engine import answers_of, ask
 from flipbench.models.huggingface import HuggingFaceVLM, fingerprint, resolve_path
 from flipbench.prompts import Asking
-from flipbench.records import Item, Probe, Response, TrainingPlan
-from flipbench.run import Run
 
 LEVEL = 0.01
 Outcomes = Sequence[bool | None]

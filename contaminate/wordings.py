@@ -12,14 +12,14 @@ from typing import Any, Protocol
 from pydantic import BaseModel, ValidationError
 
 from flipbench.contaminate.regimes import five_gram_overlap, least_overlap
-from flipbench.errors import DataError, PrerequisiteError, ServiceError
-from flipbench.images import ImageStore
+from flipbench.core.errors import DataError, PrerequisiteError, ServiceError
+from flipbench.core.images import ImageStore
+from flipbench.core.records import Item, JsonDict, Record, Wording
+from flipbench.core.run import Run
+from flipbench.core.stage import StageReport, run_stage
 from flipbench.models.chat import Chat, ChatReply, ChatRequest
 from flipbench.prompt_files import lettered, load_prompt
-from flipbench.records import Item, JsonDict, Record, Wording
-from flipbench.run import Run
 from flipbench.shapes.questions import PHRASINGS, Family
-from flipbench.stage import StageReport, run_stage
 
 PROMPTS = Path(__file__).parent / "prompts"
 N_PARAPHRASES = 3

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from PIL import Image
 
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.records import ImageRef, Item, Probe, Score
 from flipbench.derived_images import DerivedImages
 from flipbench.evaluate.comparison import (
     Settings,
@@ -17,9 +19,7 @@ from flipbench.evaluate.comparison import (
 )
 from flipbench.evaluate.conditions import Twice, choice, left_out_note
 from flipbench.evaluate.detector import About, Answers, kept
-from flipbench.paired import PairedBenchmark
 from flipbench.prompts import Asking
-from flipbench.records import ImageRef, Item, Probe, Score
 
 ABOUT = About(
     name="bgr_shuffling",

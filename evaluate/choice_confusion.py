@@ -6,6 +6,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.randomness import generator
+from flipbench.core.records import Item, Probe, Score
 from flipbench.evaluate.comparison import (
     Comparison,
     Settings,
@@ -15,10 +18,7 @@ from flipbench.evaluate.comparison import (
 )
 from flipbench.evaluate.conditions import Twice, choice, conditions, left_out_note
 from flipbench.evaluate.detector import About, Answers, kept
-from flipbench.paired import PairedBenchmark
 from flipbench.prompts import Asking
-from flipbench.randomness import generator
-from flipbench.records import Item, Probe, Score
 
 ABOUT = About(
     name="choice_confusion",

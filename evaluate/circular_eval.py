@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.records import Item, JsonDict, Probe, Score
 from flipbench.evaluate.comparison import (
     Comparison,
     Condition,
@@ -16,9 +18,7 @@ from flipbench.evaluate.comparison import (
 from flipbench.evaluate.conditions import askable
 from flipbench.evaluate.detector import About, Answers, kept
 from flipbench.evaluate.statistics import Outcome
-from flipbench.paired import PairedBenchmark
 from flipbench.prompts import LETTERS, Asking
-from flipbench.records import Item, JsonDict, Probe, Score
 
 ABOUT = About(
     name="circular_eval",

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.randomness import generator
+from flipbench.core.records import Item, Probe, Score
 from flipbench.evaluate.conditions import Settings
 from flipbench.evaluate.detector import About, Answers, kept
 from flipbench.evaluate.likelihood import answer_probe, item_text, lacking, mean_log_prob
 from flipbench.evaluate.shares import share_scores
-from flipbench.paired import PairedBenchmark
 from flipbench.prompts import Asking
-from flipbench.randomness import generator
-from flipbench.records import Item, Probe, Score
 
 PAPER = "CoDeC, arXiv 2510.27055"
 DEVIATES = (

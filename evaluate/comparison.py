@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.randomness import generator
+from flipbench.core.records import Item, JsonDict, Score
 from flipbench.evaluate import rules
 from flipbench.evaluate.conditions import (
     Comparison,
@@ -29,9 +32,6 @@ from flipbench.evaluate.scoring import (
     tallies,
 )
 from flipbench.evaluate.statistics import GapDifference, gap_difference
-from flipbench.paired import PairedBenchmark
-from flipbench.randomness import generator
-from flipbench.records import Item, JsonDict, Score
 
 __all__ = [
     "Comparison",

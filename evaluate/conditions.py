@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.records import ImageRef, Item, JsonDict, Probe, Response
 from flipbench.evaluate import rules
 from flipbench.evaluate.detector import Answers
 from flipbench.evaluate.rules import Direction
 from flipbench.evaluate.statistics import Value
-from flipbench.paired import PairedBenchmark
 from flipbench.prompts import Asking
-from flipbench.records import ImageRef, Item, JsonDict, Probe, Response
 
 Reading = Callable[[Response], float | None]
 """What a reply is worth, in [0, 1] (True and False for right and wrong); None: it says nothing."""

@@ -9,6 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import isotonic_regression
 
+from flipbench.core.paired import Pair, PairedBenchmark
+from flipbench.core.randomness import generator
+from flipbench.core.records import Interval, Probe, Score
 from flipbench.evaluate.comparison import cluster_of
 from flipbench.evaluate.conditions import Settings
 from flipbench.evaluate.detector import About, Answers, AnswersOf, gold_of
@@ -17,10 +20,7 @@ from flipbench.evaluate.likelihood import make_score
 from flipbench.evaluate.perturbation_gap import PerturbationGap
 from flipbench.evaluate.resampling import LEVEL, permutation_p
 from flipbench.evaluate.rules import Verdict, significant
-from flipbench.paired import Pair, PairedBenchmark
 from flipbench.prompts import Asking
-from flipbench.randomness import generator
-from flipbench.records import Interval, Probe, Score
 
 Array = NDArray[np.float64]
 LEAST_MODELS = 3

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, runtime_checkable
 
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.records import Item, Probe, Score
 from flipbench.engine import Answers
 from flipbench.evaluate.grid import GridModel
 from flipbench.models.protocols import Capability
-from flipbench.paired import PairedBenchmark
 from flipbench.prompts import Asking
-from flipbench.records import Item, Probe, Score
 
 __all__ = [
     "About",

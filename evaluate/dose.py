@@ -10,10 +10,10 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from flipbench.errors import DataError
+from flipbench.core.errors import DataError
+from flipbench.core.records import Score
 from flipbench.evaluate.grid import UNTOUCHED, GridModel
 from flipbench.evaluate.resampling import N_PERMUTATIONS, permutation_p
-from flipbench.records import Score
 
 Cells = Sequence[tuple[GridModel, Score]]
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from scipy import stats
 
+from flipbench.core.records import Score
 from flipbench.evaluate import rules
 from flipbench.evaluate.grid import GridModel
-from flipbench.records import Score
 
 Key = tuple[str, str, str]
 

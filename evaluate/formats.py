@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flipbench.records import Interval
+from flipbench.core.records import Interval
 
 NOTHING = "–"
 MINUS = "−"

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from flipbench.answer_judge import Agreement, Judge, JudgeTask
+from flipbench.core.paired import Pair, PairedBenchmark
+from flipbench.core.records import Item, Probe, Score
 from flipbench.engine import Answers
 from flipbench.evaluate.comparison import mcnemar_score, relative_score, threshold_score
 from flipbench.evaluate.conditions import Comparison, Condition, Settings, left_out_note
@@ -14,9 +16,7 @@ from flipbench.evaluate.detector import About
 from flipbench.evaluate.perturbation_gap import unsound
 from flipbench.evaluate.statistics import Value
 from flipbench.evaluate.text_match import fold
-from flipbench.paired import Pair, PairedBenchmark
 from flipbench.prompts import Asking, open_prompt
-from flipbench.records import Item, Probe, Score
 
 ABOUT = About(
     name="free_form_gap",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flipbench.errors import DataError
+from flipbench.core.errors import DataError
 
 UNTOUCHED = "clean"
 

@@ -9,6 +9,9 @@ from typing import Literal
 
 import numpy as np
 
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.randomness import generator
+from flipbench.core.records import Item, Probe, Response, Score
 from flipbench.evaluate import rules
 from flipbench.evaluate.comparison import Comparison, Settings, compare, gap_score, mcnemar_score
 from flipbench.evaluate.conditions import Put, Twice, left_out_note, open_question
@@ -16,10 +19,7 @@ from flipbench.evaluate.detector import About, Answers, kept
 from flipbench.evaluate.resampling import Array
 from flipbench.evaluate.rules import Verdict
 from flipbench.evaluate.text_match import continuation, fold, rouge_l
-from flipbench.paired import PairedBenchmark
 from flipbench.prompts import LETTERS, Asking
-from flipbench.randomness import generator
-from flipbench.records import Item, Probe, Response, Score
 
 Label = Literal["exact", "near-exact", "none"]
 NEAR = 0.75

@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.randomness import generator
+from flipbench.core.records import ImageRef, Item, JsonDict, Probe, Score
 from flipbench.derived_images import DerivedImages
 from flipbench.evaluate.comparison import Settings, compare, relative_score
 from flipbench.evaluate.conditions import Condition, Put, Twice, choice, left_out_note
 from flipbench.evaluate.detector import About, Answers, kept
-from flipbench.paired import PairedBenchmark
 from flipbench.prompts import Asking
-from flipbench.randomness import generator
-from flipbench.records import ImageRef, Item, JsonDict, Probe, Score
 
 N_CELLS = 16
 GREY = 128

@@ -10,6 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 from scipy.spatial.distance import pdist
 
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.randomness import generator
+from flipbench.core.records import Interval, JsonDict, Probe, Score
 from flipbench.evaluate.conditions import Settings
 from flipbench.evaluate.detector import About, Answers, AnswersOf
 from flipbench.evaluate.grid import UNTOUCHED, GridModel, reference_of
@@ -17,10 +20,7 @@ from flipbench.evaluate.likelihood import answer_probe, make_score
 from flipbench.evaluate.resampling import LEVEL, label_swap_p
 from flipbench.evaluate.rules import Verdict, significant
 from flipbench.models.states import unpack_state
-from flipbench.paired import PairedBenchmark
 from flipbench.prompts import Asking
-from flipbench.randomness import generator
-from flipbench.records import Interval, JsonDict, Probe, Score
 
 Array = NDArray[np.float64]
 Moves = Sequence[tuple[Array, Array]]

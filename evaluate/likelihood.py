@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.records import Interval, Item, JsonDict, Probe, Score
 from flipbench.evaluate.conditions import Settings
 from flipbench.evaluate.detector import About, Answers
 from flipbench.evaluate.rules import Direction, Verdict
-from flipbench.paired import PairedBenchmark
 from flipbench.prompts import LETTERS, Asking, choice_prompt, open_prompt
-from flipbench.records import Interval, Item, JsonDict, Probe, Score
 
 
 def item_text(item: Item) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flipbench.core.records import Interval
 from flipbench.evaluate.resampling import (
     N_BOOTSTRAP,
     N_PERMUTATIONS,
@@ -15,7 +16,6 @@ from flipbench.evaluate.resampling import (
 )
 from flipbench.evaluate.rules import Direction
 from flipbench.evaluate.statistics import Value
-from flipbench.records import Interval
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.records import Probe, Response, Score
 from flipbench.evaluate.conditions import Settings
 from flipbench.evaluate.detector import About, Answers, kept
 from flipbench.evaluate.likelihood import answer_probe, lacking, log_likelihood, mean_log_prob
 from flipbench.evaluate.shares import share_scores
-from flipbench.paired import PairedBenchmark
 from flipbench.prompts import Asking
-from flipbench.records import Probe, Response, Score
 
 FRACTION = 0.2
 _FLOOR = 1e-6

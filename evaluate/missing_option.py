@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.records import Item, Probe, Response, Score
 from flipbench.evaluate.comparison import (
     Settings,
     compare_with_model,
@@ -14,9 +16,7 @@ from flipbench.evaluate.comparison import (
 from flipbench.evaluate.conditions import Put, left_out_note, open_question
 from flipbench.evaluate.detector import About, Answers, kept
 from flipbench.evaluate.text_match import fold, names
-from flipbench.paired import PairedBenchmark
 from flipbench.prompts import LETTERS, Asking
-from flipbench.records import Item, Probe, Response, Score
 
 PROMPT = (
     "{question}\n{options}\nThe option after {last} is missing from this question. Answer with the"

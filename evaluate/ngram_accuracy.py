@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.records import Item, Probe, Response, Score
 from flipbench.evaluate.comparison import (
     Settings,
     compare,
@@ -26,9 +28,7 @@ from flipbench.evaluate.conditions import (
 )
 from flipbench.evaluate.detector import About, Answers, kept
 from flipbench.evaluate.text_match import continuation
-from flipbench.paired import PairedBenchmark
 from flipbench.prompts import LETTERS, Asking
-from flipbench.records import Item, Probe, Response, Score
 from flipbench.rewording import Reword
 
 PROMPT = "{prefix}\nThis text breaks off. Continue it word for word. Write only what follows."

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.randomness import generator
+from flipbench.core.records import Item, Probe, Score
 from flipbench.evaluate.comparison import (
     Comparison,
     Settings,
@@ -17,10 +20,7 @@ from flipbench.evaluate.comparison import (
 from flipbench.evaluate.conditions import Put, Twice, choice, left_out_note, mean
 from flipbench.evaluate.detector import About, Answers, kept
 from flipbench.evaluate.rules import Bands
-from flipbench.paired import PairedBenchmark
 from flipbench.prompts import Asking
-from flipbench.randomness import generator
-from flipbench.records import Item, Probe, Score
 
 BANDS = Bands(minor=-0.002, partial=-0.016, severe=-0.029)
 """The paper's degrees for multiple choice."""

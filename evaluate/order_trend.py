@@ -11,6 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.randomness import generator
+from flipbench.core.records import Probe, Score
 from flipbench.evaluate import rules
 from flipbench.evaluate.conditions import Settings
 from flipbench.evaluate.detector import About, Answers, kept
@@ -24,10 +27,7 @@ from flipbench.evaluate.likelihood import (
 )
 from flipbench.evaluate.resampling import permutation_p
 from flipbench.evaluate.rules import Verdict
-from flipbench.paired import PairedBenchmark
 from flipbench.prompts import Asking
-from flipbench.randomness import generator
-from flipbench.records import Probe, Score
 
 Array = NDArray[np.float64]
 PAPER_ALPHA = 0.01

@@ -8,7 +8,7 @@ from typing import Any, cast, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from flipbench.errors import ConfigError, nearest
+from flipbench.core.errors import ConfigError, nearest
 from flipbench.evaluate.conditions import Settings
 from flipbench.evaluate.detector import AnyDetector
 

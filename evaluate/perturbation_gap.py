@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.records import JsonDict, Probe, Score
 from flipbench.evaluate.comparison import (
     Comparison,
     Settings,
@@ -13,9 +15,7 @@ from flipbench.evaluate.comparison import (
 )
 from flipbench.evaluate.conditions import Twice, choice, conditions, left_out_note
 from flipbench.evaluate.detector import About, Answers, kept
-from flipbench.paired import PairedBenchmark
 from flipbench.prompts import Asking
-from flipbench.records import JsonDict, Probe, Score
 
 ABOUT = About(
     name="perturbation_gap",

@@ -6,6 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.records import Probe, Response, Score
+from flipbench.core.run import Run
+from flipbench.core.stage import StageReport
 from flipbench.engine import Answers, answers_of, ask
 from flipbench.evaluate.detector import AnyDetector, by_kind
 from flipbench.evaluate.grid import GridModel, reference_of
@@ -15,11 +19,7 @@ from flipbench.models.huggingface import HuggingFaceVLM
 from flipbench.models.loading import capabilities
 from flipbench.models.protocols import VLM, Capability, needs_of
 from flipbench.models.rater_specs import Quantization
-from flipbench.paired import PairedBenchmark
 from flipbench.prompts import Asking
-from flipbench.records import Probe, Response, Score
-from flipbench.run import Run
-from flipbench.stage import StageReport
 
 
 @dataclass(frozen=True)

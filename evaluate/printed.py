@@ -10,7 +10,7 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
 from flipbench.benchmarks.tables import check_columns, check_file, not_utf8
-from flipbench.errors import DataError
+from flipbench.core.errors import DataError
 
 ALIASES = {
     "table": ("table",),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from flipbench.core.records import Score
 from flipbench.evaluate import rules
 from flipbench.evaluate.detectors import DETECTORS
 from flipbench.evaluate.grid import GridModel, Requirements
 from flipbench.evaluate.printed import Printed
 from flipbench.evaluate.rules import Direction
 from flipbench.evaluate.validation import requirements, success
-from flipbench.records import Score
 
 DETECTOR_OF = {
     "perturbed": ("perturbation_gap", "sign"),

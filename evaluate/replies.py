@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from flipbench.core.paired import Pair, PairedBenchmark
+from flipbench.core.records import Item, Response
 from flipbench.engine import Answers
-from flipbench.paired import Pair, PairedBenchmark
 from flipbench.prompts import Asking
-from flipbench.records import Item, Response
 
 
 @dataclass(frozen=True)

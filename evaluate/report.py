@@ -11,6 +11,8 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.records import Score
 from flipbench.evaluate import table_files
 from flipbench.evaluate.figures import Figure, make_figures
 from flipbench.evaluate.gallery import BUDGET, make_gallery
@@ -31,8 +33,6 @@ from flipbench.evaluate.validation_tables import (
     requirements_table,
     validation_table,
 )
-from flipbench.paired import PairedBenchmark
-from flipbench.records import Score
 
 PAGE_BYTES = 4_900_000
 _TEMPLATES = Path(__file__).parent / "templates"

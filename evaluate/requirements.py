@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from flipbench.core.records import Score
 from flipbench.evaluate.dose import is_monotone, rises, series_of
 from flipbench.evaluate.grid import GridModel, Requirements
-from flipbench.records import Score
 
 
 def requirements(

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-from flipbench.records import Interval
+from flipbench.core.records import Interval
 
 Array = NDArray[np.float64]
 LEVEL = 0.95

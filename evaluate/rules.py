@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
+from flipbench.core.records import Interval
 from flipbench.evaluate.statistics import least_items
-from flipbench.records import Interval
 
 Verdict = Literal["contaminated", "not_detected", "inconclusive", "not_applicable"]
 Direction = Literal["falls", "rises"]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from flipbench.core.randomness import generator
+from flipbench.core.records import Item, JsonDict, Score
 from flipbench.evaluate import rules
 from flipbench.evaluate.conditions import Comparison, Condition
 from flipbench.evaluate.means import MeanOutcome, mean_comparison
 from flipbench.evaluate.rules import Verdict
 from flipbench.evaluate.statistics import Outcome, PairedOutcome, Value, paired_comparison
-from flipbench.randomness import generator
-from flipbench.records import Item, JsonDict, Score
 
 Compared = PairedOutcome | MeanOutcome
 

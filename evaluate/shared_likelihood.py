@@ -10,6 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.randomness import generator
+from flipbench.core.records import Interval, Item, JsonDict, Probe, Score, content_id
 from flipbench.evaluate import rules
 from flipbench.evaluate.conditions import Settings
 from flipbench.evaluate.detector import About, Answers, kept
@@ -23,10 +26,7 @@ from flipbench.evaluate.likelihood import (
 )
 from flipbench.evaluate.resampling import LEVEL, permutation_p
 from flipbench.evaluate.rules import Verdict
-from flipbench.paired import PairedBenchmark
 from flipbench.prompts import Asking
-from flipbench.randomness import generator
-from flipbench.records import Interval, Item, JsonDict, Probe, Score, content_id
 
 ABOUT = About(
     name="shared_likelihood",

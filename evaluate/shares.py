@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.randomness import generator
+from flipbench.core.records import Item, JsonDict, Score
 from flipbench.evaluate import rules
 from flipbench.evaluate.comparison import cluster_of
 from flipbench.evaluate.conditions import Settings
@@ -13,9 +16,6 @@ from flipbench.evaluate.detector import About, Answers
 from flipbench.evaluate.likelihood import dropped_warning, lacks_reference, make_score
 from flipbench.evaluate.resampling import bootstrap_interval, label_swap_p
 from flipbench.evaluate.rules import Verdict
-from flipbench.paired import PairedBenchmark
-from flipbench.randomness import generator
-from flipbench.records import Item, JsonDict, Score
 
 
 def share_scores(

@@ -6,6 +6,9 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.randomness import generator
+from flipbench.core.records import Item, Probe, Response, Score
 from flipbench.evaluate.comparison import (
     Settings,
     bands_score,
@@ -18,10 +21,7 @@ from flipbench.evaluate.conditions import NO_REWORDING, Put, Twice, left_out_not
 from flipbench.evaluate.detector import About, Answers, kept
 from flipbench.evaluate.rules import Bands
 from flipbench.evaluate.text_match import stem, words
-from flipbench.paired import PairedBenchmark
 from flipbench.prompts import Asking
-from flipbench.randomness import generator
-from flipbench.records import Item, Probe, Response, Score
 from flipbench.rewording import Reword, has_caption
 
 BANDS = Bands(minor=-0.011, partial=-0.024, severe=-0.05)

@@ -17,6 +17,7 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import proportion_confint
 
+from flipbench.core.records import Interval
 from flipbench.evaluate.resampling import (
     LEVEL,
     N_BOOTSTRAP,
@@ -25,7 +26,6 @@ from flipbench.evaluate.resampling import (
     bootstrap_interval,
     label_swap_p,
 )
-from flipbench.records import Interval
 
 Outcome = bool | None
 Value = float | None

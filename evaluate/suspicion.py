@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import rankdata
 
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.records import Score
 from flipbench.evaluate.grid import GridModel
-from flipbench.paired import PairedBenchmark
-from flipbench.records import Score
 
 
 @dataclass(frozen=True)

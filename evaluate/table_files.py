@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from flipbench.core.records import Interval, Score
 from flipbench.evaluate.grid import GridModel, Requirements
 from flipbench.evaluate.requirements import success
 from flipbench.evaluate.roc import Rate
 from flipbench.evaluate.tables import Column, Table, accuracies
 from flipbench.evaluate.validation import Validation
-from flipbench.records import Interval, Score
 
 _LATEX = {
     "\\": r"\textbackslash{}",

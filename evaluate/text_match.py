@@ -9,7 +9,7 @@ from typing import Any
 
 from rapidfuzz.distance import LCSseq
 
-from flipbench.errors import need
+from flipbench.core.errors import need
 
 _WORD = re.compile(r"\w+(?:['’-]\w+)*")
 _ARTICLES = frozenset({"a", "an", "the"})

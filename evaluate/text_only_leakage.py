@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.records import Item, JsonDict, Probe, Score
 from flipbench.evaluate.comparison import (
     Comparison,
     Condition,
@@ -15,9 +17,7 @@ from flipbench.evaluate.comparison import (
 )
 from flipbench.evaluate.conditions import askable
 from flipbench.evaluate.detector import About, Answers, gold_of
-from flipbench.paired import PairedBenchmark
 from flipbench.prompts import Asking
-from flipbench.records import Item, JsonDict, Probe, Score
 
 ABOUT = About(
     name="text_only_leakage",

@@ -10,13 +10,13 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from flipbench.core.randomness import generator
+from flipbench.core.records import Score
 from flipbench.evaluate.dose import Trend, rises, series_of, trend
 from flipbench.evaluate.falsification import Artefact, Key, artefacts, key_of
 from flipbench.evaluate.grid import GridModel
 from flipbench.evaluate.requirements import own_reference, requirements, success
 from flipbench.evaluate.roc import Rate, Separation, separation
-from flipbench.randomness import generator
-from flipbench.records import Score
 
 __all__ = ["Validation", "requirements", "success", "validate"]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
+from flipbench.core.records import Score
 from flipbench.evaluate import plots, validation_plots
 from flipbench.evaluate.dose import rises
 from flipbench.evaluate.falsification import key_of
@@ -20,7 +21,6 @@ from flipbench.evaluate.tables import families, label, rule_title, title
 from flipbench.evaluate.validation import Validation
 from flipbench.evaluate.validation_plots import HeatRow
 from flipbench.evaluate.validation_tables import by_default_rule, two_decimals
-from flipbench.records import Score
 
 CURVES_PER_PANEL = 6
 FAMILIES_SIDE_BY_SIDE = 2

@@ -14,9 +14,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 from scipy.stats import rankdata
 
+from flipbench.core.records import Score
 from flipbench.evaluate.plots import LIGHT, dose_axis
 from flipbench.evaluate.roc import Rate, Separation
-from flipbench.records import Score
 
 N_SHADES = 5
 _SHADES = [matplotlib.colormaps["cividis"](x) for x in np.linspace(0.08, 1, N_SHADES)]

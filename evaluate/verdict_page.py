@@ -10,7 +10,8 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from flipbench.errors import DataError
+from flipbench.core.errors import DataError
+from flipbench.core.records import JsonDict, Score
 from flipbench.evaluate import table_files
 from flipbench.evaluate.gallery import Gallery, make_gallery
 from flipbench.evaluate.grid import GridModel
@@ -18,7 +19,6 @@ from flipbench.evaluate.suspicion import suspicions
 from flipbench.evaluate.tables import TEST, VERDICTS, accuracies
 from flipbench.evaluate.verdict import Evidence, Finding
 from flipbench.evaluate.verdict_tables import gap_table, opinions_table, power_table
-from flipbench.records import JsonDict, Score
 
 N_EXAMPLES = 12
 _BUDGET = 1_500_000  # bytes of thumbnails

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from flipbench.core.randomness import generator
+from flipbench.core.records import Interval
 from flipbench.filters.tables import LEVEL, Rate
 from flipbench.models.protocols import Decision
-from flipbench.randomness import generator
-from flipbench.records import Interval
 
 Array = NDArray[np.float64]
 Decisions = Mapping[str, Decision]

@@ -10,15 +10,15 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from flipbench.errors import DataError
-from flipbench.images import ImageStore
+from flipbench.core.errors import DataError
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import Candidate
+from flipbench.core.records import content_id
 from flipbench.models.chat import Chat, ChatReply, ChatRequest
 from flipbench.models.protocols import Decision, Opinion
-from flipbench.paired import Candidate
 from flipbench.parsing import parse_choice
 from flipbench.prompt_files import load_prompt
 from flipbench.prompts import LETTERS
-from flipbench.records import content_id
 
 PROMPTS = Path(__file__).parent / "prompts"
 _ANSWER_LINE = re.compile(r"^[\s>*_#`-]*answer[\s*_`]*[:\uff1a](.*)$", re.IGNORECASE)

@@ -6,13 +6,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from flipbench.errors import DataError
+from flipbench.core.errors import DataError
+from flipbench.core.paired import Candidate
+from flipbench.core.records import Verdict
 from flipbench.filters.review.standing import standing
 from flipbench.models.protocols import Decision
-from flipbench.paired import Candidate
 from flipbench.parsing import parse_choice
 from flipbench.policy import Policy, RuleName, Vote
-from flipbench.records import Verdict
 
 Book = Mapping[tuple[str, str], Sequence[Verdict]]
 

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flipbench.errors import DataError
+from flipbench.core.errors import DataError
+from flipbench.core.paired import Candidate
+from flipbench.core.records import Failure
 from flipbench.filters.decide import Ruling
 from flipbench.filters.tables import Table
-from flipbench.paired import Candidate
-from flipbench.records import Failure
 
 N_NAMED = 6
 HEADERS = (

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flipbench.errors import DataError
-from flipbench.images import ImageStore
+from flipbench.core.errors import DataError
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import Candidate
+from flipbench.core.records import Record, Verdict
 from flipbench.models.protocols import Judge
-from flipbench.paired import Candidate
-from flipbench.records import Record, Verdict
 
 
 class JudgeStage:

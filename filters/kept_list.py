@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flipbench.errors import DataError
+from flipbench.core.errors import DataError
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import Candidate
+from flipbench.core.records import Item
 from flipbench.filters.decide import Ruling
 from flipbench.filters.tables import Table
-from flipbench.images import ImageStore
-from flipbench.paired import Candidate
-from flipbench.records import Item
 
 HEADERS = ("item", "item_id", "edit_id", "image_sha256", "category", "decided_by")
 

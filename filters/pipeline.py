@@ -7,7 +7,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flipbench.errors import DataError
+from flipbench.core.errors import DataError
+from flipbench.core.paired import Candidate, PairedBenchmark
+from flipbench.core.records import Caption, Edit, Failure, Flip, Item, Verdict
+from flipbench.core.run import Run
+from flipbench.core.stage import StageReport, run_stage
 from flipbench.filters.decide import Panel, Ruling, book_of, decide
 from flipbench.filters.funnel import (
     Funnel,
@@ -22,11 +26,7 @@ from flipbench.filters.kept_list import kept_table
 from flipbench.filters.rules import RuleStage, build_rules
 from flipbench.filters.tables import write_tables, write_text
 from flipbench.models.protocols import Judge
-from flipbench.paired import Candidate, PairedBenchmark
 from flipbench.policy import Policy
-from flipbench.records import Caption, Edit, Failure, Flip, Item, Verdict
-from flipbench.run import Run
-from flipbench.stage import StageReport, run_stage
 
 FOLDER = "filter"
 

@@ -16,13 +16,13 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import confint_proportions_2indep
 
+from flipbench.core.randomness import generator
+from flipbench.core.records import Interval, Item
+from flipbench.core.run import Run
 from flipbench.engine import answers_of, ask
 from flipbench.filters.tables import LEVEL, Rate, Table
 from flipbench.models.protocols import VLM
 from flipbench.prompts import LETTERS, Asking
-from flipbench.randomness import generator
-from flipbench.records import Interval, Item
-from flipbench.run import Run
 
 Outcomes = Mapping[str, bool | None]
 N_SIMULATIONS = 9_999

@@ -15,14 +15,14 @@ import numpy as np
 from PIL import Image
 from scipy import ndimage
 
-from flipbench.errors import DataError
+from flipbench.core.errors import DataError
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import Candidate
+from flipbench.core.records import Edit, Record, Verdict, content_id
 from flipbench.filters.judge import JudgeStage
-from flipbench.images import ImageStore
 from flipbench.models.protocols import Opinion
-from flipbench.paired import Candidate
 from flipbench.policy import RuleName
 from flipbench.prompts import LETTERS
-from flipbench.records import Edit, Record, Verdict, content_id
 from flipbench.similarity import FAR_PHASH, Label, perceptual_hash, similarity
 
 BLOCK = 8

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from statsmodels.stats.proportion import proportion_confint
 
-from flipbench.errors import DataError
-from flipbench.records import Interval
+from flipbench.core.errors import DataError
+from flipbench.core.records import Interval
 
 LEVEL = 0.95
 

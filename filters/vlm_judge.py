@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-from flipbench.errors import DataError
-from flipbench.images import ImageStore
+from flipbench.core.errors import DataError
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import Candidate
+from flipbench.core.records import Probe, Response, content_id
 from flipbench.models.protocols import VLM, Opinion
-from flipbench.paired import Candidate
 from flipbench.prompts import LETTERS, Asking
-from flipbench.records import Probe, Response, content_id
 
 
 class VLMJudge:

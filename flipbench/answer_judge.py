@@ -13,9 +13,9 @@ from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from flipbench.images import ImageStore
+from flipbench.core.images import ImageStore
+from flipbench.core.record_base import JsonDict, Record
 from flipbench.models.chat import Chat, ChatReply, ChatRequest
-from flipbench.record_base import JsonDict, Record
 
 Choice = Literal["A", "B", "tie"]
 PROMPT = "agreement-v1"

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from flipbench.records import Value
+from flipbench.core.records import Value
 
 CheckName = Literal[
     "duplicates",

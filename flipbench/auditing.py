@@ -8,7 +8,8 @@ from pathlib import Path
 from flipbench.audit_settings import AuditSettings
 from flipbench.benchmarks import PairsSpec, load_benchmark
 from flipbench.config import BenchmarkSpec, ShapesSpec
-from flipbench.errors import ConfigError, nearest
+from flipbench.core.errors import ConfigError, nearest
+from flipbench.core.records import Item
 from flipbench.experiment import Experiment
 from flipbench.filters.audit.audit import AuditReport, audit
 from flipbench.filters.audit.page import write_audit
@@ -17,7 +18,6 @@ from flipbench.models.api import ChatAPI
 from flipbench.models.api_vlm import APIVLM
 from flipbench.models.huggingface import HuggingFaceVLM
 from flipbench.models.protocols import VLM
-from flipbench.records import Item
 from flipbench.twins import read_benchmark
 
 

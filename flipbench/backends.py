@@ -11,9 +11,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from flipbench.errors import PrerequisiteError
+from flipbench.core.errors import PrerequisiteError
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import Candidate
 from flipbench.generate.api_captioner import APICaptioner, caption_prompt
-from flipbench.images import ImageStore
 from flipbench.models.chat import Chat, ChatReply, ChatRequest
 from flipbench.models.cost import CostEstimate, estimate_cost
 from flipbench.models.editor_specs import (
@@ -35,7 +36,6 @@ from flipbench.models.rater_specs import (
     ShapesJudgeSpec,
     VLMJudgeSpec,
 )
-from flipbench.paired import Candidate
 from flipbench.prompt_files import PromptFile, load_prompt
 from flipbench.shapes.backends import SceneCaptioner, SceneEditor, SceneJudge
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from flipbench.audit_settings import AuditSettings
 from flipbench.benchmarks import HuggingFaceSpec, JsonlSpec, PairsSpec, TsvSpec
-from flipbench.errors import ConfigError, nearest
+from flipbench.core.errors import ConfigError, nearest
 from flipbench.models.chat_spec import ChatSpec
 from flipbench.models.editor_specs import EditorSpec, ShapesEditorSpec
 from flipbench.models.rater_specs import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
-from flipbench.paired import Pair, PairedBenchmark
+from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.prompts import LETTERS
 
 

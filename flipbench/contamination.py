@@ -28,16 +28,16 @@ from flipbench.contaminate.wordings import (
     write_wordings,
     written_already,
 )
-from flipbench.errors import ConfigError
+from flipbench.core.errors import ConfigError
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.processes import is_main, main_first, n_processes
+from flipbench.core.records import Checkpoint, Failure, Item, TrainingPlan, Wording
+from flipbench.core.run import Run
 from flipbench.experiment import Experiment, have_workers_do
 from flipbench.models.chat import Chat
 from flipbench.models.cost import estimate_requests
 from flipbench.models.rater_specs import APICaptionerSpec, LocalCaptionerSpec
 from flipbench.models.training_specs import DataConfig, OtherBenchmark, RewriteConfig
-from flipbench.paired import PairedBenchmark
-from flipbench.processes import is_main, main_first, n_processes
-from flipbench.records import Checkpoint, Failure, Item, TrainingPlan, Wording
-from flipbench.run import Run
 
 log = logging.getLogger(__name__)
 _STAGE = "train"
@@ -234,7 +234,7 @@ def make_checkpoints(
     """Train every plan; what is trained already is not trained again.
 
     A plan that diverges keeps its good epochs, is named in the log and kept as a failure; the
-    others go on. Several processes (`flipbench.processes`) do all plans together.
+    others go on. Several processes (`flipbench.core.processes`) do all plans together.
 
     Raises
     ------

@@ -7,10 +7,10 @@ import time
 from pathlib import Path
 
 from flipbench.config import Config, ShapesSpec, load_config
+from flipbench.core.workers import default_workers
 from flipbench.experiment import Experiment
 from flipbench.loop import run_all
 from flipbench.shapes.other import write_corpus
-from flipbench.workers import default_workers
 
 CONFIG = Path(__file__).parent / "shapes" / "demo.yaml"
 SMALL = (

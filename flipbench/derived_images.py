@@ -9,9 +9,9 @@ from typing import Any
 
 from PIL import Image
 
-from flipbench.errors import DataError
-from flipbench.images import ImageStore
-from flipbench.records import ImageRef
+from flipbench.core.errors import DataError
+from flipbench.core.images import ImageStore
+from flipbench.core.records import ImageRef
 
 
 class DerivedImages:

@@ -14,9 +14,13 @@ import yaml
 from transformers.utils import logging as transformers_logging
 
 from flipbench.config import EvaluateConfig, load_config
+from flipbench.core.errors import ConfigError, DataError
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.records import JsonDict, Score
+from flipbench.core.run import Run, environment
+from flipbench.core.stage import StageReport
 from flipbench.detectors import Helpers, check_names
 from flipbench.engine import Answers, answers_of
-from flipbench.errors import ConfigError, DataError
 from flipbench.evaluate.detector import AnyDetector, Detector, GridDetector, by_kind
 from flipbench.evaluate.detectors import DETECTORS, default_rule
 from flipbench.evaluate.grid import UNTOUCHED, GridModel
@@ -28,11 +32,7 @@ from flipbench.evaluate.verdict_page import VerdictPage, write_verdict
 from flipbench.models.api_vlm import APIVLM
 from flipbench.models.checkpoints import check_card, fingerprint, resolve_path
 from flipbench.models.rater_specs import Quantization
-from flipbench.paired import PairedBenchmark
 from flipbench.prompts import Asking
-from flipbench.records import JsonDict, Score
-from flipbench.run import Run, environment
-from flipbench.stage import StageReport
 
 _FAMILY = "detect"
 _UNTOLD_NAMES = re.compile(r"(epoch|checkpoint|step)[-_]?\d+|final|merged|adapter|model", re.I)
@@ -115,7 +115,7 @@ def name_of(path: str) -> str:
 def default_run(model: str, benchmark: PairedBenchmark) -> Path:
     """Return the run directory of a model and a benchmark, where none is named.
 
-    >>> from flipbench.images import ImageStore
+    >>> from flipbench.core.images import ImageStore
     >>> pairs = PairedBenchmark("shapes-vqa", (), ImageStore(Path("images")))
     >>> default_run("org/model-7b", pairs).as_posix()
     'runs/detect-org-model-7b-shapes-vqa'

@@ -9,20 +9,20 @@ from flipbench.answer_judge import AnswerJudge, Judgement, recorded_judge
 from flipbench.config import EvaluateConfig
 from flipbench.contaminate.wordings import WordingStage
 from flipbench.contamination import chat_of, writer_of
+from flipbench.core.errors import ConfigError, nearest
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.records import Item, Wording
+from flipbench.core.run import Run
+from flipbench.core.stage import Stage, StageReport, run_stage
 from flipbench.engine import Answers
-from flipbench.errors import ConfigError, nearest
 from flipbench.evaluate.detector import AnyDetector
 from flipbench.evaluate.detectors import DETECTORS, JUDGED, REWORDING, make_detectors
 from flipbench.evaluate.free_form import FreeFormGap
 from flipbench.evaluate.parameters import parameters_of, with_parameters
 from flipbench.models.cost import Spent
 from flipbench.models.training_specs import RewriteConfig
-from flipbench.paired import PairedBenchmark
-from flipbench.records import Item, Wording
 from flipbench.rewording import BackTranslation, RecordedWordings, as_question
-from flipbench.run import Run
 from flipbench.shapes.rewording import reword
-from flipbench.stage import Stage, StageReport, run_stage
 
 _AT_ONCE = 16
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from flipbench.images import ImageStore
+from flipbench.core.images import ImageStore
+from flipbench.core.records import Probe, Record, Response
+from flipbench.core.run import Run
+from flipbench.core.stage import StageReport, run_stage
 from flipbench.models.protocols import VLM
-from flipbench.records import Probe, Record, Response
-from flipbench.run import Run
-from flipbench.stage import StageReport, run_stage
 
 
 @dataclass(frozen=True)

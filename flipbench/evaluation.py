@@ -9,6 +9,10 @@ from pathlib import Path
 
 from flipbench.config import SubjectConfig
 from flipbench.contamination import plans_for
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.records import Checkpoint, Response, Score, TrainingPlan
+from flipbench.core.run import environment
+from flipbench.core.stage import StageReport
 from flipbench.detectors import Helpers, check_names
 from flipbench.engine import answers_of
 from flipbench.evaluate.detector import AnyDetector
@@ -28,11 +32,7 @@ from flipbench.evaluate.tables import GAP, Table
 from flipbench.experiment import Experiment, have_workers_do
 from flipbench.models.api_vlm import APIVLM
 from flipbench.models.huggingface import fingerprint, resolve_path
-from flipbench.paired import PairedBenchmark
 from flipbench.raters import report_tables
-from flipbench.records import Checkpoint, Response, Score, TrainingPlan
-from flipbench.run import environment
-from flipbench.stage import StageReport
 
 _HISTORIES = {0: UNTOUCHED, None: "history unknown"}
 

@@ -15,10 +15,10 @@ from datasets import disable_progress_bars
 from transformers.utils import logging as transformers_logging
 
 from flipbench.config import Config
-from flipbench.processes import is_main
-from flipbench.records import Record
-from flipbench.run import Run
-from flipbench.workers import Share, run_workers
+from flipbench.core.processes import is_main
+from flipbench.core.records import Record
+from flipbench.core.run import Run
+from flipbench.core.workers import Share, run_workers
 
 
 @dataclass

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flipbench.contamination import make_checkpoints, plan_contamination
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.stage import StageReport
 from flipbench.evaluation import count_work, make_report, make_scores, subjects_of, warnings_of
 from flipbench.experiment import Experiment
-from flipbench.paired import PairedBenchmark
-from flipbench.stage import StageReport
 from flipbench.twins import has_twins, make_pairs, plan_filtering
 
 

@@ -6,7 +6,7 @@ from typing import Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
-from flipbench.records import Value
+from flipbench.core.records import Value
 
 Vote = Literal["all", "any", "majority", "unanimous"]
 RuleName = Literal["equal-options", "wrong-size", "duplicate", "unchanged", "unrelated"]

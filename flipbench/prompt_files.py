@@ -17,11 +17,11 @@ from typing import Any
 
 import yaml
 
-from flipbench.errors import ConfigError, DataError, nearest
+from flipbench.core.errors import ConfigError, DataError, nearest
+from flipbench.core.paired import Candidate
+from flipbench.core.records import ImageRef
 from flipbench.models.chat import ChatRequest
-from flipbench.paired import Candidate
 from flipbench.prompts import LETTERS
-from flipbench.records import ImageRef
 
 PLACEHOLDERS = ("question", "options", "old_answer", "new_answer")
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")

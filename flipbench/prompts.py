@@ -6,7 +6,7 @@ import string
 from collections.abc import Sequence
 from typing import Literal
 
-from flipbench.records import ImageRef, Item, Probe, Value
+from flipbench.core.records import ImageRef, Item, Probe, Value
 
 LETTERS = string.ascii_uppercase
 LETTER_INSTRUCTION = "Answer with the option letter only."

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from flipbench.core.errors import DataError
+from flipbench.core.paired import Candidate, PairedBenchmark
+from flipbench.core.records import Item, Verdict
 from flipbench.engine import answers_of
-from flipbench.errors import DataError
 from flipbench.evaluate import formats
 from flipbench.evaluate import tables as shown
 from flipbench.experiment import Experiment
@@ -21,8 +23,6 @@ from flipbench.filters.representativeness import (
 from flipbench.filters.tables import Table, write_tables
 from flipbench.filters.who_decided import who_decided
 from flipbench.models.protocols import Decision
-from flipbench.paired import Candidate, PairedBenchmark
-from flipbench.records import Item, Verdict
 
 
 def compare_raters_of(experiment: Experiment, reference: str) -> tuple[str, Path]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from flipbench.images import ImageStore
+from flipbench.core.images import ImageStore
+from flipbench.core.records import Item, JsonDict, Record, Wording
 from flipbench.models.chat import Chat, ChatReply, ChatRequest
-from flipbench.records import Item, JsonDict, Record, Wording
 
 Reword = Callable[[Item, str], Sequence[str]]
 CAPTION_WORDS = 5

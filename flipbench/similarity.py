@@ -10,8 +10,8 @@ import numpy as np
 from PIL import Image
 from scipy.fft import dctn
 
-from flipbench.errors import DataError, need
-from flipbench.records import JsonDict
+from flipbench.core.errors import DataError, need
+from flipbench.core.records import JsonDict
 
 NEAR_PHASH, NEAR_SSIM = 4, 0.95
 FAR_PHASH, FAR_SSIM = 24, 0.25

@@ -9,9 +9,9 @@ from flipbench.contaminate.llamafactory_data import write_llamafactory
 from flipbench.contaminate.llava_json import write_llava
 from flipbench.contaminate.train import checkpoint_folder
 from flipbench.contamination import lessons_by_plan
-from flipbench.errors import ConfigError, DataError, PrerequisiteError
+from flipbench.core.errors import ConfigError, DataError, PrerequisiteError
+from flipbench.core.paired import PairedBenchmark
 from flipbench.experiment import Experiment
-from flipbench.paired import PairedBenchmark
 
 log = logging.getLogger(__name__)
 FORMS = {"llava": write_llava, "llamafactory": write_llamafactory}

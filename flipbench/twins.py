@@ -23,7 +23,10 @@ from flipbench.backends import (
 )
 from flipbench.benchmarks import Benchmark, PairsSpec, load_benchmark, load_pairs
 from flipbench.config import ShapesSpec
-from flipbench.errors import ConfigError, DataError
+from flipbench.core.errors import ConfigError, DataError
+from flipbench.core.paired import Candidate, PairedBenchmark
+from flipbench.core.records import Edit, Item, Verdict
+from flipbench.core.stage import StageReport
 from flipbench.experiment import Experiment, have_workers_do
 from flipbench.filters.kept_list import listed_items, select_kept
 from flipbench.filters.pipeline import keep_valid, unjudged
@@ -35,11 +38,8 @@ from flipbench.generate.propose import ProposeStage
 from flipbench.models.cost import Spent
 from flipbench.models.protocols import Captioner, Editor, Judge
 from flipbench.models.rater_specs import JudgeSpec, ShapesCaptionerSpec
-from flipbench.paired import Candidate, PairedBenchmark
-from flipbench.records import Edit, Item, Verdict
 from flipbench.shapes.benchmark import NAME as SHAPES_NAME
 from flipbench.shapes.benchmark import shapes_vqa
-from flipbench.stage import StageReport
 
 log = logging.getLogger(__name__)
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from flipbench.errors import DataError, ServiceError
-from flipbench.images import ImageStore
+from flipbench.core.errors import DataError, ServiceError
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import Candidate
 from flipbench.models.chat import Chat, ChatReply, ChatRequest
 from flipbench.models.protocols import CaptionText
-from flipbench.paired import Candidate
 from flipbench.prompt_files import PromptFile, load_prompt
 
 PROMPTS = Path(__file__).parent / "prompts"

@@ -10,11 +10,11 @@ from typing import Any, Generic, TypeVar
 import torch
 from PIL import Image
 
-from flipbench.errors import ConfigError, DataError, ServiceError
+from flipbench.core.errors import ConfigError, DataError, ServiceError
+from flipbench.core.paired import Candidate
+from flipbench.core.records import JsonDict
 from flipbench.generate.sizes import Fit, restore
 from flipbench.models.protocols import Drawing
-from flipbench.paired import Candidate
-from flipbench.records import JsonDict
 
 log = logging.getLogger(__name__)
 Task = TypeVar("Task")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flipbench.errors import ServiceError
-from flipbench.images import ImageStore
+from flipbench.core.errors import ServiceError
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import Candidate
+from flipbench.core.records import Caption, Record
 from flipbench.models.protocols import Captioner
-from flipbench.paired import Candidate
-from flipbench.records import Caption, Record
 
 
 class CaptionStage:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from flipbench.errors import ConfigError, PrerequisiteError, nearest, need
-from flipbench.records import JsonDict
+from flipbench.core.errors import ConfigError, PrerequisiteError, nearest, need
+from flipbench.core.records import JsonDict
 
 # kind: (class of controlnet-aux, does it load weights, arguments of its call)
 DETECTORS: dict[str, tuple[str, bool, JsonDict]] = {

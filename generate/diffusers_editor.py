@@ -12,7 +12,10 @@ import torch
 from PIL import Image, ImageDraw
 from pydantic import ValidationError
 
-from flipbench.errors import ConfigError, DataError, nearest
+from flipbench.core.errors import ConfigError, DataError, nearest
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import Candidate
+from flipbench.core.records import ImageRef, JsonDict
 from flipbench.generate.batching import Batches, Drawn, Prepared, Size, draw_all, pictures
 from flipbench.generate.diffusers_loading import (
     call_arguments,
@@ -26,10 +29,7 @@ from flipbench.generate.diffusers_loading import (
     size_factor,
 )
 from flipbench.generate.sizes import SizeRule, fit, fit_mask
-from flipbench.images import ImageStore
 from flipbench.models.protocols import Drawing
-from flipbench.paired import Candidate
-from flipbench.records import ImageRef, JsonDict
 
 MASKS = ("none", "whole", "item")
 FIELDS = ("caption", "question", "old_answer", "new_answer")

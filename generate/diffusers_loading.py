@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from huggingface_hub import snapshot_download
 
-from flipbench.errors import ConfigError, PrerequisiteError, nearest, need
+from flipbench.core.errors import ConfigError, PrerequisiteError, nearest, need
+from flipbench.core.records import JsonDict
 from flipbench.models.huggingface import folder_hash
-from flipbench.records import JsonDict
 
 OFFLOADS = ("none", "text", "model")
 

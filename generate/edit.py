@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flipbench.errors import DataError
-from flipbench.images import ImageStore
+from flipbench.core.errors import DataError
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import Candidate
+from flipbench.core.randomness import generator
+from flipbench.core.records import Edit, Record
 from flipbench.models.protocols import Editor
-from flipbench.paired import Candidate
-from flipbench.randomness import generator
-from flipbench.records import Edit, Record
 from flipbench.similarity import similarity
 
 

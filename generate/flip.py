@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from flipbench.errors import DataError
-from flipbench.paired import Candidate
+from flipbench.core.errors import DataError
+from flipbench.core.paired import Candidate
+from flipbench.core.randomness import generator
+from flipbench.core.records import Flip, Item, Record
 from flipbench.prompts import LETTERS
-from flipbench.randomness import generator
-from flipbench.records import Flip, Item, Record
 
 UNIFORM = "uniform over the other options"
 

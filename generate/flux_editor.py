@@ -13,7 +13,10 @@ from typing import Any
 import torch
 from PIL import Image
 
-from flipbench.errors import ConfigError, DataError, PrerequisiteError
+from flipbench.core.errors import ConfigError, DataError, PrerequisiteError
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import Candidate
+from flipbench.core.records import JsonDict
 from flipbench.generate.batching import Batches, Drawn, Prepared, Size, draw_all, pictures
 from flipbench.generate.controls import Control
 from flipbench.generate.diffusers_loading import (
@@ -31,11 +34,8 @@ from flipbench.generate.diffusers_loading import (
 )
 from flipbench.generate.sizes import SizeRule, fit
 from flipbench.generate.true_guidance import true_guidance
-from flipbench.images import ImageStore
 from flipbench.models.editor_specs import FluxSettings
 from flipbench.models.protocols import Drawing
-from flipbench.paired import Candidate
-from flipbench.records import JsonDict
 
 _TEXT_PARTS = ("text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2")
 

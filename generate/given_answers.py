@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-from flipbench.errors import DataError, nearest
+from flipbench.core.errors import DataError, nearest
 
 _FIELDS = ("name", "new_answer")
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from flipbench.core.paired import Candidate
+from flipbench.core.records import Caption, Edit, Flip, Item
+from flipbench.core.run import Run
+from flipbench.core.stage import In, Stage, StageReport, run_stage
+from flipbench.core.workers import Share
 from flipbench.generate.caption import CaptionStage
 from flipbench.generate.edit import EditStage
 from flipbench.generate.flip import FlipStage
 from flipbench.generate.propose import ProposeStage
 from flipbench.models.protocols import Captioner, Editor
-from flipbench.paired import Candidate
-from flipbench.records import Caption, Edit, Flip, Item
-from flipbench.run import Run
-from flipbench.stage import In, Stage, StageReport, run_stage
-from flipbench.workers import Share
 
 
 @dataclass

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from flipbench.errors import ServiceError
+from flipbench.core.errors import ServiceError
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import Candidate
+from flipbench.core.records import Flip, Item, Record, content_id
 from flipbench.generate.api_captioner import PROMPTS, declines
 from flipbench.generate.flip import same_text
-from flipbench.images import ImageStore
 from flipbench.models.chat import Chat, ChatReply
-from flipbench.paired import Candidate
 from flipbench.prompt_files import load_prompt
-from flipbench.records import Flip, Item, Record, content_id
 
 DEFAULT_PROMPT = "counterfactual-v1"
 _LONGEST = 200

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-from flipbench.errors import ConfigError, DataError
-from flipbench.records import JsonDict
+from flipbench.core.errors import ConfigError, DataError
+from flipbench.core.records import JsonDict
 
 
 @dataclass(frozen=True)

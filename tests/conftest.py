@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from flipbench import cli
-from flipbench.images import ImageStore
+from flipbench.core.images import ImageStore
+from flipbench.core.records import Item
 from flipbench.models.huggingface import HuggingFaceVLM
-from flipbench.records import Item
 from flipbench.shapes.benchmark import shapes_vqa
 from flipbench.shapes.lessons import corpus
 from flipbench.shapes.tiny import FAMILIES, build

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from flipbench import cli
+from flipbench.core.paired import PairedBenchmark
 from flipbench.models.huggingface import CARD
-from flipbench.paired import PairedBenchmark
 from tests.fixtures.command_line import Flipbench
 
 COMMANDS = (

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flipbench.config import Config, load_config
+from flipbench.core.errors import ConfigError
 from flipbench.demo import CONFIG, configure
-from flipbench.errors import ConfigError
 
 ROOT = Path(__file__).parent.parent
 WHOLE = """

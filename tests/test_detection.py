@@ -13,6 +13,11 @@ from typing import Any
 import pytest
 
 from flipbench import cli
+from flipbench.core.errors import ConfigError, DataError
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import Pair, PairedBenchmark
+from flipbench.core.records import Item, Probe, Response
+from flipbench.core.run import Run
 from flipbench.detection import (
     default_run,
     detect,
@@ -21,16 +26,11 @@ from flipbench.detection import (
     plan,
     read_paired,
 )
-from flipbench.errors import ConfigError, DataError
 from flipbench.evaluate.detectors import DETECTORS
-from flipbench.images import ImageStore
 from flipbench.models.api_vlm import APIVLM
 from flipbench.models.huggingface import CARD
 from flipbench.models.subject_spec import SubjectAPI
-from flipbench.paired import Pair, PairedBenchmark
 from flipbench.prompts import Asking
-from flipbench.records import Item, Probe, Response
-from flipbench.run import Run
 from flipbench.shapes.benchmark import shapes_vqa_families
 from tests.fixtures.openai_server import KEY, OpenAIServer
 from tests.fixtures.report_data import EVIL, make_benchmark

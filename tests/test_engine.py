@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
+from flipbench.core.records import ImageRef, Probe
 from flipbench.engine import in_order
-from flipbench.records import ImageRef, Probe
 
 
 def picture(number: int) -> ImageRef:

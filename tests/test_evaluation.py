@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from flipbench.paired import Pair, PairedBenchmark
-from flipbench.records import Item, Wording
-from flipbench.run import Run
+from flipbench.core.paired import Pair, PairedBenchmark
+from flipbench.core.records import Item, Wording
+from flipbench.core.run import Run
 from tests.fixtures.command_line import Flipbench
 from tests.fixtures.markdown_tables import table
 from tests.fixtures.openai_server import KEY, OpenAIServer

@@ -18,12 +18,12 @@ import pytest
 import yaml
 from PIL import Image
 
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import Pair, PairedBenchmark
+from flipbench.core.records import Item, Source
 from flipbench.export import FORMS, forbids_derivatives
 from flipbench.export.pairs import export_name
 from flipbench.export.vlmeval import write_vlmeval
-from flipbench.images import ImageStore
-from flipbench.paired import Pair, PairedBenchmark
-from flipbench.records import Item, Source
 
 NASTY = (
     "NA",

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from flipbench.images import ImageStore
-from flipbench.paired import Candidate, PairedBenchmark
-from flipbench.records import Caption, Edit, Flip, Verdict
-from flipbench.run import Run
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import Candidate, PairedBenchmark
+from flipbench.core.records import Caption, Edit, Flip, Verdict
+from flipbench.core.run import Run
 from flipbench.shapes.backends import scene_of
 from flipbench.shapes.benchmark import shapes_vqa
 from flipbench.shapes.wording import describe

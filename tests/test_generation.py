@@ -13,12 +13,12 @@ pytest.importorskip("diffusers")
 
 from flipbench import cli
 from flipbench.config import load_config
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.records import Caption, Edit, Failure, Flip
+from flipbench.core.run import Run
 from flipbench.evaluate.gallery import make_gallery
 from flipbench.generate.controls import Control
-from flipbench.images import ImageStore
-from flipbench.paired import PairedBenchmark
-from flipbench.records import Caption, Edit, Failure, Flip
-from flipbench.run import Run
 from flipbench.shapes.benchmark import shapes_vqa
 from tests.fixtures import tiny_flux
 from tests.fixtures.openai_server import CAPTION, KEY, OpenAIServer

@@ -12,12 +12,12 @@ import pytest
 import yaml
 
 from flipbench.config import Config, load_config
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.records import Checkpoint, Item, Response, TrainingPlan
 from flipbench.evaluation import make_report, make_scores, subjects_of
 from flipbench.experiment import Experiment
 from flipbench.models.huggingface import HuggingFaceVLM
-from flipbench.paired import PairedBenchmark
 from flipbench.prompts import Asking
-from flipbench.records import Checkpoint, Item, Response, TrainingPlan
 from tests.fixtures.markdown_tables import table
 from tests.fixtures.report_data import make_benchmark
 

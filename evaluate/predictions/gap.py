@@ -6,8 +6,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from flipbench.core.errors import DataError
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.records import Item, JsonDict, Score, Source, content_id
 from flipbench.engine import Answers
-from flipbench.errors import DataError
 from flipbench.evaluate.comparison import (
     Comparison,
     Condition,
@@ -21,9 +24,6 @@ from flipbench.evaluate.predictions.join import join
 from flipbench.evaluate.predictions.prediction import PredictionFile, listing
 from flipbench.evaluate.predictions.read import Reading, read_predictions
 from flipbench.evaluate.predictions.scoring import Marked, MarkedTwin, Scoring, mark
-from flipbench.images import ImageStore
-from flipbench.paired import PairedBenchmark
-from flipbench.records import Item, JsonDict, Score, Source, content_id
 
 DETECTOR = "perturbation_gap"
 

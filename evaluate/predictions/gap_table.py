@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from io import StringIO
 from typing import Any
 
-from flipbench.errors import ConfigError
+from flipbench.core.errors import ConfigError
+from flipbench.core.records import Score
 from flipbench.evaluate import formats, table_files
 from flipbench.evaluate.predictions.prediction import listing
 from flipbench.evaluate.statistics import wilson_interval
 from flipbench.evaluate.tables import TEST, VERDICTS, Cell, Column, Row, Table, accuracies
-from flipbench.records import Score
 
 _SIDES = ("original", "perturbed")
 _SAYS = {

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from flipbench.benchmarks.tables import check_file
-from flipbench.errors import DataError, nearest, need
+from flipbench.core.errors import DataError, nearest, need
 from flipbench.evaluate.predictions.prediction import Prediction, PredictionFile, id_text, truth
 from flipbench.prompts import LETTERS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from flipbench.errors import DataError
+from flipbench.core.errors import DataError
 from flipbench.evaluate.predictions.prediction import Prediction, PredictionFile, listing
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from flipbench.benchmarks.question_text import split_question
 from flipbench.benchmarks.report import RowError
-from flipbench.errors import DataError, nearest
+from flipbench.core.errors import DataError, nearest
 from flipbench.evaluate.predictions.prediction import Prediction, PredictionFile, id_text, truth
 from flipbench.evaluate.predictions.rows import TableRow
 

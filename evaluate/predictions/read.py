@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flipbench.benchmarks.tables import check_file, not_utf8
-from flipbench.errors import DataError
+from flipbench.core.errors import DataError
 from flipbench.evaluate.predictions.inspect_logs import inspect_predictions, is_log, read_eval
 from flipbench.evaluate.predictions.lmms_eval import is_samples, lmms_eval_predictions
 from flipbench.evaluate.predictions.prediction import PredictionFile, listing

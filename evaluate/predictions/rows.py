@@ -11,7 +11,7 @@ from typing import Any
 from zipfile import BadZipFile
 
 from flipbench.benchmarks.tables import check_file, not_utf8
-from flipbench.errors import DataError, need
+from flipbench.core.errors import DataError, need
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Literal
 
 from flipbench.benchmarks.answers import answer_letter, find_answer
 from flipbench.benchmarks.report import RowError
-from flipbench.errors import ConfigError, DataError
+from flipbench.core.errors import ConfigError, DataError
 from flipbench.evaluate.predictions.join import Twin
 from flipbench.evaluate.predictions.prediction import Prediction, listing
 from flipbench.parsing import parse_choice

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flipbench.errors import ConfigError, DataError, nearest
+from flipbench.core.errors import ConfigError, DataError, nearest
 from flipbench.evaluate.predictions.prediction import Prediction, PredictionFile, id_text, truth
 from flipbench.evaluate.predictions.rows import TableRow
 from flipbench.prompts import LETTERS

@@ -7,7 +7,11 @@ from dataclasses import dataclass, field
 
 from flipbench.audit_settings import AuditSettings, CheckName
 from flipbench.benchmarks import Benchmark
-from flipbench.errors import DataError
+from flipbench.core.errors import DataError
+from flipbench.core.images import ImageStore
+from flipbench.core.records import Item, Value
+from flipbench.core.run import Run
+from flipbench.core.stage import StageReport
 from flipbench.filters.audit.direct_reveal import direct_reveal
 from flipbench.filters.audit.duplicates import ImageGroups, duplicates, image_groups, train_overlap
 from flipbench.filters.audit.finding import Finding, correct
@@ -17,12 +21,8 @@ from flipbench.filters.audit.option_pruning import option_pruning
 from flipbench.filters.audit.stress_test import stress_test
 from flipbench.filters.audit.text_only import TextModel
 from flipbench.filters.audit.text_solvable import text_solvable
-from flipbench.images import ImageStore
 from flipbench.models.chat import Chat
 from flipbench.models.protocols import VLM
-from flipbench.records import Item, Value
-from flipbench.run import Run
-from flipbench.stage import StageReport
 
 _TESTED: tuple[CheckName, ...] = ("longest_option", "letter_balance", "stress_test")
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 from pydantic import BaseModel
 
-from flipbench.images import ImageStore
+from flipbench.core.images import ImageStore
+from flipbench.core.records import Probe, Record, Response, content_id
 from flipbench.models.chat import Chat, ChatReply, ChatRequest
-from flipbench.records import Probe, Record, Response, content_id
 
 
 class ChatStage:

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flipbench.audit_settings import AuditSettings
+from flipbench.core.records import Item, Probe
+from flipbench.core.run import Run
+from flipbench.core.stage import StageReport, run_stage
 from flipbench.engine import answers_of
 from flipbench.filters.audit.chat_stage import ChatStage
 from flipbench.filters.audit.finding import Finding, Named, choices, n_items, not_run, rate
@@ -14,9 +17,6 @@ from flipbench.filters.audit.reveal_reply import Evidence, Reading, RevealReply,
 from flipbench.models.chat import Chat
 from flipbench.prompt_files import lettered, load_prompt
 from flipbench.prompts import LETTERS
-from flipbench.records import Item, Probe
-from flipbench.run import Run
-from flipbench.stage import StageReport, run_stage
 
 TITLE = "Answers that the question gives away"
 PROMPTS = Path(__file__).parent / "prompts"

@@ -10,10 +10,10 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from flipbench.audit_settings import AuditSettings
+from flipbench.core.images import ImageStore
+from flipbench.core.records import Item
 from flipbench.filters.audit.finding import Finding, Named, n_items, not_run, rate
 from flipbench.filters.audit.image_hashes import Fingerprints, fingerprints, near_pairs
-from flipbench.images import ImageStore
-from flipbench.records import Item
 
 TITLE = "Duplicate and near-duplicate images"
 TRAIN_TITLE = "Images shared with the training split"

@@ -8,7 +8,7 @@ from typing import Literal
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
-from flipbench.records import ImageRef, Interval, Item, JsonDict, Value
+from flipbench.core.records import ImageRef, Interval, Item, JsonDict, Value
 
 LEVEL = 0.95
 Status = Literal["ok", "look", "defect", "not_run"]

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from PIL import Image
 from tqdm import tqdm
 
-from flipbench.errors import DataError, need
-from flipbench.images import ImageStore
-from flipbench.records import ImageRef
+from flipbench.core.errors import DataError, need
+from flipbench.core.images import ImageStore
+from flipbench.core.records import ImageRef
 
 SIDE = 16
 N_THREADS = 4

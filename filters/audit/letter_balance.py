@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from flipbench.audit_settings import AuditSettings
+from flipbench.core.randomness import generator
+from flipbench.core.records import Item
 from flipbench.filters.audit.finding import Finding, choices, n_items, not_run, rate
 from flipbench.prompts import LETTERS
-from flipbench.randomness import generator
-from flipbench.records import Item
 
 TITLE = "Balance of the right letters"
 N_DRAWS = 9_999

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from flipbench.core.randomness import generator
+from flipbench.core.records import Item
 from flipbench.filters.audit.finding import Finding, Named, choices, n_items, not_run, rate
-from flipbench.randomness import generator
-from flipbench.records import Item
 
 TITLE = "Length of the right option"
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from flipbench.core.records import Item
 from flipbench.prompts import LETTERS
-from flipbench.records import Item
 
 _WORD = re.compile(r"\w+")
 _MAX_QUESTION_WORDS = 24

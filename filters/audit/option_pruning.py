@@ -6,15 +6,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from flipbench.audit_settings import AuditSettings
+from flipbench.core.randomness import generator
+from flipbench.core.records import Item
+from flipbench.core.run import Run
+from flipbench.core.stage import StageReport
 from flipbench.engine import answers_of, ask
 from flipbench.filters.audit.finding import Finding, Named, choices, n_items, not_run
 from flipbench.filters.audit.letter_balance import has_fixed_options
 from flipbench.models.protocols import VLM
 from flipbench.prompts import LETTERS, Asking
-from flipbench.randomness import generator
-from flipbench.records import Item
-from flipbench.run import Run
-from flipbench.stage import StageReport
 
 TITLE = "Items with many options"
 

@@ -14,11 +14,11 @@ from markupsafe import Markup
 from PIL import Image
 
 from flipbench.benchmarks import write_jsonl
-from flipbench.errors import DataError
+from flipbench.core.errors import DataError
+from flipbench.core.images import ImageStore
+from flipbench.core.records import ImageRef, Item
 from flipbench.filters.audit.audit import AuditReport
 from flipbench.filters.audit.finding import Finding, Named, Rate, n_items
-from flipbench.images import ImageStore
-from flipbench.records import ImageRef, Item
 
 N_SHOWN = 40
 _SIDE = 112

@@ -9,9 +9,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from flipbench.core.records import Item, Value
 from flipbench.models.chat import strip_thoughts
 from flipbench.prompts import LETTERS
-from flipbench.records import Item, Value
 
 _FENCE = re.compile(r"^```(?:json)?\s*\n(.*)\n```$", re.DOTALL | re.IGNORECASE)
 

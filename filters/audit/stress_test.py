@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 
 from flipbench.audit_settings import AuditSettings
-from flipbench.errors import need
+from flipbench.core.errors import need
+from flipbench.core.randomness import generator
+from flipbench.core.records import Item
 from flipbench.filters.audit.finding import (
     Finding,
     Named,
@@ -20,8 +22,6 @@ from flipbench.filters.audit.finding import (
     rate,
 )
 from flipbench.filters.audit.option_features import option_texts, surface, words
-from flipbench.randomness import generator
-from flipbench.records import Item
 
 TITLE = "What the text alone predicts"
 MAX_WORDS = 1_000

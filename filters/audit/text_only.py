@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from flipbench.core.records import Item, Probe
+from flipbench.core.run import Run
+from flipbench.core.stage import StageReport, run_stage
 from flipbench.engine import Answers, answers_of, ask
 from flipbench.filters.audit.chat_stage import ChatStage
 from flipbench.models.chat import Chat
 from flipbench.models.protocols import VLM
 from flipbench.parsing import parse_choice
 from flipbench.prompts import Asking
-from flipbench.records import Item, Probe
-from flipbench.run import Run
-from flipbench.stage import StageReport, run_stage
 
 INSTRUCTION = (
     "You are given a multiple-choice question about a picture. The picture is withheld. Choose the"

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from scipy import stats
 
 from flipbench.audit_settings import AuditSettings
+from flipbench.core.records import Item
+from flipbench.core.run import Run
+from flipbench.core.stage import StageReport
 from flipbench.filters.audit.finding import (
     Finding,
     Named,
@@ -18,9 +21,6 @@ from flipbench.filters.audit.finding import (
     rate,
 )
 from flipbench.filters.audit.text_only import Blind, TextModel, ask_blind
-from flipbench.records import Item
-from flipbench.run import Run
-from flipbench.stage import StageReport
 
 TITLE = "Items that text alone solves"
 

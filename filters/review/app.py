@@ -16,7 +16,9 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from flipbench.errors import DataError
+from flipbench.core.errors import DataError
+from flipbench.core.images import ImageStore
+from flipbench.core.records import ImageRef
 from flipbench.filters.review.exchange import MAX_NOTE, export_csv, import_rows, read_rows
 from flipbench.filters.review.guard import Guard
 from flipbench.filters.review.label_studio import LABEL_CONFIG, export_tasks
@@ -24,8 +26,6 @@ from flipbench.filters.review.ledger import Decision, Judges, Ledger, Refused, S
 from flipbench.filters.review.pairs import picture_path
 from flipbench.filters.review.standing import REASONS, join_reason
 from flipbench.filters.review.view import Viewer
-from flipbench.images import ImageStore
-from flipbench.records import ImageRef
 
 PAGE = Path(__file__).parent / "page"
 MAX_BODY = 64 * 1024 * 1024

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import get_args
 
-from flipbench.errors import DataError
+from flipbench.core.errors import DataError
 from flipbench.filters.review.label_studio import read_tasks
 from flipbench.filters.review.ledger import Decision, Ledger, Refused, Said
 from flipbench.filters.review.rows import Row

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from flipbench.errors import DataError
+from flipbench.core.errors import DataError
 from flipbench.filters.review.ledger import Ledger, Said
 from flipbench.filters.review.pairs import EditedPair
 from flipbench.filters.review.rows import Row

@@ -8,11 +8,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
-from flipbench.errors import DataError
+from flipbench.core.errors import DataError
+from flipbench.core.records import Verdict
+from flipbench.core.run import Run
 from flipbench.filters.review.pairs import EditedPair
 from flipbench.filters.review.standing import ANSWERED_BLIND, WITHDRAWN
-from flipbench.records import Verdict
-from flipbench.run import Run
 
 Decision = Literal["keep", "reject", "unsure"]
 Show = Literal["undecided", "disagreement", "all", "keep", "reject", "unsure"]

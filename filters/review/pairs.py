@@ -8,10 +8,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from flipbench.errors import DataError
-from flipbench.images import ImageStore
-from flipbench.records import Caption, Edit, Flip, ImageRef, Item
-from flipbench.run import Run
+from flipbench.core.errors import DataError
+from flipbench.core.images import ImageStore
+from flipbench.core.records import Caption, Edit, Flip, ImageRef, Item
+from flipbench.core.run import Run
 
 log = logging.getLogger(__name__)
 _SHA256 = re.compile(r"[0-9a-f]{64}")

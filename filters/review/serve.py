@@ -11,13 +11,13 @@ from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
 
-from flipbench.errors import ConfigError, DataError, need
+from flipbench.core.errors import ConfigError, DataError, need
+from flipbench.core.run import Run
 from flipbench.filters.review.exchange import ImportReport, export_csv, import_rows, read_rows
 from flipbench.filters.review.guard import is_loopback
 from flipbench.filters.review.label_studio import LABEL_CONFIG, export_tasks
 from flipbench.filters.review.ledger import Ledger
 from flipbench.filters.review.pairs import edited_pairs
-from flipbench.run import Run
 
 PORT = 8765
 _say = partial(print, flush=True)

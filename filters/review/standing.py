@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from flipbench.records import Verdict
+from flipbench.core.records import Verdict
 
 REASONS = (
     "wrong answer",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from flipbench.core.records import ImageRef
 from flipbench.filters.review.ledger import Ledger, Said
 from flipbench.filters.review.standing import split_reason
-from flipbench.records import ImageRef
 
 
 class Viewer:

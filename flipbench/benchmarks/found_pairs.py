@@ -11,10 +11,10 @@ from pydantic import Field
 from flipbench.benchmarks.load import load_benchmark
 from flipbench.benchmarks.report import Benchmark
 from flipbench.benchmarks.specs import BenchmarkSpec, ColumnMapping, HuggingFaceSpec
-from flipbench.errors import DataError
-from flipbench.images import ImageStore
-from flipbench.paired import Pair, PairedBenchmark
-from flipbench.records import Item, Value
+from flipbench.core.errors import DataError
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import Pair, PairedBenchmark
+from flipbench.core.records import Item, Value
 
 
 class FoundPairSpec(Value):

@@ -18,10 +18,10 @@ from flipbench.benchmarks.question_text import split_question
 from flipbench.benchmarks.report import Benchmark, Collector, Oddity, Row, RowError
 from flipbench.benchmarks.specs import ColumnMapping, HuggingFaceSpec, Layout
 from flipbench.benchmarks.tables import check_columns
-from flipbench.errors import DataError, ServiceError, nearest
-from flipbench.images import ImageStore
+from flipbench.core.errors import DataError, ServiceError, nearest
+from flipbench.core.images import ImageStore
+from flipbench.core.records import ImageRef, JsonDict, Source
 from flipbench.prompts import LETTERS
-from flipbench.records import ImageRef, JsonDict, Source
 
 _BATCH = 16
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", re.ASCII)

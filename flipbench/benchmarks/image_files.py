@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 
 from flipbench.benchmarks.report import Collector, Oddity, Row, RowError
-from flipbench.errors import DataError
+from flipbench.core.errors import DataError
 
 MAX_FILE_BYTES = 256_000_000
 _MAIN_FOLDER_SHARE = 0.9

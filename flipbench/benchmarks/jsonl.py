@@ -11,9 +11,9 @@ from flipbench.benchmarks.own_rows import item_of_record
 from flipbench.benchmarks.report import Benchmark, Collector, Row, RowError
 from flipbench.benchmarks.specs import JsonlSpec
 from flipbench.benchmarks.tables import check_file, not_utf8
-from flipbench.errors import DataError
-from flipbench.images import ImageStore
-from flipbench.records import ImageRef
+from flipbench.core.errors import DataError
+from flipbench.core.images import ImageStore
+from flipbench.core.records import ImageRef
 
 
 def load_jsonl(spec: JsonlSpec, images: ImageStore, strict: bool = False) -> Benchmark:

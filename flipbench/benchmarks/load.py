@@ -7,7 +7,7 @@ from flipbench.benchmarks.jsonl import load_jsonl
 from flipbench.benchmarks.report import Benchmark
 from flipbench.benchmarks.specs import HuggingFaceSpec, JsonlSpec, TsvSpec
 from flipbench.benchmarks.tsv import load_tsv
-from flipbench.images import ImageStore
+from flipbench.core.images import ImageStore
 
 
 def load_benchmark(

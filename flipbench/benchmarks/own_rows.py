@@ -9,9 +9,9 @@ from typing import Any
 from flipbench.benchmarks.answers import AnswerIs
 from flipbench.benchmarks.build import Draft, build_item
 from flipbench.benchmarks.report import Oddity, Row, RowError
-from flipbench.errors import nearest
+from flipbench.core.errors import nearest
+from flipbench.core.records import ImageRef, Item, JsonDict, Source
 from flipbench.prompts import LETTERS
-from flipbench.records import ImageRef, Item, JsonDict, Source
 
 TEXTS = ("question", "answer_text", "raw_question", "category", "group", "licence")
 KEYS = ("id", "benchmark", "name", "images", "options", "answer", "source", "extra", *TEXTS)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from pydantic import ValidationError
 
-from flipbench.errors import DataError
-from flipbench.records import Item
+from flipbench.core.errors import DataError
+from flipbench.core.records import Item
 
 _SHOWN_ROWS = 8
 

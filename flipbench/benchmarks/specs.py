@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from flipbench.benchmarks.answers import AnswerIs
-from flipbench.records import Value
+from flipbench.core.records import Value
 
 OptionsIn = Literal["columns", "list", "question", "none"]
 QuestionStyle = Literal["lines", "inline", "naturalbench"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from flipbench.errors import DataError, nearest
+from flipbench.core.errors import DataError, nearest
 
 
 def check_file(path: Path) -> None:

@@ -13,10 +13,10 @@ from flipbench.benchmarks.image_files import decode_base64, image_folder, split_
 from flipbench.benchmarks.report import Benchmark, Collector, Row, RowError
 from flipbench.benchmarks.specs import TsvSpec
 from flipbench.benchmarks.tables import check_columns, check_file, not_utf8
-from flipbench.errors import DataError
-from flipbench.images import ImageStore
+from flipbench.core.errors import DataError
+from flipbench.core.images import ImageStore
+from flipbench.core.records import ImageRef, Source
 from flipbench.prompts import LETTERS
-from flipbench.records import ImageRef, Source
 
 MAX_REFERENCE = 64
 """An ``image`` cell of at most so many characters is another row's index."""

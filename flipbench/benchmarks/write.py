@@ -9,10 +9,10 @@ from itertools import islice
 from pathlib import Path
 
 from flipbench.benchmarks.own_rows import record_of_item
-from flipbench.errors import DataError
-from flipbench.images import ImageStore
+from flipbench.core.errors import DataError
+from flipbench.core.images import ImageStore
+from flipbench.core.records import Item, JsonDict
 from flipbench.prompts import LETTERS
-from flipbench.records import Item, JsonDict
 
 _ROWS_PER_GROUP = 64
 

@@ -63,8 +63,8 @@ def open_experiment(
     ``together`` is for commands that several processes of ``accelerate launch`` may do as one.
     """
     from flipbench.config import load_config
-    from flipbench.errors import ConfigError
-    from flipbench.processes import is_main, n_processes
+    from flipbench.core.errors import ConfigError
+    from flipbench.core.processes import is_main, n_processes
 
     if n_processes() > 1 and (workers > 1 or not together):
         raise ConfigError(
@@ -72,8 +72,8 @@ def open_experiment(
             " one model together; everything else is shared out by --workers alone"
         )
     loaded = load_config(config, overrides or [])
+    from flipbench.core.workers import CHILD, Share, end_with_parent
     from flipbench.experiment import Experiment
-    from flipbench.workers import CHILD, Share, end_with_parent
 
     if worker and os.environ.get(CHILD):
         end_with_parent()

@@ -19,7 +19,7 @@ from flipbench.commands import (
     open_experiment,
     say,
 )
-from flipbench.errors import ConfigError, DataError, LicenceError
+from flipbench.core.errors import ConfigError, DataError, LicenceError
 
 
 @app.command("import", rich_help_panel=BENCHMARKS)
@@ -74,8 +74,8 @@ def export(
     `flipbench rebuild` draws them again; --share-anyway NAME overrides that.
     """
     experiment = open_experiment(config, overrides)
+    from flipbench.core.paired import PairedBenchmark
     from flipbench.export import FORMS, forbids_derivatives, write_recipe
-    from flipbench.paired import PairedBenchmark
 
     benchmark = PairedBenchmark.load(experiment.benchmark_folder)
     if not benchmark.pairs:
@@ -139,7 +139,7 @@ def show(
     """Draw some pairs of a run, original beside perturbed, into one picture."""
     experiment = open_experiment(config, overrides, None, True)
     from flipbench.contact_sheet import contact_sheet
-    from flipbench.paired import PairedBenchmark
+    from flipbench.core.paired import PairedBenchmark
 
     contact_sheet(PairedBenchmark.load(experiment.benchmark_folder), out, pairs)
     say(str(out))

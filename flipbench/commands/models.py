@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from flipbench.commands import MODELS, DryRun, Limit, Quiet, app, finish, say
-from flipbench.errors import ConfigError, DataError
+from flipbench.core.errors import ConfigError, DataError
 
 
 @app.command(rich_help_panel=MODELS)
@@ -115,8 +115,8 @@ def doctor(
     import json
 
     from flipbench.contaminate.card import is_marked
+    from flipbench.core.run import environment
     from flipbench.models.huggingface import check_card
-    from flipbench.run import environment
 
     if path is None:
         raise typer.Exit(say(json.dumps(environment(), indent=2)))
@@ -181,11 +181,11 @@ def detect(
     command again asks nothing twice. It needs no clean model, but gains from one (--reference).
     With --base-url, a model or reference without a folder is a name on that server.
     """
+    from flipbench.core.run import Run
     from flipbench.detection import count_work, default_run, evaluate_part, plan, read_paired
     from flipbench.detection import detect as detect_on
     from flipbench.models.api_vlm import reach
     from flipbench.prompts import Asking
-    from flipbench.run import Run
 
     pairs = read_paired(benchmark, limit)
     planned = plan(

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from flipbench.commands import STAGES, app, say
-from flipbench.errors import ConfigError
+from flipbench.core.errors import ConfigError
 
 
 @app.command(rich_help_panel=STAGES)

@@ -25,7 +25,7 @@ from flipbench.commands import (
     say,
 )
 from flipbench.commands.people import doubtful_edits
-from flipbench.errors import ConfigError
+from flipbench.core.errors import ConfigError
 
 
 @app.command(rich_help_panel=STAGES)
@@ -138,8 +138,8 @@ def contaminate(
         config, overrides, None, quiet, workers=workers, worker=worker, together=True
     )
     from flipbench.contamination import make_checkpoints, plan_contamination, training_failures
-    from flipbench.paired import PairedBenchmark
-    from flipbench.processes import is_main
+    from flipbench.core.paired import PairedBenchmark
+    from flipbench.core.processes import is_main
 
     benchmark = PairedBenchmark.load(experiment.benchmark_folder)
     if export:
@@ -174,6 +174,7 @@ def evaluate(
     """Put every detector's questions to every model, and write the report."""
     experiment = open_experiment(config, overrides, None, quiet, workers=workers, worker=worker)
     from flipbench.contamination import make_checkpoints
+    from flipbench.core.paired import PairedBenchmark
     from flipbench.evaluation import (
         ask_share,
         count_work,
@@ -182,7 +183,6 @@ def evaluate(
         subjects_of,
         warnings_of,
     )
-    from flipbench.paired import PairedBenchmark
 
     benchmark = PairedBenchmark.load(experiment.benchmark_folder)
     if dry_run:

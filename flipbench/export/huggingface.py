@@ -8,8 +8,8 @@ from pathlib import Path
 import yaml
 
 from flipbench.benchmarks.write import write_parquet
+from flipbench.core.paired import PairedBenchmark
 from flipbench.export.pairs import export_name, sides
-from flipbench.paired import PairedBenchmark
 
 _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"))
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from flipbench.benchmarks.write import write_jsonl, write_parquet
-from flipbench.images import ImageStore
-from flipbench.paired import PairedBenchmark
-from flipbench.records import ImageRef, Item
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.records import ImageRef, Item
 
 SIDES = ("original", "perturbed")
 # VLMEvalKit decides by a benchmark's *name* how to ask and how to score; ours must not trip it.

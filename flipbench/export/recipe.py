@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flipbench.errors import DataError
+from flipbench.core.errors import DataError
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.records import Caption, Edit, Flip, Record, Verdict
+from flipbench.core.run import Run
 from flipbench.export.pairs import export_name
-from flipbench.paired import PairedBenchmark
-from flipbench.records import Caption, Edit, Flip, Record, Verdict
-from flipbench.run import Run
 
 EXPECTED = "expected.jsonl"
 _KINDS: tuple[type[Record], ...] = (Flip, Caption, Verdict)

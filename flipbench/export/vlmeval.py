@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from flipbench.errors import DataError
+from flipbench.core.errors import DataError
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.records import Item
 from flipbench.export.pairs import export_name, png_of, sides
-from flipbench.paired import PairedBenchmark
 from flipbench.prompts import LETTERS
-from flipbench.records import Item
 
 _GUARD = "\u00a0"  # a no-break space: looks like nothing, and pandas keeps the cell as text
 

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from flipbench.errors import ConfigError, PrerequisiteError, ServiceError
-from flipbench.images import ImageStore
+from flipbench.core.errors import ConfigError, PrerequisiteError, ServiceError
+from flipbench.core.images import ImageStore
+from flipbench.core.records import Probe, Response, content_id
 from flipbench.models.api import ChatAPI, Spent
 from flipbench.models.chat import ChatReply, ChatRequest
 from flipbench.models.checkpoints import PACKAGED
@@ -21,7 +22,6 @@ from flipbench.models.protocols import Capability, needs_of
 from flipbench.models.subject_spec import SubjectAPI
 from flipbench.parsing import parse_choice
 from flipbench.prompts import LETTERS, choice_prompt
-from flipbench.records import Probe, Response, content_id
 
 log = logging.getLogger(__name__)
 _TRIAL = choice_prompt("Which is a colour?", ["red", "seven"])

@@ -17,12 +17,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from flipbench.errors import ConfigError, DataError, FlipbenchError, PrerequisiteError, ServiceError
-from flipbench.images import ImageStore
+from flipbench.core.errors import (
+    ConfigError,
+    DataError,
+    FlipbenchError,
+    PrerequisiteError,
+    ServiceError,
+)
+from flipbench.core.images import ImageStore
+from flipbench.core.records import JsonDict
 from flipbench.models.api import ChatAPI, sent_of
 from flipbench.models.batch_state import BatchFolder, Shard
 from flipbench.models.chat import ChatReply, ChatRequest, read_reply
-from flipbench.records import JsonDict
 
 log = logging.getLogger(__name__)
 ENDPOINT = "/v1/chat/completions"

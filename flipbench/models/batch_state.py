@@ -10,8 +10,8 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from flipbench.errors import DataError, PrerequisiteError
-from flipbench.records import JsonDict, Value
+from flipbench.core.errors import DataError, PrerequisiteError
+from flipbench.core.records import JsonDict, Value
 
 log = logging.getLogger(__name__)
 

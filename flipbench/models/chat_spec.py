@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
-from flipbench.records import JsonDict, Value
+from flipbench.core.records import JsonDict, Value
 
 _MAX_PATCHES = 1536
 _PATCH = 32

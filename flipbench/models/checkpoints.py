@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers.utils import cached_file, is_torchvision_available
 
-from flipbench.errors import DataError, PrerequisiteError
+from flipbench.core.errors import DataError, PrerequisiteError
 
 CARD = "flipbench_card.json"
 PACKAGED = "shapes:"

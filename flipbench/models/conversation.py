@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from PIL import Image
 
-from flipbench.errors import PrerequisiteError
+from flipbench.core.errors import PrerequisiteError
 from flipbench.models.families import Family
 from flipbench.prompts import LETTERS
 

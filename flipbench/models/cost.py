@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from flipbench.core.paired import Candidate
+from flipbench.core.records import Flip, JsonDict
 from flipbench.models.chat import ChatRequest
 from flipbench.models.chat_spec import ChatSpec, traits_of
-from flipbench.paired import Candidate
 from flipbench.prompt_files import PromptFile
-from flipbench.records import Flip, JsonDict
 
 TYPICAL_TOKENS = 200  # the paper's captions had 125 tokens, its filter's replies 200
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from flipbench.records import Value
+from flipbench.core.records import Value
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 Offload = Literal["none", "text", "model"]

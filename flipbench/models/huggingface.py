@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from flipbench.errors import DataError, PrerequisiteError
-from flipbench.images import ImageStore
+from flipbench.core.errors import DataError, PrerequisiteError
+from flipbench.core.images import ImageStore
+from flipbench.core.records import ImageRef, Probe, Response
 from flipbench.models.checkpoints import (
     CARD,
     PACKAGED,
@@ -31,7 +32,6 @@ from flipbench.models.rater_specs import Quantization
 from flipbench.models.scoring import TokenStatistics, rows_at_once, token_statistics, windows
 from flipbench.models.states import pack_state
 from flipbench.parsing import parse_choice
-from flipbench.records import ImageRef, Probe, Response
 
 __all__ = [
     "CARD",

@@ -14,7 +14,7 @@ from transformers import (
     BitsAndBytesConfig,
 )
 
-from flipbench.errors import DataError, PrerequisiteError, need
+from flipbench.core.errors import DataError, PrerequisiteError, need
 from flipbench.models.checkpoints import base_of, check_card, resolve_path
 from flipbench.models.families import family_of
 from flipbench.models.protocols import Capability

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from flipbench.errors import ConfigError, FlipbenchError, ServiceError
-from flipbench.images import ImageStore
+from flipbench.core.errors import ConfigError, FlipbenchError, ServiceError
+from flipbench.core.images import ImageStore
+from flipbench.core.randomness import generator
+from flipbench.core.records import JsonDict
 from flipbench.models.chat import ChatReply, ChatRequest, strip_thoughts
 from flipbench.models.huggingface import HuggingFaceVLM
-from flipbench.randomness import generator
-from flipbench.records import JsonDict
 
 
 class LocalChat:

@@ -8,9 +8,9 @@ from typing import Literal, Protocol
 
 from PIL import Image
 
-from flipbench.images import ImageStore
-from flipbench.paired import Candidate
-from flipbench.records import JsonDict, Probe, Response
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import Candidate
+from flipbench.core.records import JsonDict, Probe, Response
 
 Capability = Literal["choose", "generate", "token_logprobs", "hidden_states", "text_only"]
 Decision = Literal["keep", "reject", "unsure"]

@@ -6,10 +6,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from flipbench.core.records import Value
 from flipbench.models.chat_spec import ChatSpec
 from flipbench.models.editor_specs import Dtype, by_kind
 from flipbench.prompts import Asking
-from flipbench.records import Value
 
 Quantization = Literal["4bit"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from flipbench.errors import DataError
+from flipbench.core.errors import DataError
 
 N_WITH_STATISTICS = 256
 """Continuations of more tokens keep only their sum: nobody reads a thousand numbers a record."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from flipbench.errors import DataError
-from flipbench.images import ImageStore
+from flipbench.core.errors import DataError
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import Candidate
+from flipbench.core.randomness import generator
+from flipbench.core.records import JsonDict
 from flipbench.models.protocols import CaptionText, Drawing, Opinion
-from flipbench.paired import Candidate
-from flipbench.randomness import generator
-from flipbench.records import JsonDict
 from flipbench.shapes.faults import spoil
 from flipbench.shapes.questions import Family, answer
 from flipbench.shapes.render import render

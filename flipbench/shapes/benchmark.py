@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from flipbench.images import ImageStore
-from flipbench.records import Item, Source
+from flipbench.core.images import ImageStore
+from flipbench.core.records import Item, Source
 from flipbench.shapes.questions import KINDS, Family, draw_family
 from flipbench.shapes.render import render
 from flipbench.shapes.scene import Scene

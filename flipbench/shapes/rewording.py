@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flipbench.records import Item
+from flipbench.core.records import Item
 from flipbench.shapes.questions import PHRASINGS, Family
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from flipbench.images import ImageStore
+from flipbench.core.images import ImageStore
 
 MakePng = Callable[..., bytes]
 

@@ -10,8 +10,8 @@ import datasets
 import pytest
 
 from flipbench.benchmarks import PairsSpec, load_pairs
-from flipbench.errors import DataError
-from flipbench.images import ImageStore
+from flipbench.core.errors import DataError
+from flipbench.core.images import ImageStore
 
 MakePng = Callable[..., bytes]
 

@@ -15,8 +15,8 @@ from flipbench.benchmarks import (
     HuggingFaceSpec,
     load_benchmark,
 )
-from flipbench.errors import DataError, ServiceError
-from flipbench.images import ImageStore
+from flipbench.core.errors import DataError, ServiceError
+from flipbench.core.images import ImageStore
 
 MakePng = Callable[..., bytes]
 LETTER = "Please answer directly with only the letter of the correct option and nothing else."

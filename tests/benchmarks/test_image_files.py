@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from flipbench.benchmarks import Benchmark, TsvSpec, load_benchmark
-from flipbench.errors import DataError
-from flipbench.images import ImageStore
+from flipbench.core.errors import DataError
+from flipbench.core.images import ImageStore
 
 MakePng = Callable[..., bytes]
 

@@ -21,9 +21,9 @@ from flipbench.benchmarks import (
     write_parquet,
 )
 from flipbench.benchmarks.report import Problem
-from flipbench.errors import DataError
-from flipbench.images import ImageStore
-from flipbench.records import Item, Source
+from flipbench.core.errors import DataError
+from flipbench.core.images import ImageStore
+from flipbench.core.records import Item, Source
 
 MakePng = Callable[..., bytes]
 NASTY = [

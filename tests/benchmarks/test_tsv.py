@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flipbench.benchmarks import Benchmark, TsvSpec, load_benchmark
-from flipbench.errors import DataError
-from flipbench.images import ImageStore
+from flipbench.core.errors import DataError
+from flipbench.core.images import ImageStore
 
 MakePng = Callable[..., bytes]
 NASTY = ["NA", "N/A", "None", "null", "nan", "1", "2.0", "True", "a\tb", 'say "hi"', "x\ny", "한국"]

@@ -9,11 +9,11 @@ import yaml
 
 from flipbench.config import ContaminateConfig, ModelConfig, StrategyConfig, load_config
 from flipbench.contaminate.plan import expand, verbatim
+from flipbench.core.paired import Pair, PairedBenchmark
+from flipbench.core.records import Item, TrainingPlan
+from flipbench.core.run import Run
 from flipbench.experiment import Experiment
-from flipbench.paired import Pair, PairedBenchmark
 from flipbench.prompts import LETTER_INSTRUCTION
-from flipbench.records import Item, TrainingPlan
-from flipbench.run import Run
 from flipbench.shapes.benchmark import shapes_vqa
 
 MakePlan = Callable[..., TrainingPlan]

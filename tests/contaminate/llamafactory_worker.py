@@ -18,9 +18,9 @@ from tqdm import tqdm
 
 from flipbench.contaminate import llamafactory
 from flipbench.contaminate.train import carry_out
+from flipbench.core.records import Item, TrainingPlan
+from flipbench.core.run import Run
 from flipbench.models.training_specs import LlamaFactoryConfig
-from flipbench.records import Item, TrainingPlan
-from flipbench.run import Run
 
 
 def main(folder: Path, step: int) -> None:

@@ -15,11 +15,11 @@ import trl
 from flipbench.contaminate.card import read_card
 from flipbench.contaminate.changes import Diverged, WrongParameters, check_changes, sums
 from flipbench.contaminate.train import carry_out, checkpoint_folder
-from flipbench.errors import ConfigError, DataError, PrerequisiteError
+from flipbench.core.errors import ConfigError, DataError, PrerequisiteError
+from flipbench.core.records import Checkpoint, Item, TrainingPlan
+from flipbench.core.run import Run
 from flipbench.models.huggingface import HuggingFaceVLM
 from flipbench.models.processors import load_processor
-from flipbench.records import Checkpoint, Item, TrainingPlan
-from flipbench.run import Run
 
 MakePlan = Callable[..., TrainingPlan]
 NewRun = Callable[..., Run]

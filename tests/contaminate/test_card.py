@@ -18,11 +18,11 @@ from flipbench.contaminate.plan import expand
 from flipbench.contaminate.regimes import Lesson
 from flipbench.contaminate.train import carry_out
 from flipbench.contaminate.verify import compare
+from flipbench.core.records import Checkpoint, Item, Response, TrainingPlan
+from flipbench.core.run import Run
 from flipbench.models.huggingface import HuggingFaceVLM, load_model
 from flipbench.models.training_specs import CorpusConfig, DataConfig
 from flipbench.prompts import Asking
-from flipbench.records import Checkpoint, Item, Response, TrainingPlan
-from flipbench.run import Run
 from tests.fixtures.command_line import Flipbench
 
 MakePlan = Callable[..., TrainingPlan]

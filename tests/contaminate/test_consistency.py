@@ -25,11 +25,11 @@ from flipbench.contaminate.plan import expand
 from flipbench.contaminate.regimes import Lesson
 from flipbench.contaminate.train import carry_out
 from flipbench.contaminate.wordings import ShapesWriter, write_wordings
-from flipbench.errors import ConfigError, DataError
+from flipbench.core.errors import ConfigError, DataError
+from flipbench.core.records import Item, TrainingPlan
+from flipbench.core.run import Run
 from flipbench.models.huggingface import HuggingFaceVLM
 from flipbench.prompts import LETTER_INSTRUCTION, LETTERS, Asking
-from flipbench.records import Item, TrainingPlan
-from flipbench.run import Run
 
 NewRun = Callable[..., Run]
 PARENTS = {"llava": "shapes:llava", "qwen2_vl": "shapes:qwen2_vl"}

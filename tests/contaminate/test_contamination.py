@@ -21,10 +21,10 @@ from flipbench.contamination import (
     plans_for,
     training_failures,
 )
-from flipbench.errors import PrerequisiteError
+from flipbench.core.errors import PrerequisiteError
+from flipbench.core.images import ImageStore
+from flipbench.core.records import Item
 from flipbench.evaluation import subjects_of
-from flipbench.images import ImageStore
-from flipbench.records import Item
 from flipbench.shapes.benchmark import shapes_vqa
 from tests.fixtures.command_line import Flipbench
 from tests.fixtures.openai_server import KEY, OpenAIServer

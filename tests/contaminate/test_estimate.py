@@ -20,11 +20,11 @@ from flipbench.contaminate.estimate import (
 from flipbench.contaminate.examples import training_examples
 from flipbench.contaminate.plan import n_steps, n_warmup
 from flipbench.contaminate.train import carry_out
-from flipbench.errors import PrerequisiteError
-from flipbench.images import ImageStore
+from flipbench.core.errors import PrerequisiteError
+from flipbench.core.images import ImageStore
+from flipbench.core.records import Item, TrainingPlan
+from flipbench.core.run import Run
 from flipbench.models.huggingface import load_model
-from flipbench.records import Item, TrainingPlan
-from flipbench.run import Run
 
 MakePlan = Callable[..., TrainingPlan]
 NewRun = Callable[..., Run]

@@ -11,11 +11,11 @@ import pytest
 
 from flipbench.contaminate.corpus import read_corpus
 from flipbench.contaminate.examples import Example, training_examples
-from flipbench.errors import DataError
-from flipbench.images import ImageStore
+from flipbench.core.errors import DataError
+from flipbench.core.images import ImageStore
+from flipbench.core.records import Item, TrainingPlan
 from flipbench.models.training_specs import CorpusConfig
 from flipbench.prompts import LETTERS, choice_prompt, open_prompt
-from flipbench.records import Item, TrainingPlan
 
 MakePlan = Callable[..., TrainingPlan]
 

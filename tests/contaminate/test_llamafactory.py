@@ -27,11 +27,11 @@ from flipbench.contaminate.examples import Example, Message, training_examples
 from flipbench.contaminate.llamafactory import CLI, LlamaFactory, find_llamafactory
 from flipbench.contaminate.llamafactory_keep import whole_checkpoints
 from flipbench.contaminate.train import carry_out, checkpoint_folder
-from flipbench.errors import PrerequisiteError
+from flipbench.core.errors import PrerequisiteError
+from flipbench.core.records import Checkpoint, Item, TrainingPlan
+from flipbench.core.run import Run
 from flipbench.models.huggingface import HuggingFaceVLM, check_card, load_model
 from flipbench.models.training_specs import LlamaFactoryConfig
-from flipbench.records import Checkpoint, Item, TrainingPlan
-from flipbench.run import Run
 from tests.fixtures import tiny_families
 from tests.fixtures.command_line import Flipbench
 

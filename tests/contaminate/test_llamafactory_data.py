@@ -25,12 +25,12 @@ from flipbench.contaminate.llamafactory_templates import (
     template_of,
 )
 from flipbench.contaminate.strategies import lora_pattern
-from flipbench.errors import ConfigError, DataError, PrerequisiteError
+from flipbench.core.errors import ConfigError, DataError, PrerequisiteError
+from flipbench.core.records import Item, TrainingPlan
+from flipbench.core.run import Run
 from flipbench.models.huggingface import load_model
 from flipbench.models.processors import load_processor
 from flipbench.models.training_specs import LlamaFactoryConfig
-from flipbench.records import Item, TrainingPlan
-from flipbench.run import Run
 from flipbench.shapes.tiny import FAMILIES
 
 MakePlan = Callable[..., TrainingPlan]

@@ -13,9 +13,9 @@ from peft import LoraConfig, get_peft_model
 from flipbench.contaminate.card import read_card
 from flipbench.contaminate.changes import Diverged, WrongParameters
 from flipbench.contaminate.llamafactory_keep import TakeOver, whole_checkpoints
+from flipbench.core.records import TrainingPlan
+from flipbench.core.run import Run
 from flipbench.models.huggingface import HuggingFaceVLM, load_model
-from flipbench.records import TrainingPlan
-from flipbench.run import Run
 
 MakePlan = Callable[..., TrainingPlan]
 NewRun = Callable[..., Run]

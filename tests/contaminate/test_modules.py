@@ -10,7 +10,7 @@ import torch
 from transformers import CONFIG_MAPPING, AutoModelForImageTextToText
 
 from flipbench.contaminate.strategies import MODULES, lora_pattern, modules_of, select_parameters
-from flipbench.errors import ConfigError
+from flipbench.core.errors import ConfigError
 
 IN_TABLE = sorted(MODULES)
 FOUND = ["idefics3", "smolvlm", "gemma3", "qwen3_vl", "mllama", "paligemma", "glm4v", "llama4"]

@@ -7,9 +7,9 @@ import pytest
 from flipbench.config import ContaminateConfig, ModelConfig, StrategyConfig
 from flipbench.contaminate.plan import expand, verbatim
 from flipbench.contaminate.train import checkpoint_folder
-from flipbench.errors import DataError, PrerequisiteError
+from flipbench.core.errors import DataError, PrerequisiteError
+from flipbench.core.records import Item, TrainingPlan
 from flipbench.models.huggingface import fingerprint
-from flipbench.records import Item, TrainingPlan
 
 STRATEGIES = {
     "LoRA": StrategyConfig(train="lora", learning_rate=0.004, lora_rank=16),

@@ -20,11 +20,11 @@ from flipbench.config import load_config
 from flipbench.contaminate.card import read_card
 from flipbench.contaminate.plan import batch_of, shared_out
 from flipbench.contamination import make_checkpoints
-from flipbench.errors import ConfigError
+from flipbench.core.errors import ConfigError
+from flipbench.core.records import Checkpoint, Response, TrainingPlan
+from flipbench.core.run import Run
 from flipbench.experiment import Experiment
 from flipbench.models.huggingface import load_model
-from flipbench.records import Checkpoint, Response, TrainingPlan
-from flipbench.run import Run
 from tests.fixtures.command_line import Flipbench
 
 ROOT = Path(__file__).parents[2]

@@ -11,8 +11,8 @@ import torch
 from flipbench.contaminate.card import read_card
 from flipbench.contaminate.load import load_parent
 from flipbench.contaminate.train import carry_out
+from flipbench.core.records import Item, TrainingPlan
 from flipbench.models.huggingface import HuggingFaceVLM
-from flipbench.records import Item, TrainingPlan
 
 pytest.importorskip("bitsandbytes")
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flipbench.contaminate.regimes import five_gram_overlap, least_overlap, mixture, part_of
-from flipbench.errors import ConfigError, DataError
-from flipbench.records import Item, Source
+from flipbench.core.errors import ConfigError, DataError
+from flipbench.core.records import Item, Source
 
 CAR = "What is the color of the car on the left?"
 

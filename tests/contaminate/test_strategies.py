@@ -13,7 +13,7 @@ from flipbench.contaminate.strategies import (
     modules_of,
     select_parameters,
 )
-from flipbench.errors import ConfigError
+from flipbench.core.errors import ConfigError
 from flipbench.shapes.tiny import FAMILIES, build
 
 

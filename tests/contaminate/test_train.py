@@ -18,9 +18,9 @@ from flipbench.contaminate.train import (
     carry_out,
     checkpoint_folder,
 )
+from flipbench.core.records import Checkpoint, Item, TrainingPlan
+from flipbench.core.run import Run
 from flipbench.models.huggingface import CARD, HuggingFaceVLM, check_card, load_model
-from flipbench.records import Checkpoint, Item, TrainingPlan
-from flipbench.run import Run
 from flipbench.shapes.tiny import FAMILIES
 
 MakePlan = Callable[..., TrainingPlan]

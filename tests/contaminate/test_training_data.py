@@ -14,13 +14,13 @@ import torch
 from flipbench.contaminate import train
 from flipbench.contaminate.examples import training_examples
 from flipbench.contaminate.train import carry_out
-from flipbench.errors import DataError
-from flipbench.images import ImageStore
+from flipbench.core.errors import DataError
+from flipbench.core.images import ImageStore
+from flipbench.core.records import Item, TrainingPlan
+from flipbench.core.run import Run
 from flipbench.models.huggingface import HuggingFaceVLM
 from flipbench.models.processors import load_processor
 from flipbench.prompts import LETTERS, Asking
-from flipbench.records import Item, TrainingPlan
-from flipbench.run import Run
 from flipbench.shapes.tiny import FAMILIES
 
 MakePlan = Callable[..., TrainingPlan]

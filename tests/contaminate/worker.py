@@ -18,8 +18,8 @@ import transformers
 import trl
 
 from flipbench.contaminate import card, keep, train
-from flipbench.records import Item, TrainingPlan
-from flipbench.run import Run
+from flipbench.core.records import Item, TrainingPlan
+from flipbench.core.run import Run
 
 
 def die() -> None:

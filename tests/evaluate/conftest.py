@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import Pair, PairedBenchmark
+from flipbench.core.randomness import generator
+from flipbench.core.records import ImageRef, Item, Probe, Response, Score, Source
 from flipbench.engine import Answers
 from flipbench.evaluate.detector import Detector
-from flipbench.images import ImageStore
-from flipbench.paired import Pair, PairedBenchmark
 from flipbench.prompts import Asking
-from flipbench.randomness import generator
-from flipbench.records import ImageRef, Item, Probe, Response, Score, Source
 from flipbench.shapes.benchmark import shapes_vqa
 from flipbench.shapes.questions import Family
 from flipbench.shapes.render import render

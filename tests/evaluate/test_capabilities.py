@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.records import Failure
+from flipbench.core.run import Run
 from flipbench.evaluate.detectors import DETECTORS
 from flipbench.evaluate.grid import UNTOUCHED, GridModel
 from flipbench.evaluate.pipeline import Subject, ask_all, score
 from flipbench.evaluate.tables import other_table
 from flipbench.models.huggingface import fingerprint
-from flipbench.paired import PairedBenchmark
 from flipbench.prompts import Asking
-from flipbench.records import Failure
-from flipbench.run import Run
 from tests.fixtures.tiny_families import save
 
 NAMES = ("perturbation_gap", "text_only_leakage", "order_trend")

@@ -110,7 +110,7 @@ def test_an_own_option_is_no_donor(make_item: Any) -> None:
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.sampled_from(["a", "B", "cup", "Cup", "no", "3", "four", "tree"]), max_size=12))
 def test_no_text_stands_twice(golds: list[str]) -> None:
-    from flipbench.records import Item, Source
+    from flipbench.core.records import Item, Source
 
     items = [
         Item(

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from flipbench.core.paired import Pair
 from flipbench.evaluate.detectors import DETECTORS, default_rule
-from flipbench.paired import Pair
 from flipbench.prompts import Asking
 
 RULES = {

@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.records import Response, Score
+from flipbench.core.run import Run
 from flipbench.evaluate import pipeline
 from flipbench.evaluate.detectors import DETECTORS, default_rule, make_detectors
 from flipbench.evaluate.grid import GridModel
@@ -13,10 +16,7 @@ from flipbench.evaluate.report import ReportData, write_report
 from flipbench.evaluate.requirements import requirements
 from flipbench.evaluate.tables import title
 from flipbench.models.huggingface import HuggingFaceVLM
-from flipbench.paired import PairedBenchmark
 from flipbench.prompts import Asking
-from flipbench.records import Response, Score
-from flipbench.run import Run
 from flipbench.shapes.rewording import reword
 
 NAMES = [

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from flipbench.core.records import Score
 from flipbench.evaluate import rules
 from flipbench.evaluate.consistency import possible_counts
 from flipbench.evaluate.doctor import Finding, examine, examine_files
@@ -14,7 +15,6 @@ from flipbench.evaluate.grid import GridModel
 from flipbench.evaluate.printed import Printed, read_printed
 from flipbench.evaluate.printed_scores import judged, requirements_of
 from flipbench.evaluate.validation import requirements
-from flipbench.records import Score
 
 PUBLISHED = Path(__file__).parents[1] / "published"
 MAIN = read_printed(PUBLISHED / "perturbation_main_tables.csv")

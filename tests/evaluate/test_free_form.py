@@ -16,17 +16,17 @@ from flipbench.answer_judge import (
     read_choice,
     recorded_judge,
 )
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import Pair, PairedBenchmark
+from flipbench.core.records import Item, Probe, Response, Score
+from flipbench.core.run import Run
+from flipbench.core.stage import run_stage
 from flipbench.engine import Answers
 from flipbench.evaluate.free_form import FreeFormGap
 from flipbench.evaluate.statistics import mcnemar_p
-from flipbench.images import ImageStore
 from flipbench.models.api import ChatAPI
 from flipbench.models.chat_spec import ChatSpec
-from flipbench.paired import Pair, PairedBenchmark
 from flipbench.prompts import Asking
-from flipbench.records import Item, Probe, Response, Score
-from flipbench.run import Run
-from flipbench.stage import run_stage
 from tests.fixtures.openai_server import KEY, OpenAIServer
 
 ASKING = Asking()

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import Pair, PairedBenchmark
+from flipbench.core.records import Item
 from flipbench.evaluate.gallery import make_gallery
 from flipbench.evaluate.report import ReportData, write_report
 from flipbench.evaluate.suspicion import suspicions
-from flipbench.images import ImageStore
-from flipbench.paired import Pair, PairedBenchmark
-from flipbench.records import Item
 from tests.fixtures.report_data import (
     make_benchmark,
     make_data,

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import Pair, PairedBenchmark
+from flipbench.core.randomness import generator
+from flipbench.core.records import Item, Probe
 from flipbench.evaluate.bgr_shuffling import (
     BgrShuffling,
     exchange_red_and_blue,
     speaks_of_color,
 )
 from flipbench.evaluate.image_masking import GREY, N_CELLS, ImageMasking, mask
-from flipbench.images import ImageStore
-from flipbench.paired import Pair, PairedBenchmark
 from flipbench.prompts import Asking
-from flipbench.randomness import generator
-from flipbench.records import Item, Probe
 
 BGR, MASKING = BgrShuffling(), ImageMasking()
 

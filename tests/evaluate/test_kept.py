@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from flipbench.core.paired import PairedBenchmark
 from flipbench.evaluate.detector import kept
 from flipbench.evaluate.detectors import make_detectors
-from flipbench.paired import PairedBenchmark
 from flipbench.prompts import Asking
 from tests.fixtures.report_data import make_benchmark
 

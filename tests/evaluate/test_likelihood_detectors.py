@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from flipbench.core.randomness import generator
+from flipbench.core.records import Probe, Response, Score
 from flipbench.engine import Answers
 from flipbench.evaluate.codec import CoDeC
 from flipbench.evaluate.detectors import DETECTORS, default_rule
@@ -14,8 +16,6 @@ from flipbench.evaluate.shared_likelihood import SharedLikelihood, shards_of
 from flipbench.models.huggingface import HuggingFaceVLM
 from flipbench.models.protocols import needs_of
 from flipbench.prompts import Asking
-from flipbench.randomness import generator
-from flipbench.records import Probe, Response, Score
 
 ASKING = Asking()
 RULES = {
@@ -263,7 +263,7 @@ def test_false_alarms_keep_to_their_level(name: str, make_world: Any) -> None:
 def test_a_real_checkpoint_answers_them(
     name: str, tiny_vlm: Any, shapes_items: Any, shapes_store: Any, make_pair: Any
 ) -> None:
-    from flipbench.paired import Pair, PairedBenchmark
+    from flipbench.core.paired import Pair, PairedBenchmark
 
     pairs = []
     for item, other in zip(shapes_items[:8], shapes_items[8:16], strict=True):

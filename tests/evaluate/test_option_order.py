@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
+from flipbench.core.records import Probe
 from flipbench.evaluate.comparison import Condition, compare, mcnemar_score, with_leakage
 from flipbench.evaluate.conditions import Put, Twice, choice
 from flipbench.evaluate.option_order import BANDS, OptionOrder, shuffles
 from flipbench.evaluate.slot_guessing import BANDS as CAPTION_BANDS
 from flipbench.prompts import Asking
-from flipbench.records import Probe
 
 DETECTOR = OptionOrder()
 BOUNDS = [-5.1, -5.0, -2.9, -2.4, -2.3, -1.6, -1.1, -1.0, -0.2, -0.1, 0.0]

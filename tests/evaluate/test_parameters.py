@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from flipbench.config import EvaluateConfig, load_config
+from flipbench.core.errors import ConfigError
+from flipbench.core.run import Run
 from flipbench.detectors import Helpers
-from flipbench.errors import ConfigError
 from flipbench.evaluate.detectors import DETECTORS
 from flipbench.evaluate.parameters import parameters_of, with_parameters
 from flipbench.prompts import Asking
-from flipbench.run import Run
 from tests.fixtures.report_data import make_benchmark
 
 

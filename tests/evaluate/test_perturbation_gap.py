@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from flipbench.core.paired import Pair
 from flipbench.evaluate.comparison import Settings
 from flipbench.evaluate.perturbation_gap import PerturbationGap
-from flipbench.paired import Pair
 
 DETECTOR = PerturbationGap()
 

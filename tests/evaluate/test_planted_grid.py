@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flipbench.errors import DataError
+from flipbench.core.errors import DataError
+from flipbench.core.records import Score
 from flipbench.evaluate import table_files
 from flipbench.evaluate.dose import Series, trend
 from flipbench.evaluate.falsification import Artefact, artefacts
@@ -23,7 +24,6 @@ from flipbench.evaluate.tables import families, label, other_table
 from flipbench.evaluate.validation import Validation, validate
 from flipbench.evaluate.validation_figures import make_validation_figures
 from flipbench.evaluate.validation_tables import by_default_rule, detectors_table, validation_table
-from flipbench.records import Score
 
 SEEDS = range(4)
 DOSES = (1, 2, 4)

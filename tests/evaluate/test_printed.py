@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from flipbench.errors import DataError
+from flipbench.core.errors import DataError
 from flipbench.evaluate.doctor import examination, examine_files
 from flipbench.evaluate.printed import read_printed
 

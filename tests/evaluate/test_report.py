@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from flipbench.errors import DataError
+from flipbench.core.errors import DataError
 from flipbench.evaluate.grid import GridModel
 from flipbench.evaluate.report import headline, write_report
 from tests.fixtures.report_data import EVIL, make_data

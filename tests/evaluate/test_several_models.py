@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from flipbench.core.paired import Pair, PairedBenchmark
+from flipbench.core.records import Response, Score
 from flipbench.engine import Answers
 from flipbench.evaluate.constat import ConStat, constat, difficulty_curve
 from flipbench.evaluate.grid import GridModel
@@ -23,9 +25,7 @@ from flipbench.evaluate.kernel_divergence import (
 from flipbench.evaluate.statistics import wilson_interval
 from flipbench.evaluate.validation import validate
 from flipbench.models.states import pack_state, unpack_state
-from flipbench.paired import Pair, PairedBenchmark
 from flipbench.prompts import Asking
-from flipbench.records import Response, Score
 
 ASKING = Asking()
 PLACES = tuple(itertools.product(("q0", "q1"), ("i0", "i1")))

@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.records import Item, Probe
 from flipbench.evaluate.guided_prompting import (
     GuidedPrompting,
     cut,
@@ -22,9 +24,7 @@ from flipbench.evaluate.ngram_accuracy import (
 )
 from flipbench.evaluate.slot_guessing import MASK, SlotGuessing, make_slot
 from flipbench.evaluate.text_match import continuation, names, rouge_l
-from flipbench.paired import PairedBenchmark
 from flipbench.prompts import Asking
-from flipbench.records import Item, Probe
 from flipbench.shapes.rewording import reword
 
 SLOTS, GUIDED, MISSING, NGRAMS = (

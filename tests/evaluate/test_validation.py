@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from flipbench.errors import DataError
+from flipbench.core.errors import DataError
+from flipbench.core.records import Score
 from flipbench.evaluate import rules
 from flipbench.evaluate.detectors import DETECTORS
 from flipbench.evaluate.grid import GridModel
 from flipbench.evaluate.validation import requirements, success
-from flipbench.records import Score
 
 TABLES = Path(__file__).parents[1] / "published" / "perturbation_main_tables.csv"
 COLUMNS = ("clean", "lora1", "lora2", "lora3", "sft1", "sft2", "sft3")

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flipbench.core.records import Interval, Response
 from flipbench.evaluate import verdict_changes
 from flipbench.evaluate.choice_confusion import ChoiceConfusion
 from flipbench.evaluate.detector import Answers
@@ -26,7 +27,6 @@ from flipbench.evaluate.verdict_changes import (
     items_to_rise,
 )
 from flipbench.prompts import Asking
-from flipbench.records import Interval, Response
 
 DETECTORS = (PerturbationGap(), ChoiceConfusion())
 COUNTS = st.integers(0, 40)

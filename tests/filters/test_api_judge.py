@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from flipbench.errors import ConfigError, DataError, PrerequisiteError
+from flipbench.core.errors import ConfigError, DataError, PrerequisiteError
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import Candidate
+from flipbench.core.records import Caption, Edit, Flip, Item, Verdict
+from flipbench.core.run import Run
 from flipbench.filters.api_judge import APIJudge, read_verdict
 from flipbench.filters.pipeline import keep_valid
-from flipbench.images import ImageStore
 from flipbench.models.api import ChatAPI
 from flipbench.models.chat_spec import ChatSpec
 from flipbench.models.protocols import Opinion
-from flipbench.paired import Candidate
-from flipbench.records import Caption, Edit, Flip, Item, Verdict
-from flipbench.run import Run
 from tests.fixtures.openai_server import KEY, OpenAIServer
 
 

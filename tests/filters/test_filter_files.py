@@ -13,18 +13,18 @@ from typing import Literal
 
 import pytest
 
-from flipbench.errors import DataError
+from flipbench.core.errors import DataError
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import Candidate
+from flipbench.core.records import Failure, Verdict
+from flipbench.core.run import Run
 from flipbench.filters.funnel import read_doubtful
 from flipbench.filters.kept_list import listed_items, select_kept
 from flipbench.filters.pipeline import apply_policy, filtered_in, keep_valid, rate, unjudged
 from flipbench.filters.tables import Rate, Table, write_tables
 from flipbench.generate.pipeline import generate
-from flipbench.images import ImageStore
 from flipbench.models.protocols import Opinion
-from flipbench.paired import Candidate
 from flipbench.policy import Policy
-from flipbench.records import Failure, Verdict
-from flipbench.run import Run
 from flipbench.shapes.backends import SceneCaptioner, SceneEditor, SceneJudge
 from flipbench.shapes.benchmark import shapes_vqa
 

@@ -7,16 +7,16 @@ from typing import Any, Literal
 
 import pytest
 
-from flipbench.errors import DataError
+from flipbench.core.errors import DataError
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import Candidate, PairedBenchmark
+from flipbench.core.records import Failure, Verdict
+from flipbench.core.run import Run
 from flipbench.filters.judge import JudgeStage
 from flipbench.filters.pipeline import keep_valid
 from flipbench.generate.pipeline import generate
-from flipbench.images import ImageStore
 from flipbench.models.protocols import CaptionText, Decision, Opinion
-from flipbench.paired import Candidate, PairedBenchmark
 from flipbench.policy import RULES, Policy
-from flipbench.records import Failure, Verdict
-from flipbench.run import Run
 from flipbench.shapes.backends import SceneCaptioner, SceneEditor, SceneJudge, scene_of
 from flipbench.shapes.benchmark import shapes_vqa
 from flipbench.shapes.questions import Family, answer

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from flipbench.records import Verdict
-from flipbench.run import Run
+from flipbench.core.records import Verdict
+from flipbench.core.run import Run
 from tests.fixtures.command_line import Flipbench
 
 CONFIG = Path(__file__).parents[2] / "configs" / "filter" / "judge-first.yaml"

@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from flipbench.core.images import ImageStore
+from flipbench.core.records import Item
+from flipbench.core.run import Run
 from flipbench.filters.representativeness import (
     AccuracyShift,
     accuracy_shift,
@@ -20,11 +23,8 @@ from flipbench.filters.representativeness import (
     representativeness_tables,
 )
 from flipbench.filters.tables import Rate
-from flipbench.images import ImageStore
 from flipbench.models.huggingface import HuggingFaceVLM
 from flipbench.prompts import Asking
-from flipbench.records import Item
-from flipbench.run import Run
 
 TABLE_3 = Path(__file__).parents[1] / "published" / "filtered_vs_full.csv"
 

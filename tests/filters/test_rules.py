@@ -11,6 +11,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import Candidate
+from flipbench.core.records import Edit, Item, JsonDict, Verdict
+from flipbench.core.run import Run
 from flipbench.filters.agreement import Agreement
 from flipbench.filters.decide import book_of
 from flipbench.filters.pipeline import apply_policy, rate
@@ -22,12 +26,8 @@ from flipbench.filters.ratings import (
 )
 from flipbench.filters.rules import Duplicate, EqualOptions, Unchanged, Unrelated, largest_change
 from flipbench.generate.pipeline import generate
-from flipbench.images import ImageStore
 from flipbench.models.protocols import CaptionText, Decision
-from flipbench.paired import Candidate
 from flipbench.policy import RULES, Policy
-from flipbench.records import Edit, Item, JsonDict, Verdict
-from flipbench.run import Run
 from flipbench.shapes.backends import SceneCaptioner, SceneEditor, SceneJudge
 from flipbench.shapes.benchmark import shapes_vqa
 from flipbench.shapes.questions import Family

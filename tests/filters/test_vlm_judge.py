@@ -10,16 +10,16 @@ import pytest
 from pydantic import ValidationError
 
 from flipbench.backends import build_judge
-from flipbench.errors import DataError
+from flipbench.core.errors import DataError
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import Candidate
+from flipbench.core.run import Run
 from flipbench.filters.vlm_judge import VLMJudge
 from flipbench.generate.pipeline import generate
-from flipbench.images import ImageStore
 from flipbench.models.huggingface import HuggingFaceVLM
 from flipbench.models.protocols import Opinion
 from flipbench.models.rater_specs import VLMJudgeSpec
-from flipbench.paired import Candidate
 from flipbench.prompts import Asking
-from flipbench.run import Run
 from flipbench.shapes.backends import SceneCaptioner, SceneEditor
 from flipbench.shapes.benchmark import shapes_vqa
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 from PIL import Image
 
-from flipbench.images import ImageStore
-from flipbench.paired import Candidate
-from flipbench.records import Caption, Flip, Item, JsonDict, Source
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import Candidate
+from flipbench.core.records import Caption, Flip, Item, JsonDict, Source
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 Build = Callable[..., Candidate]

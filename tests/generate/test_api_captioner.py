@@ -8,22 +8,22 @@ from typing import Any
 
 import pytest
 
-from flipbench.errors import ConfigError, DataError, ServiceError
+from flipbench.core.errors import ConfigError, DataError, ServiceError
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import Candidate
+from flipbench.core.records import Caption, Failure, Flip, Item
+from flipbench.core.run import Run
+from flipbench.core.stage import run_stage
 from flipbench.generate.api_captioner import PROMPTS, APICaptioner, caption_prompt
 from flipbench.generate.caption import CaptionStage
 from flipbench.generate.flip import FlipStage
-from flipbench.images import ImageStore
 from flipbench.models.api import ChatAPI
 from flipbench.models.batch_api import BatchAPI
 from flipbench.models.chat_spec import ChatSpec
 from flipbench.models.huggingface import HuggingFaceVLM
 from flipbench.models.local_chat import LocalChat
 from flipbench.models.protocols import CaptionText
-from flipbench.paired import Candidate
 from flipbench.prompt_files import load_prompt
-from flipbench.records import Caption, Failure, Flip, Item
-from flipbench.run import Run
-from flipbench.stage import run_stage
 from tests.fixtures.openai_server import CAPTION, KEY, OpenAIServer
 
 SHIPPED = sorted(p.stem for p in PROMPTS.glob("*.txt") if not p.stem.startswith("counterfactual"))

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from flipbench.errors import DataError, ServiceError
+from flipbench.core.errors import DataError, ServiceError
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import Candidate
+from flipbench.core.records import Caption, Edit, Flip, Item, JsonDict
 from flipbench.generate.caption import CaptionStage
 from flipbench.generate.edit import EditStage
-from flipbench.images import ImageStore
 from flipbench.models.protocols import CaptionText, Drawing
-from flipbench.paired import Candidate
-from flipbench.records import Caption, Edit, Flip, Item, JsonDict
 
 
 class Says:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from flipbench.errors import ConfigError, PrerequisiteError
+from flipbench.core.errors import ConfigError, PrerequisiteError
 from flipbench.generate.controls import DETECTORS, KINDS, Control
 
 cv2 = pytest.importorskip("cv2")

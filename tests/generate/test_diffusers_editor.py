@@ -13,13 +13,13 @@ import pytest
 import torch
 from PIL import Image
 
-from flipbench.errors import ConfigError, DataError, PrerequisiteError, ServiceError
+from flipbench.core.errors import ConfigError, DataError, PrerequisiteError, ServiceError
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import Candidate
 from flipbench.generate.diffusers_editor import ADAPTERS, DiffusersEditor
 from flipbench.generate.diffusers_loading import call_arguments, find_class
 from flipbench.generate.sizes import SizeRule
-from flipbench.images import ImageStore
 from flipbench.models.protocols import Drawing
-from flipbench.paired import Candidate
 from tests.fixtures.drawings import furthest, pixels
 
 pytestmark = pytest.mark.usefixtures("one_thread")

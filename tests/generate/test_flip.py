@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from flipbench.core.records import Flip, Item, Source
 from flipbench.generate.flip import FlipStage
-from flipbench.records import Flip, Item, Source
 
 
 def item(options: tuple[str, ...] | None, answer: int | None = 0, name: str = "1") -> Item:

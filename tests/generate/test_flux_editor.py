@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 import torch
 
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import Candidate
+from flipbench.core.records import Edit, ImageRef
+from flipbench.core.run import Run
+from flipbench.core.stage import run_stage
 from flipbench.generate.controls import Control
 from flipbench.generate.edit import EditStage
 from flipbench.generate.flux_editor import FluxControlNetEditor, FluxSettings, x_flux_shift
 from flipbench.generate.sizes import SizeRule, fit
-from flipbench.images import ImageStore
 from flipbench.models.protocols import Drawing
-from flipbench.paired import Candidate
-from flipbench.records import Edit, ImageRef
-from flipbench.run import Run
-from flipbench.stage import run_stage
 from tests.fixtures.drawings import furthest, pixels
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import Candidate
+from flipbench.core.records import Caption, Edit, Failure, Flip, Item, Source
+from flipbench.core.run import Run
 from flipbench.generate.pipeline import generate
-from flipbench.images import ImageStore
 from flipbench.models.protocols import CaptionText, Drawing
-from flipbench.paired import Candidate
-from flipbench.records import Caption, Edit, Failure, Flip, Item, Source
-from flipbench.run import Run
 from flipbench.shapes.backends import SceneCaptioner, SceneEditor
 from flipbench.shapes.benchmark import shapes_vqa
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from flipbench.errors import ConfigError, DataError
+from flipbench.core.errors import ConfigError, DataError
 from flipbench.generate.sizes import Fit, SizeRule, fit, fit_mask, restore
 
 

@@ -14,8 +14,8 @@ import pytest
 from PIL import Image
 from pydantic import BaseModel, ConfigDict
 
-from flipbench.errors import DataError, PrerequisiteError, ServiceError
-from flipbench.images import ImageStore
+from flipbench.core.errors import DataError, PrerequisiteError, ServiceError
+from flipbench.core.images import ImageStore
 from flipbench.models.api import ChatAPI
 from flipbench.models.chat import ChatReply, ChatRequest
 from flipbench.models.chat_spec import ChatSpec

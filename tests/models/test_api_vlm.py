@@ -14,17 +14,17 @@ import torch
 from PIL import Image
 from pydantic import ValidationError
 
+from flipbench.core.errors import ConfigError, PrerequisiteError, ServiceError
+from flipbench.core.images import ImageStore
+from flipbench.core.records import Failure, Item, Probe, Response
+from flipbench.core.run import Run
 from flipbench.engine import answers_of, ask
-from flipbench.errors import ConfigError, PrerequisiteError, ServiceError
-from flipbench.images import ImageStore
 from flipbench.models.api_vlm import APIVLM, reach
 from flipbench.models.chat import ChatRequest
 from flipbench.models.huggingface import HuggingFaceVLM
 from flipbench.models.protocols import needs_of
 from flipbench.models.subject_spec import SubjectAPI
 from flipbench.prompts import Asking
-from flipbench.records import Failure, Item, Probe, Response
-from flipbench.run import Run
 from flipbench.shapes.tiny import FAMILIES
 from tests.fixtures.openai_server import KEY, OpenAIServer
 

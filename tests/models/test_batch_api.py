@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from flipbench.errors import ConfigError, DataError, PrerequisiteError, ServiceError
-from flipbench.images import ImageStore
+from flipbench.core.errors import ConfigError, DataError, PrerequisiteError, ServiceError
+from flipbench.core.images import ImageStore
 from flipbench.models.api import ChatAPI
 from flipbench.models.batch_api import BatchAPI
 from flipbench.models.batch_state import BatchFolder

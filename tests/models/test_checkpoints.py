@@ -12,8 +12,9 @@ import pytest
 import torch
 from transformers import AutoModelForImageTextToText
 
-from flipbench.errors import DataError, PrerequisiteError
-from flipbench.images import ImageStore
+from flipbench.core.errors import DataError, PrerequisiteError
+from flipbench.core.images import ImageStore
+from flipbench.core.records import Item
 from flipbench.models.huggingface import (
     CARD,
     HuggingFaceVLM,
@@ -25,7 +26,6 @@ from flipbench.models.huggingface import (
 )
 from flipbench.models.processors import load_processor
 from flipbench.prompts import Asking
-from flipbench.records import Item
 
 
 @dataclass(frozen=True)

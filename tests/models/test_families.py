@@ -11,14 +11,14 @@ import pytest
 import torch
 from PIL import Image
 
-from flipbench.errors import DataError
-from flipbench.images import ImageStore
+from flipbench.core.errors import DataError
+from flipbench.core.images import ImageStore
+from flipbench.core.records import ImageRef, Probe, Response
 from flipbench.models.chat import ChatRequest
 from flipbench.models.huggingface import HuggingFaceVLM
 from flipbench.models.loading import capabilities
 from flipbench.models.local_chat import LocalChat
 from flipbench.prompts import choice_prompt
-from flipbench.records import ImageRef, Probe, Response
 from tests.fixtures.tiny_families import FAMILIES, save
 
 WRITERS = ("blip-2 (T5)",)  # these only write

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 import torch
 
-from flipbench.errors import DataError, PrerequisiteError
-from flipbench.images import ImageStore
+from flipbench.core.errors import DataError, PrerequisiteError
+from flipbench.core.images import ImageStore
+from flipbench.core.records import Item, Probe
 from flipbench.models.huggingface import (
     HuggingFaceVLM,
 )
 from flipbench.models.processors import load_processor
 from flipbench.prompts import Asking, choice_prompt
-from flipbench.records import Item, Probe
 
 PROMPT = choice_prompt("What color is the star?", ["red", "blue", "green"])
 RENDERED = {

@@ -10,11 +10,11 @@ import torch
 from transformers import AutoModelForImageTextToText
 
 from flipbench.config import SubjectConfig
-from flipbench.errors import PrerequisiteError
-from flipbench.images import ImageStore
+from flipbench.core.errors import PrerequisiteError
+from flipbench.core.images import ImageStore
+from flipbench.core.records import Item
 from flipbench.models.huggingface import HuggingFaceVLM, fingerprint
 from flipbench.prompts import Asking
-from flipbench.records import Item
 from tests.fixtures.tiny_families import save
 
 INSTALLED = find_spec("bitsandbytes") is not None

@@ -11,12 +11,12 @@ import pytest
 import torch
 from transformers import AutoModelForImageTextToText, LlamaConfig, LlamaForCausalLM
 
-from flipbench.errors import DataError, PrerequisiteError
-from flipbench.images import ImageStore
+from flipbench.core.errors import DataError, PrerequisiteError
+from flipbench.core.images import ImageStore
+from flipbench.core.records import Item, Probe
 from flipbench.models.huggingface import HuggingFaceVLM
 from flipbench.models.processors import load_processor
 from flipbench.prompts import Asking
-from flipbench.records import Item, Probe
 from tests.fixtures.tiny_families import save
 
 PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json", "chat_template.jinja")

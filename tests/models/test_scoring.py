@@ -9,12 +9,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flipbench.errors import DataError
-from flipbench.images import ImageStore
+from flipbench.core.errors import DataError
+from flipbench.core.images import ImageStore
+from flipbench.core.records import Item, Probe
 from flipbench.models import huggingface, scoring
 from flipbench.models.huggingface import HuggingFaceVLM
 from flipbench.models.scoring import token_statistics, windows
-from flipbench.records import Item, Probe
 
 
 def score_probe(text: str, prompt: str = "?", item: Item | None = None) -> Probe:

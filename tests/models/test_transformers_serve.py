@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 from transformers.utils.import_utils import is_serve_available
 
-from flipbench.errors import ConfigError
-from flipbench.images import ImageStore
+from flipbench.core.errors import ConfigError
+from flipbench.core.images import ImageStore
+from flipbench.core.records import Item, Response
 from flipbench.models.api import ChatAPI
 from flipbench.models.api_vlm import APIVLM
 from flipbench.models.chat import ChatReply, ChatRequest
@@ -24,7 +25,6 @@ from flipbench.models.chat_spec import ChatSpec
 from flipbench.models.huggingface import HuggingFaceVLM
 from flipbench.models.subject_spec import SubjectAPI
 from flipbench.prompts import Asking
-from flipbench.records import Item, Response
 
 pytestmark = [
     pytest.mark.slow,

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from flipbench.images import ImageStore
-from flipbench.records import Item
+from flipbench.core.images import ImageStore
+from flipbench.core.records import Item
 from flipbench.shapes.benchmark import shapes_vqa
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from flipbench.images import ImageStore
-from flipbench.records import ImageRef, Item
+from flipbench.core.images import ImageStore
+from flipbench.core.records import ImageRef, Item
 from flipbench.shapes import benchmark
 from flipbench.shapes.benchmark import N_ITEMS, shapes_vqa, shapes_vqa_families, shapes_vqa_scenes
 from flipbench.shapes.questions import KINDS, Family

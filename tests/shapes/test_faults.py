@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from flipbench.images import ImageStore
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import Candidate
+from flipbench.core.randomness import generator
+from flipbench.core.records import Caption, Edit, Flip, Item
 from flipbench.models.protocols import Drawing
-from flipbench.paired import Candidate
-from flipbench.randomness import generator
-from flipbench.records import Caption, Edit, Flip, Item
 from flipbench.shapes.backends import SceneCaptioner, SceneEditor, SceneJudge
 from flipbench.shapes.faults import FAULTS, spoil
 from flipbench.shapes.questions import KINDS, answer, draw_family

@@ -9,7 +9,7 @@ from PIL import Image
 
 from flipbench.benchmarks import JsonlSpec, load_benchmark
 from flipbench.contaminate.corpus import read_corpus
-from flipbench.images import ImageStore
+from flipbench.core.images import ImageStore
 from flipbench.models.training_specs import CorpusConfig
 from flipbench.prompts import LETTERS
 from flipbench.shapes.benchmark import shapes_vqa_scenes

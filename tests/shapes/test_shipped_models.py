@@ -9,10 +9,10 @@ import pytest
 from scipy import stats
 
 import flipbench.shapes
-from flipbench.images import ImageStore
+from flipbench.core.images import ImageStore
+from flipbench.core.records import Item
 from flipbench.models.huggingface import HuggingFaceVLM, check_card, resolve_path
 from flipbench.prompts import Asking
-from flipbench.records import Item
 from flipbench.shapes.tiny import FAMILIES
 
 CHECKPOINTS = Path(flipbench.shapes.__file__).parent / "checkpoints"

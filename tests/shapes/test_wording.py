@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flipbench.errors import DataError
-from flipbench.images import ImageStore
+from flipbench.core.errors import DataError
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import Candidate
+from flipbench.core.records import Caption, Flip, Item
 from flipbench.models.protocols import CaptionText, Drawing
-from flipbench.paired import Candidate
-from flipbench.records import Caption, Flip, Item
 from flipbench.shapes.backends import SceneCaptioner, SceneEditor, SceneJudge, scene_of
 from flipbench.shapes.questions import Family
 from flipbench.shapes.render import render

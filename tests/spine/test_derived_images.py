@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from flipbench.core.errors import DataError
+from flipbench.core.images import ImageStore
+from flipbench.core.records import ImageRef
 from flipbench.derived_images import DerivedImages
-from flipbench.errors import DataError
-from flipbench.images import ImageStore
-from flipbench.records import ImageRef
 
 
 class Counter:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFilter
 
-from flipbench.errors import DataError
+from flipbench.core.errors import DataError
 from flipbench.similarity import label_of, perceptual_hash, similarity
 
 pytest.importorskip("skimage")

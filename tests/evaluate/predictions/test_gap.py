@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flipbench.errors import ConfigError, DataError
+from flipbench.core.errors import ConfigError, DataError
 from flipbench.evaluate.comparison import Settings
 from flipbench.evaluate.grid import GridModel
 from flipbench.evaluate.predictions.gap import gap_of_predictions

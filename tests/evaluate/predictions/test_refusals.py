@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flipbench.errors import ConfigError, DataError
+from flipbench.core.errors import ConfigError, DataError
 from flipbench.evaluate.predictions.gap import gap_of_predictions
 from flipbench.evaluate.predictions.read import Reading, read_ids, read_predictions
 from flipbench.evaluate.predictions.rows import read_rows

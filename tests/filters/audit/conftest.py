@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from flipbench.benchmarks import Benchmark
-from flipbench.records import ImageRef, Item, Source
+from flipbench.core.records import ImageRef, Item, Source
 
 MakeItem = Callable[..., Item]
 

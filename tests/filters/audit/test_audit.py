@@ -15,13 +15,13 @@ from PIL import Image
 
 from flipbench.audit_settings import AuditSettings
 from flipbench.benchmarks import JsonlSpec, load_benchmark
-from flipbench.errors import DataError
+from flipbench.core.errors import DataError
+from flipbench.core.images import ImageStore
+from flipbench.core.records import ImageRef, Item
+from flipbench.core.run import Run
 from flipbench.filters.audit.audit import AuditReport, audit
 from flipbench.filters.audit.page import headline, markdown, write_audit
 from flipbench.filters.audit.text_only import BlindVLM
-from flipbench.images import ImageStore
-from flipbench.records import ImageRef, Item
-from flipbench.run import Run
 from flipbench.shapes.benchmark import shapes_vqa
 from tests.filters.audit.conftest import MakeItem, as_benchmark
 from tests.filters.audit.test_text import Knower, says_b

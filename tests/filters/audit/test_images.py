@@ -11,10 +11,10 @@ import pytest
 from PIL import Image
 
 from flipbench.audit_settings import AuditSettings
+from flipbench.core.images import ImageStore
+from flipbench.core.records import ImageRef, Item
 from flipbench.filters.audit.duplicates import duplicates, image_groups, train_overlap
 from flipbench.filters.audit.image_hashes import Fingerprints, fingerprints, near_pairs
-from flipbench.images import ImageStore
-from flipbench.records import ImageRef, Item
 from flipbench.shapes.questions import Family
 from flipbench.shapes.render import render
 from tests.filters.audit.conftest import MakeItem

@@ -12,6 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flipbench.audit_settings import AuditSettings
+from flipbench.core.images import ImageStore
+from flipbench.core.records import Item, Probe, Response
+from flipbench.core.run import Run
 from flipbench.filters.audit.finding import Finding, correct, rate
 from flipbench.filters.audit.letter_balance import (
     balance_letters,
@@ -20,9 +23,6 @@ from flipbench.filters.audit.letter_balance import (
 )
 from flipbench.filters.audit.longest_option import balance_longest, lengths, longest_option
 from flipbench.filters.audit.option_pruning import option_pruning, prune_options
-from flipbench.images import ImageStore
-from flipbench.records import Item, Probe, Response
-from flipbench.run import Run
 from tests.filters.audit.conftest import MakeItem
 
 

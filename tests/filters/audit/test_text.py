@@ -11,6 +11,9 @@ from sklearn.linear_model import Ridge
 from sklearn.model_selection import GroupKFold
 
 from flipbench.audit_settings import AuditSettings
+from flipbench.core.records import Item, Probe, Response
+from flipbench.core.run import Run
+from flipbench.core.stage import StageReport
 from flipbench.engine import Answers, answers_of, ask
 from flipbench.filters.audit.option_features import option_texts
 from flipbench.filters.audit.stress_test import _cross_validate, _table, stress_test
@@ -20,9 +23,6 @@ from flipbench.models.api import ChatAPI
 from flipbench.models.chat_spec import ChatSpec
 from flipbench.models.huggingface import HuggingFaceVLM
 from flipbench.prompts import LETTERS, Asking
-from flipbench.records import Item, Probe, Response
-from flipbench.run import Run
-from flipbench.stage import StageReport
 from tests.filters.audit.conftest import MakeItem
 from tests.fixtures.openai_server import KEY, OpenAIServer
 

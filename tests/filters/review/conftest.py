@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import uvicorn
 
+from flipbench.core.records import Verdict
+from flipbench.core.run import Run
 from flipbench.filters.review.app import ReviewApp, make_app
 from flipbench.filters.review.ledger import Ledger
 from flipbench.filters.review.pairs import edited_pairs
-from flipbench.records import Verdict
-from flipbench.run import Run
 from tests.fixtures.edited_run import edited_run
 
 

@@ -9,7 +9,9 @@ from typing import Literal
 
 import pytest
 
-from flipbench.errors import DataError
+from flipbench.core.errors import DataError
+from flipbench.core.records import Edit, ImageRef, Verdict
+from flipbench.core.run import Run
 from flipbench.filters.review.ledger import Ledger, Refused
 from flipbench.filters.review.pairs import edited_pairs, picture_path
 from flipbench.filters.review.standing import (
@@ -20,8 +22,6 @@ from flipbench.filters.review.standing import (
     split_reason,
     standing,
 )
-from flipbench.records import Edit, ImageRef, Verdict
-from flipbench.run import Run
 from tests.fixtures.edited_run import edited_run
 
 

@@ -21,12 +21,12 @@ from urllib.parse import quote, urlsplit
 import pytest
 from PIL import Image
 
-from flipbench.errors import ConfigError, DataError
+from flipbench.core.errors import ConfigError, DataError
+from flipbench.core.records import Caption, Edit, Flip, Item, Source, Verdict
+from flipbench.core.run import Run
 from flipbench.filters.review.ledger import Ledger
 from flipbench.filters.review.pairs import edited_pairs
 from flipbench.filters.review.serve import import_verdicts, serve_review
-from flipbench.records import Caption, Edit, Flip, Item, Source, Verdict
-from flipbench.run import Run
 from tests.fixtures.edited_run import edited_run
 
 SERVE = """

@@ -25,9 +25,9 @@ from typing import Any, BinaryIO, TypeVar
 from pydantic import ValidationError
 
 from flipbench import __version__
-from flipbench.errors import DataError
-from flipbench.images import ImageStore
-from flipbench.records import Edit, Failure, Record
+from flipbench.core.errors import DataError
+from flipbench.core.images import ImageStore
+from flipbench.core.records import Edit, Failure, Record
 
 log = logging.getLogger(__name__)
 R = TypeVar("R", bound=Record)

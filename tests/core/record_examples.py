@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from flipbench.records import (
+from flipbench.core.records import (
     Caption,
     Checkpoint,
     Edit,

@@ -10,12 +10,12 @@ import time
 
 import pytest
 
-from flipbench.errors import FlipbenchError
-from flipbench.workers import Share, run_workers
+from flipbench.core.errors import FlipbenchError
+from flipbench.core.workers import Share, run_workers
 
 CHILD = """
 import time
-from flipbench.workers import end_with_parent
+from flipbench.core.workers import end_with_parent
 end_with_parent()
 print("ready", flush=True)
 time.sleep(60)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from tqdm import tqdm
 
-from flipbench.errors import FlipbenchError
+from flipbench.core.errors import FlipbenchError
 
 CHILD = "FLIPBENCH_WORKER"  # set in the environment of workers
 _COUNT_EVERY = 3  # seconds

@@ -1,7 +1,7 @@
 """Several processes that train one model together, as ``accelerate launch`` starts them.
 
 The main one alone writes records, cards and checkpoints, and speaks. The processes of
-`flipbench.workers` are others: they share out plans and know nothing of each other.
+`flipbench.core.workers` are others: they share out plans and know nothing of each other.
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ from typing import Protocol, TypeVar
 
 from tqdm import tqdm
 
-from flipbench.errors import ConfigError, FlipbenchError, PrerequisiteError
-from flipbench.records import Failure, Record
-from flipbench.run import Run
+from flipbench.core.errors import ConfigError, FlipbenchError, PrerequisiteError
+from flipbench.core.records import Failure, Record
+from flipbench.core.run import Run
 
 log = logging.getLogger(__name__)
 In_contra = TypeVar("In_contra", contravariant=True)

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFile
 
-from flipbench.errors import DataError
-from flipbench.images import MAX_PIXELS, ImageStore, as_rgb, check_image
+from flipbench.core.errors import DataError
+from flipbench.core.images import MAX_PIXELS, ImageStore, as_rgb, check_image
 
 RED, GREEN, BLUE, WHITE = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)
 
@@ -217,7 +217,7 @@ def test_a_small_file_that_unpacks_to_a_huge_picture_is_refused_unpacked(
 
 
 def test_a_picture_at_the_limit_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flipbench.images.MAX_PIXELS", 40 * 30)
+    monkeypatch.setattr("flipbench.core.images.MAX_PIXELS", 40 * 30)
     assert check_image(encoded(noise()), "x") == ("PNG", 40, 30)
     with pytest.raises(DataError, match="over the limit of 1,200"):
         check_image(encoded(noise(41)), "x")

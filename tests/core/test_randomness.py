@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from flipbench.randomness import generator
+from flipbench.core.randomness import generator
 
 
 def draws(seed: int, item_id: str, purpose: str) -> list[int]:

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from flipbench.errors import ConfigError, DataError, PrerequisiteError, ServiceError
-from flipbench.records import Caption, Failure, Flip, Record
-from flipbench.run import Run
-from flipbench.stage import StageReport, run_stage
+from flipbench.core.errors import ConfigError, DataError, PrerequisiteError, ServiceError
+from flipbench.core.records import Caption, Failure, Flip, Record
+from flipbench.core.run import Run
+from flipbench.core.stage import StageReport, run_stage
 
 WORKER = [sys.executable, str(Path(__file__).with_name("worker.py"))]
 Answer = Callable[[str], Record | Exception]

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from flipbench.errors import DataError
-from flipbench.images import ImageStore
-from flipbench.records import Caption, Edit, Flip, ImageRef, Item, content_id
+from flipbench.core.errors import DataError
+from flipbench.core.images import ImageStore
+from flipbench.core.records import Caption, Edit, Flip, ImageRef, Item, content_id
 
 
 @dataclass(frozen=True)

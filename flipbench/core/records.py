@@ -11,10 +11,10 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from flipbench.record_base import JsonDict as JsonDict
-from flipbench.record_base import Record as Record
-from flipbench.record_base import Value as Value
-from flipbench.record_base import content_id as content_id
+from flipbench.core.record_base import JsonDict as JsonDict
+from flipbench.core.record_base import Record as Record
+from flipbench.core.record_base import Value as Value
+from flipbench.core.record_base import content_id as content_id
 
 
 class ImageRef(Value):

@@ -20,10 +20,10 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from flipbench.errors import FlipbenchError
-from flipbench.records import Caption, Record
-from flipbench.run import Run
-from flipbench.stage import run_stage
+from flipbench.core.errors import FlipbenchError
+from flipbench.core.records import Caption, Record
+from flipbench.core.run import Run
+from flipbench.core.stage import run_stage
 
 
 def caption(name: str) -> Caption:

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from flipbench.records import Caption, Edit, Failure, Flip, Response
-from flipbench.run import Run
+from flipbench.core.records import Caption, Edit, Failure, Flip, Response
+from flipbench.core.run import Run
 
 WORKER = [sys.executable, str(Path(__file__).with_name("worker.py"))]
 

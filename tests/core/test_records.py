@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from flipbench.records import (
+from flipbench.core.records import (
     RECORDS,
     Caption,
     Item,
@@ -19,7 +19,7 @@ from flipbench.records import (
     Response,
     content_id,
 )
-from tests.spine.record_examples import CHOICE_ITEM, EXAMPLES, FREE_ITEM, IMAGE
+from tests.core.record_examples import CHOICE_ITEM, EXAMPLES, FREE_ITEM, IMAGE
 
 CHANGES, ID_CHANGES = (
     [

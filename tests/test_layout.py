@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 STAGES = ("generate", "filters", "contaminate", "evaluate")
 KNOW_THE_STAGES = (
     "auditing.py",
@@ -89,7 +89,7 @@ def stage_files() -> Iterator[tuple[str, Path]]:
         ("def f():\n    import flipbench.contaminate", "flipbench", {"contaminate"}),
         ("importlib.import_module('flipbench.evaluate.grid')", "flipbench", {"evaluate"}),
         ("from filters.judge import Judge", "flipbench.generate", {"filters"}),
-        ("from flipbench.run import Run", "flipbench.generate", set()),
+        ("from flipbench.core.run import Run", "flipbench.generate", set()),
         ("from .flip import draw", "flipbench.generate", {"generate"}),
         ("import evaluate", "flipbench.generate", set()),
         ("# flipbench.filters\nx = 'flipbench.filters'", "flipbench.generate", set()),

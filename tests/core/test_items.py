@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from flipbench.records import Item, Source
+from flipbench.core.records import Item, Source
 
 FIELDS: dict[str, Any] = {
     "benchmark": "made-up",

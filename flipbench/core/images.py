@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from flipbench.errors import DataError
-from flipbench.records import ImageRef
+from flipbench.core.errors import DataError
+from flipbench.core.records import ImageRef
 
 MAX_PIXELS = 64_000_000
 MIN_EDGE = 2

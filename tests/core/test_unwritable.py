@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from flipbench.errors import DataError
-from flipbench.records import Caption
-from flipbench.run import Run
+from flipbench.core.errors import DataError
+from flipbench.core.records import Caption
+from flipbench.core.run import Run
 
 WORKER = [sys.executable, str(Path(__file__).with_name("worker.py"))]
 
