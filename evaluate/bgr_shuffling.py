@@ -10,7 +10,6 @@ from PIL import Image
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import ImageRef, Item, Probe, Score
-from flipbench.derived_images import DerivedImages
 from flipbench.evaluate.comparison import (
     Settings,
     compare,
@@ -19,6 +18,7 @@ from flipbench.evaluate.comparison import (
 )
 from flipbench.evaluate.conditions import Twice, choice, left_out_note
 from flipbench.evaluate.detector import About, Answers, kept
+from flipbench.imaging.derived import DerivedImages
 from flipbench.prompts import Asking
 
 ABOUT = About(

@@ -11,10 +11,10 @@ from PIL import Image
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
 from flipbench.core.records import ImageRef, Item, JsonDict, Probe, Score
-from flipbench.derived_images import DerivedImages
 from flipbench.evaluate.comparison import Settings, compare, relative_score
 from flipbench.evaluate.conditions import Condition, Put, Twice, choice, left_out_note
 from flipbench.evaluate.detector import About, Answers, kept
+from flipbench.imaging.derived import DerivedImages
 from flipbench.prompts import Asking
 
 N_CELLS = 16

@@ -20,10 +20,10 @@ from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Edit, Record, Verdict, content_id
 from flipbench.filters.judge import JudgeStage
+from flipbench.imaging.similarity import FAR_PHASH, Label, perceptual_hash, similarity
 from flipbench.models.protocols import Opinion
 from flipbench.policy import RuleName
 from flipbench.prompts import LETTERS
-from flipbench.similarity import FAR_PHASH, Label, perceptual_hash, similarity
 
 BLOCK = 8
 NO_OBJECTION = Opinion("keep")
@@ -168,7 +168,7 @@ class Unchanged(Rule):
 class Unrelated(Rule):
     """Nothing of the original is left, or nothing at all is drawn.
 
-    The label is that of `flipbench.similarity`: 24 or more of 64 bits of the perceptual hash
+    The label is that of `flipbench.imaging.similarity`: 24 or more of 64 bits of the perceptual hash
     differ and SSIM is under .25. A picture of one colour is rejected too, unless the original is
     one. A picture of the same kind that shows another scene passes; people and judges see that.
     """

@@ -10,8 +10,8 @@ from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.randomness import generator
 from flipbench.core.records import Edit, Record
+from flipbench.imaging.similarity import similarity
 from flipbench.models.protocols import Editor
-from flipbench.similarity import similarity
 
 
 class EditStage:

@@ -11,7 +11,7 @@ from PIL import Image
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef
-from flipbench.derived_images import DerivedImages
+from flipbench.imaging.derived import DerivedImages
 
 
 class Counter:

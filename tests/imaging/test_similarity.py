@@ -9,7 +9,7 @@ import pytest
 from PIL import Image, ImageDraw, ImageFilter
 
 from flipbench.core.errors import DataError
-from flipbench.similarity import label_of, perceptual_hash, similarity
+from flipbench.imaging.similarity import label_of, perceptual_hash, similarity
 
 pytest.importorskip("skimage")
 
