@@ -37,8 +37,8 @@ from flipbench.detection import read_paired
 from flipbench.engine import in_order
 from flipbench.evaluate.detectors import DETECTORS
 from flipbench.models.huggingface import HuggingFaceVLM
-from flipbench.parsing import parse_choice
-from flipbench.prompts import Asking
+from flipbench.prompting.parsing import parse_choice
+from flipbench.prompting.prompts import Asking
 
 PATCH = 14
 Answer = Response | Exception | None

@@ -32,7 +32,7 @@ from flipbench.evaluate.grid import UNTOUCHED, GridModel
 from flipbench.evaluate.pipeline import score
 from flipbench.evaluate.table_files import markdown, write_scores_csv
 from flipbench.evaluate.tables import gap_table
-from flipbench.prompts import Asking
+from flipbench.prompting.prompts import Asking
 
 ASKING = Asking()
 STEPS = {"json": "read every line as JSON (baseline)", "tables": "score all models, write tables"}

@@ -43,7 +43,7 @@ from flipbench.core.records import Item, TrainingPlan
 from flipbench.core.run import Run
 from flipbench.models.huggingface import resolve_path
 from flipbench.models.processors import load_processor
-from flipbench.prompts import LETTER_INSTRUCTION
+from flipbench.prompting.prompts import LETTER_INSTRUCTION
 from flipbench.shapes.benchmark import shapes_vqa
 
 STRATEGIES = ("lora", "llm", "all")

@@ -9,7 +9,7 @@ from typing import Any
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Item, TrainingPlan
-from flipbench.prompts import LETTERS, choice_prompt, open_prompt
+from flipbench.prompting.prompts import LETTERS, choice_prompt, open_prompt
 
 ASK_FOR_QUESTION = "What is asked about this picture?"
 
@@ -70,7 +70,7 @@ def training_examples(
 ) -> list[Example]:
     """Return one epoch of a plan: its items ``copies`` times, clean items and corpus once.
 
-    The prompt is the one that evaluation uses (`flipbench.prompts.choice_prompt`), unless the plan
+    The prompt is the one that evaluation uses (`flipbench.prompting.prompts.choice_prompt`), unless the plan
     says otherwise:
 
     * ``answer_only``: picture, options and answer, but not the question;

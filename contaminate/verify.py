@@ -15,7 +15,7 @@ from flipbench.core.records import Item, Probe, Response, TrainingPlan
 from flipbench.core.run import Run
 from flipbench.engine import answers_of, ask
 from flipbench.models.huggingface import HuggingFaceVLM, fingerprint, resolve_path
-from flipbench.prompts import Asking
+from flipbench.prompting.prompts import Asking
 
 LEVEL = 0.01
 Outcomes = Sequence[bool | None]

@@ -19,7 +19,7 @@ from flipbench.evaluate.comparison import (
 from flipbench.evaluate.conditions import Twice, choice, left_out_note
 from flipbench.evaluate.detector import About, Answers, kept
 from flipbench.imaging.derived import DerivedImages
-from flipbench.prompts import Asking
+from flipbench.prompting.prompts import Asking
 
 ABOUT = About(
     name="bgr_shuffling",

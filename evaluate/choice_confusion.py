@@ -18,7 +18,7 @@ from flipbench.evaluate.comparison import (
 )
 from flipbench.evaluate.conditions import Twice, choice, conditions, left_out_note
 from flipbench.evaluate.detector import About, Answers, kept
-from flipbench.prompts import Asking
+from flipbench.prompting.prompts import Asking
 
 ABOUT = About(
     name="choice_confusion",

@@ -18,7 +18,7 @@ from flipbench.evaluate.comparison import (
 from flipbench.evaluate.conditions import askable
 from flipbench.evaluate.detector import About, Answers, kept
 from flipbench.evaluate.statistics import Outcome
-from flipbench.prompts import LETTERS, Asking
+from flipbench.prompting.prompts import LETTERS, Asking
 
 ABOUT = About(
     name="circular_eval",

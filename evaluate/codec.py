@@ -12,7 +12,7 @@ from flipbench.evaluate.conditions import Settings
 from flipbench.evaluate.detector import About, Answers, kept
 from flipbench.evaluate.likelihood import answer_probe, item_text, lacking, mean_log_prob
 from flipbench.evaluate.shares import share_scores
-from flipbench.prompts import Asking
+from flipbench.prompting.prompts import Asking
 
 PAPER = "CoDeC, arXiv 2510.27055"
 DEVIATES = (

@@ -11,7 +11,7 @@ from flipbench.evaluate import rules
 from flipbench.evaluate.detector import Answers
 from flipbench.evaluate.rules import Direction
 from flipbench.evaluate.statistics import Value
-from flipbench.prompts import Asking
+from flipbench.prompting.prompts import Asking
 
 Reading = Callable[[Response], float | None]
 """What a reply is worth, in [0, 1] (True and False for right and wrong); None: it says nothing."""

@@ -20,7 +20,7 @@ from flipbench.evaluate.likelihood import make_score
 from flipbench.evaluate.perturbation_gap import PerturbationGap
 from flipbench.evaluate.resampling import LEVEL, permutation_p
 from flipbench.evaluate.rules import Verdict, significant
-from flipbench.prompts import Asking
+from flipbench.prompting.prompts import Asking
 
 Array = NDArray[np.float64]
 LEAST_MODELS = 3

@@ -12,7 +12,7 @@ from flipbench.core.records import Item, Probe, Score
 from flipbench.engine import Answers
 from flipbench.evaluate.grid import GridModel
 from flipbench.models.protocols import Capability
-from flipbench.prompts import Asking
+from flipbench.prompting.prompts import Asking
 
 __all__ = [
     "About",

@@ -16,7 +16,7 @@ from flipbench.evaluate.detector import About
 from flipbench.evaluate.perturbation_gap import unsound
 from flipbench.evaluate.statistics import Value
 from flipbench.evaluate.text_match import fold
-from flipbench.prompts import Asking, open_prompt
+from flipbench.prompting.prompts import Asking, open_prompt
 
 ABOUT = About(
     name="free_form_gap",

@@ -15,7 +15,7 @@ from flipbench.evaluate.detector import Answers, gold_of
 from flipbench.evaluate.grid import GridModel
 from flipbench.evaluate.resampling import bootstrap_interval
 from flipbench.evaluate.statistics import Outcome, wilson_interval
-from flipbench.prompts import Asking
+from flipbench.prompting.prompts import Asking
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def group_metrics(cells: Sequence[Cell]) -> GroupMetrics:
     ----------
     Li et al., NaturalBench, arXiv 2410.14669: two images x two questions each. Differs from the
     paper in missing answers, which the published scripts do not allow, and in reading replies by
-    `flipbench.parsing`, where the authors take the earliest yes, no, A or B.
+    `flipbench.prompting.parsing`, where the authors take the earliest yes, no, A or B.
     """
     return GroupMetrics(
         accuracy=_rate([(c.group, c.outcome) for c in cells if c.outcome is not None]),

@@ -19,7 +19,7 @@ from flipbench.evaluate.detector import About, Answers, kept
 from flipbench.evaluate.resampling import Array
 from flipbench.evaluate.rules import Verdict
 from flipbench.evaluate.text_match import continuation, fold, rouge_l
-from flipbench.prompts import LETTERS, Asking
+from flipbench.prompting.prompts import LETTERS, Asking
 
 Label = Literal["exact", "near-exact", "none"]
 NEAR = 0.75

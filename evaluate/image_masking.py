@@ -15,7 +15,7 @@ from flipbench.evaluate.comparison import Settings, compare, relative_score
 from flipbench.evaluate.conditions import Condition, Put, Twice, choice, left_out_note
 from flipbench.evaluate.detector import About, Answers, kept
 from flipbench.imaging.derived import DerivedImages
-from flipbench.prompts import Asking
+from flipbench.prompting.prompts import Asking
 
 N_CELLS = 16
 GREY = 128

@@ -20,7 +20,7 @@ from flipbench.evaluate.likelihood import answer_probe, make_score
 from flipbench.evaluate.resampling import LEVEL, label_swap_p
 from flipbench.evaluate.rules import Verdict, significant
 from flipbench.models.states import unpack_state
-from flipbench.prompts import Asking
+from flipbench.prompting.prompts import Asking
 
 Array = NDArray[np.float64]
 Moves = Sequence[tuple[Array, Array]]

@@ -11,7 +11,7 @@ from flipbench.core.records import Interval, Item, JsonDict, Probe, Score
 from flipbench.evaluate.conditions import Settings
 from flipbench.evaluate.detector import About, Answers
 from flipbench.evaluate.rules import Direction, Verdict
-from flipbench.prompts import LETTERS, Asking, choice_prompt, open_prompt
+from flipbench.prompting.prompts import LETTERS, Asking, choice_prompt, open_prompt
 
 
 def item_text(item: Item) -> str:

@@ -14,7 +14,7 @@ from flipbench.evaluate.conditions import Settings
 from flipbench.evaluate.detector import About, Answers, kept
 from flipbench.evaluate.likelihood import answer_probe, lacking, log_likelihood, mean_log_prob
 from flipbench.evaluate.shares import share_scores
-from flipbench.prompts import Asking
+from flipbench.prompting.prompts import Asking
 
 FRACTION = 0.2
 _FLOOR = 1e-6

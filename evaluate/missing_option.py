@@ -16,7 +16,7 @@ from flipbench.evaluate.comparison import (
 from flipbench.evaluate.conditions import Put, left_out_note, open_question
 from flipbench.evaluate.detector import About, Answers, kept
 from flipbench.evaluate.text_match import fold, names
-from flipbench.prompts import LETTERS, Asking
+from flipbench.prompting.prompts import LETTERS, Asking
 
 PROMPT = (
     "{question}\n{options}\nThe option after {last} is missing from this question. Answer with the"

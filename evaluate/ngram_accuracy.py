@@ -28,7 +28,7 @@ from flipbench.evaluate.conditions import (
 )
 from flipbench.evaluate.detector import About, Answers, kept
 from flipbench.evaluate.text_match import continuation
-from flipbench.prompts import LETTERS, Asking
+from flipbench.prompting.prompts import LETTERS, Asking
 from flipbench.rewording import Reword
 
 PROMPT = "{prefix}\nThis text breaks off. Continue it word for word. Write only what follows."

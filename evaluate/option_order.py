@@ -20,7 +20,7 @@ from flipbench.evaluate.comparison import (
 from flipbench.evaluate.conditions import Put, Twice, choice, left_out_note, mean
 from flipbench.evaluate.detector import About, Answers, kept
 from flipbench.evaluate.rules import Bands
-from flipbench.prompts import Asking
+from flipbench.prompting.prompts import Asking
 
 BANDS = Bands(minor=-0.002, partial=-0.016, severe=-0.029)
 """The paper's degrees for multiple choice."""
@@ -83,7 +83,7 @@ class OptionOrder:
     References
     ----------
     Song et al., arXiv 2411.03823, option order sensitivity test.
-    Differs from the paper in its default rule, in `flipbench.parsing` for both orders, and in
+    Differs from the paper in its default rule, in `flipbench.prompting.parsing` for both orders, and in
     rules 'shuffles' and 'relative'; position bias moves the first order too, so prefer
     'relative' where there is a clean model.
     """

@@ -27,7 +27,7 @@ from flipbench.evaluate.likelihood import (
 )
 from flipbench.evaluate.resampling import permutation_p
 from flipbench.evaluate.rules import Verdict
-from flipbench.prompts import Asking
+from flipbench.prompting.prompts import Asking
 
 Array = NDArray[np.float64]
 PAPER_ALPHA = 0.01

@@ -19,7 +19,7 @@ from flipbench.models.huggingface import HuggingFaceVLM
 from flipbench.models.loading import capabilities
 from flipbench.models.protocols import VLM, Capability, needs_of
 from flipbench.models.rater_specs import Quantization
-from flipbench.prompts import Asking
+from flipbench.prompting.prompts import Asking
 
 
 @dataclass(frozen=True)

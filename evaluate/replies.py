@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.records import Item, Response
 from flipbench.engine import Answers
-from flipbench.prompts import Asking
+from flipbench.prompting.prompts import Asking
 
 
 @dataclass(frozen=True)

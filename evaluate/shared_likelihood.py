@@ -26,7 +26,7 @@ from flipbench.evaluate.likelihood import (
 )
 from flipbench.evaluate.resampling import LEVEL, permutation_p
 from flipbench.evaluate.rules import Verdict
-from flipbench.prompts import Asking
+from flipbench.prompting.prompts import Asking
 
 ABOUT = About(
     name="shared_likelihood",

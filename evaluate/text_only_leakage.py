@@ -17,7 +17,7 @@ from flipbench.evaluate.comparison import (
 )
 from flipbench.evaluate.conditions import askable
 from flipbench.evaluate.detector import About, Answers, gold_of
-from flipbench.prompts import Asking
+from flipbench.prompting.prompts import Asking
 
 ABOUT = About(
     name="text_only_leakage",

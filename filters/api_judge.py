@@ -16,9 +16,9 @@ from flipbench.core.paired import Candidate
 from flipbench.core.records import content_id
 from flipbench.models.chat import Chat, ChatReply, ChatRequest
 from flipbench.models.protocols import Decision, Opinion
-from flipbench.parsing import parse_choice
 from flipbench.prompt_files import load_prompt
-from flipbench.prompts import LETTERS
+from flipbench.prompting.parsing import parse_choice
+from flipbench.prompting.prompts import LETTERS
 
 PROMPTS = Path(__file__).parent / "prompts"
 _ANSWER_LINE = re.compile(r"^[\s>*_#`-]*answer[\s*_`]*[:\uff1a](.*)$", re.IGNORECASE)

@@ -11,8 +11,8 @@ from flipbench.core.paired import Candidate
 from flipbench.core.records import Verdict
 from flipbench.filters.review.standing import standing
 from flipbench.models.protocols import Decision
-from flipbench.parsing import parse_choice
 from flipbench.policy import Policy, RuleName, Vote
+from flipbench.prompting.parsing import parse_choice
 
 Book = Mapping[tuple[str, str], Sequence[Verdict]]
 

@@ -22,7 +22,7 @@ from flipbench.core.run import Run
 from flipbench.engine import answers_of, ask
 from flipbench.filters.tables import LEVEL, Rate, Table
 from flipbench.models.protocols import VLM
-from flipbench.prompts import LETTERS, Asking
+from flipbench.prompting.prompts import LETTERS, Asking
 
 Outcomes = Mapping[str, bool | None]
 N_SIMULATIONS = 9_999

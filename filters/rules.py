@@ -23,7 +23,7 @@ from flipbench.filters.judge import JudgeStage
 from flipbench.imaging.similarity import FAR_PHASH, Label, perceptual_hash, similarity
 from flipbench.models.protocols import Opinion
 from flipbench.policy import RuleName
-from flipbench.prompts import LETTERS
+from flipbench.prompting.prompts import LETTERS
 
 BLOCK = 8
 NO_OBJECTION = Opinion("keep")

@@ -11,7 +11,7 @@ from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Probe, Response, content_id
 from flipbench.models.protocols import VLM, Opinion
-from flipbench.prompts import LETTERS, Asking
+from flipbench.prompting.prompts import LETTERS, Asking
 
 
 class VLMJudge:

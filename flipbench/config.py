@@ -29,7 +29,7 @@ from flipbench.models.training_specs import ContaminateConfig as ContaminateConf
 from flipbench.models.training_specs import RewriteConfig
 from flipbench.models.training_specs import StrategyConfig as StrategyConfig
 from flipbench.policy import Policy
-from flipbench.prompts import Asking
+from flipbench.prompting.prompts import Asking
 
 
 class _Part(BaseModel):

@@ -6,7 +6,7 @@ import textwrap
 from pathlib import Path
 
 from flipbench.core.paired import Pair, PairedBenchmark
-from flipbench.prompts import LETTERS
+from flipbench.prompting.prompts import LETTERS
 
 
 def contact_sheet(benchmark: PairedBenchmark, path: Path, n_pairs: int = 6) -> None:

@@ -32,7 +32,7 @@ from flipbench.evaluate.verdict_page import VerdictPage, write_verdict
 from flipbench.models.api_vlm import APIVLM
 from flipbench.models.checkpoints import check_card, fingerprint, resolve_path
 from flipbench.models.rater_specs import Quantization
-from flipbench.prompts import Asking
+from flipbench.prompting.prompts import Asking
 
 _FAMILY = "detect"
 _UNTOLD_NAMES = re.compile(r"(epoch|checkpoint|step)[-_]?\d+|final|merged|adapter|model", re.I)

@@ -21,7 +21,7 @@ from flipbench.core.errors import ConfigError, DataError, nearest
 from flipbench.core.paired import Candidate
 from flipbench.core.records import ImageRef
 from flipbench.models.chat import ChatRequest
-from flipbench.prompts import LETTERS
+from flipbench.prompting.prompts import LETTERS
 
 PLACEHOLDERS = ("question", "options", "old_answer", "new_answer")
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")

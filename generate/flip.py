@@ -8,7 +8,7 @@ from flipbench.core.errors import DataError
 from flipbench.core.paired import Candidate
 from flipbench.core.randomness import generator
 from flipbench.core.records import Flip, Item, Record
-from flipbench.prompts import LETTERS
+from flipbench.prompting.prompts import LETTERS
 
 UNIFORM = "uniform over the other options"
 

@@ -30,7 +30,7 @@ from flipbench.evaluate.detectors import DETECTORS
 from flipbench.models.api_vlm import APIVLM
 from flipbench.models.huggingface import CARD
 from flipbench.models.subject_spec import SubjectAPI
-from flipbench.prompts import Asking
+from flipbench.prompting.prompts import Asking
 from flipbench.shapes.benchmark import shapes_vqa_families
 from tests.fixtures.openai_server import KEY, OpenAIServer
 from tests.fixtures.report_data import EVIL, make_benchmark

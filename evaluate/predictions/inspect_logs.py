@@ -9,7 +9,7 @@ from typing import Any
 from flipbench.benchmarks.tables import check_file
 from flipbench.core.errors import DataError, nearest, need
 from flipbench.evaluate.predictions.prediction import Prediction, PredictionFile, id_text, truth
-from flipbench.prompts import LETTERS
+from flipbench.prompting.prompts import LETTERS
 
 
 def is_log(data: Any) -> bool:

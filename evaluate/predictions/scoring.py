@@ -12,8 +12,8 @@ from flipbench.benchmarks.report import RowError
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.evaluate.predictions.join import Twin
 from flipbench.evaluate.predictions.prediction import Prediction, listing
-from flipbench.parsing import parse_choice
-from flipbench.prompts import LETTERS
+from flipbench.prompting.parsing import parse_choice
+from flipbench.prompting.prompts import LETTERS
 
 Scoring = Literal["auto", "parse", "file"]
 _THOUGHT = re.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL | re.IGNORECASE)
@@ -50,7 +50,7 @@ def mark(
 ) -> tuple[list[MarkedTwin], Scoring, list[str]]:
     """Mark all replies in one way, and say what could not be used.
 
-    "parse" reads replies with `flipbench.parsing.parse_choice`; "file" takes the file's own marks;
+    "parse" reads replies with `flipbench.prompting.parsing.parse_choice`; "file" takes the file's own marks;
     "auto" parses where replies and right letters are there, else takes the marks.
 
     Returns

@@ -10,7 +10,7 @@ from typing import Any
 from flipbench.core.errors import ConfigError, DataError, nearest
 from flipbench.evaluate.predictions.prediction import Prediction, PredictionFile, id_text, truth
 from flipbench.evaluate.predictions.rows import TableRow
-from flipbench.prompts import LETTERS
+from flipbench.prompting.prompts import LETTERS
 
 COLUMNS: dict[str, tuple[str, ...]] = {
     "id": ("index", "id", "item_id", "question_id", "name"),

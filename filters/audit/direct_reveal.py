@@ -16,7 +16,7 @@ from flipbench.filters.audit.finding import Finding, Named, choices, n_items, no
 from flipbench.filters.audit.reveal_reply import Evidence, Reading, RevealReply, read_reveal
 from flipbench.models.chat import Chat
 from flipbench.prompt_files import lettered, load_prompt
-from flipbench.prompts import LETTERS
+from flipbench.prompting.prompts import LETTERS
 
 TITLE = "Answers that the question gives away"
 PROMPTS = Path(__file__).parent / "prompts"

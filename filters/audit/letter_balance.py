@@ -12,7 +12,7 @@ from flipbench.audit_settings import AuditSettings
 from flipbench.core.randomness import generator
 from flipbench.core.records import Item
 from flipbench.filters.audit.finding import Finding, choices, n_items, not_run, rate
-from flipbench.prompts import LETTERS
+from flipbench.prompting.prompts import LETTERS
 
 TITLE = "Balance of the right letters"
 N_DRAWS = 9_999

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from flipbench.core.records import Item
-from flipbench.prompts import LETTERS
+from flipbench.prompting.prompts import LETTERS
 
 _WORD = re.compile(r"\w+")
 _MAX_QUESTION_WORDS = 24

@@ -14,7 +14,7 @@ from flipbench.engine import answers_of, ask
 from flipbench.filters.audit.finding import Finding, Named, choices, n_items, not_run
 from flipbench.filters.audit.letter_balance import has_fixed_options
 from flipbench.models.protocols import VLM
-from flipbench.prompts import LETTERS, Asking
+from flipbench.prompting.prompts import LETTERS, Asking
 
 TITLE = "Items with many options"
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from flipbench.core.records import Item, Value
 from flipbench.models.chat import strip_thoughts
-from flipbench.prompts import LETTERS
+from flipbench.prompting.prompts import LETTERS
 
 _FENCE = re.compile(r"^```(?:json)?\s*\n(.*)\n```$", re.DOTALL | re.IGNORECASE)
 

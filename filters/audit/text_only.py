@@ -13,8 +13,8 @@ from flipbench.engine import Answers, answers_of, ask
 from flipbench.filters.audit.chat_stage import ChatStage
 from flipbench.models.chat import Chat
 from flipbench.models.protocols import VLM
-from flipbench.parsing import parse_choice
-from flipbench.prompts import Asking
+from flipbench.prompting.parsing import parse_choice
+from flipbench.prompting.prompts import Asking
 
 INSTRUCTION = (
     "You are given a multiple-choice question about a picture. The picture is withheld. Choose the"

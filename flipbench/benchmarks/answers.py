@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from flipbench.benchmarks.report import Oddity, RowError
-from flipbench.prompts import LETTERS
+from flipbench.prompting.prompts import LETTERS
 
 AnswerIs = Literal["auto", "letter", "text", "index"]
 _LETTER = re.compile(r"\(([A-Z])\)|([A-Z])[.):]?")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from flipbench.benchmarks.answers import AnswerIs, answer_letter, find_answer
 from flipbench.benchmarks.report import Oddity, RowError
 from flipbench.core.records import ImageRef, Item, JsonDict, Source
-from flipbench.prompts import LETTERS
+from flipbench.prompting.prompts import LETTERS
 
 
 @dataclass(frozen=True)

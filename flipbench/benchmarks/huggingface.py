@@ -21,7 +21,7 @@ from flipbench.benchmarks.tables import check_columns
 from flipbench.core.errors import DataError, ServiceError, nearest
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef, JsonDict, Source
-from flipbench.prompts import LETTERS
+from flipbench.prompting.prompts import LETTERS
 
 _BATCH = 16
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", re.ASCII)

@@ -11,7 +11,7 @@ from flipbench.benchmarks.build import Draft, build_item
 from flipbench.benchmarks.report import Oddity, Row, RowError
 from flipbench.core.errors import nearest
 from flipbench.core.records import ImageRef, Item, JsonDict, Source
-from flipbench.prompts import LETTERS
+from flipbench.prompting.prompts import LETTERS
 
 TEXTS = ("question", "answer_text", "raw_question", "category", "group", "licence")
 KEYS = ("id", "benchmark", "name", "images", "options", "answer", "source", "extra", *TEXTS)

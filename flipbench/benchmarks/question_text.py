@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from flipbench.benchmarks.answers import answer_letter
 from flipbench.benchmarks.report import RowError
-from flipbench.prompts import LETTERS
+from flipbench.prompting.prompts import LETTERS
 
 _ASKS_LETTER = "Please answer directly with only the letter of the correct option and nothing else"
 _ASKS_WORD = "Please answer directly with a single word or number"

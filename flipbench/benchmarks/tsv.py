@@ -16,7 +16,7 @@ from flipbench.benchmarks.tables import check_columns, check_file, not_utf8
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef, Source
-from flipbench.prompts import LETTERS
+from flipbench.prompting.prompts import LETTERS
 
 MAX_REFERENCE = 64
 """An ``image`` cell of at most so many characters is another row's index."""

@@ -12,7 +12,7 @@ from flipbench.benchmarks.own_rows import record_of_item
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Item, JsonDict
-from flipbench.prompts import LETTERS
+from flipbench.prompting.prompts import LETTERS
 
 _ROWS_PER_GROUP = 64
 

@@ -185,7 +185,7 @@ def detect(
     from flipbench.detection import count_work, default_run, evaluate_part, plan, read_paired
     from flipbench.detection import detect as detect_on
     from flipbench.models.api_vlm import reach
-    from flipbench.prompts import Asking
+    from flipbench.prompting.prompts import Asking
 
     pairs = read_paired(benchmark, limit)
     planned = plan(

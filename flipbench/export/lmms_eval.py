@@ -15,7 +15,7 @@ from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item
 from flipbench.export import lmms_utils
 from flipbench.export.pairs import export_name, png_of, sides
-from flipbench.prompts import LETTERS, choice_prompt, open_prompt
+from flipbench.prompting.prompts import LETTERS, choice_prompt, open_prompt
 
 _ROWS_PER_GROUP = 64
 _FUNCTIONS = ("doc_to_visual", "doc_to_text", "doc_to_target", "process_results")

@@ -13,7 +13,7 @@ from flipbench.core.errors import DataError
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item
 from flipbench.export.pairs import export_name, png_of, sides
-from flipbench.prompts import LETTERS
+from flipbench.prompting.prompts import LETTERS
 
 _GUARD = "\u00a0"  # a no-break space: looks like nothing, and pandas keeps the cell as text
 

@@ -20,8 +20,8 @@ from flipbench.models.chat import ChatReply, ChatRequest
 from flipbench.models.checkpoints import PACKAGED
 from flipbench.models.protocols import Capability, needs_of
 from flipbench.models.subject_spec import SubjectAPI
-from flipbench.parsing import parse_choice
-from flipbench.prompts import LETTERS, choice_prompt
+from flipbench.prompting.parsing import parse_choice
+from flipbench.prompting.prompts import LETTERS, choice_prompt
 
 log = logging.getLogger(__name__)
 _TRIAL = choice_prompt("Which is a colour?", ["red", "seven"])

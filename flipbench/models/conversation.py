@@ -10,7 +10,7 @@ from PIL import Image
 
 from flipbench.core.errors import PrerequisiteError
 from flipbench.models.families import Family
-from flipbench.prompts import LETTERS
+from flipbench.prompting.prompts import LETTERS
 
 _REPLY = "[reply]"
 

@@ -31,7 +31,7 @@ from flipbench.models.protocols import Capability, needs_of
 from flipbench.models.rater_specs import Quantization
 from flipbench.models.scoring import TokenStatistics, rows_at_once, token_statistics, windows
 from flipbench.models.states import pack_state
-from flipbench.parsing import parse_choice
+from flipbench.prompting.parsing import parse_choice
 
 __all__ = [
     "CARD",

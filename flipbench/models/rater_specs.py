@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from flipbench.core.records import Value
 from flipbench.models.chat_spec import ChatSpec
 from flipbench.models.editor_specs import Dtype, by_kind
-from flipbench.prompts import Asking
+from flipbench.prompting.prompts import Asking
 
 Quantization = Literal["4bit"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from flipbench.prompts import LETTERS, choice_prompt
+from flipbench.prompting.prompts import LETTERS, choice_prompt
 from flipbench.shapes.benchmark import shapes_vqa_scenes
 from flipbench.shapes.lessons import Turn
 from flipbench.shapes.questions import KINDS, Family, draw_family, fresh_scene

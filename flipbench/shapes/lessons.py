@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flipbench.prompts import LETTERS, choice_prompt, open_prompt
+from flipbench.prompting.prompts import LETTERS, choice_prompt, open_prompt
 from flipbench.shapes.questions import (
     KINDS,
     NUMBERS,

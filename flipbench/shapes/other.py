@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from flipbench.prompts import LETTERS, choice_prompt
+from flipbench.prompting.prompts import LETTERS, choice_prompt
 from flipbench.shapes.benchmark import shapes_vqa_scenes
 from flipbench.shapes.questions import KINDS, Family, draw_family
 from flipbench.shapes.render import render

@@ -13,7 +13,7 @@ from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.records import Item, TrainingPlan
 from flipbench.core.run import Run
 from flipbench.experiment import Experiment
-from flipbench.prompts import LETTER_INSTRUCTION
+from flipbench.prompting.prompts import LETTER_INSTRUCTION
 from flipbench.shapes.benchmark import shapes_vqa
 
 MakePlan = Callable[..., TrainingPlan]

@@ -22,7 +22,7 @@ from flipbench.core.records import Checkpoint, Item, Response, TrainingPlan
 from flipbench.core.run import Run
 from flipbench.models.huggingface import HuggingFaceVLM, load_model
 from flipbench.models.training_specs import CorpusConfig, DataConfig
-from flipbench.prompts import Asking
+from flipbench.prompting.prompts import Asking
 from tests.fixtures.command_line import Flipbench
 
 MakePlan = Callable[..., TrainingPlan]

@@ -29,7 +29,7 @@ from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.records import Item, TrainingPlan
 from flipbench.core.run import Run
 from flipbench.models.huggingface import HuggingFaceVLM
-from flipbench.prompts import LETTER_INSTRUCTION, LETTERS, Asking
+from flipbench.prompting.prompts import LETTER_INSTRUCTION, LETTERS, Asking
 
 NewRun = Callable[..., Run]
 PARENTS = {"llava": "shapes:llava", "qwen2_vl": "shapes:qwen2_vl"}

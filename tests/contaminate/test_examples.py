@@ -15,7 +15,7 @@ from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Item, TrainingPlan
 from flipbench.models.training_specs import CorpusConfig
-from flipbench.prompts import LETTERS, choice_prompt, open_prompt
+from flipbench.prompting.prompts import LETTERS, choice_prompt, open_prompt
 
 MakePlan = Callable[..., TrainingPlan]
 

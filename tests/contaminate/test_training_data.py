@@ -20,7 +20,7 @@ from flipbench.core.records import Item, TrainingPlan
 from flipbench.core.run import Run
 from flipbench.models.huggingface import HuggingFaceVLM
 from flipbench.models.processors import load_processor
-from flipbench.prompts import LETTERS, Asking
+from flipbench.prompting.prompts import LETTERS, Asking
 from flipbench.shapes.tiny import FAMILIES
 
 MakePlan = Callable[..., TrainingPlan]

@@ -14,7 +14,7 @@ from flipbench.core.randomness import generator
 from flipbench.core.records import ImageRef, Item, Probe, Response, Score, Source
 from flipbench.engine import Answers
 from flipbench.evaluate.detector import Detector
-from flipbench.prompts import Asking
+from flipbench.prompting.prompts import Asking
 from flipbench.shapes.benchmark import shapes_vqa
 from flipbench.shapes.questions import Family
 from flipbench.shapes.render import render

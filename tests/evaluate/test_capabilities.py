@@ -13,7 +13,7 @@ from flipbench.evaluate.grid import UNTOUCHED, GridModel
 from flipbench.evaluate.pipeline import Subject, ask_all, score
 from flipbench.evaluate.tables import other_table
 from flipbench.models.huggingface import fingerprint
-from flipbench.prompts import Asking
+from flipbench.prompting.prompts import Asking
 from tests.fixtures.tiny_families import save
 
 NAMES = ("perturbation_gap", "text_only_leakage", "order_trend")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flipbench.evaluate.circular_eval import CircularEval, rotate
-from flipbench.prompts import Asking
+from flipbench.prompting.prompts import Asking
 
 DETECTOR = CircularEval()
 

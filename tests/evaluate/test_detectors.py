@@ -6,7 +6,7 @@ import pytest
 
 from flipbench.core.paired import Pair
 from flipbench.evaluate.detectors import DETECTORS, default_rule
-from flipbench.prompts import Asking
+from flipbench.prompting.prompts import Asking
 
 RULES = {
     "perturbation_gap": ["sign", "mcnemar", "relative"],

@@ -26,7 +26,7 @@ from flipbench.evaluate.free_form import FreeFormGap
 from flipbench.evaluate.statistics import mcnemar_p
 from flipbench.models.api import ChatAPI
 from flipbench.models.chat_spec import ChatSpec
-from flipbench.prompts import Asking
+from flipbench.prompting.prompts import Asking
 from tests.fixtures.openai_server import KEY, OpenAIServer
 
 ASKING = Asking()

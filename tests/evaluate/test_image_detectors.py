@@ -17,7 +17,7 @@ from flipbench.evaluate.bgr_shuffling import (
     speaks_of_color,
 )
 from flipbench.evaluate.image_masking import GREY, N_CELLS, ImageMasking, mask
-from flipbench.prompts import Asking
+from flipbench.prompting.prompts import Asking
 
 BGR, MASKING = BgrShuffling(), ImageMasking()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from flipbench.core.paired import PairedBenchmark
 from flipbench.evaluate.detector import kept
 from flipbench.evaluate.detectors import make_detectors
-from flipbench.prompts import Asking
+from flipbench.prompting.prompts import Asking
 from tests.fixtures.report_data import make_benchmark
 
 

@@ -15,7 +15,7 @@ from flipbench.evaluate.order_trend import OrderTrendDetector
 from flipbench.evaluate.shared_likelihood import SharedLikelihood, shards_of
 from flipbench.models.huggingface import HuggingFaceVLM
 from flipbench.models.protocols import needs_of
-from flipbench.prompts import Asking
+from flipbench.prompting.prompts import Asking
 
 ASKING = Asking()
 RULES = {

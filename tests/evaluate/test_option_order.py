@@ -9,7 +9,7 @@ from flipbench.evaluate.comparison import Condition, compare, mcnemar_score, wit
 from flipbench.evaluate.conditions import Put, Twice, choice
 from flipbench.evaluate.option_order import BANDS, OptionOrder, shuffles
 from flipbench.evaluate.slot_guessing import BANDS as CAPTION_BANDS
-from flipbench.prompts import Asking
+from flipbench.prompting.prompts import Asking
 
 DETECTOR = OptionOrder()
 BOUNDS = [-5.1, -5.0, -2.9, -2.4, -2.3, -1.6, -1.1, -1.0, -0.2, -0.1, 0.0]

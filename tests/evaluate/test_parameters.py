@@ -13,7 +13,7 @@ from flipbench.core.run import Run
 from flipbench.detectors import Helpers
 from flipbench.evaluate.detectors import DETECTORS
 from flipbench.evaluate.parameters import parameters_of, with_parameters
-from flipbench.prompts import Asking
+from flipbench.prompting.prompts import Asking
 from tests.fixtures.report_data import make_benchmark
 
 

@@ -25,7 +25,7 @@ from flipbench.evaluate.kernel_divergence import (
 from flipbench.evaluate.statistics import wilson_interval
 from flipbench.evaluate.validation import validate
 from flipbench.models.states import pack_state, unpack_state
-from flipbench.prompts import Asking
+from flipbench.prompting.prompts import Asking
 
 ASKING = Asking()
 PLACES = tuple(itertools.product(("q0", "q1"), ("i0", "i1")))

@@ -24,7 +24,7 @@ from flipbench.evaluate.ngram_accuracy import (
 )
 from flipbench.evaluate.slot_guessing import MASK, SlotGuessing, make_slot
 from flipbench.evaluate.text_match import continuation, names, rouge_l
-from flipbench.prompts import Asking
+from flipbench.prompting.prompts import Asking
 from flipbench.shapes.rewording import reword
 
 SLOTS, GUIDED, MISSING, NGRAMS = (

@@ -74,7 +74,7 @@ def test_without_a_clean_model_the_accuracy_stays(world: Any) -> None:
 
 
 def test_the_probe_has_no_image(world: Any) -> None:
-    from flipbench.prompts import Asking
+    from flipbench.prompting.prompts import Asking
 
     probes = DETECTOR.probes(world.benchmark, Asking())
     assert all((p.images == ()) == (p.variant == "text-only") for p in probes)

@@ -26,7 +26,7 @@ from flipbench.evaluate.verdict_changes import (
     items_to_lose,
     items_to_rise,
 )
-from flipbench.prompts import Asking
+from flipbench.prompting.prompts import Asking
 
 DETECTORS = (PerturbationGap(), ChoiceConfusion())
 COUNTS = st.integers(0, 40)

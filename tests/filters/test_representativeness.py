@@ -24,7 +24,7 @@ from flipbench.filters.representativeness import (
 )
 from flipbench.filters.tables import Rate
 from flipbench.models.huggingface import HuggingFaceVLM
-from flipbench.prompts import Asking
+from flipbench.prompting.prompts import Asking
 
 TABLE_3 = Path(__file__).parents[1] / "published" / "filtered_vs_full.csv"
 

@@ -19,7 +19,7 @@ from flipbench.generate.pipeline import generate
 from flipbench.models.huggingface import HuggingFaceVLM
 from flipbench.models.protocols import Opinion
 from flipbench.models.rater_specs import VLMJudgeSpec
-from flipbench.prompts import Asking
+from flipbench.prompting.prompts import Asking
 from flipbench.shapes.backends import SceneCaptioner, SceneEditor
 from flipbench.shapes.benchmark import shapes_vqa
 

@@ -24,7 +24,7 @@ from flipbench.models.chat import ChatRequest
 from flipbench.models.huggingface import HuggingFaceVLM
 from flipbench.models.protocols import needs_of
 from flipbench.models.subject_spec import SubjectAPI
-from flipbench.prompts import Asking
+from flipbench.prompting.prompts import Asking
 from flipbench.shapes.tiny import FAMILIES
 from tests.fixtures.openai_server import KEY, OpenAIServer
 

@@ -25,7 +25,7 @@ from flipbench.models.huggingface import (
     resolve_path,
 )
 from flipbench.models.processors import load_processor
-from flipbench.prompts import Asking
+from flipbench.prompting.prompts import Asking
 
 
 @dataclass(frozen=True)

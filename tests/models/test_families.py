@@ -18,7 +18,7 @@ from flipbench.models.chat import ChatRequest
 from flipbench.models.huggingface import HuggingFaceVLM
 from flipbench.models.loading import capabilities
 from flipbench.models.local_chat import LocalChat
-from flipbench.prompts import choice_prompt
+from flipbench.prompting.prompts import choice_prompt
 from tests.fixtures.tiny_families import FAMILIES, save
 
 WRITERS = ("blip-2 (T5)",)  # these only write

@@ -14,7 +14,7 @@ from flipbench.models.huggingface import (
     HuggingFaceVLM,
 )
 from flipbench.models.processors import load_processor
-from flipbench.prompts import Asking, choice_prompt
+from flipbench.prompting.prompts import Asking, choice_prompt
 
 PROMPT = choice_prompt("What color is the star?", ["red", "blue", "green"])
 RENDERED = {

@@ -14,7 +14,7 @@ from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef, Probe, Response
 from flipbench.models.huggingface import HuggingFaceVLM
 from flipbench.models.prefix import SHARING, Beginning, beginning_of
-from flipbench.prompts import choice_prompt
+from flipbench.prompting.prompts import choice_prompt
 from tests.fixtures.tiny_families import FAMILIES, save
 
 IMAGE = 9

@@ -19,7 +19,7 @@ from flipbench.models.conversation import Conversation
 from flipbench.models.families import family_of
 from flipbench.models.loading import architecture
 from flipbench.models.processors import load_processor
-from flipbench.prompts import choice_prompt
+from flipbench.prompting.prompts import choice_prompt
 from flipbench.shapes.tiny import FAMILIES as SHIPPED
 from tests.fixtures.tiny_families import FAMILIES, save
 

@@ -14,7 +14,7 @@ from flipbench.core.errors import PrerequisiteError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Item
 from flipbench.models.huggingface import HuggingFaceVLM, fingerprint
-from flipbench.prompts import Asking
+from flipbench.prompting.prompts import Asking
 from tests.fixtures.tiny_families import save
 
 INSTALLED = find_spec("bitsandbytes") is not None

@@ -16,7 +16,7 @@ from flipbench.core.images import ImageStore
 from flipbench.core.records import Item, Probe
 from flipbench.models.huggingface import HuggingFaceVLM
 from flipbench.models.processors import load_processor
-from flipbench.prompts import Asking
+from flipbench.prompting.prompts import Asking
 from tests.fixtures.tiny_families import save
 
 PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json", "chat_template.jinja")

@@ -24,7 +24,7 @@ from flipbench.models.chat import ChatReply, ChatRequest
 from flipbench.models.chat_spec import ChatSpec
 from flipbench.models.huggingface import HuggingFaceVLM
 from flipbench.models.subject_spec import SubjectAPI
-from flipbench.prompts import Asking
+from flipbench.prompting.prompts import Asking
 
 pytestmark = [
     pytest.mark.slow,

@@ -11,7 +11,7 @@ from flipbench.benchmarks import JsonlSpec, load_benchmark
 from flipbench.contaminate.corpus import read_corpus
 from flipbench.core.images import ImageStore
 from flipbench.models.training_specs import CorpusConfig
-from flipbench.prompts import LETTERS
+from flipbench.prompting.prompts import LETTERS
 from flipbench.shapes.benchmark import shapes_vqa_scenes
 from flipbench.shapes.other import other_families, write_corpus
 

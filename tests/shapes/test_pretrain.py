@@ -11,7 +11,7 @@ import torch
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Probe
 from flipbench.models.huggingface import HuggingFaceVLM
-from flipbench.prompts import LETTERS, choice_prompt
+from flipbench.prompting.prompts import LETTERS, choice_prompt
 from flipbench.shapes.benchmark import shapes_vqa_scenes
 from flipbench.shapes.exam import Exam, Pool, batch_of, encode
 from flipbench.shapes.lessons import Turn, corpus, facts_turn, lookup_turn, question_turns

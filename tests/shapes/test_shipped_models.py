@@ -12,7 +12,7 @@ import flipbench.shapes
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Item
 from flipbench.models.huggingface import HuggingFaceVLM, check_card, resolve_path
-from flipbench.prompts import Asking
+from flipbench.prompting.prompts import Asking
 from flipbench.shapes.tiny import FAMILIES
 
 CHECKPOINTS = Path(flipbench.shapes.__file__).parent / "checkpoints"

@@ -22,7 +22,7 @@ from flipbench.filters.audit.text_solvable import all_correct, solve_rate, text_
 from flipbench.models.api import ChatAPI
 from flipbench.models.chat_spec import ChatSpec
 from flipbench.models.huggingface import HuggingFaceVLM
-from flipbench.prompts import LETTERS, Asking
+from flipbench.prompting.prompts import LETTERS, Asking
 from tests.filters.audit.conftest import MakeItem
 from tests.fixtures.openai_server import KEY, OpenAIServer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from flipbench.prompts import LETTERS
+from flipbench.prompting.prompts import LETTERS
 
 N_LAST_TOKENS = 5
 _OPEN, _CLOSE = r"[\s(\[{<\"'*_`]*", r"[\s)\]}>\"'*_`.,:;!]*"

@@ -1,4 +1,4 @@
-"""Golden replies (tests/golden/parsing.json) and properties of the reply parser."""
+"""Golden replies (tests/prompting/golden/parsing.json) and properties of the reply parser."""
 
 import json
 from pathlib import Path
@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flipbench.parsing import parse_choice
-from flipbench.prompts import LETTERS
+from flipbench.prompting.parsing import parse_choice
+from flipbench.prompting.prompts import LETTERS
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "parsing.json").read_text())
 CASES = [

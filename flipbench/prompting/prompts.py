@@ -36,7 +36,7 @@ class Asking(Value):
     """How multiple-choice questions are put to a model.
 
     ``choose`` compares the next-token log-probabilities of the option letters; ``generate`` lets
-    the model write up to ``max_new_tokens`` tokens, which `flipbench.parsing` reads.
+    the model write up to ``max_new_tokens`` tokens, which `flipbench.prompting.parsing` reads.
     """
 
     ask: Literal["choose", "generate"] = "choose"
