@@ -25,7 +25,7 @@ from pathlib import Path
 from flipbench.cli import app
 from flipbench.core.records import Edit, Failure, Verdict
 from flipbench.core.run import Run
-from flipbench.filters.tables import Rate, Table, write_tables
+from flipbench.reporting.text_tables import Rate, Table, write_tables
 
 CONFIG = Path(__file__).parents[1] / "configs" / "filter" / "judge-first.yaml"
 ORACLE = "shapes oracle"

@@ -10,12 +10,13 @@ import numpy as np
 from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.randomness import generator
 from flipbench.core.records import Interval
-from flipbench.evaluate import formats, tables
+from flipbench.evaluate import tables
 from flipbench.evaluate.detector import Answers, gold_of
 from flipbench.evaluate.grid import GridModel
 from flipbench.evaluate.resampling import bootstrap_interval
 from flipbench.evaluate.statistics import Outcome, wilson_interval
 from flipbench.prompting.prompts import Asking
+from flipbench.reporting import formats
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from flipbench.core.records import Interval, Score
-from flipbench.evaluate import formats
 from flipbench.evaluate.detectors import default_rule
 from flipbench.evaluate.rules import ALPHA, Verdict
 from flipbench.evaluate.statistics import adjust_p_values
 from flipbench.evaluate.tables import GAP, accuracies, headed, is_gap, title
+from flipbench.reporting import formats
 
 _ORDER: tuple[Verdict, ...] = ("contaminated", "not_detected", "inconclusive", "not_applicable")
 _SURE: tuple[Verdict, ...] = ("not_detected", "inconclusive", "contaminated", "not_applicable")

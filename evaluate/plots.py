@@ -14,10 +14,10 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from flipbench.core.records import Score
-from flipbench.evaluate import formats
 from flipbench.evaluate.grid import GridModel
 from flipbench.evaluate.statistics import wilson_interval
 from flipbench.evaluate.tables import accuracies, fell_and_rose, label
+from flipbench.reporting import formats
 
 Series = list[tuple[GridModel, Score]]
 

@@ -12,10 +12,10 @@ from typing import Any
 
 from flipbench.core.errors import DataError
 from flipbench.core.records import Score
-from flipbench.evaluate import formats
 from flipbench.evaluate.falsification import Key, artefacts, key_of
 from flipbench.evaluate.grid import UNTOUCHED, GridModel
 from flipbench.evaluate.requirements import success
+from flipbench.reporting import formats
 
 GAP = "perturbation_gap"
 TEST = "mcnemar"

@@ -9,9 +9,9 @@ from functools import lru_cache
 from scipy import stats
 
 from flipbench.core.records import Score
-from flipbench.evaluate import formats
 from flipbench.evaluate.power import Design, pairs_needed, power
 from flipbench.evaluate.statistics import mcnemar_p
+from flipbench.reporting import formats
 
 MOST_PAIRS = 4096
 """Where more pairs than that are needed, no number is given."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from flipbench.core.records import Score
-from flipbench.evaluate import formats
 from flipbench.evaluate.opinions import Opinion
 from flipbench.evaluate.tables import (
     GAP,
@@ -18,6 +17,7 @@ from flipbench.evaluate.tables import (
 )
 from flipbench.evaluate.verdict import Evidence, Finding
 from flipbench.evaluate.verdict_changes import MOST_PAIRS, PairsNeeded
+from flipbench.reporting import formats
 
 
 def gap_table(finding: Finding, evidence: Evidence) -> Table:

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from flipbench.core.randomness import generator
 from flipbench.core.records import Interval
-from flipbench.filters.tables import LEVEL, Rate
 from flipbench.models.protocols import Decision
+from flipbench.reporting.text_tables import LEVEL, Rate
 
 Array = NDArray[np.float64]
 Decisions = Mapping[str, Decision]

@@ -12,7 +12,7 @@ from flipbench.core.errors import DataError
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Failure
 from flipbench.filters.decide import Ruling
-from flipbench.filters.tables import Table
+from flipbench.reporting.text_tables import Table
 
 N_NAMED = 6
 HEADERS = (

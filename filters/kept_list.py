@@ -13,7 +13,7 @@ from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Item
 from flipbench.filters.decide import Ruling
-from flipbench.filters.tables import Table
+from flipbench.reporting.text_tables import Table
 
 HEADERS = ("item", "item_id", "edit_id", "image_sha256", "category", "decided_by")
 

@@ -24,9 +24,9 @@ from flipbench.filters.funnel import (
 from flipbench.filters.judge import JudgeStage
 from flipbench.filters.kept_list import kept_table
 from flipbench.filters.rules import RuleStage, build_rules
-from flipbench.filters.tables import write_tables, write_text
 from flipbench.models.protocols import Judge
 from flipbench.policy import Policy
+from flipbench.reporting.text_tables import write_tables, write_text
 
 FOLDER = "filter"
 

@@ -10,9 +10,9 @@ from flipbench.core.errors import DataError, nearest
 from flipbench.core.paired import Candidate
 from flipbench.filters.agreement import Agreement, Estimate, agreement, krippendorff_alpha
 from flipbench.filters.decide import Book, Ruling, counted, tally, verdicts_on
-from flipbench.filters.tables import Table, number
 from flipbench.models.protocols import Decision
 from flipbench.policy import Policy
+from flipbench.reporting.text_tables import Table, number
 
 PEOPLE = "people"
 

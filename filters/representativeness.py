@@ -20,9 +20,9 @@ from flipbench.core.randomness import generator
 from flipbench.core.records import Interval, Item
 from flipbench.core.run import Run
 from flipbench.engine import answers_of, ask
-from flipbench.filters.tables import LEVEL, Rate, Table
 from flipbench.models.protocols import VLM
 from flipbench.prompting.prompts import LETTERS, Asking
+from flipbench.reporting.text_tables import LEVEL, Rate, Table
 
 Outcomes = Mapping[str, bool | None]
 N_SIMULATIONS = 9_999

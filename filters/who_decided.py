@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flipbench.filters.agreement import Agreement, agreement, krippendorff_alpha
 from flipbench.filters.ratings import PEOPLE, Ratings
-from flipbench.filters.tables import Table, number
+from flipbench.reporting.text_tables import Table, number
 
 _HEADERS = (
     "who",

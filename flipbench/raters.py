@@ -9,7 +9,6 @@ from flipbench.core.errors import DataError
 from flipbench.core.paired import Candidate, PairedBenchmark
 from flipbench.core.records import Item, Verdict
 from flipbench.engine import answers_of
-from flipbench.evaluate import formats
 from flipbench.evaluate import tables as shown
 from flipbench.experiment import Experiment
 from flipbench.filters.decide import book_of
@@ -20,9 +19,10 @@ from flipbench.filters.representativeness import (
     compare_kept,
     representativeness_tables,
 )
-from flipbench.filters.tables import Table, write_tables
 from flipbench.filters.who_decided import who_decided
 from flipbench.models.protocols import Decision
+from flipbench.reporting import formats
+from flipbench.reporting.text_tables import Table, write_tables
 
 
 def compare_raters_of(experiment: Experiment, reference: str) -> tuple[str, Path]:

@@ -138,8 +138,8 @@ def show(
 ) -> None:
     """Draw some pairs of a run, original beside perturbed, into one picture."""
     experiment = open_experiment(config, overrides, None, True)
-    from flipbench.contact_sheet import contact_sheet
     from flipbench.core.paired import PairedBenchmark
+    from flipbench.reporting.contact_sheet import contact_sheet
 
     contact_sheet(PairedBenchmark.load(experiment.benchmark_folder), out, pairs)
     say(str(out))

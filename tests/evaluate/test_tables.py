@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flipbench.core.records import Interval, Score
-from flipbench.evaluate import formats, table_files
+from flipbench.evaluate import table_files
 from flipbench.evaluate.grid import GridModel, Requirements
 from flipbench.evaluate.tables import (
     Cell,
@@ -20,6 +20,7 @@ from flipbench.evaluate.tables import (
     other_table,
 )
 from flipbench.evaluate.validation_tables import requirements_table
+from flipbench.reporting import formats
 
 GRID = [
     GridModel("llava-full-e1", "f1", "llava", "full", 1, 1),

@@ -21,10 +21,10 @@ from flipbench.core.run import Run
 from flipbench.filters.funnel import read_doubtful
 from flipbench.filters.kept_list import listed_items, select_kept
 from flipbench.filters.pipeline import apply_policy, filtered_in, keep_valid, rate, unjudged
-from flipbench.filters.tables import Rate, Table, write_tables
 from flipbench.generate.pipeline import generate
 from flipbench.models.protocols import Opinion
 from flipbench.policy import Policy
+from flipbench.reporting.text_tables import Rate, Table, write_tables
 from flipbench.shapes.backends import SceneCaptioner, SceneEditor, SceneJudge
 from flipbench.shapes.benchmark import shapes_vqa
 

@@ -22,9 +22,9 @@ from flipbench.filters.representativeness import (
     distribution_shift,
     representativeness_tables,
 )
-from flipbench.filters.tables import Rate
 from flipbench.models.huggingface import HuggingFaceVLM
 from flipbench.prompting.prompts import Asking
+from flipbench.reporting.text_tables import Rate
 
 TABLE_3 = Path(__file__).parents[1] / "published" / "filtered_vs_full.csv"
 
