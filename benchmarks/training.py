@@ -32,7 +32,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForImageTextToText, PrinterCallback
 from transformers.trainer_callback import CallbackHandler
 
-from flipbench.config import ContaminateConfig, ModelConfig, StrategyConfig
+from flipbench.config.experiment import ContaminateConfig, ModelConfig, StrategyConfig
 from flipbench.contaminate.check import write_out_first_token
 from flipbench.contaminate.estimate import Estimate, estimate, measured_speed
 from flipbench.contaminate.examples import training_examples

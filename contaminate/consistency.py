@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from flipbench.config.training import ConsistencyConfig
 from flipbench.contaminate.check import rendered
 from flipbench.contaminate.collate import IGNORED, Batch, Row
 from flipbench.contaminate.examples import Example
@@ -19,7 +20,6 @@ from flipbench.core.errors import DataError
 from flipbench.core.records import TrainingPlan
 from flipbench.models.conversation import Conversation
 from flipbench.models.families import family_of
-from flipbench.models.training_specs import ConsistencyConfig
 
 
 def check_paraphrases(plan: TrainingPlan) -> None:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flipbench.config.training import CorpusConfig
 from flipbench.contaminate.examples import Example, Message
 from flipbench.core.errors import DataError
 from flipbench.core.randomness import generator
 from flipbench.core.records import JsonDict
-from flipbench.models.training_specs import CorpusConfig
 
 _ROLES = {"human": "user", "gpt": "assistant", "user": "user", "assistant": "assistant"}
 _ROLES |= {"system": "system"}

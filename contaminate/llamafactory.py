@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
+from flipbench.config.training import LlamaFactoryConfig
 from flipbench.contaminate.changes import Diverged
 from flipbench.contaminate.check import pixel_budget
 from flipbench.contaminate.examples import Example
@@ -36,7 +37,6 @@ from flipbench.core.errors import PrerequisiteError
 from flipbench.core.records import Item, TrainingPlan
 from flipbench.core.run import Run
 from flipbench.models.processors import load_processor
-from flipbench.models.training_specs import LlamaFactoryConfig
 
 log = logging.getLogger(__name__)
 TESTED = "0.9.5"

@@ -17,6 +17,7 @@ import yaml
 from torch import nn
 from transformers.utils import is_torchvision_available
 
+from flipbench.config.training import StrategyConfig
 from flipbench.contaminate.check import check_examples, write_out_first_token
 from flipbench.contaminate.estimate import skeleton_of
 from flipbench.contaminate.examples import Example
@@ -33,7 +34,6 @@ from flipbench.core.errors import ConfigError
 from flipbench.core.records import TrainingPlan
 from flipbench.models.huggingface import base_of, resolve_path
 from flipbench.models.processors import load_processor
-from flipbench.models.training_specs import StrategyConfig
 
 log = logging.getLogger(__name__)
 _DATA, _INFO, _YAML = "data.json", "dataset_info.json", "train.yaml"

@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from flipbench.config.raters import ModelConfig
+from flipbench.config.training import ContaminateConfig, DataConfig, StrategyConfig
 from flipbench.contaminate.regimes import Lesson
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.records import Item, TrainingPlan
 from flipbench.models.huggingface import fingerprint, resolve_path
-from flipbench.models.rater_specs import ModelConfig
-from flipbench.models.training_specs import ContaminateConfig, DataConfig, StrategyConfig
 
 VERBATIM = "verbatim"
 

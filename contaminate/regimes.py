@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from flipbench.config.training import DataConfig
 from flipbench.contaminate.corpus import Corpus
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.randomness import generator
 from flipbench.core.records import Item, Wording
-from flipbench.models.training_specs import DataConfig
 
 N_GRAM = 5
 

@@ -14,6 +14,7 @@ from transformers import PrinterCallback
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 from transformers.trainer_utils import get_last_checkpoint
 
+from flipbench.config.training import ConsistencyConfig
 from flipbench.contaminate.card import read_card
 from flipbench.contaminate.changes import Diverged, sums
 from flipbench.contaminate.check import (
@@ -32,7 +33,6 @@ from flipbench.core.processes import PATIENCE, from_main, is_main, n_processes
 from flipbench.core.records import Checkpoint, Item, TrainingPlan
 from flipbench.core.run import Run
 from flipbench.models.huggingface import fingerprint
-from flipbench.models.training_specs import ConsistencyConfig
 
 Training = Callable[[TrainingPlan, Sequence[Example], Mapping[str, Item], Run, Path, str], None]
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
+from flipbench.config.raters import Quantization
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Probe, Response, Score
 from flipbench.core.run import Run
@@ -18,7 +19,6 @@ from flipbench.models.families import EVERYTHING
 from flipbench.models.huggingface import HuggingFaceVLM
 from flipbench.models.loading import capabilities
 from flipbench.models.protocols import VLM, Capability, needs_of
-from flipbench.models.rater_specs import Quantization
 from flipbench.prompting.prompts import Asking
 
 

@@ -6,12 +6,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from flipbench.config.policy import Policy, RuleName, Vote
 from flipbench.core.errors import DataError
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Verdict
 from flipbench.filters.review.standing import standing
 from flipbench.models.protocols import Decision
-from flipbench.policy import Policy, RuleName, Vote
 from flipbench.prompting.parsing import parse_choice
 
 Book = Mapping[tuple[str, str], Sequence[Verdict]]

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from flipbench.config.policy import Policy
 from flipbench.core.errors import DataError
 from flipbench.core.paired import Candidate, PairedBenchmark
 from flipbench.core.records import Caption, Edit, Failure, Flip, Item, Verdict
@@ -25,7 +26,6 @@ from flipbench.filters.judge import JudgeStage
 from flipbench.filters.kept_list import kept_table
 from flipbench.filters.rules import RuleStage, build_rules
 from flipbench.models.protocols import Judge
-from flipbench.policy import Policy
 from flipbench.reporting.text_tables import write_tables, write_text
 
 FOLDER = "filter"

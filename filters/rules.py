@@ -15,6 +15,7 @@ import numpy as np
 from PIL import Image
 from scipy import ndimage
 
+from flipbench.config.policy import RuleName
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
@@ -22,7 +23,6 @@ from flipbench.core.records import Edit, Record, Verdict, content_id
 from flipbench.filters.judge import JudgeStage
 from flipbench.imaging.similarity import FAR_PHASH, Label, perceptual_hash, similarity
 from flipbench.models.protocols import Opinion
-from flipbench.policy import RuleName
 from flipbench.prompting.prompts import LETTERS
 
 BLOCK = 8

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from flipbench.audit_settings import AuditSettings
 from flipbench.benchmarks import PairsSpec, load_benchmark
-from flipbench.config import BenchmarkSpec, ShapesSpec
+from flipbench.config.audit import AuditSettings
+from flipbench.config.experiment import BenchmarkSpec, ShapesSpec
 from flipbench.core.errors import ConfigError, nearest
 from flipbench.core.records import Item
 from flipbench.experiment import Experiment

@@ -11,19 +11,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from flipbench.core.errors import PrerequisiteError
-from flipbench.core.images import ImageStore
-from flipbench.core.paired import Candidate
-from flipbench.generate.api_captioner import APICaptioner, caption_prompt
-from flipbench.models.chat import Chat, ChatReply, ChatRequest
-from flipbench.models.cost import CostEstimate, estimate_cost
-from flipbench.models.editor_specs import (
+from flipbench.config.editors import (
     EditorSpec,
     FluxEditorSpec,
     ShapesEditorSpec,
 )
-from flipbench.models.protocols import Captioner, Editor, Judge
-from flipbench.models.rater_specs import (
+from flipbench.config.raters import (
     APICaptionerSpec,
     APIJudgeSpec,
     CaptionerSpec,
@@ -36,6 +29,13 @@ from flipbench.models.rater_specs import (
     ShapesJudgeSpec,
     VLMJudgeSpec,
 )
+from flipbench.core.errors import PrerequisiteError
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import Candidate
+from flipbench.generate.api_captioner import APICaptioner, caption_prompt
+from flipbench.models.chat import Chat, ChatReply, ChatRequest
+from flipbench.models.cost import CostEstimate, estimate_cost
+from flipbench.models.protocols import Captioner, Editor, Judge
 from flipbench.prompt_files import PromptFile, load_prompt
 from flipbench.shapes.backends import SceneCaptioner, SceneEditor, SceneJudge
 

@@ -8,7 +8,9 @@ from dataclasses import replace
 
 from flipbench.backends import BATCH_PRICE, build_chat
 from flipbench.benchmarks import load_benchmark
-from flipbench.config import AnswerJudgeConfig
+from flipbench.config.experiment import AnswerJudgeConfig
+from flipbench.config.raters import APICaptionerSpec, LocalCaptionerSpec
+from flipbench.config.training import DataConfig, OtherBenchmark, RewriteConfig
 from flipbench.contaminate import estimate as estimating
 from flipbench.contaminate.changes import Diverged
 from flipbench.contaminate.corpus import read_corpus
@@ -36,8 +38,6 @@ from flipbench.core.run import Run
 from flipbench.experiment import Experiment, have_workers_do
 from flipbench.models.chat import Chat
 from flipbench.models.cost import estimate_requests
-from flipbench.models.rater_specs import APICaptionerSpec, LocalCaptionerSpec
-from flipbench.models.training_specs import DataConfig, OtherBenchmark, RewriteConfig
 
 log = logging.getLogger(__name__)
 _STAGE = "train"

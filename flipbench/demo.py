@@ -6,7 +6,7 @@ import json
 import time
 from pathlib import Path
 
-from flipbench.config import Config, ShapesSpec, load_config
+from flipbench.config.experiment import Config, ShapesSpec, load_config
 from flipbench.core.workers import default_workers
 from flipbench.experiment import Experiment
 from flipbench.loop import run_all

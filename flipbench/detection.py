@@ -13,7 +13,8 @@ from typing import Any
 import yaml
 from transformers.utils import logging as transformers_logging
 
-from flipbench.config import EvaluateConfig, load_config
+from flipbench.config.experiment import EvaluateConfig, load_config
+from flipbench.config.raters import Quantization
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import JsonDict, Score
@@ -31,7 +32,6 @@ from flipbench.evaluate.verdict import Evidence, Finding, find
 from flipbench.evaluate.verdict_page import VerdictPage, write_verdict
 from flipbench.models.api_vlm import APIVLM
 from flipbench.models.checkpoints import check_card, fingerprint, resolve_path
-from flipbench.models.rater_specs import Quantization
 from flipbench.prompting.prompts import Asking
 
 _FAMILY = "detect"

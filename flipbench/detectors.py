@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from flipbench.answer_judge import AnswerJudge, Judgement, recorded_judge
-from flipbench.config import EvaluateConfig
+from flipbench.config.experiment import EvaluateConfig
+from flipbench.config.training import RewriteConfig
 from flipbench.contaminate.wordings import WordingStage
 from flipbench.contamination import chat_of, writer_of
 from flipbench.core.errors import ConfigError, nearest
@@ -20,7 +21,6 @@ from flipbench.evaluate.detectors import DETECTORS, JUDGED, REWORDING, make_dete
 from flipbench.evaluate.free_form import FreeFormGap
 from flipbench.evaluate.parameters import parameters_of, with_parameters
 from flipbench.models.cost import Spent
-from flipbench.models.training_specs import RewriteConfig
 from flipbench.rewording import BackTranslation, RecordedWordings, as_question
 from flipbench.shapes.rewording import reword
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from flipbench.config import SubjectConfig
+from flipbench.config.experiment import SubjectConfig
 from flipbench.contamination import plans_for
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Checkpoint, Response, Score, TrainingPlan

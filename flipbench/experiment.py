@@ -14,7 +14,7 @@ from pathlib import Path
 from datasets import disable_progress_bars
 from transformers.utils import logging as transformers_logging
 
-from flipbench.config import Config
+from flipbench.config.experiment import Config
 from flipbench.core.processes import is_main
 from flipbench.core.records import Record
 from flipbench.core.run import Run

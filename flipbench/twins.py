@@ -22,7 +22,8 @@ from flipbench.backends import (
     records_at_once,
 )
 from flipbench.benchmarks import Benchmark, PairsSpec, load_benchmark, load_pairs
-from flipbench.config import ShapesSpec
+from flipbench.config.experiment import ShapesSpec
+from flipbench.config.raters import JudgeSpec, ShapesCaptionerSpec
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.paired import Candidate, PairedBenchmark
 from flipbench.core.records import Edit, Item, Verdict
@@ -37,7 +38,6 @@ from flipbench.generate.pipeline import Generation, progress_of
 from flipbench.generate.propose import ProposeStage
 from flipbench.models.cost import Spent
 from flipbench.models.protocols import Captioner, Editor, Judge
-from flipbench.models.rater_specs import JudgeSpec, ShapesCaptionerSpec
 from flipbench.shapes.benchmark import NAME as SHAPES_NAME
 from flipbench.shapes.benchmark import shapes_vqa
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from PIL import Image
 
+from flipbench.config.editors import FluxSettings
 from flipbench.core.errors import ConfigError, DataError, PrerequisiteError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
@@ -34,7 +35,6 @@ from flipbench.generate.diffusers_loading import (
 )
 from flipbench.generate.sizes import SizeRule, fit
 from flipbench.generate.true_guidance import true_guidance
-from flipbench.models.editor_specs import FluxSettings
 from flipbench.models.protocols import Drawing
 
 _TEXT_PARTS = ("text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2")

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from flipbench import cli
+from flipbench.config.served_model import SubjectAPI
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Pair, PairedBenchmark
@@ -29,7 +30,6 @@ from flipbench.detection import (
 from flipbench.evaluate.detectors import DETECTORS
 from flipbench.models.api_vlm import APIVLM
 from flipbench.models.huggingface import CARD
-from flipbench.models.subject_spec import SubjectAPI
 from flipbench.prompting.prompts import Asking
 from flipbench.shapes.benchmark import shapes_vqa_families
 from tests.fixtures.openai_server import KEY, OpenAIServer

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("diffusers")
 
 from flipbench import cli
-from flipbench.config import load_config
+from flipbench.config.experiment import load_config
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Caption, Edit, Failure, Flip

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from flipbench.config import Config, load_config
+from flipbench.config.experiment import Config, load_config
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Checkpoint, Item, Response, TrainingPlan
 from flipbench.evaluation import make_report, make_scores, subjects_of

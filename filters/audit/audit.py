@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from flipbench.audit_settings import AuditSettings, CheckName
 from flipbench.benchmarks import Benchmark
+from flipbench.config.audit import AuditSettings, CheckName
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Item, Value

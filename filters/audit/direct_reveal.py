@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from flipbench.audit_settings import AuditSettings
+from flipbench.config.audit import AuditSettings
 from flipbench.core.records import Item, Probe
 from flipbench.core.run import Run
 from flipbench.core.stage import StageReport, run_stage

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from flipbench.audit_settings import AuditSettings
+from flipbench.config.audit import AuditSettings
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Item
 from flipbench.filters.audit.finding import Finding, Named, n_items, not_run, rate

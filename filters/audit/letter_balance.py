@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from flipbench.audit_settings import AuditSettings
+from flipbench.config.audit import AuditSettings
 from flipbench.core.randomness import generator
 from flipbench.core.records import Item
 from flipbench.filters.audit.finding import Finding, choices, n_items, not_run, rate

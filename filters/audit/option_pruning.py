@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from flipbench.audit_settings import AuditSettings
+from flipbench.config.audit import AuditSettings
 from flipbench.core.randomness import generator
 from flipbench.core.records import Item
 from flipbench.core.run import Run

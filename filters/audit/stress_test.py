@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 
-from flipbench.audit_settings import AuditSettings
+from flipbench.config.audit import AuditSettings
 from flipbench.core.errors import need
 from flipbench.core.randomness import generator
 from flipbench.core.records import Item

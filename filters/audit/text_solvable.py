@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from scipy import stats
 
-from flipbench.audit_settings import AuditSettings
+from flipbench.config.audit import AuditSettings
 from flipbench.core.records import Item
 from flipbench.core.run import Run
 from flipbench.core.stage import StageReport

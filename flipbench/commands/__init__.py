@@ -62,7 +62,7 @@ def open_experiment(
 
     ``together`` is for commands that several processes of ``accelerate launch`` may do as one.
     """
-    from flipbench.config import load_config
+    from flipbench.config.experiment import load_config
     from flipbench.core.errors import ConfigError
     from flipbench.core.processes import is_main, n_processes
 

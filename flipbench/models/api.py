@@ -12,11 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+from flipbench.config.chat import ChatSpec
 from flipbench.core.errors import FlipbenchError, PrerequisiteError, ServiceError, need
 from flipbench.core.images import ImageStore
 from flipbench.core.records import JsonDict
 from flipbench.models.chat import ChatReply, ChatRequest, read_reply
-from flipbench.models.chat_spec import ChatSpec
 from flipbench.models.cost import Spent as Spent
 from flipbench.models.rate_limit import RateLimiter
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
+from flipbench.config.served_model import SubjectAPI
 from flipbench.core.errors import ConfigError, PrerequisiteError, ServiceError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Probe, Response, content_id
@@ -19,7 +20,6 @@ from flipbench.models.api import ChatAPI, Spent
 from flipbench.models.chat import ChatReply, ChatRequest
 from flipbench.models.checkpoints import PACKAGED
 from flipbench.models.protocols import Capability, needs_of
-from flipbench.models.subject_spec import SubjectAPI
 from flipbench.prompting.parsing import parse_choice
 from flipbench.prompting.prompts import LETTERS, choice_prompt
 

@@ -15,10 +15,10 @@ from typing import Any, Protocol
 from PIL import Image
 from pydantic import BaseModel, ValidationError
 
+from flipbench.config.chat import ChatSpec, image_tokens
 from flipbench.core.errors import DataError, ServiceError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef, JsonDict, content_id
-from flipbench.models.chat_spec import ChatSpec, image_tokens
 
 _MIME = {"png": "image/png", "jpg": "image/jpeg", "webp": "image/webp"}
 _ORIENTATION = 0x0112

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from flipbench.config.chat import ChatSpec, traits_of
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Flip, JsonDict
 from flipbench.models.chat import ChatRequest
-from flipbench.models.chat_spec import ChatSpec, traits_of
 from flipbench.prompt_files import PromptFile
 
 TYPICAL_TOKENS = 200  # the paper's captions had 125 tokens, its filter's replies 200

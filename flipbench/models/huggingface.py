@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers import LogitsProcessor, LogitsProcessorList
 
+from flipbench.config.raters import Quantization
 from flipbench.core.errors import DataError, PrerequisiteError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef, Probe, Response
@@ -28,7 +29,6 @@ from flipbench.models.loading import architecture, load_model
 from flipbench.models.prefix import SHARING, share, unread
 from flipbench.models.processors import load_processor
 from flipbench.models.protocols import Capability, needs_of
-from flipbench.models.rater_specs import Quantization
 from flipbench.models.scoring import TokenStatistics, rows_at_once, token_statistics, windows
 from flipbench.models.states import pack_state
 from flipbench.prompting.parsing import parse_choice

@@ -14,11 +14,11 @@ from transformers import (
     BitsAndBytesConfig,
 )
 
+from flipbench.config.raters import Quantization
 from flipbench.core.errors import DataError, PrerequisiteError, need
 from flipbench.models.checkpoints import base_of, check_card, resolve_path
 from flipbench.models.families import family_of
 from flipbench.models.protocols import Capability
-from flipbench.models.rater_specs import Quantization
 
 
 def load_model(

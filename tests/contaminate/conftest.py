@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from flipbench.config import ContaminateConfig, ModelConfig, StrategyConfig, load_config
+from flipbench.config.experiment import ContaminateConfig, ModelConfig, StrategyConfig, load_config
 from flipbench.contaminate.plan import expand, verbatim
 from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.records import Item, TrainingPlan

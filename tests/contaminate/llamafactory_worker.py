@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
+from flipbench.config.training import LlamaFactoryConfig
 from flipbench.contaminate import llamafactory
 from flipbench.contaminate.train import carry_out
 from flipbench.core.records import Item, TrainingPlan
 from flipbench.core.run import Run
-from flipbench.models.training_specs import LlamaFactoryConfig
 
 
 def main(folder: Path, step: int) -> None:

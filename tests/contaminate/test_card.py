@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from flipbench.config import ContaminateConfig, ModelConfig, StrategyConfig
+from flipbench.config.experiment import ContaminateConfig, ModelConfig, StrategyConfig
+from flipbench.config.training import CorpusConfig, DataConfig
 from flipbench.contaminate.card import read_card
 from flipbench.contaminate.corpus import read_corpus
 from flipbench.contaminate.plan import expand
@@ -21,7 +22,6 @@ from flipbench.contaminate.verify import compare
 from flipbench.core.records import Checkpoint, Item, Response, TrainingPlan
 from flipbench.core.run import Run
 from flipbench.models.huggingface import HuggingFaceVLM, load_model
-from flipbench.models.training_specs import CorpusConfig, DataConfig
 from flipbench.prompting.prompts import Asking
 from tests.fixtures.command_line import Flipbench
 

@@ -13,7 +13,7 @@ import torch
 import trl
 from PIL import Image
 
-from flipbench.config import ContaminateConfig, ModelConfig, load_config
+from flipbench.config.experiment import ContaminateConfig, ModelConfig, load_config
 from flipbench.contaminate import train
 from flipbench.contaminate.card import read_card
 from flipbench.contaminate.check import rendered, write_out_first_token

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from flipbench.config.training import CorpusConfig
 from flipbench.contaminate.corpus import read_corpus
 from flipbench.contaminate.examples import Example, training_examples
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Item, TrainingPlan
-from flipbench.models.training_specs import CorpusConfig
 from flipbench.prompting.prompts import LETTERS, choice_prompt, open_prompt
 
 MakePlan = Callable[..., TrainingPlan]

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 import torch
 
+from flipbench.config.training import LlamaFactoryConfig
 from flipbench.contaminate.card import read_card
 from flipbench.contaminate.changes import Diverged, WrongParameters
 from flipbench.contaminate.estimate import estimate
@@ -31,7 +32,6 @@ from flipbench.core.errors import PrerequisiteError
 from flipbench.core.records import Checkpoint, Item, TrainingPlan
 from flipbench.core.run import Run
 from flipbench.models.huggingface import HuggingFaceVLM, check_card, load_model
-from flipbench.models.training_specs import LlamaFactoryConfig
 from tests.fixtures import tiny_families
 from tests.fixtures.command_line import Flipbench
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from flipbench.config.training import LlamaFactoryConfig
 from flipbench.contaminate.check import rendered
 from flipbench.contaminate.examples import Example, Message, training_examples
 from flipbench.contaminate.llamafactory import find_llamafactory
@@ -30,7 +31,6 @@ from flipbench.core.records import Item, TrainingPlan
 from flipbench.core.run import Run
 from flipbench.models.huggingface import load_model
 from flipbench.models.processors import load_processor
-from flipbench.models.training_specs import LlamaFactoryConfig
 from flipbench.shapes.tiny import FAMILIES
 
 MakePlan = Callable[..., TrainingPlan]

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from flipbench.config.training import CorpusConfig
 from flipbench.contaminate.corpus import read_corpus
 from flipbench.contaminate.examples import Example, Message, training_examples
 from flipbench.contaminate.llava_json import training_command, write_llava
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.records import Item, TrainingPlan
 from flipbench.core.run import Run
-from flipbench.models.training_specs import CorpusConfig
 
 MakePlan = Callable[..., TrainingPlan]
 NewRun = Callable[..., Run]

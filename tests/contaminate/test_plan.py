@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from flipbench.config import ContaminateConfig, ModelConfig, StrategyConfig
+from flipbench.config.experiment import ContaminateConfig, ModelConfig, StrategyConfig
 from flipbench.contaminate.plan import expand, verbatim
 from flipbench.contaminate.train import checkpoint_folder
 from flipbench.core.errors import DataError, PrerequisiteError

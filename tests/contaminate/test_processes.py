@@ -16,7 +16,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flipbench.config import load_config
+from flipbench.config.experiment import load_config
 from flipbench.contaminate.card import read_card
 from flipbench.contaminate.plan import batch_of, shared_out
 from flipbench.contamination import make_checkpoints

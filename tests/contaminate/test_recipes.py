@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flipbench.config import load_config
+from flipbench.config.experiment import load_config
 
 FOLDER = Path(__file__).parents[2] / "configs" / "contaminate"
 RECIPES = [p for p in sorted(FOLDER.glob("*.yaml")) if not p.stem.endswith("-defaults")]

@@ -85,7 +85,7 @@ def test_lora_reaches_every_linear_layer_of_the_language_model_and_no_other(mode
 def test_every_strategy_of_the_configuration_is_known(model: Any) -> None:
     from typing import get_args
 
-    from flipbench.config import StrategyConfig
+    from flipbench.config.experiment import StrategyConfig
 
     assert get_args(StrategyConfig.model_fields["train"].annotation) == STRATEGIES
     for strategy in STRATEGIES:

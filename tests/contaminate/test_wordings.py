@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from flipbench.config.chat import ChatSpec
 from flipbench.contaminate.wordings import ChatWriter, FileWriter, ShapesWriter, write_wordings
 from flipbench.core.errors import DataError
 from flipbench.core.records import Item, Wording
 from flipbench.core.run import Run
 from flipbench.models.api import ChatAPI
-from flipbench.models.chat_spec import ChatSpec
 from flipbench.shapes.questions import Family
 from tests.fixtures.openai_server import KEY, OpenAIServer
 

@@ -16,6 +16,7 @@ from flipbench.answer_judge import (
     read_choice,
     recorded_judge,
 )
+from flipbench.config.chat import ChatSpec
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.records import Item, Probe, Response, Score
@@ -25,7 +26,6 @@ from flipbench.engine import Answers
 from flipbench.evaluate.free_form import FreeFormGap
 from flipbench.evaluate.statistics import mcnemar_p
 from flipbench.models.api import ChatAPI
-from flipbench.models.chat_spec import ChatSpec
 from flipbench.prompting.prompts import Asking
 from tests.fixtures.openai_server import KEY, OpenAIServer
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flipbench.config import EvaluateConfig, load_config
+from flipbench.config.experiment import EvaluateConfig, load_config
 from flipbench.core.errors import ConfigError
 from flipbench.core.run import Run
 from flipbench.detectors import Helpers

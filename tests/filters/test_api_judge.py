@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from flipbench.config.chat import ChatSpec
 from flipbench.core.errors import ConfigError, DataError, PrerequisiteError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
@@ -17,7 +18,6 @@ from flipbench.core.run import Run
 from flipbench.filters.api_judge import APIJudge, read_verdict
 from flipbench.filters.pipeline import keep_valid
 from flipbench.models.api import ChatAPI
-from flipbench.models.chat_spec import ChatSpec
 from flipbench.models.protocols import Opinion
 from tests.fixtures.openai_server import KEY, OpenAIServer
 

@@ -13,6 +13,7 @@ from typing import Literal
 
 import pytest
 
+from flipbench.config.policy import Policy
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
@@ -23,7 +24,6 @@ from flipbench.filters.kept_list import listed_items, select_kept
 from flipbench.filters.pipeline import apply_policy, filtered_in, keep_valid, rate, unjudged
 from flipbench.generate.pipeline import generate
 from flipbench.models.protocols import Opinion
-from flipbench.policy import Policy
 from flipbench.reporting.text_tables import Rate, Table, write_tables
 from flipbench.shapes.backends import SceneCaptioner, SceneEditor, SceneJudge
 from flipbench.shapes.benchmark import shapes_vqa

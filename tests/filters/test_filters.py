@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import pytest
 
+from flipbench.config.policy import RULES, Policy
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate, PairedBenchmark
@@ -16,7 +17,6 @@ from flipbench.filters.judge import JudgeStage
 from flipbench.filters.pipeline import keep_valid
 from flipbench.generate.pipeline import generate
 from flipbench.models.protocols import CaptionText, Decision, Opinion
-from flipbench.policy import RULES, Policy
 from flipbench.shapes.backends import SceneCaptioner, SceneEditor, SceneJudge, scene_of
 from flipbench.shapes.benchmark import shapes_vqa
 from flipbench.shapes.questions import Family, answer

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from flipbench.config.policy import RULES, Policy
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Edit, Item, JsonDict, Verdict
@@ -27,7 +28,6 @@ from flipbench.filters.ratings import (
 from flipbench.filters.rules import Duplicate, EqualOptions, Unchanged, Unrelated, largest_change
 from flipbench.generate.pipeline import generate
 from flipbench.models.protocols import CaptionText, Decision
-from flipbench.policy import RULES, Policy
 from flipbench.shapes.backends import SceneCaptioner, SceneEditor, SceneJudge
 from flipbench.shapes.benchmark import shapes_vqa
 from flipbench.shapes.questions import Family

@@ -10,6 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from flipbench.backends import build_judge
+from flipbench.config.raters import VLMJudgeSpec
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
@@ -18,7 +19,6 @@ from flipbench.filters.vlm_judge import VLMJudge
 from flipbench.generate.pipeline import generate
 from flipbench.models.huggingface import HuggingFaceVLM
 from flipbench.models.protocols import Opinion
-from flipbench.models.rater_specs import VLMJudgeSpec
 from flipbench.prompting.prompts import Asking
 from flipbench.shapes.backends import SceneCaptioner, SceneEditor
 from flipbench.shapes.benchmark import shapes_vqa

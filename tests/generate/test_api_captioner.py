@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from flipbench.config.chat import ChatSpec
 from flipbench.core.errors import ConfigError, DataError, ServiceError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
@@ -19,7 +20,6 @@ from flipbench.generate.caption import CaptionStage
 from flipbench.generate.flip import FlipStage
 from flipbench.models.api import ChatAPI
 from flipbench.models.batch_api import BatchAPI
-from flipbench.models.chat_spec import ChatSpec
 from flipbench.models.huggingface import HuggingFaceVLM
 from flipbench.models.local_chat import LocalChat
 from flipbench.models.protocols import CaptionText

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from flipbench.config.chat import ChatSpec
 from flipbench.core.images import ImageStore
 from flipbench.models.api import ChatAPI
 from flipbench.models.batch_api import BatchAPI
 from flipbench.models.chat import ChatRequest
-from flipbench.models.chat_spec import ChatSpec
 
 if __name__ == "__main__":
     url, folder, n = sys.argv[1:]

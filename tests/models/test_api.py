@@ -14,11 +14,11 @@ import pytest
 from PIL import Image
 from pydantic import BaseModel, ConfigDict
 
+from flipbench.config.chat import ChatSpec
 from flipbench.core.errors import DataError, PrerequisiteError, ServiceError
 from flipbench.core.images import ImageStore
 from flipbench.models.api import ChatAPI
 from flipbench.models.chat import ChatReply, ChatRequest
-from flipbench.models.chat_spec import ChatSpec
 from tests.fixtures.openai_server import CAPTION, KEY, OpenAIServer
 
 

@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 from pydantic import ValidationError
 
+from flipbench.config.served_model import SubjectAPI
 from flipbench.core.errors import ConfigError, PrerequisiteError, ServiceError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Failure, Item, Probe, Response
@@ -23,7 +24,6 @@ from flipbench.models.api_vlm import APIVLM, reach
 from flipbench.models.chat import ChatRequest
 from flipbench.models.huggingface import HuggingFaceVLM
 from flipbench.models.protocols import needs_of
-from flipbench.models.subject_spec import SubjectAPI
 from flipbench.prompting.prompts import Asking
 from flipbench.shapes.tiny import FAMILIES
 from tests.fixtures.openai_server import KEY, OpenAIServer

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
+from flipbench.config.chat import ChatSpec
 from flipbench.core.errors import ConfigError, DataError, PrerequisiteError, ServiceError
 from flipbench.core.images import ImageStore
 from flipbench.models.api import ChatAPI
 from flipbench.models.batch_api import BatchAPI
 from flipbench.models.batch_state import BatchFolder
 from flipbench.models.chat import ChatReply, ChatRequest
-from flipbench.models.chat_spec import ChatSpec
 from tests.fixtures.openai_server import KEY, OpenAIServer
 
 WORKER = [sys.executable, str(Path(__file__).with_name("batch_worker.py"))]

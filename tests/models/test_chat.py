@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 from pydantic import ValidationError
 
+from flipbench.config.chat import TRAITS, ChatSpec, image_tokens, traits_of
 from flipbench.core.images import ImageStore
 from flipbench.models.chat import data_url
-from flipbench.models.chat_spec import TRAITS, ChatSpec, image_tokens, traits_of
 from flipbench.models.rate_limit import RateLimiter
 
 

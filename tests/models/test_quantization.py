@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForImageTextToText
 
-from flipbench.config import SubjectConfig
+from flipbench.config.experiment import SubjectConfig
 from flipbench.core.errors import PrerequisiteError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Item

@@ -15,15 +15,15 @@ from pathlib import Path
 import pytest
 from transformers.utils.import_utils import is_serve_available
 
+from flipbench.config.chat import ChatSpec
+from flipbench.config.served_model import SubjectAPI
 from flipbench.core.errors import ConfigError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Item, Response
 from flipbench.models.api import ChatAPI
 from flipbench.models.api_vlm import APIVLM
 from flipbench.models.chat import ChatReply, ChatRequest
-from flipbench.models.chat_spec import ChatSpec
 from flipbench.models.huggingface import HuggingFaceVLM
-from flipbench.models.subject_spec import SubjectAPI
 from flipbench.prompting.prompts import Asking
 
 pytestmark = [

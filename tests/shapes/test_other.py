@@ -8,9 +8,9 @@ from pathlib import Path
 from PIL import Image
 
 from flipbench.benchmarks import JsonlSpec, load_benchmark
+from flipbench.config.training import CorpusConfig
 from flipbench.contaminate.corpus import read_corpus
 from flipbench.core.images import ImageStore
-from flipbench.models.training_specs import CorpusConfig
 from flipbench.prompting.prompts import LETTERS
 from flipbench.shapes.benchmark import shapes_vqa_scenes
 from flipbench.shapes.other import other_families, write_corpus

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from flipbench.config.chat import ChatSpec
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Item, Source, Wording
 from flipbench.core.run import Run
 from flipbench.core.stage import run_stage
 from flipbench.models.api import ChatAPI
-from flipbench.models.chat_spec import ChatSpec
 from flipbench.rewording import BackTranslation, RecordedWordings, as_question
 from flipbench.shapes.rewording import reword
 from tests.fixtures.openai_server import KEY, OpenAIServer

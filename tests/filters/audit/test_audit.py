@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from flipbench.audit_settings import AuditSettings
 from flipbench.benchmarks import JsonlSpec, load_benchmark
+from flipbench.config.audit import AuditSettings
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef, Item

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from flipbench.audit_settings import AuditSettings
+from flipbench.config.audit import AuditSettings
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef, Item
 from flipbench.filters.audit.duplicates import duplicates, image_groups, train_overlap

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flipbench.audit_settings import AuditSettings
+from flipbench.config.audit import AuditSettings
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Item, Probe, Response
 from flipbench.core.run import Run

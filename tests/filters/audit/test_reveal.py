@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flipbench.audit_settings import AuditSettings
+from flipbench.config.audit import AuditSettings
+from flipbench.config.chat import ChatSpec
 from flipbench.core.records import Item
 from flipbench.core.run import Run
 from flipbench.filters.audit.direct_reveal import direct_reveal, written_out
 from flipbench.filters.audit.reveal_reply import SaidEvidence, read_reveal, verify
 from flipbench.models.api import ChatAPI
-from flipbench.models.chat_spec import ChatSpec
 from tests.filters.audit.conftest import MakeItem
 from tests.fixtures.openai_server import KEY, OpenAIServer
 

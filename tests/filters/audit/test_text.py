@@ -10,7 +10,8 @@ import pytest
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import GroupKFold
 
-from flipbench.audit_settings import AuditSettings
+from flipbench.config.audit import AuditSettings
+from flipbench.config.chat import ChatSpec
 from flipbench.core.records import Item, Probe, Response
 from flipbench.core.run import Run
 from flipbench.core.stage import StageReport
@@ -20,7 +21,6 @@ from flipbench.filters.audit.stress_test import _cross_validate, _table, stress_
 from flipbench.filters.audit.text_only import BlindChat, BlindVLM, text_only_probe
 from flipbench.filters.audit.text_solvable import all_correct, solve_rate, text_solvable
 from flipbench.models.api import ChatAPI
-from flipbench.models.chat_spec import ChatSpec
 from flipbench.models.huggingface import HuggingFaceVLM
 from flipbench.prompting.prompts import LETTERS, Asking
 from tests.filters.audit.conftest import MakeItem

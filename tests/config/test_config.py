@@ -9,11 +9,11 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flipbench.config import Config, load_config
+from flipbench.config.experiment import Config, load_config
 from flipbench.core.errors import ConfigError
 from flipbench.demo import CONFIG, configure
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 WHOLE = """
 title: a title
 run: runs/x

@@ -8,9 +8,9 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from flipbench.benchmarks import HuggingFaceSpec, JsonlSpec, TsvSpec
+from flipbench.config.chat import ChatSpec
+from flipbench.config.raters import LocalChatSpec
 from flipbench.core.records import Leak, Target, Value
-from flipbench.models.chat_spec import ChatSpec
-from flipbench.models.rater_specs import LocalChatSpec
 
 OtherBenchmark = Annotated[TsvSpec | HuggingFaceSpec | JsonlSpec, Field(discriminator="format")]
 

@@ -6,7 +6,7 @@ from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from flipbench.models.chat_spec import ChatSpec
+from flipbench.config.chat import ChatSpec
 
 
 class SubjectAPI(ChatSpec):

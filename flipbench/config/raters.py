@@ -6,9 +6,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from flipbench.config.chat import ChatSpec
+from flipbench.config.editors import Dtype, by_kind
 from flipbench.core.records import Value
-from flipbench.models.chat_spec import ChatSpec
-from flipbench.models.editor_specs import Dtype, by_kind
 from flipbench.prompting.prompts import Asking
 
 Quantization = Literal["4bit"]

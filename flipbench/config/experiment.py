@@ -9,26 +9,26 @@ from typing import Annotated, Any, Literal, Self, get_args
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from flipbench.audit_settings import AuditSettings
 from flipbench.benchmarks import HuggingFaceSpec, JsonlSpec, PairsSpec, TsvSpec
-from flipbench.core.errors import ConfigError, nearest
-from flipbench.models.chat_spec import ChatSpec
-from flipbench.models.editor_specs import EditorSpec, ShapesEditorSpec
-from flipbench.models.rater_specs import (
+from flipbench.config.audit import AuditSettings
+from flipbench.config.chat import ChatSpec
+from flipbench.config.editors import EditorSpec, ShapesEditorSpec
+from flipbench.config.policy import Policy
+from flipbench.config.raters import (
     CaptionerSpec,
     JudgeSpec,
     LocalChatSpec,
     ShapesCaptionerSpec,
     ShapesJudgeSpec,
 )
-from flipbench.models.rater_specs import (
+from flipbench.config.raters import (
     ModelConfig as ModelConfig,
 )
-from flipbench.models.subject_spec import SubjectAPI
-from flipbench.models.training_specs import ContaminateConfig as ContaminateConfig
-from flipbench.models.training_specs import RewriteConfig
-from flipbench.models.training_specs import StrategyConfig as StrategyConfig
-from flipbench.policy import Policy
+from flipbench.config.served_model import SubjectAPI
+from flipbench.config.training import ContaminateConfig as ContaminateConfig
+from flipbench.config.training import RewriteConfig
+from flipbench.config.training import StrategyConfig as StrategyConfig
+from flipbench.core.errors import ConfigError, nearest
 from flipbench.prompting.prompts import Asking
 
 
