@@ -16,7 +16,7 @@ from pathlib import Path
 
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Probe, Response
-from flipbench.models.huggingface import HuggingFaceVLM
+from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.prompting.prompts import Asking
 from flipbench.shapes.benchmark import shapes_vqa
 

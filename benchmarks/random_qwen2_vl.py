@@ -19,8 +19,8 @@ from pathlib import Path
 import torch
 from transformers import Qwen2VLConfig, Qwen2VLForConditionalGeneration
 
-from flipbench.models.huggingface import resolve_path
-from flipbench.models.processors import load_processor
+from flipbench.models.vlm.huggingface import resolve_path
+from flipbench.models.vlm.processors import load_processor
 
 SIDE = 784
 

@@ -41,8 +41,8 @@ from flipbench.contaminate.strategies import lora_config
 from flipbench.contaminate.train import carry_out
 from flipbench.core.records import Item, TrainingPlan
 from flipbench.core.run import Run
-from flipbench.models.huggingface import resolve_path
-from flipbench.models.processors import load_processor
+from flipbench.models.vlm.huggingface import resolve_path
+from flipbench.models.vlm.processors import load_processor
 from flipbench.prompting.prompts import LETTER_INSTRUCTION
 from flipbench.shapes.benchmark import shapes_vqa
 

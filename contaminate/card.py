@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from flipbench.core.records import TrainingPlan
-from flipbench.models.huggingface import CARD, resolve_path
+from flipbench.models.vlm.huggingface import CARD, resolve_path
 
 _PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "bitsandbytes")
 

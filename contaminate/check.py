@@ -9,7 +9,7 @@ from PIL import Image
 
 from flipbench.contaminate.examples import Example
 from flipbench.core.errors import ConfigError, DataError, PrerequisiteError
-from flipbench.models.huggingface import has_first_token
+from flipbench.models.vlm.huggingface import has_first_token
 
 
 def write_out_first_token(processor: Any) -> None:

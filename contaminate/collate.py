@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from flipbench.models.conversation import TOKEN_INPUTS
+from flipbench.models.vlm.conversation import TOKEN_INPUTS
 
 Row = dict[str, Any]
 Batch = dict[str, Any]

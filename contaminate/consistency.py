@@ -18,8 +18,8 @@ from flipbench.contaminate.examples import Example
 from flipbench.contaminate.trainer import Trainer
 from flipbench.core.errors import DataError
 from flipbench.core.records import TrainingPlan
-from flipbench.models.conversation import Conversation
-from flipbench.models.families import family_of
+from flipbench.models.vlm.conversation import Conversation
+from flipbench.models.vlm.families import family_of
 
 
 def check_paraphrases(plan: TrainingPlan) -> None:

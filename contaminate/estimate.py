@@ -21,8 +21,8 @@ from flipbench.contaminate.plan import n_examples, n_steps
 from flipbench.contaminate.strategies import ADAPTERS, lora_pattern, modules_of, select_parameters
 from flipbench.core.errors import PrerequisiteError
 from flipbench.core.records import TrainingPlan
-from flipbench.models.huggingface import base_of, resolve_path
-from flipbench.models.processors import load_processor
+from flipbench.models.vlm.huggingface import base_of, resolve_path
+from flipbench.models.vlm.processors import load_processor
 
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 SHARE_OF_PEAK = 0.35  # what a training reaches of a device's matrix products; rough

@@ -36,7 +36,7 @@ from flipbench.contaminate.verify import prompt_as_rendered
 from flipbench.core.errors import PrerequisiteError
 from flipbench.core.records import Item, TrainingPlan
 from flipbench.core.run import Run
-from flipbench.models.processors import load_processor
+from flipbench.models.vlm.processors import load_processor
 
 log = logging.getLogger(__name__)
 TESTED = "0.9.5"

@@ -32,8 +32,8 @@ from flipbench.contaminate.plan import n_warmup, shared_out
 from flipbench.contaminate.strategies import lora_pattern
 from flipbench.core.errors import ConfigError
 from flipbench.core.records import TrainingPlan
-from flipbench.models.huggingface import base_of, resolve_path
-from flipbench.models.processors import load_processor
+from flipbench.models.vlm.huggingface import base_of, resolve_path
+from flipbench.models.vlm.processors import load_processor
 
 log = logging.getLogger(__name__)
 _DATA, _INFO, _YAML = "data.json", "dataset_info.json", "train.yaml"

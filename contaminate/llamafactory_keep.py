@@ -29,8 +29,8 @@ from flipbench.contaminate.strategies import ADAPTERS, select_parameters
 from flipbench.core.errors import need
 from flipbench.core.records import TrainingPlan
 from flipbench.core.run import Run
-from flipbench.models.huggingface import load_model, resolve_path
-from flipbench.models.processors import load_processor
+from flipbench.models.vlm.huggingface import load_model, resolve_path
+from flipbench.models.vlm.processors import load_processor
 
 _PROCESSOR = ("processor_config.json", "preprocessor_config.json")
 

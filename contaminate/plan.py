@@ -11,7 +11,7 @@ from flipbench.config.training import ContaminateConfig, DataConfig, StrategyCon
 from flipbench.contaminate.regimes import Lesson
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.records import Item, TrainingPlan
-from flipbench.models.huggingface import fingerprint, resolve_path
+from flipbench.models.vlm.huggingface import fingerprint, resolve_path
 
 VERBATIM = "verbatim"
 

@@ -32,7 +32,7 @@ from flipbench.core.errors import DataError, PrerequisiteError, need
 from flipbench.core.processes import PATIENCE, from_main, is_main, n_processes
 from flipbench.core.records import Checkpoint, Item, TrainingPlan
 from flipbench.core.run import Run
-from flipbench.models.huggingface import fingerprint
+from flipbench.models.vlm.huggingface import fingerprint
 
 Training = Callable[[TrainingPlan, Sequence[Example], Mapping[str, Item], Run, Path, str], None]
 

@@ -13,8 +13,8 @@ from flipbench.contaminate.check import pixel_budget, rendered, write_out_first_
 from flipbench.contaminate.examples import training_examples
 from flipbench.core.records import Item, Probe, Response, TrainingPlan
 from flipbench.core.run import Run
-from flipbench.engine import answers_of, ask
-from flipbench.models.huggingface import HuggingFaceVLM, fingerprint, resolve_path
+from flipbench.models.engine import answers_of, ask
+from flipbench.models.vlm.huggingface import HuggingFaceVLM, fingerprint, resolve_path
 from flipbench.prompting.prompts import Asking
 
 LEVEL = 0.01

@@ -17,8 +17,8 @@ from flipbench.core.images import ImageStore
 from flipbench.core.records import Item, JsonDict, Record, Wording
 from flipbench.core.run import Run
 from flipbench.core.stage import StageReport, run_stage
-from flipbench.models.chat import Chat, ChatReply, ChatRequest
-from flipbench.prompt_files import lettered, load_prompt
+from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest
+from flipbench.models.chat.prompt_files import lettered, load_prompt
 from flipbench.shapes.questions import PHRASINGS, Family
 
 PROMPTS = Path(__file__).parent / "prompts"

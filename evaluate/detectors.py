@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from flipbench.answer_judge import Judge
 from flipbench.evaluate.bgr_shuffling import BgrShuffling
 from flipbench.evaluate.choice_confusion import ChoiceConfusion
 from flipbench.evaluate.circular_eval import CircularEval
@@ -22,7 +21,8 @@ from flipbench.evaluate.perturbation_gap import PerturbationGap
 from flipbench.evaluate.shared_likelihood import SharedLikelihood
 from flipbench.evaluate.slot_guessing import SlotGuessing
 from flipbench.evaluate.text_only_leakage import TextOnlyLeakage
-from flipbench.rewording import Reword
+from flipbench.models.chat.answer_judge import Judge
+from flipbench.models.chat.rewording import Reword
 
 REWORDING = frozenset({"slot_guessing", "ngram_accuracy"})
 """Those that compare wordings."""

@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from flipbench.answer_judge import Agreement, Judge, JudgeTask
 from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.records import Item, Probe, Score
-from flipbench.engine import Answers
 from flipbench.evaluate.comparison import mcnemar_score, relative_score, threshold_score
 from flipbench.evaluate.conditions import Comparison, Condition, Settings, left_out_note
 from flipbench.evaluate.detector import About
 from flipbench.evaluate.perturbation_gap import unsound
 from flipbench.evaluate.statistics import Value
 from flipbench.evaluate.text_match import fold
+from flipbench.models.chat.answer_judge import Agreement, Judge, JudgeTask
+from flipbench.models.engine import Answers
 from flipbench.prompting.prompts import Asking, open_prompt
 
 ABOUT = About(
@@ -52,7 +52,7 @@ class FreeFormGap:
     Parameters
     ----------
     judge : callable, optional
-        A `flipbench.answer_judge.recorded_judge`. Without one, replies are right or wrong by
+        A `flipbench.models.chat.answer_judge.recorded_judge`. Without one, replies are right or wrong by
         exact match.
 
     References

@@ -19,7 +19,7 @@ from flipbench.evaluate.grid import UNTOUCHED, GridModel, reference_of
 from flipbench.evaluate.likelihood import answer_probe, make_score
 from flipbench.evaluate.resampling import LEVEL, label_swap_p
 from flipbench.evaluate.rules import Verdict, significant
-from flipbench.models.states import unpack_state
+from flipbench.models.vlm.states import unpack_state
 from flipbench.prompting.prompts import Asking
 
 Array = NDArray[np.float64]

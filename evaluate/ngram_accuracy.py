@@ -28,8 +28,8 @@ from flipbench.evaluate.conditions import (
 )
 from flipbench.evaluate.detector import About, Answers, kept
 from flipbench.evaluate.text_match import continuation
+from flipbench.models.chat.rewording import Reword
 from flipbench.prompting.prompts import LETTERS, Asking
-from flipbench.rewording import Reword
 
 PROMPT = "{prefix}\nThis text breaks off. Continue it word for word. Write only what follows."
 

@@ -11,14 +11,14 @@ from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Probe, Response, Score
 from flipbench.core.run import Run
 from flipbench.core.stage import StageReport
-from flipbench.engine import Answers, answers_of, ask
 from flipbench.evaluate.detector import AnyDetector, by_kind
 from flipbench.evaluate.grid import GridModel, reference_of
-from flipbench.models.api_vlm import APIVLM
-from flipbench.models.families import EVERYTHING
-from flipbench.models.huggingface import HuggingFaceVLM
-from flipbench.models.loading import capabilities
+from flipbench.models.engine import Answers, answers_of, ask
 from flipbench.models.protocols import VLM, Capability, needs_of
+from flipbench.models.vlm.families import EVERYTHING
+from flipbench.models.vlm.huggingface import HuggingFaceVLM
+from flipbench.models.vlm.loading import capabilities
+from flipbench.models.vlm.served import APIVLM
 from flipbench.prompting.prompts import Asking
 
 

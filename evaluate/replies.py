@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.records import Item, Response
-from flipbench.engine import Answers
+from flipbench.models.engine import Answers
 from flipbench.prompting.prompts import Asking
 
 

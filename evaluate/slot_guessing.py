@@ -21,8 +21,8 @@ from flipbench.evaluate.conditions import NO_REWORDING, Put, Twice, left_out_not
 from flipbench.evaluate.detector import About, Answers, kept
 from flipbench.evaluate.rules import Bands
 from flipbench.evaluate.text_match import stem, words
+from flipbench.models.chat.rewording import Reword, has_caption
 from flipbench.prompting.prompts import Asking
-from flipbench.rewording import Reword, has_caption
 
 BANDS = Bands(minor=-0.011, partial=-0.024, severe=-0.05)
 """The paper's degrees for captions."""

@@ -14,9 +14,9 @@ from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import content_id
-from flipbench.models.chat import Chat, ChatReply, ChatRequest
+from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest
+from flipbench.models.chat.prompt_files import load_prompt
 from flipbench.models.protocols import Decision, Opinion
-from flipbench.prompt_files import load_prompt
 from flipbench.prompting.parsing import parse_choice
 from flipbench.prompting.prompts import LETTERS
 

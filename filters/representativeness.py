@@ -19,7 +19,7 @@ from statsmodels.stats.proportion import confint_proportions_2indep
 from flipbench.core.randomness import generator
 from flipbench.core.records import Interval, Item
 from flipbench.core.run import Run
-from flipbench.engine import answers_of, ask
+from flipbench.models.engine import answers_of, ask
 from flipbench.models.protocols import VLM
 from flipbench.prompting.prompts import LETTERS, Asking
 from flipbench.reporting.text_tables import LEVEL, Rate, Table

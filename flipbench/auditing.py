@@ -14,10 +14,10 @@ from flipbench.experiment import Experiment
 from flipbench.filters.audit.audit import AuditReport, audit
 from flipbench.filters.audit.page import write_audit
 from flipbench.filters.audit.text_only import BlindVLM
-from flipbench.models.api import ChatAPI
-from flipbench.models.api_vlm import APIVLM
-from flipbench.models.huggingface import HuggingFaceVLM
+from flipbench.models.chat.api import ChatAPI
 from flipbench.models.protocols import VLM
+from flipbench.models.vlm.huggingface import HuggingFaceVLM
+from flipbench.models.vlm.served import APIVLM
 from flipbench.twins import read_benchmark
 
 

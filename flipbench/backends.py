@@ -33,14 +33,14 @@ from flipbench.core.errors import PrerequisiteError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.generate.api_captioner import APICaptioner, caption_prompt
-from flipbench.models.chat import Chat, ChatReply, ChatRequest
-from flipbench.models.cost import CostEstimate, estimate_cost
+from flipbench.models.chat.cost import CostEstimate, estimate_cost
+from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest
+from flipbench.models.chat.prompt_files import PromptFile, load_prompt
 from flipbench.models.protocols import Captioner, Editor, Judge
-from flipbench.prompt_files import PromptFile, load_prompt
 from flipbench.shapes.backends import SceneCaptioner, SceneEditor, SceneJudge
 
 if TYPE_CHECKING:
-    from flipbench.models.huggingface import HuggingFaceVLM
+    from flipbench.models.vlm.huggingface import HuggingFaceVLM
 
 BATCH_PRICE = 0.5  # what a Batch API asks of the ordinary price
 
@@ -70,7 +70,7 @@ def build_judge(spec: JudgeSpec, folder: Path, seed: int = 0) -> Judge:
 def build_chat(spec: ChatBackedSpec, folder: Path, seed: int = 0) -> Chat:
     """Return the chat model behind a captioner or a judge."""
     if isinstance(spec, LocalCaptionerSpec | LocalJudgeSpec):
-        from flipbench.models.local_chat import LocalChat
+        from flipbench.models.vlm.local_chat import LocalChat
 
         return LocalChat(
             cast("HuggingFaceVLM", _OnDemand(spec.chat.model)),
@@ -84,7 +84,7 @@ def build_chat(spec: ChatBackedSpec, folder: Path, seed: int = 0) -> Chat:
 def missing_key(spec: CaptionerSpec | JudgeSpec) -> PrerequisiteError | None:
     """Return why the server behind a captioner or a judge cannot be asked, or None."""
     if isinstance(spec, APICaptionerSpec | APIJudgeSpec):
-        from flipbench.models.api import ChatAPI
+        from flipbench.models.chat.api import ChatAPI
 
         try:
             ChatAPI(spec.chat)
@@ -107,8 +107,8 @@ class _Server:
 
     @cached_property
     def _chat(self) -> Chat:
-        from flipbench.models.api import ChatAPI
-        from flipbench.models.batch_api import BatchAPI
+        from flipbench.models.chat.api import ChatAPI
+        from flipbench.models.chat.batch_api import BatchAPI
 
         api = ChatAPI(self._spec.chat)
         return BatchAPI(api, self._folder) if self._spec.batch else api
@@ -118,7 +118,7 @@ class _OnDemand:
     """A local model whose weights are read when it is first needed: a finished run needs none."""
 
     def __init__(self, model: ModelConfig) -> None:
-        from flipbench.models.huggingface import fingerprint, resolve_path
+        from flipbench.models.vlm.huggingface import fingerprint, resolve_path
 
         self.name, self._model = model.path, model
         self.fingerprint = fingerprint(
@@ -130,7 +130,7 @@ class _OnDemand:
 
     @cached_property
     def _loaded(self) -> HuggingFaceVLM:
-        from flipbench.models.huggingface import HuggingFaceVLM
+        from flipbench.models.vlm.huggingface import HuggingFaceVLM
 
         return HuggingFaceVLM(
             self._model.path, self.name, **self._model.model_dump(exclude={"path"})

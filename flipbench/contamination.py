@@ -36,8 +36,8 @@ from flipbench.core.processes import is_main, main_first, n_processes
 from flipbench.core.records import Checkpoint, Failure, Item, TrainingPlan, Wording
 from flipbench.core.run import Run
 from flipbench.experiment import Experiment, have_workers_do
-from flipbench.models.chat import Chat
-from flipbench.models.cost import estimate_requests
+from flipbench.models.chat.cost import estimate_requests
+from flipbench.models.chat.messages import Chat
 
 log = logging.getLogger(__name__)
 _STAGE = "train"

@@ -21,7 +21,6 @@ from flipbench.core.records import JsonDict, Score
 from flipbench.core.run import Run, environment
 from flipbench.core.stage import StageReport
 from flipbench.detectors import Helpers, check_names
-from flipbench.engine import Answers, answers_of
 from flipbench.evaluate.detector import AnyDetector, Detector, GridDetector, by_kind
 from flipbench.evaluate.detectors import DETECTORS, default_rule
 from flipbench.evaluate.grid import UNTOUCHED, GridModel
@@ -30,8 +29,9 @@ from flipbench.evaluate.replies import replies_of
 from flipbench.evaluate.tables import GAP
 from flipbench.evaluate.verdict import Evidence, Finding, find
 from flipbench.evaluate.verdict_page import VerdictPage, write_verdict
-from flipbench.models.api_vlm import APIVLM
-from flipbench.models.checkpoints import check_card, fingerprint, resolve_path
+from flipbench.models.engine import Answers, answers_of
+from flipbench.models.vlm.checkpoints import check_card, fingerprint, resolve_path
+from flipbench.models.vlm.served import APIVLM
 from flipbench.prompting.prompts import Asking
 
 _FAMILY = "detect"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from flipbench.answer_judge import AnswerJudge, Judgement, recorded_judge
 from flipbench.config.experiment import EvaluateConfig
 from flipbench.config.training import RewriteConfig
 from flipbench.contaminate.wordings import WordingStage
@@ -15,13 +14,14 @@ from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item, Wording
 from flipbench.core.run import Run
 from flipbench.core.stage import Stage, StageReport, run_stage
-from flipbench.engine import Answers
 from flipbench.evaluate.detector import AnyDetector
 from flipbench.evaluate.detectors import DETECTORS, JUDGED, REWORDING, make_detectors
 from flipbench.evaluate.free_form import FreeFormGap
 from flipbench.evaluate.parameters import parameters_of, with_parameters
-from flipbench.models.cost import Spent
-from flipbench.rewording import BackTranslation, RecordedWordings, as_question
+from flipbench.models.chat.answer_judge import AnswerJudge, Judgement, recorded_judge
+from flipbench.models.chat.cost import Spent
+from flipbench.models.chat.rewording import BackTranslation, RecordedWordings, as_question
+from flipbench.models.engine import Answers
 from flipbench.shapes.rewording import reword
 
 _AT_ONCE = 16

@@ -14,7 +14,6 @@ from flipbench.core.records import Checkpoint, Response, Score, TrainingPlan
 from flipbench.core.run import environment
 from flipbench.core.stage import StageReport
 from flipbench.detectors import Helpers, check_names
-from flipbench.engine import answers_of
 from flipbench.evaluate.detector import AnyDetector
 from flipbench.evaluate.detectors import DETECTORS
 from flipbench.evaluate.grid import UNTOUCHED, GridModel, Requirements
@@ -30,8 +29,9 @@ from flipbench.evaluate.report import ReportData, write_report
 from flipbench.evaluate.requirements import requirements
 from flipbench.evaluate.tables import GAP, Table
 from flipbench.experiment import Experiment, have_workers_do
-from flipbench.models.api_vlm import APIVLM
-from flipbench.models.huggingface import fingerprint, resolve_path
+from flipbench.models.engine import answers_of
+from flipbench.models.vlm.huggingface import fingerprint, resolve_path
+from flipbench.models.vlm.served import APIVLM
 from flipbench.raters import report_tables
 
 _HISTORIES = {0: UNTOUCHED, None: "history unknown"}

@@ -8,7 +8,6 @@ from pathlib import Path
 from flipbench.core.errors import DataError
 from flipbench.core.paired import Candidate, PairedBenchmark
 from flipbench.core.records import Item, Verdict
-from flipbench.engine import answers_of
 from flipbench.evaluate import tables as shown
 from flipbench.experiment import Experiment
 from flipbench.filters.decide import book_of
@@ -20,6 +19,7 @@ from flipbench.filters.representativeness import (
     representativeness_tables,
 )
 from flipbench.filters.who_decided import who_decided
+from flipbench.models.engine import answers_of
 from flipbench.models.protocols import Decision
 from flipbench.reporting import formats
 from flipbench.reporting.text_tables import Table, write_tables

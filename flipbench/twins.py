@@ -36,7 +36,7 @@ from flipbench.generate.flip import FlipStage
 from flipbench.generate.given_answers import read_new_answers
 from flipbench.generate.pipeline import Generation, progress_of
 from flipbench.generate.propose import ProposeStage
-from flipbench.models.cost import Spent
+from flipbench.models.chat.cost import Spent
 from flipbench.models.protocols import Captioner, Editor, Judge
 from flipbench.shapes.benchmark import NAME as SHAPES_NAME
 from flipbench.shapes.benchmark import shapes_vqa

@@ -10,9 +10,9 @@ from pathlib import Path
 from flipbench.core.errors import DataError, ServiceError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
-from flipbench.models.chat import Chat, ChatReply, ChatRequest
+from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest
+from flipbench.models.chat.prompt_files import PromptFile, load_prompt
 from flipbench.models.protocols import CaptionText
-from flipbench.prompt_files import PromptFile, load_prompt
 
 PROMPTS = Path(__file__).parent / "prompts"
 DEFAULT_PROMPT = "caption-release-v1"

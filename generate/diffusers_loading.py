@@ -13,7 +13,7 @@ from huggingface_hub import snapshot_download
 
 from flipbench.core.errors import ConfigError, PrerequisiteError, nearest, need
 from flipbench.core.records import JsonDict
-from flipbench.models.huggingface import folder_hash
+from flipbench.models.vlm.huggingface import folder_hash
 
 OFFLOADS = ("none", "text", "model")
 

@@ -11,8 +11,8 @@ from flipbench.core.paired import Candidate
 from flipbench.core.records import Flip, Item, Record, content_id
 from flipbench.generate.api_captioner import PROMPTS, declines
 from flipbench.generate.flip import same_text
-from flipbench.models.chat import Chat, ChatReply
-from flipbench.prompt_files import load_prompt
+from flipbench.models.chat.messages import Chat, ChatReply
+from flipbench.models.chat.prompt_files import load_prompt
 
 DEFAULT_PROMPT = "counterfactual-v1"
 _LONGEST = 200

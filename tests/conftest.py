@@ -14,7 +14,7 @@ import torch
 from flipbench import cli
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Item
-from flipbench.models.huggingface import HuggingFaceVLM
+from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.shapes.benchmark import shapes_vqa
 from flipbench.shapes.lessons import corpus
 from flipbench.shapes.tiny import FAMILIES, build

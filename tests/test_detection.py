@@ -28,8 +28,8 @@ from flipbench.detection import (
     read_paired,
 )
 from flipbench.evaluate.detectors import DETECTORS
-from flipbench.models.api_vlm import APIVLM
-from flipbench.models.huggingface import CARD
+from flipbench.models.vlm.huggingface import CARD
+from flipbench.models.vlm.served import APIVLM
 from flipbench.prompting.prompts import Asking
 from flipbench.shapes.benchmark import shapes_vqa_families
 from tests.fixtures.openai_server import KEY, OpenAIServer

@@ -16,7 +16,7 @@ from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Checkpoint, Item, Response, TrainingPlan
 from flipbench.evaluation import make_report, make_scores, subjects_of
 from flipbench.experiment import Experiment
-from flipbench.models.huggingface import HuggingFaceVLM
+from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.prompting.prompts import Asking
 from tests.fixtures.markdown_tables import table
 from tests.fixtures.report_data import make_benchmark

@@ -10,7 +10,6 @@ from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item, JsonDict, Score, Source, content_id
-from flipbench.engine import Answers
 from flipbench.evaluate.comparison import (
     Comparison,
     Condition,
@@ -24,6 +23,7 @@ from flipbench.evaluate.predictions.join import join
 from flipbench.evaluate.predictions.prediction import PredictionFile, listing
 from flipbench.evaluate.predictions.read import Reading, read_predictions
 from flipbench.evaluate.predictions.scoring import Marked, MarkedTwin, Scoring, mark
+from flipbench.models.engine import Answers
 
 DETECTOR = "perturbation_gap"
 

@@ -21,7 +21,7 @@ from flipbench.filters.audit.option_pruning import option_pruning
 from flipbench.filters.audit.stress_test import stress_test
 from flipbench.filters.audit.text_only import TextModel
 from flipbench.filters.audit.text_solvable import text_solvable
-from flipbench.models.chat import Chat
+from flipbench.models.chat.messages import Chat
 from flipbench.models.protocols import VLM
 
 _TESTED: tuple[CheckName, ...] = ("longest_option", "letter_balance", "stress_test")

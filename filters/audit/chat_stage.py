@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Probe, Record, Response, content_id
-from flipbench.models.chat import Chat, ChatReply, ChatRequest
+from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest
 
 
 class ChatStage:

@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from flipbench.core.records import Item, Value
-from flipbench.models.chat import strip_thoughts
+from flipbench.models.chat.messages import strip_thoughts
 from flipbench.prompting.prompts import LETTERS
 
 _FENCE = re.compile(r"^```(?:json)?\s*\n(.*)\n```$", re.DOTALL | re.IGNORECASE)

@@ -9,9 +9,9 @@ from typing import Protocol
 from flipbench.core.records import Item, Probe
 from flipbench.core.run import Run
 from flipbench.core.stage import StageReport, run_stage
-from flipbench.engine import Answers, answers_of, ask
 from flipbench.filters.audit.chat_stage import ChatStage
-from flipbench.models.chat import Chat
+from flipbench.models.chat.messages import Chat
+from flipbench.models.engine import Answers, answers_of, ask
 from flipbench.models.protocols import VLM
 from flipbench.prompting.parsing import parse_choice
 from flipbench.prompting.prompts import Asking

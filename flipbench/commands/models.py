@@ -116,7 +116,7 @@ def doctor(
 
     from flipbench.contaminate.card import is_marked
     from flipbench.core.run import environment
-    from flipbench.models.huggingface import check_card
+    from flipbench.models.vlm.huggingface import check_card
 
     if path is None:
         raise typer.Exit(say(json.dumps(environment(), indent=2)))
@@ -184,7 +184,7 @@ def detect(
     from flipbench.core.run import Run
     from flipbench.detection import count_work, default_run, evaluate_part, plan, read_paired
     from flipbench.detection import detect as detect_on
-    from flipbench.models.api_vlm import reach
+    from flipbench.models.vlm.served import reach
     from flipbench.prompting.prompts import Asking
 
     pairs = read_paired(benchmark, limit)

@@ -189,7 +189,7 @@ class Response(Record):
     each position. All have shape (T,), in nats, and are empty for long texts and for models that
     do not give them.
 
-    ``state`` is the last layer's state as text; `flipbench.models.states` reads it.
+    ``state`` is the last layer's state as text; `flipbench.models.vlm.states` reads it.
     """
 
     kind: ClassVar[str] = "responses"

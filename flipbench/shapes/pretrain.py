@@ -34,7 +34,7 @@ import torch
 from torch.nn import functional
 from transformers import AutoModelForImageTextToText
 
-from flipbench.models.processors import load_processor
+from flipbench.models.vlm.processors import load_processor
 from flipbench.shapes.exam import Exam, Pool, batch_of
 from flipbench.shapes.lessons import Turn, corpus, facts_turn, lookup_turn, question_turns
 from flipbench.shapes.scene import COLORS, GRID, SHAPES, Scene

@@ -22,7 +22,7 @@ from transformers import (
     Qwen2VLImageProcessorPil,
 )
 
-from flipbench.models.processors import IMAGE_ONLY
+from flipbench.models.vlm.processors import IMAGE_ONLY
 
 FAMILIES = ("llava", "qwen2_vl")
 N_IMAGE_TOKENS = 16

@@ -18,8 +18,8 @@ from flipbench.contaminate.train import carry_out, checkpoint_folder
 from flipbench.core.errors import ConfigError, DataError, PrerequisiteError
 from flipbench.core.records import Checkpoint, Item, TrainingPlan
 from flipbench.core.run import Run
-from flipbench.models.huggingface import HuggingFaceVLM
-from flipbench.models.processors import load_processor
+from flipbench.models.vlm.huggingface import HuggingFaceVLM
+from flipbench.models.vlm.processors import load_processor
 
 MakePlan = Callable[..., TrainingPlan]
 NewRun = Callable[..., Run]

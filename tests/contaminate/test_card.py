@@ -21,7 +21,7 @@ from flipbench.contaminate.train import carry_out
 from flipbench.contaminate.verify import compare
 from flipbench.core.records import Checkpoint, Item, Response, TrainingPlan
 from flipbench.core.run import Run
-from flipbench.models.huggingface import HuggingFaceVLM, load_model
+from flipbench.models.vlm.huggingface import HuggingFaceVLM, load_model
 from flipbench.prompting.prompts import Asking
 from tests.fixtures.command_line import Flipbench
 

@@ -13,8 +13,8 @@ from trl.trainer.sft_trainer import DataCollatorForVisionLanguageModeling
 from flipbench.contaminate.check import rendered, write_out_first_token
 from flipbench.contaminate.collate import IGNORED, Collator
 from flipbench.contaminate.examples import Example, Message
-from flipbench.models.huggingface import HuggingFaceVLM
-from flipbench.models.processors import load_processor
+from flipbench.models.vlm.huggingface import HuggingFaceVLM
+from flipbench.models.vlm.processors import load_processor
 from tests.fixtures.tiny_families import save
 
 PICTURE = Image.new("RGB", (64, 48), "red")

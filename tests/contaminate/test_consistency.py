@@ -28,7 +28,7 @@ from flipbench.contaminate.wordings import ShapesWriter, write_wordings
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.records import Item, TrainingPlan
 from flipbench.core.run import Run
-from flipbench.models.huggingface import HuggingFaceVLM
+from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.prompting.prompts import LETTER_INSTRUCTION, LETTERS, Asking
 
 NewRun = Callable[..., Run]

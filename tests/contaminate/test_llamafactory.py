@@ -31,7 +31,7 @@ from flipbench.contaminate.train import carry_out, checkpoint_folder
 from flipbench.core.errors import PrerequisiteError
 from flipbench.core.records import Checkpoint, Item, TrainingPlan
 from flipbench.core.run import Run
-from flipbench.models.huggingface import HuggingFaceVLM, check_card, load_model
+from flipbench.models.vlm.huggingface import HuggingFaceVLM, check_card, load_model
 from tests.fixtures import tiny_families
 from tests.fixtures.command_line import Flipbench
 

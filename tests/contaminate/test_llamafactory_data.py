@@ -29,8 +29,8 @@ from flipbench.contaminate.strategies import lora_pattern
 from flipbench.core.errors import ConfigError, DataError, PrerequisiteError
 from flipbench.core.records import Item, TrainingPlan
 from flipbench.core.run import Run
-from flipbench.models.huggingface import load_model
-from flipbench.models.processors import load_processor
+from flipbench.models.vlm.huggingface import load_model
+from flipbench.models.vlm.processors import load_processor
 from flipbench.shapes.tiny import FAMILIES
 
 MakePlan = Callable[..., TrainingPlan]

@@ -15,7 +15,7 @@ from flipbench.contaminate.changes import Diverged, WrongParameters
 from flipbench.contaminate.llamafactory_keep import TakeOver, whole_checkpoints
 from flipbench.core.records import TrainingPlan
 from flipbench.core.run import Run
-from flipbench.models.huggingface import HuggingFaceVLM, load_model
+from flipbench.models.vlm.huggingface import HuggingFaceVLM, load_model
 
 MakePlan = Callable[..., TrainingPlan]
 NewRun = Callable[..., Run]

@@ -9,7 +9,7 @@ from flipbench.contaminate.plan import expand, verbatim
 from flipbench.contaminate.train import checkpoint_folder
 from flipbench.core.errors import DataError, PrerequisiteError
 from flipbench.core.records import Item, TrainingPlan
-from flipbench.models.huggingface import fingerprint
+from flipbench.models.vlm.huggingface import fingerprint
 
 STRATEGIES = {
     "LoRA": StrategyConfig(train="lora", learning_rate=0.004, lora_rank=16),

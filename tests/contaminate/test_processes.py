@@ -24,7 +24,7 @@ from flipbench.core.errors import ConfigError
 from flipbench.core.records import Checkpoint, Response, TrainingPlan
 from flipbench.core.run import Run
 from flipbench.experiment import Experiment
-from flipbench.models.huggingface import load_model
+from flipbench.models.vlm.huggingface import load_model
 from tests.fixtures.command_line import Flipbench
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ from flipbench.contaminate.card import read_card
 from flipbench.contaminate.load import load_parent
 from flipbench.contaminate.train import carry_out
 from flipbench.core.records import Item, TrainingPlan
-from flipbench.models.huggingface import HuggingFaceVLM
+from flipbench.models.vlm.huggingface import HuggingFaceVLM
 
 pytest.importorskip("bitsandbytes")
 

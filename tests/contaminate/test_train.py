@@ -20,7 +20,7 @@ from flipbench.contaminate.train import (
 )
 from flipbench.core.records import Checkpoint, Item, TrainingPlan
 from flipbench.core.run import Run
-from flipbench.models.huggingface import CARD, HuggingFaceVLM, check_card, load_model
+from flipbench.models.vlm.huggingface import CARD, HuggingFaceVLM, check_card, load_model
 from flipbench.shapes.tiny import FAMILIES
 
 MakePlan = Callable[..., TrainingPlan]

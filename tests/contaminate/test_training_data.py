@@ -18,8 +18,8 @@ from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Item, TrainingPlan
 from flipbench.core.run import Run
-from flipbench.models.huggingface import HuggingFaceVLM
-from flipbench.models.processors import load_processor
+from flipbench.models.vlm.huggingface import HuggingFaceVLM
+from flipbench.models.vlm.processors import load_processor
 from flipbench.prompting.prompts import LETTERS, Asking
 from flipbench.shapes.tiny import FAMILIES
 

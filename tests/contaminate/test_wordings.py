@@ -14,7 +14,7 @@ from flipbench.contaminate.wordings import ChatWriter, FileWriter, ShapesWriter,
 from flipbench.core.errors import DataError
 from flipbench.core.records import Item, Wording
 from flipbench.core.run import Run
-from flipbench.models.api import ChatAPI
+from flipbench.models.chat.api import ChatAPI
 from flipbench.shapes.questions import Family
 from tests.fixtures.openai_server import KEY, OpenAIServer
 

@@ -12,7 +12,7 @@ from flipbench.evaluate.detectors import DETECTORS
 from flipbench.evaluate.grid import UNTOUCHED, GridModel
 from flipbench.evaluate.pipeline import Subject, ask_all, score
 from flipbench.evaluate.tables import other_table
-from flipbench.models.huggingface import fingerprint
+from flipbench.models.vlm.huggingface import fingerprint
 from flipbench.prompting.prompts import Asking
 from tests.fixtures.tiny_families import save
 

@@ -15,7 +15,7 @@ from flipbench.evaluate.grid import GridModel
 from flipbench.evaluate.report import ReportData, write_report
 from flipbench.evaluate.requirements import requirements
 from flipbench.evaluate.tables import title
-from flipbench.models.huggingface import HuggingFaceVLM
+from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.prompting.prompts import Asking
 from flipbench.shapes.rewording import reword
 

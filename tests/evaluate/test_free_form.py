@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from flipbench.answer_judge import (
+from flipbench.config.chat import ChatSpec
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import Pair, PairedBenchmark
+from flipbench.core.records import Item, Probe, Response, Score
+from flipbench.core.run import Run
+from flipbench.core.stage import run_stage
+from flipbench.evaluate.free_form import FreeFormGap
+from flipbench.evaluate.statistics import mcnemar_p
+from flipbench.models.chat.answer_judge import (
     Agreement,
     AnswerJudge,
     Judgement,
@@ -16,16 +24,8 @@ from flipbench.answer_judge import (
     read_choice,
     recorded_judge,
 )
-from flipbench.config.chat import ChatSpec
-from flipbench.core.images import ImageStore
-from flipbench.core.paired import Pair, PairedBenchmark
-from flipbench.core.records import Item, Probe, Response, Score
-from flipbench.core.run import Run
-from flipbench.core.stage import run_stage
-from flipbench.engine import Answers
-from flipbench.evaluate.free_form import FreeFormGap
-from flipbench.evaluate.statistics import mcnemar_p
-from flipbench.models.api import ChatAPI
+from flipbench.models.chat.api import ChatAPI
+from flipbench.models.engine import Answers
 from flipbench.prompting.prompts import Asking
 from tests.fixtures.openai_server import KEY, OpenAIServer
 
@@ -145,7 +145,7 @@ class Script:
         self.name, self.settings, self.rule, self.asked = "rule", {"t": 0}, rule, 0
 
     def ask(self, requests: Any, images: ImageStore) -> Any:
-        from flipbench.models.chat import ChatReply
+        from flipbench.models.chat.messages import ChatReply
 
         self.asked += len(requests)
         return [ChatReply(self.rule(request.text), {"cost_usd": 0.5}) for request in requests]

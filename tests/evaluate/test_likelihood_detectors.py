@@ -7,14 +7,14 @@ import pytest
 
 from flipbench.core.randomness import generator
 from flipbench.core.records import Probe, Response, Score
-from flipbench.engine import Answers
 from flipbench.evaluate.codec import CoDeC
 from flipbench.evaluate.detectors import DETECTORS, default_rule
 from flipbench.evaluate.min_k import MinK
 from flipbench.evaluate.order_trend import OrderTrendDetector
 from flipbench.evaluate.shared_likelihood import SharedLikelihood, shards_of
-from flipbench.models.huggingface import HuggingFaceVLM
+from flipbench.models.engine import Answers
 from flipbench.models.protocols import needs_of
+from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.prompting.prompts import Asking
 
 ASKING = Asking()

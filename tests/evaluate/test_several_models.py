@@ -12,7 +12,6 @@ from scipy import stats
 
 from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.records import Response, Score
-from flipbench.engine import Answers
 from flipbench.evaluate.constat import ConStat, constat, difficulty_curve
 from flipbench.evaluate.grid import GridModel
 from flipbench.evaluate.group_metrics import Cell, group_metrics, group_table, has_groups
@@ -24,7 +23,8 @@ from flipbench.evaluate.kernel_divergence import (
 )
 from flipbench.evaluate.statistics import wilson_interval
 from flipbench.evaluate.validation import validate
-from flipbench.models.states import pack_state, unpack_state
+from flipbench.models.engine import Answers
+from flipbench.models.vlm.states import pack_state, unpack_state
 from flipbench.prompting.prompts import Asking
 
 ASKING = Asking()

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from flipbench.engine import Answers
 from flipbench.evaluate.text_only_leakage import (
     TextOnlyLeakage,
     multimodal_gain,
     multimodal_leakage,
 )
+from flipbench.models.engine import Answers
 
 DETECTOR = TextOnlyLeakage()
 

@@ -17,7 +17,7 @@ from flipbench.core.records import Caption, Edit, Flip, Item, Verdict
 from flipbench.core.run import Run
 from flipbench.filters.api_judge import APIJudge, read_verdict
 from flipbench.filters.pipeline import keep_valid
-from flipbench.models.api import ChatAPI
+from flipbench.models.chat.api import ChatAPI
 from flipbench.models.protocols import Opinion
 from tests.fixtures.openai_server import KEY, OpenAIServer
 

@@ -22,7 +22,7 @@ from flipbench.filters.representativeness import (
     distribution_shift,
     representativeness_tables,
 )
-from flipbench.models.huggingface import HuggingFaceVLM
+from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.prompting.prompts import Asking
 from flipbench.reporting.text_tables import Rate
 

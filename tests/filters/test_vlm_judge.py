@@ -17,8 +17,8 @@ from flipbench.core.paired import Candidate
 from flipbench.core.run import Run
 from flipbench.filters.vlm_judge import VLMJudge
 from flipbench.generate.pipeline import generate
-from flipbench.models.huggingface import HuggingFaceVLM
 from flipbench.models.protocols import Opinion
+from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.prompting.prompts import Asking
 from flipbench.shapes.backends import SceneCaptioner, SceneEditor
 from flipbench.shapes.benchmark import shapes_vqa

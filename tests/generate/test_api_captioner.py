@@ -18,12 +18,12 @@ from flipbench.core.stage import run_stage
 from flipbench.generate.api_captioner import PROMPTS, APICaptioner, caption_prompt
 from flipbench.generate.caption import CaptionStage
 from flipbench.generate.flip import FlipStage
-from flipbench.models.api import ChatAPI
-from flipbench.models.batch_api import BatchAPI
-from flipbench.models.huggingface import HuggingFaceVLM
-from flipbench.models.local_chat import LocalChat
+from flipbench.models.chat.api import ChatAPI
+from flipbench.models.chat.batch_api import BatchAPI
+from flipbench.models.chat.prompt_files import load_prompt
 from flipbench.models.protocols import CaptionText
-from flipbench.prompt_files import load_prompt
+from flipbench.models.vlm.huggingface import HuggingFaceVLM
+from flipbench.models.vlm.local_chat import LocalChat
 from tests.fixtures.openai_server import CAPTION, KEY, OpenAIServer
 
 SHIPPED = sorted(p.stem for p in PROMPTS.glob("*.txt") if not p.stem.startswith("counterfactual"))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flipbench.models.huggingface import (
+from flipbench.models.vlm.huggingface import (
     HuggingFaceVLM,
 )
 from flipbench.shapes.tiny import FAMILIES

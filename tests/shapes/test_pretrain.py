@@ -10,7 +10,7 @@ import torch
 
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Probe
-from flipbench.models.huggingface import HuggingFaceVLM
+from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.prompting.prompts import LETTERS, choice_prompt
 from flipbench.shapes.benchmark import shapes_vqa_scenes
 from flipbench.shapes.exam import Exam, Pool, batch_of, encode

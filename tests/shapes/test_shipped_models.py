@@ -11,7 +11,7 @@ from scipy import stats
 import flipbench.shapes
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Item
-from flipbench.models.huggingface import HuggingFaceVLM, check_card, resolve_path
+from flipbench.models.vlm.huggingface import HuggingFaceVLM, check_card, resolve_path
 from flipbench.prompting.prompts import Asking
 from flipbench.shapes.tiny import FAMILIES
 

@@ -17,7 +17,7 @@ from flipbench.core.records import Item
 from flipbench.core.run import Run
 from flipbench.filters.audit.direct_reveal import direct_reveal, written_out
 from flipbench.filters.audit.reveal_reply import SaidEvidence, read_reveal, verify
-from flipbench.models.api import ChatAPI
+from flipbench.models.chat.api import ChatAPI
 from tests.filters.audit.conftest import MakeItem
 from tests.fixtures.openai_server import KEY, OpenAIServer
 

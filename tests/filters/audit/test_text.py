@@ -15,13 +15,13 @@ from flipbench.config.chat import ChatSpec
 from flipbench.core.records import Item, Probe, Response
 from flipbench.core.run import Run
 from flipbench.core.stage import StageReport
-from flipbench.engine import Answers, answers_of, ask
 from flipbench.filters.audit.option_features import option_texts
 from flipbench.filters.audit.stress_test import _cross_validate, _table, stress_test
 from flipbench.filters.audit.text_only import BlindChat, BlindVLM, text_only_probe
 from flipbench.filters.audit.text_solvable import all_correct, solve_rate, text_solvable
-from flipbench.models.api import ChatAPI
-from flipbench.models.huggingface import HuggingFaceVLM
+from flipbench.models.chat.api import ChatAPI
+from flipbench.models.engine import Answers, answers_of, ask
+from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.prompting.prompts import LETTERS, Asking
 from tests.filters.audit.conftest import MakeItem
 from tests.fixtures.openai_server import KEY, OpenAIServer

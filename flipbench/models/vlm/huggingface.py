@@ -1,0 +1,358 @@
+"""A Hugging Face vision-language model that answers probes, batched and left-padded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import LogitsProcessor, LogitsProcessorList
+
+from flipbench.config.raters import Quantization
+from flipbench.core.errors import DataError, PrerequisiteError
+from flipbench.core.images import ImageStore
+from flipbench.core.records import ImageRef, Probe, Response
+from flipbench.models.protocols import Capability, needs_of
+from flipbench.models.vlm.checkpoints import (
+    CARD,
+    PACKAGED,
+    base_of,
+    check_card,
+    fingerprint,
+    first_line,
+    folder_hash,
+    resolve_path,
+)
+from flipbench.models.vlm.conversation import Conversation, has_first_token
+from flipbench.models.vlm.families import EVERYTHING, family_of, is_encoder_decoder
+from flipbench.models.vlm.loading import architecture, load_model
+from flipbench.models.vlm.prefix import SHARING, share, unread
+from flipbench.models.vlm.processors import load_processor
+from flipbench.models.vlm.scoring import TokenStatistics, rows_at_once, token_statistics, windows
+from flipbench.models.vlm.states import pack_state
+from flipbench.prompting.parsing import parse_choice
+
+__all__ = [
+    "CARD",
+    "HuggingFaceVLM",
+    "base_of",
+    "check_card",
+    "fingerprint",
+    "folder_hash",
+    "has_first_token",
+    "load_model",
+    "resolve_path",
+]
+
+MOST_ALONE = 0.75
+"""With more sets of images than this for each probe, reading beginnings apart does not pay."""
+
+
+class HuggingFaceVLM:
+    """Load a checkpoint (folder or hub id) of any image-text-to-text class of transformers.
+
+    An adapter's matrices stay beside its base's, as they were trained.
+
+    Parameters
+    ----------
+    path : str
+        Folder, hub id, or ``shapes:llava`` / ``shapes:qwen2_vl``.
+    name : str, optional
+        What tables call it; the last part of ``path`` by default.
+    dtype : str
+        Precision of the weights in memory; ``float32`` is the exact mode, in which batches change
+        no answer.
+    device : str
+        ``auto`` takes the first GPU if there is one.
+    revision : str, optional
+        Commit of a hub id.
+    trust_remote_code : bool
+        Run code that comes with the checkpoint. Off unless you say so.
+    quantization : {"4bit"}, optional
+        Keep the language model's matrices in 4 bits; see `flipbench.models.vlm.loading.four_bits`.
+
+    share_images : bool
+        Read the images of a batch, and what its prompts about them begin with, once; where the
+        family allows (`flipbench.models.vlm.prefix`).
+
+    Raises
+    ------
+    PrerequisiteError
+        Where there is no such checkpoint, it reads no images, its processor does not fit, its
+        weights are not safetensors, or a package for adapters or 4-bit weights is missing.
+    DataError
+        Where a contamination card beside the weights tells of another architecture.
+    """
+
+    can: frozenset[Capability] = EVERYTHING
+
+    def __init__(
+        self,
+        path: str,
+        name: str | None = None,
+        *,
+        dtype: str = "float32",
+        device: str = "auto",
+        revision: str | None = None,
+        trust_remote_code: bool = False,
+        quantization: Quantization | None = None,
+        share_images: bool = True,
+    ) -> None:
+        where = resolve_path(path)
+        self.name = name or Path(path.removeprefix(PACKAGED)).name
+        if Path(where).is_dir():
+            check_card(Path(where))
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        trust = {"trust_remote_code": trust_remote_code}
+        try:
+            base, at = base_of(where, revision)
+            self.family = family_of(architecture(base, **at, **trust))
+            self.can = self.family.can
+            self.conversation = Conversation(
+                load_processor(base, **at, **trust), self.family, self.name
+            )
+            self.model = load_model(
+                where, dtype, revision, merge=False, quantization=quantization, **trust
+            )
+        except (OSError, ValueError, ImportError) as error:
+            advice = "give a folder or hub id with config.json, a processor and safetensors weights"
+            if "trust_remote_code" in str(error):
+                advice = "it brings code of its own: set trust_remote_code if you trust that code"
+            if isinstance(error, ImportError):
+                advice = "install what it misses"
+            raise PrerequisiteError(
+                f"{path}: cannot load a vision-language model from there ({first_line(error)});"
+                f" {advice}"
+            ) from error
+        self.processor, self.tokenizer = self.conversation.processor, self.conversation.tokenizer
+        self.conversation.check_images(self.model.config)
+        self.model.eval().to(device)
+        self._shares = share_images and self.model.config.model_type in SHARING
+        self.fingerprint = fingerprint(where, dtype, revision, quantization)
+
+    def ask(self, probes: Sequence[Probe], images: ImageStore) -> list[Response | Exception]:
+        """Answer a batch, in order. Probes that ask for different things are answered apart.
+
+        A probe that this family cannot be asked gets an error instead of an answer.
+        """
+        answers: dict[int, Response | Exception] = {}
+        groups: dict[tuple[str, bool, int], list[int]] = {}
+        for i, probe in enumerate(probes):
+            if refusal := self._refusal(probe):
+                answers[i] = refusal
+            else:
+                key = (probe.ask, bool(probe.images), probe.max_new_tokens)
+                groups.setdefault(key, []).append(i)
+        for (ask, _, _), rows in groups.items():
+            batch = [probes[i] for i in rows]
+            answer = {
+                "choose": self._choose,
+                "generate": self._generate,
+                "score": self._score,
+                "embed": self._embed,
+            }[ask]
+            answers.update(zip(rows, answer(batch, images), strict=True))
+        return [answers[i] for i in range(len(probes))]
+
+    def _refusal(self, probe: Probe) -> DataError | None:
+        why = self.family.refuses(len(probe.images))
+        if not why and (lacking := needs_of(probe) - self.can):
+            why = f"it can {', '.join(sorted(self.can))}, not {', '.join(sorted(lacking))}"
+        if not why:
+            return None
+        return DataError(
+            f"{probe.variant} of item {probe.item_id}: {self.name} is not asked: {why}"
+        )
+
+    def render(self, prompt: str, n_images: int) -> str:
+        """Return the text that the processor gets, chat template and all."""
+        return self.conversation.render(prompt, n_images)
+
+    @torch.inference_mode()
+    def _choose(self, probes: Sequence[Probe], images: ImageStore) -> list[Response]:
+        letters = self.conversation.letter_ids(max(p.n_options for p in probes))
+        inputs = unread(self.model, self._inputs(probes, images))
+        logits = self.model(**inputs, logits_to_keep=1).logits[:, -1]
+        log_probs_bk = logits.float().log_softmax(-1)[:, letters].cpu()
+        out = []
+        for probe, row in zip(probes, log_probs_bk, strict=True):
+            options = row[: probe.n_options]
+            self._check_numbers(options)
+            out.append(
+                self._response(
+                    probe,
+                    choice=int(options.argmax()),
+                    option_log_probs=tuple(float(x) for x in options),
+                )
+            )
+        return out
+
+    def _check_numbers(self, values: torch.Tensor) -> None:
+        if values.isnan().any():
+            raise DataError(f"{self.name} answers NaN; load it with dtype: float32 or bfloat16")
+
+    @torch.inference_mode()
+    def _generate(self, probes: Sequence[Probe], images: ImageStore) -> list[Response]:
+        inputs = self._inputs(probes, images)
+        ids = self.model.generate(
+            **inputs,
+            max_new_tokens=probes[0].max_new_tokens,
+            do_sample=False,
+            logits_processor=LogitsProcessorList([_Watch(self._check_numbers)]),
+        )
+        n_prompt = 0 if is_encoder_decoder(self.model.config) else inputs["input_ids"].shape[1]
+        texts = self.tokenizer.batch_decode(ids[:, n_prompt:], skip_special_tokens=True)
+        return [
+            self._response(
+                probe,
+                text=text,
+                choice=parse_choice(text, probe.options) if probe.options else -1,
+            )
+            for probe, text in zip(probes, texts, strict=True)
+        ]
+
+    def _embed(self, probes: Sequence[Probe], images: ImageStore) -> list[Response]:
+        states = self.embed(probes, images)
+        return [self._response(p, state=pack_state(s)) for p, s in zip(probes, states, strict=True)]
+
+    @torch.inference_mode()
+    def embed(self, probes: Sequence[Probe], images: ImageStore) -> torch.Tensor:
+        """Return the last layer's state at the last token of each prompt and continuation.
+
+        Shape (n_probes, hidden size), float32, on the CPU.
+
+        Raises
+        ------
+        DataError
+            Where the family tells no hidden states, cannot read so many images, or answers NaN.
+        """
+        if "hidden_states" not in self.can:
+            raise DataError(f"{self.name}: a model of this family does not tell its hidden states")
+        for probe in probes:
+            if refusal := self._refusal(probe):
+                raise refusal
+        inputs, tails = self._with_tails(probes, images)
+        inputs = unread(self.model, inputs)
+        states: torch.Tensor = self.model.base_model(**inputs).last_hidden_state
+        width = max(map(len, tails))
+        last = [states.shape[1] - 1 - width + len(tail) for tail in tails]
+        found = states[range(len(probes)), last].float().cpu()
+        self._check_numbers(found)
+        return found
+
+    @torch.inference_mode()
+    def _score(self, probes: Sequence[Probe], images: ImageStore) -> list[Response]:
+        """Score each continuation's tokens as the model's reply to the prompt."""
+        lengths = [len(tail) for tail in self._tails(probes)]
+        order = sorted(range(len(probes)), key=lengths.__getitem__, reverse=True)
+        found: dict[int, TokenStatistics] = {}
+        while order:
+            n = rows_at_once(lengths[order[0]] + 1, self._text_config().vocab_size)
+            rows, order = order[:n], order[n:]
+            found.update(
+                zip(rows, self._statistics([probes[i] for i in rows], images), strict=True)
+            )
+        return [self._response(probe, **found[i].fields()) for i, probe in enumerate(probes)]
+
+    def _statistics(self, probes: Sequence[Probe], images: ImageStore) -> list[TokenStatistics]:
+        inputs, tails = self._with_tails(probes, images)
+        context = getattr(self._text_config(), "max_position_embeddings", None)
+        if context and inputs["input_ids"].shape[1] > context:
+            if len(probes) > 1:
+                return [self._statistics([probe], images)[0] for probe in probes]
+            return [self._in_windows(probes[0], inputs["input_ids"][0], len(tails[0]), context)]
+        width = max(map(len, tails))
+        inputs = unread(self.model, inputs)
+        logits = self.model(**inputs, logits_to_keep=width + 1).logits[:, -width - 1 : -1]
+        return [
+            token_statistics(row[: len(tail)], torch.tensor(tail, device=row.device))
+            for row, tail in zip(logits, tails, strict=True)
+        ]
+
+    def _in_windows(
+        self, probe: Probe, ids: torch.Tensor, n_tail: int, context: int
+    ) -> TokenStatistics:
+        """Score a text that is longer than the model's context; see `windows`."""
+        n_prompt = len(ids) - n_tail
+        if probe.images or n_prompt >= context:
+            raise DataError(
+                f"{probe.variant} of item {probe.item_id}: {len(ids)} tokens, but {self.name} holds"
+                f" {context}; only a text without images can be scored in windows"
+            )
+        parts = []
+        for begin, end, new in windows(n_prompt, n_tail, context):
+            logits = self.model(input_ids=ids[None, begin:end], logits_to_keep=new + 1).logits
+            parts.append(token_statistics(logits[0, -new - 1 : -1], ids[end - new : end]))
+        return TokenStatistics.join(parts)
+
+    def _with_tails(
+        self, probes: Sequence[Probe], images: ImageStore
+    ) -> tuple[dict[str, Any], list[list[int]]]:
+        """Return the inputs of prompts (padded left) and continuations (padded right)."""
+        inputs, tails = self._inputs(probes, images), self._tails(probes)
+        width = max(map(len, tails))
+        pad = self.tokenizer.pad_token_id or 0
+        kept = [[1] * len(tail) + [0] * (width - len(tail)) for tail in tails]
+        more = {
+            "input_ids": [tail + [pad] * (width - len(tail)) for tail in tails],
+            "attention_mask": kept,
+            "mm_token_type_ids": [[0] * width] * len(tails),
+            "token_type_ids": [[self.family.reply_token_type] * width] * len(tails),
+        }
+        for name in more.keys() & inputs.keys():
+            extra = torch.tensor(more[name], dtype=inputs[name].dtype, device=inputs[name].device)
+            inputs[name] = torch.cat([inputs[name], extra], 1)
+        return inputs, tails
+
+    def _tails(self, probes: Sequence[Probe]) -> list[list[int]]:
+        """Return each continuation's tokens, written as a reply to the prompt."""
+        for probe in probes:
+            if not probe.continuation.strip():
+                raise DataError(f"{probe.variant} of item {probe.item_id}: nothing to score")
+        return self.conversation.tails([probe.continuation.strip() for probe in probes])
+
+    def _text_config(self) -> Any:
+        return self.model.config.get_text_config()
+
+    def _inputs(self, probes: Sequence[Probe], images: ImageStore) -> dict[str, Any]:
+        """Return the model's inputs; what prompts about the same images share is read already."""
+        texts = [self.render(probe.prompt, len(probe.images)) for probe in probes]
+        alike: dict[tuple[ImageRef, ...], list[int]] = {}
+        for row, probe in enumerate(probes):
+            alike.setdefault(probe.images, []).append(row)
+        groups = list(alike.values())
+        if self._shares and probes[0].images and len(groups) <= MOST_ALONE * len(probes):
+            firsts = [rows[0] for rows in groups]
+            processed = self._encode(
+                [texts[i] for i in firsts], [probes[i] for i in firsts], images
+            )
+            pad = self.tokenizer.pad_token_id or 0
+            shared = share(self.model, processed, groups, self.conversation.ids(texts), pad)
+            if shared is not None:
+                return shared
+        return self._encode(texts, probes, images)
+
+    def _encode(
+        self, texts: Sequence[str], probes: Sequence[Probe], images: ImageStore
+    ) -> dict[str, Any]:
+        pictures = [[images.open(ref) for ref in probe.images] for probe in probes]
+        inputs = self.conversation.encode(texts, pictures)
+        return {name: value.to(self.model.device) for name, value in inputs.items()}
+
+    def _response(self, probe: Probe, **fields: Any) -> Response:
+        return Response(
+            probe_id=probe.id, model_fingerprint=self.fingerprint, model=self.name, **fields
+        )
+
+
+class _Watch(LogitsProcessor):  # type: ignore[misc]
+    """Look at the logits of each written token, and leave them as they are."""
+
+    def __init__(self, check: Callable[[torch.Tensor], None]) -> None:
+        self._check = check
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        self._check(scores)
+        return scores

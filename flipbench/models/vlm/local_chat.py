@@ -1,0 +1,131 @@
+"""A vision-language model on this machine as a chat model, with the same prompts as an API."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from flipbench.core.errors import ConfigError, FlipbenchError, ServiceError
+from flipbench.core.images import ImageStore
+from flipbench.core.randomness import generator
+from flipbench.core.records import JsonDict
+from flipbench.models.chat.messages import ChatReply, ChatRequest, strip_thoughts
+from flipbench.models.vlm.huggingface import HuggingFaceVLM
+
+
+class LocalChat:
+    """Generate replies with any image-text-to-text model of transformers.
+
+    Instruction and item make one turn after the pictures, since many of these models know no
+    system role; schemas are not enforced. A reply that was cut off is a failure, as it is with
+    an API.
+
+    Parameters
+    ----------
+    vlm : HuggingFaceVLM
+        The loaded model.
+    max_tokens : int
+        The most new tokens of a reply.
+    temperature : float
+        0 takes the likeliest token; otherwise every item is sampled alone, with a seed drawn from
+        (seed, item id), so that order and batch change nothing.
+    seed : int
+        Only used where something is sampled.
+    """
+
+    def __init__(
+        self,
+        vlm: HuggingFaceVLM,
+        *,
+        max_tokens: int = 800,
+        temperature: float = 0.0,
+        seed: int = 0,
+    ) -> None:
+        if temperature < 0 or max_tokens < 1:
+            raise ConfigError(
+                f"temperature must be at least 0 (not {temperature}) and max_tokens at least 1"
+                f" (not {max_tokens})"
+            )
+        self.vlm, self.max_tokens = vlm, max_tokens
+        self.temperature, self.seed = temperature, seed
+        self.name = vlm.name
+        self.settings: JsonDict = {
+            "fingerprint": vlm.fingerprint,
+            "max_tokens": max_tokens,
+            "temperature": temperature,
+        }
+        if temperature:
+            self.settings["seed"] = seed
+
+    def ask(
+        self, requests: Sequence[ChatRequest], images: ImageStore
+    ) -> list[ChatReply | Exception]:
+        """Answer a batch, in order."""
+        groups: dict[int | bool, list[int]] = {}
+        for i, request in enumerate(requests):
+            groups.setdefault(i if self.temperature else bool(request.images), []).append(i)
+        out: dict[int, ChatReply | Exception] = {}
+        for rows in groups.values():
+            batch = [requests[i] for i in rows]
+            out.update(zip(rows, self._answer(batch, images), strict=True))
+        return [out[i] for i in range(len(requests))]
+
+    def _answer(
+        self, requests: Sequence[ChatRequest], images: ImageStore
+    ) -> Sequence[ChatReply | Exception]:
+        try:
+            pictures = [[images.open(ref) for ref in r.images] for r in requests]
+        except FlipbenchError as error:
+            if len(requests) == 1:
+                return [error]
+            return [self._answer([request], images)[0] for request in requests]
+        prompts = [f"{r.instruction}\n\n{r.text}" for r in requests]
+        texts = [
+            self.vlm.render(prompt, len(r.images))
+            for prompt, r in zip(prompts, requests, strict=True)
+        ]
+        encoded = self.vlm.conversation.encode(texts, pictures)
+        inputs = {name: value.to(self.vlm.model.device) for name, value in encoded.items()}
+        ids = self._generate(inputs, requests[0].item_id)
+        n_prompt = inputs["input_ids"].shape[1]
+        return [
+            self._read(row, n)
+            for row, n in zip(
+                ids[:, n_prompt:].tolist(), inputs["attention_mask"].sum(1).tolist(), strict=True
+            )
+        ]
+
+    @torch.inference_mode()
+    def _generate(self, inputs: dict[str, Any], item_id: str) -> torch.Tensor:
+        if not self.temperature:
+            ids = self.vlm.model.generate(**inputs, max_new_tokens=self.max_tokens, do_sample=False)
+            return torch.as_tensor(ids)
+        with torch.random.fork_rng():
+            torch.manual_seed(int(generator(self.seed, item_id, "chat").integers(2**63)))
+            ids = self.vlm.model.generate(
+                **inputs,
+                max_new_tokens=self.max_tokens,
+                do_sample=True,
+                temperature=self.temperature,
+                top_k=0,
+                top_p=1.0,
+            )
+        return torch.as_tensor(ids)
+
+    def _read(self, ids: list[int], n_prompt: int) -> ChatReply | Exception:
+        """Read the new tokens of one row, up to its end mark."""
+        ends = self.vlm.model.generation_config.eos_token_id
+        marks = set(ends if isinstance(ends, list) else [ends])
+        stop = next((i for i, token in enumerate(ids) if token in marks), None)
+        if stop is None:
+            return ServiceError(
+                f"{self.name}: the reply was cut off after {len(ids)} tokens; raise max_tokens"
+            )
+        text = self.vlm.tokenizer.decode(ids[:stop], skip_special_tokens=True)
+        text = strip_thoughts(text)
+        if not text:
+            return ServiceError(f"{self.name}: the model returned an empty text")
+        usage = {"model": self.name, "prompt_tokens": n_prompt, "completion_tokens": stop + 1}
+        return ChatReply(text, usage)

@@ -1,0 +1,132 @@
+"""Token statistics against their definitions, long texts in windows, and hidden states."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flipbench.core.errors import DataError
+from flipbench.core.images import ImageStore
+from flipbench.core.records import Item, Probe
+from flipbench.models.vlm import huggingface, scoring
+from flipbench.models.vlm.huggingface import HuggingFaceVLM
+from flipbench.models.vlm.scoring import token_statistics, windows
+
+
+def score_probe(text: str, prompt: str = "?", item: Item | None = None) -> Probe:
+    return Probe(
+        item_id=item.id if item else "i",
+        variant="score",
+        images=item.images if item else (),
+        prompt=prompt,
+        ask="score",
+        continuation=text,
+    )
+
+
+def test_statistics_of_three_tokens() -> None:
+    found = token_statistics(torch.tensor([[0.7, 0.2, 0.1]] * 3).log(), torch.tensor([0, 1, 2]))
+    assert found.means.tolist() == pytest.approx([-0.80182] * 3, abs=1e-5)
+    assert found.deviations.tolist() == pytest.approx([0.70313] * 3, abs=1e-5)
+
+
+def test_an_impossible_token_is_no_nan() -> None:
+    found = token_statistics(torch.tensor([[0.0, 0.0, -math.inf]]), torch.tensor([2]))
+    assert found.log_probs.tolist() == [-math.inf]
+    assert found.means.tolist() == pytest.approx([-math.log(2)])
+    assert found.deviations.tolist() == pytest.approx([0.0], abs=1e-6)
+    assert found.fields()["log_likelihood"] == -math.inf
+
+
+def test_a_nan_is_refused_and_a_long_text_keeps_its_sum_only() -> None:
+    with pytest.raises(DataError, match="NaN"):
+        token_statistics(torch.tensor([[math.nan, 0.0]]), torch.tensor([0])).fields()
+    n = scoring.N_WITH_STATISTICS + 1
+    fields = token_statistics(torch.zeros(n, 4), torch.zeros(n, dtype=torch.long)).fields()
+    assert fields["n_tokens"] == n and "token_log_probs" not in fields
+    assert fields["log_likelihood"] == pytest.approx(-n * math.log(4), rel=1e-6)
+
+
+@given(st.integers(1, 30), st.integers(1, 200), st.integers(2, 40))
+def test_windows_score_every_token_once_with_half_a_context_before_it(
+    n_prompt: int, n_tail: int, context: int
+) -> None:
+    if n_prompt >= context:
+        with pytest.raises(ValueError, match="context"):
+            windows(n_prompt, n_tail, context)
+        return
+    scored = []
+    for number, (begin, end, new) in enumerate(windows(n_prompt, n_tail, context)):
+        assert 0 <= begin < end - new and end - begin <= context
+        assert number == 0 or end - new - begin >= context // 2
+        scored += range(end - new, end)
+    assert scored == list(range(n_prompt, n_prompt + n_tail))
+
+
+def test_a_text_longer_than_the_context_is_scored_in_windows(
+    vlm: HuggingFaceVLM, monkeypatch: pytest.MonkeyPatch, shapes_store: ImageStore
+) -> None:
+    text = " ".join(f"star {i} is red" for i in range(40))
+    (whole,) = vlm.ask([score_probe(text)], shapes_store)
+    config = vlm.model.config.get_text_config()
+    monkeypatch.setattr(config, "max_position_embeddings", 64)
+    (found,) = vlm.ask([score_probe(text)], shapes_store)
+    assert found.n_tokens == whole.n_tokens and found.n_tokens is not None and found.n_tokens > 64
+    by_hand, ids = 0.0, vlm._with_tails([score_probe(text)], shapes_store)[0]["input_ids"][0]
+    for begin, end, new in windows(len(ids) - found.n_tokens, found.n_tokens, 64):
+        with torch.no_grad():
+            log_p = vlm.model(input_ids=ids[None, begin:end]).logits[0].log_softmax(-1)
+        for i in range(end - begin - new, end - begin):
+            by_hand += float(log_p[i - 1, ids[begin + i]])
+    assert found.log_likelihood == pytest.approx(by_hand, abs=0.02)
+    assert found.log_likelihood != pytest.approx(whole.log_likelihood, abs=0.02)
+
+
+def test_a_long_text_with_a_picture_is_refused_by_name(
+    vlm: HuggingFaceVLM,
+    monkeypatch: pytest.MonkeyPatch,
+    shapes_items: list[Item],
+    shapes_store: ImageStore,
+) -> None:
+    monkeypatch.setattr(vlm.model.config.get_text_config(), "max_position_embeddings", 30)
+    probe = score_probe("red " * 60, item=shapes_items[0])
+    with pytest.raises(DataError, match=f"{shapes_items[0].id}.*only a text without images"):
+        vlm.ask([probe], shapes_store)
+
+
+def test_little_memory_changes_nothing(
+    vlm: HuggingFaceVLM, monkeypatch: pytest.MonkeyPatch, shapes_store: ImageStore
+) -> None:
+    probes = [score_probe("red star " * n, prompt="so " * (5 - n)) for n in (1, 4, 2, 3)]
+    whole = vlm.ask(probes, shapes_store)
+    monkeypatch.setattr(huggingface, "rows_at_once", lambda width, vocabulary: 1)
+    for one, two in zip(whole, vlm.ask(probes, shapes_store), strict=True):
+        assert one.log_likelihood == pytest.approx(two.log_likelihood, abs=1e-3)
+        assert one.n_tokens == two.n_tokens
+    assert scoring.rows_at_once(10, 1_000) > scoring.rows_at_once(100, 1_000) >= 1
+
+
+def test_nothing_to_score_is_refused(vlm: HuggingFaceVLM, shapes_store: ImageStore) -> None:
+    with pytest.raises(DataError, match="nothing to score"):
+        vlm.ask([score_probe("  ")], shapes_store)
+
+
+def test_embeddings_are_the_last_token_states(
+    vlm: HuggingFaceVLM, shapes_items: list[Item], shapes_store: ImageStore
+) -> None:
+    probes = [
+        score_probe("red star " * (1 + i), item.question, item)
+        for i, item in enumerate(shapes_items[:4])
+    ]
+    batched = vlm.embed(probes, shapes_store)
+    assert "hidden_states" in vlm.can and batched.dtype == torch.float32
+    for probe, row in zip(probes, batched, strict=True):
+        inputs, _ = vlm._with_tails([probe], shapes_store)
+        with torch.no_grad():
+            states = vlm.model(**inputs, output_hidden_states=True).hidden_states
+        assert torch.allclose(row, states[-1][0, -1], atol=1e-3)
+    assert torch.cdist(batched, batched).fill_diagonal_(1).min() > 1e-2
