@@ -31,7 +31,7 @@ from flipbench.core.records import Item, TrainingPlan
 from flipbench.core.run import Run
 from flipbench.models.vlm.huggingface import load_model
 from flipbench.models.vlm.processors import load_processor
-from flipbench.shapes.tiny import FAMILIES
+from flipbench.shapes.training.tiny import FAMILIES
 
 MakePlan = Callable[..., TrainingPlan]
 NewRun = Callable[..., Run]

@@ -14,7 +14,7 @@ from flipbench.contaminate.strategies import (
     select_parameters,
 )
 from flipbench.core.errors import ConfigError
-from flipbench.shapes.tiny import FAMILIES, build
+from flipbench.shapes.training.tiny import FAMILIES, build
 
 
 @pytest.fixture(params=FAMILIES)

@@ -21,7 +21,7 @@ from flipbench.contaminate.train import (
 from flipbench.core.records import Checkpoint, Item, TrainingPlan
 from flipbench.core.run import Run
 from flipbench.models.vlm.huggingface import CARD, HuggingFaceVLM, check_card, load_model
-from flipbench.shapes.tiny import FAMILIES
+from flipbench.shapes.training.tiny import FAMILIES
 
 MakePlan = Callable[..., TrainingPlan]
 NewRun = Callable[..., Run]

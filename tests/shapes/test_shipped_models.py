@@ -13,7 +13,7 @@ from flipbench.core.images import ImageStore
 from flipbench.core.records import Item
 from flipbench.models.vlm.huggingface import HuggingFaceVLM, check_card, resolve_path
 from flipbench.prompting.prompts import Asking
-from flipbench.shapes.tiny import FAMILIES
+from flipbench.shapes.training.tiny import FAMILIES
 
 CHECKPOINTS = Path(flipbench.shapes.__file__).parent / "checkpoints"
 N_ITEMS = 200

@@ -25,7 +25,7 @@ from flipbench.models.protocols import needs_of
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.models.vlm.served import APIVLM, reach
 from flipbench.prompting.prompts import Asking
-from flipbench.shapes.tiny import FAMILIES
+from flipbench.shapes.training.tiny import FAMILIES
 from tests.fixtures.openai_server import KEY, OpenAIServer
 
 CHOOSE, GENERATE = Asking(), Asking(ask="generate")

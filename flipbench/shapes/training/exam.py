@@ -10,11 +10,11 @@ import torch
 
 from flipbench.prompting.prompts import LETTERS, choice_prompt
 from flipbench.shapes.benchmark import shapes_vqa_scenes
-from flipbench.shapes.lessons import Turn
 from flipbench.shapes.questions import KINDS, Family, draw_family, fresh_scene
 from flipbench.shapes.render import render
 from flipbench.shapes.scene import Scene
-from flipbench.shapes.tiny import N_IMAGE_TOKENS
+from flipbench.shapes.training.lessons import Turn
+from flipbench.shapes.training.tiny import N_IMAGE_TOKENS
 
 IGNORE = -100
 

@@ -13,12 +13,12 @@ from flipbench.core.records import Probe
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.prompting.prompts import LETTERS, choice_prompt
 from flipbench.shapes.benchmark import shapes_vqa_scenes
-from flipbench.shapes.exam import Exam, Pool, batch_of, encode
-from flipbench.shapes.lessons import Turn, corpus, facts_turn, lookup_turn, question_turns
 from flipbench.shapes.questions import KINDS, Question, answer, fresh_scene, questions_on
 from flipbench.shapes.render import render
 from flipbench.shapes.scene import Scene
-from flipbench.shapes.tiny import FAMILIES, N_IMAGE_TOKENS, build
+from flipbench.shapes.training.exam import Exam, Pool, batch_of, encode
+from flipbench.shapes.training.lessons import Turn, corpus, facts_turn, lookup_turn, question_turns
+from flipbench.shapes.training.tiny import FAMILIES, N_IMAGE_TOKENS, build
 
 TURNS: list[Turn] = [
     (choice_prompt("What color is the star?", ["red", "blue"]), " B"),

@@ -1,4 +1,4 @@
-"""Train the two tiny VLMs from nothing: ``python -m flipbench.shapes.pretrain --family llava``.
+"""Train the two tiny VLMs from nothing: ``python -m flipbench.shapes.training.pretrain --family llava``.
 
 Four lessons, each standing on the one before (what was tried and did not work: docs/shapes.md).
 
@@ -35,10 +35,10 @@ from torch.nn import functional
 from transformers import AutoModelForImageTextToText
 
 from flipbench.models.vlm.processors import load_processor
-from flipbench.shapes.exam import Exam, Pool, batch_of
-from flipbench.shapes.lessons import Turn, corpus, facts_turn, lookup_turn, question_turns
 from flipbench.shapes.scene import COLORS, GRID, SHAPES, Scene
-from flipbench.shapes.tiny import FAMILIES, build
+from flipbench.shapes.training.exam import Exam, Pool, batch_of
+from flipbench.shapes.training.lessons import Turn, corpus, facts_turn, lookup_turn, question_turns
+from flipbench.shapes.training.tiny import FAMILIES, build
 
 
 def main() -> None:
