@@ -24,8 +24,8 @@ from PIL import Image
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Caption, Item, Source
-from flipbench.generate.flux_editor import FluxControlNetEditor, FluxSettings
-from flipbench.generate.sizes import SizeRule
+from flipbench.generate.editors.flux_editor import FluxControlNetEditor, FluxSettings
+from flipbench.generate.editors.sizes import SizeRule
 from flipbench.models.protocols import Drawing
 
 CAPTIONS = ("a red square on a table", "two dogs", "a blue bus", "an empty street")

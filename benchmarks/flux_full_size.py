@@ -25,8 +25,8 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from flipbench.generate.flux_editor import FluxSettings, x_flux_shift
-from flipbench.generate.true_guidance import true_guidance
+from flipbench.generate.editors.flux_editor import FluxSettings, x_flux_shift
+from flipbench.generate.editors.true_guidance import true_guidance
 
 PEAKS = {  # TFLOP/s, dense bfloat16, as their makers state
     "H200": 989,

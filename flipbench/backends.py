@@ -32,7 +32,7 @@ from flipbench.config.raters import (
 from flipbench.core.errors import PrerequisiteError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
-from flipbench.generate.api_captioner import APICaptioner, caption_prompt
+from flipbench.generate.captioners.api import APICaptioner, caption_prompt
 from flipbench.models.chat.cost import CostEstimate, estimate_cost
 from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest
 from flipbench.models.chat.prompt_files import PromptFile, load_prompt
@@ -141,15 +141,15 @@ def build_editor(spec: EditorSpec) -> Editor:
     """Return the editor with its weights loaded."""
     if isinstance(spec, ShapesEditorSpec):
         return SceneEditor(spec.wrong)
-    from flipbench.generate.sizes import SizeRule
+    from flipbench.generate.editors.sizes import SizeRule
 
     common: dict[str, Any] = spec.model_dump(
         include={"pipeline", "revision", "batch_size", "dtype", "device", "offload", "compile"}
     )
     common["sizes"] = SizeRule(**spec.sizes.model_dump())
     if isinstance(spec, FluxEditorSpec):
-        from flipbench.generate.controls import Control
-        from flipbench.generate.flux_editor import FluxControlNetEditor
+        from flipbench.generate.editors.controls import Control
+        from flipbench.generate.editors.flux_editor import FluxControlNetEditor
 
         return FluxControlNetEditor(
             controlnet=spec.controlnet,
@@ -158,7 +158,7 @@ def build_editor(spec: EditorSpec) -> Editor:
             control=Control(**spec.control.model_dump()),
             **common,
         )
-    from flipbench.generate.diffusers_editor import DiffusersEditor
+    from flipbench.generate.editors.diffusers_editor import DiffusersEditor
 
     return DiffusersEditor(
         pipeline_class=spec.pipeline_class,

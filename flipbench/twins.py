@@ -31,7 +31,7 @@ from flipbench.core.stage import StageReport
 from flipbench.experiment import Experiment, have_workers_do
 from flipbench.filters.kept_list import listed_items, select_kept
 from flipbench.filters.pipeline import keep_valid, unjudged
-from flipbench.generate.api_captioner import APICaptioner
+from flipbench.generate.captioners.api import APICaptioner
 from flipbench.generate.flip import FlipStage
 from flipbench.generate.given_answers import read_new_answers
 from flipbench.generate.pipeline import Generation, progress_of

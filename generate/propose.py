@@ -9,7 +9,7 @@ from flipbench.core.errors import ServiceError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Flip, Item, Record, content_id
-from flipbench.generate.api_captioner import PROMPTS, declines
+from flipbench.generate.captioners.api import PROMPTS, declines
 from flipbench.generate.flip import same_text
 from flipbench.models.chat.messages import Chat, ChatReply
 from flipbench.models.chat.prompt_files import load_prompt

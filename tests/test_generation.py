@@ -18,7 +18,7 @@ from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Caption, Edit, Failure, Flip
 from flipbench.core.run import Run
 from flipbench.evaluate.gallery import make_gallery
-from flipbench.generate.controls import Control
+from flipbench.generate.editors.controls import Control
 from flipbench.shapes.benchmark import shapes_vqa
 from tests.fixtures import tiny_flux
 from tests.fixtures.openai_server import CAPTION, KEY, OpenAIServer

@@ -44,7 +44,7 @@ class FluxSettings(Value):
 
 
 class ControlSpec(Value):
-    """Which control image a ControlNet is shown; `flipbench.generate.controls.Control` makes it."""
+    """Which control image a ControlNet is shown; `flipbench.generate.editors.controls.Control` makes it."""
 
     kind: str = "canny"
     detect: Literal["x-flux", "run size"] = "x-flux"
@@ -55,7 +55,7 @@ class ControlSpec(Value):
 
 
 class SizeSpec(Value):
-    """At which size a picture is edited; `flipbench.generate.sizes.SizeRule` says how."""
+    """At which size a picture is edited; `flipbench.generate.editors.sizes.SizeRule` says how."""
 
     min_edge: int = Field(default=256, ge=1)
     max_pixels: int = Field(default=2048 * 2048, ge=1)

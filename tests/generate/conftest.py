@@ -53,8 +53,8 @@ def diffusion_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str]
 @pytest.fixture(scope="session")
 def flux_editor(diffusion_folder: Callable[[str], str]) -> Callable[..., Any]:
     """Return a function that makes a Flux editor, standard ControlNet unless told otherwise."""
-    from flipbench.generate.flux_editor import FluxControlNetEditor, FluxSettings
-    from flipbench.generate.sizes import SizeRule
+    from flipbench.generate.editors.flux_editor import FluxControlNetEditor, FluxSettings
+    from flipbench.generate.editors.sizes import SizeRule
 
     def make(layout: str = "standard", **options: Any) -> FluxControlNetEditor:
         flux = {"steps": 3, "true_cfg_start": 2, "max_text_tokens": 24} | options.pop("flux", {})

@@ -7,7 +7,7 @@ import pytest
 from flipbench.config.chat import ChatSpec
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Flip, Item
-from flipbench.generate.api_captioner import caption_prompt
+from flipbench.generate.captioners.api import caption_prompt
 from flipbench.models.chat.cost import Spent, estimate_cost
 
 PRICED = ChatSpec(model="gpt-4o-2024-08-06", price_in=2.5, price_out=10.0, max_tokens=800)

@@ -13,7 +13,7 @@ from PIL import Image
 from flipbench.core.errors import ConfigError, DataError, ServiceError
 from flipbench.core.paired import Candidate
 from flipbench.core.records import JsonDict
-from flipbench.generate.sizes import Fit, restore
+from flipbench.generate.editors.sizes import Fit, restore
 from flipbench.models.protocols import Drawing
 
 log = logging.getLogger(__name__)

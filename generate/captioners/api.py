@@ -14,7 +14,7 @@ from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest
 from flipbench.models.chat.prompt_files import PromptFile, load_prompt
 from flipbench.models.protocols import CaptionText
 
-PROMPTS = Path(__file__).parent / "prompts"
+PROMPTS = Path(__file__).parents[1] / "prompts"
 DEFAULT_PROMPT = "caption-release-v1"
 _REFUSAL = re.compile(
     r"(?:i['’]?m|i am) (?:really |very )?sorry|sorry,|i (?:can(?:no|['’])t|am unable to|won['’]t)\b"

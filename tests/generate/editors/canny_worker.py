@@ -21,7 +21,7 @@ def main() -> None:
     """Print how many pixels differ and how many are edges, for pictures of several sizes."""
     from controlnet_aux import CannyDetector
 
-    from flipbench.generate.controls import Control
+    from flipbench.generate.editors.controls import Control
 
     for size in ((128, 64), (64, 192), (256, 256)):
         rng = np.random.default_rng(size[0])

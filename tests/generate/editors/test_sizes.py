@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from flipbench.core.errors import ConfigError, DataError
-from flipbench.generate.sizes import Fit, SizeRule, fit, fit_mask, restore
+from flipbench.generate.editors.sizes import Fit, SizeRule, fit, fit_mask, restore
 
 
 def noise(width: int, height: int, mode: str = "RGB") -> Image.Image:

@@ -16,9 +16,9 @@ from PIL import Image
 from flipbench.core.errors import ConfigError, DataError, PrerequisiteError, ServiceError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
-from flipbench.generate.diffusers_editor import ADAPTERS, DiffusersEditor
-from flipbench.generate.diffusers_loading import call_arguments, find_class
-from flipbench.generate.sizes import SizeRule
+from flipbench.generate.editors.diffusers_editor import ADAPTERS, DiffusersEditor
+from flipbench.generate.editors.diffusers_loading import call_arguments, find_class
+from flipbench.generate.editors.sizes import SizeRule
 from flipbench.models.protocols import Drawing
 from tests.fixtures.drawings import furthest, pixels
 

@@ -17,8 +17,8 @@ from PIL import Image
 from flipbench.core.errors import ConfigError, DataError, PrerequisiteError, ServiceError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
-from flipbench.generate.flux_editor import FluxControlNetEditor
-from flipbench.generate.sizes import SizeRule
+from flipbench.generate.editors.flux_editor import FluxControlNetEditor
+from flipbench.generate.editors.sizes import SizeRule
 from flipbench.models.protocols import Drawing
 from tests.fixtures.drawings import furthest
 
@@ -67,7 +67,7 @@ def test_text_encoders_wait_in_main_memory(
     pictures: ImageStore,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    target = "flipbench.generate.flux_editor.resolve_device"
+    target = "flipbench.generate.editors.flux_editor.resolve_device"
     expected = flux_editor()([candidate("a")], [1], pictures)
     monkeypatch.setattr(target, lambda device, offload: "cpu")
     draws, moves = flux_editor(offload="text"), []
@@ -86,7 +86,7 @@ def test_offloading_draws_the_same(
 ) -> None:
     """The hooks that move weights about leave guidance as it is (here from CPU to CPU)."""
     expected = flux_editor()([candidate("a")], [1], pictures)
-    target = "flipbench.generate.flux_editor.resolve_device"
+    target = "flipbench.generate.editors.flux_editor.resolve_device"
     monkeypatch.setattr(target, lambda device, offload: "cpu")
     draws = flux_editor(offload="model")
     assert hasattr(draws._pipeline.transformer, "_hf_hook")

@@ -18,9 +18,9 @@ from flipbench.core.errors import ConfigError, DataError, PrerequisiteError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import JsonDict
-from flipbench.generate.batching import Batches, Drawn, Prepared, Size, draw_all, pictures
-from flipbench.generate.controls import Control
-from flipbench.generate.diffusers_loading import (
+from flipbench.generate.editors.batching import Batches, Drawn, Prepared, Size, draw_all, pictures
+from flipbench.generate.editors.controls import Control
+from flipbench.generate.editors.diffusers_loading import (
     diffusers,
     find_part,
     find_pipeline,
@@ -33,8 +33,8 @@ from flipbench.generate.diffusers_loading import (
     resolve_device,
     size_factor,
 )
-from flipbench.generate.sizes import SizeRule, fit
-from flipbench.generate.true_guidance import true_guidance
+from flipbench.generate.editors.sizes import SizeRule, fit
+from flipbench.generate.editors.true_guidance import true_guidance
 from flipbench.models.protocols import Drawing
 
 _TEXT_PARTS = ("text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2")

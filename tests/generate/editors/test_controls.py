@@ -14,7 +14,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 from flipbench.core.errors import ConfigError, PrerequisiteError
-from flipbench.generate.controls import DETECTORS, KINDS, Control
+from flipbench.generate.editors.controls import DETECTORS, KINDS, Control
 
 cv2 = pytest.importorskip("cv2")
 
@@ -124,7 +124,7 @@ def test_a_torchvision_that_does_not_fit_is_explained(monkeypatch: pytest.Monkey
     def broken(module: str, extra: str) -> Any:
         raise RuntimeError("operator torchvision::nms does not exist")
 
-    monkeypatch.setattr("flipbench.generate.controls.need", broken)
+    monkeypatch.setattr("flipbench.generate.editors.controls.need", broken)
     with pytest.raises(PrerequisiteError, match="a torchvision made for your torch"):
         Control("mlsd")(square())
 
@@ -153,7 +153,7 @@ def test_our_canny_equals_controlnet_aux() -> None:
     theirs = Path(sys.prefix) / "controlnet-aux"
     if not theirs.is_dir():
         pytest.skip("controlnet-aux is not beside the environment; 'make test' puts it there")
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     found = subprocess.run(
         [sys.executable, Path(__file__).with_name("canny_worker.py")],
         env=os.environ | {"PYTHONPATH": f"{root}{os.pathsep}{theirs}"},

@@ -15,8 +15,8 @@ from flipbench.core.paired import Candidate
 from flipbench.core.records import Caption, Failure, Flip, Item
 from flipbench.core.run import Run
 from flipbench.core.stage import run_stage
-from flipbench.generate.api_captioner import PROMPTS, APICaptioner, caption_prompt
 from flipbench.generate.caption import CaptionStage
+from flipbench.generate.captioners.api import PROMPTS, APICaptioner, caption_prompt
 from flipbench.generate.flip import FlipStage
 from flipbench.models.chat.api import ChatAPI
 from flipbench.models.chat.batch_api import BatchAPI

@@ -16,10 +16,10 @@ from flipbench.core.paired import Candidate
 from flipbench.core.records import Edit, ImageRef
 from flipbench.core.run import Run
 from flipbench.core.stage import run_stage
-from flipbench.generate.controls import Control
 from flipbench.generate.edit import EditStage
-from flipbench.generate.flux_editor import FluxControlNetEditor, FluxSettings, x_flux_shift
-from flipbench.generate.sizes import SizeRule, fit
+from flipbench.generate.editors.controls import Control
+from flipbench.generate.editors.flux_editor import FluxControlNetEditor, FluxSettings, x_flux_shift
+from flipbench.generate.editors.sizes import SizeRule, fit
 from flipbench.models.protocols import Drawing
 from tests.fixtures.drawings import furthest, pixels
 

@@ -16,8 +16,8 @@ from flipbench.core.errors import ConfigError, DataError, nearest
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import ImageRef, JsonDict
-from flipbench.generate.batching import Batches, Drawn, Prepared, Size, draw_all, pictures
-from flipbench.generate.diffusers_loading import (
+from flipbench.generate.editors.batching import Batches, Drawn, Prepared, Size, draw_all, pictures
+from flipbench.generate.editors.diffusers_loading import (
     call_arguments,
     diffusers,
     find_class,
@@ -28,7 +28,7 @@ from flipbench.generate.diffusers_loading import (
     resolve_device,
     size_factor,
 )
-from flipbench.generate.sizes import SizeRule, fit, fit_mask
+from flipbench.generate.editors.sizes import SizeRule, fit, fit_mask
 from flipbench.models.protocols import Drawing
 
 MASKS = ("none", "whole", "item")
