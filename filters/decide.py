@@ -10,7 +10,7 @@ from flipbench.config.policy import Policy, RuleName, Vote
 from flipbench.core.errors import DataError
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Verdict
-from flipbench.filters.review.standing import standing
+from flipbench.filters.effective_verdicts import standing
 from flipbench.models.protocols import Decision
 from flipbench.prompting.parsing import parse_choice
 

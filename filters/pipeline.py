@@ -22,9 +22,9 @@ from flipbench.filters.funnel import (
     losses_of,
     losses_table,
 )
-from flipbench.filters.judge import JudgeStage
+from flipbench.filters.judges.rules import RuleStage, build_rules
+from flipbench.filters.judging import JudgeStage
 from flipbench.filters.kept_list import kept_table
-from flipbench.filters.rules import RuleStage, build_rules
 from flipbench.models.protocols import Judge
 from flipbench.reporting.text_tables import write_tables, write_text
 

@@ -57,10 +57,10 @@ def build_judge(spec: JudgeSpec, folder: Path, seed: int = 0) -> Judge:
     if isinstance(spec, ShapesJudgeSpec):
         return SceneJudge()
     if isinstance(spec, VLMJudgeSpec):
-        from flipbench.filters.vlm_judge import VLMJudge
+        from flipbench.filters.judges.vlm import VLMJudge
 
         return VLMJudge(cast("HuggingFaceVLM", _OnDemand(spec.model)), spec.asking, spec.sure)
-    from flipbench.filters.api_judge import APIJudge
+    from flipbench.filters.judges.api import APIJudge
 
     structured = isinstance(spec, APIJudgeSpec) and spec.chat.structured
     chat = build_chat(spec, folder, seed)
@@ -186,7 +186,7 @@ def estimate_verdicts(spec: JudgeSpec, candidates: Sequence[Candidate]) -> CostE
     """Return what judging would cost, a verdict for each candidate; None for a judge of no API."""
     if not isinstance(spec, APIJudgeSpec):
         return None
-    from flipbench.filters.api_judge import PROMPTS
+    from flipbench.filters.judges.api import PROMPTS
 
     prompt = load_prompt(spec.prompt or ("judge-blind-v1" if spec.blind else "judge-v1"), PROMPTS)
     return _estimate(spec, candidates, prompt)

@@ -10,15 +10,20 @@ from flipbench.core.paired import Candidate, PairedBenchmark
 from flipbench.core.records import Item, Verdict
 from flipbench.evaluate import tables as shown
 from flipbench.experiment import Experiment
+from flipbench.filters.agreement.ratings import (
+    Ratings,
+    agreement_tables,
+    compare_raters,
+    ratings_of,
+)
+from flipbench.filters.agreement.who_decided import who_decided
 from flipbench.filters.decide import book_of
 from flipbench.filters.pipeline import FOLDER, filtered_in
-from flipbench.filters.ratings import Ratings, agreement_tables, compare_raters, ratings_of
 from flipbench.filters.representativeness import (
     Outcomes,
     compare_kept,
     representativeness_tables,
 )
-from flipbench.filters.who_decided import who_decided
 from flipbench.models.engine import answers_of
 from flipbench.models.protocols import Decision
 from flipbench.reporting import formats

@@ -80,7 +80,7 @@ def stage_files() -> Iterator[tuple[str, Path]]:
 @pytest.mark.parametrize(
     ("source", "package", "expected"),
     [
-        ("import flipbench.filters.judge", "flipbench.generate", {"filters"}),
+        ("import flipbench.filters.judging", "flipbench.generate", {"filters"}),
         ("from flipbench.filters import judge", "flipbench.generate", {"filters"}),
         ("from flipbench import filters, run", "flipbench.generate", {"filters"}),
         ("from ..filters import judge", "flipbench.generate", {"filters"}),

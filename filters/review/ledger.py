@@ -11,8 +11,8 @@ from typing import Literal, NamedTuple
 from flipbench.core.errors import DataError
 from flipbench.core.records import Verdict
 from flipbench.core.run import Run
+from flipbench.filters.effective_verdicts import ANSWERED_BLIND, WITHDRAWN
 from flipbench.filters.review.pairs import EditedPair
-from flipbench.filters.review.standing import ANSWERED_BLIND, WITHDRAWN
 
 Decision = Literal["keep", "reject", "unsure"]
 Show = Literal["undecided", "disagreement", "all", "keep", "reject", "unsure"]

@@ -6,8 +6,8 @@ from collections import Counter
 from typing import Any
 
 from flipbench.core.records import ImageRef
+from flipbench.filters.effective_verdicts import split_reason
 from flipbench.filters.review.ledger import Ledger, Said
-from flipbench.filters.review.standing import split_reason
 
 
 class Viewer:

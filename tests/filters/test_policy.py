@@ -15,7 +15,7 @@ from flipbench.config.policy import Policy, Vote
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Caption, Edit, Flip, ImageRef, Item, Source, Verdict
 from flipbench.filters.decide import Panel, Ruling, book_of, decide, tally
-from flipbench.filters.review.standing import ANSWERED_BLIND, WITHDRAWN
+from flipbench.filters.effective_verdicts import ANSWERED_BLIND, WITHDRAWN
 from flipbench.models.protocols import Decision
 
 OLD, NEW = (ImageRef(sha256=c * 64, format="png", width=9, height=9) for c in "ab")

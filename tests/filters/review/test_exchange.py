@@ -15,12 +15,12 @@ import pytest
 from flipbench.core.errors import DataError
 from flipbench.core.records import Verdict
 from flipbench.core.run import Run
+from flipbench.filters.effective_verdicts import REASONS
 from flipbench.filters.review.exchange import export_csv, import_rows, read_rows
 from flipbench.filters.review.label_studio import LABEL_CONFIG, export_tasks
 from flipbench.filters.review.ledger import Ledger
 from flipbench.filters.review.pairs import edited_pairs
 from flipbench.filters.review.serve import export_verdicts, import_verdicts
-from flipbench.filters.review.standing import REASONS
 from tests.fixtures.edited_run import EVIL, edited_run
 
 

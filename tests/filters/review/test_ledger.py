@@ -12,9 +12,7 @@ import pytest
 from flipbench.core.errors import DataError
 from flipbench.core.records import Edit, ImageRef, Verdict
 from flipbench.core.run import Run
-from flipbench.filters.review.ledger import Ledger, Refused
-from flipbench.filters.review.pairs import edited_pairs, picture_path
-from flipbench.filters.review.standing import (
+from flipbench.filters.effective_verdicts import (
     ANSWERED_BLIND,
     REASONS,
     WITHDRAWN,
@@ -22,6 +20,8 @@ from flipbench.filters.review.standing import (
     split_reason,
     standing,
 )
+from flipbench.filters.review.ledger import Ledger, Refused
+from flipbench.filters.review.pairs import edited_pairs, picture_path
 from tests.fixtures.edited_run import edited_run
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flipbench.filters.review.standing import ANSWERED_BLIND, standing
+from flipbench.filters.effective_verdicts import ANSWERED_BLIND, standing
 from tests.filters.review.conftest import Page
 from tests.fixtures.edited_run import EVIL
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from flipbench.filters.ratings import PEOPLE, Ratings
-from flipbench.filters.who_decided import reference_of, who_decided
+from flipbench.filters.agreement.ratings import PEOPLE, Ratings
+from flipbench.filters.agreement.who_decided import reference_of, who_decided
 from flipbench.models.protocols import Decision
 
 N = 20

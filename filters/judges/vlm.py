@@ -33,7 +33,7 @@ class VLMJudge:
     References
     ----------
     The blind criterion is ours, not of Park et al., arXiv 2511.03774, whose judge is told the new
-    answer (`flipbench.filters.api_judge`).
+    answer (`flipbench.filters.judges.api`).
     """
 
     rater_kind: Literal["judge", "rule", "oracle"] = "judge"

@@ -15,7 +15,7 @@ from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.run import Run
-from flipbench.filters.vlm_judge import VLMJudge
+from flipbench.filters.judges.vlm import VLMJudge
 from flipbench.generate.pipeline import generate
 from flipbench.models.protocols import Opinion
 from flipbench.models.vlm.huggingface import HuggingFaceVLM

@@ -11,7 +11,7 @@ from scipy import stats
 from sklearn.metrics import cohen_kappa_score
 from statsmodels.stats.inter_rater import cohens_kappa
 
-from flipbench.filters.agreement import (
+from flipbench.filters.agreement.agreement import (
     KEPT,
     THREE,
     Agreement,

@@ -16,16 +16,22 @@ from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Edit, Item, JsonDict, Verdict
 from flipbench.core.run import Run
-from flipbench.filters.agreement import Agreement
-from flipbench.filters.decide import book_of
-from flipbench.filters.pipeline import apply_policy, rate
-from flipbench.filters.ratings import (
+from flipbench.filters.agreement.agreement import Agreement
+from flipbench.filters.agreement.ratings import (
     agreement_tables,
     compare_raters,
     ratings_of,
     rulings_as_ratings,
 )
-from flipbench.filters.rules import Duplicate, EqualOptions, Unchanged, Unrelated, largest_change
+from flipbench.filters.decide import book_of
+from flipbench.filters.judges.rules import (
+    Duplicate,
+    EqualOptions,
+    Unchanged,
+    Unrelated,
+    largest_change,
+)
+from flipbench.filters.pipeline import apply_policy, rate
 from flipbench.generate.pipeline import generate
 from flipbench.models.protocols import CaptionText, Decision
 from flipbench.shapes.backends import SceneCaptioner, SceneEditor, SceneJudge

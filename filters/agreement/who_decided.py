@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from flipbench.filters.agreement import Agreement, agreement, krippendorff_alpha
-from flipbench.filters.ratings import PEOPLE, Ratings
+from flipbench.filters.agreement.agreement import Agreement, agreement, krippendorff_alpha
+from flipbench.filters.agreement.ratings import PEOPLE, Ratings
 from flipbench.reporting.text_tables import Table, number
 
 _HEADERS = (

@@ -15,7 +15,7 @@ from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Caption, Edit, Flip, Item, Verdict
 from flipbench.core.run import Run
-from flipbench.filters.api_judge import APIJudge, read_verdict
+from flipbench.filters.judges.api import APIJudge, read_verdict
 from flipbench.filters.pipeline import keep_valid
 from flipbench.models.chat.api import ChatAPI
 from flipbench.models.protocols import Opinion
