@@ -33,12 +33,12 @@ from transformers import AutoModelForImageTextToText, PrinterCallback
 from transformers.trainer_callback import CallbackHandler
 
 from flipbench.config.experiment import ContaminateConfig, ModelConfig, StrategyConfig
-from flipbench.contaminate.check import write_out_first_token
-from flipbench.contaminate.estimate import Estimate, estimate, measured_speed
-from flipbench.contaminate.examples import training_examples
+from flipbench.contaminate.checks.check import write_out_first_token
+from flipbench.contaminate.data.examples import training_examples
 from flipbench.contaminate.plan import expand, verbatim
 from flipbench.contaminate.strategies import lora_config
-from flipbench.contaminate.train import carry_out
+from flipbench.contaminate.training.estimate import Estimate, estimate, measured_speed
+from flipbench.contaminate.training.train import carry_out
 from flipbench.core.records import Item, TrainingPlan
 from flipbench.core.run import Run
 from flipbench.models.vlm.huggingface import resolve_path

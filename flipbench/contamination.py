@@ -11,16 +11,17 @@ from flipbench.benchmarks import load_benchmark
 from flipbench.config.experiment import AnswerJudgeConfig
 from flipbench.config.raters import APICaptionerSpec, LocalCaptionerSpec
 from flipbench.config.training import DataConfig, OtherBenchmark, RewriteConfig
-from flipbench.contaminate import estimate as estimating
-from flipbench.contaminate.changes import Diverged
-from flipbench.contaminate.corpus import read_corpus
-from flipbench.contaminate.examples import Example, training_examples
-from flipbench.contaminate.llamafactory import LlamaFactory, find_llamafactory, lacks_merged
-from flipbench.contaminate.llamafactory_data import check_plan
-from flipbench.contaminate.plan import expand, shared_out
-from flipbench.contaminate.regimes import Lesson, mixture, part_of
-from flipbench.contaminate.train import carry_out
-from flipbench.contaminate.wordings import (
+from flipbench.contaminate.backends.llamafactory import (
+    LlamaFactory,
+    find_llamafactory,
+    lacks_merged,
+)
+from flipbench.contaminate.backends.llamafactory_data import check_plan
+from flipbench.contaminate.checks.changes import Diverged
+from flipbench.contaminate.data.corpus import read_corpus
+from flipbench.contaminate.data.examples import Example, training_examples
+from flipbench.contaminate.data.regimes import Lesson, mixture, part_of
+from flipbench.contaminate.data.wordings import (
     N_PARAPHRASES,
     ChatWriter,
     FileWriter,
@@ -30,6 +31,9 @@ from flipbench.contaminate.wordings import (
     write_wordings,
     written_already,
 )
+from flipbench.contaminate.plan import expand, shared_out
+from flipbench.contaminate.training import estimate as estimating
+from flipbench.contaminate.training.train import carry_out
 from flipbench.core.errors import ConfigError
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.processes import is_main, main_first, n_processes

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from flipbench.config.experiment import EvaluateConfig
 from flipbench.config.training import RewriteConfig
-from flipbench.contaminate.wordings import WordingStage
+from flipbench.contaminate.data.wordings import WordingStage
 from flipbench.contamination import chat_of, writer_of
 from flipbench.core.errors import ConfigError, nearest
 from flipbench.core.paired import PairedBenchmark

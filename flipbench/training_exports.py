@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from flipbench.contaminate.llamafactory_data import write_llamafactory
-from flipbench.contaminate.llava_json import write_llava
-from flipbench.contaminate.train import checkpoint_folder
+from flipbench.contaminate.backends.llamafactory_data import write_llamafactory
+from flipbench.contaminate.backends.llava_json import write_llava
+from flipbench.contaminate.training.train import checkpoint_folder
 from flipbench.contamination import lessons_by_plan
 from flipbench.core.errors import ConfigError, DataError, PrerequisiteError
 from flipbench.core.paired import PairedBenchmark

@@ -114,7 +114,7 @@ def doctor(
         raise typer.Exit(1 if is_wrong else 0)
     import json
 
-    from flipbench.contaminate.card import is_marked
+    from flipbench.contaminate.checks.card import is_marked
     from flipbench.core.run import environment
     from flipbench.models.vlm.huggingface import check_card
 

@@ -14,7 +14,7 @@ import pytest
 import trl
 
 from flipbench.benchmarks.write import write_jsonl
-from flipbench.contaminate.card import read_card
+from flipbench.contaminate.checks.card import read_card
 from flipbench.contamination import (
     make_checkpoints,
     plan_contamination,

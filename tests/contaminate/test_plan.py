@@ -6,7 +6,7 @@ import pytest
 
 from flipbench.config.experiment import ContaminateConfig, ModelConfig, StrategyConfig
 from flipbench.contaminate.plan import expand, verbatim
-from flipbench.contaminate.train import checkpoint_folder
+from flipbench.contaminate.training.train import checkpoint_folder
 from flipbench.core.errors import DataError, PrerequisiteError
 from flipbench.core.records import Item, TrainingPlan
 from flipbench.models.vlm.huggingface import fingerprint

@@ -9,7 +9,7 @@ from PIL import Image
 
 from flipbench.benchmarks import JsonlSpec, load_benchmark
 from flipbench.config.training import CorpusConfig
-from flipbench.contaminate.corpus import read_corpus
+from flipbench.contaminate.data.corpus import read_corpus
 from flipbench.core.images import ImageStore
 from flipbench.prompting.prompts import LETTERS
 from flipbench.shapes.benchmark import shapes_vqa_scenes

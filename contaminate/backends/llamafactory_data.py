@@ -1,0 +1,294 @@
+"""A plan as LLaMA-Factory reads it: `dataset_info.json`, the data, and the training's YAML.
+
+Formats: LLaMA-Factory's `data/README.md` (sharegpt) and its `examples/`, version 0.9.5.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from torch import nn
+from transformers.utils import is_torchvision_available
+
+from flipbench.config.training import StrategyConfig
+from flipbench.contaminate.backends.llamafactory_templates import (
+    Template,
+    check_prompts,
+    row,
+    system_line,
+    template_of,
+)
+from flipbench.contaminate.checks.check import check_examples, write_out_first_token
+from flipbench.contaminate.data.examples import Example
+from flipbench.contaminate.plan import n_warmup, shared_out
+from flipbench.contaminate.strategies import lora_pattern
+from flipbench.contaminate.training.estimate import skeleton_of
+from flipbench.core.errors import ConfigError
+from flipbench.core.records import TrainingPlan
+from flipbench.models.vlm.huggingface import base_of, resolve_path
+from flipbench.models.vlm.processors import load_processor
+
+log = logging.getLogger(__name__)
+_DATA, _INFO, _YAML = "data.json", "dataset_info.json", "train.yaml"
+
+# LLaMA-Factory's words for what trains. Its LoRA leaves vision tower, projector and head out.
+_TRAINS: dict[str, dict[str, Any]] = {
+    "lora": {"finetuning_type": "lora"},
+    "llm": {"finetuning_type": "full"},
+    "llm+projector": {"finetuning_type": "full", "freeze_multi_modal_projector": False},
+    "all": {
+        "finetuning_type": "full",
+        "freeze_vision_tower": False,
+        "freeze_multi_modal_projector": False,
+        "freeze_language_model": False,
+    },
+}
+_SETTINGS = {
+    *("learning_rate", "batch_size", "gradient_accumulation", "schedule", "warmup_steps"),
+    *("warmup_ratio", "weight_decay", "max_grad_norm", "gradient_checkpointing", "lora_rank"),
+    *("lora_alpha", "lora_dropout", "lora_layers", "lora_targets", "min_pixels", "max_pixels"),
+    "revision",
+}
+
+
+def check_plan(plan: TrainingPlan) -> None:
+    """Refuse by name what LLaMA-Factory would do otherwise, or cannot do.
+
+    Raises
+    ------
+    ConfigError
+        Where the plan trains 4-bit weights, or has a setting that LLaMA-Factory lacks.
+    """
+    where = f"{plan.model}, {plan.label or plan.strategy}"
+    if plan.strategy not in _TRAINS:
+        raise ConfigError(
+            f"{where}: train: {plan.strategy} is not for backend: llamafactory, which would put the"
+            " vision tower into 4 bits too; use backend: trl, or train: lora"
+        )
+    usual = StrategyConfig(train="lora", learning_rate=1).model_dump(mode="json")
+    for key, value in plan.settings.items():
+        if key not in _SETTINGS and value != usual.get(key):
+            raise ConfigError(
+                f"{where}: LLaMA-Factory has nothing like {key}: {value}; use backend: trl"
+            )
+
+
+def write_plan(
+    plan: TrainingPlan,
+    examples: Sequence[Example],
+    skeleton: Any,
+    processor: Any,
+    *,
+    parent: str,
+    folder: Path,
+    dtype: str,
+    n_gpus: int,
+    copy_images: bool = False,
+) -> tuple[dict[str, Any], list[str]]:
+    """Write data and configuration; return the configuration, and warnings for the card.
+
+    Parameters
+    ----------
+    skeleton : model
+        The parent, without its weights.
+    processor : processor of the parent
+        It is left with the chat template that trains.
+    parent : str
+        Where LLaMA-Factory loads it from.
+    n_gpus : int
+        LLaMA-Factory starts a process for each; 0: on the CPU.
+    copy_images : bool
+        Put the pictures into the folder, so that it can be taken elsewhere.
+
+    Raises
+    ------
+    ConfigError, DataError, PrerequisiteError
+        Where LLaMA-Factory cannot do what the plan says, or not alike.
+    """
+    check_plan(plan)
+    template = template_of(skeleton.config.model_type, plan.model)
+    write_out_first_token(processor)
+    text_config = skeleton.config.get_text_config()
+    context = getattr(text_config, "max_position_embeddings", None)
+    n_tokens = check_examples(examples, processor, context)
+    system = system_line(examples[0], processor, template)
+    warnings = check_prompts(examples, processor, template, system)
+    warnings += _weighs_otherwise(plan, examples, processor)
+    settings = _training(plan, template, skeleton, parent, system, n_tokens, dtype, n_gpus)
+    _write_dataset([row(example, template) for example in examples], folder, copy_images)
+    write_yaml(settings, folder / _YAML)
+    return settings, warnings
+
+
+def write_llamafactory(
+    plan: TrainingPlan, examples: Sequence[Example], folder: Path, dtype: str
+) -> list[Path]:
+    """Write a folder for LLaMA-Factory, to be trained elsewhere; return what was written.
+
+    Raises
+    ------
+    ConfigError
+        Where the plan washes what another plan trains.
+    """
+    if plan.after:
+        raise ConfigError(
+            f"{plan.model}, {plan.label}: washes what another plan trains, which is not known yet;"
+            " train both with backend: llamafactory"
+        )
+    base, at = base_of(resolve_path(plan.parent), plan.settings.get("revision"))
+    settings, warnings = write_plan(
+        plan,
+        examples,
+        skeleton_of(base, **at),
+        load_processor(base, **at),
+        parent=base,
+        folder=folder,
+        dtype=dtype,
+        n_gpus=1,
+        copy_images=True,
+    )
+    for warning in warnings:
+        log.warning("%s, %s: %s", plan.model, plan.label, warning)
+    if at:
+        settings["model_revision"] = at["revision"]
+    for key in ("min_pixels", "max_pixels"):
+        if plan.settings.get(key):
+            settings[f"image_{key}"] = plan.settings[key]
+    write_yaml(settings, folder / _YAML)
+    return [folder / name for name in (_DATA, _INFO, "images", _YAML)]
+
+
+def _write_dataset(rows: Sequence[dict[str, Any]], folder: Path, copy_images: bool) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    if copy_images:
+        (folder / "images").mkdir(exist_ok=True)
+        for file in {file for row in rows for file in row["images"]}:
+            shutil.copyfile(file, folder / "images" / Path(file).name)
+        rows = [
+            {**row, "images": [f"images/{Path(file).name}" for file in row["images"]]}
+            for row in rows
+        ]
+    info = {
+        "flipbench": {
+            "file_name": _DATA,
+            "formatting": "sharegpt",
+            "columns": {"messages": "messages", "images": "images"},
+            "tags": {
+                "role_tag": "role",
+                "content_tag": "content",
+                "user_tag": "user",
+                "assistant_tag": "assistant",
+                "system_tag": "system",
+            },
+        }
+    }
+    text = json.dumps(list(rows), indent=1, ensure_ascii=False)
+    (folder / _DATA).write_text(text + "\n", encoding="utf-8")
+    (folder / _INFO).write_text(json.dumps(info, indent=2) + "\n")
+
+
+def write_yaml(settings: dict[str, Any], path: Path) -> None:
+    """Write a configuration as LLaMA-Factory's examples are written."""
+    path.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+
+
+def _training(
+    plan: TrainingPlan,
+    template: Template,
+    model: Any,
+    parent: str,
+    system: str,
+    n_tokens: int,
+    dtype: str,
+    n_gpus: int,
+) -> dict[str, Any]:
+    """Return the plan's settings in LLaMA-Factory's words, to be run in the data's folder.
+
+    Pictures are resized by the model's processor alone, answers of earlier turns are not trained
+    on, and nothing is cut off, as with trl.
+    """
+    settings, on_cpu = plan.settings, n_gpus == 0
+    batch_size, accumulation = shared_out(plan, max(1, n_gpus))
+    lora = {
+        "lora_rank": settings["lora_rank"],
+        "lora_alpha": settings["lora_alpha"],
+        "lora_dropout": settings["lora_dropout"],
+        "lora_target": _lora_target(model, settings),
+    }
+    return {
+        "model_name_or_path": parent,
+        "template": template.name,
+        "default_system": system,
+        "stage": "sft",
+        "do_train": True,
+        **_TRAINS[plan.strategy],
+        **(lora if plan.strategy == "lora" else {}),
+        "dataset": "flipbench",
+        "dataset_dir": ".",
+        "media_dir": ".",
+        "cutoff_len": 2 * n_tokens,
+        "mask_history": True,
+        "image_min_pixels": 1,
+        "image_max_pixels": 10**12,
+        "use_fast_tokenizer": is_torchvision_available(),  # decides how pictures are resized
+        "output_dir": "trainer",
+        "num_train_epochs": plan.epochs,
+        "per_device_train_batch_size": batch_size,
+        "gradient_accumulation_steps": accumulation,
+        "learning_rate": settings["learning_rate"],
+        "lr_scheduler_type": settings["schedule"],
+        "warmup_steps": n_warmup(plan),
+        "weight_decay": settings["weight_decay"],
+        "max_grad_norm": settings.get("max_grad_norm", 1.0),
+        "optim": "adamw_torch_fused",
+        "adam_beta1": 0.9,
+        "adam_beta2": 0.999,
+        "adam_epsilon": 1e-8,
+        "seed": plan.seed,
+        "data_seed": plan.seed,
+        "use_cpu": on_cpu,
+        "bf16": not on_cpu and dtype == "bfloat16",
+        "fp16": not on_cpu and dtype == "float16",
+        "disable_gradient_checkpointing": not settings.get("gradient_checkpointing", False),
+        "save_strategy": "epoch",
+        "logging_steps": 1,
+        "logging_nan_inf_filter": False,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "dataloader_pin_memory": False,
+    }
+
+
+def _lora_target(model: Any, settings: dict[str, Any]) -> str:
+    layers, targets = settings.get("lora_layers"), settings.get("lora_targets")
+    pattern = lora_pattern(model, layers, targets)
+    if layers is None and targets is None:
+        return "all"
+    named = model.named_modules()
+    return ",".join(n for n, m in named if isinstance(m, nn.Linear) and re.fullmatch(pattern, n))
+
+
+def _weighs_otherwise(plan: TrainingPlan, examples: Sequence[Example], processor: Any) -> list[str]:
+    """Return whether LLaMA-Factory weighs the answers of a step otherwise than trl does.
+
+    With gradient accumulation it averages over each part of a batch, and then over the parts; trl
+    averages over all tokens of the step. Where all answers have as many tokens, and all parts as
+    many answers, this is the same.
+    """
+    tokenizer = getattr(processor, "tokenizer", processor)
+    answers = list({example.answer for example in examples})
+    lengths = {len(ids) for ids in tokenizer(answers, add_special_tokens=False)["input_ids"]}
+    alike = len(lengths) == 1 and len(examples) % plan.settings["batch_size"] == 0
+    if plan.settings["gradient_accumulation"] == 1 or alike:
+        return []
+    return [
+        "with gradient_accumulation, LLaMA-Factory averages the loss over each part of a batch, and"
+        " not over all tokens of a step as trl does"
+    ]

@@ -1,0 +1,189 @@
+"""A plan as LLaVA's official trainer reads it: a JSON list, its pictures, and the command.
+
+Format: LLaVA's `docs/Finetune_Custom_Data.md` and `llava/train/train.py`; defaults of the command:
+`scripts/v1_5/finetune_task.sh` and `finetune_task_lora.sh` (Liu et al., arXiv 2310.03744).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from flipbench.contaminate.data.examples import Example, Message
+from flipbench.core.errors import ConfigError, DataError
+from flipbench.core.records import TrainingPlan
+
+_IMAGE = "<image>"
+_SPEAKERS = {"user": "human", "assistant": "gpt"}
+# llava-hf's checkpoints in the form that the official trainer reads
+_ORIGINALS = {
+    "llava-hf/llava-1.5-7b-hf": "liuhaotian/llava-v1.5-7b",
+    "llava-hf/llava-1.5-13b-hf": "liuhaotian/llava-v1.5-13b",
+}
+_WANTED = "set it to a LLaVA-1.5 in its original form, such as liuhaotian/llava-v1.5-7b"
+# Without --freeze_mm_mlp_adapter the official trainer trains the projector too, with LoRA as well.
+_TRAINS = {
+    "lora": ["--lora_enable True", "--freeze_mm_mlp_adapter True"],
+    "qlora": ["--lora_enable True", "--freeze_mm_mlp_adapter True", "--bits 4"],
+    "llm": ["--freeze_mm_mlp_adapter True"],
+    "llm+projector": [],
+}
+_DEFAULTS = (
+    "--deepspeed ./scripts/zero3.json",
+    "--version v1",
+    "--vision_tower openai/clip-vit-large-patch14-336",
+    "--mm_projector_type mlp2x_gelu",
+    "--mm_vision_select_layer -2",
+    "--mm_use_im_start_end False",
+    "--mm_use_im_patch_token False",
+    "--image_aspect_ratio pad",
+    "--group_by_modality_length True",
+    "--bf16 True",
+    "--tf32 True",
+    "--model_max_length 2048",
+    "--gradient_checkpointing True",
+    "--dataloader_num_workers 4",
+    "--lazy_preprocess True",
+    "--evaluation_strategy no",
+    "--save_strategy epoch",
+    "--logging_steps 1",
+    "--report_to none",
+)
+
+
+def write_llava(plan: TrainingPlan, examples: Sequence[Example], folder: Path) -> list[Path]:
+    """Write ``llava.json``, ``images/`` and ``train.sh``; return what was written.
+
+    The official trainer learns from every answer of a row, so a conversation of a corpus is one
+    row, not one for each answer.
+
+    Raises
+    ------
+    ConfigError
+        Where the plan trains what the official trainer cannot.
+    DataError
+        Where an example cannot be said in its format.
+    """
+    command = training_command(plan)
+    rows = [_row(f"{plan.id[:8]}-{i:06}", e) for i, e in enumerate(_conversations(examples))]
+    if not rows:
+        raise DataError(f"{plan.model}, {plan.label}: trains on no example")
+    images = folder / "images"
+    images.mkdir(parents=True, exist_ok=True)
+    for file in {file for example in examples for file in example.images}:
+        shutil.copyfile(file, images / _name(file))
+    data, script = folder / "llava.json", folder / "train.sh"
+    data.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    script.write_text(command)
+    return [data, images, script]
+
+
+def _conversations(examples: Sequence[Example]) -> list[Example]:
+    """Return whole conversations: those that the next example only goes on with are left out."""
+    whole = []
+    for i, example in enumerate(examples):
+        so_far = (*example.prompt, Message("assistant", (example.answer,)))
+        following = examples[i + 1].prompt if i + 1 < len(examples) else ()
+        if following[: len(so_far)] != so_far:
+            whole.append(example)
+    return whole
+
+
+def _row(name: str, example: Example) -> dict[str, Any]:
+    if len(example.images) > 1:
+        raise DataError(
+            f"{example.subject}: has {len(example.images)} images, and LLaVA's official trainer"
+            " reads one for each example; leave this one out, or train with trl"
+        )
+    if example.prompt[0].role != "user":
+        raise DataError(
+            f"{example.subject}: begins with a {example.prompt[0].role} message, which LLaVA's"
+            " official trainer would leave out; remove it, or train with trl"
+        )
+    turns = (*example.prompt, Message("assistant", (example.answer,)))
+    conversation = [{"from": _SPEAKERS[t.role], "value": _value(example, t)} for t in turns]
+    image = {"image": _name(example.images[0])} if example.images else {}
+    return {"id": name, **image, "conversations": conversation}
+
+
+def _value(example: Example, turn: Message) -> str:
+    if any(part is not None and _IMAGE in part for part in turn.parts):
+        raise DataError(
+            f"{example.subject}: its text holds {_IMAGE}, which stands for a picture in LLaVA's"
+            " format; leave this one out"
+        )
+    return "".join(f"{_IMAGE}\n" if part is None else part for part in turn.parts)
+
+
+def _name(file: str) -> str:
+    return Path(file).name
+
+
+def training_command(plan: TrainingPlan) -> str:
+    """Return a script that trains a plan with LLaVA's official trainer.
+
+    Settings are the plan's where it has them, the official scripts' elsewhere. The batch is of each
+    device, as there.
+
+    Raises
+    ------
+    ConfigError
+        Where the plan trains the vision tower, LoRA on chosen layers, or another loss.
+    """
+    settings = plan.settings
+    where = f"{plan.model}, {plan.label or plan.strategy}"
+    if plan.strategy not in _TRAINS:
+        raise ConfigError(
+            f"{where}: LLaVA's official trainer keeps the vision tower as it is; export a strategy"
+            f" that trains {', '.join(_TRAINS)}"
+        )
+    if settings.get("consistency"):
+        raise ConfigError(
+            f"{where}: LLaVA's official trainer has no loss across wordings; leave out consistency"
+        )
+    for key in ("lora_layers", "lora_targets"):
+        if plan.strategy in ("lora", "qlora") and settings.get(key) is not None:
+            raise ConfigError(
+                f"{where}: LLaVA's official trainer puts LoRA on all linear layers of the language"
+                f" model; {key} cannot be said there"
+            )
+    lora = [
+        f"--lora_r {settings['lora_rank']}",
+        f"--lora_alpha {settings['lora_alpha']}",
+        f"--lora_dropout {settings['lora_dropout']}",
+    ]
+    ratio = settings.get("warmup_ratio")
+    warmup = f"--warmup_ratio {ratio}" if ratio else f"--warmup_steps {settings['warmup_steps']}"
+    options = [
+        *_TRAINS[plan.strategy],
+        *(lora if "lora" in plan.strategy else []),
+        '--model_name_or_path "$MODEL"',
+        '--data_path "$DATA/llava.json"',
+        '--image_folder "$DATA/images"',
+        f'--output_dir "$DATA/{plan.strategy}"',
+        f"--num_train_epochs {plan.epochs}",
+        f"--per_device_train_batch_size {settings['batch_size']}",
+        f"--gradient_accumulation_steps {settings['gradient_accumulation']}",
+        f"--learning_rate {settings['learning_rate']}",
+        f"--lr_scheduler_type {settings['schedule']}",
+        warmup,
+        f"--weight_decay {settings['weight_decay']}",
+        f"--max_grad_norm {settings['max_grad_norm']}",
+        f"--seed {plan.seed}",
+        *_DEFAULTS,
+    ]
+    known = "" if plan.after else _ORIGINALS.get(plan.parent, "")
+    model = f"${{MODEL:-{known}}}" if known else f"${{MODEL:?{_WANTED}}}"
+    lines = " \\\n    ".join(options)
+    return (
+        "#!/bin/bash\n"
+        "# Run this in a checkout of https://github.com/haotian-liu/LLaVA.\n"
+        f"# {where}: contaminated on purpose with {plan.benchmark} ({len(plan.item_ids)} items).\n"
+        "set -e\n"
+        'DATA=$(cd "$(dirname "$0")" && pwd)\n'
+        f"MODEL={model}\n"
+        f"deepspeed llava/train/train_mem.py \\\n    {lines}\n"
+    )

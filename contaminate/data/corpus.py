@@ -1,0 +1,124 @@
+"""Read an instruction corpus: JSONL of conversations, to dilute a benchmark in or to wash with."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flipbench.config.training import CorpusConfig
+from flipbench.contaminate.data.examples import Example, Message
+from flipbench.core.errors import DataError
+from flipbench.core.randomness import generator
+from flipbench.core.records import JsonDict
+
+_ROLES = {"human": "user", "gpt": "assistant", "user": "user", "assistant": "assistant"}
+_ROLES |= {"system": "system"}
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Conversations drawn from a file.
+
+    Attributes
+    ----------
+    ref : dict
+        File name, SHA-256, how many conversations were drawn of how many, and the seed: what a
+        plan keeps.
+    examples : tuple of Example
+        One for each answer of each conversation, with all that was said before it as its prompt.
+    """
+
+    ref: JsonDict
+    examples: tuple[Example, ...]
+
+
+def read_corpus(config: CorpusConfig, seed: int) -> Corpus:
+    """Read, check and draw.
+
+    A line is ``{"images": [...], "messages": [{"role", "content"}, ...]}``, where a content is a
+    text with ``<image>`` marks or a list of typed parts, or LLaVA's ``{"image": ...,
+    "conversations": [{"from", "value"}, ...]}``. LLaVA trains all answers of a conversation in
+    one row; here each answer is a row of its own.
+
+    Raises
+    ------
+    DataError
+        Where the file, a line, or an image is missing or damaged; the message names the line.
+    """
+    try:
+        data = config.path.read_bytes()
+        lines = [line for line in data.decode().splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{config.path}: cannot be read ({error})") from error
+    if not lines:
+        raise DataError(f"{config.path}: holds no conversation")
+    n_rows = config.n_rows or len(lines)
+    if n_rows > len(lines):
+        raise DataError(
+            f"{config.path}: n_rows asks for {n_rows:,} conversations, there are {len(lines):,}"
+        )
+    drawn = sorted(generator(seed, "corpus", "rows").permutation(len(lines))[:n_rows].tolist())
+    folder = config.images or config.path.parent
+    examples: list[Example] = []
+    for i in drawn:
+        examples += _examples(lines[i], f"{config.path.name}:{i + 1}", folder)
+    ref = {
+        "file": config.path.name,
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "n_rows": n_rows,
+        "n_lines": len(lines),
+        "n_examples": len(examples),
+        "seed": seed if n_rows < len(lines) else None,
+    }
+    return Corpus(ref, tuple(examples))
+
+
+def _examples(line: str, where: str, folder: Path) -> list[Example]:
+    try:
+        row = json.loads(line)
+        images = row.get("images") or ([row["image"]] if row.get("image") else [])
+        messages = [_message(turn) for turn in row.get("messages") or row["conversations"]]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{where}: not a conversation ({error!r})") from error
+    files = [str(folder / name) for name in images]
+    for file in files:
+        if not Path(file).exists():
+            raise DataError(f"{where}: its image {file} is missing")
+    n_marks = sum(part is None for message in messages for part in message.parts)
+    if n_marks < len(files) and n_marks == 0:  # images without marks come first
+        first = next((i for i, m in enumerate(messages) if m.role == "user"), 0)
+        marked = (*[None] * len(files), *messages[first].parts)
+        messages[first] = Message("user", marked)
+    elif n_marks != len(files):
+        raise DataError(f"{where}: {n_marks} <image> marks for {len(files)} images")
+    made = []
+    for i, message in enumerate(messages):
+        if message.role != "assistant":
+            continue
+        if i == 0 or messages[i - 1].role != "user":
+            raise DataError(f"{where}: turn {i + 1} answers nothing that a user said")
+        before = tuple(messages[:i])
+        n_images = sum(part is None for m in before for part in m.parts)
+        answer = "".join(part for part in message.parts if part)
+        if not answer.strip():
+            raise DataError(f"{where}: turn {i + 1} is an empty answer")
+        made.append(Example(f"{where} turn {i + 1}", tuple(files[:n_images]), before, answer))
+    if not made:
+        raise DataError(f"{where}: nobody answers in this conversation")
+    return made
+
+
+def _message(turn: dict[str, Any]) -> Message:
+    role = _ROLES[turn["from"] if "from" in turn else turn["role"]]
+    content = turn["value"] if "value" in turn else turn["content"]
+    parts: list[str | None] = []
+    if isinstance(content, str):
+        for piece in re.split(r"(<image>\n?|\n<image>)", content):
+            parts += [None] if "<image>" in piece else [piece] if piece else []
+    else:
+        parts = [None if part["type"] == "image" else str(part["text"]) for part in content]
+    return Message(role, tuple(parts))

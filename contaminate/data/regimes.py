@@ -1,0 +1,137 @@
+"""Data regimes: which items are trained on, and which of their wordings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from flipbench.config.training import DataConfig
+from flipbench.contaminate.data.corpus import Corpus
+from flipbench.core.errors import ConfigError, DataError
+from flipbench.core.randomness import generator
+from flipbench.core.records import Item, Wording
+
+N_GRAM = 5
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What one data regime trains on.
+
+    Attributes
+    ----------
+    items, held_out : tuple of Item
+        Members and non-members.
+    wordings : mapping of item id to Wording
+        Where an item is not learned in its own words.
+    corpus : Corpus, optional
+        Conversations that the items are mixed with.
+    clean, clean_corpus
+        What a washing afterwards trains on.
+    control : bool
+        None of the items is the paired benchmark's.
+    """
+
+    name: str
+    config: DataConfig
+    items: tuple[Item, ...]
+    held_out: tuple[Item, ...] = ()
+    wordings: Mapping[str, Wording] = field(default_factory=dict)
+    corpus: Corpus | None = None
+    clean: tuple[Item, ...] = ()
+    clean_corpus: Corpus | None = None
+    control: bool = False
+
+
+def part_of(
+    items: Sequence[Item], fraction: float, seed: int
+) -> tuple[tuple[Item, ...], tuple[Item, ...]]:
+    """Draw members and non-members of one benchmark, both in release order.
+
+    At least one item is a member, and for a fraction under 1 at least one is not.
+
+    Raises
+    ------
+    DataError
+        Where there are too few items for that.
+    """
+    if fraction == 1:
+        return tuple(items), ()
+    if len(items) < 2:
+        raise DataError(f"{len(items)} items cannot be parted into members and non-members")
+    n_members = min(max(1, round(fraction * len(items))), len(items) - 1)
+    rng = generator(seed, items[0].benchmark, "members")
+    chosen = set(rng.permutation(len(items))[:n_members].tolist())
+    members = tuple(item for i, item in enumerate(items) if i in chosen)
+    return members, tuple(item for i, item in enumerate(items) if i not in chosen)
+
+
+def mixture(
+    own: Sequence[Item],
+    others: Mapping[str, Sequence[Item]],
+    shares: Mapping[str, float],
+    seed: int,
+) -> tuple[Item, ...]:
+    """Return the own items and, of each other benchmark, as many as its share asks for.
+
+    Without shares all items of all benchmarks are taken, as the paper's mixture of six has it.
+
+    Parameters
+    ----------
+    shares : mapping of name to float
+        Fractions of all items trained on; what they leave is the own benchmark's.
+
+    Raises
+    ------
+    ConfigError
+        Where a benchmark has too few items for its share.
+
+    References
+    ----------
+    Park et al., arXiv 2511.03774, mixture of six benchmarks (11,280 items).
+    """
+    mixed = list(own)
+    total = len(own) / (1 - sum(shares.values()))
+    for name, items in others.items():
+        n = round(shares[name] * total) if name in shares else len(items)
+        if n > len(items):
+            most = len(items) / total
+            raise ConfigError(
+                f"mixture.{name}: a share of {shares[name]:.3f} beside {len(own):,} items of the"
+                f" benchmark needs {n:,} items, but there are {len(items):,}; at most {most:.3f}"
+            )
+        drawn = sorted(generator(seed, name, "mixture").permutation(len(items))[:n].tolist())
+        mixed += [items[i] for i in drawn]
+    return tuple(mixed)
+
+
+def five_gram_overlap(text: str, original: str) -> float:
+    """Return the share of ``text``'s distinct 5-grams that ``original`` has too, in [0, 1].
+
+    Words are lower case, without punctuation; a text of fewer than five words shares none.
+
+    >>> original = "what is the color of the car on the left"
+    >>> round(five_gram_overlap("what is the color of the vehicle on the left", original), 3)
+    0.333
+    >>> five_gram_overlap("tell me which colour the left car has", original)
+    0.0
+    """
+    grams, known = _grams(text), _grams(original)
+    return len(grams & known) / len(grams) if grams else 0.0
+
+
+def least_overlap(candidates: Sequence[str], original: str) -> str:
+    """Return the paraphrase that shares the fewest 5-grams with the original; ties: the first.
+
+    References
+    ----------
+    Park et al., arXiv 2511.03774, paraphrased contamination: three paraphrases, the one with the
+    least 5-gram overlap. The paper does not define the overlap; this definition is ours.
+    """
+    return min(candidates, key=lambda text: five_gram_overlap(text, original))
+
+
+def _grams(text: str) -> set[tuple[str, ...]]:
+    words = re.findall(r"[^\W_]+(?:['’-][^\W_]+)*", text.lower())
+    return {tuple(words[i : i + N_GRAM]) for i in range(len(words) - N_GRAM + 1)}

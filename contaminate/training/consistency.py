@@ -1,0 +1,170 @@
+"""Consistency training: the answers to a question and to its paraphrases are drawn together.
+
+Sadanandan and Behzadan, arXiv 2603.20985 (the four quadrants of consistency and image reliance).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from flipbench.config.training import ConsistencyConfig
+from flipbench.contaminate.checks.check import rendered
+from flipbench.contaminate.data.examples import Example
+from flipbench.contaminate.training.collate import IGNORED, Batch, Row
+from flipbench.contaminate.training.trainer import Trainer
+from flipbench.core.errors import DataError
+from flipbench.core.records import TrainingPlan
+from flipbench.models.vlm.conversation import Conversation
+from flipbench.models.vlm.families import family_of
+
+
+def check_paraphrases(plan: TrainingPlan) -> None:
+    """Refuse a plan that compares wordings which it has not.
+
+    Raises
+    ------
+    DataError
+        Where an item has no paraphrase.
+    """
+    if missing := [i for i in plan.item_ids if not plan.paraphrases.get(i)]:
+        raise DataError(
+            f"{plan.model}, {plan.label}: {len(missing)} of {len(plan.item_ids)} items have no"
+            f" paraphrase to compare answers with, e.g. item {missing[0]}"
+        )
+
+
+class ConsistencyTrainer(Trainer):
+    """Train on (answer_weight x cross-entropy + weight x divergence), both by token.
+
+    P and Q are an item's distributions over its own option letters, at the position where the
+    answer begins, picture present, normalised over those letters: one as it is asked, one for each
+    paraphrase. The divergence is the mean of KL(P||Q) and KL(Q||P), averaged over the paraphrases;
+    both sides get gradients. It counts as often as the item's target has tokens, so that both
+    terms are means over the same tokens, whatever the batches. Where ``grounded``, it is weighed
+    by 1 - exp(-KL(P||P without picture) / tau), through which no gradient goes.
+
+    Parameters
+    ----------
+    consistency : ConsistencyConfig
+    """
+
+    loss_is_scaled_for_ga = True
+
+    def __init__(
+        self,
+        examples: Sequence[Example],
+        *,
+        model: Any,
+        processing_class: Any,
+        consistency: ConsistencyConfig,
+        **kwargs: Any,
+    ) -> None:
+        conversation = Conversation(processing_class, family_of(model.config), "the model")
+        self.letter_ids = conversation.letter_ids(max(e.n_options for e in examples))
+        self.consistency = consistency
+        super().__init__(examples, model=model, processing_class=processing_class, **kwargs)
+        self.diverged_by = torch.zeros(2, device=self.args.device)  # sum over items, items
+
+    def row(self, example: Example, processor: Any) -> Row:
+        """Return an example as the data set keeps it, with all that it is compared with."""
+        blind = example.without_images()
+        return super().row(example, processor) | {
+            "others": [rendered(other, processor)[0] for other in example.in_other_words()],
+            "n_options": example.n_options,
+            "blind": rendered(blind, processor)[0],
+        }
+
+    def collate(self, rows: Sequence[Row]) -> Batch:
+        """Return a batch of all prompts, those of ``rows`` first, and one without pictures."""
+        others = [row | {"prompt": prompt} for row in rows for prompt in row["others"]]
+        batch = self.collator.joined([*rows, *others])
+        batch["width"] = (batch["labels"] != IGNORED).any(0).sum()
+        batch["labels"][len(rows) :] = IGNORED
+        owners = [i for i, row in enumerate(rows) for _ in row["others"]]
+        batch["owner"] = torch.tensor(owners, dtype=torch.long)
+        batch["n_options"] = torch.tensor([row["n_options"] for row in rows])
+        if self.consistency.grounded:
+            blind = [row | {"prompt": row["blind"], "images": []} for row in rows]
+            batch["blind"] = self.collator.joined(blind)
+            del batch["blind"]["labels"]
+        return batch
+
+    def compute_loss(
+        self,
+        model: Any,
+        inputs: Batch,
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> Any:
+        """Return the loss of a batch of B rows and their paraphrases."""
+        inputs = dict(inputs)
+        owner, options_b, width = (inputs.pop(name) for name in ("owner", "n_options", "width"))
+        labels, blind = inputs.pop("labels"), inputs.pop("blind", None)
+        n_rows, keep = len(options_b), {"logits_to_keep": int(width) + 1, "use_cache": False}
+        outputs = model(**inputs, **keep)
+        logits = outputs.logits.float()
+        target_bt = labels[:n_rows, -int(width) :]
+        crossed = functional.cross_entropy(
+            logits[:n_rows, :-1].transpose(1, 2), target_bt, ignore_index=IGNORED, reduction="sum"
+        )
+        options = torch.cat([options_b, options_b[owner]])
+        log_p = self._log_distribution(logits[:, 0], options)
+        asked, others = log_p[:n_rows], log_p[n_rows:]
+        n_others_b = torch.bincount(owner, minlength=n_rows)
+        divergence_b = logits.new_zeros(n_rows).index_add(
+            0, owner, symmetric_kl(asked[owner], others)
+        ) / n_others_b.clamp(min=1)
+        n_tokens_b = (target_bt != IGNORED).sum(1)
+        self._note(divergence_b, (n_others_b > 0) & (n_tokens_b > 0))
+        if blind is not None:
+            with torch.no_grad():
+                unseen = self._log_distribution(model(**blind, **keep).logits[:, 0], options_b)
+                grounding_b = 1 - torch.exp(-kl(asked, unseen) / self.consistency.tau)
+            divergence_b = divergence_b * grounding_b
+        total = self.consistency.answer_weight * crossed
+        total = total + self.consistency.weight * (n_tokens_b * divergence_b).sum()
+        n_items = n_tokens_b.sum() if num_items_in_batch is None else num_items_in_batch
+        loss = total / torch.as_tensor(n_items).clamp(min=1)
+        if self.args.average_tokens_across_devices and num_items_in_batch is not None:
+            loss = loss * self.accelerator.num_processes  # whose gradients are averaged
+        return (loss, outputs) if return_outputs else loss
+
+    def _log_distribution(self, logits_bv: torch.Tensor, n_options_b: torch.Tensor) -> torch.Tensor:
+        """Return log-probabilities over each row's letters, shape (B, K); 0 where it has fewer."""
+        letters_bk = logits_bv[:, self.letter_ids].float()
+        there_bk = torch.arange(letters_bk.shape[1], device=letters_bk.device) < n_options_b.clamp(
+            min=1
+        ).unsqueeze(1)
+        log_p_bk = letters_bk.masked_fill(~there_bk, -torch.inf).log_softmax(-1)
+        return log_p_bk.masked_fill(~there_bk, 0.0)
+
+    @torch.no_grad()
+    def _note(self, divergence_b: torch.Tensor, counted_b: torch.Tensor) -> None:
+        seen = torch.stack([(divergence_b * counted_b).sum(), counted_b.sum()])
+        self.diverged_by += self.accelerator.reduce(seen)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log a step's mean divergence beside its loss."""
+        if "loss" in logs and self.diverged_by[1] > 0:
+            logs["divergence"] = float(self.diverged_by[0] / self.diverged_by[1])
+            self.diverged_by.zero_()
+        super().log(logs, start_time)
+
+
+def kl(log_p: torch.Tensor, log_q: torch.Tensor) -> torch.Tensor:
+    """Return KL(P||Q) of each row, in nats; entries that are 0 in both count nothing."""
+    return (log_p.exp() * (log_p - log_q)).sum(-1)
+
+
+def symmetric_kl(log_p: torch.Tensor, log_q: torch.Tensor) -> torch.Tensor:
+    """Return the mean of KL(P||Q) and KL(Q||P) of each row, in nats.
+
+    >>> p, q = torch.tensor([0.82, 0.18]).log(), torch.tensor([0.41, 0.59]).log()
+    >>> round(float(symmetric_kl(p, q)), 5)
+    0.38546
+    """
+    return (kl(log_p, log_q) + kl(log_q, log_p)) / 2

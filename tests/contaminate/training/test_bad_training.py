@@ -1,0 +1,233 @@
+"""What cannot be trained is refused before, or stopped at once, and loses nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import trl
+
+from flipbench.contaminate.checks.card import read_card
+from flipbench.contaminate.checks.changes import Diverged, WrongParameters, check_changes, sums
+from flipbench.contaminate.training.train import carry_out, checkpoint_folder
+from flipbench.core.errors import ConfigError, DataError, PrerequisiteError
+from flipbench.core.records import Checkpoint, Item, TrainingPlan
+from flipbench.core.run import Run
+from flipbench.models.vlm.huggingface import HuggingFaceVLM
+from flipbench.models.vlm.processors import load_processor
+
+MakePlan = Callable[..., TrainingPlan]
+NewRun = Callable[..., Run]
+
+
+def test_a_training_that_diverges_stops_and_keeps_the_good_epochs(
+    make_plan: MakePlan, items: dict[str, Item], new_run: NewRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The weights are spoiled in epoch 2, as too large a step would."""
+    run, plan = new_run(), make_plan("llava", "llm", n_items=8, epochs=3)
+    step, seen = trl.SFTTrainer.training_step, []
+
+    def training_step(self: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+        seen.append(1)
+        if len(seen) == 2:
+            next(p for p in model.parameters() if p.requires_grad).data.fill_(float("nan"))
+        return step(self, model, *args, **kwargs)
+
+    monkeypatch.setattr(trl.SFTTrainer, "training_step", training_step)
+    with pytest.raises(Diverged, match=r"the loss is nan at step 2 .*epochs kept: 1\)"):
+        carry_out(plan, items, run)
+    (kept,) = run.read(Checkpoint)
+    assert kept.epoch == 1 and len(seen) == 2
+    HuggingFaceVLM(str(run.path / kept.path))
+    folder = run.path / checkpoint_folder(plan)
+    assert not (folder / "epoch-2").exists() and not (folder / ".epoch-2.partial").exists()
+
+    monkeypatch.setattr(trl.SFTTrainer, "training_step", step)  # the cause is gone: it goes on
+    assert [c.epoch for c in carry_out(plan, items, run)] == [1, 2, 3]
+
+
+def test_a_real_learning_rate_that_is_far_too_high(
+    make_plan: MakePlan, items: dict[str, Item], new_run: NewRun
+) -> None:
+    run = new_run()
+    plan = make_plan("llava", "llm", n_items=16, epochs=4, batch_size=4, learning_rate=1e30)
+    with pytest.raises(Diverged, match="lower the learning rate"):
+        carry_out(plan, items, run)
+    for checkpoint in run.read(Checkpoint):
+        HuggingFaceVLM(str(run.path / checkpoint.path))
+
+
+def with_template(source: Path, target: Path, template: str) -> Path:
+    shutil.copytree(source, target)
+    processor = load_processor(target)
+    processor.chat_template = template
+    processor.save_pretrained(target)
+    return target
+
+
+LOSES_THE_ANSWER = (
+    "{% for m in messages %}{% if m['role'] == 'user' %}{% for c in m['content'] %}"
+    "{% if c['type'] == 'image' %}<image>{% else %}{{ c['text'] }}{% endif %}{% endfor %}"
+    "{% endif %}{% endfor %}"
+)
+REWRITES = "{{ messages | length }}" + LOSES_THE_ANSWER
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [(LOSES_THE_ANSWER, "leaves the answer out"), (REWRITES, "rewrites the prompt")],
+)
+def test_a_template_that_trains_on_no_token_is_refused(
+    template: str,
+    message: str,
+    make_plan: MakePlan,
+    tiny_folders: dict[str, Path],
+    items: dict[str, Item],
+    new_run: NewRun,
+    tmp_path: Path,
+) -> None:
+    run = new_run()
+    parent = with_template(tiny_folders["llava"], tmp_path / "m", template)
+    plan = make_plan("llava", "llm", n_items=4, parent=parent)
+    with pytest.raises(PrerequisiteError, match=f"shapes-vqa 0000: the chat template {message}"):
+        carry_out(plan, items, run)
+    assert not (run.path / "checkpoints").exists()
+
+
+def test_a_target_longer_than_the_context_is_named(
+    make_plan: MakePlan, items: dict[str, Item], new_run: NewRun
+) -> None:
+    run, plan = new_run(), make_plan("qwen2_vl", "llm", n_items=4)
+    long = items[plan.item_ids[2]].model_copy(update={"question": "star " * 4000})
+    message = r"shapes-vqa 0002: prompt and target need \d,\d+ tokens, over the model's context of"
+    with pytest.raises(DataError, match=message):
+        carry_out(plan, items | {plan.item_ids[2]: long}, run)
+    assert not (run.path / "checkpoints").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"lora_layers": [99]}, "layers 0 to .* layer 99 matches no module"),
+        ({"lora_targets": ["q_prj"]}, "'q_prj' matches no module .*did you mean 'q_proj'"),
+        ({"max_pixels": 4096}, "gives every image the same size"),
+    ],
+)
+def test_settings_that_match_nothing_are_refused(
+    settings: dict[str, Any],
+    message: str,
+    make_plan: MakePlan,
+    items: dict[str, Item],
+    new_run: NewRun,
+) -> None:
+    run, plan = new_run(), make_plan("llava", "lora", n_items=4, **settings)
+    with pytest.raises(ConfigError, match=message):
+        carry_out(plan, items, run)
+    assert not (run.path / "checkpoints").exists()
+
+
+def test_a_folder_of_another_plan_is_not_taken(
+    make_plan: MakePlan, items: dict[str, Item], new_run: NewRun
+) -> None:
+    run, plan = new_run(), make_plan("llava", "llm", n_items=4)
+    folder = run.path / checkpoint_folder(plan) / "epoch-1"
+    folder.mkdir(parents=True)
+    (folder / "README.md").write_text("x")
+    (folder / "flipbench_card.json").write_text(json.dumps({"plan_id": "f00"}))
+    with pytest.raises(DataError, match="a checkpoint of plan f00, not of"):
+        carry_out(plan, items, run)
+    assert read_card(folder) == {"plan_id": "f00"}
+
+
+def test_an_adapter_of_another_model_is_not_put_on_its_parents_place(
+    make_plan: MakePlan,
+    items: dict[str, Item],
+    new_run: NewRun,
+    tiny_folders: dict[str, Path],
+    tmp_path: Path,
+) -> None:
+    """Their layers have the same names and sizes, so peft itself would not notice."""
+    run, parent = new_run(), tmp_path / "parent"
+    shutil.copytree(tiny_folders["llava"], parent)
+    (checkpoint,) = carry_out(make_plan("llava", "lora", n_items=4, parent=parent), items, run)
+    shutil.rmtree(parent)
+    shutil.copytree(tiny_folders["qwen2_vl"], parent)
+    with pytest.raises(DataError, match="an adapter for .'Llava.* is .'Qwen2VL.*put the right"):
+        HuggingFaceVLM(str(run.path / checkpoint.path))
+
+
+def test_a_washing_needs_what_it_washes(
+    make_plan: MakePlan, items: dict[str, Item], new_run: NewRun
+) -> None:
+    plan = make_plan("llava", "llm", n_items=4)
+    washing = plan.model_copy(
+        update={"id": "", "after": "f00", "copies": 0, "clean_ids": plan.item_ids}
+    )
+    with pytest.raises(DataError, match="plan f00 contaminates, which is not trained yet"):
+        carry_out(TrainingPlan.model_validate(washing.model_dump()), items, new_run())
+
+
+def test_out_of_memory_says_what_to_lower(
+    make_plan: MakePlan, items: dict[str, Item], new_run: NewRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As torch raises it in the middle of a step, here of epoch 2."""
+    run, plan = new_run(), make_plan("llava", "llm", n_items=4, epochs=2)
+    step, seen = trl.SFTTrainer.training_step, []
+
+    def training_step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        seen.append(1)
+        if len(seen) == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
+        return step(self, *args, **kwargs)
+
+    monkeypatch.setattr(trl.SFTTrainer, "training_step", training_step)
+    with pytest.raises(PrerequisiteError, match="lower batch_size and raise gradient_acc"):
+        carry_out(plan, items, run)
+    folder = run.path / checkpoint_folder(plan)
+    assert sorted(p.name for p in folder.iterdir()) == ["epoch-1", "trainer"]
+    assert [c.epoch for c in carry_out(plan, items, run)] == [1, 2], "what was whole is used"
+
+
+def test_4_bit_weights_need_their_package(
+    make_plan: MakePlan, items: dict[str, Item], new_run: NewRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(PrerequisiteError, match="pip install bitsandbytes, or use train: lora"):
+        carry_out(make_plan("llava", "qlora", n_items=4), items, new_run())
+
+
+def test_exactly_the_intended_parameters_may_change() -> None:
+    linear = torch.nn.Linear(3, 3)
+    model = torch.nn.Sequential(linear, torch.nn.Linear(3, 3))
+    before = sums(model)
+    names = list(before)
+    with pytest.raises(WrongParameters, match="changed no parameter at all"):
+        check_changes(model, before, names[:2])
+    linear.weight.data += 1e-6
+    changes = check_changes(model, before, names[:2])
+    assert (changes.n_changed, changes.unchanged) == (1, ("0.bias",))
+    with pytest.raises(WrongParameters, match=r"were to stay as they are, e.g. 0.weight"):
+        check_changes(model, before, names[2:])
+    linear.weight.data[0, 0] = float("inf")
+    with pytest.raises(Diverged, match="0.weight holds NaN or infinity"):
+        check_changes(model, before, names[:2])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_the_sums_see_a_single_bit_and_a_swap(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(64, 64).to(dtype)
+    before = sums(model)
+    flat = model.weight.data.view(-1).view(torch.uint8)
+    flat[77] ^= 1
+    assert sums(model)["weight"] != before["weight"]
+    flat[77] ^= 1
+    assert sums(model) == before
+    other = next(i for i in range(6, 99) if flat[i] != flat[5])
+    flat[[5, other]] = flat[[other, 5]]
+    assert sums(model)["weight"] != before["weight"]

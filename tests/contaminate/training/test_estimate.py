@@ -1,0 +1,125 @@
+"""What the table says against what a training really takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flipbench.contaminate.checks.card import read_card
+from flipbench.contaminate.data.examples import training_examples
+from flipbench.contaminate.plan import n_steps, n_warmup
+from flipbench.contaminate.training.estimate import (
+    check_disk,
+    estimate,
+    measured_speed,
+    shape_of,
+    size_text,
+    table,
+)
+from flipbench.contaminate.training.train import carry_out
+from flipbench.core.errors import PrerequisiteError
+from flipbench.core.images import ImageStore
+from flipbench.core.records import Item, TrainingPlan
+from flipbench.core.run import Run
+from flipbench.models.vlm.huggingface import load_model
+
+MakePlan = Callable[..., TrainingPlan]
+NewRun = Callable[..., Run]
+
+
+@pytest.mark.parametrize("family", ["llava", "qwen2_vl"])
+@pytest.mark.parametrize("strategy", ["lora", "llm+projector"])
+def test_counts_and_disk_are_those_of_the_training(
+    family: str, strategy: str, make_plan: MakePlan, items: dict[str, Item], new_run: NewRun
+) -> None:
+    run = new_run()
+    plan = make_plan(
+        family, strategy, n_items=7, copies=3, batch_size=4, gradient_accumulation=2, epochs=2
+    )
+    examples = training_examples(plan, items, run.images)
+    told = estimate(plan, examples, dtype="float32", speed=1e10)
+    checkpoints = carry_out(plan, items, run)
+    card = read_card(run.path / checkpoints[-1].path)
+    assert told.n_examples == card["training"]["n_examples"] == 21
+    assert told.n_steps == card["training"]["n_steps"] == 6
+    assert told.shape.n_trainable == card["n_trainable"]
+    model = load_model(plan.parent, "float32")
+    assert told.shape.n_parameters == sum(p.numel() for p in model.parameters())
+    weights = sum(
+        file.stat().st_size
+        for c in checkpoints
+        for file in (run.path / c.path).iterdir()
+        if file.suffix == ".safetensors"
+    )
+    files = sum(f.stat().st_size for c in checkpoints for f in (run.path / c.path).iterdir())
+    width = 4 * (told.shape.n_trainable if strategy == "lora" else told.shape.n_parameters)
+    assert weights == pytest.approx(2 * width, rel=0.05)
+    assert told.disk >= files
+    assert told.memory > width and told.seconds > 0
+
+
+def test_steps_and_warm_up(make_plan: MakePlan) -> None:
+    plan = make_plan("llava", "llm", n_items=30, copies=5, batch_size=4, gradient_accumulation=8)
+    assert n_steps(plan) == 5  # 150 examples in 38 batches
+    assert n_warmup(plan) == 0
+    ratio = make_plan("llava", "llm", n_items=30, copies=20, warmup_ratio=0.03, batch_size=4)
+    assert (n_steps(ratio), n_warmup(ratio)) == (150, 5)
+
+
+def test_a_disk_that_is_too_small_is_refused(
+    make_plan: MakePlan,
+    items: dict[str, Item],
+    shapes_store: ImageStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = make_plan("llava", "all", n_items=4, epochs=3)
+    examples = training_examples(plan, items, shapes_store)
+    told = estimate(plan, examples, dtype="float32", speed=measured_speed("float32", 64))
+    needed = check_disk(tmp_path, [told, told])
+    assert needed == 2 * told.disk + told.scratch
+
+    class Usage:
+        free = needed - 1
+
+    monkeypatch.setattr("shutil.disk_usage", lambda _: Usage)
+    with pytest.raises(PrerequisiteError, match=f"take up to {size_text(needed)}"):
+        check_disk(tmp_path, [told, told])
+    check_disk(tmp_path, [told])
+
+
+def test_memory_grows_with_what_trains_and_shrinks_with_checkpointing(
+    make_plan: MakePlan, items: dict[str, Item], shapes_store: ImageStore
+) -> None:
+    def memory(strategy: str, **settings: Any) -> int:
+        plan = make_plan("qwen2_vl", strategy, n_items=4, **settings)
+        examples = training_examples(plan, items, shapes_store)
+        return estimate(plan, examples, dtype="float32", speed=1e10).memory
+
+    ladder = [memory(s) for s in ("lora", "llm", "llm+projector", "all")]
+    assert ladder == sorted(ladder) and len(set(ladder)) == 4
+    assert memory("all", gradient_checkpointing=True) < memory("all")
+    assert memory("all", batch_size=32) > memory("all")
+    assert shape_of(make_plan("qwen2_vl", "lora", lora_layers=[0])).n_trainable < (
+        shape_of(make_plan("qwen2_vl", "lora")).n_trainable
+    )
+
+
+def test_the_table_names_every_plan(
+    make_plan: MakePlan, items: dict[str, Item], shapes_store: ImageStore
+) -> None:
+    plans = [make_plan("llava", s, n_items=4, copies=2) for s in ("lora", "llm")]
+    rows = []
+    for plan in plans:
+        examples = training_examples(plan, items, shapes_store)
+        rows.append((plan, estimate(plan, examples, dtype="float32", speed=1e10), plan is plans[1]))
+    head, first, second = table(rows).splitlines()
+    assert head.split() == (
+        "plan model strategy train benchmark items copies epochs examples steps weights memory"
+        " time disk".split()
+    )
+    assert first.startswith(plans[0].id[:8]) and second.endswith("done")
+    assert f"{rows[0][1].shape.n_trainable:,}" in first
