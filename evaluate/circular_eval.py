@@ -17,7 +17,7 @@ from flipbench.evaluate.comparison import (
 )
 from flipbench.evaluate.conditions import askable
 from flipbench.evaluate.detector import About, Answers, kept
-from flipbench.evaluate.statistics import Outcome
+from flipbench.evaluate.statistics.paired import Outcome
 from flipbench.prompting.prompts import LETTERS, Asking
 
 ABOUT = About(

@@ -31,7 +31,7 @@ from flipbench.evaluate.scoring import (
     score_of,
     tallies,
 )
-from flipbench.evaluate.statistics import GapDifference, gap_difference
+from flipbench.evaluate.statistics.paired import GapDifference, gap_difference
 
 __all__ = [
     "Comparison",

@@ -10,7 +10,7 @@ from flipbench.core.records import ImageRef, Item, JsonDict, Probe, Response
 from flipbench.evaluate import rules
 from flipbench.evaluate.detector import Answers
 from flipbench.evaluate.rules import Direction
-from flipbench.evaluate.statistics import Value
+from flipbench.evaluate.statistics.paired import Value
 from flipbench.prompting.prompts import Asking
 
 Reading = Callable[[Response], float | None]

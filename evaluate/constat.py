@@ -18,8 +18,8 @@ from flipbench.evaluate.detector import About, Answers, AnswersOf, gold_of
 from flipbench.evaluate.grid import GridModel
 from flipbench.evaluate.likelihood import make_score
 from flipbench.evaluate.perturbation_gap import PerturbationGap
-from flipbench.evaluate.resampling import LEVEL, permutation_p
 from flipbench.evaluate.rules import Verdict, significant
+from flipbench.evaluate.statistics.resampling import LEVEL, permutation_p
 from flipbench.prompting.prompts import Asking
 
 Array = NDArray[np.float64]

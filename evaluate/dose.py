@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from flipbench.core.errors import DataError
 from flipbench.core.records import Score
 from flipbench.evaluate.grid import UNTOUCHED, GridModel
-from flipbench.evaluate.resampling import N_PERMUTATIONS, permutation_p
+from flipbench.evaluate.statistics.resampling import N_PERMUTATIONS, permutation_p
 
 Cells = Sequence[tuple[GridModel, Score]]
 

@@ -12,7 +12,7 @@ from flipbench.evaluate.comparison import mcnemar_score, relative_score, thresho
 from flipbench.evaluate.conditions import Comparison, Condition, Settings, left_out_note
 from flipbench.evaluate.detector import About
 from flipbench.evaluate.perturbation_gap import unsound
-from flipbench.evaluate.statistics import Value
+from flipbench.evaluate.statistics.paired import Value
 from flipbench.evaluate.text_match import fold
 from flipbench.models.chat.answer_judge import Agreement, Judge, JudgeTask
 from flipbench.models.engine import Answers

@@ -13,8 +13,8 @@ from flipbench.core.records import Interval
 from flipbench.evaluate import tables
 from flipbench.evaluate.detector import Answers, gold_of
 from flipbench.evaluate.grid import GridModel
-from flipbench.evaluate.resampling import bootstrap_interval
-from flipbench.evaluate.statistics import Outcome, wilson_interval
+from flipbench.evaluate.statistics.paired import Outcome, wilson_interval
+from flipbench.evaluate.statistics.resampling import bootstrap_interval
 from flipbench.prompting.prompts import Asking
 from flipbench.reporting import formats
 

@@ -17,8 +17,8 @@ from flipbench.evaluate.conditions import Settings
 from flipbench.evaluate.detector import About, Answers, AnswersOf
 from flipbench.evaluate.grid import UNTOUCHED, GridModel, reference_of
 from flipbench.evaluate.likelihood import answer_probe, make_score
-from flipbench.evaluate.resampling import LEVEL, label_swap_p
 from flipbench.evaluate.rules import Verdict, significant
+from flipbench.evaluate.statistics.resampling import LEVEL, label_swap_p
 from flipbench.models.vlm.states import unpack_state
 from flipbench.prompting.prompts import Asking
 

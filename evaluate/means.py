@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from flipbench.core.records import Interval
-from flipbench.evaluate.resampling import (
+from flipbench.evaluate.rules import Direction
+from flipbench.evaluate.statistics.paired import Value
+from flipbench.evaluate.statistics.resampling import (
     N_BOOTSTRAP,
     N_PERMUTATIONS,
     bootstrap_interval,
     label_swap_p,
 )
-from flipbench.evaluate.rules import Direction
-from flipbench.evaluate.statistics import Value
 
 
 @dataclass(frozen=True)

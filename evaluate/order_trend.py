@@ -25,8 +25,8 @@ from flipbench.evaluate.likelihood import (
     make_score,
     mean_log_prob,
 )
-from flipbench.evaluate.resampling import permutation_p
 from flipbench.evaluate.rules import Verdict
+from flipbench.evaluate.statistics.resampling import permutation_p
 from flipbench.prompting.prompts import Asking
 
 Array = NDArray[np.float64]

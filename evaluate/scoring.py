@@ -10,7 +10,7 @@ from flipbench.evaluate import rules
 from flipbench.evaluate.conditions import Comparison, Condition
 from flipbench.evaluate.means import MeanOutcome, mean_comparison
 from flipbench.evaluate.rules import Verdict
-from flipbench.evaluate.statistics import Outcome, PairedOutcome, Value, paired_comparison
+from flipbench.evaluate.statistics.paired import Outcome, PairedOutcome, Value, paired_comparison
 
 Compared = PairedOutcome | MeanOutcome
 

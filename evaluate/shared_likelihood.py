@@ -24,8 +24,8 @@ from flipbench.evaluate.likelihood import (
     make_score,
     text_probe,
 )
-from flipbench.evaluate.resampling import LEVEL, permutation_p
 from flipbench.evaluate.rules import Verdict
+from flipbench.evaluate.statistics.resampling import LEVEL, permutation_p
 from flipbench.prompting.prompts import Asking
 
 ABOUT = About(

@@ -14,8 +14,8 @@ from flipbench.evaluate.comparison import cluster_of
 from flipbench.evaluate.conditions import Settings
 from flipbench.evaluate.detector import About, Answers
 from flipbench.evaluate.likelihood import dropped_warning, lacks_reference, make_score
-from flipbench.evaluate.resampling import bootstrap_interval, label_swap_p
 from flipbench.evaluate.rules import Verdict
+from flipbench.evaluate.statistics.resampling import bootstrap_interval, label_swap_p
 
 
 def share_scores(

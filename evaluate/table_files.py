@@ -12,7 +12,7 @@ from typing import Any
 from flipbench.core.records import Interval, Score
 from flipbench.evaluate.grid import GridModel, Requirements
 from flipbench.evaluate.requirements import success
-from flipbench.evaluate.roc import Rate
+from flipbench.evaluate.statistics.roc import Rate
 from flipbench.evaluate.tables import Column, Table, accuracies
 from flipbench.evaluate.validation import Validation
 

@@ -16,7 +16,7 @@ from flipbench.evaluate.dose import Trend, rises, series_of, trend
 from flipbench.evaluate.falsification import Artefact, Key, artefacts, key_of
 from flipbench.evaluate.grid import GridModel
 from flipbench.evaluate.requirements import own_reference, requirements, success
-from flipbench.evaluate.roc import Rate, Separation, separation
+from flipbench.evaluate.statistics.roc import Rate, Separation, separation
 
 __all__ = ["Validation", "requirements", "success", "validate"]
 

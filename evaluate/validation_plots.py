@@ -16,7 +16,7 @@ from scipy.stats import rankdata
 
 from flipbench.core.records import Score
 from flipbench.evaluate.plots import LIGHT, dose_axis
-from flipbench.evaluate.roc import Rate, Separation
+from flipbench.evaluate.statistics.roc import Rate, Separation
 
 N_SHADES = 5
 _SHADES = [matplotlib.colormaps["cividis"](x) for x in np.linspace(0.08, 1, N_SHADES)]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from flipbench.core.records import Interval
 from flipbench.evaluate.detectors import DETECTORS, default_rule
 from flipbench.evaluate.grid import Requirements
-from flipbench.evaluate.roc import LEAST_CLUSTERS, OperatingPoint, Rate
+from flipbench.evaluate.statistics.roc import LEAST_CLUSTERS, OperatingPoint, Rate
 from flipbench.evaluate.tables import SUSPECTED, Cell, Column, Row, Table, headed, rule_title, title
 from flipbench.evaluate.validation import Validation
 from flipbench.reporting import formats

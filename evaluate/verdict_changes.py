@@ -9,8 +9,8 @@ from functools import lru_cache
 from scipy import stats
 
 from flipbench.core.records import Score
-from flipbench.evaluate.power import Design, pairs_needed, power
-from flipbench.evaluate.statistics import mcnemar_p
+from flipbench.evaluate.statistics.paired import mcnemar_p
+from flipbench.evaluate.statistics.power import Design, pairs_needed, power
 from flipbench.reporting import formats
 
 MOST_PAIRS = 4096

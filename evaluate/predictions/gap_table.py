@@ -13,7 +13,7 @@ from flipbench.core.errors import ConfigError
 from flipbench.core.records import Score
 from flipbench.evaluate import table_files
 from flipbench.evaluate.predictions.prediction import listing
-from flipbench.evaluate.statistics import wilson_interval
+from flipbench.evaluate.statistics.paired import wilson_interval
 from flipbench.evaluate.tables import TEST, VERDICTS, Cell, Column, Row, Table, accuracies
 from flipbench.reporting import formats
 

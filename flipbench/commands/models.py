@@ -37,8 +37,8 @@ def power(
     alpha: Annotated[float, typer.Option(help="level of the one-sided exact test")] = 0.05,
 ) -> None:
     """Say how many pairs the McNemar test needs to see a gap, or how often it would see it."""
-    from flipbench.evaluate.power import Design, pairs_needed
-    from flipbench.evaluate.power import power as power_of
+    from flipbench.evaluate.statistics.power import Design, pairs_needed
+    from flipbench.evaluate.statistics.power import power as power_of
 
     try:
         design = Design(gap=gap / 100, discordance=changed / 100, alpha=alpha)

@@ -15,7 +15,7 @@ from flipbench.evaluate.consistency import (
     unit,
     unpaired_se,
 )
-from flipbench.evaluate.statistics import mcnemar_p
+from flipbench.evaluate.statistics.paired import mcnemar_p
 
 DIGITS = st.sampled_from(["1", "0.1", "0.01"])
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flipbench.evaluate.means import mean_comparison
-from flipbench.evaluate.statistics import gap_difference, mcnemar_p
+from flipbench.evaluate.statistics.paired import gap_difference, mcnemar_p
 
 
 def rng() -> np.random.Generator:

@@ -9,7 +9,7 @@ import pytest
 
 from flipbench.core.records import Interval
 from flipbench.evaluate import rules
-from flipbench.evaluate.statistics import mcnemar_p
+from flipbench.evaluate.statistics.paired import mcnemar_p
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "rules.json").read_text())
 

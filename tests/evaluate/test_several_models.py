@@ -21,7 +21,7 @@ from flipbench.evaluate.kernel_divergence import (
     compare_divergences,
     kernel_divergence,
 )
-from flipbench.evaluate.statistics import wilson_interval
+from flipbench.evaluate.statistics.paired import wilson_interval
 from flipbench.evaluate.validation import validate
 from flipbench.models.engine import Answers
 from flipbench.models.vlm.states import pack_state, unpack_state

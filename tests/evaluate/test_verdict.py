@@ -17,8 +17,8 @@ from flipbench.evaluate.choice_confusion import ChoiceConfusion
 from flipbench.evaluate.detector import Answers
 from flipbench.evaluate.opinions import opinions, weakest
 from flipbench.evaluate.perturbation_gap import PerturbationGap
-from flipbench.evaluate.power import Design, power
-from flipbench.evaluate.statistics import adjust_p_values, mcnemar_p
+from flipbench.evaluate.statistics.paired import adjust_p_values, mcnemar_p
+from flipbench.evaluate.statistics.power import Design, power
 from flipbench.evaluate.verdict import Evidence, Finding, find, in_words
 from flipbench.evaluate.verdict_changes import (
     gap_found,

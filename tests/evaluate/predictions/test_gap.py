@@ -12,7 +12,7 @@ from flipbench.evaluate.comparison import Settings
 from flipbench.evaluate.grid import GridModel
 from flipbench.evaluate.predictions.gap import gap_of_predictions
 from flipbench.evaluate.predictions.read import Reading
-from flipbench.evaluate.statistics import mcnemar_p, paired_comparison, wilson_interval
+from flipbench.evaluate.statistics.paired import mcnemar_p, paired_comparison, wilson_interval
 from flipbench.evaluate.tables import gap_table
 from tests.fixtures.prediction_files import COUNTS, FILES, Row, both, plain_csv, rows
 

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from flipbench.evaluate.power import Design, pairs_needed, power
-from flipbench.evaluate.statistics import mcnemar_p
+from flipbench.evaluate.statistics.paired import mcnemar_p
+from flipbench.evaluate.statistics.power import Design, pairs_needed, power
 
 
 def by_enumeration(design: Design, n: int) -> float:

@@ -18,7 +18,7 @@ from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import proportion_confint
 
 from flipbench.core.records import Interval
-from flipbench.evaluate.resampling import (
+from flipbench.evaluate.statistics.resampling import (
     LEVEL,
     N_BOOTSTRAP,
     N_PERMUTATIONS,

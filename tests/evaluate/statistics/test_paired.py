@@ -12,13 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flipbench.evaluate.resampling import (
-    bootstrap_interval,
-    label_swap_p,
-    least_permutations,
-    permutation_p,
-)
-from flipbench.evaluate.statistics import (
+from flipbench.evaluate.statistics.paired import (
     PairedOutcome,
     adjust_p_values,
     gap_difference,
@@ -26,6 +20,12 @@ from flipbench.evaluate.statistics import (
     mcnemar_p,
     paired_comparison,
     wilson_interval,
+)
+from flipbench.evaluate.statistics.resampling import (
+    bootstrap_interval,
+    label_swap_p,
+    least_permutations,
+    permutation_p,
 )
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "statistics.json").read_text())

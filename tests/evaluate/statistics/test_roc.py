@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from flipbench.evaluate.roc import LEAST_CLUSTERS, Rate, newcombe_interval, separation
-from flipbench.evaluate.statistics import wilson_interval
+from flipbench.evaluate.statistics.paired import wilson_interval
+from flipbench.evaluate.statistics.roc import LEAST_CLUSTERS, Rate, newcombe_interval, separation
 
 MODELS = st.lists(
     st.tuples(st.integers(-4, 4).map(float), st.booleans(), st.sampled_from("abcde")),
