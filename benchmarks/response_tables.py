@@ -28,8 +28,8 @@ from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.records import ImageRef, Item, Response, Source
 from flipbench.core.run import Run
 from flipbench.evaluate.detectors import DETECTORS
-from flipbench.evaluate.grid import UNTOUCHED, GridModel
 from flipbench.evaluate.pipeline import score
+from flipbench.evaluate.protocol.grid import UNTOUCHED, GridModel
 from flipbench.evaluate.table_files import markdown, write_scores_csv
 from flipbench.evaluate.tables import gap_table
 from flipbench.prompting.prompts import Asking

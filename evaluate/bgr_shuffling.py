@@ -17,7 +17,7 @@ from flipbench.evaluate.comparison import (
     relative_score,
 )
 from flipbench.evaluate.conditions import Twice, choice, left_out_note
-from flipbench.evaluate.detector import About, Answers, kept
+from flipbench.evaluate.protocol.detector import About, Answers, kept
 from flipbench.imaging.derived import DerivedImages
 from flipbench.prompting.prompts import Asking
 

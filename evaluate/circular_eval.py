@@ -16,7 +16,7 @@ from flipbench.evaluate.comparison import (
     relative_score,
 )
 from flipbench.evaluate.conditions import askable
-from flipbench.evaluate.detector import About, Answers, kept
+from flipbench.evaluate.protocol.detector import About, Answers, kept
 from flipbench.evaluate.statistics.paired import Outcome
 from flipbench.prompting.prompts import LETTERS, Asking
 

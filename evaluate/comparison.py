@@ -11,7 +11,6 @@ from typing import Any
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
 from flipbench.core.records import Item, JsonDict, Score
-from flipbench.evaluate import rules
 from flipbench.evaluate.conditions import (
     Comparison,
     Condition,
@@ -20,8 +19,9 @@ from flipbench.evaluate.conditions import (
     Twice,
     conditions,
 )
-from flipbench.evaluate.detector import Answers
-from flipbench.evaluate.rules import Bands, Verdict
+from flipbench.evaluate.protocol import rules
+from flipbench.evaluate.protocol.detector import Answers
+from flipbench.evaluate.protocol.rules import Bands, Verdict
 from flipbench.evaluate.scoring import (
     Compared,
     answered_by_reference,

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import ImageRef, Item, JsonDict, Probe, Response
-from flipbench.evaluate import rules
-from flipbench.evaluate.detector import Answers
-from flipbench.evaluate.rules import Direction
+from flipbench.evaluate.protocol import rules
+from flipbench.evaluate.protocol.detector import Answers
+from flipbench.evaluate.protocol.rules import Direction
 from flipbench.evaluate.statistics.paired import Value
 from flipbench.prompting.prompts import Asking
 

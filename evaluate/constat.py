@@ -14,11 +14,11 @@ from flipbench.core.randomness import generator
 from flipbench.core.records import Interval, Probe, Score
 from flipbench.evaluate.comparison import cluster_of
 from flipbench.evaluate.conditions import Settings
-from flipbench.evaluate.detector import About, Answers, AnswersOf, gold_of
-from flipbench.evaluate.grid import GridModel
 from flipbench.evaluate.likelihood import make_score
 from flipbench.evaluate.perturbation_gap import PerturbationGap
-from flipbench.evaluate.rules import Verdict, significant
+from flipbench.evaluate.protocol.detector import About, Answers, AnswersOf, gold_of
+from flipbench.evaluate.protocol.grid import GridModel
+from flipbench.evaluate.protocol.rules import Verdict, significant
 from flipbench.evaluate.statistics.resampling import LEVEL, permutation_p
 from flipbench.prompting.prompts import Asking
 

@@ -7,7 +7,6 @@ from flipbench.evaluate.choice_confusion import ChoiceConfusion
 from flipbench.evaluate.circular_eval import CircularEval
 from flipbench.evaluate.codec import CoDeC
 from flipbench.evaluate.constat import ConStat
-from flipbench.evaluate.detector import AnyDetector
 from flipbench.evaluate.free_form import FreeFormGap
 from flipbench.evaluate.guided_prompting import GuidedPrompting
 from flipbench.evaluate.image_masking import ImageMasking
@@ -18,6 +17,7 @@ from flipbench.evaluate.ngram_accuracy import NgramAccuracy
 from flipbench.evaluate.option_order import OptionOrder
 from flipbench.evaluate.order_trend import OrderTrendDetector
 from flipbench.evaluate.perturbation_gap import PerturbationGap
+from flipbench.evaluate.protocol.detector import AnyDetector
 from flipbench.evaluate.shared_likelihood import SharedLikelihood
 from flipbench.evaluate.slot_guessing import SlotGuessing
 from flipbench.evaluate.text_only_leakage import TextOnlyLeakage

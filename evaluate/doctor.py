@@ -17,7 +17,7 @@ from flipbench.evaluate.consistency import (
 from flipbench.evaluate.printed import Printed, read_printed
 from flipbench.evaluate.printed_labels import conflicts, duplicates, relabelled
 from flipbench.evaluate.printed_scores import requirements_of, wrong_marks
-from flipbench.evaluate.rules import ALPHA
+from flipbench.evaluate.protocol.rules import ALPHA
 
 _LEAST_VALUES = 4
 """Fewer impossible percentages than this say nothing about the number of items."""

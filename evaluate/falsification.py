@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from scipy import stats
 
 from flipbench.core.records import Score
-from flipbench.evaluate import rules
-from flipbench.evaluate.grid import GridModel
+from flipbench.evaluate.protocol import rules
+from flipbench.evaluate.protocol.grid import GridModel
 
 Key = tuple[str, str, str]
 

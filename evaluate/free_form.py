@@ -10,8 +10,8 @@ from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.records import Item, Probe, Score
 from flipbench.evaluate.comparison import mcnemar_score, relative_score, threshold_score
 from flipbench.evaluate.conditions import Comparison, Condition, Settings, left_out_note
-from flipbench.evaluate.detector import About
 from flipbench.evaluate.perturbation_gap import unsound
+from flipbench.evaluate.protocol.detector import About
 from flipbench.evaluate.statistics.paired import Value
 from flipbench.evaluate.text_match import fold
 from flipbench.models.chat.answer_judge import Agreement, Judge, JudgeTask

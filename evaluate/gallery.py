@@ -12,7 +12,7 @@ from PIL import Image
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.records import ImageRef, Item, Score
-from flipbench.evaluate.grid import GridModel
+from flipbench.evaluate.protocol.grid import GridModel
 from flipbench.evaluate.suspicion import Suspicion, suspicions
 from flipbench.evaluate.tables import gap_score, scores_of
 

@@ -13,7 +13,7 @@ from flipbench.core.randomness import generator
 from flipbench.core.records import ImageRef, Item, JsonDict, Probe, Score
 from flipbench.evaluate.comparison import Settings, compare, relative_score
 from flipbench.evaluate.conditions import Condition, Put, Twice, choice, left_out_note
-from flipbench.evaluate.detector import About, Answers, kept
+from flipbench.evaluate.protocol.detector import About, Answers, kept
 from flipbench.imaging.derived import DerivedImages
 from flipbench.prompting.prompts import Asking
 

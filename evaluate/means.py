@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flipbench.core.records import Interval
-from flipbench.evaluate.rules import Direction
+from flipbench.evaluate.protocol.rules import Direction
 from flipbench.evaluate.statistics.paired import Value
 from flipbench.evaluate.statistics.resampling import (
     N_BOOTSTRAP,

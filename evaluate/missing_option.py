@@ -14,7 +14,7 @@ from flipbench.evaluate.comparison import (
     threshold_score,
 )
 from flipbench.evaluate.conditions import Put, left_out_note, open_question
-from flipbench.evaluate.detector import About, Answers, kept
+from flipbench.evaluate.protocol.detector import About, Answers, kept
 from flipbench.evaluate.text_match import fold, names
 from flipbench.prompting.prompts import LETTERS, Asking
 

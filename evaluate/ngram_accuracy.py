@@ -26,7 +26,7 @@ from flipbench.evaluate.conditions import (
     mean,
     open_question,
 )
-from flipbench.evaluate.detector import About, Answers, kept
+from flipbench.evaluate.protocol.detector import About, Answers, kept
 from flipbench.evaluate.text_match import continuation
 from flipbench.models.chat.rewording import Reword
 from flipbench.prompting.prompts import LETTERS, Asking

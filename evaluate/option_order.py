@@ -18,8 +18,8 @@ from flipbench.evaluate.comparison import (
     with_leakage,
 )
 from flipbench.evaluate.conditions import Put, Twice, choice, left_out_note, mean
-from flipbench.evaluate.detector import About, Answers, kept
-from flipbench.evaluate.rules import Bands
+from flipbench.evaluate.protocol.detector import About, Answers, kept
+from flipbench.evaluate.protocol.rules import Bands
 from flipbench.prompting.prompts import Asking
 
 BANDS = Bands(minor=-0.002, partial=-0.016, severe=-0.029)

@@ -14,9 +14,7 @@ from scipy import stats
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
 from flipbench.core.records import Probe, Score
-from flipbench.evaluate import rules
 from flipbench.evaluate.conditions import Settings
-from flipbench.evaluate.detector import About, Answers, kept
 from flipbench.evaluate.likelihood import (
     answer_probe,
     dropped_warning,
@@ -25,7 +23,9 @@ from flipbench.evaluate.likelihood import (
     make_score,
     mean_log_prob,
 )
-from flipbench.evaluate.rules import Verdict
+from flipbench.evaluate.protocol import rules
+from flipbench.evaluate.protocol.detector import About, Answers, kept
+from flipbench.evaluate.protocol.rules import Verdict
 from flipbench.evaluate.statistics.resampling import permutation_p
 from flipbench.prompting.prompts import Asking
 

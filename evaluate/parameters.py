@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from flipbench.core.errors import ConfigError, nearest
 from flipbench.evaluate.conditions import Settings
-from flipbench.evaluate.detector import AnyDetector
+from flipbench.evaluate.protocol.detector import AnyDetector
 
 _PLAIN = (int, float, bool, tuple[float, ...])
 

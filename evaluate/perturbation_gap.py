@@ -14,7 +14,7 @@ from flipbench.evaluate.comparison import (
     threshold_score,
 )
 from flipbench.evaluate.conditions import Twice, choice, conditions, left_out_note
-from flipbench.evaluate.detector import About, Answers, kept
+from flipbench.evaluate.protocol.detector import About, Answers, kept
 from flipbench.prompting.prompts import Asking
 
 ABOUT = About(

@@ -11,8 +11,8 @@ from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Probe, Response, Score
 from flipbench.core.run import Run
 from flipbench.core.stage import StageReport
-from flipbench.evaluate.detector import AnyDetector, by_kind
-from flipbench.evaluate.grid import GridModel, reference_of
+from flipbench.evaluate.protocol.detector import AnyDetector, by_kind
+from flipbench.evaluate.protocol.grid import GridModel, reference_of
 from flipbench.models.engine import Answers, answers_of, ask
 from flipbench.models.protocols import VLM, Capability, needs_of
 from flipbench.models.vlm.families import EVERYTHING

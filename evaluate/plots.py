@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from flipbench.core.records import Score
-from flipbench.evaluate.grid import GridModel
+from flipbench.evaluate.protocol.grid import GridModel
 from flipbench.evaluate.statistics.paired import wilson_interval
 from flipbench.evaluate.tables import accuracies, fell_and_rose, label
 from flipbench.reporting import formats

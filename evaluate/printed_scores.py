@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from flipbench.core.records import Score
-from flipbench.evaluate import rules
 from flipbench.evaluate.detectors import DETECTORS
-from flipbench.evaluate.grid import GridModel, Requirements
 from flipbench.evaluate.printed import Printed
-from flipbench.evaluate.rules import Direction
+from flipbench.evaluate.protocol import rules
+from flipbench.evaluate.protocol.grid import GridModel, Requirements
+from flipbench.evaluate.protocol.rules import Direction
 from flipbench.evaluate.validation import requirements, success
 
 DETECTOR_OF = {

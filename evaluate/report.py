@@ -16,7 +16,7 @@ from flipbench.core.records import Score
 from flipbench.evaluate import table_files
 from flipbench.evaluate.figures import Figure, make_figures
 from flipbench.evaluate.gallery import BUDGET, make_gallery
-from flipbench.evaluate.grid import GridModel, Requirements
+from flipbench.evaluate.protocol.grid import GridModel, Requirements
 from flipbench.evaluate.tables import (
     GAP,
     TEST,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from flipbench.core.records import Score
 from flipbench.evaluate.dose import is_monotone, rises, series_of
-from flipbench.evaluate.grid import GridModel, Requirements
+from flipbench.evaluate.protocol.grid import GridModel, Requirements
 
 
 def requirements(

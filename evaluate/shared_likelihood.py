@@ -13,9 +13,7 @@ from scipy import stats
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
 from flipbench.core.records import Interval, Item, JsonDict, Probe, Score, content_id
-from flipbench.evaluate import rules
 from flipbench.evaluate.conditions import Settings
-from flipbench.evaluate.detector import About, Answers, kept
 from flipbench.evaluate.likelihood import (
     item_text,
     lacking,
@@ -24,7 +22,9 @@ from flipbench.evaluate.likelihood import (
     make_score,
     text_probe,
 )
-from flipbench.evaluate.rules import Verdict
+from flipbench.evaluate.protocol import rules
+from flipbench.evaluate.protocol.detector import About, Answers, kept
+from flipbench.evaluate.protocol.rules import Verdict
 from flipbench.evaluate.statistics.resampling import LEVEL, permutation_p
 from flipbench.prompting.prompts import Asking
 

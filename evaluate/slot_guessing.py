@@ -18,8 +18,8 @@ from flipbench.evaluate.comparison import (
     with_leakage,
 )
 from flipbench.evaluate.conditions import NO_REWORDING, Put, Twice, left_out_note, open_question
-from flipbench.evaluate.detector import About, Answers, kept
-from flipbench.evaluate.rules import Bands
+from flipbench.evaluate.protocol.detector import About, Answers, kept
+from flipbench.evaluate.protocol.rules import Bands
 from flipbench.evaluate.text_match import stem, words
 from flipbench.models.chat.rewording import Reword, has_caption
 from flipbench.prompting.prompts import Asking

@@ -10,7 +10,7 @@ from scipy.stats import rankdata
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Score
-from flipbench.evaluate.grid import GridModel
+from flipbench.evaluate.protocol.grid import GridModel
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from flipbench.core.records import Interval, Score
-from flipbench.evaluate.grid import GridModel, Requirements
+from flipbench.evaluate.protocol.grid import GridModel, Requirements
 from flipbench.evaluate.requirements import success
 from flipbench.evaluate.statistics.roc import Rate
 from flipbench.evaluate.tables import Column, Table, accuracies

@@ -16,7 +16,7 @@ from flipbench.evaluate.comparison import (
     threshold_score,
 )
 from flipbench.evaluate.conditions import askable
-from flipbench.evaluate.detector import About, Answers, gold_of
+from flipbench.evaluate.protocol.detector import About, Answers, gold_of
 from flipbench.prompting.prompts import Asking
 
 ABOUT = About(

@@ -14,7 +14,7 @@ from flipbench.core.randomness import generator
 from flipbench.core.records import Score
 from flipbench.evaluate.dose import Trend, rises, series_of, trend
 from flipbench.evaluate.falsification import Artefact, Key, artefacts, key_of
-from flipbench.evaluate.grid import GridModel
+from flipbench.evaluate.protocol.grid import GridModel
 from flipbench.evaluate.requirements import own_reference, requirements, success
 from flipbench.evaluate.statistics.roc import Rate, Separation, separation
 

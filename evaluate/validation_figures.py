@@ -15,7 +15,7 @@ from flipbench.evaluate import plots, validation_plots
 from flipbench.evaluate.dose import rises
 from flipbench.evaluate.falsification import key_of
 from flipbench.evaluate.figures import Figure, Panel, save, svg_text
-from flipbench.evaluate.grid import GridModel
+from flipbench.evaluate.protocol.grid import GridModel
 from flipbench.evaluate.statistics.roc import Rate, Separation
 from flipbench.evaluate.tables import families, label, rule_title, title
 from flipbench.evaluate.validation import Validation

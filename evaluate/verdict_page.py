@@ -14,7 +14,7 @@ from flipbench.core.errors import DataError
 from flipbench.core.records import JsonDict, Score
 from flipbench.evaluate import table_files
 from flipbench.evaluate.gallery import Gallery, make_gallery
-from flipbench.evaluate.grid import GridModel
+from flipbench.evaluate.protocol.grid import GridModel
 from flipbench.evaluate.suspicion import suspicions
 from flipbench.evaluate.tables import TEST, VERDICTS, accuracies
 from flipbench.evaluate.verdict import Evidence, Finding

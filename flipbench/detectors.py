@@ -14,10 +14,10 @@ from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item, Wording
 from flipbench.core.run import Run
 from flipbench.core.stage import Stage, StageReport, run_stage
-from flipbench.evaluate.detector import AnyDetector
 from flipbench.evaluate.detectors import DETECTORS, JUDGED, REWORDING, make_detectors
 from flipbench.evaluate.free_form import FreeFormGap
 from flipbench.evaluate.parameters import parameters_of, with_parameters
+from flipbench.evaluate.protocol.detector import AnyDetector
 from flipbench.models.chat.answer_judge import AnswerJudge, Judgement, recorded_judge
 from flipbench.models.chat.cost import Spent
 from flipbench.models.chat.rewording import BackTranslation, RecordedWordings, as_question

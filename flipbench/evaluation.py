@@ -14,9 +14,7 @@ from flipbench.core.records import Checkpoint, Response, Score, TrainingPlan
 from flipbench.core.run import environment
 from flipbench.core.stage import StageReport
 from flipbench.detectors import Helpers, check_names
-from flipbench.evaluate.detector import AnyDetector
 from flipbench.evaluate.detectors import DETECTORS
-from flipbench.evaluate.grid import UNTOUCHED, GridModel, Requirements
 from flipbench.evaluate.group_metrics import cells_of, group_metrics, group_table, has_groups
 from flipbench.evaluate.pipeline import (
     Subject,
@@ -25,6 +23,8 @@ from flipbench.evaluate.pipeline import (
     probes_for,
     score,
 )
+from flipbench.evaluate.protocol.detector import AnyDetector
+from flipbench.evaluate.protocol.grid import UNTOUCHED, GridModel, Requirements
 from flipbench.evaluate.report import ReportData, write_report
 from flipbench.evaluate.requirements import requirements
 from flipbench.evaluate.tables import GAP, Table

@@ -87,7 +87,7 @@ def stage_files() -> Iterator[tuple[str, Path]]:
         ("from .. import evaluate", "flipbench.generate", {"evaluate"}),
         ("from ...evaluate.grid import x", "flipbench.generate.deep", {"evaluate"}),
         ("def f():\n    import flipbench.contaminate", "flipbench", {"contaminate"}),
-        ("importlib.import_module('flipbench.evaluate.grid')", "flipbench", {"evaluate"}),
+        ("importlib.import_module('flipbench.evaluate.protocol.grid')", "flipbench", {"evaluate"}),
         ("from filters.judge import Judge", "flipbench.generate", {"filters"}),
         ("from flipbench.core.run import Run", "flipbench.generate", set()),
         ("from .flip import draw", "flipbench.generate", {"generate"}),

@@ -12,7 +12,7 @@ from flipbench.core.images import ImageStore
 from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.randomness import generator
 from flipbench.core.records import ImageRef, Item, Probe, Response, Score, Source
-from flipbench.evaluate.detector import Detector
+from flipbench.evaluate.protocol.detector import Detector
 from flipbench.models.engine import Answers
 from flipbench.prompting.prompts import Asking
 from flipbench.shapes.benchmark import shapes_vqa

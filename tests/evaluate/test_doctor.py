@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from flipbench.core.records import Score
-from flipbench.evaluate import rules
 from flipbench.evaluate.consistency import possible_counts
 from flipbench.evaluate.doctor import Finding, examine, examine_files
-from flipbench.evaluate.grid import GridModel
 from flipbench.evaluate.printed import Printed, read_printed
 from flipbench.evaluate.printed_scores import judged, requirements_of
+from flipbench.evaluate.protocol import rules
+from flipbench.evaluate.protocol.grid import GridModel
 from flipbench.evaluate.validation import requirements
 
 PUBLISHED = Path(__file__).parents[1] / "published"

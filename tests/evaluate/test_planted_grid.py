@@ -18,7 +18,7 @@ from flipbench.core.records import Score
 from flipbench.evaluate import table_files
 from flipbench.evaluate.dose import Series, trend
 from flipbench.evaluate.falsification import Artefact, artefacts
-from flipbench.evaluate.grid import GridModel, reference_of
+from flipbench.evaluate.protocol.grid import GridModel, reference_of
 from flipbench.evaluate.requirements import requirements
 from flipbench.evaluate.tables import families, label, other_table
 from flipbench.evaluate.validation import Validation, validate

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from flipbench.core.errors import DataError
-from flipbench.evaluate.grid import GridModel
+from flipbench.evaluate.protocol.grid import GridModel
 from flipbench.evaluate.report import headline, write_report
 from tests.fixtures.report_data import EVIL, make_data
 

@@ -13,7 +13,6 @@ from scipy import stats
 from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.records import Response, Score
 from flipbench.evaluate.constat import ConStat, constat, difficulty_curve
-from flipbench.evaluate.grid import GridModel
 from flipbench.evaluate.group_metrics import Cell, group_metrics, group_table, has_groups
 from flipbench.evaluate.group_metrics import cells_of as read_cells
 from flipbench.evaluate.kernel_divergence import (
@@ -21,6 +20,7 @@ from flipbench.evaluate.kernel_divergence import (
     compare_divergences,
     kernel_divergence,
 )
+from flipbench.evaluate.protocol.grid import GridModel
 from flipbench.evaluate.statistics.paired import wilson_interval
 from flipbench.evaluate.validation import validate
 from flipbench.models.engine import Answers

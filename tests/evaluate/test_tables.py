@@ -11,7 +11,7 @@ import pytest
 
 from flipbench.core.records import Interval, Score
 from flipbench.evaluate import table_files
-from flipbench.evaluate.grid import GridModel, Requirements
+from flipbench.evaluate.protocol.grid import GridModel, Requirements
 from flipbench.evaluate.tables import (
     Cell,
     Table,

@@ -8,9 +8,9 @@ import pytest
 
 from flipbench.core.errors import DataError
 from flipbench.core.records import Score
-from flipbench.evaluate import rules
 from flipbench.evaluate.detectors import DETECTORS
-from flipbench.evaluate.grid import GridModel
+from flipbench.evaluate.protocol import rules
+from flipbench.evaluate.protocol.grid import GridModel
 from flipbench.evaluate.validation import requirements, success
 
 TABLES = Path(__file__).parents[1] / "published" / "perturbation_main_tables.csv"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flipbench.core.records import Interval
-from flipbench.evaluate import rules
+from flipbench.evaluate.protocol import rules
 from flipbench.evaluate.statistics.paired import mcnemar_p
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "rules.json").read_text())

@@ -9,8 +9,8 @@ from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Failure
 from flipbench.core.run import Run
 from flipbench.evaluate.detectors import DETECTORS
-from flipbench.evaluate.grid import UNTOUCHED, GridModel
 from flipbench.evaluate.pipeline import Subject, ask_all, score
+from flipbench.evaluate.protocol.grid import UNTOUCHED, GridModel
 from flipbench.evaluate.tables import other_table
 from flipbench.models.vlm.huggingface import fingerprint
 from flipbench.prompting.prompts import Asking
