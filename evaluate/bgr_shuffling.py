@@ -10,14 +10,14 @@ from PIL import Image
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import ImageRef, Item, Probe, Score
-from flipbench.evaluate.comparison import (
+from flipbench.evaluate.protocol.detector import About, Answers, kept
+from flipbench.evaluate.scoring.comparison import (
     Settings,
     compare,
     mcnemar_score,
     relative_score,
 )
-from flipbench.evaluate.conditions import Twice, choice, left_out_note
-from flipbench.evaluate.protocol.detector import About, Answers, kept
+from flipbench.evaluate.scoring.conditions import Twice, choice, left_out_note
 from flipbench.imaging.derived import DerivedImages
 from flipbench.prompting.prompts import Asking
 

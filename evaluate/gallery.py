@@ -13,7 +13,7 @@ from flipbench.core.images import ImageStore
 from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.records import ImageRef, Item, Score
 from flipbench.evaluate.protocol.grid import GridModel
-from flipbench.evaluate.suspicion import Suspicion, suspicions
+from flipbench.evaluate.scoring.suspicion import Suspicion, suspicions
 from flipbench.evaluate.tables import gap_score, scores_of
 
 BUDGET = 3_500_000  # bytes of base64 text, so that a page of 500 pairs stays under 5 MB

@@ -12,13 +12,19 @@ import numpy as np
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
 from flipbench.core.records import Item, Probe, Response, Score
-from flipbench.evaluate.comparison import Comparison, Settings, compare, gap_score, mcnemar_score
-from flipbench.evaluate.conditions import Put, Twice, left_out_note, open_question
 from flipbench.evaluate.protocol import rules
 from flipbench.evaluate.protocol.detector import About, Answers, kept
 from flipbench.evaluate.protocol.rules import Verdict
+from flipbench.evaluate.scoring.comparison import (
+    Comparison,
+    Settings,
+    compare,
+    gap_score,
+    mcnemar_score,
+)
+from flipbench.evaluate.scoring.conditions import Put, Twice, left_out_note, open_question
+from flipbench.evaluate.scoring.text_match import continuation, fold, rouge_l
 from flipbench.evaluate.statistics.resampling import Array
-from flipbench.evaluate.text_match import continuation, fold, rouge_l
 from flipbench.prompting.prompts import LETTERS, Asking
 
 Label = Literal["exact", "near-exact", "none"]

@@ -10,10 +10,15 @@ import numpy as np
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Probe, Response, Score
-from flipbench.evaluate.conditions import Settings
-from flipbench.evaluate.likelihood import answer_probe, lacking, log_likelihood, mean_log_prob
 from flipbench.evaluate.protocol.detector import About, Answers, kept
-from flipbench.evaluate.shares import share_scores
+from flipbench.evaluate.scoring.conditions import Settings
+from flipbench.evaluate.scoring.likelihood import (
+    answer_probe,
+    lacking,
+    log_likelihood,
+    mean_log_prob,
+)
+from flipbench.evaluate.scoring.shares import share_scores
 from flipbench.prompting.prompts import Asking
 
 FRACTION = 0.2

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item, Probe, Response, Score
-from flipbench.evaluate.comparison import (
+from flipbench.evaluate.protocol.detector import About, Answers, kept
+from flipbench.evaluate.scoring.comparison import (
     Settings,
     compare_with_model,
     mcnemar_score,
     threshold_score,
 )
-from flipbench.evaluate.conditions import Put, left_out_note, open_question
-from flipbench.evaluate.protocol.detector import About, Answers, kept
-from flipbench.evaluate.text_match import fold, names
+from flipbench.evaluate.scoring.conditions import Put, left_out_note, open_question
+from flipbench.evaluate.scoring.text_match import fold, names
 from flipbench.prompting.prompts import LETTERS, Asking
 
 PROMPT = (

@@ -10,14 +10,15 @@ import numpy as np
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item, Probe, Response, Score
-from flipbench.evaluate.comparison import (
+from flipbench.evaluate.protocol.detector import About, Answers, kept
+from flipbench.evaluate.scoring.comparison import (
     Settings,
     compare,
     compare_with_model,
     mcnemar_score,
     threshold_score,
 )
-from flipbench.evaluate.conditions import (
+from flipbench.evaluate.scoring.conditions import (
     NO_REWORDING,
     Put,
     Reading,
@@ -26,8 +27,7 @@ from flipbench.evaluate.conditions import (
     mean,
     open_question,
 )
-from flipbench.evaluate.protocol.detector import About, Answers, kept
-from flipbench.evaluate.text_match import continuation
+from flipbench.evaluate.scoring.text_match import continuation
 from flipbench.models.chat.rewording import Reword
 from flipbench.prompting.prompts import LETTERS, Asking
 

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
 from flipbench.core.records import Item, Probe, Score
-from flipbench.evaluate.comparison import (
+from flipbench.evaluate.protocol.detector import About, Answers, kept
+from flipbench.evaluate.protocol.rules import Bands
+from flipbench.evaluate.scoring.comparison import (
     Comparison,
     Settings,
     bands_score,
@@ -17,9 +19,7 @@ from flipbench.evaluate.comparison import (
     relative_score,
     with_leakage,
 )
-from flipbench.evaluate.conditions import Put, Twice, choice, left_out_note, mean
-from flipbench.evaluate.protocol.detector import About, Answers, kept
-from flipbench.evaluate.protocol.rules import Bands
+from flipbench.evaluate.scoring.conditions import Put, Twice, choice, left_out_note, mean
 from flipbench.prompting.prompts import Asking
 
 BANDS = Bands(minor=-0.002, partial=-0.016, severe=-0.029)

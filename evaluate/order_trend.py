@@ -14,8 +14,11 @@ from scipy import stats
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
 from flipbench.core.records import Probe, Score
-from flipbench.evaluate.conditions import Settings
-from flipbench.evaluate.likelihood import (
+from flipbench.evaluate.protocol import rules
+from flipbench.evaluate.protocol.detector import About, Answers, kept
+from flipbench.evaluate.protocol.rules import Verdict
+from flipbench.evaluate.scoring.conditions import Settings
+from flipbench.evaluate.scoring.likelihood import (
     answer_probe,
     dropped_warning,
     lacking,
@@ -23,9 +26,6 @@ from flipbench.evaluate.likelihood import (
     make_score,
     mean_log_prob,
 )
-from flipbench.evaluate.protocol import rules
-from flipbench.evaluate.protocol.detector import About, Answers, kept
-from flipbench.evaluate.protocol.rules import Verdict
 from flipbench.evaluate.statistics.resampling import permutation_p
 from flipbench.prompting.prompts import Asking
 

@@ -9,8 +9,8 @@ from typing import Any, cast, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from flipbench.core.errors import ConfigError, nearest
-from flipbench.evaluate.conditions import Settings
 from flipbench.evaluate.protocol.detector import AnyDetector
+from flipbench.evaluate.scoring.conditions import Settings
 
 _PLAIN = (int, float, bool, tuple[float, ...])
 

@@ -13,8 +13,11 @@ from scipy import stats
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
 from flipbench.core.records import Interval, Item, JsonDict, Probe, Score, content_id
-from flipbench.evaluate.conditions import Settings
-from flipbench.evaluate.likelihood import (
+from flipbench.evaluate.protocol import rules
+from flipbench.evaluate.protocol.detector import About, Answers, kept
+from flipbench.evaluate.protocol.rules import Verdict
+from flipbench.evaluate.scoring.conditions import Settings
+from flipbench.evaluate.scoring.likelihood import (
     item_text,
     lacking,
     lacks_reference,
@@ -22,9 +25,6 @@ from flipbench.evaluate.likelihood import (
     make_score,
     text_probe,
 )
-from flipbench.evaluate.protocol import rules
-from flipbench.evaluate.protocol.detector import About, Answers, kept
-from flipbench.evaluate.protocol.rules import Verdict
 from flipbench.evaluate.statistics.resampling import LEVEL, permutation_p
 from flipbench.prompting.prompts import Asking
 

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
 from flipbench.core.records import Item, Probe, Response, Score
-from flipbench.evaluate.comparison import (
+from flipbench.evaluate.protocol.detector import About, Answers, kept
+from flipbench.evaluate.protocol.rules import Bands
+from flipbench.evaluate.scoring.comparison import (
     Settings,
     bands_score,
     compare,
@@ -17,10 +19,14 @@ from flipbench.evaluate.comparison import (
     relative_score,
     with_leakage,
 )
-from flipbench.evaluate.conditions import NO_REWORDING, Put, Twice, left_out_note, open_question
-from flipbench.evaluate.protocol.detector import About, Answers, kept
-from flipbench.evaluate.protocol.rules import Bands
-from flipbench.evaluate.text_match import stem, words
+from flipbench.evaluate.scoring.conditions import (
+    NO_REWORDING,
+    Put,
+    Twice,
+    left_out_note,
+    open_question,
+)
+from flipbench.evaluate.scoring.text_match import stem, words
 from flipbench.models.chat.rewording import Reword, has_caption
 from flipbench.prompting.prompts import Asking
 

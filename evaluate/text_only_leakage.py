@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item, JsonDict, Probe, Score
-from flipbench.evaluate.comparison import (
+from flipbench.evaluate.protocol.detector import About, Answers, gold_of
+from flipbench.evaluate.scoring.comparison import (
     Comparison,
     Condition,
     Settings,
     mcnemar_score,
     threshold_score,
 )
-from flipbench.evaluate.conditions import askable
-from flipbench.evaluate.protocol.detector import About, Answers, gold_of
+from flipbench.evaluate.scoring.conditions import askable
 from flipbench.prompting.prompts import Asking
 
 ABOUT = About(

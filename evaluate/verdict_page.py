@@ -15,7 +15,7 @@ from flipbench.core.records import JsonDict, Score
 from flipbench.evaluate import table_files
 from flipbench.evaluate.gallery import Gallery, make_gallery
 from flipbench.evaluate.protocol.grid import GridModel
-from flipbench.evaluate.suspicion import suspicions
+from flipbench.evaluate.scoring.suspicion import suspicions
 from flipbench.evaluate.tables import TEST, VERDICTS, accuracies
 from flipbench.evaluate.verdict import Evidence, Finding
 from flipbench.evaluate.verdict_tables import gap_table, opinions_table, power_table

@@ -10,7 +10,12 @@ from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item, JsonDict, Score, Source, content_id
-from flipbench.evaluate.comparison import (
+from flipbench.evaluate.predictions.gap_table import GapTable
+from flipbench.evaluate.predictions.join import join
+from flipbench.evaluate.predictions.prediction import PredictionFile, listing
+from flipbench.evaluate.predictions.read import Reading, read_predictions
+from flipbench.evaluate.predictions.scoring import Marked, MarkedTwin, Scoring, mark
+from flipbench.evaluate.scoring.comparison import (
     Comparison,
     Condition,
     Settings,
@@ -18,11 +23,6 @@ from flipbench.evaluate.comparison import (
     relative_score,
     threshold_score,
 )
-from flipbench.evaluate.predictions.gap_table import GapTable
-from flipbench.evaluate.predictions.join import join
-from flipbench.evaluate.predictions.prediction import PredictionFile, listing
-from flipbench.evaluate.predictions.read import Reading, read_predictions
-from flipbench.evaluate.predictions.scoring import Marked, MarkedTwin, Scoring, mark
 from flipbench.models.engine import Answers
 
 DETECTOR = "perturbation_gap"

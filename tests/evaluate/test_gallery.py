@@ -15,7 +15,7 @@ from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.records import Item
 from flipbench.evaluate.gallery import make_gallery
 from flipbench.evaluate.report import ReportData, write_report
-from flipbench.evaluate.suspicion import suspicions
+from flipbench.evaluate.scoring.suspicion import suspicions
 from tests.fixtures.report_data import (
     make_benchmark,
     make_data,

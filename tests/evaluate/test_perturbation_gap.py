@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from flipbench.core.paired import Pair
-from flipbench.evaluate.comparison import Settings
 from flipbench.evaluate.perturbation_gap import PerturbationGap
+from flipbench.evaluate.scoring.comparison import Settings
 
 DETECTOR = PerturbationGap()
 

@@ -22,8 +22,8 @@ from flipbench.evaluate.ngram_accuracy import (
     text_of,
     token_units,
 )
+from flipbench.evaluate.scoring.text_match import continuation, names, rouge_l
 from flipbench.evaluate.slot_guessing import MASK, SlotGuessing, make_slot
-from flipbench.evaluate.text_match import continuation, names, rouge_l
 from flipbench.prompting.prompts import Asking
 from flipbench.shapes.rewording import reword
 

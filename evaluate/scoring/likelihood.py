@@ -8,9 +8,9 @@ from typing import Literal
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Interval, Item, JsonDict, Probe, Score
-from flipbench.evaluate.conditions import Settings
 from flipbench.evaluate.protocol.detector import About, Answers
 from flipbench.evaluate.protocol.rules import Direction, Verdict
+from flipbench.evaluate.scoring.conditions import Settings
 from flipbench.prompting.prompts import LETTERS, Asking, choice_prompt, open_prompt
 
 

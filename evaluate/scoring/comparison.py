@@ -11,7 +11,10 @@ from typing import Any
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
 from flipbench.core.records import Item, JsonDict, Score
-from flipbench.evaluate.conditions import (
+from flipbench.evaluate.protocol import rules
+from flipbench.evaluate.protocol.detector import Answers
+from flipbench.evaluate.protocol.rules import Bands, Verdict
+from flipbench.evaluate.scoring.conditions import (
     Comparison,
     Condition,
     Put,
@@ -19,10 +22,7 @@ from flipbench.evaluate.conditions import (
     Twice,
     conditions,
 )
-from flipbench.evaluate.protocol import rules
-from flipbench.evaluate.protocol.detector import Answers
-from flipbench.evaluate.protocol.rules import Bands, Verdict
-from flipbench.evaluate.scoring import (
+from flipbench.evaluate.scoring.scores import (
     Compared,
     answered_by_reference,
     cluster_of,

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flipbench.evaluate.means import mean_comparison
+from flipbench.evaluate.scoring.means import mean_comparison
 from flipbench.evaluate.statistics.paired import gap_difference, mcnemar_p
 
 
