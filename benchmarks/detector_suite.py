@@ -34,7 +34,7 @@ from transformers import LlavaForConditionalGeneration
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Probe, Response
 from flipbench.detection import read_paired
-from flipbench.evaluate.detectors import DETECTORS
+from flipbench.evaluate.detectors.registry import DETECTORS
 from flipbench.models.engine import in_order
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.prompting.parsing import parse_choice

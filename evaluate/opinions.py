@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from flipbench.core.records import Interval, Score
-from flipbench.evaluate.detectors import default_rule
+from flipbench.evaluate.detectors.registry import default_rule
 from flipbench.evaluate.protocol.rules import ALPHA, Verdict
 from flipbench.evaluate.statistics.paired import adjust_p_values
 from flipbench.evaluate.tables import GAP, accuracies, headed, is_gap, title

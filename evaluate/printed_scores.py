@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from flipbench.core.records import Score
-from flipbench.evaluate.detectors import DETECTORS
+from flipbench.evaluate.detectors.registry import DETECTORS
 from flipbench.evaluate.printed import Printed
 from flipbench.evaluate.protocol import rules
 from flipbench.evaluate.protocol.grid import GridModel, Requirements

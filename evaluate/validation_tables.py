@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flipbench.core.records import Interval
-from flipbench.evaluate.detectors import DETECTORS, default_rule
+from flipbench.evaluate.detectors.registry import DETECTORS, default_rule
 from flipbench.evaluate.protocol.grid import Requirements
 from flipbench.evaluate.statistics.roc import LEAST_CLUSTERS, OperatingPoint, Rate
 from flipbench.evaluate.tables import SUSPECTED, Cell, Column, Row, Table, headed, rule_title, title

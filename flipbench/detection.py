@@ -21,7 +21,7 @@ from flipbench.core.records import JsonDict, Score
 from flipbench.core.run import Run, environment
 from flipbench.core.stage import StageReport
 from flipbench.detectors import Helpers, check_names
-from flipbench.evaluate.detectors import DETECTORS, default_rule
+from flipbench.evaluate.detectors.registry import DETECTORS, default_rule
 from flipbench.evaluate.pipeline import Subject, ask_all, probes_for
 from flipbench.evaluate.protocol.detector import AnyDetector, Detector, GridDetector, by_kind
 from flipbench.evaluate.protocol.grid import UNTOUCHED, GridModel

@@ -14,9 +14,9 @@ from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item, Wording
 from flipbench.core.run import Run
 from flipbench.core.stage import Stage, StageReport, run_stage
-from flipbench.evaluate.detectors import DETECTORS, JUDGED, REWORDING, make_detectors
-from flipbench.evaluate.free_form import FreeFormGap
-from flipbench.evaluate.parameters import parameters_of, with_parameters
+from flipbench.evaluate.detectors.parameters import parameters_of, with_parameters
+from flipbench.evaluate.detectors.perturbation.free_form import FreeFormGap
+from flipbench.evaluate.detectors.registry import DETECTORS, JUDGED, REWORDING, make_detectors
 from flipbench.evaluate.protocol.detector import AnyDetector
 from flipbench.models.chat.answer_judge import AnswerJudge, Judgement, recorded_judge
 from flipbench.models.chat.cost import Spent

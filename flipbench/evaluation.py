@@ -14,7 +14,7 @@ from flipbench.core.records import Checkpoint, Response, Score, TrainingPlan
 from flipbench.core.run import environment
 from flipbench.core.stage import StageReport
 from flipbench.detectors import Helpers, check_names
-from flipbench.evaluate.detectors import DETECTORS
+from flipbench.evaluate.detectors.registry import DETECTORS
 from flipbench.evaluate.group_metrics import cells_of, group_metrics, group_table, has_groups
 from flipbench.evaluate.pipeline import (
     Subject,

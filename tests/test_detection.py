@@ -27,7 +27,7 @@ from flipbench.detection import (
     plan,
     read_paired,
 )
-from flipbench.evaluate.detectors import DETECTORS
+from flipbench.evaluate.detectors.registry import DETECTORS
 from flipbench.models.vlm.huggingface import CARD
 from flipbench.models.vlm.served import APIVLM
 from flipbench.prompting.prompts import Asking

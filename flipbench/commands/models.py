@@ -16,8 +16,8 @@ from flipbench.core.errors import ConfigError, DataError
 @app.command(rich_help_panel=MODELS)
 def detectors() -> None:
     """List the detectors: paper, access they need, and how they differ from the paper."""
-    from flipbench.evaluate.detectors import DETECTORS
-    from flipbench.evaluate.parameters import parameters_of
+    from flipbench.evaluate.detectors.parameters import parameters_of
+    from flipbench.evaluate.detectors.registry import DETECTORS
 
     for name, detector in DETECTORS.items():
         about = detector.about

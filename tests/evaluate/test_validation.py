@@ -8,7 +8,7 @@ import pytest
 
 from flipbench.core.errors import DataError
 from flipbench.core.records import Score
-from flipbench.evaluate.detectors import DETECTORS
+from flipbench.evaluate.detectors.registry import DETECTORS
 from flipbench.evaluate.protocol import rules
 from flipbench.evaluate.protocol.grid import GridModel
 from flipbench.evaluate.validation import requirements, success

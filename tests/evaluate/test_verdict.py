@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from flipbench.core.records import Interval, Response
 from flipbench.evaluate import verdict_changes
-from flipbench.evaluate.choice_confusion import ChoiceConfusion
+from flipbench.evaluate.detectors.perturbation.choice_confusion import ChoiceConfusion
+from flipbench.evaluate.detectors.perturbation.perturbation_gap import PerturbationGap
 from flipbench.evaluate.opinions import opinions, weakest
-from flipbench.evaluate.perturbation_gap import PerturbationGap
 from flipbench.evaluate.protocol.detector import Answers
 from flipbench.evaluate.statistics.paired import adjust_p_values, mcnemar_p
 from flipbench.evaluate.statistics.power import Design, power

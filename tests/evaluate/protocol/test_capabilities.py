@@ -8,7 +8,7 @@ from pathlib import Path
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Failure
 from flipbench.core.run import Run
-from flipbench.evaluate.detectors import DETECTORS
+from flipbench.evaluate.detectors.registry import DETECTORS
 from flipbench.evaluate.pipeline import Subject, ask_all, score
 from flipbench.evaluate.protocol.grid import UNTOUCHED, GridModel
 from flipbench.evaluate.tables import other_table

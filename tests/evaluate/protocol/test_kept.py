@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flipbench.core.paired import PairedBenchmark
-from flipbench.evaluate.detectors import make_detectors
+from flipbench.evaluate.detectors.registry import make_detectors
 from flipbench.evaluate.protocol.detector import kept
 from flipbench.prompting.prompts import Asking
 from tests.fixtures.report_data import make_benchmark

@@ -10,10 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from flipbench.evaluate.codec import share_below
-from flipbench.evaluate.min_k import min_k, min_k_plus_plus
-from flipbench.evaluate.order_trend import order_trend_test
-from flipbench.evaluate.shared_likelihood import shard_permutation_p, sharded_test
+from flipbench.evaluate.detectors.likelihood.codec import share_below
+from flipbench.evaluate.detectors.likelihood.min_k import min_k, min_k_plus_plus
+from flipbench.evaluate.detectors.likelihood.order_trend import order_trend_test
+from flipbench.evaluate.detectors.likelihood.shared_likelihood import (
+    shard_permutation_p,
+    sharded_test,
+)
 
 
 def rng(seed: int = 0) -> np.random.Generator:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.records import Item, Probe, Score
-from flipbench.evaluate.perturbation_gap import unsound
+from flipbench.evaluate.detectors.perturbation.perturbation_gap import unsound
 from flipbench.evaluate.protocol.detector import About
 from flipbench.evaluate.scoring.comparison import mcnemar_score, relative_score, threshold_score
 from flipbench.evaluate.scoring.conditions import Comparison, Condition, Settings, left_out_note

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from flipbench.core.paired import Pair
-from flipbench.evaluate.detectors import DETECTORS, default_rule
+from flipbench.evaluate.detectors.registry import DETECTORS, default_rule
 from flipbench.prompting.prompts import Asking
 
 RULES = {

@@ -11,12 +11,12 @@ from flipbench.core.images import ImageStore
 from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.randomness import generator
 from flipbench.core.records import Item, Probe
-from flipbench.evaluate.bgr_shuffling import (
+from flipbench.evaluate.detectors.grounding.image_masking import GREY, N_CELLS, ImageMasking, mask
+from flipbench.evaluate.detectors.perturbation.bgr_shuffling import (
     BgrShuffling,
     exchange_red_and_blue,
     speaks_of_color,
 )
-from flipbench.evaluate.image_masking import GREY, N_CELLS, ImageMasking, mask
 from flipbench.prompting.prompts import Asking
 
 BGR, MASKING = BgrShuffling(), ImageMasking()

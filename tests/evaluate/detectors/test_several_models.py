@@ -12,14 +12,14 @@ from scipy import stats
 
 from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.records import Response, Score
-from flipbench.evaluate.constat import ConStat, constat, difficulty_curve
-from flipbench.evaluate.group_metrics import Cell, group_metrics, group_table, has_groups
-from flipbench.evaluate.group_metrics import cells_of as read_cells
-from flipbench.evaluate.kernel_divergence import (
+from flipbench.evaluate.detectors.several_models.constat import ConStat, constat, difficulty_curve
+from flipbench.evaluate.detectors.several_models.kernel_divergence import (
     KernelDivergence,
     compare_divergences,
     kernel_divergence,
 )
+from flipbench.evaluate.group_metrics import Cell, group_metrics, group_table, has_groups
+from flipbench.evaluate.group_metrics import cells_of as read_cells
 from flipbench.evaluate.protocol.grid import GridModel
 from flipbench.evaluate.statistics.paired import wilson_interval
 from flipbench.evaluate.validation import validate
@@ -90,7 +90,7 @@ def test_pairs_on_the_same_two_images_make_a_group(
     ]
     second = Pair(*(type(first.original).model_validate(c) for c in changed))
     world = make_world.of([first, second, make_pair(make_item("1", ("yes", "no"), 0), 1)])
-    from flipbench.evaluate.perturbation_gap import PerturbationGap
+    from flipbench.evaluate.detectors.perturbation.perturbation_gap import PerturbationGap
 
     always_yes = world.ask(PerturbationGap(), lambda probe: 0, "yes-sayer")
     skilled = world.ask(PerturbationGap(), lambda p: p.prompt.startswith("Another"), "other")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flipbench.evaluate.circular_eval import CircularEval, rotate
+from flipbench.evaluate.detectors.perturbation.circular_eval import CircularEval, rotate
 from flipbench.prompting.prompts import Asking
 
 DETECTOR = CircularEval()

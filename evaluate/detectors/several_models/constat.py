@@ -12,7 +12,7 @@ from scipy.optimize import isotonic_regression
 from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.randomness import generator
 from flipbench.core.records import Interval, Probe, Score
-from flipbench.evaluate.perturbation_gap import PerturbationGap
+from flipbench.evaluate.detectors.perturbation.perturbation_gap import PerturbationGap
 from flipbench.evaluate.protocol.detector import About, Answers, AnswersOf, gold_of
 from flipbench.evaluate.protocol.grid import GridModel
 from flipbench.evaluate.protocol.rules import Verdict, significant

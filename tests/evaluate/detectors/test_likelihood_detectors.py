@@ -7,11 +7,11 @@ import pytest
 
 from flipbench.core.randomness import generator
 from flipbench.core.records import Probe, Response, Score
-from flipbench.evaluate.codec import CoDeC
-from flipbench.evaluate.detectors import DETECTORS, default_rule
-from flipbench.evaluate.min_k import MinK
-from flipbench.evaluate.order_trend import OrderTrendDetector
-from flipbench.evaluate.shared_likelihood import SharedLikelihood, shards_of
+from flipbench.evaluate.detectors.likelihood.codec import CoDeC
+from flipbench.evaluate.detectors.likelihood.min_k import MinK
+from flipbench.evaluate.detectors.likelihood.order_trend import OrderTrendDetector
+from flipbench.evaluate.detectors.likelihood.shared_likelihood import SharedLikelihood, shards_of
+from flipbench.evaluate.detectors.registry import DETECTORS, default_rule
 from flipbench.models.engine import Answers
 from flipbench.models.protocols import needs_of
 from flipbench.models.vlm.huggingface import HuggingFaceVLM

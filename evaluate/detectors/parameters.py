@@ -18,7 +18,7 @@ _PLAIN = (int, float, bool, tuple[float, ...])
 def parameters_of(detector: AnyDetector) -> dict[str, Any]:
     """Return what can be set of a detector, with its values: its own, then those of its tests.
 
-    >>> from flipbench.evaluate.codec import CoDeC
+    >>> from flipbench.evaluate.detectors.likelihood.codec import CoDeC
     >>> parameters_of(CoDeC())
     {'n_context': 3, 'n_draws': 2, 'alpha': 0.05, 'n_bootstrap': 2000, 'n_permutations': 9999}
     """

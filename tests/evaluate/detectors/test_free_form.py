@@ -14,7 +14,7 @@ from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.records import Item, Probe, Response, Score
 from flipbench.core.run import Run
 from flipbench.core.stage import run_stage
-from flipbench.evaluate.free_form import FreeFormGap
+from flipbench.evaluate.detectors.perturbation.free_form import FreeFormGap
 from flipbench.evaluate.statistics.paired import mcnemar_p
 from flipbench.models.chat.answer_judge import (
     Agreement,

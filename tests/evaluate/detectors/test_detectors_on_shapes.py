@@ -10,7 +10,7 @@ from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Response, Score
 from flipbench.core.run import Run
 from flipbench.evaluate import pipeline
-from flipbench.evaluate.detectors import DETECTORS, default_rule, make_detectors
+from flipbench.evaluate.detectors.registry import DETECTORS, default_rule, make_detectors
 from flipbench.evaluate.protocol.grid import GridModel
 from flipbench.evaluate.report import ReportData, write_report
 from flipbench.evaluate.requirements import requirements

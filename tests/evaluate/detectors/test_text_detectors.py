@@ -8,22 +8,22 @@ import pytest
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item, Probe
-from flipbench.evaluate.guided_prompting import (
+from flipbench.evaluate.detectors.completion.guided_prompting import (
     GuidedPrompting,
     cut,
     judge_by_words,
     judge_verdict,
     overlap_p,
 )
-from flipbench.evaluate.missing_option import MissingOption
-from flipbench.evaluate.ngram_accuracy import (
+from flipbench.evaluate.detectors.completion.missing_option import MissingOption
+from flipbench.evaluate.detectors.completion.ngram_accuracy import (
     NgramAccuracy,
     starts,
     text_of,
     token_units,
 )
+from flipbench.evaluate.detectors.completion.slot_guessing import MASK, SlotGuessing, make_slot
 from flipbench.evaluate.scoring.text_match import continuation, names, rouge_l
-from flipbench.evaluate.slot_guessing import MASK, SlotGuessing, make_slot
 from flipbench.prompting.prompts import Asking
 from flipbench.shapes.rewording import reword
 

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from flipbench.core.records import Probe
-from flipbench.evaluate.option_order import BANDS, OptionOrder, shuffles
+from flipbench.evaluate.detectors.completion.slot_guessing import BANDS as CAPTION_BANDS
+from flipbench.evaluate.detectors.perturbation.option_order import BANDS, OptionOrder, shuffles
 from flipbench.evaluate.scoring.comparison import Condition, compare, mcnemar_score, with_leakage
 from flipbench.evaluate.scoring.conditions import Put, Twice, choice
-from flipbench.evaluate.slot_guessing import BANDS as CAPTION_BANDS
 from flipbench.prompting.prompts import Asking
 
 DETECTOR = OptionOrder()

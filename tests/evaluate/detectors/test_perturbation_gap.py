@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from flipbench.core.paired import Pair
-from flipbench.evaluate.perturbation_gap import PerturbationGap
+from flipbench.evaluate.detectors.perturbation.perturbation_gap import PerturbationGap
 from flipbench.evaluate.scoring.comparison import Settings
 
 DETECTOR = PerturbationGap()

@@ -6,7 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flipbench.evaluate.choice_confusion import GENERIC, ChoiceConfusion, generalise
+from flipbench.evaluate.detectors.perturbation.choice_confusion import (
+    GENERIC,
+    ChoiceConfusion,
+    generalise,
+)
 
 DETECTOR = ChoiceConfusion()
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from flipbench.evaluate.text_only_leakage import (
+from flipbench.evaluate.detectors.grounding.text_only_leakage import (
     TextOnlyLeakage,
     multimodal_gain,
     multimodal_leakage,
