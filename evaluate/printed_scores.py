@@ -10,7 +10,7 @@ from flipbench.evaluate.printed import Printed
 from flipbench.evaluate.protocol import rules
 from flipbench.evaluate.protocol.grid import GridModel, Requirements
 from flipbench.evaluate.protocol.rules import Direction
-from flipbench.evaluate.validation import requirements, success
+from flipbench.evaluate.validation.validation import requirements, success
 
 DETECTOR_OF = {
     "perturbed": ("perturbation_gap", "sign"),

@@ -26,7 +26,7 @@ from flipbench.evaluate.tables import (
     rule_title,
     title,
 )
-from flipbench.evaluate.validation import Validation, validate
+from flipbench.evaluate.validation.validation import Validation, validate
 from flipbench.evaluate.validation_figures import make_validation_figures
 from flipbench.evaluate.validation_tables import (
     detectors_table,

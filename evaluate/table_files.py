@@ -11,10 +11,10 @@ from typing import Any
 
 from flipbench.core.records import Interval, Score
 from flipbench.evaluate.protocol.grid import GridModel, Requirements
-from flipbench.evaluate.requirements import success
 from flipbench.evaluate.statistics.roc import Rate
 from flipbench.evaluate.tables import Column, Table, accuracies
-from flipbench.evaluate.validation import Validation
+from flipbench.evaluate.validation.requirements import success
+from flipbench.evaluate.validation.validation import Validation
 
 _LATEX = {
     "\\": r"\textbackslash{}",

@@ -12,9 +12,9 @@ from typing import Any
 
 from flipbench.core.errors import DataError
 from flipbench.core.records import Score
-from flipbench.evaluate.falsification import Key, artefacts, key_of
 from flipbench.evaluate.protocol.grid import UNTOUCHED, GridModel
-from flipbench.evaluate.requirements import success
+from flipbench.evaluate.validation.falsification import Key, artefacts, key_of
+from flipbench.evaluate.validation.requirements import success
 from flipbench.reporting import formats
 
 GAP = "perturbation_gap"

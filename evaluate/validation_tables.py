@@ -9,7 +9,7 @@ from flipbench.evaluate.detectors.registry import DETECTORS, default_rule
 from flipbench.evaluate.protocol.grid import Requirements
 from flipbench.evaluate.statistics.roc import LEAST_CLUSTERS, OperatingPoint, Rate
 from flipbench.evaluate.tables import SUSPECTED, Cell, Column, Row, Table, headed, rule_title, title
-from flipbench.evaluate.validation import Validation
+from flipbench.evaluate.validation.validation import Validation
 from flipbench.reporting import formats
 
 

@@ -26,8 +26,8 @@ from flipbench.evaluate.pipeline import (
 from flipbench.evaluate.protocol.detector import AnyDetector
 from flipbench.evaluate.protocol.grid import UNTOUCHED, GridModel, Requirements
 from flipbench.evaluate.report import ReportData, write_report
-from flipbench.evaluate.requirements import requirements
 from flipbench.evaluate.tables import GAP, Table
+from flipbench.evaluate.validation.requirements import requirements
 from flipbench.experiment import Experiment, have_workers_do
 from flipbench.models.engine import answers_of
 from flipbench.models.vlm.huggingface import fingerprint, resolve_path

@@ -14,7 +14,7 @@ from flipbench.evaluate.printed import Printed, read_printed
 from flipbench.evaluate.printed_scores import judged, requirements_of
 from flipbench.evaluate.protocol import rules
 from flipbench.evaluate.protocol.grid import GridModel
-from flipbench.evaluate.validation import requirements
+from flipbench.evaluate.validation.validation import requirements
 
 PUBLISHED = Path(__file__).parents[1] / "published"
 MAIN = read_printed(PUBLISHED / "perturbation_main_tables.csv")

@@ -13,8 +13,8 @@ from flipbench.evaluate import pipeline
 from flipbench.evaluate.detectors.registry import DETECTORS, default_rule, make_detectors
 from flipbench.evaluate.protocol.grid import GridModel
 from flipbench.evaluate.report import ReportData, write_report
-from flipbench.evaluate.requirements import requirements
 from flipbench.evaluate.tables import title
+from flipbench.evaluate.validation.requirements import requirements
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.prompting.prompts import Asking
 from flipbench.shapes.rewording import reword

@@ -22,7 +22,7 @@ from flipbench.evaluate.group_metrics import Cell, group_metrics, group_table, h
 from flipbench.evaluate.group_metrics import cells_of as read_cells
 from flipbench.evaluate.protocol.grid import GridModel
 from flipbench.evaluate.statistics.paired import wilson_interval
-from flipbench.evaluate.validation import validate
+from flipbench.evaluate.validation.validation import validate
 from flipbench.models.engine import Answers
 from flipbench.models.vlm.states import pack_state, unpack_state
 from flipbench.prompting.prompts import Asking

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from flipbench.core.randomness import generator
 from flipbench.core.records import Score
-from flipbench.evaluate.dose import Trend, rises, series_of, trend
-from flipbench.evaluate.falsification import Artefact, Key, artefacts, key_of
 from flipbench.evaluate.protocol.grid import GridModel
-from flipbench.evaluate.requirements import own_reference, requirements, success
 from flipbench.evaluate.statistics.roc import Rate, Separation, separation
+from flipbench.evaluate.validation.dose import Trend, rises, series_of, trend
+from flipbench.evaluate.validation.falsification import Artefact, Key, artefacts, key_of
+from flipbench.evaluate.validation.requirements import own_reference, requirements, success
 
 __all__ = ["Validation", "requirements", "success", "validate"]
 
@@ -73,7 +73,7 @@ def validate(
     References
     ----------
     Park et al., arXiv 2511.03774, ask for reliability and consistency; error rates with intervals,
-    clean fine-tunes and external baselines (`flipbench.evaluate.falsification`) are ours.
+    clean fine-tunes and external baselines (`flipbench.evaluate.validation.falsification`) are ours.
     """
     models = {model.fingerprint: model for model in grid}
     found: dict[Key, list[tuple[GridModel, Score]]] = {}
