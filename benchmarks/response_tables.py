@@ -30,8 +30,8 @@ from flipbench.core.run import Run
 from flipbench.evaluate.detectors.registry import DETECTORS
 from flipbench.evaluate.pipeline import score
 from flipbench.evaluate.protocol.grid import UNTOUCHED, GridModel
-from flipbench.evaluate.table_files import markdown, write_scores_csv
-from flipbench.evaluate.tables import gap_table
+from flipbench.evaluate.report.table_files import markdown, write_scores_csv
+from flipbench.evaluate.report.tables import gap_table
 from flipbench.prompting.prompts import Asking
 
 ASKING = Asking()

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from flipbench.core.records import Interval, Score
 from flipbench.evaluate.detectors.registry import default_rule
 from flipbench.evaluate.protocol.rules import ALPHA, Verdict
+from flipbench.evaluate.report.tables import GAP, accuracies, headed, is_gap, title
 from flipbench.evaluate.statistics.paired import adjust_p_values
-from flipbench.evaluate.tables import GAP, accuracies, headed, is_gap, title
 from flipbench.reporting import formats
 
 _ORDER: tuple[Verdict, ...] = ("contaminated", "not_detected", "inconclusive", "not_applicable")

@@ -9,7 +9,7 @@ from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Interval, Score
 from flipbench.evaluate.opinions import Opinion, opinions, weakest
 from flipbench.evaluate.protocol.rules import Verdict
-from flipbench.evaluate.tables import GAP, TEST, accuracies
+from flipbench.evaluate.report.tables import GAP, TEST, accuracies
 from flipbench.evaluate.verdict_changes import Changes, changes, gap_found
 from flipbench.reporting import formats
 

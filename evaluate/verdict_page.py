@@ -12,11 +12,11 @@ from markupsafe import Markup
 
 from flipbench.core.errors import DataError
 from flipbench.core.records import JsonDict, Score
-from flipbench.evaluate import table_files
-from flipbench.evaluate.gallery import Gallery, make_gallery
 from flipbench.evaluate.protocol.grid import GridModel
+from flipbench.evaluate.report import table_files
+from flipbench.evaluate.report.gallery import Gallery, make_gallery
+from flipbench.evaluate.report.tables import TEST, VERDICTS, accuracies
 from flipbench.evaluate.scoring.suspicion import suspicions
-from flipbench.evaluate.tables import TEST, VERDICTS, accuracies
 from flipbench.evaluate.verdict import Evidence, Finding
 from flipbench.evaluate.verdict_tables import gap_table, opinions_table, power_table
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flipbench.core.records import Score
 from flipbench.evaluate.opinions import Opinion
-from flipbench.evaluate.tables import (
+from flipbench.evaluate.report.tables import (
     GAP,
     TEST,
     VERDICTS,

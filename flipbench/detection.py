@@ -26,7 +26,7 @@ from flipbench.evaluate.pipeline import Subject, ask_all, probes_for
 from flipbench.evaluate.protocol.detector import AnyDetector, Detector, GridDetector, by_kind
 from flipbench.evaluate.protocol.grid import UNTOUCHED, GridModel
 from flipbench.evaluate.replies import replies_of
-from flipbench.evaluate.tables import GAP
+from flipbench.evaluate.report.tables import GAP
 from flipbench.evaluate.verdict import Evidence, Finding, find
 from flipbench.evaluate.verdict_page import VerdictPage, write_verdict
 from flipbench.models.engine import Answers, answers_of

@@ -15,7 +15,6 @@ from flipbench.core.run import environment
 from flipbench.core.stage import StageReport
 from flipbench.detectors import Helpers, check_names
 from flipbench.evaluate.detectors.registry import DETECTORS
-from flipbench.evaluate.group_metrics import cells_of, group_metrics, group_table, has_groups
 from flipbench.evaluate.pipeline import (
     Subject,
     ask_all,
@@ -25,8 +24,9 @@ from flipbench.evaluate.pipeline import (
 )
 from flipbench.evaluate.protocol.detector import AnyDetector
 from flipbench.evaluate.protocol.grid import UNTOUCHED, GridModel, Requirements
-from flipbench.evaluate.report import ReportData, write_report
-from flipbench.evaluate.tables import GAP, Table
+from flipbench.evaluate.report.group_metrics import cells_of, group_metrics, group_table, has_groups
+from flipbench.evaluate.report.report import ReportData, write_report
+from flipbench.evaluate.report.tables import GAP, Table
 from flipbench.evaluate.validation.requirements import requirements
 from flipbench.experiment import Experiment, have_workers_do
 from flipbench.models.engine import answers_of

@@ -8,7 +8,7 @@ from pathlib import Path
 from flipbench.core.errors import DataError
 from flipbench.core.paired import Candidate, PairedBenchmark
 from flipbench.core.records import Item, Verdict
-from flipbench.evaluate import tables as shown
+from flipbench.evaluate.report import tables as shown
 from flipbench.experiment import Experiment
 from flipbench.filters.agreement.ratings import (
     Ratings,

@@ -11,10 +11,10 @@ from typing import Any
 
 from flipbench.core.errors import ConfigError
 from flipbench.core.records import Score
-from flipbench.evaluate import table_files
 from flipbench.evaluate.predictions.prediction import listing
+from flipbench.evaluate.report import table_files
+from flipbench.evaluate.report.tables import TEST, VERDICTS, Cell, Column, Row, Table, accuracies
 from flipbench.evaluate.statistics.paired import wilson_interval
-from flipbench.evaluate.tables import TEST, VERDICTS, Cell, Column, Row, Table, accuracies
 from flipbench.reporting import formats
 
 _SIDES = ("original", "perturbed")

@@ -12,8 +12,8 @@ from flipbench.core.run import Run
 from flipbench.evaluate import pipeline
 from flipbench.evaluate.detectors.registry import DETECTORS, default_rule, make_detectors
 from flipbench.evaluate.protocol.grid import GridModel
-from flipbench.evaluate.report import ReportData, write_report
-from flipbench.evaluate.tables import title
+from flipbench.evaluate.report.report import ReportData, write_report
+from flipbench.evaluate.report.tables import title
 from flipbench.evaluate.validation.requirements import requirements
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.prompting.prompts import Asking

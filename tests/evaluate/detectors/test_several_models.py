@@ -18,9 +18,9 @@ from flipbench.evaluate.detectors.several_models.kernel_divergence import (
     compare_divergences,
     kernel_divergence,
 )
-from flipbench.evaluate.group_metrics import Cell, group_metrics, group_table, has_groups
-from flipbench.evaluate.group_metrics import cells_of as read_cells
 from flipbench.evaluate.protocol.grid import GridModel
+from flipbench.evaluate.report.group_metrics import Cell, group_metrics, group_table, has_groups
+from flipbench.evaluate.report.group_metrics import cells_of as read_cells
 from flipbench.evaluate.statistics.paired import wilson_interval
 from flipbench.evaluate.validation.validation import validate
 from flipbench.models.engine import Answers

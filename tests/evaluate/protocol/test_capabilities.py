@@ -11,7 +11,7 @@ from flipbench.core.run import Run
 from flipbench.evaluate.detectors.registry import DETECTORS
 from flipbench.evaluate.pipeline import Subject, ask_all, score
 from flipbench.evaluate.protocol.grid import UNTOUCHED, GridModel
-from flipbench.evaluate.tables import other_table
+from flipbench.evaluate.report.tables import other_table
 from flipbench.models.vlm.huggingface import fingerprint
 from flipbench.prompting.prompts import Asking
 from tests.fixtures.tiny_families import save

@@ -15,15 +15,19 @@ from hypothesis import strategies as st
 
 from flipbench.core.errors import DataError
 from flipbench.core.records import Score
-from flipbench.evaluate import table_files
 from flipbench.evaluate.protocol.grid import GridModel, reference_of
-from flipbench.evaluate.tables import families, label, other_table
+from flipbench.evaluate.report import table_files
+from flipbench.evaluate.report.tables import families, label, other_table
+from flipbench.evaluate.report.validation_figures import make_validation_figures
+from flipbench.evaluate.report.validation_tables import (
+    by_default_rule,
+    detectors_table,
+    validation_table,
+)
 from flipbench.evaluate.validation.dose import Series, trend
 from flipbench.evaluate.validation.falsification import Artefact, artefacts
 from flipbench.evaluate.validation.requirements import requirements
 from flipbench.evaluate.validation.validation import Validation, validate
-from flipbench.evaluate.validation_figures import make_validation_figures
-from flipbench.evaluate.validation_tables import by_default_rule, detectors_table, validation_table
 
 SEEDS = range(4)
 DOSES = (1, 2, 4)

@@ -15,7 +15,7 @@ from matplotlib.ticker import PercentFormatter
 from scipy.stats import rankdata
 
 from flipbench.core.records import Score
-from flipbench.evaluate.plots import LIGHT, dose_axis
+from flipbench.evaluate.report.plots import LIGHT, dose_axis
 from flipbench.evaluate.statistics.roc import Rate, Separation
 
 N_SHADES = 5

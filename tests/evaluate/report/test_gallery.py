@@ -13,8 +13,8 @@ from PIL import Image
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.records import Item
-from flipbench.evaluate.gallery import make_gallery
-from flipbench.evaluate.report import ReportData, write_report
+from flipbench.evaluate.report.gallery import make_gallery
+from flipbench.evaluate.report.report import ReportData, write_report
 from flipbench.evaluate.scoring.suspicion import suspicions
 from tests.fixtures.report_data import (
     make_benchmark,

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from flipbench.core.records import Interval, Score
-from flipbench.evaluate import table_files
 from flipbench.evaluate.protocol.grid import GridModel, Requirements
-from flipbench.evaluate.tables import (
+from flipbench.evaluate.report import table_files
+from flipbench.evaluate.report.tables import (
     Cell,
     Table,
     families,
     gap_table,
     other_table,
 )
-from flipbench.evaluate.validation_tables import requirements_table
+from flipbench.evaluate.report.validation_tables import requirements_table
 from flipbench.reporting import formats
 
 GRID = [

@@ -14,7 +14,7 @@ from PIL import Image
 
 from flipbench.core.errors import DataError
 from flipbench.evaluate.protocol.grid import GridModel
-from flipbench.evaluate.report import headline, write_report
+from flipbench.evaluate.report.report import headline, write_report
 from tests.fixtures.report_data import EVIL, make_data
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from flipbench.core.records import Interval, Score
 from flipbench.evaluate.protocol.grid import GridModel, Requirements
+from flipbench.evaluate.report.tables import Column, Table, accuracies
 from flipbench.evaluate.statistics.roc import Rate
-from flipbench.evaluate.tables import Column, Table, accuracies
 from flipbench.evaluate.validation.requirements import success
 from flipbench.evaluate.validation.validation import Validation
 

@@ -7,8 +7,17 @@ from collections.abc import Sequence
 from flipbench.core.records import Interval
 from flipbench.evaluate.detectors.registry import DETECTORS, default_rule
 from flipbench.evaluate.protocol.grid import Requirements
+from flipbench.evaluate.report.tables import (
+    SUSPECTED,
+    Cell,
+    Column,
+    Row,
+    Table,
+    headed,
+    rule_title,
+    title,
+)
 from flipbench.evaluate.statistics.roc import LEAST_CLUSTERS, OperatingPoint, Rate
-from flipbench.evaluate.tables import SUSPECTED, Cell, Column, Row, Table, headed, rule_title, title
 from flipbench.evaluate.validation.validation import Validation
 from flipbench.reporting import formats
 

@@ -15,8 +15,8 @@ from matplotlib.ticker import MaxNLocator
 
 from flipbench.core.records import Score
 from flipbench.evaluate.protocol.grid import GridModel
+from flipbench.evaluate.report.tables import accuracies, fell_and_rose, label
 from flipbench.evaluate.statistics.paired import wilson_interval
-from flipbench.evaluate.tables import accuracies, fell_and_rose, label
 from flipbench.reporting import formats
 
 Series = list[tuple[GridModel, Score]]
