@@ -25,10 +25,10 @@ from flipbench.evaluate.detectors.registry import DETECTORS, default_rule
 from flipbench.evaluate.pipeline import Subject, ask_all, probes_for
 from flipbench.evaluate.protocol.detector import AnyDetector, Detector, GridDetector, by_kind
 from flipbench.evaluate.protocol.grid import UNTOUCHED, GridModel
-from flipbench.evaluate.replies import replies_of
 from flipbench.evaluate.report.tables import GAP
-from flipbench.evaluate.verdict import Evidence, Finding, find
-from flipbench.evaluate.verdict_page import VerdictPage, write_verdict
+from flipbench.evaluate.verdict.page import VerdictPage, write_verdict
+from flipbench.evaluate.verdict.replies import replies_of
+from flipbench.evaluate.verdict.verdict import Evidence, Finding, find
 from flipbench.models.engine import Answers, answers_of
 from flipbench.models.vlm.checkpoints import check_card, fingerprint, resolve_path
 from flipbench.models.vlm.served import APIVLM

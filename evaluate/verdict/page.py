@@ -17,8 +17,8 @@ from flipbench.evaluate.report import table_files
 from flipbench.evaluate.report.gallery import Gallery, make_gallery
 from flipbench.evaluate.report.tables import TEST, VERDICTS, accuracies
 from flipbench.evaluate.scoring.suspicion import suspicions
-from flipbench.evaluate.verdict import Evidence, Finding
-from flipbench.evaluate.verdict_tables import gap_table, opinions_table, power_table
+from flipbench.evaluate.verdict.tables import gap_table, opinions_table, power_table
+from flipbench.evaluate.verdict.verdict import Evidence, Finding
 
 N_EXAMPLES = 12
 _BUDGET = 1_500_000  # bytes of thumbnails

@@ -12,20 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flipbench.core.records import Interval, Response
-from flipbench.evaluate import verdict_changes
 from flipbench.evaluate.detectors.perturbation.choice_confusion import ChoiceConfusion
 from flipbench.evaluate.detectors.perturbation.perturbation_gap import PerturbationGap
-from flipbench.evaluate.opinions import opinions, weakest
 from flipbench.evaluate.protocol.detector import Answers
 from flipbench.evaluate.statistics.paired import adjust_p_values, mcnemar_p
 from flipbench.evaluate.statistics.power import Design, power
-from flipbench.evaluate.verdict import Evidence, Finding, find, in_words
-from flipbench.evaluate.verdict_changes import (
+from flipbench.evaluate.verdict.changes import (
     gap_found,
     items_to_fall,
     items_to_lose,
     items_to_rise,
 )
+from flipbench.evaluate.verdict.other_detectors import opinions, weakest
+from flipbench.evaluate.verdict.verdict import Evidence, Finding, find, in_words
+from flipbench.evaluate.verdict.verdict import changes as verdict_changes
 from flipbench.prompting.prompts import Asking
 
 DETECTORS = (PerturbationGap(), ChoiceConfusion())

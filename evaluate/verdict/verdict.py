@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Interval, Score
-from flipbench.evaluate.opinions import Opinion, opinions, weakest
 from flipbench.evaluate.protocol.rules import Verdict
 from flipbench.evaluate.report.tables import GAP, TEST, accuracies
-from flipbench.evaluate.verdict_changes import Changes, changes, gap_found
+from flipbench.evaluate.verdict.changes import Changes, changes, gap_found
+from flipbench.evaluate.verdict.other_detectors import Opinion, opinions, weakest
 from flipbench.reporting import formats
 
 RELATIVE = "relative"

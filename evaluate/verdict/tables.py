@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from flipbench.core.records import Score
-from flipbench.evaluate.opinions import Opinion
 from flipbench.evaluate.report.tables import (
     GAP,
     TEST,
@@ -15,8 +14,9 @@ from flipbench.evaluate.report.tables import (
     accuracies,
     headed,
 )
-from flipbench.evaluate.verdict import Evidence, Finding
-from flipbench.evaluate.verdict_changes import MOST_PAIRS, PairsNeeded
+from flipbench.evaluate.verdict.changes import MOST_PAIRS, PairsNeeded
+from flipbench.evaluate.verdict.other_detectors import Opinion
+from flipbench.evaluate.verdict.verdict import Evidence, Finding
 from flipbench.reporting import formats
 
 
