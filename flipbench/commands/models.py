@@ -107,7 +107,7 @@ def doctor(
     where something cannot be true.
     """
     if path is not None and path.suffix == ".csv":
-        from flipbench.evaluate.doctor import examination
+        from flipbench.evaluate.published.doctor import examination
 
         text, is_wrong = examination([path])
         say(text)

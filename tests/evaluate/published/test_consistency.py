@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flipbench.evaluate.consistency import (
+from flipbench.evaluate.published.consistency import (
     delta_verdict,
     fitting_sizes,
     least_p,

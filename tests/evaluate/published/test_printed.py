@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from flipbench.core.errors import DataError
-from flipbench.evaluate.doctor import examination, examine_files
-from flipbench.evaluate.printed import read_printed
+from flipbench.evaluate.published.doctor import examination, examine_files
+from flipbench.evaluate.published.printed import read_printed
 
-PUBLISHED = Path(__file__).parents[1] / "published"
+PUBLISHED = Path(__file__).parents[2] / "published"
 
 
 def write(path: Path, text: str) -> Path:

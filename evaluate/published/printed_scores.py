@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from flipbench.core.records import Score
 from flipbench.evaluate.detectors.registry import DETECTORS
-from flipbench.evaluate.printed import Printed
 from flipbench.evaluate.protocol import rules
 from flipbench.evaluate.protocol.grid import GridModel, Requirements
 from flipbench.evaluate.protocol.rules import Direction
+from flipbench.evaluate.published.printed import Printed
 from flipbench.evaluate.validation.validation import requirements, success
 
 DETECTOR_OF = {

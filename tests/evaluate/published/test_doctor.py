@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from flipbench.core.records import Score
-from flipbench.evaluate.consistency import possible_counts
-from flipbench.evaluate.doctor import Finding, examine, examine_files
-from flipbench.evaluate.printed import Printed, read_printed
-from flipbench.evaluate.printed_scores import judged, requirements_of
 from flipbench.evaluate.protocol import rules
 from flipbench.evaluate.protocol.grid import GridModel
+from flipbench.evaluate.published.consistency import possible_counts
+from flipbench.evaluate.published.doctor import Finding, examine, examine_files
+from flipbench.evaluate.published.printed import Printed, read_printed
+from flipbench.evaluate.published.printed_scores import judged, requirements_of
 from flipbench.evaluate.validation.validation import requirements
 
-PUBLISHED = Path(__file__).parents[1] / "published"
+PUBLISHED = Path(__file__).parents[2] / "published"
 MAIN = read_printed(PUBLISHED / "perturbation_main_tables.csv")
 GAPS = read_printed(PUBLISHED / "perturbation_gaps.csv")
 EXTENDED = read_printed(PUBLISHED / "extended_models.csv")
