@@ -23,6 +23,7 @@ from flipbench.evaluate.verdict.verdict import Evidence, Finding
 N_EXAMPLES = 12
 _BUDGET = 1_500_000  # bytes of thumbnails
 _TEMPLATES = Path(__file__).parent / "templates"
+_REPORT_TEMPLATES = Path(__file__).parents[1] / "report" / "templates"
 
 
 @dataclass(frozen=True)
@@ -175,7 +176,7 @@ def _numbers(score: Score) -> JsonDict:
 def html(page: VerdictPage, gallery: Gallery) -> str:
     """Return the page: no script, no network, light and dark."""
     environment = Environment(
-        loader=FileSystemLoader(_TEMPLATES),
+        loader=FileSystemLoader([_TEMPLATES, _REPORT_TEMPLATES]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -192,7 +193,7 @@ def html(page: VerdictPage, gallery: Gallery) -> str:
         gallery=gallery,
         heading=_heading(gallery, page.finding),
         replies={card.name: _answers(card.name, page) for card in gallery.cards},
-        style=Markup((_TEMPLATES / "report.css").read_text(encoding="utf-8")),
+        style=Markup((_REPORT_TEMPLATES / "report.css").read_text(encoding="utf-8")),
     )
 
 

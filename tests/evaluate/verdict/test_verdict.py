@@ -25,7 +25,7 @@ from flipbench.evaluate.verdict.changes import (
 )
 from flipbench.evaluate.verdict.other_detectors import opinions, weakest
 from flipbench.evaluate.verdict.verdict import Evidence, Finding, find, in_words
-from flipbench.evaluate.verdict.verdict import changes as verdict_changes
+from flipbench.evaluate.verdict import changes as verdict_changes
 from flipbench.prompting.prompts import Asking
 
 DETECTORS = (PerturbationGap(), ChoiceConfusion())
