@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from flipbench.experiment import Experiment
+    from flipbench.pipelines.experiment import Experiment
 
 app = typer.Typer(
     help="""Answer-flipped benchmarks, controlled contamination, contamination detectors.
@@ -73,7 +73,7 @@ def open_experiment(
         )
     loaded = load_config(config, overrides or [])
     from flipbench.core.workers import CHILD, Share, end_with_parent
-    from flipbench.experiment import Experiment
+    from flipbench.pipelines.experiment import Experiment
 
     if worker and os.environ.get(CHILD):
         end_with_parent()

@@ -29,7 +29,7 @@ def import_(
     """Read the configured benchmark and name every row that is odd or cannot be used."""
     experiment = open_experiment(config, overrides, limit, quiet)
     from flipbench.benchmarks import PairsSpec, load_pairs
-    from flipbench.twins import read_benchmark
+    from flipbench.pipelines.pairs import read_benchmark
 
     spec = experiment.config.benchmark
     if isinstance(spec, PairsSpec):
@@ -47,8 +47,8 @@ def audit(
 ) -> None:
     """Check a benchmark's hygiene: duplicates, blind shortcuts, revealed answers; one page."""
     experiment = open_experiment(config, overrides, limit, quiet)
-    from flipbench.auditing import audit_benchmark
     from flipbench.filters.audit.page import headline
+    from flipbench.pipelines.auditing import audit_benchmark
 
     report, page = audit_benchmark(experiment)
     say(f"{headline(report)}\n{page}")
@@ -116,7 +116,7 @@ def rebuild(
     changes = [f"run={recipe}", *(overrides or [])]
     experiment = open_experiment(recipe / "config.yaml", changes, quiet=quiet, worker="0/1")
     from flipbench.export.recipe import compare_with_recipe
-    from flipbench.twins import make_candidates, make_paired_benchmark, rebuild_kept
+    from flipbench.pipelines.pairs import make_candidates, make_paired_benchmark, rebuild_kept
 
     if kept:
         benchmark, reports = rebuild_kept(experiment, kept)

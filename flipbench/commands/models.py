@@ -182,9 +182,15 @@ def detect(
     With --base-url, a model or reference without a folder is a name on that server.
     """
     from flipbench.core.run import Run
-    from flipbench.detection import count_work, default_run, evaluate_part, plan, read_paired
-    from flipbench.detection import detect as detect_on
     from flipbench.models.vlm.served import reach
+    from flipbench.pipelines.detection import (
+        count_work,
+        default_run,
+        evaluate_part,
+        plan,
+        read_paired,
+    )
+    from flipbench.pipelines.detection import detect as detect_on
     from flipbench.prompting.prompts import Asking
 
     pairs = read_paired(benchmark, limit)

@@ -37,7 +37,7 @@ def demo(
     quiet: Quiet = False,
 ) -> None:
     """Run the whole loop with every detector on the embedded world, and write a page about it."""
-    from flipbench.demo import run_demo
+    from flipbench.pipelines.demo import run_demo
 
     status = run_demo(out, small=small, progress=not quiet)
     raise typer.Exit(status)
@@ -55,7 +55,7 @@ def generate(
 ) -> None:
     """Make an answer-flipped twin: new answer, caption, redrawn image."""
     experiment = open_experiment(config, overrides, limit, quiet, workers=workers, worker=worker)
-    from flipbench.twins import has_twins, make_candidates, make_pairs, plan_generation
+    from flipbench.pipelines.pairs import has_twins, make_candidates, make_pairs, plan_generation
 
     if has_twins(experiment):
         pairs, _ = make_pairs(experiment)
@@ -78,7 +78,7 @@ def filter_(
     if dry_run and kept:
         raise ConfigError("--kept has nobody judge: there is nothing that --dry-run could count")
     experiment = open_experiment(config, overrides, limit, quiet)
-    from flipbench.twins import (
+    from flipbench.pipelines.pairs import (
         has_twins,
         make_pairs,
         plan_filtering,
@@ -106,7 +106,7 @@ def agreement(
 ) -> None:
     """Hold the raters of edited pairs against one of them: kappa, precision, recall."""
     experiment = open_experiment(config, overrides)
-    from flipbench.raters import compare_raters_of
+    from flipbench.pipelines.raters import compare_raters_of
 
     text, page = compare_raters_of(experiment, reference)
     say(f"{text}\n{page}")
@@ -137,13 +137,17 @@ def contaminate(
     experiment = open_experiment(
         config, overrides, None, quiet, workers=workers, worker=worker, together=True
     )
-    from flipbench.contamination import make_checkpoints, plan_contamination, training_failures
     from flipbench.core.paired import PairedBenchmark
     from flipbench.core.processes import is_main
+    from flipbench.pipelines.contamination import (
+        make_checkpoints,
+        plan_contamination,
+        training_failures,
+    )
 
     benchmark = PairedBenchmark.load(experiment.benchmark_folder)
     if export:
-        from flipbench.training_exports import export_training
+        from flipbench.pipelines.training_exports import export_training
 
         lines, n_refused = export_training(experiment, benchmark, *export)
         raise typer.Exit(max(say("\n".join(lines)), int(n_refused > 0)))
@@ -173,9 +177,9 @@ def evaluate(
 ) -> None:
     """Put every detector's questions to every model, and write the report."""
     experiment = open_experiment(config, overrides, None, quiet, workers=workers, worker=worker)
-    from flipbench.contamination import make_checkpoints
     from flipbench.core.paired import PairedBenchmark
-    from flipbench.evaluation import (
+    from flipbench.pipelines.contamination import make_checkpoints
+    from flipbench.pipelines.evaluation import (
         ask_share,
         count_work,
         make_report,
@@ -210,7 +214,7 @@ def run(
 ) -> None:
     """Do all stages: generate, filter, contaminate, evaluate, report."""
     experiment = open_experiment(config, overrides, limit, quiet, workers=workers)
-    from flipbench.loop import plan_all, run_all
+    from flipbench.pipelines.loop import plan_all, run_all
 
     if dry_run:
         raise typer.Exit(say("\n".join(plan_all(experiment))))

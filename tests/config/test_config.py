@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from flipbench.config.experiment import Config, load_config
 from flipbench.core.errors import ConfigError
-from flipbench.demo import CONFIG, configure
+from flipbench.pipelines.demo import CONFIG, configure
 
 ROOT = Path(__file__).parents[2]
 WHOLE = """

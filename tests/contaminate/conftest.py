@@ -12,7 +12,7 @@ from flipbench.contaminate.plan import expand, verbatim
 from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.records import Item, TrainingPlan
 from flipbench.core.run import Run
-from flipbench.experiment import Experiment
+from flipbench.pipelines.experiment import Experiment
 from flipbench.prompting.prompts import LETTER_INSTRUCTION
 from flipbench.shapes.benchmark import shapes_vqa
 

@@ -15,16 +15,16 @@ import trl
 
 from flipbench.benchmarks.write import write_jsonl
 from flipbench.contaminate.checks.card import read_card
-from flipbench.contamination import (
+from flipbench.core.errors import PrerequisiteError
+from flipbench.core.images import ImageStore
+from flipbench.core.records import Item
+from flipbench.pipelines.contamination import (
     make_checkpoints,
     plan_contamination,
     plans_for,
     training_failures,
 )
-from flipbench.core.errors import PrerequisiteError
-from flipbench.core.images import ImageStore
-from flipbench.core.records import Item
-from flipbench.evaluation import subjects_of
+from flipbench.pipelines.evaluation import subjects_of
 from flipbench.shapes.benchmark import shapes_vqa
 from tests.fixtures.command_line import Flipbench
 from tests.fixtures.openai_server import KEY, OpenAIServer

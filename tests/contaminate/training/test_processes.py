@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from flipbench.config.experiment import load_config
 from flipbench.contaminate.checks.card import read_card
 from flipbench.contaminate.plan import batch_of, shared_out
-from flipbench.contamination import make_checkpoints
 from flipbench.core.errors import ConfigError
 from flipbench.core.records import Checkpoint, Response, TrainingPlan
 from flipbench.core.run import Run
-from flipbench.experiment import Experiment
 from flipbench.models.vlm.huggingface import load_model
+from flipbench.pipelines.contamination import make_checkpoints
+from flipbench.pipelines.experiment import Experiment
 from tests.fixtures.command_line import Flipbench
 
 ROOT = Path(__file__).parents[3]

@@ -10,9 +10,9 @@ import pytest
 from flipbench.config.experiment import EvaluateConfig, load_config
 from flipbench.core.errors import ConfigError
 from flipbench.core.run import Run
-from flipbench.detectors import Helpers
 from flipbench.evaluate.detectors.parameters import parameters_of, with_parameters
 from flipbench.evaluate.detectors.registry import DETECTORS
+from flipbench.pipelines.detectors import Helpers
 from flipbench.prompting.prompts import Asking
 from tests.fixtures.report_data import make_benchmark
 

@@ -17,6 +17,7 @@ from flipbench.evaluate.detectors.perturbation.perturbation_gap import Perturbat
 from flipbench.evaluate.protocol.detector import Answers
 from flipbench.evaluate.statistics.paired import adjust_p_values, mcnemar_p
 from flipbench.evaluate.statistics.power import Design, power
+from flipbench.evaluate.verdict import changes as verdict_changes
 from flipbench.evaluate.verdict.changes import (
     gap_found,
     items_to_fall,
@@ -25,7 +26,6 @@ from flipbench.evaluate.verdict.changes import (
 )
 from flipbench.evaluate.verdict.other_detectors import opinions, weakest
 from flipbench.evaluate.verdict.verdict import Evidence, Finding, find, in_words
-from flipbench.evaluate.verdict import changes as verdict_changes
 from flipbench.prompting.prompts import Asking
 
 DETECTORS = (PerturbationGap(), ChoiceConfusion())

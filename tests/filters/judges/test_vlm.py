@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from flipbench.backends import build_judge
 from flipbench.config.raters import VLMJudgeSpec
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
@@ -19,6 +18,7 @@ from flipbench.filters.judges.vlm import VLMJudge
 from flipbench.generate.pipeline import generate
 from flipbench.models.protocols import Opinion
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
+from flipbench.pipelines.backends import build_judge
 from flipbench.prompting.prompts import Asking
 from flipbench.shapes.backends import SceneCaptioner, SceneEditor
 from flipbench.shapes.benchmark import shapes_vqa

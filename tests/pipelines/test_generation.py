@@ -23,7 +23,7 @@ from flipbench.shapes.benchmark import shapes_vqa
 from tests.fixtures import tiny_flux
 from tests.fixtures.openai_server import CAPTION, KEY, OpenAIServer
 
-CONFIGS = Path(__file__).parents[1] / "configs"
+CONFIGS = Path(__file__).parents[2] / "configs"
 BASES = ("reference", "llava-defaults", "qwen-vl-defaults")  # extended by others, not run
 WHOLE = sorted(
     p for p in CONFIGS.rglob("*.yaml") if p.stem not in BASES and p.parent.name != "accelerate"

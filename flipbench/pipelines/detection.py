@@ -20,7 +20,6 @@ from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import JsonDict, Score
 from flipbench.core.run import Run, environment
 from flipbench.core.stage import StageReport
-from flipbench.detectors import Helpers, check_names
 from flipbench.evaluate.detectors.registry import DETECTORS, default_rule
 from flipbench.evaluate.pipeline import Subject, ask_all, probes_for
 from flipbench.evaluate.protocol.detector import AnyDetector, Detector, GridDetector, by_kind
@@ -32,6 +31,7 @@ from flipbench.evaluate.verdict.verdict import Evidence, Finding, find
 from flipbench.models.engine import Answers, answers_of
 from flipbench.models.vlm.checkpoints import check_card, fingerprint, resolve_path
 from flipbench.models.vlm.served import APIVLM
+from flipbench.pipelines.detectors import Helpers, check_names
 from flipbench.prompting.prompts import Asking
 
 _FAMILY = "detect"

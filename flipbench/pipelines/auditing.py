@@ -10,7 +10,6 @@ from flipbench.config.audit import AuditSettings
 from flipbench.config.experiment import BenchmarkSpec, ShapesSpec
 from flipbench.core.errors import ConfigError, nearest
 from flipbench.core.records import Item
-from flipbench.experiment import Experiment
 from flipbench.filters.audit.audit import AuditReport, audit
 from flipbench.filters.audit.page import write_audit
 from flipbench.filters.audit.text_only import BlindVLM
@@ -18,7 +17,8 @@ from flipbench.models.chat.api import ChatAPI
 from flipbench.models.protocols import VLM
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.models.vlm.served import APIVLM
-from flipbench.twins import read_benchmark
+from flipbench.pipelines.experiment import Experiment
+from flipbench.pipelines.pairs import read_benchmark
 
 
 def audit_benchmark(experiment: Experiment) -> tuple[AuditReport, Path]:

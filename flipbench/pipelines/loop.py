@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from flipbench.contamination import make_checkpoints, plan_contamination
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.stage import StageReport
-from flipbench.evaluation import count_work, make_report, make_scores, subjects_of, warnings_of
-from flipbench.experiment import Experiment
-from flipbench.twins import has_twins, make_pairs, plan_filtering
+from flipbench.pipelines.contamination import make_checkpoints, plan_contamination
+from flipbench.pipelines.evaluation import (
+    count_work,
+    make_report,
+    make_scores,
+    subjects_of,
+    warnings_of,
+)
+from flipbench.pipelines.experiment import Experiment
+from flipbench.pipelines.pairs import has_twins, make_pairs, plan_filtering
 
 
 def run_all(experiment: Experiment, notes: Sequence[str] = ()) -> tuple[Path, list[StageReport]]:

@@ -14,9 +14,9 @@ import yaml
 from flipbench.config.experiment import Config, load_config
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Checkpoint, Item, Response, TrainingPlan
-from flipbench.evaluation import make_report, make_scores, subjects_of
-from flipbench.experiment import Experiment
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
+from flipbench.pipelines.evaluation import make_report, make_scores, subjects_of
+from flipbench.pipelines.experiment import Experiment
 from flipbench.prompting.prompts import Asking
 from tests.fixtures.markdown_tables import table
 from tests.fixtures.report_data import make_benchmark

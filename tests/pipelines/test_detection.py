@@ -19,7 +19,10 @@ from flipbench.core.images import ImageStore
 from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.records import Item, Probe, Response
 from flipbench.core.run import Run
-from flipbench.detection import (
+from flipbench.evaluate.detectors.registry import DETECTORS
+from flipbench.models.vlm.huggingface import CARD
+from flipbench.models.vlm.served import APIVLM
+from flipbench.pipelines.detection import (
     default_run,
     detect,
     evaluate_part,
@@ -27,9 +30,6 @@ from flipbench.detection import (
     plan,
     read_paired,
 )
-from flipbench.evaluate.detectors.registry import DETECTORS
-from flipbench.models.vlm.huggingface import CARD
-from flipbench.models.vlm.served import APIVLM
 from flipbench.prompting.prompts import Asking
 from flipbench.shapes.benchmark import shapes_vqa_families
 from tests.fixtures.openai_server import KEY, OpenAIServer
@@ -322,7 +322,7 @@ def test_four_bits_are_other_weights(pairs: Path, tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def report(pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the page of a model of rules: it knows the first nine originals by heart."""
-    from flipbench import detection as module
+    from flipbench.pipelines import detection as module
 
     folder = tmp_path_factory.mktemp("page")
     benchmark = read_paired(pairs)

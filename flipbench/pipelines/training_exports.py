@@ -8,10 +8,10 @@ from pathlib import Path
 from flipbench.contaminate.backends.llamafactory_data import write_llamafactory
 from flipbench.contaminate.backends.llava_json import write_llava
 from flipbench.contaminate.training.train import checkpoint_folder
-from flipbench.contamination import lessons_by_plan
 from flipbench.core.errors import ConfigError, DataError, PrerequisiteError
 from flipbench.core.paired import PairedBenchmark
-from flipbench.experiment import Experiment
+from flipbench.pipelines.contamination import lessons_by_plan
+from flipbench.pipelines.experiment import Experiment
 
 log = logging.getLogger(__name__)
 FORMS = {"llava": write_llava, "llamafactory": write_llamafactory}

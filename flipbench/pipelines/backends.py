@@ -1,6 +1,6 @@
 """Build the captioner, the editor and the judges that a configuration names.
 
-This file, like `flipbench.experiment`, knows the stages; heavy packages are imported only for the
+This file, like `flipbench.pipelines.experiment`, knows the stages; heavy packages are imported only for the
 backend that needs them.
 """
 

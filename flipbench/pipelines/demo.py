@@ -8,11 +8,11 @@ from pathlib import Path
 
 from flipbench.config.experiment import Config, ShapesSpec, load_config
 from flipbench.core.workers import default_workers
-from flipbench.experiment import Experiment
-from flipbench.loop import run_all
+from flipbench.pipelines.experiment import Experiment
+from flipbench.pipelines.loop import run_all
 from flipbench.shapes.other import write_corpus
 
-CONFIG = Path(__file__).parent / "shapes" / "demo.yaml"
+CONFIG = Path(__file__).parents[1] / "shapes" / "demo.yaml"
 SMALL = (
     "benchmark.n_items=60",
     "contaminate.epochs=1",

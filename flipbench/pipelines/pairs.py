@@ -12,15 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from flipbench.backends import (
-    build_captioner,
-    build_editor,
-    build_judge,
-    estimate_captions,
-    estimate_verdicts,
-    missing_key,
-    records_at_once,
-)
 from flipbench.benchmarks import Benchmark, PairsSpec, load_benchmark, load_pairs
 from flipbench.config.experiment import ShapesSpec
 from flipbench.config.raters import JudgeSpec, ShapesCaptionerSpec
@@ -28,7 +19,6 @@ from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.paired import Candidate, PairedBenchmark
 from flipbench.core.records import Edit, Item, Verdict
 from flipbench.core.stage import StageReport
-from flipbench.experiment import Experiment, have_workers_do
 from flipbench.filters.kept_list import listed_items, select_kept
 from flipbench.filters.pipeline import keep_valid, unjudged
 from flipbench.generate.captioners.api import APICaptioner
@@ -38,6 +28,16 @@ from flipbench.generate.pipeline import Generation, progress_of
 from flipbench.generate.propose import ProposeStage
 from flipbench.models.chat.cost import Spent
 from flipbench.models.protocols import Captioner, Editor, Judge
+from flipbench.pipelines.backends import (
+    build_captioner,
+    build_editor,
+    build_judge,
+    estimate_captions,
+    estimate_verdicts,
+    missing_key,
+    records_at_once,
+)
+from flipbench.pipelines.experiment import Experiment, have_workers_do
 from flipbench.shapes.benchmark import NAME as SHAPES_NAME
 from flipbench.shapes.benchmark import shapes_vqa
 

@@ -8,12 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from flipbench.config.experiment import SubjectConfig
-from flipbench.contamination import plans_for
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Checkpoint, Response, Score, TrainingPlan
 from flipbench.core.run import environment
 from flipbench.core.stage import StageReport
-from flipbench.detectors import Helpers, check_names
 from flipbench.evaluate.detectors.registry import DETECTORS
 from flipbench.evaluate.pipeline import (
     Subject,
@@ -28,11 +26,13 @@ from flipbench.evaluate.report.group_metrics import cells_of, group_metrics, gro
 from flipbench.evaluate.report.report import ReportData, write_report
 from flipbench.evaluate.report.tables import GAP, Table
 from flipbench.evaluate.validation.requirements import requirements
-from flipbench.experiment import Experiment, have_workers_do
 from flipbench.models.engine import answers_of
 from flipbench.models.vlm.huggingface import fingerprint, resolve_path
 from flipbench.models.vlm.served import APIVLM
-from flipbench.raters import report_tables
+from flipbench.pipelines.contamination import plans_for
+from flipbench.pipelines.detectors import Helpers, check_names
+from flipbench.pipelines.experiment import Experiment, have_workers_do
+from flipbench.pipelines.raters import report_tables
 
 _HISTORIES = {0: UNTOUCHED, None: "history unknown"}
 

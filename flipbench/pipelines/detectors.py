@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from flipbench.config.experiment import EvaluateConfig
 from flipbench.config.training import RewriteConfig
 from flipbench.contaminate.data.wordings import WordingStage
-from flipbench.contamination import chat_of, writer_of
 from flipbench.core.errors import ConfigError, nearest
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item, Wording
@@ -22,6 +21,7 @@ from flipbench.models.chat.answer_judge import AnswerJudge, Judgement, recorded_
 from flipbench.models.chat.cost import Spent
 from flipbench.models.chat.rewording import BackTranslation, RecordedWordings, as_question
 from flipbench.models.engine import Answers
+from flipbench.pipelines.contamination import chat_of, writer_of
 from flipbench.shapes.rewording import reword
 
 _AT_ONCE = 16

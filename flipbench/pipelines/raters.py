@@ -9,7 +9,6 @@ from flipbench.core.errors import DataError
 from flipbench.core.paired import Candidate, PairedBenchmark
 from flipbench.core.records import Item, Verdict
 from flipbench.evaluate.report import tables as shown
-from flipbench.experiment import Experiment
 from flipbench.filters.agreement.ratings import (
     Ratings,
     agreement_tables,
@@ -26,6 +25,7 @@ from flipbench.filters.representativeness import (
 )
 from flipbench.models.engine import answers_of
 from flipbench.models.protocols import Decision
+from flipbench.pipelines.experiment import Experiment
 from flipbench.reporting import formats
 from flipbench.reporting.text_tables import Table, write_tables
 

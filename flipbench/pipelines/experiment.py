@@ -1,7 +1,7 @@
 """A configured experiment: its run directory, and how the stages are to go about it.
 
-What the stages do with it: `flipbench.twins` (generate, filter), `flipbench.contamination`,
-`flipbench.evaluation`; `flipbench.loop` does all in order.
+What the stages do with it: `flipbench.pipelines.pairs` (generate, filter), `flipbench.pipelines.contamination`,
+`flipbench.pipelines.evaluation`; `flipbench.pipelines.loop` does all in order.
 """
 
 from __future__ import annotations

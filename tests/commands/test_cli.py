@@ -234,7 +234,7 @@ def test_failed_items_are_counted_and_status_is_1(
 def test_stopping_by_keyboard_says_how_to_go_on(
     flipbench: Flipbench, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from flipbench import twins
+    from flipbench.pipelines import pairs as twins
 
     def stop(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt

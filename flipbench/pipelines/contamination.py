@@ -6,7 +6,6 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
-from flipbench.backends import BATCH_PRICE, build_chat
 from flipbench.benchmarks import load_benchmark
 from flipbench.config.experiment import AnswerJudgeConfig
 from flipbench.config.raters import APICaptionerSpec, LocalCaptionerSpec
@@ -39,9 +38,10 @@ from flipbench.core.paired import PairedBenchmark
 from flipbench.core.processes import is_main, main_first, n_processes
 from flipbench.core.records import Checkpoint, Failure, Item, TrainingPlan, Wording
 from flipbench.core.run import Run
-from flipbench.experiment import Experiment, have_workers_do
 from flipbench.models.chat.cost import estimate_requests
 from flipbench.models.chat.messages import Chat
+from flipbench.pipelines.backends import BATCH_PRICE, build_chat
+from flipbench.pipelines.experiment import Experiment, have_workers_do
 
 log = logging.getLogger(__name__)
 _STAGE = "train"
