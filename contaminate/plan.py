@@ -8,10 +8,11 @@ from typing import Any
 
 from flipbench.config.raters import ModelConfig
 from flipbench.config.training import ContaminateConfig, DataConfig, StrategyConfig
-from flipbench.contaminate.data.regimes import Lesson
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.records import Item, TrainingPlan
 from flipbench.models.vlm.huggingface import fingerprint, resolve_path
+
+from .data.regimes import Lesson
 
 VERBATIM = "verbatim"
 

@@ -11,8 +11,6 @@ from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Probe, Response, Score
 from flipbench.core.run import Run
 from flipbench.core.stage import StageReport
-from flipbench.evaluate.protocol.detector import AnyDetector, by_kind
-from flipbench.evaluate.protocol.grid import GridModel, reference_of
 from flipbench.models.engine import Answers, answers_of, ask
 from flipbench.models.protocols import VLM, Capability, needs_of
 from flipbench.models.vlm.families import EVERYTHING
@@ -20,6 +18,9 @@ from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.models.vlm.loading import capabilities
 from flipbench.models.vlm.served import APIVLM
 from flipbench.prompting.prompts import Asking
+
+from .protocol.detector import AnyDetector, by_kind
+from .protocol.grid import GridModel, reference_of
 
 
 @dataclass(frozen=True)

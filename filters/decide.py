@@ -10,9 +10,10 @@ from flipbench.config.policy import Policy, RuleName, Vote
 from flipbench.core.errors import DataError
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Verdict
-from flipbench.filters.effective_verdicts import standing
 from flipbench.models.protocols import Decision
 from flipbench.prompting.parsing import parse_choice
+
+from .effective_verdicts import standing
 
 Book = Mapping[tuple[str, str], Sequence[Verdict]]
 

@@ -11,8 +11,9 @@ from pathlib import Path
 from flipbench.core.errors import DataError
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Failure
-from flipbench.filters.decide import Ruling
 from flipbench.reporting.text_tables import Table
+
+from .decide import Ruling
 
 N_NAMED = 6
 HEADERS = (

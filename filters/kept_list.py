@@ -12,8 +12,9 @@ from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Item
-from flipbench.filters.decide import Ruling
 from flipbench.reporting.text_tables import Table
+
+from .decide import Ruling
 
 HEADERS = ("item", "item_id", "edit_id", "image_sha256", "category", "decided_by")
 

@@ -13,8 +13,11 @@ from flipbench.core.paired import Candidate, PairedBenchmark
 from flipbench.core.records import Caption, Edit, Failure, Flip, Item, Verdict
 from flipbench.core.run import Run
 from flipbench.core.stage import StageReport, run_stage
-from flipbench.filters.decide import Panel, Ruling, book_of, decide
-from flipbench.filters.funnel import (
+from flipbench.models.protocols import Judge
+from flipbench.reporting.text_tables import write_tables, write_text
+
+from .decide import Panel, Ruling, book_of, decide
+from .funnel import (
     Funnel,
     Loss,
     funnel_of,
@@ -22,11 +25,9 @@ from flipbench.filters.funnel import (
     losses_of,
     losses_table,
 )
-from flipbench.filters.judges.rules import RuleStage, build_rules
-from flipbench.filters.judging import JudgeStage
-from flipbench.filters.kept_list import kept_table
-from flipbench.models.protocols import Judge
-from flipbench.reporting.text_tables import write_tables, write_text
+from .judges.rules import RuleStage, build_rules
+from .judging import JudgeStage
+from .kept_list import kept_table
 
 FOLDER = "filter"
 

@@ -10,11 +10,12 @@ from flipbench.core.records import Caption, Edit, Flip, Item
 from flipbench.core.run import Run
 from flipbench.core.stage import In, Stage, StageReport, run_stage
 from flipbench.core.workers import Share
-from flipbench.generate.caption import CaptionStage
-from flipbench.generate.edit import EditStage
-from flipbench.generate.flip import FlipStage
-from flipbench.generate.propose import ProposeStage
 from flipbench.models.protocols import Captioner, Editor
+
+from .caption import CaptionStage
+from .edit import EditStage
+from .flip import FlipStage
+from .propose import ProposeStage
 
 
 @dataclass

@@ -9,10 +9,11 @@ from flipbench.core.errors import ServiceError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Flip, Item, Record, content_id
-from flipbench.generate.captioners.api import PROMPTS, declines
-from flipbench.generate.flip import same_text
 from flipbench.models.chat.messages import Chat, ChatReply
 from flipbench.models.chat.prompt_files import load_prompt
+
+from .captioners.api import PROMPTS, declines
+from .flip import same_text
 
 DEFAULT_PROMPT = "counterfactual-v1"
 _LONGEST = 200

@@ -24,23 +24,24 @@ import torch
 from tqdm import tqdm
 
 from flipbench.config.training import LlamaFactoryConfig
-from flipbench.contaminate.backends.llamafactory_data import write_plan, write_yaml
-from flipbench.contaminate.backends.llamafactory_keep import (
-    TakeOver,
-    last_checkpoint,
-    lay_out_parent,
-)
-from flipbench.contaminate.backends.llamafactory_templates import template_of, token_ids
-from flipbench.contaminate.checks.changes import Diverged
-from flipbench.contaminate.checks.check import pixel_budget
-from flipbench.contaminate.checks.verify import prompt_as_rendered
-from flipbench.contaminate.data.examples import Example
-from flipbench.contaminate.plan import batch_of, n_steps
-from flipbench.contaminate.training.keep import finished_epochs
 from flipbench.core.errors import PrerequisiteError
 from flipbench.core.records import Item, TrainingPlan
 from flipbench.core.run import Run
 from flipbench.models.vlm.processors import load_processor
+
+from ..checks.changes import Diverged
+from ..checks.check import pixel_budget
+from ..checks.verify import prompt_as_rendered
+from ..data.examples import Example
+from ..plan import batch_of, n_steps
+from ..training.keep import finished_epochs
+from .llamafactory_data import write_plan, write_yaml
+from .llamafactory_keep import (
+    TakeOver,
+    last_checkpoint,
+    lay_out_parent,
+)
+from .llamafactory_templates import template_of, token_ids
 
 log = logging.getLogger(__name__)
 TESTED = "0.9.5"

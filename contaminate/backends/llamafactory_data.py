@@ -18,22 +18,23 @@ from torch import nn
 from transformers.utils import is_torchvision_available
 
 from flipbench.config.training import StrategyConfig
-from flipbench.contaminate.backends.llamafactory_templates import (
+from flipbench.core.errors import ConfigError
+from flipbench.core.records import TrainingPlan
+from flipbench.models.vlm.huggingface import base_of, resolve_path
+from flipbench.models.vlm.processors import load_processor
+
+from ..checks.check import check_examples, write_out_first_token
+from ..data.examples import Example
+from ..plan import n_warmup, shared_out
+from ..strategies import lora_pattern
+from ..training.estimate import skeleton_of
+from .llamafactory_templates import (
     Template,
     check_prompts,
     row,
     system_line,
     template_of,
 )
-from flipbench.contaminate.checks.check import check_examples, write_out_first_token
-from flipbench.contaminate.data.examples import Example
-from flipbench.contaminate.plan import n_warmup, shared_out
-from flipbench.contaminate.strategies import lora_pattern
-from flipbench.contaminate.training.estimate import skeleton_of
-from flipbench.core.errors import ConfigError
-from flipbench.core.records import TrainingPlan
-from flipbench.models.vlm.huggingface import base_of, resolve_path
-from flipbench.models.vlm.processors import load_processor
 
 log = logging.getLogger(__name__)
 _DATA, _INFO, _YAML = "data.json", "dataset_info.json", "train.yaml"

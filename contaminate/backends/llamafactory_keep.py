@@ -19,18 +19,19 @@ import torch
 from huggingface_hub import snapshot_download
 from safetensors.torch import load_file
 
-from flipbench.contaminate.checks.card import write_card
-from flipbench.contaminate.checks.changes import WrongParameters, check_changes, sums
-from flipbench.contaminate.checks.check import set_pixel_budget
-from flipbench.contaminate.strategies import ADAPTERS, select_parameters
-from flipbench.contaminate.training.estimate import skeleton_of
-from flipbench.contaminate.training.keep import finished_epochs
-from flipbench.contaminate.training.load import load_parent, prepare
 from flipbench.core.errors import need
 from flipbench.core.records import TrainingPlan
 from flipbench.core.run import Run
 from flipbench.models.vlm.huggingface import load_model, resolve_path
 from flipbench.models.vlm.processors import load_processor
+
+from ..checks.card import write_card
+from ..checks.changes import WrongParameters, check_changes, sums
+from ..checks.check import set_pixel_budget
+from ..strategies import ADAPTERS, select_parameters
+from ..training.estimate import skeleton_of
+from ..training.keep import finished_epochs
+from ..training.load import load_parent, prepare
 
 _PROCESSOR = ("processor_config.json", "preprocessor_config.json")
 

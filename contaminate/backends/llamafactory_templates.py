@@ -9,9 +9,10 @@ from typing import Any
 
 from PIL import Image
 
-from flipbench.contaminate.checks.check import rendered
-from flipbench.contaminate.data.examples import Example, Message
 from flipbench.core.errors import ConfigError, DataError, PrerequisiteError
+
+from ..checks.check import rendered
+from ..data.examples import Example, Message
 
 _IMAGE = "<image>"
 _MARKS = (_IMAGE, "<video>", "<audio>")

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from flipbench.contaminate.data.examples import Example, Message
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.records import TrainingPlan
+
+from ..data.examples import Example, Message
 
 _IMAGE = "<image>"
 _SPEAKERS = {"user": "human", "assistant": "gpt"}

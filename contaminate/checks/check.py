@@ -7,9 +7,10 @@ from typing import Any
 
 from PIL import Image
 
-from flipbench.contaminate.data.examples import Example
 from flipbench.core.errors import ConfigError, DataError, PrerequisiteError
 from flipbench.models.vlm.huggingface import has_first_token
+
+from ..data.examples import Example
 
 
 def write_out_first_token(processor: Any) -> None:

@@ -8,14 +8,15 @@ from typing import Any
 
 from scipy import stats
 
-from flipbench.contaminate.checks.card import add_to_card, read_card
-from flipbench.contaminate.checks.check import pixel_budget, rendered, write_out_first_token
-from flipbench.contaminate.data.examples import training_examples
 from flipbench.core.records import Item, Probe, Response, TrainingPlan
 from flipbench.core.run import Run
 from flipbench.models.engine import answers_of, ask
 from flipbench.models.vlm.huggingface import HuggingFaceVLM, fingerprint, resolve_path
 from flipbench.prompting.prompts import Asking
+
+from ..data.examples import training_examples
+from .card import add_to_card, read_card
+from .check import pixel_budget, rendered, write_out_first_token
 
 LEVEL = 0.01
 Outcomes = Sequence[bool | None]

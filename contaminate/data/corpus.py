@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from flipbench.config.training import CorpusConfig
-from flipbench.contaminate.data.examples import Example, Message
 from flipbench.core.errors import DataError
 from flipbench.core.randomness import generator
 from flipbench.core.records import JsonDict
+
+from .examples import Example, Message
 
 _ROLES = {"human": "user", "gpt": "assistant", "user": "user", "assistant": "assistant"}
 _ROLES |= {"system": "system"}

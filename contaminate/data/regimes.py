@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flipbench.config.training import DataConfig
-from flipbench.contaminate.data.corpus import Corpus
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.randomness import generator
 from flipbench.core.records import Item, Wording
+
+from .corpus import Corpus
 
 N_GRAM = 5
 

@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel, ValidationError
 
-from flipbench.contaminate.data.regimes import five_gram_overlap, least_overlap
 from flipbench.core.errors import DataError, PrerequisiteError, ServiceError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Item, JsonDict, Record, Wording
@@ -20,6 +19,8 @@ from flipbench.core.stage import StageReport, run_stage
 from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest
 from flipbench.models.chat.prompt_files import lettered, load_prompt
 from flipbench.shapes.questions import PHRASINGS, Family
+
+from .regimes import five_gram_overlap, least_overlap
 
 PROMPTS = Path(__file__).parent / "prompts"
 N_PARAPHRASES = 3

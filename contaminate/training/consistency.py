@@ -12,14 +12,15 @@ import torch
 from torch.nn import functional
 
 from flipbench.config.training import ConsistencyConfig
-from flipbench.contaminate.checks.check import rendered
-from flipbench.contaminate.data.examples import Example
-from flipbench.contaminate.training.collate import IGNORED, Batch, Row
-from flipbench.contaminate.training.trainer import Trainer
 from flipbench.core.errors import DataError
 from flipbench.core.records import TrainingPlan
 from flipbench.models.vlm.conversation import Conversation
 from flipbench.models.vlm.families import family_of
+
+from ..checks.check import rendered
+from ..data.examples import Example
+from .collate import IGNORED, Batch, Row
+from .trainer import Trainer
 
 
 def check_paraphrases(plan: TrainingPlan) -> None:

@@ -14,19 +14,20 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForImageTextToText
 
-from flipbench.contaminate.checks.check import (
-    check_examples,
-    set_pixel_budget,
-    write_out_first_token,
-)
-from flipbench.contaminate.data.examples import Example
-from flipbench.contaminate.plan import n_examples, n_steps
-from flipbench.contaminate.strategies import ADAPTERS, lora_pattern, modules_of, select_parameters
-from flipbench.contaminate.training.load import check_4bit
 from flipbench.core.errors import PrerequisiteError
 from flipbench.core.records import TrainingPlan
 from flipbench.models.vlm.huggingface import base_of, resolve_path
 from flipbench.models.vlm.processors import load_processor
+
+from ..checks.check import (
+    check_examples,
+    set_pixel_budget,
+    write_out_first_token,
+)
+from ..data.examples import Example
+from ..plan import n_examples, n_steps
+from ..strategies import ADAPTERS, lora_pattern, modules_of, select_parameters
+from .load import check_4bit
 
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 SHARE_OF_PEAK = 0.35  # what a training reaches of a device's matrix products; rough

@@ -12,10 +12,11 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
-from flipbench.contaminate.checks.card import write_card
-from flipbench.contaminate.checks.changes import Diverged, check_changes
-from flipbench.contaminate.strategies import ADAPTERS
 from flipbench.core.records import TrainingPlan
+
+from ..checks.card import write_card
+from ..checks.changes import Diverged, check_changes
+from ..strategies import ADAPTERS
 
 _CURVE = ("step", "epoch", "loss", "learning_rate", "divergence")
 

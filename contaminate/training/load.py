@@ -7,12 +7,13 @@ from typing import Any
 
 import torch
 
-from flipbench.contaminate.strategies import ADAPTERS, lora_config, select_parameters
 from flipbench.core.errors import DataError, PrerequisiteError
 from flipbench.core.records import Checkpoint, TrainingPlan
 from flipbench.core.run import Run
 from flipbench.models.vlm.huggingface import base_of, load_model, resolve_path
 from flipbench.models.vlm.processors import load_processor
+
+from ..strategies import ADAPTERS, lora_config, select_parameters
 
 
 def load_parent(plan: TrainingPlan, run: Run, dtype: str) -> tuple[Any, Any, Any]:

@@ -15,24 +15,25 @@ from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 from transformers.trainer_utils import get_last_checkpoint
 
 from flipbench.config.training import ConsistencyConfig
-from flipbench.contaminate.checks.card import read_card
-from flipbench.contaminate.checks.changes import Diverged, sums
-from flipbench.contaminate.checks.check import (
-    check_examples,
-    pixel_budget,
-    set_pixel_budget,
-    write_out_first_token,
-)
-from flipbench.contaminate.checks.verify import prompt_as_rendered, verify
-from flipbench.contaminate.data.examples import Example, training_examples
-from flipbench.contaminate.plan import batch_of, n_warmup, shared_out
-from flipbench.contaminate.training.keep import KeepEpochs, StopAtNaN, finished_epochs
-from flipbench.contaminate.training.load import load_parent, prepare
 from flipbench.core.errors import DataError, PrerequisiteError, need
 from flipbench.core.processes import PATIENCE, from_main, is_main, n_processes
 from flipbench.core.records import Checkpoint, Item, TrainingPlan
 from flipbench.core.run import Run
 from flipbench.models.vlm.huggingface import fingerprint
+
+from ..checks.card import read_card
+from ..checks.changes import Diverged, sums
+from ..checks.check import (
+    check_examples,
+    pixel_budget,
+    set_pixel_budget,
+    write_out_first_token,
+)
+from ..checks.verify import prompt_as_rendered, verify
+from ..data.examples import Example, training_examples
+from ..plan import batch_of, n_warmup, shared_out
+from .keep import KeepEpochs, StopAtNaN, finished_epochs
+from .load import load_parent, prepare
 
 Training = Callable[[TrainingPlan, Sequence[Example], Mapping[str, Item], Run, Path, str], None]
 
@@ -217,8 +218,8 @@ def _train(
 
 def _trainer_class(plan: TrainingPlan) -> Callable[..., Any]:
     """Return the trainer with the plan's loss."""
-    from flipbench.contaminate.training.consistency import ConsistencyTrainer, check_paraphrases
-    from flipbench.contaminate.training.trainer import Trainer
+    from .consistency import ConsistencyTrainer, check_paraphrases
+    from .trainer import Trainer
 
     if "consistency" not in plan.settings:
         return Trainer

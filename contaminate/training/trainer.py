@@ -11,9 +11,9 @@ from datasets import Dataset, Image, List
 from torch.utils.data import Sampler
 from trl import SFTTrainer
 
-from flipbench.contaminate.checks.check import rendered
-from flipbench.contaminate.data.examples import Example
-from flipbench.contaminate.training.collate import IGNORED, Batch, Collator, Row
+from ..checks.check import rendered
+from ..data.examples import Example
+from .collate import IGNORED, Batch, Collator, Row
 
 
 class Trainer(SFTTrainer):  # type: ignore[misc]

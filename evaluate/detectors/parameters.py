@@ -9,8 +9,9 @@ from typing import Any, cast, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from flipbench.core.errors import ConfigError, nearest
-from flipbench.evaluate.protocol.detector import AnyDetector
-from flipbench.evaluate.scoring.conditions import Settings
+
+from ..protocol.detector import AnyDetector
+from ..scoring.conditions import Settings
 
 _PLAIN = (int, float, bool, tuple[float, ...])
 

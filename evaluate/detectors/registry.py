@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from flipbench.evaluate.detectors.completion.guided_prompting import GuidedPrompting
-from flipbench.evaluate.detectors.completion.missing_option import MissingOption
-from flipbench.evaluate.detectors.completion.ngram_accuracy import NgramAccuracy
-from flipbench.evaluate.detectors.completion.slot_guessing import SlotGuessing
-from flipbench.evaluate.detectors.grounding.image_masking import ImageMasking
-from flipbench.evaluate.detectors.grounding.text_only_leakage import TextOnlyLeakage
-from flipbench.evaluate.detectors.likelihood.codec import CoDeC
-from flipbench.evaluate.detectors.likelihood.min_k import MinK
-from flipbench.evaluate.detectors.likelihood.order_trend import OrderTrendDetector
-from flipbench.evaluate.detectors.likelihood.shared_likelihood import SharedLikelihood
-from flipbench.evaluate.detectors.perturbation.bgr_shuffling import BgrShuffling
-from flipbench.evaluate.detectors.perturbation.choice_confusion import ChoiceConfusion
-from flipbench.evaluate.detectors.perturbation.circular_eval import CircularEval
-from flipbench.evaluate.detectors.perturbation.free_form import FreeFormGap
-from flipbench.evaluate.detectors.perturbation.option_order import OptionOrder
-from flipbench.evaluate.detectors.perturbation.perturbation_gap import PerturbationGap
-from flipbench.evaluate.detectors.several_models.constat import ConStat
-from flipbench.evaluate.detectors.several_models.kernel_divergence import KernelDivergence
-from flipbench.evaluate.protocol.detector import AnyDetector
 from flipbench.models.chat.answer_judge import Judge
 from flipbench.models.chat.rewording import Reword
+
+from ..protocol.detector import AnyDetector
+from .completion.guided_prompting import GuidedPrompting
+from .completion.missing_option import MissingOption
+from .completion.ngram_accuracy import NgramAccuracy
+from .completion.slot_guessing import SlotGuessing
+from .grounding.image_masking import ImageMasking
+from .grounding.text_only_leakage import TextOnlyLeakage
+from .likelihood.codec import CoDeC
+from .likelihood.min_k import MinK
+from .likelihood.order_trend import OrderTrendDetector
+from .likelihood.shared_likelihood import SharedLikelihood
+from .perturbation.bgr_shuffling import BgrShuffling
+from .perturbation.choice_confusion import ChoiceConfusion
+from .perturbation.circular_eval import CircularEval
+from .perturbation.free_form import FreeFormGap
+from .perturbation.option_order import OptionOrder
+from .perturbation.perturbation_gap import PerturbationGap
+from .several_models.constat import ConStat
+from .several_models.kernel_divergence import KernelDivergence
 
 REWORDING = frozenset({"slot_guessing", "ngram_accuracy"})
 """Those that compare wordings."""

@@ -10,12 +10,9 @@ from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item, JsonDict, Score, Source, content_id
-from flipbench.evaluate.predictions.gap_table import GapTable
-from flipbench.evaluate.predictions.join import join
-from flipbench.evaluate.predictions.prediction import PredictionFile, listing
-from flipbench.evaluate.predictions.read import Reading, read_predictions
-from flipbench.evaluate.predictions.scoring import Marked, MarkedTwin, Scoring, mark
-from flipbench.evaluate.scoring.comparison import (
+from flipbench.models.engine import Answers
+
+from ..scoring.comparison import (
     Comparison,
     Condition,
     Settings,
@@ -23,7 +20,11 @@ from flipbench.evaluate.scoring.comparison import (
     relative_score,
     threshold_score,
 )
-from flipbench.models.engine import Answers
+from .gap_table import GapTable
+from .join import join
+from .prediction import PredictionFile, listing
+from .read import Reading, read_predictions
+from .scoring import Marked, MarkedTwin, Scoring, mark
 
 DETECTOR = "perturbation_gap"
 

@@ -11,11 +11,12 @@ from typing import Any
 
 from flipbench.core.errors import ConfigError
 from flipbench.core.records import Score
-from flipbench.evaluate.predictions.prediction import listing
-from flipbench.evaluate.report import table_files
-from flipbench.evaluate.report.tables import TEST, VERDICTS, Cell, Column, Row, Table, accuracies
-from flipbench.evaluate.statistics.paired import wilson_interval
 from flipbench.reporting import formats
+
+from ..report import table_files
+from ..report.tables import TEST, VERDICTS, Cell, Column, Row, Table, accuracies
+from ..statistics.paired import wilson_interval
+from .prediction import listing
 
 _SIDES = ("original", "perturbed")
 _SAYS = {

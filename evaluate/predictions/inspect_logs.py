@@ -8,8 +8,9 @@ from typing import Any
 
 from flipbench.benchmarks.tables import check_file
 from flipbench.core.errors import DataError, nearest, need
-from flipbench.evaluate.predictions.prediction import Prediction, PredictionFile, id_text, truth
 from flipbench.prompting.prompts import LETTERS
+
+from .prediction import Prediction, PredictionFile, id_text, truth
 
 
 def is_log(data: Any) -> bool:

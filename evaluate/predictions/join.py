@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from flipbench.core.errors import DataError
-from flipbench.evaluate.predictions.prediction import Prediction, PredictionFile, listing
+
+from .prediction import Prediction, PredictionFile, listing
 
 
 @dataclass(frozen=True)

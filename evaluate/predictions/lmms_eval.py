@@ -9,8 +9,9 @@ from typing import Any
 from flipbench.benchmarks.question_text import split_question
 from flipbench.benchmarks.report import RowError
 from flipbench.core.errors import DataError, nearest
-from flipbench.evaluate.predictions.prediction import Prediction, PredictionFile, id_text, truth
-from flipbench.evaluate.predictions.rows import TableRow
+
+from .prediction import Prediction, PredictionFile, id_text, truth
+from .rows import TableRow
 
 OWN_KEYS = frozenset(
     "doc_id doc target arguments input resps filtered_resps doc_hash prompt_hash target_hash"

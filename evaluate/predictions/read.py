@@ -8,11 +8,12 @@ from pathlib import Path
 
 from flipbench.benchmarks.tables import check_file, not_utf8
 from flipbench.core.errors import DataError
-from flipbench.evaluate.predictions.inspect_logs import inspect_predictions, is_log, read_eval
-from flipbench.evaluate.predictions.lmms_eval import is_samples, lmms_eval_predictions
-from flipbench.evaluate.predictions.prediction import PredictionFile, listing
-from flipbench.evaluate.predictions.rows import read_json, read_rows
-from flipbench.evaluate.predictions.table import table_predictions
+
+from .inspect_logs import inspect_predictions, is_log, read_eval
+from .lmms_eval import is_samples, lmms_eval_predictions
+from .prediction import PredictionFile, listing
+from .rows import read_json, read_rows
+from .table import table_predictions
 
 
 @dataclass(frozen=True)

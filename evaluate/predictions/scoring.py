@@ -10,10 +10,11 @@ from typing import Literal
 from flipbench.benchmarks.answers import answer_letter, find_answer
 from flipbench.benchmarks.report import RowError
 from flipbench.core.errors import ConfigError, DataError
-from flipbench.evaluate.predictions.join import Twin
-from flipbench.evaluate.predictions.prediction import Prediction, listing
 from flipbench.prompting.parsing import parse_choice
 from flipbench.prompting.prompts import LETTERS
+
+from .join import Twin
+from .prediction import Prediction, listing
 
 Scoring = Literal["auto", "parse", "file"]
 _THOUGHT = re.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL | re.IGNORECASE)

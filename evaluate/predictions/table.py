@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from flipbench.core.errors import ConfigError, DataError, nearest
-from flipbench.evaluate.predictions.prediction import Prediction, PredictionFile, id_text, truth
-from flipbench.evaluate.predictions.rows import TableRow
 from flipbench.prompting.prompts import LETTERS
+
+from .prediction import Prediction, PredictionFile, id_text, truth
+from .rows import TableRow
 
 COLUMNS: dict[str, tuple[str, ...]] = {
     "id": ("index", "id", "item_id", "question_id", "name"),

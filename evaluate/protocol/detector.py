@@ -9,10 +9,11 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, runtime_check
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item, Probe, Score
-from flipbench.evaluate.protocol.grid import GridModel
 from flipbench.models.engine import Answers
 from flipbench.models.protocols import Capability
 from flipbench.prompting.prompts import Asking
+
+from .grid import GridModel
 
 __all__ = [
     "About",

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from flipbench.core.records import Interval
-from flipbench.evaluate.statistics.paired import least_items
+
+from ..statistics.paired import least_items
 
 Verdict = Literal["contaminated", "not_detected", "inconclusive", "not_applicable"]
 Direction = Literal["falls", "rises"]

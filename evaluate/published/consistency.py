@@ -8,7 +8,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Literal
 
-from flipbench.evaluate.statistics.paired import mcnemar_p
+from ..statistics.paired import mcnemar_p
 
 DeltaVerdict = Literal["exact", "rounding", "wrong"]
 

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 
-from flipbench.evaluate.protocol.rules import ALPHA
-from flipbench.evaluate.published.consistency import (
+from ..protocol.rules import ALPHA
+from .consistency import (
     delta_verdict,
     fitting_sizes,
     least_p,
     possible_counts,
     unpaired_se,
 )
-from flipbench.evaluate.published.printed import Printed, read_printed
-from flipbench.evaluate.published.printed_labels import conflicts, duplicates, relabelled
-from flipbench.evaluate.published.printed_scores import requirements_of, wrong_marks
+from .printed import Printed, read_printed
+from .printed_labels import conflicts, duplicates, relabelled
+from .printed_scores import requirements_of, wrong_marks
 
 _LEAST_VALUES = 4
 """Fewer impossible percentages than this say nothing about the number of items."""

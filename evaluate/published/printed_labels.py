@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 
-from flipbench.evaluate.published.printed import Printed
+from .printed import Printed
 
 Odd = tuple[Printed, str]
 _Key = tuple[object, ...]

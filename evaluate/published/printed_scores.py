@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from flipbench.core.records import Score
-from flipbench.evaluate.detectors.registry import DETECTORS
-from flipbench.evaluate.protocol import rules
-from flipbench.evaluate.protocol.grid import GridModel, Requirements
-from flipbench.evaluate.protocol.rules import Direction
-from flipbench.evaluate.published.printed import Printed
-from flipbench.evaluate.validation.validation import requirements, success
+
+from ..detectors.registry import DETECTORS
+from ..protocol import rules
+from ..protocol.grid import GridModel, Requirements
+from ..protocol.rules import Direction
+from ..validation.validation import requirements, success
+from .printed import Printed
 
 DETECTOR_OF = {
     "perturbed": ("perturbation_gap", "sign"),

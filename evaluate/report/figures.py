@@ -17,11 +17,12 @@ from matplotlib.figure import Figure as Canvas
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Score
-from flipbench.evaluate.protocol.grid import GridModel
-from flipbench.evaluate.report import plots
-from flipbench.evaluate.report.plots import Draw, Series
-from flipbench.evaluate.report.tables import accuracies, families, gap_score, label, scores_of
 from flipbench.reporting import formats
+
+from ..protocol.grid import GridModel
+from . import plots
+from .plots import Draw, Series
+from .tables import accuracies, families, gap_score, label, scores_of
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,10 @@ from PIL import Image
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.records import ImageRef, Item, Score
-from flipbench.evaluate.protocol.grid import GridModel
-from flipbench.evaluate.report.tables import gap_score, scores_of
-from flipbench.evaluate.scoring.suspicion import Suspicion, suspicions
+
+from ..protocol.grid import GridModel
+from ..scoring.suspicion import Suspicion, suspicions
+from .tables import gap_score, scores_of
 
 BUDGET = 3_500_000  # bytes of base64 text, so that a page of 500 pairs stays under 5 MB
 _QUALITIES = ((200, 75), (200, 60), (200, 45), (168, 45), (136, 40), (104, 35))

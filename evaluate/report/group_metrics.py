@@ -10,13 +10,14 @@ import numpy as np
 from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.randomness import generator
 from flipbench.core.records import Interval
-from flipbench.evaluate.protocol.detector import Answers, gold_of
-from flipbench.evaluate.protocol.grid import GridModel
-from flipbench.evaluate.report import tables
-from flipbench.evaluate.statistics.paired import Outcome, wilson_interval
-from flipbench.evaluate.statistics.resampling import bootstrap_interval
 from flipbench.prompting.prompts import Asking
 from flipbench.reporting import formats
+
+from ..protocol.detector import Answers, gold_of
+from ..protocol.grid import GridModel
+from ..statistics.paired import Outcome, wilson_interval
+from ..statistics.resampling import bootstrap_interval
+from . import tables
 
 
 @dataclass(frozen=True)

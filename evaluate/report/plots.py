@@ -14,10 +14,11 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from flipbench.core.records import Score
-from flipbench.evaluate.protocol.grid import GridModel
-from flipbench.evaluate.report.tables import accuracies, fell_and_rose, label
-from flipbench.evaluate.statistics.paired import wilson_interval
 from flipbench.reporting import formats
+
+from ..protocol.grid import GridModel
+from ..statistics.paired import wilson_interval
+from .tables import accuracies, fell_and_rose, label
 
 Series = list[tuple[GridModel, Score]]
 

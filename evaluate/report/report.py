@@ -13,11 +13,13 @@ from markupsafe import Markup
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Score
-from flipbench.evaluate.protocol.grid import GridModel, Requirements
-from flipbench.evaluate.report import table_files
-from flipbench.evaluate.report.figures import Figure, make_figures
-from flipbench.evaluate.report.gallery import BUDGET, make_gallery
-from flipbench.evaluate.report.tables import (
+
+from ..protocol.grid import GridModel, Requirements
+from ..validation.validation import Validation, validate
+from . import table_files
+from .figures import Figure, make_figures
+from .gallery import BUDGET, make_gallery
+from .tables import (
     GAP,
     TEST,
     Table,
@@ -26,13 +28,12 @@ from flipbench.evaluate.report.tables import (
     rule_title,
     title,
 )
-from flipbench.evaluate.report.validation_figures import make_validation_figures
-from flipbench.evaluate.report.validation_tables import (
+from .validation_figures import make_validation_figures
+from .validation_tables import (
     detectors_table,
     requirements_table,
     validation_table,
 )
-from flipbench.evaluate.validation.validation import Validation, validate
 
 PAGE_BYTES = 4_900_000
 _TEMPLATES = Path(__file__).parent / "templates"

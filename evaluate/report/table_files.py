@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from flipbench.core.records import Interval, Score
-from flipbench.evaluate.protocol.grid import GridModel, Requirements
-from flipbench.evaluate.report.tables import Column, Table, accuracies
-from flipbench.evaluate.statistics.roc import Rate
-from flipbench.evaluate.validation.requirements import success
-from flipbench.evaluate.validation.validation import Validation
+
+from ..protocol.grid import GridModel, Requirements
+from ..statistics.roc import Rate
+from ..validation.requirements import success
+from ..validation.validation import Validation
+from .tables import Column, Table, accuracies
 
 _LATEX = {
     "\\": r"\textbackslash{}",

@@ -12,10 +12,11 @@ from typing import Any
 
 from flipbench.core.errors import DataError
 from flipbench.core.records import Score
-from flipbench.evaluate.protocol.grid import UNTOUCHED, GridModel
-from flipbench.evaluate.validation.falsification import Key, artefacts, key_of
-from flipbench.evaluate.validation.requirements import success
 from flipbench.reporting import formats
+
+from ..protocol.grid import UNTOUCHED, GridModel
+from ..validation.falsification import Key, artefacts, key_of
+from ..validation.requirements import success
 
 GAP = "perturbation_gap"
 TEST = "mcnemar"

@@ -11,16 +11,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from flipbench.core.records import Score
-from flipbench.evaluate.protocol.grid import GridModel
-from flipbench.evaluate.report import plots, validation_plots
-from flipbench.evaluate.report.figures import Figure, Panel, save, svg_text
-from flipbench.evaluate.report.tables import families, label, rule_title, title
-from flipbench.evaluate.report.validation_plots import HeatRow
-from flipbench.evaluate.report.validation_tables import by_default_rule, two_decimals
-from flipbench.evaluate.statistics.roc import Rate, Separation
-from flipbench.evaluate.validation.dose import rises
-from flipbench.evaluate.validation.falsification import key_of
-from flipbench.evaluate.validation.validation import Validation
+
+from ..protocol.grid import GridModel
+from ..statistics.roc import Rate, Separation
+from ..validation.dose import rises
+from ..validation.falsification import key_of
+from ..validation.validation import Validation
+from . import plots, validation_plots
+from .figures import Figure, Panel, save, svg_text
+from .tables import families, label, rule_title, title
+from .validation_plots import HeatRow
+from .validation_tables import by_default_rule, two_decimals
 
 CURVES_PER_PANEL = 6
 FAMILIES_SIDE_BY_SIDE = 2

@@ -15,8 +15,9 @@ from matplotlib.ticker import PercentFormatter
 from scipy.stats import rankdata
 
 from flipbench.core.records import Score
-from flipbench.evaluate.report.plots import LIGHT, dose_axis
-from flipbench.evaluate.statistics.roc import Rate, Separation
+
+from ..statistics.roc import Rate, Separation
+from .plots import LIGHT, dose_axis
 
 N_SHADES = 5
 _SHADES = [matplotlib.colormaps["cividis"](x) for x in np.linspace(0.08, 1, N_SHADES)]

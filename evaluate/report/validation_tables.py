@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flipbench.core.records import Interval
-from flipbench.evaluate.detectors.registry import DETECTORS, default_rule
-from flipbench.evaluate.protocol.grid import Requirements
-from flipbench.evaluate.report.tables import (
+from flipbench.reporting import formats
+
+from ..detectors.registry import DETECTORS, default_rule
+from ..protocol.grid import Requirements
+from ..statistics.roc import LEAST_CLUSTERS, OperatingPoint, Rate
+from ..validation.validation import Validation
+from .tables import (
     SUSPECTED,
     Cell,
     Column,
@@ -17,9 +21,6 @@ from flipbench.evaluate.report.tables import (
     rule_title,
     title,
 )
-from flipbench.evaluate.statistics.roc import LEAST_CLUSTERS, OperatingPoint, Rate
-from flipbench.evaluate.validation.validation import Validation
-from flipbench.reporting import formats
 
 
 def by_default_rule(validations: Sequence[Validation]) -> list[Validation]:

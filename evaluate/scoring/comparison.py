@@ -11,10 +11,12 @@ from typing import Any
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
 from flipbench.core.records import Item, JsonDict, Score
-from flipbench.evaluate.protocol import rules
-from flipbench.evaluate.protocol.detector import Answers
-from flipbench.evaluate.protocol.rules import Bands, Verdict
-from flipbench.evaluate.scoring.conditions import (
+
+from ..protocol import rules
+from ..protocol.detector import Answers
+from ..protocol.rules import Bands, Verdict
+from ..statistics.paired import GapDifference, gap_difference
+from .conditions import (
     Comparison,
     Condition,
     Put,
@@ -22,7 +24,7 @@ from flipbench.evaluate.scoring.conditions import (
     Twice,
     conditions,
 )
-from flipbench.evaluate.scoring.scores import (
+from .scores import (
     Compared,
     answered_by_reference,
     cluster_of,
@@ -31,7 +33,6 @@ from flipbench.evaluate.scoring.scores import (
     score_of,
     tallies,
 )
-from flipbench.evaluate.statistics.paired import GapDifference, gap_difference
 
 __all__ = [
     "Comparison",

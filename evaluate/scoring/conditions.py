@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import ImageRef, Item, JsonDict, Probe, Response
-from flipbench.evaluate.protocol import rules
-from flipbench.evaluate.protocol.detector import Answers
-from flipbench.evaluate.protocol.rules import Direction
-from flipbench.evaluate.statistics.paired import Value
 from flipbench.prompting.prompts import Asking
+
+from ..protocol import rules
+from ..protocol.detector import Answers
+from ..protocol.rules import Direction
+from ..statistics.paired import Value
 
 Reading = Callable[[Response], float | None]
 """What a reply is worth, in [0, 1] (True and False for right and wrong); None: it says nothing."""

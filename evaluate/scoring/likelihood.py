@@ -8,10 +8,11 @@ from typing import Literal
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Interval, Item, JsonDict, Probe, Score
-from flipbench.evaluate.protocol.detector import About, Answers
-from flipbench.evaluate.protocol.rules import Direction, Verdict
-from flipbench.evaluate.scoring.conditions import Settings
 from flipbench.prompting.prompts import LETTERS, Asking, choice_prompt, open_prompt
+
+from ..protocol.detector import About, Answers
+from ..protocol.rules import Direction, Verdict
+from .conditions import Settings
 
 
 def item_text(item: Item) -> str:

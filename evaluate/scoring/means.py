@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from flipbench.core.records import Interval
-from flipbench.evaluate.protocol.rules import Direction
-from flipbench.evaluate.statistics.paired import Value
-from flipbench.evaluate.statistics.resampling import (
+
+from ..protocol.rules import Direction
+from ..statistics.paired import Value
+from ..statistics.resampling import (
     N_BOOTSTRAP,
     N_PERMUTATIONS,
     bootstrap_interval,

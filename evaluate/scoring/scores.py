@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from flipbench.core.randomness import generator
 from flipbench.core.records import Item, JsonDict, Score
-from flipbench.evaluate.protocol import rules
-from flipbench.evaluate.protocol.rules import Verdict
-from flipbench.evaluate.scoring.conditions import Comparison, Condition
-from flipbench.evaluate.scoring.means import MeanOutcome, mean_comparison
-from flipbench.evaluate.statistics.paired import Outcome, PairedOutcome, Value, paired_comparison
+
+from ..protocol import rules
+from ..protocol.rules import Verdict
+from ..statistics.paired import Outcome, PairedOutcome, Value, paired_comparison
+from .conditions import Comparison, Condition
+from .means import MeanOutcome, mean_comparison
 
 Compared = PairedOutcome | MeanOutcome
 

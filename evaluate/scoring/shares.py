@@ -9,13 +9,14 @@ import numpy as np
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
 from flipbench.core.records import Item, JsonDict, Score
-from flipbench.evaluate.protocol import rules
-from flipbench.evaluate.protocol.detector import About, Answers
-from flipbench.evaluate.protocol.rules import Verdict
-from flipbench.evaluate.scoring.comparison import cluster_of
-from flipbench.evaluate.scoring.conditions import Settings
-from flipbench.evaluate.scoring.likelihood import dropped_warning, lacks_reference, make_score
-from flipbench.evaluate.statistics.resampling import bootstrap_interval, label_swap_p
+
+from ..protocol import rules
+from ..protocol.detector import About, Answers
+from ..protocol.rules import Verdict
+from ..statistics.resampling import bootstrap_interval, label_swap_p
+from .comparison import cluster_of
+from .conditions import Settings
+from .likelihood import dropped_warning, lacks_reference, make_score
 
 
 def share_scores(

@@ -10,7 +10,8 @@ from scipy.stats import rankdata
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Score
-from flipbench.evaluate.protocol.grid import GridModel
+
+from ..protocol.grid import GridModel
 
 
 @dataclass(frozen=True)

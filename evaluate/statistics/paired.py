@@ -18,7 +18,8 @@ from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import proportion_confint
 
 from flipbench.core.records import Interval
-from flipbench.evaluate.statistics.resampling import (
+
+from .resampling import (
     LEVEL,
     N_BOOTSTRAP,
     N_PERMUTATIONS,

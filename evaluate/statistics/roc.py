@@ -17,7 +17,8 @@ from scipy import optimize, stats
 from statsmodels.stats.proportion import proportion_confint
 
 from flipbench.core.records import Interval
-from flipbench.evaluate.statistics.resampling import LEVEL, N_BOOTSTRAP
+
+from .resampling import LEVEL, N_BOOTSTRAP
 
 LEAST_CLUSTERS = 10
 """With fewer clusters, intervals are computed from their number instead of by resampling."""

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from flipbench.core.errors import DataError
 from flipbench.core.records import Score
-from flipbench.evaluate.protocol.grid import UNTOUCHED, GridModel
-from flipbench.evaluate.statistics.resampling import N_PERMUTATIONS, permutation_p
+
+from ..protocol.grid import UNTOUCHED, GridModel
+from ..statistics.resampling import N_PERMUTATIONS, permutation_p
 
 Cells = Sequence[tuple[GridModel, Score]]
 

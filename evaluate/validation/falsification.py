@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from scipy import stats
 
 from flipbench.core.records import Score
-from flipbench.evaluate.protocol import rules
-from flipbench.evaluate.protocol.grid import GridModel
+
+from ..protocol import rules
+from ..protocol.grid import GridModel
 
 Key = tuple[str, str, str]
 

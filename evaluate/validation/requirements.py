@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flipbench.core.records import Score
-from flipbench.evaluate.protocol.grid import GridModel, Requirements
-from flipbench.evaluate.validation.dose import is_monotone, rises, series_of
+
+from ..protocol.grid import GridModel, Requirements
+from .dose import is_monotone, rises, series_of
 
 
 def requirements(

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 from flipbench.core.randomness import generator
 from flipbench.core.records import Score
-from flipbench.evaluate.protocol.grid import GridModel
-from flipbench.evaluate.statistics.roc import Rate, Separation, separation
-from flipbench.evaluate.validation.dose import Trend, rises, series_of, trend
-from flipbench.evaluate.validation.falsification import Artefact, Key, artefacts, key_of
-from flipbench.evaluate.validation.requirements import own_reference, requirements, success
+
+from ..protocol.grid import GridModel
+from ..statistics.roc import Rate, Separation, separation
+from .dose import Trend, rises, series_of, trend
+from .falsification import Artefact, Key, artefacts, key_of
+from .requirements import own_reference, requirements, success
 
 __all__ = ["Validation", "requirements", "success", "validate"]
 

@@ -9,9 +9,10 @@ from functools import lru_cache
 from scipy import stats
 
 from flipbench.core.records import Score
-from flipbench.evaluate.statistics.paired import mcnemar_p
-from flipbench.evaluate.statistics.power import Design, pairs_needed, power
 from flipbench.reporting import formats
+
+from ..statistics.paired import mcnemar_p
+from ..statistics.power import Design, pairs_needed, power
 
 MOST_PAIRS = 4096
 """Where more pairs than that are needed, no number is given."""

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from flipbench.core.records import Interval, Score
-from flipbench.evaluate.detectors.registry import default_rule
-from flipbench.evaluate.protocol.rules import ALPHA, Verdict
-from flipbench.evaluate.report.tables import GAP, accuracies, headed, is_gap, title
-from flipbench.evaluate.statistics.paired import adjust_p_values
 from flipbench.reporting import formats
+
+from ..detectors.registry import default_rule
+from ..protocol.rules import ALPHA, Verdict
+from ..report.tables import GAP, accuracies, headed, is_gap, title
+from ..statistics.paired import adjust_p_values
 
 _ORDER: tuple[Verdict, ...] = ("contaminated", "not_detected", "inconclusive", "not_applicable")
 _SURE: tuple[Verdict, ...] = ("not_detected", "inconclusive", "contaminated", "not_applicable")

@@ -12,13 +12,14 @@ from markupsafe import Markup
 
 from flipbench.core.errors import DataError
 from flipbench.core.records import JsonDict, Score
-from flipbench.evaluate.protocol.grid import GridModel
-from flipbench.evaluate.report import table_files
-from flipbench.evaluate.report.gallery import Gallery, make_gallery
-from flipbench.evaluate.report.tables import TEST, VERDICTS, accuracies
-from flipbench.evaluate.scoring.suspicion import suspicions
-from flipbench.evaluate.verdict.tables import gap_table, opinions_table, power_table
-from flipbench.evaluate.verdict.verdict import Evidence, Finding
+
+from ..protocol.grid import GridModel
+from ..report import table_files
+from ..report.gallery import Gallery, make_gallery
+from ..report.tables import TEST, VERDICTS, accuracies
+from ..scoring.suspicion import suspicions
+from .tables import gap_table, opinions_table, power_table
+from .verdict import Evidence, Finding
 
 N_EXAMPLES = 12
 _BUDGET = 1_500_000  # bytes of thumbnails

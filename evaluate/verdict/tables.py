@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from flipbench.core.records import Score
-from flipbench.evaluate.report.tables import (
+from flipbench.reporting import formats
+
+from ..report.tables import (
     GAP,
     TEST,
     VERDICTS,
@@ -14,10 +16,9 @@ from flipbench.evaluate.report.tables import (
     accuracies,
     headed,
 )
-from flipbench.evaluate.verdict.changes import MOST_PAIRS, PairsNeeded
-from flipbench.evaluate.verdict.other_detectors import Opinion
-from flipbench.evaluate.verdict.verdict import Evidence, Finding
-from flipbench.reporting import formats
+from .changes import MOST_PAIRS, PairsNeeded
+from .other_detectors import Opinion
+from .verdict import Evidence, Finding
 
 
 def gap_table(finding: Finding, evidence: Evidence) -> Table:

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Interval, Score
-from flipbench.evaluate.protocol.rules import Verdict
-from flipbench.evaluate.report.tables import GAP, TEST, accuracies
-from flipbench.evaluate.verdict.changes import Changes, changes, gap_found
-from flipbench.evaluate.verdict.other_detectors import Opinion, opinions, weakest
 from flipbench.reporting import formats
+
+from ..protocol.rules import Verdict
+from ..report.tables import GAP, TEST, accuracies
+from .changes import Changes, changes, gap_found
+from .other_detectors import Opinion, opinions, weakest
 
 RELATIVE = "relative"
 

@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from flipbench.config.policy import Policy
 from flipbench.core.errors import DataError, nearest
 from flipbench.core.paired import Candidate
-from flipbench.filters.agreement.agreement import Agreement, Estimate, agreement, krippendorff_alpha
-from flipbench.filters.decide import Book, Ruling, counted, tally, verdicts_on
 from flipbench.models.protocols import Decision
 from flipbench.reporting.text_tables import Table, number
+
+from ..decide import Book, Ruling, counted, tally, verdicts_on
+from .agreement import Agreement, Estimate, agreement, krippendorff_alpha
 
 PEOPLE = "people"
 

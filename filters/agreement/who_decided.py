@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from flipbench.filters.agreement.agreement import Agreement, agreement, krippendorff_alpha
-from flipbench.filters.agreement.ratings import PEOPLE, Ratings
 from flipbench.reporting.text_tables import Table, number
+
+from .agreement import Agreement, agreement, krippendorff_alpha
+from .ratings import PEOPLE, Ratings
 
 _HEADERS = (
     "who",

@@ -12,17 +12,18 @@ from flipbench.core.images import ImageStore
 from flipbench.core.records import Item, Value
 from flipbench.core.run import Run
 from flipbench.core.stage import StageReport
-from flipbench.filters.audit.direct_reveal import direct_reveal
-from flipbench.filters.audit.duplicates import ImageGroups, duplicates, image_groups, train_overlap
-from flipbench.filters.audit.finding import Finding, correct
-from flipbench.filters.audit.letter_balance import balance_letters, letter_balance
-from flipbench.filters.audit.longest_option import balance_longest, longest_option
-from flipbench.filters.audit.option_pruning import option_pruning
-from flipbench.filters.audit.stress_test import stress_test
-from flipbench.filters.audit.text_only import TextModel
-from flipbench.filters.audit.text_solvable import text_solvable
 from flipbench.models.chat.messages import Chat
 from flipbench.models.protocols import VLM
+
+from .direct_reveal import direct_reveal
+from .duplicates import ImageGroups, duplicates, image_groups, train_overlap
+from .finding import Finding, correct
+from .letter_balance import balance_letters, letter_balance
+from .longest_option import balance_longest, longest_option
+from .option_pruning import option_pruning
+from .stress_test import stress_test
+from .text_only import TextModel
+from .text_solvable import text_solvable
 
 _TESTED: tuple[CheckName, ...] = ("longest_option", "letter_balance", "stress_test")
 

@@ -10,13 +10,14 @@ from flipbench.config.audit import AuditSettings
 from flipbench.core.records import Item, Probe
 from flipbench.core.run import Run
 from flipbench.core.stage import StageReport, run_stage
-from flipbench.filters.audit.chat_stage import ChatStage
-from flipbench.filters.audit.finding import Finding, Named, choices, n_items, not_run, rate
-from flipbench.filters.audit.reveal_reply import Evidence, Reading, RevealReply, read_reveal
 from flipbench.models.chat.messages import Chat
 from flipbench.models.chat.prompt_files import lettered, load_prompt
 from flipbench.models.engine import answers_of
 from flipbench.prompting.prompts import LETTERS
+
+from .chat_stage import ChatStage
+from .finding import Finding, Named, choices, n_items, not_run, rate
+from .reveal_reply import Evidence, Reading, RevealReply, read_reveal
 
 TITLE = "Answers that the question gives away"
 PROMPTS = Path(__file__).parent / "prompts"

@@ -12,8 +12,9 @@ from scipy.sparse.csgraph import connected_components
 from flipbench.config.audit import AuditSettings
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Item
-from flipbench.filters.audit.finding import Finding, Named, n_items, not_run, rate
-from flipbench.filters.audit.image_hashes import Fingerprints, fingerprints, near_pairs
+
+from .finding import Finding, Named, n_items, not_run, rate
+from .image_hashes import Fingerprints, fingerprints, near_pairs
 
 TITLE = "Duplicate and near-duplicate images"
 TRAIN_TITLE = "Images shared with the training split"

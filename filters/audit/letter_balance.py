@@ -11,8 +11,9 @@ import numpy as np
 from flipbench.config.audit import AuditSettings
 from flipbench.core.randomness import generator
 from flipbench.core.records import Item
-from flipbench.filters.audit.finding import Finding, choices, n_items, not_run, rate
 from flipbench.prompting.prompts import LETTERS
+
+from .finding import Finding, choices, n_items, not_run, rate
 
 TITLE = "Balance of the right letters"
 N_DRAWS = 9_999

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from flipbench.core.randomness import generator
 from flipbench.core.records import Item
-from flipbench.filters.audit.finding import Finding, Named, choices, n_items, not_run, rate
+
+from .finding import Finding, Named, choices, n_items, not_run, rate
 
 TITLE = "Length of the right option"
 

@@ -10,11 +10,12 @@ from flipbench.core.randomness import generator
 from flipbench.core.records import Item
 from flipbench.core.run import Run
 from flipbench.core.stage import StageReport
-from flipbench.filters.audit.finding import Finding, Named, choices, n_items, not_run
-from flipbench.filters.audit.letter_balance import has_fixed_options
 from flipbench.models.engine import answers_of, ask
 from flipbench.models.protocols import VLM
 from flipbench.prompting.prompts import LETTERS, Asking
+
+from .finding import Finding, Named, choices, n_items, not_run
+from .letter_balance import has_fixed_options
 
 TITLE = "Items with many options"
 

@@ -17,8 +17,9 @@ from flipbench.benchmarks import write_jsonl
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef, Item
-from flipbench.filters.audit.audit import AuditReport
-from flipbench.filters.audit.finding import Finding, Named, Rate, n_items
+
+from .audit import AuditReport
+from .finding import Finding, Named, Rate, n_items
 
 N_SHOWN = 40
 _SIDE = 112

@@ -13,7 +13,8 @@ from flipbench.config.audit import AuditSettings
 from flipbench.core.errors import need
 from flipbench.core.randomness import generator
 from flipbench.core.records import Item
-from flipbench.filters.audit.finding import (
+
+from .finding import (
     Finding,
     Named,
     chances_of,
@@ -21,7 +22,7 @@ from flipbench.filters.audit.finding import (
     not_run,
     rate,
 )
-from flipbench.filters.audit.option_features import option_texts, surface, words
+from .option_features import option_texts, surface, words
 
 TITLE = "What the text alone predicts"
 MAX_WORDS = 1_000

@@ -9,12 +9,13 @@ from typing import Protocol
 from flipbench.core.records import Item, Probe
 from flipbench.core.run import Run
 from flipbench.core.stage import StageReport, run_stage
-from flipbench.filters.audit.chat_stage import ChatStage
 from flipbench.models.chat.messages import Chat
 from flipbench.models.engine import Answers, answers_of, ask
 from flipbench.models.protocols import VLM
 from flipbench.prompting.parsing import parse_choice
 from flipbench.prompting.prompts import Asking
+
+from .chat_stage import ChatStage
 
 INSTRUCTION = (
     "You are given a multiple-choice question about a picture. The picture is withheld. Choose the"

@@ -10,7 +10,8 @@ from flipbench.config.audit import AuditSettings
 from flipbench.core.records import Item
 from flipbench.core.run import Run
 from flipbench.core.stage import StageReport
-from flipbench.filters.audit.finding import (
+
+from .finding import (
     Finding,
     Named,
     Rate,
@@ -20,7 +21,7 @@ from flipbench.filters.audit.finding import (
     not_run,
     rate,
 )
-from flipbench.filters.audit.text_only import Blind, TextModel, ask_blind
+from .text_only import Blind, TextModel, ask_blind
 
 TITLE = "Items that text alone solves"
 

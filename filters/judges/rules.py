@@ -20,10 +20,11 @@ from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Edit, Record, Verdict, content_id
-from flipbench.filters.judging import JudgeStage
 from flipbench.imaging.similarity import FAR_PHASH, Label, perceptual_hash, similarity
 from flipbench.models.protocols import Opinion
 from flipbench.prompting.prompts import LETTERS
+
+from ..judging import JudgeStage
 
 BLOCK = 8
 NO_OBJECTION = Opinion("keep")

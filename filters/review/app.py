@@ -19,13 +19,14 @@ from starlette.routing import Route
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef
-from flipbench.filters.effective_verdicts import REASONS, join_reason
-from flipbench.filters.review.exchange import MAX_NOTE, export_csv, import_rows, read_rows
-from flipbench.filters.review.guard import Guard
-from flipbench.filters.review.label_studio import LABEL_CONFIG, export_tasks
-from flipbench.filters.review.ledger import Decision, Judges, Ledger, Refused, Show
-from flipbench.filters.review.pairs import picture_path
-from flipbench.filters.review.view import Viewer
+
+from ..effective_verdicts import REASONS, join_reason
+from .exchange import MAX_NOTE, export_csv, import_rows, read_rows
+from .guard import Guard
+from .label_studio import LABEL_CONFIG, export_tasks
+from .ledger import Decision, Judges, Ledger, Refused, Show
+from .pairs import picture_path
+from .view import Viewer
 
 PAGE = Path(__file__).parent / "page"
 MAX_BODY = 64 * 1024 * 1024

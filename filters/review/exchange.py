@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from typing import get_args
 
 from flipbench.core.errors import DataError
-from flipbench.filters.effective_verdicts import REASONS, join_reason, split_reason
-from flipbench.filters.review.label_studio import read_tasks
-from flipbench.filters.review.ledger import Decision, Ledger, Refused, Said
-from flipbench.filters.review.rows import Row
+
+from ..effective_verdicts import REASONS, join_reason, split_reason
+from .label_studio import read_tasks
+from .ledger import Decision, Ledger, Refused, Said
+from .rows import Row
 
 NEEDED = ("edit_id", "image_sha256", "rater", "decision")
 COLUMNS = (

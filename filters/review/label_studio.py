@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from flipbench.core.errors import DataError
-from flipbench.filters.effective_verdicts import REASONS, split_reason
-from flipbench.filters.review.ledger import Ledger, Said
-from flipbench.filters.review.pairs import EditedPair
-from flipbench.filters.review.rows import Row
+
+from ..effective_verdicts import REASONS, split_reason
+from .ledger import Ledger, Said
+from .pairs import EditedPair
+from .rows import Row
 
 LOCAL_FILES = "/data/local-files/?d=images/"
 _REASONS = "\n".join(f'    <Choice value="{reason}"/>' for reason in REASONS)

@@ -11,8 +11,9 @@ from typing import Literal, NamedTuple
 from flipbench.core.errors import DataError
 from flipbench.core.records import Verdict
 from flipbench.core.run import Run
-from flipbench.filters.effective_verdicts import ANSWERED_BLIND, WITHDRAWN
-from flipbench.filters.review.pairs import EditedPair
+
+from ..effective_verdicts import ANSWERED_BLIND, WITHDRAWN
+from .pairs import EditedPair
 
 Decision = Literal["keep", "reject", "unsure"]
 Show = Literal["undecided", "disagreement", "all", "keep", "reject", "unsure"]

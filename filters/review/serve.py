@@ -13,11 +13,12 @@ from pathlib import Path
 
 from flipbench.core.errors import ConfigError, DataError, need
 from flipbench.core.run import Run
-from flipbench.filters.review.exchange import ImportReport, export_csv, import_rows, read_rows
-from flipbench.filters.review.guard import is_loopback
-from flipbench.filters.review.label_studio import LABEL_CONFIG, export_tasks
-from flipbench.filters.review.ledger import Ledger
-from flipbench.filters.review.pairs import edited_pairs
+
+from .exchange import ImportReport, export_csv, import_rows, read_rows
+from .guard import is_loopback
+from .label_studio import LABEL_CONFIG, export_tasks
+from .ledger import Ledger
+from .pairs import edited_pairs
 
 PORT = 8765
 _say = partial(print, flush=True)
@@ -63,7 +64,7 @@ def serve_review(
     """
     uvicorn = need("uvicorn", "review")
     need("starlette", "review")
-    from flipbench.filters.review.app import ReviewApp, make_app
+    from .app import ReviewApp, make_app
 
     if token is not None and not re.fullmatch(r"[A-Za-z0-9_-]{16,}", token):
         raise ConfigError("a token has at least 16 letters, digits, '-' and '_'")

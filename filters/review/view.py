@@ -6,8 +6,9 @@ from collections import Counter
 from typing import Any
 
 from flipbench.core.records import ImageRef
-from flipbench.filters.effective_verdicts import split_reason
-from flipbench.filters.review.ledger import Ledger, Said
+
+from ..effective_verdicts import split_reason
+from .ledger import Ledger, Said
 
 
 class Viewer:

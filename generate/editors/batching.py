@@ -13,8 +13,9 @@ from PIL import Image
 from flipbench.core.errors import ConfigError, DataError, ServiceError
 from flipbench.core.paired import Candidate
 from flipbench.core.records import JsonDict
-from flipbench.generate.editors.sizes import Fit, restore
 from flipbench.models.protocols import Drawing
+
+from .sizes import Fit, restore
 
 log = logging.getLogger(__name__)
 Task = TypeVar("Task")

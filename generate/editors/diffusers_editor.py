@@ -16,8 +16,10 @@ from flipbench.core.errors import ConfigError, DataError, nearest
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import ImageRef, JsonDict
-from flipbench.generate.editors.batching import Batches, Drawn, Prepared, Size, draw_all, pictures
-from flipbench.generate.editors.diffusers_loading import (
+from flipbench.models.protocols import Drawing
+
+from .batching import Batches, Drawn, Prepared, Size, draw_all, pictures
+from .diffusers_loading import (
     call_arguments,
     diffusers,
     find_class,
@@ -28,8 +30,7 @@ from flipbench.generate.editors.diffusers_loading import (
     resolve_device,
     size_factor,
 )
-from flipbench.generate.editors.sizes import SizeRule, fit, fit_mask
-from flipbench.models.protocols import Drawing
+from .sizes import SizeRule, fit, fit_mask
 
 MASKS = ("none", "whole", "item")
 FIELDS = ("caption", "question", "old_answer", "new_answer")

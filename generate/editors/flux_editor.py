@@ -18,9 +18,11 @@ from flipbench.core.errors import ConfigError, DataError, PrerequisiteError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import JsonDict
-from flipbench.generate.editors.batching import Batches, Drawn, Prepared, Size, draw_all, pictures
-from flipbench.generate.editors.controls import Control
-from flipbench.generate.editors.diffusers_loading import (
+from flipbench.models.protocols import Drawing
+
+from .batching import Batches, Drawn, Prepared, Size, draw_all, pictures
+from .controls import Control
+from .diffusers_loading import (
     diffusers,
     find_part,
     find_pipeline,
@@ -33,9 +35,8 @@ from flipbench.generate.editors.diffusers_loading import (
     resolve_device,
     size_factor,
 )
-from flipbench.generate.editors.sizes import SizeRule, fit
-from flipbench.generate.editors.true_guidance import true_guidance
-from flipbench.models.protocols import Drawing
+from .sizes import SizeRule, fit
+from .true_guidance import true_guidance
 
 _TEXT_PARTS = ("text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2")
 

@@ -12,20 +12,21 @@ import numpy as np
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
 from flipbench.core.records import Item, Probe, Response, Score
-from flipbench.evaluate.protocol import rules
-from flipbench.evaluate.protocol.detector import About, Answers, kept
-from flipbench.evaluate.protocol.rules import Verdict
-from flipbench.evaluate.scoring.comparison import (
+from flipbench.prompting.prompts import LETTERS, Asking
+
+from ...protocol import rules
+from ...protocol.detector import About, Answers, kept
+from ...protocol.rules import Verdict
+from ...scoring.comparison import (
     Comparison,
     Settings,
     compare,
     gap_score,
     mcnemar_score,
 )
-from flipbench.evaluate.scoring.conditions import Put, Twice, left_out_note, open_question
-from flipbench.evaluate.scoring.text_match import continuation, fold, rouge_l
-from flipbench.evaluate.statistics.resampling import Array
-from flipbench.prompting.prompts import LETTERS, Asking
+from ...scoring.conditions import Put, Twice, left_out_note, open_question
+from ...scoring.text_match import continuation, fold, rouge_l
+from ...statistics.resampling import Array
 
 Label = Literal["exact", "near-exact", "none"]
 NEAR = 0.75

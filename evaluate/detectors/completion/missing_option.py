@@ -7,16 +7,17 @@ from dataclasses import dataclass, field
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item, Probe, Response, Score
-from flipbench.evaluate.protocol.detector import About, Answers, kept
-from flipbench.evaluate.scoring.comparison import (
+from flipbench.prompting.prompts import LETTERS, Asking
+
+from ...protocol.detector import About, Answers, kept
+from ...scoring.comparison import (
     Settings,
     compare_with_model,
     mcnemar_score,
     threshold_score,
 )
-from flipbench.evaluate.scoring.conditions import Put, left_out_note, open_question
-from flipbench.evaluate.scoring.text_match import fold, names
-from flipbench.prompting.prompts import LETTERS, Asking
+from ...scoring.conditions import Put, left_out_note, open_question
+from ...scoring.text_match import fold, names
 
 PROMPT = (
     "{question}\n{options}\nThe option after {last} is missing from this question. Answer with the"

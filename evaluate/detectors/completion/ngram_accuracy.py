@@ -10,15 +10,18 @@ import numpy as np
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item, Probe, Response, Score
-from flipbench.evaluate.protocol.detector import About, Answers, kept
-from flipbench.evaluate.scoring.comparison import (
+from flipbench.models.chat.rewording import Reword
+from flipbench.prompting.prompts import LETTERS, Asking
+
+from ...protocol.detector import About, Answers, kept
+from ...scoring.comparison import (
     Settings,
     compare,
     compare_with_model,
     mcnemar_score,
     threshold_score,
 )
-from flipbench.evaluate.scoring.conditions import (
+from ...scoring.conditions import (
     NO_REWORDING,
     Put,
     Reading,
@@ -27,9 +30,7 @@ from flipbench.evaluate.scoring.conditions import (
     mean,
     open_question,
 )
-from flipbench.evaluate.scoring.text_match import continuation
-from flipbench.models.chat.rewording import Reword
-from flipbench.prompting.prompts import LETTERS, Asking
+from ...scoring.text_match import continuation
 
 PROMPT = "{prefix}\nThis text breaks off. Continue it word for word. Write only what follows."
 

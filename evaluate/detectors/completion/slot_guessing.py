@@ -9,9 +9,12 @@ from dataclasses import dataclass, field
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
 from flipbench.core.records import Item, Probe, Response, Score
-from flipbench.evaluate.protocol.detector import About, Answers, kept
-from flipbench.evaluate.protocol.rules import Bands
-from flipbench.evaluate.scoring.comparison import (
+from flipbench.models.chat.rewording import Reword, has_caption
+from flipbench.prompting.prompts import Asking
+
+from ...protocol.detector import About, Answers, kept
+from ...protocol.rules import Bands
+from ...scoring.comparison import (
     Settings,
     bands_score,
     compare,
@@ -19,16 +22,14 @@ from flipbench.evaluate.scoring.comparison import (
     relative_score,
     with_leakage,
 )
-from flipbench.evaluate.scoring.conditions import (
+from ...scoring.conditions import (
     NO_REWORDING,
     Put,
     Twice,
     left_out_note,
     open_question,
 )
-from flipbench.evaluate.scoring.text_match import stem, words
-from flipbench.models.chat.rewording import Reword, has_caption
-from flipbench.prompting.prompts import Asking
+from ...scoring.text_match import stem, words
 
 BANDS = Bands(minor=-0.011, partial=-0.024, severe=-0.05)
 """The paper's degrees for captions."""

@@ -11,11 +11,12 @@ from PIL import Image
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
 from flipbench.core.records import ImageRef, Item, JsonDict, Probe, Score
-from flipbench.evaluate.protocol.detector import About, Answers, kept
-from flipbench.evaluate.scoring.comparison import Settings, compare, relative_score
-from flipbench.evaluate.scoring.conditions import Condition, Put, Twice, choice, left_out_note
 from flipbench.imaging.derived import DerivedImages
 from flipbench.prompting.prompts import Asking
+
+from ...protocol.detector import About, Answers, kept
+from ...scoring.comparison import Settings, compare, relative_score
+from ...scoring.conditions import Condition, Put, Twice, choice, left_out_note
 
 N_CELLS = 16
 GREY = 128

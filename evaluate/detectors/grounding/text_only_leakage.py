@@ -8,16 +8,17 @@ from dataclasses import dataclass, field
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item, JsonDict, Probe, Score
-from flipbench.evaluate.protocol.detector import About, Answers, gold_of
-from flipbench.evaluate.scoring.comparison import (
+from flipbench.prompting.prompts import Asking
+
+from ...protocol.detector import About, Answers, gold_of
+from ...scoring.comparison import (
     Comparison,
     Condition,
     Settings,
     mcnemar_score,
     threshold_score,
 )
-from flipbench.evaluate.scoring.conditions import askable
-from flipbench.prompting.prompts import Asking
+from ...scoring.conditions import askable
 
 ABOUT = About(
     name="text_only_leakage",

@@ -8,11 +8,12 @@ from typing import Literal
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
 from flipbench.core.records import Item, Probe, Score
-from flipbench.evaluate.protocol.detector import About, Answers, kept
-from flipbench.evaluate.scoring.conditions import Settings
-from flipbench.evaluate.scoring.likelihood import answer_probe, item_text, lacking, mean_log_prob
-from flipbench.evaluate.scoring.shares import share_scores
 from flipbench.prompting.prompts import Asking
+
+from ...protocol.detector import About, Answers, kept
+from ...scoring.conditions import Settings
+from ...scoring.likelihood import answer_probe, item_text, lacking, mean_log_prob
+from ...scoring.shares import share_scores
 
 PAPER = "CoDeC, arXiv 2510.27055"
 DEVIATES = (

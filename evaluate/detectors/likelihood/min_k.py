@@ -10,16 +10,17 @@ import numpy as np
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Probe, Response, Score
-from flipbench.evaluate.protocol.detector import About, Answers, kept
-from flipbench.evaluate.scoring.conditions import Settings
-from flipbench.evaluate.scoring.likelihood import (
+from flipbench.prompting.prompts import Asking
+
+from ...protocol.detector import About, Answers, kept
+from ...scoring.conditions import Settings
+from ...scoring.likelihood import (
     answer_probe,
     lacking,
     log_likelihood,
     mean_log_prob,
 )
-from flipbench.evaluate.scoring.shares import share_scores
-from flipbench.prompting.prompts import Asking
+from ...scoring.shares import share_scores
 
 FRACTION = 0.2
 _FLOOR = 1e-6

@@ -14,11 +14,13 @@ from scipy import stats
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
 from flipbench.core.records import Probe, Score
-from flipbench.evaluate.protocol import rules
-from flipbench.evaluate.protocol.detector import About, Answers, kept
-from flipbench.evaluate.protocol.rules import Verdict
-from flipbench.evaluate.scoring.conditions import Settings
-from flipbench.evaluate.scoring.likelihood import (
+from flipbench.prompting.prompts import Asking
+
+from ...protocol import rules
+from ...protocol.detector import About, Answers, kept
+from ...protocol.rules import Verdict
+from ...scoring.conditions import Settings
+from ...scoring.likelihood import (
     answer_probe,
     dropped_warning,
     lacking,
@@ -26,8 +28,7 @@ from flipbench.evaluate.scoring.likelihood import (
     make_score,
     mean_log_prob,
 )
-from flipbench.evaluate.statistics.resampling import permutation_p
-from flipbench.prompting.prompts import Asking
+from ...statistics.resampling import permutation_p
 
 Array = NDArray[np.float64]
 PAPER_ALPHA = 0.01

@@ -13,11 +13,13 @@ from scipy import stats
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
 from flipbench.core.records import Interval, Item, JsonDict, Probe, Score, content_id
-from flipbench.evaluate.protocol import rules
-from flipbench.evaluate.protocol.detector import About, Answers, kept
-from flipbench.evaluate.protocol.rules import Verdict
-from flipbench.evaluate.scoring.conditions import Settings
-from flipbench.evaluate.scoring.likelihood import (
+from flipbench.prompting.prompts import Asking
+
+from ...protocol import rules
+from ...protocol.detector import About, Answers, kept
+from ...protocol.rules import Verdict
+from ...scoring.conditions import Settings
+from ...scoring.likelihood import (
     item_text,
     lacking,
     lacks_reference,
@@ -25,8 +27,7 @@ from flipbench.evaluate.scoring.likelihood import (
     make_score,
     text_probe,
 )
-from flipbench.evaluate.statistics.resampling import LEVEL, permutation_p
-from flipbench.prompting.prompts import Asking
+from ...statistics.resampling import LEVEL, permutation_p
 
 ABOUT = About(
     name="shared_likelihood",

@@ -10,16 +10,17 @@ from PIL import Image
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import ImageRef, Item, Probe, Score
-from flipbench.evaluate.protocol.detector import About, Answers, kept
-from flipbench.evaluate.scoring.comparison import (
+from flipbench.imaging.derived import DerivedImages
+from flipbench.prompting.prompts import Asking
+
+from ...protocol.detector import About, Answers, kept
+from ...scoring.comparison import (
     Settings,
     compare,
     mcnemar_score,
     relative_score,
 )
-from flipbench.evaluate.scoring.conditions import Twice, choice, left_out_note
-from flipbench.imaging.derived import DerivedImages
-from flipbench.prompting.prompts import Asking
+from ...scoring.conditions import Twice, choice, left_out_note
 
 ABOUT = About(
     name="bgr_shuffling",

@@ -8,17 +8,18 @@ from dataclasses import dataclass, field
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item, JsonDict, Probe, Score
-from flipbench.evaluate.protocol.detector import About, Answers, kept
-from flipbench.evaluate.scoring.comparison import (
+from flipbench.prompting.prompts import LETTERS, Asking
+
+from ...protocol.detector import About, Answers, kept
+from ...scoring.comparison import (
     Comparison,
     Condition,
     Settings,
     below_reference_score,
     relative_score,
 )
-from flipbench.evaluate.scoring.conditions import askable
-from flipbench.evaluate.statistics.paired import Outcome
-from flipbench.prompting.prompts import LETTERS, Asking
+from ...scoring.conditions import askable
+from ...statistics.paired import Outcome
 
 ABOUT = About(
     name="circular_eval",

@@ -8,15 +8,16 @@ from typing import Literal
 
 from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.records import Item, Probe, Score
-from flipbench.evaluate.detectors.perturbation.perturbation_gap import unsound
-from flipbench.evaluate.protocol.detector import About
-from flipbench.evaluate.scoring.comparison import mcnemar_score, relative_score, threshold_score
-from flipbench.evaluate.scoring.conditions import Comparison, Condition, Settings, left_out_note
-from flipbench.evaluate.scoring.text_match import fold
-from flipbench.evaluate.statistics.paired import Value
 from flipbench.models.chat.answer_judge import Agreement, Judge, JudgeTask
 from flipbench.models.engine import Answers
 from flipbench.prompting.prompts import Asking, open_prompt
+
+from ...protocol.detector import About
+from ...scoring.comparison import mcnemar_score, relative_score, threshold_score
+from ...scoring.conditions import Comparison, Condition, Settings, left_out_note
+from ...scoring.text_match import fold
+from ...statistics.paired import Value
+from .perturbation_gap import unsound
 
 ABOUT = About(
     name="free_form_gap",

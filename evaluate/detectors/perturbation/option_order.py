@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
 from flipbench.core.records import Item, Probe, Score
-from flipbench.evaluate.protocol.detector import About, Answers, kept
-from flipbench.evaluate.protocol.rules import Bands
-from flipbench.evaluate.scoring.comparison import (
+from flipbench.prompting.prompts import Asking
+
+from ...protocol.detector import About, Answers, kept
+from ...protocol.rules import Bands
+from ...scoring.comparison import (
     Comparison,
     Settings,
     bands_score,
@@ -19,8 +21,7 @@ from flipbench.evaluate.scoring.comparison import (
     relative_score,
     with_leakage,
 )
-from flipbench.evaluate.scoring.conditions import Put, Twice, choice, left_out_note, mean
-from flipbench.prompting.prompts import Asking
+from ...scoring.conditions import Put, Twice, choice, left_out_note, mean
 
 BANDS = Bands(minor=-0.002, partial=-0.016, severe=-0.029)
 """The paper's degrees for multiple choice."""

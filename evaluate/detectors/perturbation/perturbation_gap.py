@@ -6,16 +6,17 @@ from dataclasses import dataclass, field
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import JsonDict, Probe, Score
-from flipbench.evaluate.protocol.detector import About, Answers, kept
-from flipbench.evaluate.scoring.comparison import (
+from flipbench.prompting.prompts import Asking
+
+from ...protocol.detector import About, Answers, kept
+from ...scoring.comparison import (
     Comparison,
     Settings,
     mcnemar_score,
     relative_score,
     threshold_score,
 )
-from flipbench.evaluate.scoring.conditions import Twice, choice, conditions, left_out_note
-from flipbench.prompting.prompts import Asking
+from ...scoring.conditions import Twice, choice, conditions, left_out_note
 
 ABOUT = About(
     name="perturbation_gap",

@@ -12,15 +12,16 @@ from scipy.optimize import isotonic_regression
 from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.randomness import generator
 from flipbench.core.records import Interval, Probe, Score
-from flipbench.evaluate.detectors.perturbation.perturbation_gap import PerturbationGap
-from flipbench.evaluate.protocol.detector import About, Answers, AnswersOf, gold_of
-from flipbench.evaluate.protocol.grid import GridModel
-from flipbench.evaluate.protocol.rules import Verdict, significant
-from flipbench.evaluate.scoring.comparison import cluster_of
-from flipbench.evaluate.scoring.conditions import Settings
-from flipbench.evaluate.scoring.likelihood import make_score
-from flipbench.evaluate.statistics.resampling import LEVEL, permutation_p
 from flipbench.prompting.prompts import Asking
+
+from ...protocol.detector import About, Answers, AnswersOf, gold_of
+from ...protocol.grid import GridModel
+from ...protocol.rules import Verdict, significant
+from ...scoring.comparison import cluster_of
+from ...scoring.conditions import Settings
+from ...scoring.likelihood import make_score
+from ...statistics.resampling import LEVEL, permutation_p
+from ..perturbation.perturbation_gap import PerturbationGap
 
 Array = NDArray[np.float64]
 LEAST_MODELS = 3

@@ -13,14 +13,15 @@ from scipy.spatial.distance import pdist
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
 from flipbench.core.records import Interval, JsonDict, Probe, Score
-from flipbench.evaluate.protocol.detector import About, Answers, AnswersOf
-from flipbench.evaluate.protocol.grid import UNTOUCHED, GridModel, reference_of
-from flipbench.evaluate.protocol.rules import Verdict, significant
-from flipbench.evaluate.scoring.conditions import Settings
-from flipbench.evaluate.scoring.likelihood import answer_probe, make_score
-from flipbench.evaluate.statistics.resampling import LEVEL, label_swap_p
 from flipbench.models.vlm.states import unpack_state
 from flipbench.prompting.prompts import Asking
+
+from ...protocol.detector import About, Answers, AnswersOf
+from ...protocol.grid import UNTOUCHED, GridModel, reference_of
+from ...protocol.rules import Verdict, significant
+from ...scoring.conditions import Settings
+from ...scoring.likelihood import answer_probe, make_score
+from ...statistics.resampling import LEVEL, label_swap_p
 
 Array = NDArray[np.float64]
 Moves = Sequence[tuple[Array, Array]]
