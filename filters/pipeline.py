@@ -26,7 +26,7 @@ from .funnel import (
     losses_table,
 )
 from .judges.rules import RuleStage, build_rules
-from .judging import JudgeStage
+from .judges.stage import JudgeStage
 from .kept_list import kept_table
 
 FOLDER = "filter"

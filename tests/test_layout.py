@@ -1,4 +1,4 @@
-"""Who may import whom, and that our folders hide no other package."""
+"""The rooms of the house: which may import which, how full they are, and what hides nothing."""
 
 from __future__ import annotations
 
@@ -6,30 +6,105 @@ import ast
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
 STAGES = ("generate", "filters", "contaminate", "evaluate")
-KNOW_THE_STAGES = (
-    "auditing.py",
-    "backends.py",
-    "cli.py",
-    "demo.py",
-    "detection.py",
-    "detectors.py",
-    "commands/",
-    "contamination.py",
-    "evaluation.py",
-    "loop.py",
-    "training_exports.py",
-    "raters.py",
-    "shapes/",
-    "twins.py",
-)
 MAX_LINES = 400
+MAX_FILES = 15
+
+SPINE = ("core", "imaging", "prompting", "reporting", "benchmarks", "config")
+MODELS = (*SPINE, "models", "models/chat", "models/vlm")
+BASE = (*MODELS, "shapes")
+SCORING = ("evaluate/statistics", "evaluate/protocol", "evaluate/scoring")
+FAMILIES = tuple(
+    f"evaluate/detectors/{family}"
+    for family in ("perturbation", "completion", "likelihood", "grounding", "several_models")
+)
+JUDGED = (*SCORING, "evaluate/detectors", *FAMILIES, "evaluate/validation")
+EVERYTHING = ("*",)
+
+MAY_IMPORT: dict[str, tuple[str, ...]] = {
+    "core": (),
+    "imaging": ("core",),
+    "prompting": ("core",),
+    "reporting": ("core", "prompting"),
+    "benchmarks": ("core", "prompting"),
+    "export": ("core", "prompting", "benchmarks"),
+    "config": ("core", "prompting", "benchmarks"),
+    "models": ("core",),
+    "models/chat": ("core", "prompting", "config"),
+    "models/vlm": ("core", "prompting", "config", "models", "models/chat"),
+    "shapes": ("core", "prompting", "models"),
+    "shapes/training": (*MODELS, "shapes"),
+    "generate": (*BASE, "generate/captioners", "generate/editors"),
+    "generate/captioners": BASE,
+    "generate/editors": BASE,
+    "filters": (*BASE, "filters/judges"),
+    "filters/judges": BASE,
+    "filters/agreement": (*BASE, "filters"),
+    "filters/review": (*BASE, "filters"),
+    "filters/audit": BASE,
+    "contaminate": (*BASE, "contaminate/data"),
+    "contaminate/data": BASE,
+    "contaminate/checks": (*BASE, "contaminate/data"),
+    "contaminate/training": (*BASE, "contaminate", "contaminate/data", "contaminate/checks"),
+    "contaminate/backends": (
+        *BASE,
+        "contaminate",
+        "contaminate/data",
+        "contaminate/checks",
+        "contaminate/training",
+    ),
+    "evaluate": (*MODELS, "evaluate/protocol"),
+    "evaluate/statistics": ("core",),
+    "evaluate/protocol": (*MODELS, "evaluate/statistics"),
+    "evaluate/scoring": (*MODELS, "evaluate/statistics", "evaluate/protocol"),
+    **{family: (*MODELS, *SCORING) for family in FAMILIES},
+    "evaluate/detectors/several_models": (
+        *MODELS,
+        *SCORING,
+        "evaluate/detectors/perturbation",
+    ),
+    "evaluate/detectors": (*MODELS, *SCORING, *FAMILIES),
+    "evaluate/validation": (*SPINE, "evaluate/statistics", "evaluate/protocol"),
+    "evaluate/report": (*SPINE, *JUDGED),
+    "evaluate/verdict": (*MODELS, *JUDGED, "evaluate/report"),
+    "evaluate/predictions": (*MODELS, *SCORING, "evaluate/report"),
+    "evaluate/published": (*SPINE, *JUDGED),
+    "pipelines": EVERYTHING,
+    "commands": EVERYTHING,
+    "": EVERYTHING,
+}
+"""Which room may import which; a room may always import itself. ``""`` holds the entry points."""
+
+FORBIDDEN_TO_ALL = {"pipelines": {"commands"}}
+
+
+def room_of(file: str) -> str:
+    """Return the room of a file, named by its path below the repository or below ``flipbench``."""
+    return str(Path(file).parent.as_posix()).removeprefix("flipbench").strip("./")
+
+
+@cache
+def modules() -> dict[str, str]:
+    """Return every product file by its module's name."""
+    names = {}
+    for top in ("flipbench", *STAGES):
+        for folder, subfolders, files in os.walk(ROOT / top):  # follows no link, so no stage twice
+            subfolders[:] = [name for name in subfolders if name != "__pycache__"]
+            for path in (Path(folder, name) for name in files if name.endswith(".py")):
+                file = path.relative_to(ROOT)
+                parts = [
+                    *([] if top == "flipbench" else ["flipbench"]),
+                    *file.with_suffix("").parts,
+                ]
+                names[".".join(parts).removesuffix(".__init__")] = file.as_posix()
+    return names
 
 
 def imported_modules(source: str, package: str) -> set[str]:
@@ -47,88 +122,112 @@ def imported_modules(source: str, package: str) -> set[str]:
     return found
 
 
-def stages_imported(source: str, package: str) -> set[str]:
-    """Return the stages that ``source`` imports as ``flipbench.<stage>``.
-
-    A bare ``generate``, ``filters`` or ``contaminate`` counts too: it works from the repository
-    root only. A bare ``evaluate`` is another project's package.
-    """
-    names = {
-        name.removeprefix("flipbench.").split(".")[0]
-        for name in imported_modules(source, package)
-        if name.startswith("flipbench.") or name.split(".")[0] in STAGES[:3]
-    }
-    return names & set(STAGES)
-
-
-def spine_files() -> list[Path]:
-    """Return the modules of flipbench that must not know the stages."""
-    found = []
-    for folder, names, files in os.walk(ROOT / "flipbench"):  # follows no link, so no stage
-        names[:] = [name for name in names if name != "__pycache__"]
-        found += [Path(folder, file) for file in files if file.endswith(".py")]
-    relative = [path.relative_to(ROOT / "flipbench") for path in found]
-    return sorted(p for p in relative if not p.as_posix().startswith(KNOW_THE_STAGES))
-
-
-def stage_files() -> Iterator[tuple[str, Path]]:
-    for stage in STAGES:
-        for path in sorted((ROOT / stage).rglob("*.py")):
-            yield stage, path.relative_to(ROOT / stage)
+@cache
+def arrows() -> dict[str, dict[str, set[str]]]:
+    """Return, by room, the rooms it imports and by which files."""
+    known, found = modules(), {}
+    for module, file in known.items():
+        package = module if file.endswith("__init__.py") else module.rpartition(".")[0]
+        for name in imported_modules((ROOT / file).read_text(), package):
+            target = known.get(name)
+            if target is None or target == "flipbench/__init__.py":
+                continue
+            here, there = room_of(file), room_of(target)
+            if here != there:
+                found.setdefault(here, {}).setdefault(there, set()).add(file)
+    return found
 
 
 @pytest.mark.parametrize(
     ("source", "package", "expected"),
     [
-        ("import flipbench.filters.judging", "flipbench.generate", {"filters"}),
-        ("from flipbench.filters import judge", "flipbench.generate", {"filters"}),
-        ("from flipbench import filters, run", "flipbench.generate", {"filters"}),
-        ("from ..filters import judge", "flipbench.generate", {"filters"}),
-        ("from .. import evaluate", "flipbench.generate", {"evaluate"}),
-        ("from ...evaluate.grid import x", "flipbench.generate.deep", {"evaluate"}),
-        ("def f():\n    import flipbench.contaminate", "flipbench", {"contaminate"}),
-        ("importlib.import_module('flipbench.evaluate.protocol.grid')", "flipbench", {"evaluate"}),
-        ("from filters.judge import Judge", "flipbench.generate", {"filters"}),
-        ("from flipbench.core.run import Run", "flipbench.generate", set()),
-        ("from .flip import draw", "flipbench.generate", {"generate"}),
-        ("import evaluate", "flipbench.generate", set()),
-        ("# flipbench.filters\nx = 'flipbench.filters'", "flipbench.generate", set()),
-        ("from flipbench.evaluated import x", "flipbench.generate", set()),
+        ("import flipbench.filters.decide", "flipbench.generate", "flipbench.filters.decide"),
+        ("from flipbench.filters import decide", "flipbench", "flipbench.filters.decide"),
+        ("from ..filters import decide", "flipbench.generate", "flipbench.filters.decide"),
+        ("from .flip import draw", "flipbench.generate", "flipbench.generate.flip"),
+        ("def f():\n    import flipbench.core", "flipbench", "flipbench.core"),
+        ("importlib.import_module('flipbench.core.run')", "flipbench", "flipbench.core.run"),
     ],
 )
-def test_the_check_sees_every_kind_of_import(source: str, package: str, expected: set[str]) -> None:
-    assert stages_imported(source, package) == expected
+def test_every_kind_of_import_is_seen(source: str, package: str, expected: str) -> None:
+    assert expected in imported_modules(source, package)
 
 
-def test_no_stage_imports_another() -> None:
-    offenders = {
-        f"{stage}/{path}": sideways
-        for stage, path in stage_files()
-        if (
-            sideways := stages_imported(
-                (ROOT / stage / path).read_text(),
-                ".".join(["flipbench", stage, *path.parent.parts]),
-            )
-            - {stage}
-        )
+def test_text_that_looks_like_an_import_is_not_one() -> None:
+    assert imported_modules("# import flipbench.core\nx = 'flipbench.core'", "flipbench") == set()
+
+
+def test_every_room_stands_in_the_table() -> None:
+    rooms = {room_of(file) for file in modules().values()}
+    assert rooms == set(MAY_IMPORT)
+
+
+@pytest.mark.parametrize("room", sorted(MAY_IMPORT))
+def test_a_room_imports_only_what_the_table_allows(room: str) -> None:
+    allowed = set(MAY_IMPORT[room])
+    forbidden = {
+        there: sorted(files)
+        for there, files in arrows().get(room, {}).items()
+        if (there not in allowed and "*" not in allowed)
+        or there in FORBIDDEN_TO_ALL.get(room, set())
     }
-    assert offenders == {}
+    assert forbidden == {}
 
 
-def test_the_spine_imports_no_stage() -> None:
-    files = spine_files()
-    assert {Path("run.py"), Path("stage.py"), Path("models/protocols.py")} <= set(files)
-    offenders = {
-        str(path): stages
-        for path in files
-        if (
-            stages := stages_imported(
-                (ROOT / "flipbench" / path).read_text(),
-                ".".join(["flipbench", *path.parent.parts]),
-            )
-        )
+def test_no_two_rooms_import_each_other() -> None:
+    def reachable(room: str, seen: set[str]) -> set[str]:
+        for there in arrows().get(room, {}):
+            if there not in seen:
+                seen.add(there)
+                reachable(there, seen)
+        return seen
+
+    assert [room for room in MAY_IMPORT if room in reachable(room, set())] == []
+
+
+def test_a_stage_never_imports_another() -> None:
+    crossings = {
+        (here, there)
+        for here, targets in arrows().items()
+        for there in targets
+        if here.split("/")[0] in STAGES
+        and there.split("/")[0] in STAGES
+        and here.split("/")[0] != there.split("/")[0]
     }
-    assert offenders == {}
+    assert crossings == set()
+
+
+def test_imports_are_relative_at_home_and_absolute_abroad() -> None:
+    offenders = []
+    for module, file in modules().items():
+        stage = file.split("/")[0]
+        for node in ast.walk(ast.parse((ROOT / file).read_text())):
+            if not isinstance(node, ast.ImportFrom):
+                continue
+            absolute_at_home = stage in STAGES and (node.module or "").startswith(
+                (f"flipbench.{stage}.", f"{stage}.")
+            )
+            if absolute_at_home and node.level == 0 or (stage not in STAGES and node.level):
+                offenders.append(f"{module}:{node.lineno}")
+    assert offenders == []
+
+
+def test_rooms_hold_about_a_dozen_files() -> None:
+    counts = Counter(room_of(f) for f in modules().values() if not f.endswith("__init__.py"))
+    assert {room: n for room, n in counts.items() if n > MAX_FILES} == {}
+
+
+def test_every_room_says_what_lives_there() -> None:
+    silent = []
+    for room in sorted(MAY_IMPORT):
+        folder = ROOT / room if room.split("/")[0] in STAGES else ROOT / "flipbench" / room
+        readme, init = folder / "README.md", folder / "__init__.py"
+        text = readme.read_text() if readme.exists() else ""
+        if not text and init.exists():
+            text = ast.get_docstring(ast.parse(init.read_text())) or ""
+        if room and len(text.strip().splitlines()) < 3:
+            silent.append(room)
+    assert silent == []
 
 
 @pytest.mark.parametrize("stage", STAGES)

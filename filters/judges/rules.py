@@ -24,7 +24,7 @@ from flipbench.imaging.similarity import FAR_PHASH, Label, perceptual_hash, simi
 from flipbench.models.protocols import Opinion
 from flipbench.prompting.prompts import LETTERS
 
-from ..judging import JudgeStage
+from .stage import JudgeStage
 
 BLOCK = 8
 NO_OBJECTION = Opinion("keep")

@@ -13,7 +13,7 @@ from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate, PairedBenchmark
 from flipbench.core.records import Failure, Verdict
 from flipbench.core.run import Run
-from flipbench.filters.judging import JudgeStage
+from flipbench.filters.judges.stage import JudgeStage
 from flipbench.filters.pipeline import keep_valid
 from flipbench.generate.pipeline import generate
 from flipbench.models.protocols import CaptionText, Decision, Opinion
