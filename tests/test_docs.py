@@ -22,6 +22,7 @@ FILE = re.compile(r"(?<![\w./*<>-])[\w-]+\.py\b(?!/)")
 LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
 MODULE = re.compile(r"(?<![\w./@-])flipbench(?:\.[A-Za-z_]\w*)+")
 COMMAND = re.compile(r"(?<![\w./-])(?:flipbench|-m flipbench\.cli) +([a-z][\w-]*)")
+OPTION = re.compile(r"(?<!\S)--[a-z][\w-]*")
 
 
 def name_of(path: Path) -> str:
@@ -59,8 +60,20 @@ def missing_modules(text: str) -> list[str]:
 
 
 def unknown_commands(text: str) -> list[str]:
-    known = {*getattr(get_command(app), "commands", {}), "as"}  # import flipbench as fb
-    return sorted({name for code in CODE.findall(text) for name in COMMAND.findall(code)} - known)
+    """Return the commands that do not exist, and the options that their command does not have."""
+    known = getattr(get_command(app), "commands", {})
+    unknown = set()
+    for line in "\n".join(CODE.findall(text)).splitlines():
+        line = line.partition(" #")[0]
+        for command in COMMAND.finditer(line):
+            name = command[1]
+            if name not in known:
+                unknown |= {name} - {"as"}  # import flipbench as fb
+                continue
+            options = {option for param in known[name].params for option in param.opts}
+            given = OPTION.findall(line[command.end() :])
+            unknown |= {f"{name} {option}" for option in given if option not in options}
+    return sorted(unknown)
 
 
 @pytest.mark.parametrize("guide", GUIDES, ids=name_of)
@@ -84,10 +97,11 @@ def test_a_room_s_guide_names_files_of_that_room(guide: Path) -> None:
 def test_what_does_not_exist_is_found() -> None:
     text = (
         "see configs/none.yaml, `nowhere.py`, [x](none.md) and `flipbench.core.run.Nothing`;"
-        " `flipbench fly` or `python -m flipbench.cli swim`; and flipbench makes, README.md"
+        " `flipbench fly`, `flipbench run x --fast` or `python -m flipbench.cli swim --now`;"
+        " and flipbench makes, README.md"
     )
     assert missing_paths(text) == ["configs/none.yaml"]
     assert missing_files(text, ROOT) == ["nowhere.py"]
     assert missing_links(text, ROOT) == ["none.md"]
     assert missing_modules(text) == ["flipbench.core.run.Nothing"]
-    assert unknown_commands(text) == ["fly", "swim"]
+    assert unknown_commands(text) == ["fly", "run --fast", "swim"]
