@@ -96,11 +96,12 @@ class GapTable:
 
     def markdown(self) -> str:
         """Return the sentence, the table, the suspect items and the warnings."""
-        suspects = self.scores[0].details["suspects"]
+        suspects = self.scores[0].suspects
+        assert suspects is not None
         parts = [self.sentence(), "", table_files.markdown(self.table())]
         parts += [
-            f"Right on the original and wrong on the perturbed version: {suspects['k']}/"
-            f"{suspects['n']}" + (f" ({listing(suspects['names'], 10)})." if suspects["k"] else ".")
+            f"Right on the original and wrong on the perturbed version: {suspects.k}/"
+            f"{suspects.n}" + (f" ({listing(suspects.names, 10)})." if suspects.k else ".")
         ]
         parts += ["", *(f"- Note: {text}" for text in self.warnings)] if self.warnings else []
         return "\n".join(parts) + "\n"
@@ -144,7 +145,7 @@ def _accuracy(score: Score, side: str) -> Cell:
 
 
 def _unparsed(score: Score, side: str) -> Cell:
-    n_unparsed = score.details["unparsed"][side]
+    n_unparsed = score.unparsed[side]
     if n_unparsed is None:
         return Cell(formats.NOTHING)
     return Cell(formats.percent(n_unparsed / score.n) + " %", f"{n_unparsed}/{score.n}")
@@ -174,10 +175,10 @@ def _csv_row(score: Score) -> dict[str, Any]:
         between = wilson_interval(k, n)
         row |= {f"k_{side}": k, f"accuracy_{side}": k / n}
         row |= {f"low_{side}": between.low, f"high_{side}": between.high}
-        row[f"unparsed_{side}"] = score.details["unparsed"][side]
+        row[f"unparsed_{side}"] = score.unparsed[side]
     return row | {
-        "right_to_wrong": score.details["b"],
-        "wrong_to_right": score.details["c"],
+        "right_to_wrong": score.paired.b if score.paired else None,
+        "wrong_to_right": score.paired.c if score.paired else None,
         "statistic": score.statistic,
         "low": score.interval.low if score.interval else None,
         "high": score.interval.high if score.interval else None,

@@ -99,7 +99,7 @@ class GridDetector(Protocol):
         """Return the scores of all models, by one rule or several.
 
         A model that lacks the company it needs gets the verdict "not_applicable", the reason in
-        ``details["reason"]`` in a few words and as a warning in a sentence.
+        ``reason`` in a few words and as a warning in a sentence.
         """
 
 

@@ -114,8 +114,8 @@ def write_scores_csv(path: Path, grid: Sequence[GridModel], scores: Sequence[Sco
             row |= {f"k_{name}": k, f"n_{name}": n}
             row[f"accuracy_{name}"] = k / n if k is not None and n else None
         row |= {
-            "right_to_wrong": score.details.get("b"),
-            "wrong_to_right": score.details.get("c"),
+            "right_to_wrong": score.paired.b if score.paired else None,
+            "wrong_to_right": score.paired.c if score.paired else None,
             "statistic": score.statistic,
             "unit": score.unit,
             "low": between.low if between else None,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from flipbench.core.errors import DataError
 from flipbench.core.records import Score
@@ -170,8 +169,7 @@ def detectors_of(scores: Sequence[Score]) -> list[str]:
 
 def accuracies(score: Score) -> dict[str, tuple[int, int]]:
     """Return (k, n) for each variant the score counted right answers on."""
-    counts: dict[str, dict[str, Any]] = score.details.get("accuracies", {})
-    return {name: (int(c["k"]), int(c["n"])) for name, c in counts.items()}
+    return {name: (count.k, count.n) for name, count in score.accuracies.items()}
 
 
 def families(grid: Sequence[GridModel]) -> dict[str, list[GridModel]]:
@@ -232,8 +230,8 @@ def gap_score(scores: Mapping[str, Mapping[str, Score]]) -> Score | None:
 
 def fell_and_rose(score: Score) -> tuple[int, int]:
     """Return how many items went right → wrong and wrong → right."""
-    if "b" in score.details and "c" in score.details:
-        return int(score.details["b"]), int(score.details["c"])
+    if score.paired is not None:
+        return score.paired.b, score.paired.c
     values = list(score.per_item.values())
     return values.count(-1.0), values.count(1.0)
 
@@ -380,7 +378,7 @@ def _verdict_cell(rule: str, suspected: Collection[Key]) -> Callable[[GridModel,
         if key_of(rules[rule]) in suspected and rules[rule].verdict != "not_applicable":
             return Cell(SUSPECTED, text)
         if rules[rule].verdict == "not_applicable":
-            return Cell(text, rules[rule].details.get("reason", ""))
+            return Cell(text, rules[rule].reason)
         right = success(rules[rule], model)
         return Cell(text, mark="" if right is None else "✗✓"[right])
 

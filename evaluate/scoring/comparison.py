@@ -10,7 +10,7 @@ from typing import Any
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
-from flipbench.core.records import Item, JsonDict, Score
+from flipbench.core.records import Item, JsonDict, ReferenceResult, Score
 
 from ..protocol import rules
 from ..protocol.detector import Answers
@@ -114,6 +114,7 @@ def gap_score(
     *,
     uses_reference: bool = False,
     p_value: float | None = None,
+    tuned_threshold: bool = False,
     details: JsonDict | None = None,
 ) -> Score:
     """Return the score of a rule of one's own about the gap; its p-value is the paired test's."""
@@ -126,6 +127,7 @@ def gap_score(
         outcome,
         decide(outcome) if outcome.n else "not_detected",
         p_value=p_value,
+        tuned_threshold=tuned_threshold,
         details=details,
         uses_reference=uses_reference,
     )
@@ -147,7 +149,7 @@ def bands_score(comparison: Comparison, bands: Bands) -> Score:
     def decide(outcome: Compared) -> Verdict:
         return "not_detected" if bands.degree(outcome.gap) == "none" else "contaminated"
 
-    score = gap_score(comparison, "bands", decide, details={"tuned_threshold": True})
+    score = gap_score(comparison, "bands", decide, tuned_threshold=True)
     if score.statistic is None:
         return score
     told = {"degree": bands.degree(score.statistic), "bands": bands._asdict()}
@@ -156,10 +158,10 @@ def bands_score(comparison: Comparison, bands: Bands) -> Score:
 
 def with_leakage(score: Score) -> Score:
     """Return the score with MM-Detect's instance leakage and its gap in units of CR."""
-    if "b" not in score.details or not score.n:
+    if score.paired is None or not score.n:
         return score
-    b, n, right = score.details["b"], score.n, score.details["n11"] + score.details["b"]
-    gap = (score.details["c"] - b) / n
+    b, n, right = score.paired.b, score.n, score.paired.n11 + score.paired.b
+    gap = (score.paired.c - b) / n
     leakage = {"k": b, "n": n, "rate": b / n, "normalised": gap * n / right if right else None}
     return score.model_copy(update={"details": score.details | {"leakage": leakage}})
 
@@ -188,14 +190,16 @@ def below_reference_score(comparison: Comparison, rule: str) -> Score:
     if comparison.reference is None:
         return lacks_reference(comparison, rule, keep_statistic=True)
     outcome, between = _against_reference(comparison)
+    result, details = _reference_result(comparison, between)
     return score_of(
         comparison,
         rule,
         outcome,
         rules.beyond(between.gap, between.reference_gap, comparison.direction),
         p_value=between.p_below,
-        details=_reference_details(comparison, between),
+        details=details,
         uses_reference=True,
+        reference=result,
     )
 
 
@@ -215,6 +219,7 @@ def relative_score(comparison: Comparison) -> Score:
         refusal = (
             "all items share one image or group, so the difference has no interval; add others"
         )
+    result, details = _reference_result(comparison, between)
     score = score_of(
         comparison,
         "relative",
@@ -222,8 +227,9 @@ def relative_score(comparison: Comparison) -> Score:
         verdict,
         refusal,
         p_value=between.p_below,
-        details=_reference_details(comparison, between),
+        details=details,
         uses_reference=True,
+        reference=result,
     )
     statistic = between.difference if between.n else None
     return score.model_copy(update={"statistic": statistic, "interval": between.interval})
@@ -246,7 +252,9 @@ def _against_reference(comparison: Comparison) -> tuple[Compared, GapDifference]
     return paired(comparison, answered_by_reference(comparison)), between
 
 
-def _reference_details(comparison: Comparison, between: GapDifference) -> JsonDict:
+def _reference_result(
+    comparison: Comparison, between: GapDifference
+) -> tuple[ReferenceResult, JsonDict]:
     """Return the reference's numbers, and how each accuracy differs from the reference's.
 
     Differing on the original is inflation, on the variant interference (or damage).
@@ -257,17 +265,17 @@ def _reference_details(comparison: Comparison, between: GapDifference) -> JsonDi
     right = [sum(float(row[side] or 0) for row in rows) for side in range(4)]
     names = [condition.name for condition in comparison.reference]
     n = between.n
-    return {
-        "reference": {
-            "model": comparison.against.model if comparison.against else "",
-            "gap": between.reference_gap if n else None,
-            **tallies(comparison.reference, right[2:], n),
-            "unparsed": {side.name: side.n_unparsed for side in comparison.reference},
-        },
-        "change_against_reference": {
-            name: (right[i] - right[2 + i]) / n if n else None for i, name in enumerate(names)
-        },
-    }
+    accuracies, means = tallies(comparison.reference, right[2:], n)
+    result = ReferenceResult(
+        model=comparison.against.model if comparison.against else "",
+        statistic=between.reference_gap if n else None,
+        n=n,
+        accuracies=accuracies,
+        means=means,
+        unparsed={side.name: side.n_unparsed for side in comparison.reference},
+    )
+    changes = {name: (right[i] - right[2 + i]) / n if n else None for i, name in enumerate(names)}
+    return result, {"change_against_reference": changes}
 
 
 def lacks_reference(comparison: Comparison, rule: str, *, keep_statistic: bool = False) -> Score:

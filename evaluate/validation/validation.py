@@ -69,7 +69,7 @@ def validate(
     Raises
     ------
     DataError
-        Where scores do not say in ``details["direction"]`` which way their statistic moves.
+        Where the statistic of one score rises and that of another falls.
 
     References
     ----------

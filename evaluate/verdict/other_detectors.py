@@ -9,7 +9,7 @@ from flipbench.core.records import Interval, Score
 from flipbench.reporting import formats
 
 from ..detectors.registry import default_rule
-from ..protocol.rules import ALPHA, Verdict
+from ..protocol.rules import Verdict
 from ..report.tables import GAP, accuracies, headed, is_gap, title
 from ..statistics.paired import adjust_p_values
 
@@ -56,8 +56,9 @@ class Opinion:
 
     @property
     def _is_lost_when_corrected(self) -> bool:
-        level = ALPHA if self.score is None else self.score.details.get("alpha", ALPHA)
-        return self.p_adjusted is not None and self.p_adjusted > level
+        if self.score is None or self.p_adjusted is None:
+            return False
+        return self.p_adjusted > self.score.alpha
 
     @property
     def measured(self) -> str:
@@ -113,7 +114,7 @@ def measured(score: Score) -> str:
         return ", ".join(parts)
     if is_gap(score):
         between = f" {formats.interval(score.interval)}" if score.interval else ""
-        other = score.details.get("reference", {}).get("gap")
+        other = score.reference.statistic if score.reference else None
         name = "Δ" if other is None or score.rule != "relative" else "Δ − reference’s Δ"
         parts.append(f"{name} {formats.points(score.statistic)}{between}")
     elif score.unit == "fraction" and score.rule == "relative":
@@ -157,7 +158,7 @@ def _opinion(
 
 def _fires(score: Score) -> bool:
     """Return whether a rule is significant, even where a guard keeps it from a verdict."""
-    small = score.p_value is not None and score.p_value <= score.details.get("alpha", ALPHA)
+    small = score.p_value is not None and score.p_value <= score.alpha
     return score.verdict == "contaminated" or (score.verdict == "inconclusive" and small)
 
 

@@ -18,6 +18,7 @@ from ..report import table_files
 from ..report.gallery import Gallery, make_gallery
 from ..report.tables import TEST, VERDICTS, accuracies
 from ..scoring.suspicion import suspicions
+from .changes import counts_of
 from .tables import gap_table, opinions_table, power_table
 from .verdict import Evidence, Finding
 
@@ -168,8 +169,8 @@ def _numbers(score: Score) -> JsonDict:
         "n": score.n,
         "n_dropped": score.n_dropped,
         "accuracies": counts,
-        "reference": score.details.get("reference", {}).get("model", ""),
-        **{name: score.details[name] for name in ("b", "c", "n11", "n00") if name in score.details},
+        "reference": score.reference.model if score.reference else "",
+        **(score.paired.model_dump() if score.paired else {}),
         "warnings": list(score.warnings),
     }
 
@@ -206,7 +207,7 @@ def _stamp(finding: Finding) -> str:
 
 
 def _heading(gallery: Gallery, finding: Finding) -> str:
-    b = finding.gap.details.get("b", 0)
+    b = counts_of(finding.gap).b
     if not b:
         return "No item fell"
     if b == 1:

@@ -16,7 +16,7 @@ from ..report.tables import (
     accuracies,
     headed,
 )
-from .changes import MOST_PAIRS, PairsNeeded
+from .changes import MOST_PAIRS, PairsNeeded, counts_of
 from .other_detectors import Opinion
 from .verdict import Evidence, Finding
 
@@ -37,7 +37,7 @@ def gap_table(finding: Finding, evidence: Evidence) -> Table:
         "Right answers on the originals and on their twins: the same question and options, with"
         " the picture redrawn so that another option is right. Δ = twins − originals, with its"
         " paired 95 % interval; p: exact one-sided McNemar test (level"
-        f" {finding.gap.details['alpha']:g}); fell: right on the original and wrong on the twin;"
+        f" {finding.gap.alpha:g}); fell: right on the original and wrong on the twin;"
         " rose: the reverse.",
         "",
         tuple(map(Column, ("Δ, pp", "p", "Originals, %", "Twins, %", "Fell", "Rose"))),
@@ -53,7 +53,8 @@ def _gap_row(name: str, score: Score) -> Row:
     gap = formats.NOTHING if score.statistic is None else formats.points(score.statistic)
     between = formats.interval(score.interval) if score.interval else ""
     p = formats.NOTHING if score.p_value is None else formats.p_value(score.p_value)
-    moved = [Cell(str(score.details.get(name, formats.NOTHING))) for name in ("b", "c")]
+    counts = counts_of(score)
+    moved = [Cell(str(n)) for n in (counts.b, counts.c)]
     return Row(name, (Cell(gap, between), Cell(p), *cells, *moved))
 
 
@@ -109,7 +110,7 @@ def power_table(finding: Finding) -> Table | None:
     """Return how many pairs the test needs, or None where the verdict does not go by it."""
     if not finding.changes.pairs:
         return None
-    n, b, c = finding.gap.n, finding.gap.details["b"], finding.gap.details["c"]
+    n, counts = finding.gap.n, counts_of(finding.gap)
     rows = tuple(
         Row(
             f"{formats.points(row.gap)} points" + (", as measured" if row.measured else ""),
@@ -120,8 +121,8 @@ def power_table(finding: Finding) -> Table | None:
     return Table(
         "power",
         "Pairs that the exact one-sided McNemar test needs to find a true gap, if as many answers"
-        f" change from original to twin as did here ({b + c}/{n}; at least as many as the gap"
-        " takes).",
+        f" change from original to twin as did here ({counts.b + counts.c}/{n}; at least as many as"
+        " the gap takes).",
         "True gap",
         (Column("Found 4 in 5 times"), Column("19 in 20"), Column(f"With {n:,} pairs", "", False)),
         (("Pairs needed", rows),),

@@ -160,7 +160,7 @@ def _sentence(model: str, gap: Score, leading: Score) -> str:
     name, measured = gap.benchmark, _measured(gap)
     more, limit = "", _limit(gap) if leading is gap and gap.n else ""
     if leading is not gap and leading.statistic is not None:
-        reference = leading.details["reference"]["model"]
+        reference = leading.reference.model if leading.reference else ""
         more = f"; that lies {_difference(leading, f'the gap of the clean reference {reference}')}"
     if leading.verdict == "contaminated":
         return f"{model} behaves like a model that was trained on {name}: it gets {measured}{more}."
@@ -237,15 +237,16 @@ def _rests_on(evidence: Evidence, fallen: Sequence[str]) -> str:
 
 
 def _beside(score: Score) -> str:
-    other = score.details["reference"]
-    k_original, k_perturbed = (other["accuracies"][side]["k"] for side in ("original", "perturbed"))
-    n = other["accuracies"]["original"]["n"]
+    other = score.reference
+    assert other is not None and other.statistic is not None
+    original, perturbed = (other.accuracies[side] for side in ("original", "perturbed"))
     found = {"contaminated": "contaminated", "not_detected": "not detected"}
     says = found.get(score.verdict, "no verdict")
     p = f", {p_in_words(score.p_value)}" if score.p_value is not None else ""
     return (
-        f"The reference {other['model']} gets {k_original:,}/{n:,} originals and"
-        f" {k_perturbed:,}/{n:,} twins right, a gap of {formats.points(other['gap'])} points. The"
+        f"The reference {other.model} gets {original.k:,}/{original.n:,} originals and"
+        f" {perturbed.k:,}/{perturbed.n:,} twins right, a gap of {formats.points(other.statistic)}"
+        " points. The"
         f" model's gap lies {_difference(score, 'it')}{p}: {says}."
     )
 

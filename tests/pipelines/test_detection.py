@@ -112,7 +112,7 @@ def test_a_reference_is_asked_the_same_and_stands_beside_it(
     main = next(s for s in scores if (s["detector"], s["rule"]) == ("perturbation_gap", "mcnemar"))
     assert told["verdict"] == main["verdict"] and told["gap"]["p_value"] == main["p_value"]
     assert told["gap"]["statistic"] == main["statistic"] == (
-        (main["details"]["c"] - main["details"]["b"]) / 20
+        (main["paired"]["c"] - main["paired"]["b"]) / 20
     )  # fmt: skip
     assert told["references"] == [CLEAN] and told["against_references"][0]["reference"] == CLEAN
     assert told["sentence"] == out.splitlines()[0]

@@ -162,10 +162,10 @@ def test_kernel_divergence_of_a_plans_checkpoints(
     first = found["kernel_divergence", "tiny A e1"]
     assert first["n"] == 18 and first["statistic"] is not None
     assert first["details"]["after"] == ["tiny A e2"]
-    assert first["details"]["reference"]["model"] == "tiny"
+    assert first["reference"]["model"] == "tiny"
     for name, reason in {"tiny A e2": "no next checkpoint", "tiny": "no clean reference"}.items():
         last = found["kernel_divergence", name]
-        assert (last["verdict"], last["details"]["reason"]) == ("not_applicable", reason)
+        assert (last["verdict"], last["reason"]) == ("not_applicable", reason)
     text = (tmp_path / "r" / "report" / "table.md").read_text()
     assert "not applicable (no next checkpoint)" in text and "Kernel divergence" in text
     again = flipbench("evaluate", "c.yaml", "-q")

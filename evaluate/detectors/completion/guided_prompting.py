@@ -200,7 +200,8 @@ class GuidedPrompting:
             comparison,
             "judge",
             lambda _: verdict,
-            details={"judged": found, "tuned_threshold": True},
+            tuned_threshold=True,
+            details={"judged": found},
         )
 
     @kept

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from flipbench.core.paired import PairedBenchmark
-from flipbench.core.records import Item, Probe, Response, Score
+from flipbench.core.records import Count, Item, Probe, Response, Score
 from flipbench.models.chat.rewording import Reword
 from flipbench.prompting.prompts import LETTERS, Asking
 
@@ -170,7 +170,7 @@ class NgramAccuracy:
                 n_all - len(reworded),
                 f"{short}, or fewer than {self.n_paraphrases} other wordings (evaluate.rewording)",
             ),
-            details={} if self.reword else NO_REWORDING,
+            reason="" if self.reword else NO_REWORDING,
             settings=self.settings,
         )
         scores = [
@@ -231,7 +231,7 @@ class NgramAccuracy:
 
 
 def _with_loss(score: Score) -> Score:
-    right = score.details["accuracies"].get("n-grams", {"k": 0, "n": 0})
-    own = right["k"] / right["n"] if right["n"] else 0.0
+    right = score.accuracies.get("n-grams", Count(k=0, n=0))
+    own = right.k / right.n if right.n else 0.0
     loss = score.statistic / own if own and score.statistic is not None else None
     return score.model_copy(update={"details": score.details | {"relative_loss": loss}})

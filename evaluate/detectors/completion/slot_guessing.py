@@ -157,7 +157,7 @@ class SlotGuessing:
                 "no picture, no other wording (evaluate.rewording), or no content word that both"
                 " wordings share",
             ),
-            details={} if self.reword else NO_REWORDING,
+            reason="" if self.reword else NO_REWORDING,
             settings=self.settings,
         )
         scores = [

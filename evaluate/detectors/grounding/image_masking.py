@@ -10,7 +10,7 @@ from PIL import Image
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
-from flipbench.core.records import ImageRef, Item, JsonDict, Probe, Score
+from flipbench.core.records import Count, ImageRef, Item, Probe, Score
 from flipbench.imaging.derived import DerivedImages
 from flipbench.prompting.prompts import Asking
 
@@ -60,7 +60,7 @@ class ImageMasking:
     """Gap = accuracy with ``compared`` of the picture masked - accuracy with the whole picture.
 
     The sign is the opposite of other detectors': who remembers needs the picture less, so a
-    contaminated model falls *less* than the clean one. ``details["accuracies"]`` holds the
+    contaminated model falls *less* than the clean one. ``accuracies`` holds the
     accuracy at every fraction.
 
     Raises
@@ -117,12 +117,12 @@ class ImageMasking:
             settings=self.settings,
         )
         score = relative_score(comparison)
-        found = dict(score.details["accuracies"])
+        found = dict(score.accuracies)
         for fraction in self.fractions:
             if fraction != self.compared:
                 puts = [t.second for t in self._asked(benchmark, asking, fraction)]
                 found[_name(fraction)] = _tally(Condition.read("", answers, puts))
-        return [score.model_copy(update={"details": score.details | {"accuracies": found}})]
+        return [score.model_copy(update={"accuracies": found})]
 
     @kept
     def _asked(self, benchmark: PairedBenchmark, asking: Asking, fraction: float) -> list[Twice]:
@@ -150,6 +150,6 @@ def _name(fraction: float) -> str:
     return f"masked {100 * fraction:g} %"
 
 
-def _tally(condition: Condition) -> JsonDict:
+def _tally(condition: Condition) -> Count:
     answered = [outcome for outcome in condition.outcomes if outcome is not None]
-    return {"k": int(sum(answered)), "n": len(answered)}
+    return Count(k=int(sum(answered)), n=len(answered))

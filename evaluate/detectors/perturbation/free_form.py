@@ -107,8 +107,8 @@ class FreeFormGap:
             ),
             n_left_out=n_left_out,
             notes=notes if self.judge or not pairs else (*notes, NO_JUDGE),
-            details={"read_by": "judge" if self.judge else "exact match"}
-            | ({} if pairs else {"reason": "no free-form pairs"}),
+            reason="" if pairs else "no free-form pairs",
+            details={"read_by": "judge" if self.judge else "exact match"},
             settings=self.settings,
         )
         alone = [threshold_score(comparison, "sign"), mcnemar_score(comparison)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from flipbench.core.paired import PairedBenchmark
-from flipbench.core.records import JsonDict, Probe, Score
+from flipbench.core.records import Probe, Score
 from flipbench.prompting.prompts import Asking
 
 from ...protocol.detector import About, Answers, kept
@@ -38,8 +38,8 @@ ABOUT = About(
 class PerturbationGap:
     """Gap = accuracy on perturbed items - accuracy on the same items in their original version.
 
-    ``details["suspects"]`` counts the items answered right on the original and wrong on the
-    perturbed version: ``rate`` = b/n, ``share`` = b/(n11 + b) of the right answers that were lost.
+    ``suspects`` counts the items answered right on the original and wrong on the perturbed
+    version: ``rate`` = b/n, ``share`` = b/(n11 + b) of the right answers that were lost.
 
     References
     ----------
@@ -85,9 +85,7 @@ class PerturbationGap:
         if benchmark.exchangeable is False:
             alone = [unsound(score) for score in alone]
         scores = [*alone, relative_score(comparison)]
-        return [
-            s.model_copy(update={"details": s.details | {"suspects": _suspects(s)}}) for s in scores
-        ]
+        return [_with_suspects(score) for score in scores]
 
     @kept
     def _asked(self, benchmark: PairedBenchmark, asking: Asking) -> list[Twice]:
@@ -102,6 +100,11 @@ class PerturbationGap:
         ]
 
 
+def _with_suspects(score: Score) -> Score:
+    assert score.paired is not None  # choices are right or wrong
+    return score.model_copy(update={"suspects": score.paired.suspects()})
+
+
 def unsound(score: Score) -> Score:
     """Return "not_applicable" for a rule that takes the two versions to be equally hard."""
     why = (
@@ -111,13 +114,3 @@ def unsound(score: Score) -> Score:
     )
     changed = {"verdict": "not_applicable", "p_value": None, "warnings": (*score.warnings, why)}
     return score.model_copy(update=changed)
-
-
-def _suspects(score: Score) -> JsonDict:
-    b, n11 = score.details["b"], score.details["n11"]
-    return {
-        "k": b,
-        "n": score.n,
-        "rate": b / score.n if score.n else None,
-        "share": b / (n11 + b) if n11 + b else None,
-    }

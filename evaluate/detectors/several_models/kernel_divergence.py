@@ -12,7 +12,7 @@ from scipy.spatial.distance import pdist
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
-from flipbench.core.records import Interval, JsonDict, Probe, Score
+from flipbench.core.records import Interval, JsonDict, Probe, ReferenceResult, Score
 from flipbench.models.vlm.states import unpack_state
 from flipbench.prompting.prompts import Asking
 
@@ -255,16 +255,23 @@ class KernelDivergence:
             n=n,
             n_dropped=0 if reason else len(benchmark.pairs) - n,
             reference=Answers(clean.name, clean.fingerprint, {}) if clean and found else None,
-            details={"after": [m.name for m in after], "reason": reason}
-            | (_told(found, clean) if found and clean else {}),
+            reason=reason,
+            reference_result=_reference_result(found, clean) if found and clean else None,
+            details={"after": [m.name for m in after]} | (_by_fold(found) if found else {}),
             warnings=[why] if why else [],
         )
 
 
-def _told(found: Divergences, clean: GridModel) -> JsonDict:
+def _reference_result(found: Divergences, clean: GridModel) -> ReferenceResult:
+    return ReferenceResult(
+        model=clean.name, statistic=float(np.mean(found.reference)), n=found.n_items
+    )
+
+
+def _by_fold(found: Divergences) -> JsonDict:
     return {
         "divergence": found.model,
-        "reference": {"model": clean.name, "divergence": found.reference},
+        "divergence_of_reference": found.reference,
         "fold_size": found.fold_size,
     }
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flipbench.core.records import Count
 from flipbench.evaluate.detectors.perturbation.choice_confusion import (
     GENERIC,
     ChoiceConfusion,
@@ -18,7 +19,7 @@ DETECTOR = ChoiceConfusion()
 def test_vector_1_known_strings_confuse(make_world: Any) -> None:
     world = make_world.make(n=400)
     score = world.scores(DETECTOR, world.ask(DETECTOR, world.string_memoriser()))["mcnemar"]
-    assert score.details["accuracies"]["original"] == {"k": 400, "n": 400}
+    assert score.accuracies["original"] == Count(k=400, n=400)
     assert score.statistic == pytest.approx(-0.75, abs=0.06)
     assert score.verdict == "contaminated"
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flipbench.core.records import Count
 from flipbench.evaluate.detectors.perturbation.circular_eval import CircularEval, rotate
 from flipbench.prompting.prompts import Asking
 
@@ -24,9 +25,9 @@ def test_a_rotation_moves_the_right_answer_along(drawn: tuple[int, int, int]) ->
 def test_vector_1_always_a(make_world: Any) -> None:
     world = make_world.make(n=3, k=3)
     score = world.scores(DETECTOR, world.ask(DETECTOR, lambda probe: 0))["paper"]
-    assert score.details["accuracies"] == {
-        "original": {"k": 1, "n": 3},
-        "circular": {"k": 0, "n": 3},
+    assert score.accuracies == {
+        "original": Count(k=1, n=3),
+        "circular": Count(k=0, n=3),
     }
     assert score.statistic == pytest.approx(-1 / 3)
     assert score.details["chosen_slots"] == {"A": 9}
@@ -36,7 +37,7 @@ def test_vector_1_always_a(make_world: Any) -> None:
 def test_vector_3_one_wrong_rotation_fails_the_item(make_world: Any) -> None:
     world = make_world.make(n=1, k=2)
     score = world.scores(DETECTOR, world.ask(DETECTOR, lambda probe: 0))["paper"]
-    assert (score.details["b"], score.statistic) == (1, -1.0)
+    assert (score.paired.b, score.statistic) == (1, -1.0)
 
 
 def test_rotation_0_is_the_plain_question(world: Any) -> None:

@@ -109,7 +109,7 @@ def test_replies_that_cannot_be_read_forbid_a_verdict(name: str, world: Any) -> 
     for rule, score in world.scores(detector, world.ask(detector, mute), reference).items():
         assert score.verdict == "inconclusive", rule
         assert any("name no option" in w for w in score.warnings)
-        assert max(score.details["unparsed"].values()) >= 40
+        assert max(score.unparsed.values()) >= 40
 
 
 @pytest.mark.parametrize("name", NAMES)

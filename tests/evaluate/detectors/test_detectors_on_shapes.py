@@ -62,8 +62,8 @@ def test_every_detector_has_its_scores(scored: Any) -> None:
         for name in NAMES:
             (score,) = [s for s in mine if (s.detector, s.rule) == (name, default_rule(name))]
             assert 0 < score.n <= 7 and score.n + score.n_dropped == 7
-            for told in score.details.get("accuracies", {}).values():
-                assert 0 <= told["k"] <= told["n"]
+            for told in score.accuracies.values():
+                assert 0 <= told.k <= told.n
     assert any(r.text for r in run.read(Response))
 
 
@@ -107,5 +107,5 @@ def test_every_number_reaches_the_tables(scored: Any, tmp_path: Path) -> None:
     for score in scores:
         row = rows[score.model, score.detector, score.rule]
         assert row["statistic"] == ("" if score.statistic is None else str(score.statistic))
-        for variant, told in score.details.get("accuracies", {}).items():
-            assert (row[f"k_{variant}"], row[f"n_{variant}"]) == (str(told["k"]), str(told["n"]))
+        for variant, told in score.accuracies.items():
+            assert (row[f"k_{variant}"], row[f"n_{variant}"]) == (str(told.k), str(told.n))

@@ -11,7 +11,7 @@ import pytest
 from flipbench.config.chat import ChatSpec
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Pair, PairedBenchmark
-from flipbench.core.records import Item, Probe, Response, Score
+from flipbench.core.records import Count, Item, Probe, Response, Score
 from flipbench.core.run import Run
 from flipbench.core.stage import run_stage
 from flipbench.evaluate.detectors.perturbation.free_form import FreeFormGap
@@ -84,9 +84,9 @@ def test_without_a_judge_a_reply_is_right_word_for_word(benchmark: PairedBenchma
     found = scores(FreeFormGap(), benchmark, answers(benchmark, remembers))["mcnemar"]
     assert found.verdict == "contaminated" and found.statistic == -1.0
     assert found.p_value == pytest.approx(mcnemar_p(12, 0, "drop"))
-    assert found.details["accuracies"] == {
-        "original, exact match": {"k": 12, "n": 12},
-        "perturbed, exact match": {"k": 0, "n": 12},
+    assert found.accuracies == {
+        "original, exact match": Count(k=12, n=12),
+        "perturbed, exact match": Count(k=0, n=12),
     }
     assert found.details["read_by"] == "exact match"
     assert any("no judge is configured (evaluate.judge)" in text for text in found.warnings)
@@ -98,7 +98,7 @@ def test_missing_replies_are_dropped_and_empty_ones_counted(benchmark: PairedBen
 
     found = scores(FreeFormGap(), benchmark, answers(benchmark, reply))["mcnemar"]
     assert (found.n, found.n_dropped) == (11, 1)
-    assert found.details["unparsed"] == {"original, exact match": 1, "perturbed, exact match": 0}
+    assert found.unparsed == {"original, exact match": 1, "perturbed, exact match": 0}
     assert found.verdict == "inconclusive", "1 of 11 and 0 of 12 differ by more than 5 points"
 
 
@@ -107,7 +107,7 @@ def test_pairs_with_options_are_another_detectors(world: Any, benchmark: PairedB
     found = scores(FreeFormGap(), mixed, answers(mixed, sees))["mcnemar"]
     assert (found.n, found.n_dropped) == (12, 40)
     for score in scores(FreeFormGap(), world.benchmark, answers(world.benchmark, sees)).values():
-        assert (score.verdict, score.details["reason"]) == ("not_applicable", "no free-form pairs")
+        assert (score.verdict, score.reason) == ("not_applicable", "no free-form pairs")
         assert not any("judge" in text for text in score.warnings)
 
 
@@ -214,9 +214,9 @@ def test_the_vector_of_own_other_and_tie(make_item: Any, tmp_path: Path) -> None
         read = judged(script, detector.to_judge(benchmark, model), run)
     assert script.asked == 10, "the same reply to both versions is judged once"
     found = scores(FreeFormGap(read), benchmark, model)["mcnemar"]
-    right = found.details["accuracies"]
-    assert right["original, judged"] == {"k": 7, "n": 10}, "halves: .70 of 5"
-    assert right["perturbed, judged"] == {"k": 3, "n": 10}
+    right = found.accuracies
+    assert right["original, judged"] == Count(k=7, n=10), "halves: .70 of 5"
+    assert right["perturbed, judged"] == Count(k=3, n=10)
     assert found.statistic == pytest.approx(-0.4) and found.details["read_by"] == "judge"
     assert not any("exact match" in name or "no judge" in name for name in found.warnings)
 
@@ -233,9 +233,9 @@ def test_exact_replies_are_not_put_to_the_judge_and_unread_ones_are_missing(
     assert script.asked == 2
     found = scores(FreeFormGap(read), benchmark, model)["mcnemar"]
     assert (found.n, found.n_dropped) == (11, 1)
-    assert found.details["unparsed"] == {"original, judged": 1, "perturbed, judged": 1}
+    assert found.unparsed == {"original, judged": 1, "perturbed, judged": 1}
     unjudged = scores(FreeFormGap(lambda *_: Agreement(None)), benchmark, model)["mcnemar"]
-    assert unjudged.n == 11 and unjudged.details["unparsed"]["original, judged"] == 0
+    assert unjudged.n == 11 and unjudged.unparsed["original, judged"] == 0
 
 
 @pytest.fixture

@@ -149,10 +149,10 @@ def test_masking_finds_who_falls_less_than_the_clean_model(drawn: Any) -> None:
     clean = drawn.ask(MASKING, looks_at(drawn, "masked 50 %"), "clean")
     memory = drawn.ask(MASKING, looks_at(drawn, "nothing"))
     (score,) = drawn.scores(MASKING, memory, clean).values()
-    assert score.verdict == "contaminated" and score.details["direction"] == "rises"
+    assert score.verdict == "contaminated" and score.direction == "rises"
     assert score.statistic is not None and score.statistic > 0.5 and score.interval.low > 0
     assert score.p_value < 0.01 and score.p_value > 0
-    assert set(score.details["accuracies"]) == {
+    assert set(score.accuracies) == {
         "original", "masked 50 %", "masked 25 %", "masked 75 %",
     }  # fmt: skip
     (turned,) = drawn.scores(MASKING, clean, memory).values()

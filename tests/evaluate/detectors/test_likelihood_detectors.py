@@ -68,7 +68,7 @@ def test_about_and_rules(name: str, world: Any) -> None:
     assert detector.about.needs == frozenset().union(*map(needs_of, probes))
     assert "token_logprobs" in detector.about.needs and all(p.ask == "score" for p in probes)
     for score in scores.values():
-        assert score.details["direction"] in ("falls", "rises")
+        assert score.direction in ("falls", "rises")
         assert Score.model_validate_json(score.model_dump_json()).id == score.id
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from flipbench.core.records import Probe
+from flipbench.core.records import Count, Probe
 from flipbench.evaluate.detectors.completion.slot_guessing import BANDS as CAPTION_BANDS
 from flipbench.evaluate.detectors.perturbation.option_order import BANDS, OptionOrder, shuffles
 from flipbench.evaluate.scoring.comparison import Condition, compare, mcnemar_score, with_leakage
@@ -51,8 +51,8 @@ def test_the_vector_of_four_items(make_world: Any, replies: Any) -> None:
     answers = replies(Asked(), world.benchmark, lambda probe: right[probe.id])
     score = mcnemar_score(compare("x", world.benchmark, only, ("CR", "PCR"), answers, None))
     score = with_leakage(score)
-    assert score.details["accuracies"] == {"CR": {"k": 3, "n": 4}, "PCR": {"k": 2, "n": 4}}
-    assert (score.statistic, score.details["b"], score.details["c"]) == (-0.25, 2, 1)
+    assert score.accuracies == {"CR": Count(k=3, n=4), "PCR": Count(k=2, n=4)}
+    assert (score.statistic, score.paired.b, score.paired.c) == (-0.25, 2, 1)
     leakage = score.details["leakage"]
     assert leakage["rate"] == 0.5 and leakage["normalised"] == pytest.approx(-1 / 3)
 
@@ -96,10 +96,10 @@ def test_who_remembers_letters_is_found(world: Any) -> None:
     assert list(scores) == ["bands", "mcnemar", "shuffles", "relative"]
     assert {s.verdict for s in scores.values()} == {"contaminated"}
     assert scores["bands"].details["degree"] == "severe" and scores["bands"].statistic == -1.0
-    assert scores["bands"].details["tuned_threshold"]
-    assert scores["shuffles"].details["accuracies"] == {
-        "original": {"k": 40, "n": 40},
-        "all shuffles": {"k": 0, "n": 120},
+    assert scores["bands"].tuned_threshold
+    assert scores["shuffles"].accuracies == {
+        "original": Count(k=40, n=40),
+        "all shuffles": Count(k=0, n=120),
     }
 
 

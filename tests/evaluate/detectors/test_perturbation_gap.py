@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from flipbench.core.paired import Pair
+from flipbench.core.records import Count, PairedCounts
 from flipbench.evaluate.detectors.perturbation.perturbation_gap import PerturbationGap
 from flipbench.evaluate.scoring.comparison import Settings
 
@@ -31,13 +32,13 @@ def test_vector_1(make_world: Any) -> None:
     assert sign.statistic == test.statistic == -0.2
     assert (sign.verdict, test.verdict) == ("contaminated", "not_detected")
     assert test.p_value == 0.3125
-    assert sign.details["accuracies"] == {
-        "original": {"k": 7, "n": 10},
-        "perturbed": {"k": 5, "n": 10},
+    assert sign.accuracies == {
+        "original": Count(k=7, n=10),
+        "perturbed": Count(k=5, n=10),
     }
-    assert [sign.details[x] for x in ("n11", "b", "c", "n00")] == [4, 3, 1, 2]
-    assert sign.details["suspects"]["rate"] == 0.3
-    assert sign.details["suspects"]["share"] == pytest.approx(0.4286, abs=5e-5)
+    assert sign.paired == PairedCounts(n11=4, b=3, c=1, n00=2)
+    assert sign.suspects.rate == 0.3
+    assert sign.suspects.share == pytest.approx(0.4286, abs=5e-5)
     assert sorted(sign.per_item.values()) == [-1.0] * 3 + [0.0] * 6 + [1.0]
 
 
@@ -59,7 +60,7 @@ def test_a_memoriser_is_found_and_a_seer_is_not(world: Any) -> None:
         assert score.verdict == "contaminated", rule
     memory = world.scores(DETECTOR, world.ask(DETECTOR, world.memoriser()), seer)
     assert memory["mcnemar"].statistic == -1.0 and set(memory["sign"].per_item.values()) == {-1.0}
-    assert memory["relative"].statistic == -1.0 - memory["relative"].details["reference"]["gap"]
+    assert memory["relative"].statistic == -1.0 - memory["relative"].reference.statistic
     change = memory["relative"].details["change_against_reference"]
     assert change["perturbed"] - change["original"] == pytest.approx(memory["relative"].statistic)
     perfect = world.scores(DETECTOR, world.ask(DETECTOR, world.seer()), seer)

@@ -206,7 +206,7 @@ def test_constat_on_answers(make_world: Any) -> None:
     assert found["memory"].verdict == "contaminated" and found["memory"].statistic > 0.3
     few = scores(*clean[:2], grid_model("memory", 1))["memory"]
     assert few.verdict == "not_applicable" and "at least 3 clean" in few.warnings[0]
-    assert few.details["reason"] == "2 of 3 clean references"
+    assert few.reason == "2 of 3 clean references"
     mute = scores(*clean, grid_model("mute", 1))["mute"]
     assert (mute.verdict, mute.n, mute.n_dropped) == ("inconclusive", 0, 80)
     alike = [grid_model(name, family="one") for name in "abc"]
@@ -318,7 +318,7 @@ def test_the_next_checkpoint_and_the_clean_model_decide(make_world: Any) -> None
         "full e1": "no next checkpoint",
         "control": "no next checkpoint",
     }.items():
-        assert (found[name].verdict, found[name].details["reason"]) == ("not_applicable", reason)
+        assert (found[name].verdict, found[name].reason) == ("not_applicable", reason)
         assert name in found[name].warnings[0] and found[name].statistic is None
     trend = validate(list(found.values()), grid)[0].trend
     assert (trend.in_order, trend.n_steps) == (1, 1), "the clean model stands at 0"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from flipbench.core.paired import PairedBenchmark
-from flipbench.core.records import Item, Probe
+from flipbench.core.records import Count, Item, Mean, Probe
 from flipbench.evaluate.detectors.completion.guided_prompting import (
     GuidedPrompting,
     cut,
@@ -59,7 +59,7 @@ def test_rules_without_what_they_need(
 ) -> None:
     answers = replies(detector, shapes_benchmark, lambda p: "nothing of that")
     for rule, score in scores_of(detector, shapes_benchmark, answers).items():
-        assert score.details["direction"] in ("falls", "rises")
+        assert score.direction in ("falls", "rises")
         known = (detector.about.name, rule) in NO_REFERENCE
         assert (score.verdict == "not_detected") is known
         assert (score.verdict == "not_applicable") is not known
@@ -136,7 +136,7 @@ def test_who_knows_the_release_alone_is_found(
     scores = scores_of(SLOTS, shapes_benchmark, memory, clean)
     assert [s.verdict for s in scores.values()] == ["contaminated"] * 3
     assert scores["bands"].details["degree"] == "severe"
-    assert scores["bands"].details["accuracies"]["slot"] == {"k": 30, "n": 30}
+    assert scores["bands"].accuracies["slot"] == Count(k=30, n=30)
     found = scores_of(SLOTS, shapes_benchmark, clean, memory)
     assert {s.verdict for s in found.values()} == {"not_detected"}
     assert found["bands"].details["leakage"] == {"k": 0, "n": 30, "rate": 0.0, "normalised": 0.0}
@@ -147,7 +147,7 @@ def test_a_reply_that_repeats_the_text_guesses_nothing(
 ) -> None:
     echo = replies(SLOTS, shapes_benchmark, lambda p: p.prompt.splitlines()[0])
     score = scores_of(SLOTS, shapes_benchmark, echo)["mcnemar"]
-    assert score.details["accuracies"]["slot"]["k"] == 0
+    assert score.accuracies["slot"].k == 0
 
 
 @pytest.mark.parametrize("detector", [SlotGuessing(), SLOTS])
@@ -157,7 +157,7 @@ def test_without_other_wordings_nothing_can_be_asked(detector: Any, world: Any) 
         assert (score.verdict, score.n, score.n_dropped) == ("not_applicable", 0, 40)
         assert any("evaluate.rewording" in w for w in score.warnings)
         reason = "" if detector.reword else "set evaluate.rewording"
-        assert score.details.get("reason", "") == reason
+        assert score.reason == reason
 
 
 def test_without_other_wordings_ngrams_lose_one_rule(
@@ -166,8 +166,8 @@ def test_without_other_wordings_ngrams_lose_one_rule(
     answers = replies(NgramAccuracy(), shapes_benchmark, lambda p: "x")
     scores = scores_of(NgramAccuracy(), shapes_benchmark, answers, answers)
     assert scores["paraphrase"].verdict == "not_applicable"
-    assert scores["paraphrase"].details["reason"] == "set evaluate.rewording"
-    assert scores["paired"].verdict == "not_detected" and "reason" not in scores["paired"].details
+    assert scores["paraphrase"].reason == "set evaluate.rewording"
+    assert scores["paired"].verdict == "not_detected" and not scores["paired"].reason
 
 
 # ------------------------------------------------------------------------- guided prompting
@@ -221,7 +221,7 @@ def test_who_finishes_when_told_the_data_set_is_found(
     scores = scores_of(GUIDED, shapes_benchmark, guided)
     assert [s.verdict for s in scores.values()] == ["contaminated"] * 3
     assert scores["judge"].details["judged"] == {"exact": 10, "near_exact": 0, "n": 10}
-    assert scores["paired"].details["means"]["guided"] == {"mean": 1.0, "n": 30}
+    assert scores["paired"].means["guided"] == Mean(mean=1.0, n=30)
     assert scores["paired"].unit == "ROUGE-L" and scores["overlap"].p_value == 0.0
     both = replies(GUIDED, shapes_benchmark, finisher(lambda p: True, shapes_benchmark))
     scores = scores_of(GUIDED, shapes_benchmark, both)
@@ -316,7 +316,7 @@ def test_hits_three_five_and_none_of_five(make_item: Any, make_world: Any, repli
 
     clean = replies(detector, benchmark, lambda p: "never", "clean")
     score = scores_of(detector, benchmark, replies(detector, benchmark, policy), clean)["paper"]
-    assert score.details["accuracies"]["n-grams"] == {"k": 8, "n": 15}
+    assert score.accuracies["n-grams"] == Count(k=8, n=15)
     assert round(100 * score.statistic, 2) == 53.33 and score.details["n_whole"] == 1
     assert score.verdict == "contaminated"
 
@@ -347,12 +347,12 @@ def test_who_recites_the_release_is_found(shapes_benchmark: PairedBenchmark, rep
     scores = scores_of(ngrams, shapes_benchmark, memory, clean)
     assert list(scores) == ["paper", "paired", "paraphrase"]
     assert [s.verdict for s in scores.values()] == ["contaminated"] * 3
-    assert scores["paraphrase"].details["accuracies"]["n-grams"] == {"k": 150, "n": 150}
-    assert scores["paraphrase"].details["accuracies"]["n-grams reworded"] == {"k": 0, "n": 300}
+    assert scores["paraphrase"].accuracies["n-grams"] == Count(k=150, n=150)
+    assert scores["paraphrase"].accuracies["n-grams reworded"] == Count(k=0, n=300)
     assert scores["paraphrase"].details["relative_loss"] == 1.0
     assert scores["paper"].details["n_whole"] == 30
     found = scores_of(ngrams, shapes_benchmark, fluent, memory)
-    assert found["paraphrase"].details["accuracies"]["n-grams reworded"] == {"k": 300, "n": 300}
+    assert found["paraphrase"].accuracies["n-grams reworded"] == Count(k=300, n=300)
     assert {s.verdict for s in found.values()} == {"not_detected"}
     without = scores_of(NgramAccuracy(with_image=True), shapes_benchmark, memory)
     assert without["paraphrase"].verdict == "not_applicable"

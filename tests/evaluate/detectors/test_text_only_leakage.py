@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from flipbench.core.records import Count
 from flipbench.evaluate.detectors.grounding.text_only_leakage import (
     TextOnlyLeakage,
     multimodal_gain,
@@ -50,9 +51,9 @@ def test_two_items_of_495_count_for_the_paper_and_not_for_the_test(make_world: A
     scores = world.scores(DETECTOR, model, clean)
     assert (scores["paper"].verdict, scores["mcnemar"].verdict) == ("contaminated", "not_detected")
     assert scores["mcnemar"].p_value == 0.25
-    assert scores["paper"].details["accuracies"] == {
-        "text-only of the reference": {"k": 96, "n": 495},
-        "text-only": {"k": 98, "n": 495},
+    assert scores["paper"].accuracies == {
+        "text-only of the reference": Count(k=96, n=495),
+        "text-only": Count(k=98, n=495),
     }
 
 
@@ -70,7 +71,7 @@ def test_text_memory_is_found(world: Any) -> None:
 def test_without_a_clean_model_the_accuracy_stays(world: Any) -> None:
     score = world.scores(DETECTOR, world.ask(DETECTOR, world.memoriser()))["paper"]
     assert score.statistic is None and score.verdict == "not_applicable"
-    assert score.details["accuracies"] == {"text-only": {"k": 40, "n": 40}}
+    assert score.accuracies == {"text-only": Count(k=40, n=40)}
 
 
 def test_the_probe_has_no_image(world: Any) -> None:
@@ -93,4 +94,4 @@ def test_refusals_are_counted_apart(world: Any) -> None:
     answers = Answers(answers.model, answers.fingerprint, responses)
     score = world.scores(DETECTOR, answers)["paper"]
     assert score.details["n_refused"] == expected and 0 < expected < 40
-    assert score.details["unparsed"] == {"text-only": 40}
+    assert score.unparsed == {"text-only": 40}

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from flipbench.core.errors import ConfigError, DataError
+from flipbench.core.records import Count, PairedCounts
 from flipbench.evaluate.predictions.gap import gap_of_predictions
 from flipbench.evaluate.predictions.read import Reading
 from flipbench.evaluate.protocol.grid import GridModel
@@ -37,16 +38,16 @@ def test_every_format_gives_the_counts_made_by_hand(form: str, tmp_path: Path) -
     table = gap_of_predictions(*pair_of(form, tmp_path), model="tiny", benchmark="shapes")
     for rule in ("sign", "mcnemar"):
         score = table.by_rule[rule]
-        assert {name: score.details[name] for name in COUNTS} == COUNTS
+        assert score.paired == PairedCounts(**COUNTS)
         assert (score.n, score.n_dropped) == (11, 1)
-        assert score.details["accuracies"] == {
-            "original": {"k": 10, "n": 11},
-            "perturbed": {"k": 4, "n": 11},
+        assert score.accuracies == {
+            "original": Count(k=10, n=11),
+            "perturbed": Count(k=4, n=11),
         }
-        assert score.details["unparsed"] == {"original": 0, "perturbed": 1}
+        assert score.unparsed == {"original": 0, "perturbed": 1}
         assert score.p_value == pytest.approx(9 / 256)
-    names = table.scores[0].details["suspects"]["names"]
-    assert names == ["1", "4", "5", "6", "7", "9", "10"]
+    names = table.scores[0].suspects.names
+    assert names == ("1", "4", "5", "6", "7", "9", "10")
     assert any("'11'" in text and "not taken for wrong" in text for text in table.warnings)
 
 
@@ -148,7 +149,7 @@ def test_marks_of_the_file_where_replies_cannot_be_read(tmp_path: Path) -> None:
 
     table = gap_of_predictions(*both(tmp_path, change=marked))
     score = table.by_rule["mcnemar"]
-    assert (score.details["b"], score.details["c"], score.n) == (8, 1, 12)
+    assert (score.paired.b, score.paired.c, score.n) == (8, 1, 12)
     assert score.details["scoring"] == "file"
     assert any("is not known" in text for text in table.warnings)
     (_, (row,)) = table.table().groups[0]
@@ -162,7 +163,7 @@ def test_marks_that_differ_from_the_replies_are_named(tmp_path: Path) -> None:
         return [r | {"hit": int(r["index"] != 5)} for r in table]
 
     table = gap_of_predictions(*both(tmp_path, change=marked))
-    assert table.by_rule["sign"].details["b"] == COUNTS["b"]
+    assert table.by_rule["sign"].paired.b == COUNTS["b"]
     assert any(
         text.startswith("original: the file's own marks differ") and "2 of 12" in text
         for text in table.warnings
@@ -189,7 +190,7 @@ def test_a_reference_model_adds_the_relative_rule(tmp_path: Path) -> None:
 def test_a_list_of_ids_to_keep(tmp_path: Path) -> None:
     table = gap_of_predictions(*both(tmp_path), keep={"0", "2", "3", "4", "5", "6", "7", "9"})
     score = table.by_rule["mcnemar"]
-    assert (score.n, score.n_dropped, score.details["b"]) == (8, 0, 5)
+    assert (score.n, score.n_dropped, score.paired.b) == (8, 0, 5)
     with pytest.raises(DataError, match="1 of 2 ids of the list to keep are not there: '99'"):
         gap_of_predictions(*both(tmp_path), keep=["1", "99"])
 
@@ -201,7 +202,7 @@ def test_thoughts_are_no_answer(tmp_path: Path) -> None:
         ]
 
     score = gap_of_predictions(*both(tmp_path, change=think)).by_rule["sign"]
-    assert {name: score.details[name] for name in COUNTS} == COUNTS
+    assert score.paired == PairedCounts(**COUNTS)
 
 
 def test_five_items_are_too_few_only_below_five(tmp_path: Path) -> None:
@@ -215,7 +216,7 @@ def test_letters_alone_are_enough(tmp_path: Path) -> None:
         return [{k: r[k] for k in ("index", "answer", "prediction")} for r in table]
 
     score = gap_of_predictions(*both(tmp_path, change=bare)).by_rule["sign"]
-    assert {name: score.details[name] for name in COUNTS} == COUNTS
+    assert score.paired == PairedCounts(**COUNTS)
 
 
 def test_columns_of_other_names(tmp_path: Path) -> None:
@@ -224,10 +225,10 @@ def test_columns_of_other_names(tmp_path: Path) -> None:
 
     reading = Reading(columns={"id": "qid", "prediction": "said"})
     score = gap_of_predictions(*both(tmp_path, change=rename), reading=reading).by_rule["sign"]
-    assert score.details["b"] == COUNTS["b"]
+    assert score.paired.b == COUNTS["b"]
 
 
 def test_formats_may_differ_between_the_two(tmp_path: Path) -> None:
     one = plain_csv(tmp_path / "original.csv", rows("original"))
     score = gap_of_predictions(one, both(tmp_path, ".xlsx")[1]).by_rule["sign"]
-    assert {name: score.details[name] for name in COUNTS} == COUNTS
+    assert score.paired == PairedCounts(**COUNTS)

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flipbench.core.errors import ConfigError, DataError
+from flipbench.core.records import Count
 from flipbench.evaluate.predictions.gap import gap_of_predictions
 from flipbench.evaluate.predictions.read import Reading, read_ids, read_predictions
 from flipbench.evaluate.predictions.rows import read_rows
@@ -120,7 +121,7 @@ def test_an_error_is_never_a_wrong_answer(tmp_path: Path, reply: str | None) -> 
         table = gap_of_predictions(*both(tmp_path, suffix, fail))
         score = table.by_rule["mcnemar"]
         assert (score.n, score.n_dropped, score.statistic) == (8, 4, 0)
-        assert score.details["accuracies"]["original"] == {"k": 8, "n": 8}
+        assert score.accuracies["original"] == Count(k=8, n=8)
 
 
 def test_an_error_column(tmp_path: Path) -> None:
@@ -141,7 +142,7 @@ def test_replies_that_name_nothing(tmp_path: Path) -> None:
     mute = on("perturbed", lambda t: [r | {"prediction": "I see a picture."} for r in t])
     table = gap_of_predictions(*both(tmp_path, change=mute))
     assert table.by_rule["mcnemar"].verdict == "inconclusive"
-    assert table.by_rule["mcnemar"].details["unparsed"] == {"original": 0, "perturbed": 12}
+    assert table.by_rule["mcnemar"].unparsed == {"original": 0, "perturbed": 12}
 
 
 def test_free_form_answers_need_marks(tmp_path: Path) -> None:
@@ -218,7 +219,7 @@ def test_a_gap_among_the_options_keeps_the_letters(tmp_path: Path) -> None:
         ]
 
     score = gap_of_predictions(*both(tmp_path, change=gap)).by_rule["sign"]
-    assert (score.details["b"], score.n) == (12, 12)
+    assert (score.paired.b, score.n) == (12, 12)
 
 
 def test_json_as_pandas_writes_columns(tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def test_the_glyphs_of_table_12(name: str) -> None:
                 statistic=change,
                 verdict=rules.beyond(change, direction=direction),  # type: ignore[arg-type]
                 n=1,
-                details={"direction": direction},
+                direction=direction,  # type: ignore[arg-type]
             )
         )
     found = requirements(scores, grid, name, "paper", True)

@@ -63,7 +63,7 @@ def test_what_clean_models_fail_as_well_is_hard_and_not_suspicious(tmp_path: Pat
             update={
                 "detector": "other",
                 "model_fingerprint": grid[1].fingerprint,
-                "details": {"direction": "rises"},
+                "direction": "rises",
                 "per_item": {benchmark.pairs[0].perturbed.id: 7.0, easy: 0.1},
             }
         )

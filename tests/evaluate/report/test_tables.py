@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flipbench.core.records import Interval, Score
+from flipbench.core.records import Count, Interval, PairedCounts, Score
 from flipbench.evaluate.protocol.grid import GridModel, Requirements
 from flipbench.evaluate.report import table_files
 from flipbench.evaluate.report.tables import (
@@ -43,11 +43,9 @@ def score(fingerprint: str, rule: str, k: int, k2: int, **changes: Any) -> Score
         "p_value": 0.0321,
         "verdict": "contaminated" if k2 < k else "not_detected",
         "n": 440,
-        "details": {
-            "accuracies": {"original": {"k": k, "n": 440}, "perturbed": {"k": k2, "n": 440}},
-            "b": k - k2 + 7,
-            "c": 7,
-        },
+        "direction": "falls",
+        "accuracies": {"original": Count(k=k, n=440), "perturbed": Count(k=k2, n=440)},
+        "paired": PairedCounts(n11=k2 - 7, b=k - k2 + 7, c=7, n00=433 - k),
     }
     return Score(**(values | changes))
 
@@ -103,7 +101,8 @@ def test_an_unknown_detector_is_shown_with_its_statistic() -> None:
         "detector": "some_trend",
         "unit": "nats",
         "interval": None,
-        "details": {},
+        "accuracies": {},
+        "paired": None,
     }
     scores = [
         score("f0", "permutation", 0, 0, statistic=-0.01234, p_value=0.4, **changes),
@@ -185,9 +184,9 @@ def test_csv_keeps_every_number_in_full(tmp_path: Path) -> None:
         assert (float(row["low"]), float(row["high"])) == (made.interval.low, made.interval.high)
         assert float(row["p_value"]) == made.p_value
         assert row["verdict"] == made.verdict
-        assert int(row["k_perturbed"]) == made.details["accuracies"]["perturbed"]["k"]
+        assert int(row["k_perturbed"]) == made.accuracies["perturbed"].k
         assert float(row["accuracy_original"]) == int(row["k_original"]) / 440
-        assert int(row["right_to_wrong"]) == made.details["b"]
+        assert int(row["right_to_wrong"]) == made.paired.b
     assert [row["success"] for row in rows] == ["True", "True", "True", "", "True", "False"]
     assert rows[3]["warnings"] == "too few"
     assert rows[2]["model"] == "llava-lora-e1"

@@ -69,7 +69,7 @@ def score(
         "unit": "nats",
         "verdict": verdict,
         "n": 100,
-        "details": {"direction": "falls"},
+        "direction": "falls",
     }
     return Score(**(values | more))
 
@@ -83,8 +83,7 @@ def planted_scores() -> list[Score]:
         # any training at all sets it off, whatever the data: 20 of 26 clean models
         trained = m.strategy != "clean"
         verdict = "contaminated" if trained else "not_detected"
-        rises = {"direction": "rises"}
-        scores.append(score(m, "training", float(trained), verdict, details=rises))
+        scores.append(score(m, "training", float(trained), verdict, direction="rises"))
         # goes the wrong way, and fires on one external model
         verdict = "contaminated" if m.name == "blip2" else "not_detected"
         scores.append(score(m, "upside_down", m.dose + at / 1000, verdict))

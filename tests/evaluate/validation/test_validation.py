@@ -83,7 +83,7 @@ def score_of(detector: str, model: str, bench: str, column: str) -> Score:
         statistic=statistic,
         verdict=verdict,
         n=n,
-        details={"direction": direction},
+        direction=direction,
     )
 
 
@@ -152,7 +152,7 @@ def score(name: str, statistic: float | None, verdict: str = "contaminated", **o
             "statistic": statistic,
             "verdict": verdict,
             "n": 10,
-            "details": {"direction": "falls"},
+            "direction": "falls",
             **other,
         }
     )
@@ -208,9 +208,9 @@ def test_not_applicable_is_not_counted() -> None:
     assert found.reliability == (0, 0) and found.consistency_weak == (0, 0)
 
 
-def test_scores_must_say_where_they_move() -> None:
-    scores = [score("clean", 0.0), score("e1", 0.1, details={})]
-    with pytest.raises(DataError, match="d: the scores must say"):
+def test_scores_of_one_rule_move_one_way() -> None:
+    scores = [score("clean", 0.0), score("e1", 0.1, direction="rises")]
+    with pytest.raises(DataError, match=r"d: .* these scores have \['falls', 'rises'\]"):
         requirements(scores, MODELS, "d", "r", True)
 
 

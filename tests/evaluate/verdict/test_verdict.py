@@ -132,7 +132,7 @@ def test_the_reference_that_speaks_least_for_it_decides(make_world: Any) -> None
         finding = judge(world, model, *references)
         assert [s.verdict for s in finding.against].count("contaminated") == 1
         assert (finding.verdict, finding.rule) == ("not_detected", "relative")
-        assert finding.leading.details["reference"]["gap"] == -0.2
+        assert finding.leading.reference.statistic == -0.2
     assert "One clean model does not tell" in text_of(judge(world, model, falls))
     assert "One clean model does not tell" not in text_of(finding)
 
@@ -214,7 +214,7 @@ def test_the_gap_that_is_found_four_times_in_five(make_world: Any, fell: int, ro
     original = [i >= rose for i in range(200)]
     perturbed = [i < rose or i >= rose + fell for i in range(200)]
     gap = judge(world, by_hand(world, original, perturbed)).gap
-    assert (gap.details["b"], gap.details["c"]) == (fell, rose)
+    assert (gap.paired.b, gap.paired.c) == (fell, rose)
     least = gap_found(gap)
     assert least is not None
 
