@@ -39,6 +39,7 @@ GENERAL = "{first}\nThis is the beginning of a question. Finish it. Write only w
 
 ABOUT = About(
     name="guided_prompting",
+    title="Guided prompting",
     paper="Golchin and Surdeanu, Time Travel in LLMs, arXiv 2308.08493",
     variant="rules overlap (paper's first: independent bootstrap of ROUGE-L), paired (default),"
     " judge (paper's second: exact and near-exact completions among ten)",
@@ -46,6 +47,7 @@ ABOUT = About(
     " it is among the options; the picture is shown; exact and near-exact are told apart by a rule"
     " (same words; ROUGE-L of .75) where the authors ask GPT-4, and a judge model can be given;"
     " 'paired' pairs the two completions of an item",
+    default_rule="paired",
     needs=frozenset({"generate"}),
     direction="completions come nearer to the text when the prompt names the data set",
     needs_clean_model=False,

@@ -27,6 +27,7 @@ Same = Callable[[str, str, Sequence[str]], bool]
 
 ABOUT = About(
     name="missing_option",
+    title="Missing option",
     paper="Yao et al., Data Contamination Can Cross Language Barriers, arXiv 2406.13236, its form"
     " of guided prompting (Golchin and Surdeanu, arXiv 2308.08493); as a detector for VLMs: Park"
     " et al., arXiv 2511.03774, table 12",
@@ -34,6 +35,7 @@ ABOUT = About(
     deviates_from_paper="a rule compares texts (same words, or the option's words and no other"
     " option's) where the authors ask a language model, which can be given; questions with two"
     " options are left out, since the other side of a pair is no secret",
+    default_rule="mcnemar",
     needs=frozenset({"generate", "text_only"}),
     direction="the missing option is named more often than by the clean model",
     needs_clean_model=True,

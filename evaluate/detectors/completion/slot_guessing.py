@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
@@ -12,7 +12,7 @@ from flipbench.core.records import Item, Probe, Response, Score
 from flipbench.models.chat.rewording import Reword, has_caption
 from flipbench.prompting.prompts import Asking
 
-from ...protocol.detector import About, Answers, kept
+from ...protocol.detector import About, Answers, Helpers, kept
 from ...protocol.rules import Bands
 from ...scoring.comparison import (
     Settings,
@@ -41,6 +41,7 @@ PROMPT = (
 
 ABOUT = About(
     name="slot_guessing",
+    title="Slot guessing",
     paper="Song et al., Both Text and Images Leaked! (MM-Detect), arXiv 2411.03823, slot guessing"
     " for perturbed captions",
     variant="rules bands (paper's degrees; minor is enough), mcnemar (default), relative",
@@ -48,10 +49,12 @@ ABOUT = About(
     " hide two words drawn apart; whole words only; any content word, for want of a tagger; a reply"
     " must hold the word by its stem; questions stand with their answers where there is no"
     " caption; who rewords is configurable, and the shapes world has templates for it",
+    default_rule="mcnemar",
     needs=frozenset({"generate"}),
     direction="hidden words are guessed less often when the text is reworded",
     needs_clean_model=False,
     practical=True,
+    helpers=frozenset({"rewording"}),
 )
 
 FUNCTION_WORDS = frozenset(
@@ -131,6 +134,10 @@ class SlotGuessing:
     settings: Settings = field(default_factory=Settings)
     max_new_tokens: int = 8
     about: About = ABOUT
+
+    def with_helpers(self, helpers: Helpers) -> SlotGuessing:
+        """Return the detector with other wordings."""
+        return replace(self, reword=helpers.reword)
 
     def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
         """Return each item's text in both wordings, a word hidden; ``asking`` changes nothing."""

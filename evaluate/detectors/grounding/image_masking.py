@@ -23,11 +23,13 @@ GREY = 128
 
 ABOUT = About(
     name="image_masking",
+    title="Image masking",
     paper="named in Park et al., arXiv 2511.03774, table 1, without definition or numbers, after"
     " Song et al. (MM-Detect), arXiv 2411.03823, which has no test of that name",
     variant="rule relative",
     deviates_from_paper="the definition is our own: grey patches on a 16 x 16 grid, drawn from a"
     " seed, over a quarter, half and three quarters of each picture; the half is what is compared",
+    default_rule="relative",
     needs=frozenset({"generate"}),
     direction="accuracy falls less than a clean model's when half of the picture is grey",
     needs_clean_model=True,

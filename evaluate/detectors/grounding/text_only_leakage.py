@@ -22,11 +22,13 @@ from ...scoring.conditions import askable
 
 ABOUT = About(
     name="text_only_leakage",
+    title="Multi-modal leakage",
     paper="Chen et al., Are We on the Right Way for Evaluating LVLMs? (MMStar), arXiv 2403.20330,"
     " metrics MG and ML; as a detector: Park et al., arXiv 2511.03774, tables 2 and 13",
     variant="rules paper (above the clean model at all), mcnemar (default)",
     deviates_from_paper="the base language model is replaced by the clean model, as in 2511.03774,"
     " and the difference is not clipped at 0; 'mcnemar' pairs the two models' answers by item",
+    default_rule="mcnemar",
     needs=frozenset({"generate", "text_only"}),
     direction="text-only accuracy rises above the clean model's",
     needs_clean_model=True,

@@ -24,12 +24,14 @@ from ...scoring.conditions import Twice, choice, left_out_note
 
 ABOUT = About(
     name="bgr_shuffling",
+    title="BGR shuffling",
     paper="Lu et al., Clean Evaluations on Contaminated Visual Language Models, arXiv 2410.07030;"
     " as a detector: Park et al., arXiv 2511.03774, table 1 (no numbers)",
     variant="rules relative (default), mcnemar",
     deviates_from_paper="the paper evaluates on such images to mitigate contamination and gives no"
     " rule; here the fall is compared with the clean model's, or tested for itself; items whose"
     " text speaks of colour, and pictures without colour, are left out",
+    default_rule="relative",
     needs=frozenset({"generate"}),
     direction="accuracy falls further than a clean model's when red and blue are exchanged",
     needs_clean_model=True,

@@ -23,12 +23,14 @@ from ...scoring.conditions import Twice, choice, conditions, left_out_note
 
 ABOUT = About(
     name="choice_confusion",
+    title="Choice confusion",
     paper="Yao et al., Data Contamination Can Cross Language Barriers, arXiv 2406.13236, choice"
     " confusion; as a detector for VLMs: Park et al., arXiv 2511.03774, tables 2 and 13",
     variant="rules sign (as in 2511.03774), mcnemar (default), relative",
     deviates_from_paper="the authors ship ready data and compare log-likelihoods; here the options"
     " are built anew, from a seed, and the model chooses a letter; donors are checked by rule, not"
     " by a person, for being true of the item; tests beside the sign rule",
+    default_rule="mcnemar",
     needs=frozenset({"generate"}),
     direction="accuracy falls when every false option is a right answer of another question",
     needs_clean_model=False,

@@ -28,6 +28,7 @@ BANDS = Bands(minor=-0.002, partial=-0.016, severe=-0.029)
 
 ABOUT = About(
     name="option_order",
+    title="Option-order sensitivity",
     paper="Song et al., Both Text and Images Leaked! (MM-Detect), arXiv 2411.03823, option order"
     " sensitivity test",
     variant="rules bands (paper's degrees; minor is enough), mcnemar (default), shuffles (mean of"
@@ -36,10 +37,12 @@ ABOUT = About(
     " texts inside longer ones); items with two equal options are left out; several shuffles, of"
     " which rules bands and mcnemar read the first; tests beside the bands, which lie far inside"
     " the noise of a thousand items",
+    default_rule="mcnemar",
     needs=frozenset({"generate"}),
     direction="accuracy falls when the options are shuffled",
     needs_clean_model=False,
     practical=True,
+    rule_titles={"shuffles": "mean of shuffles"},
 )
 
 

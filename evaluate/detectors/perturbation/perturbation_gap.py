@@ -20,6 +20,7 @@ from ...scoring.conditions import Twice, choice, conditions, left_out_note
 
 ABOUT = About(
     name="perturbation_gap",
+    title="Perturbation gap",
     paper="Park et al., Contamination Detection for VLMs Using Multi-Modal Semantic Perturbation,"
     " arXiv 2511.03774, tables 1, 2 and 13",
     variant="rules sign (paper), mcnemar (default), relative",
@@ -27,6 +28,7 @@ ABOUT = About(
     " for an exact one-sided McNemar test on the same items, and 'relative' compares with a clean"
     " model where the variant may be harder by construction; pairs that were found, not made, get"
     " a verdict from 'relative' alone",
+    default_rule="mcnemar",
     needs=frozenset({"generate"}),
     direction="accuracy falls from the original to the perturbed items",
     needs_clean_model=False,
