@@ -105,6 +105,18 @@ def is_plug_in(name: str) -> bool:
     return not import_path(DETECTORS[name]).startswith(f"{_HERE}.")
 
 
+def markdown_table(names: Iterable[str]) -> str:
+    """Return the rows of docs/papers.md: method, paper, file, rules, deviations."""
+    rows = [("method", "paper", "file", "rules", "differs from the paper in"), ("---",) * 5]
+    for name in names:
+        about, module = DETECTORS[name].about, type(DETECTORS[name]).__module__
+        file = module.removeprefix("flipbench.").replace(".", "/")
+        rows.append(
+            (about.title, about.paper, f"`{file}.py`", about.variant, about.deviates_from_paper)
+        )
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
 def _is_detector(thing: Any) -> bool:
     scores = hasattr(thing, "score") or hasattr(thing, "score_grid")
     return isinstance(thing, type) and scores and hasattr(thing, "probes")

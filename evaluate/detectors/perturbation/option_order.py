@@ -87,8 +87,8 @@ class OptionOrder:
     References
     ----------
     Song et al., arXiv 2411.03823, option order sensitivity test.
-    Differs from the paper in its default rule, in `flipbench.prompting.parsing` for both orders, and in
-    rules 'shuffles' and 'relative'; position bias moves the first order too, so prefer
+    Differs from the paper in its default rule, in `flipbench.prompting.parsing` for both orders,
+    and in rules 'shuffles' and 'relative'; position bias moves the first order too, so prefer
     'relative' where there is a clean model.
     """
 

@@ -14,6 +14,7 @@ from flipbench.core.records import Score
 from flipbench.evaluate.detectors.registry import DETECTORS, default_rule, make_detector
 from flipbench.evaluate.protocol.detector import (
     AnyDetector,
+    GridDetector,
     HelpedDetector,
     Helpers,
     JudgedDetector,
@@ -162,6 +163,8 @@ def test_missing_answers_are_dropped_and_never_wrong(name: str, benchmark: Paire
         assert (score.n, score.n_dropped) == (before.n - 4, before.n_dropped + 4), rule
         assert not set(score.per_item) & set(lost)
         assert {i: before.per_item[i] for i in score.per_item} == score.per_item
+        counted = any(w.startswith("4 of ") for w in score.warnings)
+        assert counted is not isinstance(DETECTORS[name], GridDetector), score.warnings
 
 
 @every_detector
@@ -190,3 +193,25 @@ def test_a_model_that_is_its_own_reference_says_so(name: str, benchmark: PairedB
         own = score.reference_fingerprint == score.model_fingerprint
         assert any("its own reference" in w for w in score.warnings) is own
         assert (score.verdict, own) != ("contaminated", True)
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in DETECTORS if "generate" in DETECTORS[n].about.needs and n != "constat"]
+)
+def test_replies_that_cannot_be_read_forbid_a_verdict(
+    name: str, benchmark: PairedBenchmark
+) -> None:
+    scores = scores_by_rule(make(name), benchmark, Planted("mute", 0.9, 0.9, silent=True), CLEAN)
+    assert {score.verdict for score in scores.values()} <= {"inconclusive", "not_detected"}
+    score = scores[default_rule(name)]
+    assert score.verdict == "inconclusive"
+    assert any("name no option" in w for w in score.warnings)
+    assert max(score.details["unparsed"].values()) >= 8
+
+
+@pytest.mark.parametrize("name", sorted(ASK_CHOICES))
+def test_free_form_items_are_left_out(name: str, tmp_path: Path) -> None:
+    free = planted_benchmark(tmp_path, n_choices=0, n_open=6)
+    assert make(name).probes(free, Asking()) == []
+    for score in scores_by_rule(make(name), free, SEER, CLEAN).values():
+        assert (score.verdict, score.n, score.statistic) == ("not_applicable", 0, None)
