@@ -52,13 +52,13 @@ class WrongPicture:
     ) -> list[Score]:
         """Return the score of rule mcnemar."""
         comparison = compare_with_model(
-            self.about.name,
+            self,
             benchmark,
             self._asked(benchmark, asking),
             "wrong picture",
             answers,
             reference,
-            settings=self.settings,
+            "free-form, so they have no options",
         )
         return [mcnemar_score(comparison, uses_reference=True)]
 

@@ -24,7 +24,7 @@ from ...scoring.comparison import (
     gap_score,
     mcnemar_score,
 )
-from ...scoring.conditions import Put, Twice, left_out_note, open_question
+from ...scoring.conditions import Put, Twice, open_question
 from ...scoring.text_match import continuation, fold, rouge_l
 from ...statistics.resampling import Array
 
@@ -156,17 +156,16 @@ class GuidedPrompting:
         """Return the scores of rules overlap, paired and judge; no reference is needed."""
         asked = self._asked(benchmark)
         comparison = compare(
-            self.about.name,
+            self,
             benchmark,
             asked,
             ("general", "guided"),
             answers,
             None,
+            "a single word of text",
             (None, None),
             direction="rises",
             unit=self.unit,
-            notes=left_out_note(len(benchmark.pairs) - len(asked), "a single word of text"),
-            settings=self.settings,
         )
         return [
             self._overlap(comparison),

@@ -16,7 +16,7 @@ from ...scoring.comparison import (
     mcnemar_score,
     threshold_score,
 )
-from ...scoring.conditions import Put, left_out_note, open_question
+from ...scoring.conditions import Put, open_question
 from ...scoring.text_match import fold, names
 
 PROMPT = (
@@ -79,19 +79,14 @@ class MissingOption:
         reference: Answers | None = None,
     ) -> list[Score]:
         """Return the scores of rules paper and mcnemar."""
-        asked = self._asked(benchmark)
         comparison = compare_with_model(
-            self.about.name,
+            self,
             benchmark,
-            asked,
+            self._asked(benchmark),
             "missing option",
             answers,
             reference,
-            notes=left_out_note(
-                len(benchmark.pairs) - len(asked),
-                "fewer than three options, or a last one equal to another",
-            ),
-            settings=self.settings,
+            "fewer than three options, or a last one equal to another",
         )
         return [
             threshold_score(comparison, "paper", uses_reference=True),

@@ -26,7 +26,6 @@ from ...scoring.conditions import (
     Put,
     Reading,
     Twice,
-    left_out_note,
     mean,
     open_question,
 )
@@ -150,35 +149,29 @@ class NgramAccuracy:
         reference: Answers | None = None,
     ) -> list[Score]:
         """Return the scores of rules paper, paired and paraphrase."""
-        asked, reworded = self._asked(benchmark), self._reworded(benchmark)
-        n_all, trials = len(benchmark.pairs), self.n_starts
+        trials = self.n_starts
         short = f"a text of fewer than {self.n + 2} words or tokens"
         against_clean = compare_with_model(
-            self.about.name,
+            self,
             benchmark,
-            asked,
+            self._asked(benchmark),
             "n-grams",
             answers,
             reference,
+            short,
             trials,
-            notes=left_out_note(n_all - len(asked), short),
-            settings=self.settings,
         )
         against_itself = compare(
-            self.about.name,
+            self,
             benchmark,
-            reworded,
+            self._reworded(benchmark),
             ("n-grams reworded", "n-grams"),
             answers,
             None,
+            f"{short}, or fewer than {self.n_paraphrases} other wordings (evaluate.rewording)",
             (trials * self.n_paraphrases, trials),
             direction="rises",
-            notes=left_out_note(
-                n_all - len(reworded),
-                f"{short}, or fewer than {self.n_paraphrases} other wordings (evaluate.rewording)",
-            ),
             details={} if self.reword else NO_REWORDING,
-            settings=self.settings,
         )
         scores = [
             threshold_score(against_clean, "paper", uses_reference=True),

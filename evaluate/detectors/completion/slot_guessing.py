@@ -26,7 +26,6 @@ from ...scoring.conditions import (
     NO_REWORDING,
     Put,
     Twice,
-    left_out_note,
     open_question,
 )
 from ...scoring.text_match import stem, words
@@ -151,21 +150,16 @@ class SlotGuessing:
         reference: Answers | None = None,
     ) -> list[Score]:
         """Return the scores of rules bands, mcnemar and relative."""
-        asked = self._asked(benchmark)
         comparison = compare(
-            self.about.name,
+            self,
             benchmark,
-            asked,
+            self._asked(benchmark),
             ("slot", "slot reworded"),
             answers,
             reference,
-            notes=left_out_note(
-                len(benchmark.pairs) - len(asked),
-                "no picture, no other wording (evaluate.rewording), or no content word that both"
-                " wordings share",
-            ),
+            "no picture, no other wording (evaluate.rewording), or no content word that both"
+            " wordings share",
             details={} if self.reword else NO_REWORDING,
-            settings=self.settings,
         )
         scores = [
             bands_score(comparison, BANDS),

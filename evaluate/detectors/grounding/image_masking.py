@@ -16,7 +16,7 @@ from flipbench.prompting.prompts import Asking
 
 from ...protocol.detector import About, Answers, kept
 from ...scoring.comparison import Settings, compare, relative_score
-from ...scoring.conditions import Condition, Put, Twice, choice, left_out_note
+from ...scoring.conditions import Condition, Put, Twice, choice
 
 N_CELLS = 16
 GREY = 128
@@ -104,19 +104,15 @@ class ImageMasking:
         reference: Answers | None = None,
     ) -> list[Score]:
         """Return the score of rule relative."""
-        asked = self._asked(benchmark, asking, self.compared)
         comparison = compare(
-            self.about.name,
+            self,
             benchmark,
-            asked,
+            self._asked(benchmark, asking, self.compared),
             ("original", _name(self.compared)),
             answers,
             reference,
+            "free-form, or without a picture",
             direction="rises",
-            notes=left_out_note(
-                len(benchmark.pairs) - len(asked), "free-form, or without a picture"
-            ),
-            settings=self.settings,
         )
         score = relative_score(comparison)
         found = dict(score.details["accuracies"])

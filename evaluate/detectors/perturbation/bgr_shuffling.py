@@ -20,7 +20,7 @@ from ...scoring.comparison import (
     mcnemar_score,
     relative_score,
 )
-from ...scoring.conditions import Twice, choice, left_out_note
+from ...scoring.conditions import Twice, choice
 
 ABOUT = About(
     name="bgr_shuffling",
@@ -95,19 +95,14 @@ class BgrShuffling:
         reference: Answers | None = None,
     ) -> list[Score]:
         """Return the scores of rules relative and mcnemar."""
-        asked = self._asked(benchmark, asking)
         comparison = compare(
-            self.about.name,
+            self,
             benchmark,
-            asked,
+            self._asked(benchmark, asking),
             ("original", "bgr"),
             answers,
             reference,
-            notes=left_out_note(
-                len(benchmark.pairs) - len(asked),
-                "free-form, without a picture in colour, or about colour",
-            ),
-            settings=self.settings,
+            "free-form, without a picture in colour, or about colour",
         )
         return [relative_score(comparison), mcnemar_score(comparison)]
 

@@ -13,13 +13,13 @@ from flipbench.prompting.prompts import Asking
 
 from ...protocol.detector import About, Answers, kept
 from ...scoring.comparison import (
-    Comparison,
     Settings,
+    compare,
     mcnemar_score,
     relative_score,
     threshold_score,
 )
-from ...scoring.conditions import Twice, choice, conditions, left_out_note
+from ...scoring.conditions import Twice, choice
 
 ABOUT = About(
     name="choice_confusion",
@@ -101,25 +101,15 @@ class ChoiceConfusion:
         reference: Answers | None = None,
     ) -> list[Score]:
         """Return the scores of rules sign, mcnemar and relative."""
-        asked = self._asked(benchmark, asking)
-        names, n_left_out = ("original", "generalised"), len(benchmark.pairs) - len(asked)
-        first, second = conditions(asked, names, answers)
-        comparison = Comparison(
-            detector=self.about.name,
-            benchmark=benchmark,
-            answers=answers,
-            items=[twice.item for twice in asked],
-            first=first,
-            second=second,
-            against=reference,
-            reference=None if reference is None else conditions(asked, names, reference),
-            n_left_out=n_left_out,
-            notes=left_out_note(
-                n_left_out,
-                "free-form, a right answer such as yes or no, or too few right answers of other"
-                " questions to put in",
-            ),
-            settings=self.settings,
+        comparison = compare(
+            self,
+            benchmark,
+            self._asked(benchmark, asking),
+            ("original", "generalised"),
+            answers,
+            reference,
+            "free-form, a right answer such as yes or no, or too few right answers of other"
+            " questions to put in",
         )
         return [
             threshold_score(comparison, "sign"),

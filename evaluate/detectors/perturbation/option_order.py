@@ -21,7 +21,7 @@ from ...scoring.comparison import (
     relative_score,
     with_leakage,
 )
-from ...scoring.conditions import Put, Twice, choice, left_out_note, mean
+from ...scoring.conditions import Put, Twice, choice, mean
 
 BANDS = Bands(minor=-0.002, partial=-0.016, severe=-0.029)
 """The paper's degrees for multiple choice."""
@@ -110,22 +110,17 @@ class OptionOrder:
         """Return the scores of rules bands, mcnemar, shuffles and relative."""
         every = self._asked(benchmark, asking)
         once = [Twice(t.item, t.first, Put(t.second.asked[:1])) for t in every]
-        note = left_out_note(
-            len(benchmark.pairs) - len(every),
-            "no image, fewer than three options, or two that are equal",
-        )
 
         def comparison(name: str, asked: list[Twice], n_trials: int) -> Comparison:
             return compare(
-                self.about.name,
+                self,
                 benchmark,
                 asked,
                 ("original", name),
                 answers,
                 reference,
+                "no image, fewer than three options, or two that are equal",
                 (1, n_trials),
-                notes=note,
-                settings=self.settings,
             )
 
         first = comparison("shuffled", once, 1)
