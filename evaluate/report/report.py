@@ -145,7 +145,9 @@ def warnings_of(scores: Sequence[Score]) -> list[tuple[str, list[str]]]:
     """Return each distinct warning with what it was said of (model, detector, rule)."""
     found: dict[str, list[str]] = {}
     for score in scores:
-        subject = f"{score.model}: {title(score.detector)}, {rule_title(score.rule)}"
+        subject = (
+            f"{score.model}: {title(score.detector)}, {rule_title(score.detector, score.rule)}"
+        )
         for warning in score.warnings:
             found.setdefault(warning, []).append(subject)
     return list(found.items())

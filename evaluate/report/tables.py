@@ -13,44 +13,22 @@ from flipbench.core.errors import DataError
 from flipbench.core.records import Score
 from flipbench.reporting import formats
 
+from ..detectors.registry import DETECTORS
 from ..protocol.grid import UNTOUCHED, GridModel
 from ..validation.falsification import Key, artefacts, key_of
 from ..validation.requirements import success
 
 GAP = "perturbation_gap"
 TEST = "mcnemar"
-TITLES = {
-    GAP: "Perturbation gap",
-    "free_form_gap": "Free-form gap",
-    "circular_eval": "CircularEval",
-    "choice_confusion": "Choice confusion",
-    "text_only_leakage": "Multi-modal leakage",
-    "option_order": "Option-order sensitivity",
-    "slot_guessing": "Slot guessing",
-    "bgr_shuffling": "BGR shuffling",
-    "image_masking": "Image masking",
-    "guided_prompting": "Guided prompting",
-    "missing_option": "Missing option",
-    "ngram_accuracy": "N-gram accuracy",
-    "shared_likelihood": "Shared likelihood",
-    "order_trend": "Order trend",
-    "codec": "CoDeC",
-    "codec_answer": "CoDeC, answers",
-    "min_k": "Min-K %",
-    "constat": "ConStat",
-    "kernel_divergence": "Kernel divergence",
-}
 RULES = {
     "sign": "sign rule (paper)",
     TEST: "McNemar test",
     "relative": "vs clean",
     "paper": "paper’s rule",
     "bands": "paper’s bands",
-    "shuffles": "mean of shuffles",
     "paired": "permutation test",
-    "min_k": "Min-K %",
-    "min_k_plus_plus": "Min-K %++",
 }
+"""Titles of the rules that several detectors have."""
 VERDICTS = {
     "contaminated": "contaminated",
     "not_detected": "not detected",
@@ -153,12 +131,15 @@ def other_table(grid: Sequence[GridModel], scores: Sequence[Score]) -> Table | N
 
 def title(detector: str) -> str:
     """Return a detector's name for people."""
-    return TITLES.get(detector, detector.replace("_", " "))
+    known = DETECTORS.get(detector)
+    return known.about.title if known else detector.replace("_", " ")
 
 
-def rule_title(rule: str) -> str:
-    """Return a rule's name for people."""
-    return RULES.get(rule, rule.replace("_", " "))
+def rule_title(detector: str, rule: str) -> str:
+    """Return the name for people of a detector's rule."""
+    known = DETECTORS.get(detector)
+    own = known.about.rule_titles.get(rule) if known else None
+    return own or RULES.get(rule, rule.replace("_", " "))
 
 
 def detectors_of(scores: Sequence[Score]) -> list[str]:
@@ -288,15 +269,18 @@ def _fields(detector: str, models: Sequence[_Rules], suspected: Collection[Key])
             alike = [r for r in rules if _same_statistic(rule, r, models)]
             header = _statistic_header(rule, models)
             if len(shown) > 1:
-                header += f" ({rule_title(rule)})"
+                header += f" ({rule_title(detector, rule)})"
             fields.append((Column(header, group), _statistic_cell(alike)))
         known = {i: m[rule].p_value for i, m in enumerate(models) if rule in m}
         if any(p is not None for p in known.values()) and not any(_agree(known, t) for t in tests):
-            header = f"p ({rule_title(rule)})" if tests else "p"
+            header = f"p ({rule_title(detector, rule)})" if tests else "p"
             tests.append(known)
             fields.append((Column(header, group), _p_cell(rule)))
         fields.append(
-            (Column(headed(rule_title(rule)), group, numeric=False), _verdict_cell(rule, suspected))
+            (
+                Column(headed(rule_title(detector, rule)), group, numeric=False),
+                _verdict_cell(rule, suspected),
+            )
         )
     if any(score.n_dropped for score in every):
         fields.append((Column("Items dropped", group), _dropped_cell))

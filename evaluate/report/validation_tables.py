@@ -46,7 +46,7 @@ def detectors_table(validations: Sequence[Validation]) -> Table:
         cells = {name: cell for name, cell in _cells(v) if name in ("AUROC", "Steps in order")}
         needs = v.rule == "relative" or DETECTORS[v.detector].about.needs_clean_model
         shown = (
-            Cell(rule_title(v.rule), SUSPECTED if v.artefact.suspected else ""),
+            Cell(rule_title(v.detector, v.rule), SUSPECTED if v.artefact.suspected else ""),
             _rate(v.detected),
             _rate(v.alarms),
             *cells.values(),
@@ -77,7 +77,7 @@ def validation_table(validations: Sequence[Validation]) -> Table:
     groups: dict[str, list[Row]] = {}
     for v in validations:
         on = f" on {v.benchmark}" if several else ""
-        row = Row(headed(rule_title(v.rule)), tuple(cell for _, cell in _cells(v)))
+        row = Row(headed(rule_title(v.detector, v.rule)), tuple(cell for _, cell in _cells(v)))
         groups.setdefault(title(v.detector) + on, []).append(row)
     columns = [column for column, _ in _cells(validations[0])] if validations else []
     return Table(
@@ -103,7 +103,9 @@ def requirements_table(requirements: Sequence[Requirements]) -> Table:
             Cell(_of(*r.specificity), mark=r.specificity_glyph),
             *(Cell(", ".join(x) or "none") for x in (r.misses, r.violations, r.false_alarms)),
         )
-        groups.setdefault(title(r.detector), []).append(Row(headed(rule_title(r.rule)), cells))
+        groups.setdefault(title(r.detector), []).append(
+            Row(headed(rule_title(r.detector, r.rule)), cells)
+        )
     return Table(
         "requirements",
         "Practicality: a verdict needs neither the training corpus, nor a clean model, nor a tuned"

@@ -6,14 +6,14 @@ The detectors that compare accuracies build one `Comparison` and pick rules from
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
 from flipbench.core.records import Item, JsonDict, ReferenceResult, Score
 
 from ..protocol import rules
-from ..protocol.detector import Answers
+from ..protocol.detector import About, Answers
 from ..protocol.rules import Bands, Verdict
 from ..statistics.paired import GapDifference, gap_difference
 from .conditions import (
@@ -23,6 +23,7 @@ from .conditions import (
     Settings,
     Twice,
     conditions,
+    left_out_note,
 )
 from .scores import (
     Compared,
@@ -51,60 +52,94 @@ __all__ = [
 ]
 
 
+class Comparing(Protocol):
+    """A detector that compares conditions: its facts, and the settings of its rules."""
+
+    about: About
+    settings: Settings
+
+
 def compare(
-    detector: str,
+    detector: Comparing,
     benchmark: PairedBenchmark,
     asked: Sequence[Twice],
     names: tuple[str, str],
     answers: Answers,
     reference: Answers | None,
+    left_out: str = "",
     n_trials: tuple[int | None, int | None] = (1, 1),
     **more: Any,
 ) -> Comparison:
-    """Compare two conditions of a model; ``more`` are further fields of the `Comparison`."""
+    """Compare two conditions of a model.
+
+    Parameters
+    ----------
+    names : (str, str)
+        Of the conditions.
+    left_out : str
+        Why items of the benchmark are not among those asked; empty says nothing of them.
+    n_trials : (int or None, int or None)
+        See `Condition`.
+    **more
+        Further fields of the `Comparison`.
+    """
     first, second = conditions(asked, names, answers, n_trials)
     against = None if reference is None else conditions(asked, names, reference, n_trials)
     return Comparison(
-        detector,
-        benchmark,
-        answers,
-        [twice.item for twice in asked],
-        first,
-        second,
+        benchmark=benchmark,
+        answers=answers,
+        items=[twice.item for twice in asked],
+        first=first,
+        second=second,
         against=reference,
         reference=against,
-        n_left_out=len(benchmark.pairs) - len(asked),
+        **_common(detector, benchmark, len(asked), left_out),
         **more,
     )
 
 
 def compare_with_model(
-    detector: str,
+    detector: Comparing,
     benchmark: PairedBenchmark,
     asked: Sequence[tuple[Item, Put]],
     name: str,
     answers: Answers,
     reference: Answers | None,
+    left_out: str = "",
     n_trials: int | None = 1,
     **more: Any,
 ) -> Comparison:
-    """Compare a model with a reference model in one condition; a contaminated one's rises."""
+    """Compare a model with a reference model in one condition; a contaminated one's rises.
+
+    Parameters are those of `compare`.
+    """
     puts = [put for _, put in asked]
     first = None
     if reference is not None:
         first = Condition.read(f"{name} of the reference", reference, puts, n_trials)
     return Comparison(
-        detector,
-        benchmark,
-        answers,
-        [item for item, _ in asked],
-        first,
-        Condition.read(name, answers, puts, n_trials),
+        benchmark=benchmark,
+        answers=answers,
+        items=[item for item, _ in asked],
+        first=first,
+        second=Condition.read(name, answers, puts, n_trials),
         direction="rises",
         against=reference,
-        n_left_out=len(benchmark.pairs) - len(asked),
+        **_common(detector, benchmark, len(asked), left_out),
         **more,
     )
+
+
+def _common(
+    detector: Comparing, benchmark: PairedBenchmark, n_asked: int, left_out: str
+) -> dict[str, Any]:
+    n_left_out = len(benchmark.pairs) - n_asked
+    return {
+        "detector": detector.about.name,
+        "settings": detector.settings,
+        "n_left_out": n_left_out,
+        "notes": left_out_note(n_left_out, left_out) if left_out else (),
+    }
 
 
 def gap_score(

@@ -61,14 +61,6 @@ class Condition:
     n_trials: int | None = 1
 
     @classmethod
-    def of(
-        cls, name: str, answers: Answers, probes: Sequence[Probe], gold: Sequence[int]
-    ) -> Condition:
-        """Read the choices in answer to one probe for each item."""
-        n_replies = sum(answers.to(probe) is not None for probe in probes)
-        return cls(name, answers.outcomes(probes, gold), answers.n_unparsed(probes), n_replies)
-
-    @classmethod
     def read(
         cls, name: str, answers: Answers, puts: Sequence[Put], n_trials: int | None = 1
     ) -> Condition:

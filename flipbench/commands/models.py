@@ -14,12 +14,21 @@ from flipbench.core.errors import ConfigError, DataError
 
 
 @app.command(rich_help_panel=MODELS)
-def detectors() -> None:
+def detectors(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="names or import paths; all of them by default")
+    ] = None,
+    markdown: Annotated[bool, typer.Option(help="print the table of docs/papers.md")] = False,
+) -> None:
     """List the detectors: paper, access they need, and how they differ from the paper."""
     from flipbench.evaluate.detectors.parameters import parameters_of
-    from flipbench.evaluate.detectors.registry import DETECTORS
+    from flipbench.evaluate.detectors.registry import DETECTORS, markdown_table, names_of
 
-    for name, detector in DETECTORS.items():
+    chosen = names_of(names or DETECTORS, "detectors")
+    if markdown:
+        raise typer.Exit(say(markdown_table(chosen)))
+    for name in chosen:
+        detector = DETECTORS[name]
         about = detector.about
         clean = "needs a clean model" if about.needs_clean_model else "needs no clean model"
         say(f"{name}\n  {about.paper}\n  {about.variant}")
@@ -154,7 +163,7 @@ def detect(
         Path | None, typer.Option(help="run directory; by default runs/detect-…")
     ] = None,
     detectors: Annotated[
-        str, typer.Option(help="names with commas between; all of them by default")
+        str, typer.Option(help="names or import paths, with commas between; all by default")
     ] = "",
     ask: Annotated[
         Literal["choose", "generate"],

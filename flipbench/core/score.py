@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from flipbench.core.record_base import JsonDict, Record, Value
+from flipbench.core.record_base import JsonDict, Record, Value, content_id
 
 Direction = Literal["falls", "rises"]
 """How a contaminated model's statistic moves."""
@@ -125,6 +125,8 @@ class Score(Record):
         "model_fingerprint",
         "benchmark_id",
         "reference_fingerprint",
+        "target",
+        "arguments",
     )
 
     detector: str
@@ -154,3 +156,14 @@ class Score(Record):
     details: JsonDict = Field(default_factory=dict)
     per_item: dict[str, float] = Field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    target: str = Field(default="", description="a plug-in's import path; empty for our own")
+    arguments: JsonDict = Field(default_factory=dict, description="a plug-in's parameters")
+
+    @classmethod
+    def id_for(cls, **made_of: Any) -> str:
+        """Return the id; target and arguments count for a plug-in only."""
+        whole = super().id_for(**made_of)
+        if made_of["target"] or made_of["arguments"]:
+            return whole
+        own = (name for name in cls.made_of if name not in ("target", "arguments"))
+        return content_id(cls.kind, *(made_of[name] for name in own))

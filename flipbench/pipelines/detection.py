@@ -20,7 +20,7 @@ from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import JsonDict, Score
 from flipbench.core.run import Run, environment
 from flipbench.core.stage import StageReport
-from flipbench.evaluate.detectors.registry import DETECTORS, default_rule
+from flipbench.evaluate.detectors.registry import DETECTORS, default_rule, names_of
 from flipbench.evaluate.pipeline import Subject, ask_all, probes_for
 from flipbench.evaluate.protocol.detector import AnyDetector, Detector, GridDetector, by_kind
 from flipbench.evaluate.protocol.grid import UNTOUCHED, GridModel
@@ -31,15 +31,11 @@ from flipbench.evaluate.verdict.verdict import Evidence, Finding, find
 from flipbench.models.engine import Answers, answers_of
 from flipbench.models.vlm.checkpoints import check_card, fingerprint, resolve_path
 from flipbench.models.vlm.served import APIVLM
-from flipbench.pipelines.detectors import Helpers, check_names
+from flipbench.pipelines.detectors import ConfiguredDetectors
 from flipbench.prompting.prompts import Asking
 
 _FAMILY = "detect"
 _UNTOLD_NAMES = re.compile(r"(epoch|checkpoint|step)[-_]?\d+|final|merged|adapter|model", re.I)
-_NEVER = {
-    "kernel_divergence": "it compares the model before and after it is trained on the items;"
-    " detect only asks"
-}
 
 
 @dataclass(frozen=True)
@@ -53,8 +49,7 @@ class Detection:
     benchmark: PairedBenchmark
     subject: Subject
     references: tuple[Subject, ...]
-    names: tuple[str, ...]
-    helpers: Helpers
+    configured: ConfiguredDetectors
     asking: Asking
     run: Run
     not_asked: Mapping[str, str] = field(default_factory=dict)
@@ -70,8 +65,7 @@ class Detection:
     @property
     def detectors(self) -> list[AnyDetector]:
         """Those that are asked, with what the run holds of their helpers' work."""
-        known = self.helpers.detectors(self.benchmark)
-        return [known[name] for name in self.names]
+        return self.configured.detectors(self.benchmark)
 
 
 def read_paired(where: Path, limit: int | None = None) -> PairedBenchmark:
@@ -148,9 +142,9 @@ def plan(
         A checkpoint's folder, a hub id, ``shapes:llava``, or a model behind a server. The
         references are taken for clean.
     detectors : sequence of str
-        Names; all by default. The perturbation gap is always among them: the verdict is its.
-        What the model cannot be asked for is left out, and so is by default what compares with a
-        clean model where there is none; the page says so.
+        Names or import paths; all by default. The perturbation gap is always among them: the
+        verdict is its. What the model cannot be asked for is left out, and so is by default what
+        compares with a clean model where there is none; the page says so.
     config : EvaluateConfig, optional
         Who helps the detectors, and their parameters; nothing else of it is used.
     dtype, device, quantization : str
@@ -167,16 +161,16 @@ def plan(
     clean = tuple(_subject(one, UNTOUCHED, 0, loading) for one in references)
     asking = asking or Asking()
     _check_subjects(benchmark, asking, subject, clean)
-    check_names(detectors, "--detectors")
+    chosen = names_of(detectors, "--detectors")
     not_asked, asked = {}, []
-    for name in dict.fromkeys([GAP, *(detectors or DETECTORS)]):
+    for name in dict.fromkeys([GAP, *(chosen or DETECTORS)]):
         detector = DETECTORS[name]
-        if name in _NEVER:
-            not_asked[name] = _NEVER[name]
+        if detector.about.not_in_detect:
+            not_asked[name] = detector.about.not_in_detect
         elif lacking := detector.about.needs - subject.can:
             needs = ", ".join(sorted(lacking))
             not_asked[name] = f"it needs {needs}, which this model does not give"
-        elif _needs_reference(detector) and not references and name not in detectors:
+        elif _needs_reference(detector) and not references and name not in chosen:
             not_asked[name] = (
                 "not asked, since the rule compares with a clean model: give one with --reference"
             )
@@ -186,8 +180,7 @@ def plan(
         benchmark=benchmark,
         subject=subject,
         references=clean,
-        names=tuple(asked),
-        helpers=Helpers.of(config or EvaluateConfig(), asked, run, 0),
+        configured=ConfiguredDetectors.of(config or EvaluateConfig(), asked, run, 0),
         asking=asking,
         run=run,
         not_asked=not_asked,
@@ -237,8 +230,8 @@ def detect(detection: Detection) -> tuple[Finding, Path, list[StageReport]]:
     settings = _settings(detection)
     detection.run.keep_provenance(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
     benchmark, asking = detection.benchmark, detection.asking
-    helpers, progress = detection.helpers, detection.progress
-    reports = helpers.reword(benchmark, progress)
+    configured, progress = detection.configured, detection.progress
+    reports = configured.reword(benchmark, progress)
     reports += ask_all(
         benchmark,
         [detection.subject, *detection.references],
@@ -249,12 +242,13 @@ def detect(detection: Detection) -> tuple[Finding, Path, list[StageReport]]:
         progress=progress,
     )
     subject, *others = (_answers(detection, model) for model in detection.grid)
-    reports += helpers.judge_replies(benchmark, (subject, *others), progress)
+    reports += configured.judge_replies(benchmark, (subject, *others), progress)
     alone, among_others = by_kind(detection.detectors)
     mine = _scores(alone, detection, subject, others or [None])
     for detector in among_others:
         every = detector.score_grid(benchmark, asking, detection.grid, partial(_answers, detection))
-        mine += [score for score in every if score.model_fingerprint == subject.fingerprint]
+        own = [score for score in every if score.model_fingerprint == subject.fingerprint]
+        mine += configured.identified(own)
     replies = replies_of(benchmark, asking, subject)
     evidence = Evidence(
         benchmark=benchmark,
@@ -269,7 +263,7 @@ def detect(detection: Detection) -> tuple[Finding, Path, list[StageReport]]:
         detection.grid,
         {reply.pair.original.name: reply.words for reply in replies},
         settings,
-        [*_notes(detection), *helpers.notes()],
+        [*_notes(detection), *configured.notes()],
     )
     written = write_verdict(page, detection.run.path / "report")
     return page.finding, written, reports
@@ -290,7 +284,7 @@ def _scores(
     for detector in detectors:
         for reference in references:
             scores = detector.score(detection.benchmark, detection.asking, model, reference)
-            found |= {score.id: score for score in scores}
+            found |= {score.id: score for score in detection.configured.identified(scores)}
     return list(found.values())
 
 

@@ -20,7 +20,6 @@ from flipbench.evaluate.pipeline import (
     probes_for,
     score,
 )
-from flipbench.evaluate.protocol.detector import AnyDetector
 from flipbench.evaluate.protocol.grid import UNTOUCHED, GridModel, Requirements
 from flipbench.evaluate.report.group_metrics import cells_of, group_metrics, group_table, has_groups
 from flipbench.evaluate.report.report import ReportData, write_report
@@ -30,7 +29,7 @@ from flipbench.models.engine import answers_of
 from flipbench.models.vlm.huggingface import fingerprint, resolve_path
 from flipbench.models.vlm.served import APIVLM
 from flipbench.pipelines.contamination import plans_for
-from flipbench.pipelines.detectors import Helpers, check_names
+from flipbench.pipelines.detectors import ConfiguredDetectors
 from flipbench.pipelines.experiment import Experiment, have_workers_do
 from flipbench.pipelines.raters import report_tables
 
@@ -128,24 +127,12 @@ def warnings_of(
     return [f"{warning} ({', '.join(models)})" for warning, models in found.items()]
 
 
-def detectors_of(
-    experiment: Experiment, benchmark: PairedBenchmark, helpers: Helpers
-) -> list[AnyDetector]:
-    """Return the configured detectors, with what the run holds of their helpers' work."""
-    detectors = helpers.detectors(benchmark)
-    return [detectors[name] for name in _names(experiment)]
-
-
-def helpers_of(experiment: Experiment) -> Helpers:
-    """Return who helps the configured detectors."""
+def configured_detectors(experiment: Experiment) -> ConfiguredDetectors:
+    """Return the configured detectors and who helps them."""
     config = experiment.config
-    return Helpers.of(config.evaluate, _names(experiment), experiment.run, config.seed)
-
-
-def _names(experiment: Experiment) -> Sequence[str]:
-    names = experiment.config.evaluate.detectors
-    check_names(names, "evaluate.detectors")
-    return names
+    return ConfiguredDetectors.of(
+        config.evaluate, config.evaluate.detectors, experiment.run, config.seed
+    )
 
 
 def make_scores(
@@ -153,9 +140,9 @@ def make_scores(
 ) -> tuple[list[Score], list[StageReport]]:
     """Have texts put in other words, ask all models, have replies judged, score the answers."""
     config, run = experiment.config.evaluate, experiment.run
-    helpers = helpers_of(experiment)
-    reports = helpers.reword(benchmark, experiment.progress)
-    detectors = detectors_of(experiment, benchmark, helpers)
+    configured = configured_detectors(experiment)
+    reports = configured.reword(benchmark, experiment.progress)
+    detectors = configured.detectors(benchmark)
     if experiment.n_workers > 1:
         probes = keep_probes(detectors, benchmark, config.asking, run)
         have_workers_do(experiment, "evaluate", Response, len(probes) * len(subjects), "ask")
@@ -170,10 +157,11 @@ def make_scores(
     )
     grid = [subject.model for subject in subjects]
     replies = (answers_of(model.name, model.fingerprint, run) for model in grid)
-    reports += helpers.judge_replies(benchmark, replies, experiment.progress)
-    detectors = detectors_of(experiment, benchmark, helpers)
+    reports += configured.judge_replies(benchmark, replies, experiment.progress)
+    detectors = configured.detectors(benchmark)
     can = {subject.model.fingerprint: subject.can for subject in subjects}
-    return score(benchmark, grid, detectors, config.asking, run, can), reports
+    scores = score(benchmark, grid, detectors, config.asking, run, can)
+    return configured.identified(scores), reports
 
 
 def ask_share(
@@ -185,7 +173,7 @@ def ask_share(
     return ask_all(
         benchmark,
         mine,
-        detectors_of(experiment, benchmark, helpers_of(experiment)),
+        configured_detectors(experiment).detectors(benchmark),
         config.asking,
         experiment.run,
         batch_size=config.batch_size,
@@ -203,7 +191,8 @@ def make_report(
     """Write tables, figures and the page; return the page's path."""
     grid = [subject.model for subject in subjects]
     needed: list[Requirements] = []
-    for about in (DETECTORS[name].about for name in experiment.config.evaluate.detectors):
+    configured = configured_detectors(experiment)
+    for about in (DETECTORS[name].about for name in configured.names):
         rules = dict.fromkeys(s.rule for s in scores if s.detector == about.name)
         needed += [requirements(scores, grid, about.name, rule, about.practical) for rule in rules]
     unseen = {model.fingerprint: model.name for model in grid if model.clean}
@@ -221,7 +210,7 @@ def make_report(
             "python": found["python"],
             **{name: str(version) for name, version in found["packages"].items() if version},
         },
-        notes=[*helpers_of(experiment).notes(), *notes],
+        notes=[*configured.notes(), *notes],
         raters=raters,
         kept=kept,
         groups=_groups(experiment, benchmark, grid),
@@ -252,9 +241,9 @@ def count_work(experiment: Experiment, benchmark: PairedBenchmark) -> dict[str, 
     plans = plans_for(experiment, benchmark)
     models = len(experiment.config.models) + sum(plan.epochs for plan in plans)
     config = experiment.config.evaluate
-    helpers = helpers_of(experiment)
-    probes = len(probes_for(detectors_of(experiment, benchmark, helpers), benchmark, config.asking))
-    texts = len(benchmark.pairs) if helpers.rewording else 0
+    configured = configured_detectors(experiment)
+    probes = len(probes_for(configured.detectors(benchmark), benchmark, config.asking))
+    texts = len(benchmark.pairs) if configured.rewording else 0
     return {
         **({"texts to put in other words, then to be asked": texts} if texts else {}),
         "training plans": len(plans),

@@ -193,6 +193,8 @@ EXAMPLES: list[tuple[Record, dict[str, Any]]] = [
             "details": {"k": 3},
             "per_item": {"i": -math.inf},
             "warnings": ("small",),
+            "target": "my_pkg.mod:MyDetector",
+            "arguments": {"n": 3},
         },
     ),
     (

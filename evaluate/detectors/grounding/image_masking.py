@@ -16,18 +16,20 @@ from flipbench.prompting.prompts import Asking
 
 from ...protocol.detector import About, Answers, kept
 from ...scoring.comparison import Settings, compare, relative_score
-from ...scoring.conditions import Condition, Put, Twice, choice, left_out_note
+from ...scoring.conditions import Condition, Put, Twice, choice
 
 N_CELLS = 16
 GREY = 128
 
 ABOUT = About(
     name="image_masking",
+    title="Image masking",
     paper="named in Park et al., arXiv 2511.03774, table 1, without definition or numbers, after"
     " Song et al. (MM-Detect), arXiv 2411.03823, which has no test of that name",
     variant="rule relative",
     deviates_from_paper="the definition is our own: grey patches on a 16 x 16 grid, drawn from a"
     " seed, over a quarter, half and three quarters of each picture; the half is what is compared",
+    default_rule="relative",
     needs=frozenset({"generate"}),
     direction="accuracy falls less than a clean model's when half of the picture is grey",
     needs_clean_model=True,
@@ -102,19 +104,15 @@ class ImageMasking:
         reference: Answers | None = None,
     ) -> list[Score]:
         """Return the score of rule relative."""
-        asked = self._asked(benchmark, asking, self.compared)
         comparison = compare(
-            self.about.name,
+            self,
             benchmark,
-            asked,
+            self._asked(benchmark, asking, self.compared),
             ("original", _name(self.compared)),
             answers,
             reference,
+            "free-form, or without a picture",
             direction="rises",
-            notes=left_out_note(
-                len(benchmark.pairs) - len(asked), "free-form, or without a picture"
-            ),
-            settings=self.settings,
         )
         score = relative_score(comparison)
         found = dict(score.accuracies)

@@ -36,12 +36,14 @@ LEAST_ITEMS = 4
 
 ABOUT = About(
     name="order_trend",
+    title="Order trend",
     paper="Xu, Wu, Ryu, Medical-VLM contamination audit, arXiv 2606.10066, sections 4.4, 4.7 and"
     " 4.10, where it is called exchangeability",
     variant="rules paper (sum of token log-probabilities, p < 0.01), controlled (default)",
     deviates_from_paper="it is no test of exchangeability and is not called one; 'controlled'"
     " takes the mean by token, permutes within categories, and refuses where the reference model"
     " shows the same trend; the answer is the option letter",
+    default_rule="controlled",
     needs=frozenset({"token_logprobs"}),
     direction="the likelihood of the right answer falls along the file",
     needs_clean_model=False,

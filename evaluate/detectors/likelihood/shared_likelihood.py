@@ -39,6 +39,7 @@ from ...statistics.resampling import LEVEL, permutation_p
 
 ABOUT = About(
     name="shared_likelihood",
+    title="Shared likelihood",
     paper="Oren et al., Proving Test Set Contamination in Black-Box Language Models, arXiv"
     " 2310.17623; against a clean model: Park et al., arXiv 2511.03774, table 12",
     variant="rules sharded (paper), permutation (default), relative (p below the clean model's)",
@@ -46,6 +47,7 @@ ABOUT = About(
     " prompt; the standard deviation of the t-test divides by r - 1 (ddof 1) where the paper's"
     " code divides by r (its t and p stand in details); fewer orders for each shard; the"
     " permutation test permutes within shards, so that both tests share their probes",
+    default_rule="permutation",
     needs=frozenset({"token_logprobs", "text_only"}),
     direction="the release order is likelier than other orders of the same items",
     needs_clean_model=False,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from flipbench.core.paired import Pair, PairedBenchmark
@@ -12,7 +12,7 @@ from flipbench.models.chat.answer_judge import Agreement, Judge, JudgeTask
 from flipbench.models.engine import Answers
 from flipbench.prompting.prompts import Asking, open_prompt
 
-from ...protocol.detector import About
+from ...protocol.detector import About, Helpers
 from ...scoring.comparison import mcnemar_score, relative_score, threshold_score
 from ...scoring.conditions import Comparison, Condition, Settings, left_out_note
 from ...scoring.text_match import fold
@@ -21,6 +21,7 @@ from .perturbation_gap import unsound
 
 ABOUT = About(
     name="free_form_gap",
+    title="Free-form gap",
     paper="Park et al., arXiv 2511.03774, appendix F.7: CounterCurate (Zhang et al., arXiv"
     " 2402.13254) as captioning, read by a judge model",
     variant="rules sign, mcnemar (default; of half points, the permutation test), relative; judged"
@@ -28,11 +29,13 @@ ABOUT = About(
     deviates_from_paper="the judge sees both answers in both orders, and a tie or a change of mind"
     " is worth half a point; a reply that is one of the answers, word for word, is not put to it;"
     " the paper compares with the clean model only ('relative'); exact match and tests are ours",
+    default_rule="mcnemar",
     needs=frozenset({"generate"}),
     direction="replies agree less with the right answer on the perturbed than on the original"
     " items",
     needs_clean_model=False,
     practical=True,
+    helpers=frozenset({"answer_judge"}),
 )
 Side = Literal["original", "perturbed"]
 NO_JUDGE = (
@@ -53,8 +56,8 @@ class FreeFormGap:
     Parameters
     ----------
     judge : callable, optional
-        A `flipbench.models.chat.answer_judge.recorded_judge`. Without one, replies are right or wrong by
-        exact match.
+        A `flipbench.models.chat.answer_judge.recorded_judge`. Without one, replies are right or
+        wrong by exact match.
 
     References
     ----------
@@ -66,6 +69,10 @@ class FreeFormGap:
     settings: Settings = field(default_factory=Settings)
     max_new_tokens: int = 64
     about: About = ABOUT
+
+    def with_helpers(self, helpers: Helpers) -> FreeFormGap:
+        """Return the detector with a judge."""
+        return replace(self, judge=helpers.judge)
 
     def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
         """Return both versions of every free-form question; ``asking`` changes nothing."""

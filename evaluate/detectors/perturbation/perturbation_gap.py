@@ -10,16 +10,17 @@ from flipbench.prompting.prompts import Asking
 
 from ...protocol.detector import About, Answers, kept
 from ...scoring.comparison import (
-    Comparison,
     Settings,
+    compare,
     mcnemar_score,
     relative_score,
     threshold_score,
 )
-from ...scoring.conditions import Twice, choice, conditions, left_out_note
+from ...scoring.conditions import Twice, choice
 
 ABOUT = About(
     name="perturbation_gap",
+    title="Perturbation gap",
     paper="Park et al., Contamination Detection for VLMs Using Multi-Modal Semantic Perturbation,"
     " arXiv 2511.03774, tables 1, 2 and 13",
     variant="rules sign (paper), mcnemar (default), relative",
@@ -27,6 +28,7 @@ ABOUT = About(
     " for an exact one-sided McNemar test on the same items, and 'relative' compares with a clean"
     " model where the variant may be harder by construction; pairs that were found, not made, get"
     " a verdict from 'relative' alone",
+    default_rule="mcnemar",
     needs=frozenset({"generate"}),
     direction="accuracy falls from the original to the perturbed items",
     needs_clean_model=False,
@@ -65,21 +67,14 @@ class PerturbationGap:
         reference: Answers | None = None,
     ) -> list[Score]:
         """Return the scores of rules sign, mcnemar and relative."""
-        asked = self._asked(benchmark, asking)
-        names, n_left_out = ("original", "perturbed"), len(benchmark.pairs) - len(asked)
-        first, second = conditions(asked, names, answers)
-        comparison = Comparison(
-            detector=self.about.name,
-            benchmark=benchmark,
-            answers=answers,
-            items=[twice.item for twice in asked],
-            first=first,
-            second=second,
-            against=reference,
-            reference=None if reference is None else conditions(asked, names, reference),
-            n_left_out=n_left_out,
-            notes=left_out_note(n_left_out, "free-form, so they have no options"),
-            settings=self.settings,
+        comparison = compare(
+            self,
+            benchmark,
+            self._asked(benchmark, asking),
+            ("original", "perturbed"),
+            answers,
+            reference,
+            "free-form, so they have no options",
         )
         alone = [threshold_score(comparison, "sign"), mcnemar_score(comparison)]
         if benchmark.exchangeable is False:

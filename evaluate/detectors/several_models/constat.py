@@ -30,11 +30,13 @@ Outcomes = list[tuple[bool | None, bool | None]]
 
 ABOUT = About(
     name="constat",
+    title="ConStat",
     paper="Dekoninck et al., ConStat, arXiv 2405.16281",
     variant="the perturbed items are the reference benchmark; rule bootstrap",
     deviates_from_paper="the difficulty curve is an isotonic regression with linear pieces between"
     " the models, chance and perfection at its ends (the paper smooths with a spline); original and"
     " perturbed items are drawn in pairs",
+    default_rule="bootstrap",
     needs=frozenset({"generate"}),
     direction="accuracy on the originals exceeds what accuracy on the perturbed items predicts",
     needs_clean_model=True,

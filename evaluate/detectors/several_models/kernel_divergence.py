@@ -29,17 +29,21 @@ Moves = Sequence[tuple[Array, Array]]
 
 ABOUT = About(
     name="kernel_divergence",
+    title="Kernel divergence",
     paper="Choi et al., How Contaminated Is Your Benchmark?, arXiv 2502.00678",
     variant="rule relative: against the clean model, each after one more epoch on the items",
     deviates_from_paper="the fine-tuning is the grid's own, from one checkpoint of a plan to the"
     " next (the paper: LoRA of rank 8, plain gradient descent, learning rate 1e-4, batches of 4),"
     " so that a plan's last checkpoint has no score; the last token of the right answer, with"
     " picture and question before it; the paper only ranks, the test over folds of items is ours",
+    default_rule="relative",
     needs=frozenset({"hidden_states"}),
     direction="one more epoch on the items moves their embeddings less than it moves the clean"
     " model's",
     needs_clean_model=True,
     practical=False,
+    not_in_detect="it compares the model before and after it is trained on the items; detect only"
+    " asks",
 )
 
 

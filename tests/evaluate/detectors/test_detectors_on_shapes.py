@@ -10,7 +10,8 @@ from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Response, Score
 from flipbench.core.run import Run
 from flipbench.evaluate import pipeline
-from flipbench.evaluate.detectors.registry import DETECTORS, default_rule, make_detectors
+from flipbench.evaluate.detectors.registry import DETECTORS, default_rule, make_detector
+from flipbench.evaluate.protocol.detector import Helpers
 from flipbench.evaluate.protocol.grid import GridModel
 from flipbench.evaluate.report.report import ReportData, write_report
 from flipbench.evaluate.report.tables import title
@@ -42,8 +43,7 @@ def scored(
         )
         subjects.append(pipeline.Subject(model, path))
     run = Run(tmp_path_factory.mktemp("run"))
-    known = make_detectors(reword)
-    detectors = [known[name] for name in NAMES]
+    detectors = [make_detector(name, Helpers(reword)) for name in NAMES]
     grid = [subject.model for subject in subjects]
     reports = pipeline.ask_all(few, subjects, detectors, Asking(), run, progress=False)
     assert [r.n_failed for r in reports] == [0, 0]

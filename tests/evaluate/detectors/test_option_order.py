@@ -49,7 +49,9 @@ def test_the_vector_of_four_items(make_world: Any, replies: Any) -> None:
             return [probe for twice in only for probe in twice.probes]
 
     answers = replies(Asked(), world.benchmark, lambda probe: right[probe.id])
-    score = mcnemar_score(compare("x", world.benchmark, only, ("CR", "PCR"), answers, None))
+    score = mcnemar_score(
+        compare(OptionOrder(), world.benchmark, only, ("CR", "PCR"), answers, None)
+    )
     score = with_leakage(score)
     assert score.accuracies == {"CR": Count(k=3, n=4), "PCR": Count(k=2, n=4)}
     assert (score.statistic, score.paired.b, score.paired.c) == (-0.25, 2, 1)

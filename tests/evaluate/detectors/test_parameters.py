@@ -12,7 +12,7 @@ from flipbench.core.errors import ConfigError
 from flipbench.core.run import Run
 from flipbench.evaluate.detectors.parameters import parameters_of, with_parameters
 from flipbench.evaluate.detectors.registry import DETECTORS
-from flipbench.pipelines.detectors import Helpers
+from flipbench.pipelines.detectors import ConfiguredDetectors
 from flipbench.prompting.prompts import Asking
 from tests.fixtures.report_data import make_benchmark
 
@@ -31,21 +31,24 @@ def test_a_changed_parameter_changes_what_is_asked_and_is_told(tmp_path: Path) -
     given = {"shared_likelihood": {"n_orders": 2}, "image_masking": {"fractions": [0.5]}}
     names = list(given)
 
-    def helpers(parameters: dict[str, dict[str, Any]]) -> Helpers:
+    def configured(parameters: dict[str, dict[str, Any]]) -> ConfiguredDetectors:
         config = EvaluateConfig(parameters=parameters)
-        return Helpers.of(config, names, Run(tmp_path / "run"), 0)
+        return ConfiguredDetectors.of(config, names, Run(tmp_path / "run"), 0)
 
     asked = [
-        {name: len(helpers(p).detectors(benchmark)[name].probes(benchmark, Asking())) for name in p}
+        {
+            d.about.name: len(d.probes(benchmark, Asking()))
+            for d in configured(p).detectors(benchmark)
+        }
         for p in (given, {name: {} for name in names})
     ]
     assert asked == [
         {"shared_likelihood": 3 * 3, "image_masking": 2 * 12},
         {"shared_likelihood": 3 * 21, "image_masking": 2 * 3 * 12},
     ]
-    (note,) = helpers(given).notes()
+    (note,) = configured(given).notes()
     assert "shared_likelihood.n_orders = 2 (20)" in note and "fractions = [0.5]" in note
-    assert helpers({"codec": {}}).notes() == [] == helpers({}).notes()
+    assert configured({"codec": {}}).notes() == [] == configured({}).notes()
 
 
 @pytest.mark.parametrize(
@@ -68,7 +71,7 @@ def test_what_does_not_fit_is_named(
 ) -> None:
     config = EvaluateConfig(parameters={detector: given})
     with pytest.raises(ConfigError, match=said):
-        Helpers.of(config, [], Run(tmp_path), 0)
+        ConfiguredDetectors.of(config, [], Run(tmp_path), 0)
 
 
 def test_the_demo_runs_every_detector() -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flipbench.core.paired import PairedBenchmark
-from flipbench.evaluate.detectors.registry import make_detectors
+from flipbench.evaluate.detectors.registry import make_detector
 from flipbench.evaluate.protocol.detector import kept
 from flipbench.prompting.prompts import Asking
 from tests.fixtures.report_data import make_benchmark
@@ -49,7 +49,7 @@ def test_a_detector_with_other_parameters_begins_anew(tmp_path: Path) -> None:
 
 def test_keeping_does_not_mix_benchmarks_with_other_image_stores(tmp_path: Path) -> None:
     """Derived pictures are made into the store of the benchmark that is asked about."""
-    detector = make_detectors()["image_masking"]
+    detector = make_detector("image_masking")
     for name in ("a", "b"):
         benchmark = make_benchmark(tmp_path / name, 3)
         for probe in detector.probes(benchmark, Asking()):
