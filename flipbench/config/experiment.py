@@ -91,7 +91,11 @@ class SubjectConfig(ModelConfig):
     def _check(self) -> Self:
         if bool(self.path) + (self.api is not None) + (self.python is not None) != 1:
             raise ValueError("give path or api or python, and only one of them")
-        local = (set(ModelConfig.model_fields) - {"path"}) & self.model_fields_set
+        local = {
+            name
+            for name, field in ModelConfig.model_fields.items()
+            if name != "path" and getattr(self, name) != field.default
+        }
         if local and self.api is not None:
             raise ValueError(f"{min(local)} is for checkpoints; a server has api.revision only")
         if local and self.python is not None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flipbench.config.chat import APISpec
+from flipbench.config.experiment import SubjectConfig
 from flipbench.config.kinds import CaptionerSpec, Context, EditorSpec, JudgeSpec, Settings
 from flipbench.config.raters import LocalSpec
 from flipbench.core.errors import PrerequisiteError
@@ -15,7 +16,8 @@ from flipbench.generate.captioners.api import APICaptionerSpec
 from flipbench.models.chat.cost import CostEstimate, estimate_cost
 from flipbench.models.chat.messages import Chat
 from flipbench.models.chat.server import ServerChat
-from flipbench.models.protocols import Captioner, Editor, Judge
+from flipbench.models.plugins import PythonVLM
+from flipbench.models.protocols import VLM, Captioner, Editor, Judge
 
 BATCH_PRICE = 0.5  # what a Batch API asks of the ordinary price
 
@@ -45,6 +47,17 @@ def build_chat(spec: APISpec | LocalSpec, folder: Path, seed: int = 0) -> Chat:
     from flipbench.models.vlm.local_chat import local_chat
 
     return local_chat(spec.chat, seed)
+
+
+def model_without_weights(name: str, model: SubjectConfig) -> VLM | None:
+    """Return a model behind a server, or an object of your own; None for a checkpoint."""
+    if model.api:
+        from flipbench.models.vlm.served import APIVLM
+
+        return APIVLM(model.api, name)
+    if model.python:
+        return PythonVLM(model.python.target, model.python.arguments, name)
+    return None
 
 
 def missing_key(spec: Settings) -> PrerequisiteError | None:

@@ -28,7 +28,7 @@ from flipbench.evaluate.report.tables import GAP, Table
 from flipbench.evaluate.validation.requirements import requirements
 from flipbench.models.engine import answers_of
 from flipbench.models.vlm.huggingface import fingerprint, resolve_path
-from flipbench.models.vlm.served import APIVLM
+from flipbench.pipelines.backends import model_without_weights
 from flipbench.pipelines.contamination import plans_for
 from flipbench.pipelines.detectors import Helpers, check_names
 from flipbench.pipelines.experiment import Experiment, have_workers_do
@@ -52,7 +52,7 @@ def subjects_of(
 
 
 def _subject(name: str, model: SubjectConfig) -> Subject:
-    vlm = APIVLM(model.api, name) if model.api else None
+    vlm = model_without_weights(name, model)
     weights = (
         vlm.fingerprint
         if vlm
