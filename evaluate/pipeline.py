@@ -14,9 +14,7 @@ from flipbench.core.stage import StageReport
 from flipbench.models.engine import Answers, answers_of, ask
 from flipbench.models.protocols import VLM, Capability, needs_of
 from flipbench.models.vlm.families import EVERYTHING
-from flipbench.models.vlm.huggingface import HuggingFaceVLM
-from flipbench.models.vlm.loading import capabilities
-from flipbench.models.vlm.served import APIVLM
+from flipbench.models.vlm.loading import as_vlm, capabilities
 from flipbench.prompting.prompts import Asking
 
 from .protocol.detector import AnyDetector, by_kind
@@ -25,7 +23,7 @@ from .protocol.grid import GridModel, reference_of
 
 @dataclass(frozen=True)
 class Subject:
-    """A model of the grid and where its weights are, or the server it is behind."""
+    """A model of the grid and where its weights are, or, as ``api``, a model that can be asked."""
 
     model: GridModel
     path: str = ""
@@ -34,7 +32,7 @@ class Subject:
     revision: str | None = None
     trust_remote_code: bool = False
     quantization: Quantization | None = None
-    api: APIVLM | None = None
+    api: VLM | None = None
 
     @cached_property
     def can(self) -> frozenset[Capability]:
@@ -45,11 +43,9 @@ class Subject:
         return capabilities(self.path, self.revision, **trust)
 
     def load(self) -> VLM:
-        """Load the weights, or return the model behind a server."""
-        if self.api:
-            return self.api
-        return HuggingFaceVLM(
-            self.path,
+        """Load the weights, or return the model that needs none."""
+        return as_vlm(
+            self.api or self.path,
             self.model.name,
             dtype=self.dtype,
             device=self.device,

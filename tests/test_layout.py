@@ -51,7 +51,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "filters/audit": BASE,
     "contaminate": (*BASE, "contaminate/data"),
     "contaminate/data": BASE,
-    "contaminate/checks": (*BASE, "contaminate/data"),
+    "contaminate/checks": (*BASE, "contaminate", "contaminate/data"),
     "contaminate/training": (*BASE, "contaminate", "contaminate/data", "contaminate/checks"),
     "contaminate/backends": (
         *BASE,

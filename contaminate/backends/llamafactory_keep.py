@@ -28,7 +28,7 @@ from flipbench.models.vlm.processors import load_processor
 from ..checks.card import write_card
 from ..checks.changes import WrongParameters, check_changes, sums
 from ..checks.check import set_pixel_budget
-from ..strategies import ADAPTERS, select_parameters
+from ..strategies import select_parameters, strategy_of
 from ..training.estimate import skeleton_of
 from ..training.keep import finished_epochs
 from ..training.load import load_parent, prepare
@@ -147,9 +147,10 @@ class TakeOver:
             )
         partial = self.folder / f".epoch-{epoch}.partial"
         shutil.rmtree(partial, ignore_errors=True)
-        base = model.get_base_model() if self.plan.strategy in ADAPTERS else model
+        adapter = strategy_of(self.plan.strategy).adapter
+        base = model.get_base_model() if adapter else model
         architectures = list(base.config.architectures or [type(base).__name__])
-        if self.plan.strategy in ADAPTERS and self.plan.after:
+        if adapter and self.plan.after:
             model = model.merge_and_unload()
         model.save_pretrained(partial)
         self.processor.save_pretrained(partial)
@@ -177,7 +178,7 @@ class TakeOver:
 
     def _read(self, path: Path) -> tuple[Any, list[tuple[str, int]]]:
         """Return the trained model, and name and size of each parameter that trains."""
-        adapter = self.plan.strategy in ADAPTERS
+        adapter = strategy_of(self.plan.strategy).adapter
         if adapter or not self.before:
             model, _, self.processor = load_parent(self.plan, self.run, self.dtype)
         if adapter:
@@ -185,7 +186,7 @@ class TakeOver:
         else:
             self.before = self.before or sums(model)
             model = load_model(str(path), self.dtype)
-            select_parameters(model, self.plan.strategy)  # type: ignore[arg-type]
+            select_parameters(model, self.plan.strategy)
         parameters = model.named_parameters()
         return model, [(name, p.numel()) for name, p in parameters if p.requires_grad]
 

@@ -15,6 +15,7 @@ from flipbench.models.vlm.huggingface import HuggingFaceVLM, fingerprint, resolv
 from flipbench.prompting.prompts import Asking
 
 from ..data.examples import training_examples
+from ..strategies import strategy_of
 from .card import add_to_card, read_card
 from .check import pixel_budget, rendered, write_out_first_token
 
@@ -133,7 +134,7 @@ def _mismatches(
             "trained and evaluated with other prompts; training.prompt_example in the card shows"
             f" the one, and the other is {prompt!r}"
         )
-    if plan.strategy == "qlora":
+    if strategy_of(plan.strategy).four_bits:
         warnings.append("trained on 4-bit weights, evaluated on the parent's full weights")
     return warnings
 

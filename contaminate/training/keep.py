@@ -16,7 +16,7 @@ from flipbench.core.records import TrainingPlan
 
 from ..checks.card import write_card
 from ..checks.changes import Diverged, check_changes
-from ..strategies import ADAPTERS
+from ..strategies import strategy_of
 
 _CURVE = ("step", "epoch", "loss", "learning_rate", "divergence")
 
@@ -107,7 +107,7 @@ class KeepEpochs(TrainerCallback):  # type: ignore[misc]
 
     def _save_weights(self, weights: dict[str, torch.Tensor], folder: Path) -> None:
         model = self.trainer.model
-        if self.plan.strategy not in ADAPTERS:
+        if not strategy_of(self.plan.strategy).adapter:
             cast: dict[int, torch.Tensor] = {}  # tied weights stay tied
             for tensor in weights.values():
                 wanted = getattr(torch, self.dtype) if tensor.is_floating_point() else None

@@ -12,18 +12,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from flipbench.benchmarks import HuggingFaceSpec, JsonlSpec, PairsSpec, TsvSpec
 from flipbench.config.audit import AuditSettings
 from flipbench.config.chat import ChatSpec
-from flipbench.config.editors import EditorSpec, ShapesEditorSpec
+from flipbench.config.kinds import ByKind, CaptionerSpec, EditorSpec, JudgeSpec, PythonTarget
 from flipbench.config.policy import Policy
-from flipbench.config.raters import (
-    CaptionerSpec,
-    JudgeSpec,
-    LocalChatSpec,
-    ShapesCaptionerSpec,
-    ShapesJudgeSpec,
-)
-from flipbench.config.raters import (
-    ModelConfig as ModelConfig,
-)
+from flipbench.config.raters import LocalChatSpec
+from flipbench.config.raters import ModelConfig as ModelConfig
 from flipbench.config.served_model import SubjectAPI
 from flipbench.config.training import ContaminateConfig as ContaminateConfig
 from flipbench.config.training import RewriteConfig
@@ -50,15 +42,15 @@ class GenerateConfig(_Part):
         default=None,
         description="CSV, TSV or JSONL with 'name' and 'new_answer', instead of a draw",
     )
-    captioner: CaptionerSpec = ShapesCaptionerSpec()
-    editor: EditorSpec = ShapesEditorSpec()
+    captioner: CaptionerSpec = Field(default="shapes", validate_default=True)
+    editor: EditorSpec = Field(default="shapes", validate_default=True)
     batch_size: int = Field(default=16, ge=1, description="items between two writes to disk")
 
 
 class FilterConfig(_Part):
     """Who decides that a pair is valid, and how; a pair is kept as the policy says."""
 
-    judges: tuple[JudgeSpec, ...] = (ShapesJudgeSpec(),)
+    judges: tuple[JudgeSpec, ...] = Field(default=("shapes",), validate_default=True)
     policy: Policy = Policy()
     batch_size: int = Field(default=16, ge=1, description="pairs between two writes to disk")
 
@@ -69,10 +61,15 @@ BenchmarkSpec = Annotated[
 
 
 class SubjectConfig(ModelConfig):
-    """A model to ask, to contaminate, or to compare with: a checkpoint, or one behind a server."""
+    """A model to ask, to contaminate, or to compare with.
+
+    It is a checkpoint, a model behind a server, or an object of your own that keeps the protocol
+    `flipbench.models.protocols.VLM`; of these three only a checkpoint can be trained.
+    """
 
     path: str = ""
     api: SubjectAPI | None = Field(default=None, description="instead of a path")
+    python: PythonTarget | None = Field(default=None, description="instead of a path")
     family: str = Field(default="", description="models of one family share a clean reference")
     lineage: str = Field(default="", description="what it was trained from; counts as one model")
     external: bool = Field(
@@ -92,11 +89,17 @@ class SubjectConfig(ModelConfig):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if bool(self.path) == (self.api is not None):
-            raise ValueError("give path or api, and not both")
-        local = (set(ModelConfig.model_fields) - {"path"}) & self.model_fields_set
-        if self.api is not None and local:
+        if bool(self.path) + (self.api is not None) + (self.python is not None) != 1:
+            raise ValueError("give path or api or python, and only one of them")
+        local = {
+            name
+            for name, field in ModelConfig.model_fields.items()
+            if name != "path" and getattr(self, name) != field.default
+        }
+        if local and self.api is not None:
             raise ValueError(f"{min(local)} is for checkpoints; a server has api.revision only")
+        if local and self.python is not None:
+            raise ValueError(f"{min(local)} is for checkpoints; python has target and arguments")
         return self
 
 
@@ -171,8 +174,8 @@ class Config(_Part):
     run: Path = Field(description="the run directory")
     seed: int = 0
     benchmark: BenchmarkSpec
-    generate: GenerateConfig = GenerateConfig()
-    filter: FilterConfig = FilterConfig()
+    generate: GenerateConfig = Field(default_factory=GenerateConfig)
+    filter: FilterConfig = Field(default_factory=FilterConfig)
     audit: AuditConfig = AuditConfig()
     models: dict[str, SubjectConfig] = Field(default_factory=dict)
     contaminate: ContaminateConfig = ContaminateConfig()
@@ -205,7 +208,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     try:
         return Config.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(f"{path}:\n" + "\n".join(_explain(error))) from error
+        raise ConfigError(f"{path}:\n" + "\n".join(_explain(error, data))) from error
 
 
 def _read(path: Path, readers: tuple[Path, ...]) -> dict[str, Any]:
@@ -258,15 +261,9 @@ def _set(data: dict[str, Any], keys: list[str], value: Any) -> None:
     data[keys[-1]] = value
 
 
-def _explain(error: ValidationError) -> Iterator[str]:
-    tags = {"shapes", "vlmeval", "huggingface", "jsonl", "api", "local", "flux-controlnet"}
-    tags |= {"diffusers", "pairs", "vlm"}
+def _explain(error: ValidationError, data: Any) -> Iterator[str]:
     for problem in error.errors():
-        places = [str(part) for part in problem["loc"]]
-        kept = [
-            p for i, p in enumerate(places) if p not in tags or places[:1] == ["models"] and i == 2
-        ]
-        where = ".".join(kept)
+        where = ".".join(_keys(problem["loc"], data))
         if problem["type"] == "extra_forbidden":
             known = sorted(set(_field_names(Config)))
             name = str(problem["loc"][-1])
@@ -278,14 +275,30 @@ def _explain(error: ValidationError) -> Iterator[str]:
             yield f"  {where}: {problem['msg']} (got {problem['input']!r})"
 
 
+def _keys(places: Sequence[int | str], data: Any) -> Iterator[str]:
+    """Yield the keys to a problem; pydantic also names the format of a part, which is no key."""
+    for place in places:
+        is_mapping = isinstance(data, dict)
+        if is_mapping and place not in data and place == data.get("format"):
+            continue
+        yield str(place)
+        try:
+            data = data[place]
+        except (KeyError, IndexError, TypeError):
+            data = None
+
+
 def _field_names(model: type[BaseModel]) -> Iterator[str]:
     for name, field in model.model_fields.items():
         yield name
-        for inner in _models_in(field.annotation):
-            yield from _field_names(inner)
+        for part in (field.annotation, *field.metadata):
+            for inner in _models_in(part):
+                yield from _field_names(inner)
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, ByKind):
+        yield from annotation.classes()
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for inner in get_args(annotation):

@@ -15,8 +15,8 @@ from flipbench.filters.audit.page import write_audit
 from flipbench.filters.audit.text_only import BlindVLM
 from flipbench.models.chat.api import ChatAPI
 from flipbench.models.protocols import VLM
-from flipbench.models.vlm.huggingface import HuggingFaceVLM
-from flipbench.models.vlm.served import APIVLM
+from flipbench.models.vlm.loading import as_vlm
+from flipbench.pipelines.backends import model_without_weights
 from flipbench.pipelines.experiment import Experiment
 from flipbench.pipelines.pairs import read_benchmark
 
@@ -32,10 +32,8 @@ def audit_benchmark(experiment: Experiment) -> tuple[AuditReport, Path]:
                 raise ConfigError(f"audit: no model {name!r}{nearest(name, list(config.models))}")
         chosen = [(name, config.models[name]) for name in names]
         return [
-            APIVLM(m.api, name)
-            if m.api
-            else HuggingFaceVLM(
-                m.path,
+            as_vlm(
+                model_without_weights(name, m) or m.path,
                 name,
                 dtype=m.dtype,
                 device=m.device,

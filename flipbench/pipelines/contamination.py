@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from flipbench.benchmarks import load_benchmark
+from flipbench.config.chat import APISpec
 from flipbench.config.experiment import AnswerJudgeConfig
-from flipbench.config.raters import APICaptionerSpec, LocalCaptionerSpec
+from flipbench.config.raters import LocalSpec
 from flipbench.config.training import DataConfig, OtherBenchmark, RewriteConfig
 from flipbench.contaminate.backends.llamafactory import (
     LlamaFactory,
@@ -129,11 +130,11 @@ def writer_of(config: RewriteConfig, run: Run, seed: int) -> Writer:
 
 def chat_of(config: RewriteConfig | AnswerJudgeConfig, run: Run, seed: int) -> Chat:
     """Return the chat model that a configuration names, behind a server or on this machine."""
-    spec: APICaptionerSpec | LocalCaptionerSpec
+    spec: APISpec | LocalSpec
     if config.local is not None:
-        spec = LocalCaptionerSpec(chat=config.local)
+        spec = LocalSpec(chat=config.local)
     else:
-        spec = APICaptionerSpec.model_validate({"chat": config.chat, "batch": config.batch})
+        spec = APISpec.model_validate({"chat": config.chat, "batch": config.batch})
     return build_chat(spec, run.path / "batches", seed)
 
 

@@ -29,7 +29,9 @@ from flipbench.evaluate.verdict.page import VerdictPage, write_verdict
 from flipbench.evaluate.verdict.replies import replies_of
 from flipbench.evaluate.verdict.verdict import Evidence, Finding, find
 from flipbench.models.engine import Answers, answers_of
+from flipbench.models.protocols import VLM
 from flipbench.models.vlm.checkpoints import check_card, fingerprint, resolve_path
+from flipbench.models.vlm.loading import as_vlm
 from flipbench.models.vlm.served import APIVLM
 from flipbench.pipelines.detectors import ConfiguredDetectors
 from flipbench.prompting.prompts import Asking
@@ -120,8 +122,8 @@ def default_run(model: str, benchmark: PairedBenchmark) -> Path:
 
 def plan(
     benchmark: PairedBenchmark,
-    model: str | APIVLM,
-    references: Sequence[str | APIVLM],
+    model: str | VLM,
+    references: Sequence[str | VLM],
     run: Run,
     *,
     detectors: Sequence[str] = (),
@@ -138,9 +140,9 @@ def plan(
 
     Parameters
     ----------
-    model, references : str or APIVLM
-        A checkpoint's folder, a hub id, ``shapes:llava``, or a model behind a server. The
-        references are taken for clean.
+    model, references : str or VLM
+        A checkpoint's folder, a hub id, ``shapes:llava``, or an object that keeps the protocol
+        `VLM`, such as a model behind a server. The references are taken for clean.
     detectors : sequence of str
         Names or import paths; all by default. The perturbation gap is always among them: the
         verdict is its. What the model cannot be asked for is left out, and so is by default what
@@ -197,8 +199,9 @@ def _needs_reference(detector: AnyDetector) -> bool:
     return detector.about.needs_clean_model or default_rule(detector) == "relative"
 
 
-def _subject(model: str | APIVLM, strategy: str, dose: int, loading: Mapping[str, Any]) -> Subject:
-    if isinstance(model, APIVLM):
+def _subject(model: str | VLM, strategy: str, dose: int, loading: Mapping[str, Any]) -> Subject:
+    if not isinstance(model, str):
+        model = as_vlm(model)
         about = GridModel(
             model.name, model.fingerprint, _FAMILY, strategy, 0, dose, lineage=model.name
         )
@@ -368,7 +371,7 @@ def _settings(detection: Detection) -> dict[str, str]:
     found, subject = environment(), detection.subject
     rows = {
         "command": detection.command,
-        "model": f"{subject.path or 'a server'} ({subject.model.fingerprint})",
+        "model": f"{subject.path or _kind_of(subject)} ({subject.model.fingerprint})",
         **{f"reference {r.model.name}": r.model.fingerprint for r in detection.references},
         "precision": "" if subject.api else subject.quantization or subject.dtype,
         "asked by": detection.asking.ask,
@@ -379,3 +382,7 @@ def _settings(detection: Detection) -> dict[str, str]:
         **{name: str(v) for name, v in found["packages"].items() if v},
     }
     return {name: value for name, value in rows.items() if value}
+
+
+def _kind_of(subject: Subject) -> str:
+    return "a server" if isinstance(subject.api, APIVLM) else "a Python object"

@@ -27,7 +27,7 @@ from flipbench.evaluate.report.tables import GAP, Table
 from flipbench.evaluate.validation.requirements import requirements
 from flipbench.models.engine import answers_of
 from flipbench.models.vlm.huggingface import fingerprint, resolve_path
-from flipbench.models.vlm.served import APIVLM
+from flipbench.pipelines.backends import model_without_weights
 from flipbench.pipelines.contamination import plans_for
 from flipbench.pipelines.detectors import ConfiguredDetectors
 from flipbench.pipelines.experiment import Experiment, have_workers_do
@@ -51,7 +51,7 @@ def subjects_of(
 
 
 def _subject(name: str, model: SubjectConfig) -> Subject:
-    vlm = APIVLM(model.api, name) if model.api else None
+    vlm = model_without_weights(name, model)
     weights = (
         vlm.fingerprint
         if vlm

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from flipbench.benchmarks import Benchmark, PairsSpec, load_benchmark, load_pairs
 from flipbench.config.experiment import ShapesSpec
-from flipbench.config.raters import JudgeSpec, ShapesCaptionerSpec
+from flipbench.config.kinds import JudgeSpec
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.paired import Candidate, PairedBenchmark
 from flipbench.core.records import Edit, Item, Verdict
@@ -140,13 +140,11 @@ class _Making:
         items, config = usable_items(experiment), experiment.config
         spec, states = config.generate, experiment.run.path / "batches"
         flipping = FlipStage(config.seed, given_answers(experiment, items))
-        editor = build_editor(spec.editor)
+        editor = build_editor(spec.editor, states, config.seed)
         captioner = build_captioner(spec.captioner, states, config.seed)
         proposing = None
-        if isinstance(captioner, APICaptioner) and not isinstance(
-            spec.captioner, ShapesCaptionerSpec
-        ):
-            prompt = spec.captioner.counterfactual_prompt
+        if isinstance(captioner, APICaptioner):
+            prompt = captioner.counterfactual_prompt
             proposing = ProposeStage(captioner.chat, experiment.run.images, prompt)
         return cls(items, flipping, captioner, editor, proposing)
 

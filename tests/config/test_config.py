@@ -257,6 +257,8 @@ def test_a_model_is_a_checkpoint_or_behind_a_server(tmp_path: Path) -> None:
     path.write_text(base + "{api: {model: gpt-4o}, family: gpt, external: true}\n")
     model = load_config(path).models["m"]
     assert model.api is not None and model.api.model == "gpt-4o" and not model.path
+    path.write_text(load_config(path).to_yaml())
+    assert load_config(path).models["m"] == model
     for wrong, said in (
         ("{}", "give path or api"),
         ("{path: x, api: {model: gpt-4o}}", "give path or api"),

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from pydantic import ValidationError
 
+from flipbench.config.experiment import StrategyConfig
 from flipbench.contaminate.strategies import (
     STRATEGIES,
     lora_config,
@@ -83,15 +87,25 @@ def test_lora_reaches_every_linear_layer_of_the_language_model_and_no_other(mode
 
 
 def test_every_strategy_of_the_configuration_is_known(model: Any) -> None:
-    from typing import get_args
-
-    from flipbench.config.experiment import StrategyConfig
-
-    assert get_args(StrategyConfig.model_fields["train"].annotation) == STRATEGIES
     for strategy in STRATEGIES:
+        assert StrategyConfig(train=strategy, learning_rate=1).train == strategy
         select_parameters(model, strategy)
     with pytest.raises(ConfigError, match="unknown strategy 'vision'.*lora, llm"):
-        select_parameters(model, "vision")  # type: ignore[arg-type]
+        select_parameters(model, "vision")
+    with pytest.raises(ValidationError, match="'all' or 'qlora'"):
+        StrategyConfig(train="vision", learning_rate=1)
+
+
+def test_a_new_strategy_is_one_new_row(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = replace(STRATEGIES["all"], trains=("vision",))
+    monkeypatch.setitem(STRATEGIES, "tower", row)
+    assert StrategyConfig(train="tower", learning_rate=1).train == "tower"
+    assert set(select_parameters(model, "tower")) == parts(model)["vision"]
+
+
+def test_the_documentation_has_every_strategy() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "contamination.md").read_text()
+    assert [name for name in STRATEGIES if f"| `{name}` |" not in text] == []
 
 
 def test_an_unknown_class_is_refused_with_the_place_to_add_it() -> None:

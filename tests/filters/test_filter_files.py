@@ -20,12 +20,14 @@ from flipbench.core.paired import Candidate
 from flipbench.core.records import Failure, Verdict
 from flipbench.core.run import Run
 from flipbench.filters.funnel import read_doubtful
+from flipbench.filters.judges.shapes import SceneJudge
 from flipbench.filters.kept_list import listed_items, select_kept
 from flipbench.filters.pipeline import apply_policy, filtered_in, keep_valid, rate, unjudged
+from flipbench.generate.captioners.shapes import SceneCaptioner
+from flipbench.generate.editors.shapes import SceneEditor
 from flipbench.generate.pipeline import generate
 from flipbench.models.protocols import Opinion
 from flipbench.reporting.text_tables import Rate, Table, write_tables
-from flipbench.shapes.backends import SceneCaptioner, SceneEditor, SceneJudge
 from flipbench.shapes.benchmark import shapes_vqa
 
 N = 12

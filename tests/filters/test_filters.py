@@ -13,12 +13,15 @@ from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate, PairedBenchmark
 from flipbench.core.records import Failure, Verdict
 from flipbench.core.run import Run
+from flipbench.filters.judges.shapes import SceneJudge
 from flipbench.filters.judges.stage import JudgeStage
 from flipbench.filters.pipeline import keep_valid
+from flipbench.generate.captioners.shapes import SceneCaptioner
+from flipbench.generate.editors.shapes import SceneEditor
 from flipbench.generate.pipeline import generate
 from flipbench.models.protocols import CaptionText, Decision, Opinion
-from flipbench.shapes.backends import SceneCaptioner, SceneEditor, SceneJudge, scene_of
 from flipbench.shapes.benchmark import shapes_vqa
+from flipbench.shapes.candidates import scene_of
 from flipbench.shapes.questions import Family, answer
 from flipbench.shapes.scene import Scene
 from flipbench.shapes.wording import describe

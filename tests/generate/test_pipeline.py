@@ -9,9 +9,10 @@ from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Caption, Edit, Failure, Flip, Item, Source
 from flipbench.core.run import Run
+from flipbench.generate.captioners.shapes import SceneCaptioner
+from flipbench.generate.editors.shapes import SceneEditor
 from flipbench.generate.pipeline import generate
 from flipbench.models.protocols import CaptionText, Drawing
-from flipbench.shapes.backends import SceneCaptioner, SceneEditor
 from flipbench.shapes.benchmark import shapes_vqa
 
 N_ITEMS = 24

@@ -12,8 +12,10 @@ from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.randomness import generator
 from flipbench.core.records import Caption, Edit, Flip, Item
+from flipbench.filters.judges.shapes import SceneJudge
+from flipbench.generate.captioners.shapes import SceneCaptioner
+from flipbench.generate.editors.shapes import SceneEditor
 from flipbench.models.protocols import Drawing
-from flipbench.shapes.backends import SceneCaptioner, SceneEditor, SceneJudge
 from flipbench.shapes.faults import FAULTS, spoil
 from flipbench.shapes.questions import KINDS, answer, draw_family
 from flipbench.shapes.scene import Scene

@@ -10,8 +10,11 @@ from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Caption, Flip, Item
+from flipbench.filters.judges.shapes import SceneJudge
+from flipbench.generate.captioners.shapes import SceneCaptioner
+from flipbench.generate.editors.shapes import SceneEditor
 from flipbench.models.protocols import CaptionText, Drawing
-from flipbench.shapes.backends import SceneCaptioner, SceneEditor, SceneJudge, scene_of
+from flipbench.shapes.candidates import scene_of
 from flipbench.shapes.questions import Family
 from flipbench.shapes.render import render
 from flipbench.shapes.scene import COLORS, GRID, SHAPES, Scene, Thing

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from flipbench.config.raters import VLMJudgeSpec
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.run import Run
-from flipbench.filters.judges.vlm import VLMJudge
+from flipbench.filters.judges.vlm import VLMJudge, VLMJudgeSpec
+from flipbench.generate.captioners.shapes import SceneCaptioner
+from flipbench.generate.editors.shapes import SceneEditor
 from flipbench.generate.pipeline import generate
 from flipbench.models.protocols import Opinion
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.pipelines.backends import build_judge
 from flipbench.prompting.prompts import Asking
-from flipbench.shapes.backends import SceneCaptioner, SceneEditor
 from flipbench.shapes.benchmark import shapes_vqa
 
 
