@@ -72,10 +72,16 @@ def test_no_arguments_is_help(flipbench: Flipbench) -> None:
 
 def test_every_option_of_every_command_is_explained(flipbench: Flipbench) -> None:
     for command in COMMANDS:
-        for line in flipbench(command, "--help").out.splitlines():
-            if found := re.match(r"\s*│?\s*\*?\s*(--[a-z-]+)", re.sub(r"\x1b\[[0-9;]*m", "", line)):
-                rest = plain(line).replace(found[1], "")
-                assert re.search(r"[a-z]{2,} [a-z]{2,}", rest), (command, line)
+        lines = re.sub(r"\x1b\[[0-9;]*m", "", flipbench(command, "--help").out).splitlines()
+        options = [
+            (found[1], line)
+            for line in lines
+            if (found := re.match(r"\s*│?\s*\*?\s*(--[a-z-]+)", line))
+        ]
+        assert "--help" in dict(options)
+        for option, line in options:
+            explanation = plain(line).replace(option, "")
+            assert re.search(r"[a-z]{2,} [a-z]{2,}", explanation), (command, line)
 
 
 @pytest.mark.parametrize("command", ["generate", "filter", "contaminate", "evaluate", "run"])

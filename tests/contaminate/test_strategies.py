@@ -77,9 +77,9 @@ def test_lora_reaches_every_linear_layer_of_the_language_model_and_no_other(mode
     found = {re.sub(r".*language_model\.|\.lora_[AB].*", "", name) for name in trained}
     assert found == linear and len(linear) == 7 * model.config.text_config.num_hidden_layers
     assert not any("vis" in name or "projector" in name or "merger" in name for name in trained)
-    for module in adapted.modules():
-        if hasattr(module, "lora_A"):
-            assert module.r["default"] == 4 and module.scaling["default"] == 2.0
+    layers = [module for module in adapted.modules() if hasattr(module, "lora_A")]
+    assert len(layers) == len(linear)
+    assert {(layer.r["default"], layer.scaling["default"]) for layer in layers} == {(4, 2.0)}
 
 
 def test_every_strategy_of_the_configuration_is_known(model: Any) -> None:

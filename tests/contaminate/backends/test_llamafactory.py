@@ -37,7 +37,7 @@ from tests.fixtures.command_line import Flipbench
 
 pytestmark = pytest.mark.skipif(
     not (os.environ.get(CLI) or shutil.which("llamafactory-cli")),
-    reason=f"no LLaMA-Factory: flipbench.contaminate.backends.install_llamafactory makes one; set {CLI}",
+    reason=f"install LLaMA-Factory (contaminate/backends/install_llamafactory.py) and set {CLI}",
 )
 MakePlan = Callable[..., TrainingPlan]
 NewRun = Callable[..., Run]

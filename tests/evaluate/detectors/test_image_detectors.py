@@ -83,9 +83,8 @@ def test_shapes_keeps_what_is_not_about_color(shapes_benchmark: PairedBenchmark)
     probes = BGR.probes(shapes_benchmark, Asking())
     kept = {p.item_id for p in probes}
     assert 0 < len(kept) < 30
-    for item in shapes_benchmark.originals:
-        if item.category in ("color", "shape"):
-            assert item.id not in kept
+    about_color = {i.id for i in shapes_benchmark.originals if i.category in ("color", "shape")}
+    assert about_color and not about_color & kept
     for one, two in zip(probes[::2], probes[1::2], strict=True):
         assert (one.variant, two.variant, one.prompt) == ("original", "bgr", two.prompt)
         before, after = (np.asarray(shapes_benchmark.images.open(p.images[0])) for p in (one, two))
@@ -132,17 +131,18 @@ def test_a_model_that_falls_further_than_the_clean_one_is_found(drawn: Any) -> N
 
 
 @pytest.mark.parametrize("fraction", [0.25, 0.5, 0.75, 1.0])
-@pytest.mark.parametrize("size", [(64, 48), (9, 200)])
+@pytest.mark.parametrize(
+    ("size", "tolerance"), [((64, 48), 0), ((9, 200), 0.05)], ids=["photo", "strip"]
+)
 def test_a_mask_covers_its_share_and_all_that_a_smaller_one_does(
-    fraction: float, size: tuple[int, int]
+    fraction: float, size: tuple[int, int], tolerance: float
 ) -> None:
     order = np.random.default_rng(0).permutation(N_CELLS**2)
     white = Image.new("RGB", size, "white")
     covered = np.asarray(mask(white, fraction, order))[..., 0] == GREY
     less = np.asarray(mask(white, fraction / 2, order))[..., 0] == GREY
     assert not (less & ~covered).any() and covered.sum() > less.sum() > 0
-    if size == (64, 48):
-        assert covered.mean() == fraction
+    assert covered.mean() == pytest.approx(fraction, abs=tolerance, rel=0)
 
 
 def test_masking_finds_who_falls_less_than_the_clean_model(drawn: Any) -> None:

@@ -94,10 +94,12 @@ def test_silence_in_one_condition_forbids_a_verdict(
     silent = replies(
         detector, shapes_benchmark, lambda p: " " if p.variant in ("slot", "guided") else "x"
     )
-    for rule, score in scores_of(detector, shapes_benchmark, silent).items():
-        if rule != "relative":
-            assert score.verdict == "inconclusive"
-            assert any("name no option" in w or "say nothing" in w for w in score.warnings)
+    scores = scores_of(detector, shapes_benchmark, silent)
+    alone = [score for rule, score in scores.items() if rule != "relative"]
+    assert alone
+    for score in alone:
+        assert score.verdict == "inconclusive"
+        assert any("name no option" in w or "say nothing" in w for w in score.warnings)
 
 
 # ------------------------------------------------------------------------- slot guessing
@@ -272,14 +274,13 @@ def test_the_prompt_hides_the_last_option_and_the_picture(
     shapes_benchmark: PairedBenchmark,
 ) -> None:
     probes = {p.item_id: p for p in MISSING.probes(shapes_benchmark, Asking())}
-    for item in shapes_benchmark.originals:
-        assert (item.id in probes) is (len(item.options or ()) > 2)
-        if item.id in probes:
-            lines = probes[item.id].prompt.split("\n")
-            assert lines[1:-1] == [
-                f"{a}. {o}" for a, o in zip("ABC", item.options[:-1], strict=False)
-            ]
-            assert probes[item.id].images == ()
+    items = {item.id: item for item in shapes_benchmark.originals}
+    assert probes.keys() == {i for i, item in items.items() if len(item.options or ()) > 2}
+    for item_id, probe in probes.items():
+        shown = (items[item_id].options or ())[:-1]
+        lines = [f"{letter}. {option}" for letter, option in zip("ABC", shown, strict=False)]
+        assert probe.prompt.split("\n")[1:-1] == lines
+        assert probe.images == ()
 
 
 # ------------------------------------------------------------------------- n-grams

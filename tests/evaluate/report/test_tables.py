@@ -155,18 +155,15 @@ def test_markdown_parses_back_to_the_same_numbers() -> None:
     ]
     assert all(len(row) == len(head) for row in rows)
     found = {}
-    for row in rows:
-        match = re.match(r"([\d.]+) \((\d+)/(\d+)\)", row[2])
-        if match:
-            found[row[0]] = (int(match[2]), int(match[3]))
-            assert float(match[1]) == pytest.approx(100 * int(match[2]) / int(match[3]), abs=0.05)
-            second = re.match(r"[\d.]+ \((\d+)/", row[3])
-            gap = re.match(r"([−+]?[\d.]+) \[", row[4])
-            assert second and gap
-            gap_points = float(gap[1].replace("−", "-"))
-            assert gap_points == pytest.approx(
-                100 * (int(second[1]) - int(match[2])) / 440, abs=0.05
-            )
+    rates = [(row, re.match(r"([\d.]+) \((\d+)/(\d+)\)", row[2])) for row in rows]
+    for row, match in [(row, match) for row, match in rates if match]:
+        found[row[0]] = (int(match[2]), int(match[3]))
+        assert float(match[1]) == pytest.approx(100 * int(match[2]) / int(match[3]), abs=0.05)
+        second = re.match(r"[\d.]+ \((\d+)/", row[3])
+        gap = re.match(r"([−+]?[\d.]+) \[", row[4])
+        assert second and gap
+        gap_points = float(gap[1].replace("−", "-"))
+        assert gap_points == pytest.approx(100 * (int(second[1]) - int(match[2])) / 440, abs=0.05)
     assert found == {
         "clean": (229, 440),
         "lora_r8, epoch 1": (276, 440),

@@ -194,9 +194,8 @@ def test_files_agree_with_the_report(report: AuditReport, folder: Path) -> None:
 def test_markdown_is_one_table_a_check(report: AuditReport) -> None:
     text = markdown(report)
     assert text.count("\n## ") == 9 and "10 of 120 items repeat an earlier item" in text
-    for line in text.splitlines():
-        if line.startswith("|"):
-            assert line.count("|") in (5, 6, 8)
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert rows and {row.count("|") for row in rows} <= {5, 6, 8}
     assert "<script>" not in text
 
 

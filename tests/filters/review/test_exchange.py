@@ -173,13 +173,14 @@ def test_tasks_fit_the_labelling_configuration(open_run: Any) -> None:
     assert choices["reason"] == set(REASONS)
     for task in json.loads(export_tasks(reviewed(open_run("mine")))):
         assert values <= set(task["data"])
-        for said in (*task["annotations"], *task["predictions"]):
-            for result in said["result"]:
+        for verdict in (*task["annotations"], *task["predictions"]):
+            for result in verdict["result"]:
                 tag = named[result["from_name"]]
                 assert tag.tag.lower() == result["type"]
                 assert tag.get("toName") == result["to_name"]
-                if result["type"] == "choices":
-                    assert set(result["value"]["choices"]) <= choices[result["from_name"]]
+                chosen = result["value"].get("choices", ())
+                assert bool(chosen) == (result["type"] == "choices")
+                assert set(chosen) <= choices[result["from_name"]]
 
 
 def test_what_label_studio_itself_writes(open_run: Any) -> None:

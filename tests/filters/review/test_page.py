@@ -80,27 +80,31 @@ def test_thirty_pairs_by_keyboard(serve: Any, visit: Visit) -> None:
     served = serve()
     page = visit(served.address)
     expected: dict[str, tuple[str, str]] = {}
-    for number in range(30):
-        assert shown(page) == str(number)
-        if number == 12:
-            page.reload()
-            page.wait_for_selector("body[data-shown='12']")
-            assert count(page)[:3] == ["12 of 30", "10 kept", "1 rejected"]
-        if number == 20:
-            press(page, "z")  # the verdict on 19 was a slip
-            assert shown(page) == "19"
-            assert str(19) not in decisions(served)
-            press(page, "r", "r")
-            expected["19"] = ("reject", "")
-        keys, said = {
-            5: ("4", ("reject", "object missing")),
-            7: ("u2", ("unsure", "ambiguous")),
-            14: ("r1", ("reject", "wrong answer")),
-            21: ("uu", ("unsure", "")),
-        }.get(number, ("k", ("keep", "")))
-        press(page, *keys)
-        expected[str(number)] = said
-        assert decisions(served) == expected  # on disk before the next pair was shown
+
+    def review(numbers: range) -> None:
+        for number in numbers:
+            assert shown(page) == str(number)
+            keys, decision = {
+                5: ("4", ("reject", "object missing")),
+                7: ("u2", ("unsure", "ambiguous")),
+                14: ("r1", ("reject", "wrong answer")),
+                21: ("uu", ("unsure", "")),
+            }.get(number, ("k", ("keep", "")))
+            press(page, *keys)
+            expected[str(number)] = decision
+            assert decisions(served) == expected  # on disk before the next pair was shown
+
+    review(range(12))
+    page.reload()
+    page.wait_for_selector("body[data-shown='12']")
+    assert count(page)[:3] == ["12 of 30", "10 kept", "1 rejected"]
+    review(range(12, 20))
+    press(page, "z")  # the verdict on 19 was a slip
+    assert shown(page) == "19"
+    assert str(19) not in decisions(served)
+    press(page, "r", "r")
+    expected["19"] = ("reject", "")
+    review(range(20, 30))
     assert shown(page) == "done"
     assert page.get_by_role("heading", name="Every pair here has your verdict.").is_visible()
     assert count(page)[:4] == ["30 of 30", "25 kept", "3 rejected", "2 unsure"]

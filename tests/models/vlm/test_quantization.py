@@ -50,10 +50,11 @@ def test_only_the_language_models_matrices_lose_bits(
     small, whole, rounded = (HuggingFaceVLM(folder, quantization=q) for q in ("4bit", None, None))
     assert small.fingerprint == fingerprint(folder, "float32", quantization="4bit")
     plain = dict(rounded.model.named_parameters())
-    for parameter_name, parameter in small.model.named_parameters():
-        if parameter.dtype == torch.uint8:
-            assert "language_model." in parameter_name and ".layers." in parameter_name
-            plain[parameter_name].data = dequantize_4bit(parameter.data, parameter.quant_state)
+    packed = {n: p for n, p in small.model.named_parameters() if p.dtype == torch.uint8}
+    assert packed
+    for parameter_name, parameter in packed.items():
+        assert "language_model." in parameter_name and ".layers." in parameter_name
+        plain[parameter_name].data = dequantize_4bit(parameter.data, parameter.quant_state)
     probes = [Asking().probe(item, "original") for item in shapes_items[:6]]
     found = [vlm.ask(probes, shapes_store) for vlm in (small, whole, rounded)]
     lost = []
