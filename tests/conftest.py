@@ -20,9 +20,19 @@ from flipbench.shapes.training.lessons import corpus
 from flipbench.shapes.training.tiny import FAMILIES, build
 from tests.fixtures.command_line import Flipbench, Result
 
+pytest_plugins = ["tests.fixtures.browser"]
+
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 torch.set_num_threads(1)  # the models are so small that threads cost more than they bring
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave whatever opens a browser out of the quick tests."""
+    for item in items:
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker("slow")
 
 
 @pytest.fixture(scope="session")

@@ -82,9 +82,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("style", "raw", "answer", "says"), REFUSED)
-def test_what_cannot_be_told_for_sure_is_refused(
-    style: str, raw: str, answer: str, says: str
-) -> None:
+def test_ambiguous_questions_are_refused(style: str, raw: str, answer: str, says: str) -> None:
     with pytest.raises(RowError) as caught:
         split_question(raw, style, answer)
     assert caught.value.kind == "options"

@@ -50,7 +50,7 @@ def parts(model: Any) -> dict[str, set[str]]:
         ("all", ["language", "projector", "vision"]),
     ],
 )
-def test_a_strategy_trains_its_parts_and_nothing_else(
+def test_a_strategy_trains_only_its_own_parts(
     model: Any, strategy: Any, trained: list[str]
 ) -> None:
     of = parts(model)
@@ -64,7 +64,7 @@ def test_a_strategy_trains_its_parts_and_nothing_else(
     assert {name for name, p in model.named_parameters() if p.requires_grad} == expected
 
 
-def test_lora_reaches_every_linear_layer_of_the_language_model_and_no_other(model: Any) -> None:
+def test_lora_adapts_exactly_the_linear_layers_of_the_language_model(model: Any) -> None:
     import peft
 
     linear = {
@@ -82,7 +82,7 @@ def test_lora_reaches_every_linear_layer_of_the_language_model_and_no_other(mode
     assert {(layer.r["default"], layer.scaling["default"]) for layer in layers} == {(4, 2.0)}
 
 
-def test_every_strategy_of_the_configuration_is_known(model: Any) -> None:
+def test_every_configurable_strategy_is_implemented(model: Any) -> None:
     from typing import get_args
 
     from flipbench.config.experiment import StrategyConfig
@@ -94,7 +94,7 @@ def test_every_strategy_of_the_configuration_is_known(model: Any) -> None:
         select_parameters(model, "vision")  # type: ignore[arg-type]
 
 
-def test_an_unknown_class_is_refused_with_the_place_to_add_it() -> None:
+def test_an_unknown_model_class_is_refused_with_the_place_to_add_it() -> None:
     strange = SimpleNamespace(config=SimpleNamespace(model_type="idefics9"))
     with pytest.raises(ConfigError, match="'idefics9'; add a line to MODULES"):
         modules_of(strange)

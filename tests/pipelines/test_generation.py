@@ -86,11 +86,11 @@ def pictures(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("path", WHOLE, ids=lambda p: str(p.relative_to(CONFIGS)))
-def test_every_shipped_configuration_is_one(path: Path) -> None:
+def test_every_shipped_configuration_builds(path: Path) -> None:
     load_config(path)
 
 
-def test_a_backend_of_another_kind_replaces_the_base(tmp_path: Path) -> None:
+def test_a_backend_of_another_kind_replaces_the_inherited_one(tmp_path: Path) -> None:
     kontext = load_config(CONFIGS / "generate" / "kontext.yaml")
     assert kontext.generate.editor.kind == "diffusers"
     assert kontext.generate.captioner.kind == "api"
@@ -135,7 +135,7 @@ def test_two_workers_draw_the_same_pictures(
     assert sum(written) == 4, "no picture is drawn twice"
 
 
-def test_a_worker_only_edits(
+def test_a_worker_runs_only_the_edit_stage(
     flipbench: Flipbench, tiny: list[str], server: OpenAIServer, tmp_path: Path
 ) -> None:
     assert flipbench("generate", *tiny, "--worker", "0/2")[0] == 0
@@ -143,7 +143,7 @@ def test_a_worker_only_edits(
     assert not server.chats() and not list(run.read(Flip)) and not list(run.read(Edit))
 
 
-def test_the_price_is_told_before_anything_is_sent(
+def test_the_price_is_printed_before_anything_is_sent(
     flipbench: Flipbench, tiny: list[str], server: OpenAIServer
 ) -> None:
     status, out, _ = flipbench("generate", *tiny, "--dry-run")

@@ -45,7 +45,7 @@ def uniform_p(counts: list[int]) -> float:
     return float(stats.chisquare(counts).pvalue)
 
 
-def test_size_and_kinds(shapes_items: list[Item]) -> None:
+def test_the_benchmark_has_its_size_and_kinds(shapes_items: list[Item]) -> None:
     assert N_ITEMS >= 400
     assert len(shapes_items) == N_ITEMS == len({item.id for item in shapes_items})
     assert Counter(item.category for item in shapes_items) == dict.fromkeys(KINDS, N_ITEMS // 5)
@@ -112,7 +112,7 @@ def test_a_coin_draws_the_original_among_the_members(many: list[Item]) -> None:
         assert uniform_p(counts) > ALPHA, (n_options, counts)
 
 
-def test_no_gold_text_is_likelier_than_the_other_options(many: list[Item]) -> None:
+def test_no_gold_text_is_more_likely_than_the_other_options(many: list[Item]) -> None:
     """Given the options, the gold one is uniform: its rank by name or number tells nothing."""
     for kind in KINDS:
         by_size: dict[int, list[int]] = defaultdict(list)
@@ -126,7 +126,7 @@ def test_no_gold_text_is_likelier_than_the_other_options(many: list[Item]) -> No
             assert uniform_p(counts) > ALPHA, (kind, counts)
 
 
-def test_each_gold_text_is_as_frequent_as_its_offers_allow(many: list[Item]) -> None:
+def test_gold_texts_are_as_frequent_as_their_options_allow(many: list[Item]) -> None:
     expected: Counter[str] = Counter()
     observed: Counter[str] = Counter()
     for item in many:
@@ -139,13 +139,13 @@ def test_each_gold_text_is_as_frequent_as_its_offers_allow(many: list[Item]) -> 
     assert worst < 4.5
 
 
-def test_the_original_is_no_harder_than_its_twin_by_its_number_of_things(many: list[Item]) -> None:
+def test_the_original_has_as_many_things_as_its_perturbed_version(many: list[Item]) -> None:
     """Both versions come from one family, whose members have the same number of things."""
     for item in many[:400]:
         assert len({len(scene.things) for scene in family_of(item).scenes}) == 1
 
 
-def test_words_alone_do_not_tell_the_answer(
+def test_text_alone_does_not_give_the_answer_away(
     shapes_items: list[Item], many: list[Item], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Measure the text-only ceiling: n-grams of question, option and letter, cross-validated."""

@@ -38,7 +38,7 @@ def chat(server: OpenAIServer) -> ChatAPI:
     return ChatAPI(spec)
 
 
-def test_the_worlds_other_phrasings(shapes_items: list[Item], run: Run) -> None:
+def test_the_embedded_world_rewords_questions(shapes_items: list[Item], run: Run) -> None:
     found, report = write_wordings(shapes_items, ShapesWriter(), run, progress=False)
     assert report.n_done == len(shapes_items) == len(found)
     for item in shapes_items:
@@ -50,7 +50,7 @@ def test_the_worlds_other_phrasings(shapes_items: list[Item], run: Run) -> None:
     assert (again, report.n_done, report.n_skipped) == (found, 0, len(shapes_items))
 
 
-def test_a_file_of_wordings(shapes_items: list[Item], run: Run, tmp_path: Path) -> None:
+def test_wordings_are_read_from_a_file(shapes_items: list[Item], run: Run, tmp_path: Path) -> None:
     path, items = tmp_path / "w.jsonl", shapes_items[:2]
     rows: list[dict[str, Any]] = [{"name": i.name, "paraphrases": THREE} for i in items]
     path.write_text("\n".join(json.dumps(row) for row in rows))
@@ -70,7 +70,7 @@ def test_a_file_of_wordings(shapes_items: list[Item], run: Run, tmp_path: Path) 
         FileWriter(path)
 
 
-def test_a_chat_model_paraphrases_once(
+def test_a_chat_model_is_asked_for_a_paraphrase_once(
     server: OpenAIServer, shapes_items: list[Item], run: Run
 ) -> None:
     items = shapes_items[:4]
@@ -107,7 +107,7 @@ def test_a_chat_model_translates(server: OpenAIServer, shapes_items: list[Item],
         (json.dumps({"question": "Q?", "options": ["a"] * 4}), "German", "two options have become"),
     ],
 )
-def test_a_useless_reply_is_no_wording(
+def test_a_useless_reply_is_not_a_rewording(
     server: OpenAIServer,
     shapes_items: list[Item],
     run: Run,

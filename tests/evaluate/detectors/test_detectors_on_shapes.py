@@ -54,7 +54,7 @@ def scored(
     return grid, scores, run, few
 
 
-def test_every_detector_has_its_scores(scored: Any) -> None:
+def test_every_detector_scores_every_model(scored: Any) -> None:
     grid, scores, run, benchmark = scored
     for model in grid:
         mine = [s for s in scores if s.model_fingerprint == model.fingerprint]
@@ -67,7 +67,7 @@ def test_every_detector_has_its_scores(scored: Any) -> None:
     assert any(r.text for r in run.read(Response))
 
 
-def test_a_rule_that_needs_the_clean_model_has_it_for_the_other_alone(scored: Any) -> None:
+def test_relative_rules_compare_the_other_model_with_the_clean_one(scored: Any) -> None:
     grid, scores, _, _ = scored
     clean, dosed = (m.fingerprint for m in grid)
     rules = {

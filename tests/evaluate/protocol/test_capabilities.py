@@ -19,7 +19,7 @@ from tests.fixtures.tiny_families import save
 NAMES = ("perturbation_gap", "text_only_leakage", "order_trend")
 
 
-def test_a_detector_without_pictures_does_not_apply_to_a_model_that_needs_one(
+def test_a_text_only_detector_does_not_apply_to_a_model_that_needs_an_image(
     shapes_benchmark: PairedBenchmark, tmp_path: Path
 ) -> None:
     folder = save("blip-2", tmp_path / "blip-2")

@@ -90,7 +90,7 @@ CHECKS: dict[str, Callable[[dict[str, Any]], None]] = {
 
 
 @pytest.mark.parametrize("case", GOLDEN, ids=lambda case: f"{case['of']}: {case['name']}")
-def test_golden(case: dict[str, Any]) -> None:
+def test_golden_cases(case: dict[str, Any]) -> None:
     CHECKS[case["of"]](case)
 
 
@@ -202,7 +202,7 @@ def test_gap_difference_decomposes_as_published() -> None:
     assert found.interval is not None and found.interval.high < 0 and found.p_below < 0.001
 
 
-def test_gap_difference_drops_what_either_lacks() -> None:
+def test_gap_difference_drops_pairs_missing_in_either_model() -> None:
     one, two = [True, None, True], [False, True, True]
     found = gap_difference(one, two, [True, True, None], [True, True, True], rng())
     assert (found.n, found.n_dropped, found.difference, found.interval) == (1, 2, -1.0, None)

@@ -129,7 +129,7 @@ def greedy(vlm: HuggingFaceVLM, inputs: dict[str, Any], n_tokens: int) -> str:
 
 
 @pytest.mark.parametrize("family", CHOOSERS)
-def test_choosing(
+def test_choosing_matches_the_plain_model(
     family: str,
     load: Callable[[str], HuggingFaceVLM],
     store: ImageStore,
@@ -161,7 +161,7 @@ def test_choosing(
 
 
 @pytest.mark.parametrize("family", CHOOSERS)
-def test_the_picture_reaches_the_answer(
+def test_the_image_changes_the_answer(
     family: str,
     load: Callable[[str], HuggingFaceVLM],
     store: ImageStore,
@@ -174,7 +174,7 @@ def test_the_picture_reaches_the_answer(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_writing(
+def test_generated_text_matches_greedy_decoding(
     family: str,
     load: Callable[[str], HuggingFaceVLM],
     store: ImageStore,
@@ -191,7 +191,7 @@ def test_writing(
 
 
 @pytest.mark.parametrize("family", CHOOSERS)
-def test_scoring(
+def test_scores_match_the_plain_model(
     family: str,
     load: Callable[[str], HuggingFaceVLM],
     store: ImageStore,
@@ -217,7 +217,7 @@ def test_scoring(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_hidden_states(
+def test_hidden_states_match_one_by_one(
     family: str,
     load: Callable[[str], HuggingFaceVLM],
     store: ImageStore,
@@ -240,7 +240,7 @@ def test_hidden_states(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_no_picture_and_two(
+def test_probes_with_zero_and_several_images(
     family: str,
     load: Callable[[str], HuggingFaceVLM],
     store: ImageStore,
@@ -273,7 +273,7 @@ def test_no_picture_and_two(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_what_a_family_can_is_declared_before_its_weights_are_read(
+def test_capabilities_are_known_before_loading_weights(
     family: str, load: Callable[[str], HuggingFaceVLM], tmp_path: Path
 ) -> None:
     vlm = load(family)

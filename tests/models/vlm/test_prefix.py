@@ -53,7 +53,7 @@ def load(family: str, folder: Path, **options: Any) -> HuggingFaceVLM:
 
 
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name.replace("-", "_") in SHARING])
-def test_answers_are_those_of_prompts_read_one_by_one(
+def test_batched_answers_equal_one_by_one(
     family: str, store: ImageStore, sets: list[tuple[ImageRef, ...]], tmp_path: Path
 ) -> None:
     vlm = load(family, tmp_path / "model")
@@ -78,7 +78,7 @@ def test_answers_are_those_of_prompts_read_one_by_one(
             torch.testing.assert_close(vlm.embed(probes, store), alone_bd, atol=1e-4, rtol=1e-4)
 
 
-def test_an_image_is_read_once_for_a_batch(
+def test_an_image_is_encoded_once_for_a_batch(
     store: ImageStore, sets: list[tuple[ImageRef, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []
@@ -97,7 +97,7 @@ def test_an_image_is_read_once_for_a_batch(
         assert len(opened) == n_read
 
 
-def test_a_batch_in_which_few_images_repeat_is_read_whole(
+def test_a_batch_with_few_repeated_images_is_encoded_whole(
     store: ImageStore, sets: list[tuple[ImageRef, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vlm = HuggingFaceVLM("shapes:llava")
@@ -124,7 +124,7 @@ def test_a_batch_in_which_few_images_repeat_is_read_whole(
         ([1, 5], [[1, 5], [1, 5]], None),
     ],
 )
-def test_where_a_beginning_ends(
+def test_the_shared_prefix_ends_at_the_first_difference(
     expanded: list[int], plain: list[list[int]], expected: Beginning | None
 ) -> None:
     assert beginning_of(0, expanded, IMAGE, plain, list(range(len(plain)))) == expected

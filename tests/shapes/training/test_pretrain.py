@@ -53,7 +53,7 @@ def template_pieces(
 
 @pytest.mark.parametrize("picture", [True, False])
 @pytest.mark.parametrize("n_turns", [1, 3])
-def test_ids_are_those_of_the_chat_template(
+def test_token_ids_match_the_chat_template(
     vlm: HuggingFaceVLM, n_turns: int, picture: bool
 ) -> None:
     """Piece by piece: at evaluation the prompt is one piece and the model's reply is another."""
@@ -114,7 +114,7 @@ def test_only_the_values_of_facts_count_in_the_loss(
         assert answer(scene, Question(kind, about)) == value
 
 
-def test_conversations_tell_the_truth() -> None:
+def test_training_conversations_are_true() -> None:
     rng = np.random.default_rng(4)
     lettered, named = [], []
     for _ in range(60):
@@ -170,9 +170,7 @@ def test_the_training_pool_is_disjoint_from_the_benchmark(vlm: HuggingFaceVLM) -
     assert torch.equal(pool.pixels, rows[[0, 2, 5]])
 
 
-def test_the_exam_is_of_families_and_marks_as_evaluation_does(
-    vlm: HuggingFaceVLM, tmp_path: Path
-) -> None:
+def test_the_exam_is_graded_like_an_evaluation(vlm: HuggingFaceVLM, tmp_path: Path) -> None:
     exam = Exam.draw(np.random.default_rng(1), 2, vlm.processor)
     assert len(exam.prompts) == len(exam.scenes) == 10
     for i, prompt in enumerate(exam.prompts):
