@@ -180,7 +180,7 @@ def test_a_list_of_another_benchmark_names_its_items(run: Run, candidates: list[
         listed_items(path, [item for item in items if item.name != "0008"])
 
 
-def test_verdicts_are_matched_to_their_edits(run: Run, candidates: list[Candidate]) -> None:
+def test_filtered_candidates_are_read_back(run: Run, candidates: list[Candidate]) -> None:
     assert filtered_in(run) == []
     keep_valid("b", candidates, [Picky()], run, progress=False)
     found = filtered_in(run)

@@ -85,7 +85,7 @@ def test_the_interval_has_its_nominal_coverage() -> None:
     assert 0.92 < covered / 400 < 0.98
 
 
-def test_items_outside_the_benchmark_are_refused() -> None:
+def test_a_part_that_does_not_fit_its_whole_is_refused() -> None:
     for kept in (Rate(5, 20), Rate(7, 8), Rate(0, 8)):
         with pytest.raises(ValueError, match="cannot be part of"):
             accuracy_shift("m", Rate(6, 10), kept)

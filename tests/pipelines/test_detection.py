@@ -247,7 +247,7 @@ def test_two_references_with_the_same_name_are_refused(
         plan(read_paired(pairs), CLEAN, folders, Run(tmp_path / "out"))
 
 
-def test_the_places_where_a_benchmark_is_found(pairs: Path, tmp_path: Path) -> None:
+def test_pairs_are_read_from_a_run_a_folder_or_a_configuration(pairs: Path, tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     path.write_text(f"run: {pairs}\nbenchmark: {{format: shapes}}\n")
     found = [read_paired(where) for where in (pairs, pairs / "benchmark", path)]

@@ -132,7 +132,7 @@ def test_a_class_whose_trained_parts_may_differ_is_refused() -> None:
         template_of("internvl", "InternVL3")
 
 
-def test_a_text_with_a_special_token_is_refused(one_example: Example) -> None:
+def test_a_text_containing_an_image_token_is_refused(one_example: Example) -> None:
     marked = replace(one_example, prompt=(Message("user", (None, "Is this an <image>?")),))
     with pytest.raises(DataError, match=f"{one_example.subject}: its text holds <image>"):
         row(marked, TEMPLATES["llava"])

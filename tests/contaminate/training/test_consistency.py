@@ -230,7 +230,7 @@ def test_clean_training_afterwards_is_ordinary(
     assert not washing.paraphrases and "consistency" not in washing.settings
 
 
-def test_consistency_without_rewordings_is_refused(
+def test_items_that_cannot_be_compared_are_refused(
     items: dict[str, Item], new_run: NewRun, tmp_path: Path
 ) -> None:
     run, among = new_run(), list(items.values())[:4]

@@ -144,7 +144,7 @@ def test_the_exact_interval_inverts_the_binomial(counts: tuple[int, int]) -> Non
 
 
 @given(st.integers(0, 20), st.integers(1, 20))
-def test_models_of_one_family_count_as_one(k: int, n_clusters: int) -> None:
+def test_clustered_rates_use_the_number_of_clusters(k: int, n_clusters: int) -> None:
     """The same share of as many models as there are clusters, where that share is a count."""
     for make in (Rate.exact, Rate.wilson):
         many, few = make(k * n_clusters, 20 * n_clusters, 20), make(k, 20, 20)

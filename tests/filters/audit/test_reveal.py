@@ -158,7 +158,7 @@ def test_a_model_s_findings_are_dropped_tagged_or_left_to_a_person(
     assert {n.name: n.action for n in again.items}["gold"] == "look", "level 2 is under 3"
 
 
-def test_a_question_that_names_every_option_reveals_nothing(
+def test_a_question_that_names_every_option_needs_a_look(
     make_item: MakeItem, server: OpenAIServer, tmp_path: Path
 ) -> None:
     item: Item = make_item("1", ("left", "right"), question="Is it left or right?")

@@ -195,7 +195,7 @@ def test_reviewer_names_are_normalised(run: Run, ledger: Ledger) -> None:
             ledger.reviewer(wrong)
 
 
-def test_a_nonsensical_verdict_line_is_ignored(
+def test_a_nonsensical_verdict_line_is_set_aside(
     run: Run, ledger: Ledger, caplog: pytest.LogCaptureFixture
 ) -> None:
     ledger.decide("anna", 0, "keep")
@@ -214,7 +214,7 @@ def test_a_nonsensical_verdict_line_is_ignored(
     assert again(run).queue("anna", "reject") == [1]
 
 
-def test_pairs_with_missing_images_are_marked(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+def test_pairs_with_missing_images_are_left_out(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     pairs = edited_pairs(run)
     run.images.path(pairs[1].originals[0]).unlink()
     run.images.path(pairs[2].edited).unlink()

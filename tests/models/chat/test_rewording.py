@@ -56,7 +56,7 @@ def stage_at(server: OpenAIServer, tmp_path: Path, model: str = "tiny-vlm") -> B
     return BackTranslation(chat, ImageStore(tmp_path / "images"))
 
 
-def test_templates_keep_the_question_s_meaning(shapes_items: list[Item]) -> None:
+def test_templates_reword_each_question_twice(shapes_items: list[Item]) -> None:
     for one in shapes_items:
         first, second = reword(one, f"{one.question} {one.answer_text}")
         assert len({first, second, f"{one.question} {one.answer_text}"}) == 3

@@ -124,7 +124,7 @@ def test_a_batch_with_few_repeated_images_is_encoded_whole(
         ([1, 5], [[1, 5], [1, 5]], None),
     ],
 )
-def test_the_shared_prefix_ends_at_the_first_difference(
+def test_shared_prefixes_of_prompts(
     expanded: list[int], plain: list[list[int]], expected: Beginning | None
 ) -> None:
     assert beginning_of(0, expanded, IMAGE, plain, list(range(len(plain)))) == expected
