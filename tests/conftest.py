@@ -27,11 +27,19 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 torch.set_num_threads(1)  # the models are so small that threads cost more than they bring
 
 
+SLOW_FIXTURES = {
+    "browser": "drives Chromium",
+    "diffusion_folder": "draws with a diffusion model",
+    "new_run": "trains",
+    "opened": "trains",
+}
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave whatever opens a browser out of the quick tests."""
+    """Leave whatever needs a slow fixture out of the quick tests."""
     for item in items:
-        if "browser" in getattr(item, "fixturenames", ()):
+        if SLOW_FIXTURES.keys() & set(getattr(item, "fixturenames", ())):
             item.add_marker("slow")
 
 

@@ -136,7 +136,9 @@ def test_files_of_the_same_name_are_distinguished_by_folder(
     assert "may be" in benchmark.refused[0].what
 
 
-def test_images_moved_from_many_folders_are_one_problem(load: Load, root: Path, png: MakePng) -> None:
+def test_images_moved_from_many_folders_are_one_problem(
+    load: Load, root: Path, png: MakePng
+) -> None:
     (root / "other.png").write_bytes(png(8))
     benchmark = load("/x/a/ok.png", "/x/b/other.png")
     assert [p.kind for p in benchmark.problems] == ["moved_images"]

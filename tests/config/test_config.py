@@ -73,6 +73,7 @@ def test_every_shipped_configuration_loads_and_reloads(path: Path, write: Any) -
     assert load_config(write(config.to_yaml())) == config
 
 
+@pytest.mark.slow
 def test_the_small_demo_is_smaller(tmp_path: Path) -> None:
     small, full = configure(tmp_path, small=True), load_config(CONFIG)
     assert small.benchmark != full.benchmark
@@ -234,6 +235,7 @@ TREES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

@@ -327,6 +327,7 @@ class Server:
 N_KILLS, N_ITEMS = 24, 300
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_and_continued_leaves_every_record_once(tmp_path: Path) -> None:
     """Kill a process at drawn moments, up to six times a run, and let the last one finish."""
 

@@ -66,6 +66,7 @@ def test_a_worker_ends_when_its_parent_is_killed() -> None:
     assert not is_running(child)
 
 
+@pytest.mark.slow
 def test_a_failed_worker_is_reported_by_number() -> None:
     with pytest.raises(FlipbenchError, match=r"worker 0 ended with 2; worker 1 ended with 2"):
         run_workers(["generate", "nowhere.yaml"], 2, lambda: 0, 1, progress=False)

@@ -36,6 +36,8 @@ from tests.fixtures.browser import OpenPage
 from tests.fixtures.openai_server import KEY, OpenAIServer
 from tests.fixtures.report_data import EVIL, make_benchmark
 
+pytestmark = pytest.mark.slow
+
 TWO = "perturbation_gap,choice_confusion"
 CLEAN = "shapes:llava"
 

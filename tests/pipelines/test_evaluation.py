@@ -20,6 +20,8 @@ from tests.fixtures.markdown_tables import table
 from tests.fixtures.openai_server import KEY, OpenAIServer
 from tests.fixtures.report_data import make_benchmark
 
+pytestmark = pytest.mark.slow
+
 N_PAIRS = 6
 Write = Callable[..., Path]
 

@@ -19,6 +19,8 @@ from flipbench.shapes.wording import describe
 from tests.fixtures.command_line import Flipbench
 from tests.fixtures.openai_server import KEY, OpenAIServer
 
+pytestmark = pytest.mark.slow
+
 N = 6
 
 

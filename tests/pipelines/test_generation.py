@@ -23,6 +23,8 @@ from flipbench.shapes.benchmark import shapes_vqa
 from tests.fixtures import tiny_flux
 from tests.fixtures.openai_server import CAPTION, KEY, OpenAIServer
 
+pytestmark = pytest.mark.slow
+
 CONFIGS = Path(__file__).parents[2] / "configs"
 BASES = ("reference", "llava-defaults", "qwen-vl-defaults")  # extended by others, not run
 WHOLE = sorted(

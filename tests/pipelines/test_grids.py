@@ -21,6 +21,8 @@ from flipbench.prompting.prompts import Asking
 from tests.fixtures.markdown_tables import table
 from tests.fixtures.report_data import make_benchmark
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def mixed(tmp_path_factory: pytest.TempPathFactory, tiny_folders: dict[str, Path]) -> Path:

@@ -89,6 +89,7 @@ def test_backgrounds_differ_by_seed_and_never_hide_a_thing() -> None:
     assert all(b.min() > 110 and b.max() < 245 for b in backdrops)  # between black and white
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [64, 112, 448])
 def test_every_multiple_of_the_grid_renders(size: int) -> None:
     scene = fresh_scene(np.random.default_rng(0))

@@ -18,9 +18,12 @@ from flipbench.shapes.training.tiny import FAMILIES
 CHECKPOINTS = Path(flipbench.shapes.__file__).parent / "checkpoints"
 N_ITEMS = 200
 
-pytestmark = pytest.mark.skipif(
-    not CHECKPOINTS.is_dir(), reason="this copy of the source has no trained checkpoints"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not CHECKPOINTS.is_dir(), reason="this copy of the source has no trained checkpoints"
+    ),
+]
 
 
 @pytest.fixture(scope="module", params=FAMILIES)

@@ -19,6 +19,8 @@ from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.prompting.prompts import Asking
 from flipbench.shapes.rewording import reword
 
+pytestmark = pytest.mark.slow
+
 NAMES = [
     "option_order", "slot_guessing", "bgr_shuffling", "image_masking",
     "guided_prompting", "missing_option", "ngram_accuracy",

@@ -240,6 +240,7 @@ def test_without_token_log_probs_only_the_loss_applies(world: Any) -> None:
         assert any("by token" in w for w in found[rule].warnings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["codec", "codec_answer", "min_k"])
 def test_the_false_alarm_rate_stays_at_its_level(name: str, make_world: Any) -> None:
     """Under noise alone, rule 'relative' flags about alpha of models, hardly more."""

@@ -184,6 +184,7 @@ def grid_model(name: str, dose: int = 0, **more: Any) -> GridModel:
     return GridModel(name, f"fingerprint of {name}", dose=dose, **told)
 
 
+@pytest.mark.slow
 def test_constat_scores_answers(make_world: Any) -> None:
     world, detector = make_world.make(n=80), ConStat()
     answers = {
@@ -246,6 +247,7 @@ def moved(draw: np.random.Generator, n: int, by: float) -> tuple[Any, Any]:
     return before, before + by * draw.normal(size=(n, 6))
 
 
+@pytest.mark.slow
 def test_the_fold_test_finds_a_model_that_moves_less_at_its_level() -> None:
     draw = rng(5)
     found = compare_divergences([moved(draw, 100, 0.1)], [moved(draw, 100, 0.5)], rng())

@@ -61,6 +61,7 @@ def test_shifted_ids_are_refused(tmp_path: Path) -> None:
     refused((one, two), "the options of 12 of 12 items differ")
 
 
+@pytest.mark.slow
 @given(st.sets(st.integers(0, 11), min_size=1, max_size=10), st.sampled_from([0, 1]))
 def test_any_missing_rows_are_counted(gone: set[int], at: int) -> None:
     import tempfile

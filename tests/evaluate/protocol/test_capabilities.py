@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Failure
 from flipbench.core.run import Run
@@ -19,6 +21,7 @@ from tests.fixtures.tiny_families import save
 NAMES = ("perturbation_gap", "text_only_leakage", "order_trend")
 
 
+@pytest.mark.slow
 def test_a_text_only_detector_does_not_apply_to_a_model_that_needs_an_image(
     shapes_benchmark: PairedBenchmark, tmp_path: Path
 ) -> None:

@@ -25,6 +25,7 @@ from tests.fixtures.report_data import (
 )
 
 
+@pytest.mark.slow
 def test_the_gallery_starts_with_the_most_suspicious_pair(tmp_path: Path) -> None:
     data = make_data(tmp_path, 30)
     gallery = make_gallery(data.benchmark, data.grid, data.scores)

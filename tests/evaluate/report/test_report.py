@@ -16,6 +16,8 @@ from flipbench.evaluate.report.report import headline, write_report
 from tests.fixtures.browser import OpenPage, accessibility_violations
 from tests.fixtures.report_data import EVIL, make_data
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

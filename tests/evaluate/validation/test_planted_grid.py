@@ -235,6 +235,7 @@ def test_an_unknown_history_is_neither_clean_nor_external(strategy: str, externa
         GridModel("x", "x", "f", strategy, 0, None, external=external)
 
 
+@pytest.mark.slow
 def test_models_of_unknown_dose_are_shown_but_do_not_count(
     found: dict[str, Validation], tmp_path: Path
 ) -> None:

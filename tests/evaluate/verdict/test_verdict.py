@@ -75,6 +75,7 @@ def text_of(finding: Finding) -> str:
 # ------------------------------------------------------------------------------- the sentence
 
 
+@pytest.mark.slow
 def test_a_memoriser_is_found_contaminated(world: Any) -> None:
     finding = judge(world, world.memoriser())
     assert (finding.verdict, finding.rule) == ("contaminated", "mcnemar")
@@ -87,6 +88,7 @@ def test_a_memoriser_is_found_contaminated(world: Any) -> None:
     assert "no clean model was given to test it" in finding.qualifiers[0]
 
 
+@pytest.mark.slow
 def test_a_seer_is_not_called_clean(world: Any) -> None:
     finding = judge(world, world.seer(0.8))
     assert finding.verdict == "not_detected"
@@ -109,6 +111,7 @@ def test_found_pairs_have_no_verdict_without_a_clean_model(world: Any) -> None:
     assert "below the gap of the clean reference clean-0 (95 % interval" in beside.sentence
 
 
+@pytest.mark.slow
 def test_a_reference_that_also_falls_makes_the_comparison_decide(make_world: Any) -> None:
     world = make_world.make(n=100)
     hard = by_hand(world, [True] * 100, [i % 3 > 0 for i in range(100)])
@@ -123,6 +126,7 @@ def test_a_reference_that_also_falls_makes_the_comparison_decide(make_world: Any
     assert "interval of the difference would reach 0 if about" in more.changes.sentences[0]
 
 
+@pytest.mark.slow
 def test_the_reference_with_the_weakest_evidence_decides(make_world: Any) -> None:
     world = make_world.make(n=100)
     model = by_hand(world, [True] * 100, [i % 4 > 0 for i in range(100)])
@@ -178,6 +182,7 @@ def test_no_answers_at_all(world: Any) -> None:
     assert "run the same command again" in finding.changes.sentences[0]
 
 
+@pytest.mark.slow
 def test_no_verdict_ever_claims_a_model_is_clean(make_world: Any) -> None:
     world = make_world.make(n=30)
     for policy in (world.memoriser(), world.seer(0.9), lambda probe: 0):
@@ -210,6 +215,7 @@ def test_the_number_of_items_that_would_change_the_verdict_is_exact(
             assert mcnemar_p(b + fall, c, "drop") <= alpha < mcnemar_p(b + fall - 1, c, "drop")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fell", "rose"), [(0, 0), (6, 6), (20, 14)])
 def test_the_detectable_gap_has_80_percent_power(make_world: Any, fell: int, rose: int) -> None:
     world = make_world.make(n=200)
@@ -226,6 +232,7 @@ def test_the_detectable_gap_has_80_percent_power(make_world: Any, fell: int, ros
     assert reached(least) >= 0.8 > reached(least - 0.001)
 
 
+@pytest.mark.slow
 def test_the_verdict_changes_where_the_page_predicts(
     make_world: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,6 +256,7 @@ def test_the_verdict_changes_where_the_page_predicts(
     assert verdict(3 + more, 2).verdict == "not_detected"
 
 
+@pytest.mark.slow
 def test_pairs_needed_match_the_power_analysis(make_world: Any) -> None:
     world = make_world.make(n=60)
     original = [i >= 2 for i in range(60)]
@@ -304,6 +312,7 @@ def test_p_values_are_adjusted_over_all_other_detectors_and_the_largest_is_shown
     assert weakest([*said, dull]) == dull
 
 
+@pytest.mark.slow
 def test_too_few_right_answers_cannot_change_the_verdict(make_world: Any) -> None:
     world = make_world.make(n=6)
     model = by_hand(world, [True, True, False, False, False, False], [False, True] + [False] * 4)

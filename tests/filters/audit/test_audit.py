@@ -24,6 +24,8 @@ from tests.filters.audit.conftest import MakeItem, as_benchmark
 from tests.filters.audit.test_text import Knower, says_b
 from tests.fixtures.browser import OpenPage
 
+pytestmark = pytest.mark.slow
+
 QUICK = AuditSettings(n_permutations=199)
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>"
 

@@ -154,6 +154,7 @@ def test_a_chat_model_is_sampled_per_run_and_resumed(
     assert len(server.chats()) == 4 * 12
 
 
+@pytest.mark.slow
 def test_a_real_model_without_images(
     shapes_items: list[Item],
     tiny_vlm: Callable[[str], HuggingFaceVLM],
@@ -176,6 +177,7 @@ def test_a_real_model_without_images(
 # ------------------------------------------------------------------------------ the stress test
 
 
+@pytest.mark.slow
 def test_shapes_vqa_gives_nothing_away(shapes_items: list[Item]) -> None:
     found = stress_test(shapes_items, QUICK).rates[0]
     assert found.n == 60 and found.p_value is not None and found.p_value > 0.01
@@ -191,6 +193,7 @@ def random_items(make_item: MakeItem, n: int, seed: int = 0) -> list[Item]:
     ]
 
 
+@pytest.mark.slow
 def test_without_a_shortcut_the_stress_test_keeps_its_level(make_item: MakeItem) -> None:
     settings = AuditSettings(n_permutations=99)
     p_values = [

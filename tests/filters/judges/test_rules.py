@@ -152,6 +152,7 @@ def _other_edit(candidate: Candidate) -> Candidate:
     return replace(candidate, edit=Edit.model_validate(changed))
 
 
+@pytest.mark.slow
 def test_every_filter_s_precision_and_recall_are_measured(
     run: Run, faults: tuple[list[Candidate], dict[str, str]]
 ) -> None:
@@ -191,6 +192,7 @@ def test_every_filter_s_precision_and_recall_are_measured(
     assert sum(ns) == len(candidates) and len(ns) > 2
 
 
+@pytest.mark.slow
 def test_no_right_edit_of_the_embedded_world_is_rejected(run: Run) -> None:
     items = shapes_vqa(run.images, 120)
     candidates, _ = generate(items, SceneCaptioner(), SceneEditor(), run, progress=False)

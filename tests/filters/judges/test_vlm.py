@@ -53,6 +53,7 @@ def unchanged(candidate: Candidate) -> Candidate:
     return replace(candidate, edit=edit)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ask", ["choose", "generate"])
 def test_the_new_answer_is_kept_and_the_old_one_rejected(
     ask: str, llava: HuggingFaceVLM, candidates: list[Candidate], run: Run

@@ -250,6 +250,7 @@ def test_one_process_at_a_time(server: OpenAIServer, store: ImageStore, tmp_path
         batch_api(server, tmp_path).ask(questions(1), store)
 
 
+@pytest.mark.slow
 def test_a_kill_while_polling_loses_nothing(
     server: OpenAIServer, store: ImageStore, tmp_path: Path
 ) -> None:
@@ -262,6 +263,7 @@ def test_a_kill_while_polling_loses_nothing(
     assert server.count("POST", "/v1/batches") == 1, "what was sent is not sent again"
 
 
+@pytest.mark.slow
 def test_a_kill_before_create_returns_loses_nothing(
     server: OpenAIServer, store: ImageStore, tmp_path: Path
 ) -> None:

@@ -27,6 +27,8 @@ from flipbench.models.vlm.huggingface import (
 from flipbench.models.vlm.processors import load_processor
 from flipbench.prompting.prompts import Asking
 
+pytestmark = pytest.mark.slow
+
 
 @dataclass(frozen=True)
 class Change:

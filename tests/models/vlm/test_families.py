@@ -22,6 +22,8 @@ from flipbench.models.vlm.local_chat import LocalChat
 from flipbench.prompting.prompts import choice_prompt
 from tests.fixtures.tiny_families import FAMILIES, save
 
+pytestmark = pytest.mark.slow
+
 WRITERS = ("blip-2 (T5)",)  # these only write
 ONE_IMAGE = ("blip-2", "blip-2 (T5)", "instructblip")
 NO_TEXT_ALONE = (*ONE_IMAGE, "paligemma")

@@ -52,6 +52,7 @@ def load(family: str, folder: Path, **options: Any) -> HuggingFaceVLM:
     return HuggingFaceVLM(path, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name.replace("-", "_") in SHARING])
 def test_batched_answers_equal_one_by_one(
     family: str, store: ImageStore, sets: list[tuple[ImageRef, ...]], tmp_path: Path

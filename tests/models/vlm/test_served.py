@@ -343,6 +343,7 @@ def first_tokens_of(local: HuggingFaceVLM, body: dict[str, Any]) -> list[tuple[s
     return list(zip(tokens, top.values.tolist(), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_served_model_chooses_as_it_does_in_memory(
     server: OpenAIServer, shapes_items: list[Item], shapes_store: ImageStore, family: str
