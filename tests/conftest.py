@@ -20,7 +20,7 @@ from flipbench.shapes.training.lessons import corpus
 from flipbench.shapes.training.tiny import FAMILIES, build
 from tests.fixtures.command_line import Flipbench, Result
 
-pytest_plugins = ["tests.fixtures.browser"]
+pytest_plugins = ["tests.fixtures.browser", "tests.fixtures.openai_server"]
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -41,6 +41,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if SLOW_FIXTURES.keys() & set(getattr(item, "fixturenames", ())):
             item.add_marker("slow")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ImageStore:
+    """Return an empty image store."""
+    return ImageStore(tmp_path / "images")
 
 
 @pytest.fixture(scope="session")

@@ -132,6 +132,7 @@ def test_generate_resumes_after_a_limit(flipbench: Flipbench, config: Path) -> N
     assert len(list((run / "images").iterdir())) == 24
 
 
+@pytest.mark.slow
 def test_dry_runs_count_and_do_nothing(
     flipbench: Flipbench, config: Path, tiny_folders: dict[str, Path]
 ) -> None:
@@ -302,6 +303,7 @@ def test_doctor_recognises_a_contaminated_checkpoint(
     assert result.status == 2 and "no-such-folder: no such folder" in result.err
 
 
+@pytest.mark.slow
 def test_contaminate_and_doctor_end_to_end(
     flipbench: Flipbench, config: Path, tiny_folders: dict[str, Path]
 ) -> None:

@@ -55,7 +55,7 @@ def test_gap_reads_predictions_from_other_kits(flipbench: Flipbench, tmp_path: P
 
 
 def test_doctor_reads_a_table_of_printed_results(flipbench: Flipbench, tmp_path: Path) -> None:
-    table = Path(__file__).parent / "published" / "perturbation_main_tables.csv"
+    table = Path(__file__).parents[1] / "published" / "perturbation_main_tables.csv"
     result = flipbench("doctor", table)
     assert result.status == 1 and "43.4" in result.out
     missing = flipbench("doctor", "gone.csv")

@@ -6,7 +6,6 @@ import csv
 import json
 import logging
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -118,13 +117,6 @@ def test_another_benchmark_is_an_axis_of_the_grid_and_a_control_for_the_paired_o
     assert (grid[control.model].dose, grid["tiny S e1"].dose) == (0, 1)
     said = flipbench("doctor", folder).out
     assert "CONTAMINATED on purpose with 3 items of elsewhere, dose 2" in said
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenAIServer]:
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    with OpenAIServer() as running:
-        yield running
 
 
 def test_a_dry_run_prices_rewordings_without_requesting_any(

@@ -42,11 +42,6 @@ NASTY = (
 )
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> ImageStore:
-    return ImageStore(tmp_path / "images")
-
-
 def picture(store: ImageStore, colour: str, form: str = "PNG") -> Any:
     out = io.BytesIO()
     Image.new("RGB", (40, 30), colour).save(out, format=form)

@@ -68,6 +68,7 @@ def reference(
     return made(tmp_path_factory.mktemp("reference"), shapes_items[:N_ITEMS])
 
 
+@pytest.mark.slow
 def test_order_batch_size_and_item_count_change_no_flip_or_image(
     shapes_items: list[Item], reference: dict[str, tuple[str, str, str]], tmp_path: Path
 ) -> None:

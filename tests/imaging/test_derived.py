@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -25,11 +23,6 @@ class Counter:
         if picture.width == picture.height:
             return None
         return picture.transpose(Image.Transpose.FLIP_TOP_BOTTOM)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> ImageStore:
-    return ImageStore(tmp_path / "images")
 
 
 def picture(store: ImageStore, width: int = 9) -> ImageRef:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,7 @@ from flipbench.evaluate.report.gallery import make_gallery
 from flipbench.generate.editors.controls import Control
 from flipbench.shapes.benchmark import shapes_vqa
 from tests.fixtures import tiny_flux
-from tests.fixtures.openai_server import CAPTION, KEY, OpenAIServer
+from tests.fixtures.openai_server import CAPTION, OpenAIServer
 
 pytestmark = pytest.mark.slow
 
@@ -38,14 +38,6 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tiny-flux")
     tiny_flux.main(folder)
     return folder
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenAIServer]:
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with OpenAIServer() as running:
-        yield running
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from flipbench.core.records import Item, Wording
 from flipbench.core.run import Run
 from flipbench.models.chat.api import ChatAPI
 from flipbench.shapes.questions import Family
-from tests.fixtures.openai_server import KEY, OpenAIServer
+from tests.fixtures.openai_server import OpenAIServer
 
 THREE = ["Which color has the thing?", "Name it.", "Tell me its color."]
 
@@ -24,13 +23,6 @@ THREE = ["Which color has the thing?", "Name it.", "Tell me its color."]
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     return Run(tmp_path / "run")
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenAIServer]:
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    with OpenAIServer() as running:
-        yield running
 
 
 def chat(server: OpenAIServer) -> ChatAPI:

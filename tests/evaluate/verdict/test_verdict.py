@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +26,7 @@ from flipbench.evaluate.verdict.changes import (
 from flipbench.evaluate.verdict.other_detectors import opinions, weakest
 from flipbench.evaluate.verdict.verdict import Evidence, Finding, find, in_words
 from flipbench.prompting.prompts import Asking
+from tests.fixtures.policies import by_hand
 
 DETECTORS = (PerturbationGap(), ChoiceConfusion())
 COUNTS = st.integers(0, 40)
@@ -58,14 +58,6 @@ def _answers(world: Any, policy: Any, name: str) -> Answers:
     for detector in DETECTORS:
         found |= world.ask(detector, policy, name).responses
     return Answers(name, f"fingerprint of {name}", found)
-
-
-def by_hand(world: Any, original: Sequence[bool], perturbed: Sequence[bool]) -> Any:
-    pairs = world.benchmark.pairs
-    right = {p.original.id: o for p, o in zip(pairs, original, strict=True)}
-    right |= {p.perturbed.id: v for p, v in zip(pairs, perturbed, strict=True)}
-    gold = {i.id: i.answer for p in pairs for i in (p.original, p.perturbed)}
-    return lambda probe: (gold[probe.item_id] + (not right[probe.item_id])) % probe.n_options
 
 
 def text_of(finding: Finding) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +18,10 @@ from flipbench.filters.audit.direct_reveal import direct_reveal, written_out
 from flipbench.filters.audit.reveal_reply import SaidEvidence, read_reveal, verify
 from flipbench.models.chat.api import ChatAPI
 from tests.filters.audit.conftest import MakeItem
-from tests.fixtures.openai_server import KEY, OpenAIServer
+from tests.fixtures.openai_server import OpenAIServer
 
 HISTORY = "Known case of MI. What does the picture show?"
 OPTIONS = ("Myocardial infarction", "Pneumonia", "Fracture")
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenAIServer]:
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with OpenAIServer() as running:
-        yield running
 
 
 def leak(letter: str = "A", snippet: str = "MI", start: int = 14, level: int = 2) -> dict[str, Any]:

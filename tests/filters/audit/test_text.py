@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ from sklearn.model_selection import GroupKFold
 
 from flipbench.config.audit import AuditSettings
 from flipbench.config.chat import ChatSpec
-from flipbench.core.records import Item, Probe, Response
+from flipbench.core.records import Item, Probe
 from flipbench.core.run import Run
 from flipbench.core.stage import StageReport
 from flipbench.filters.audit.option_features import option_texts
@@ -24,41 +24,10 @@ from flipbench.models.engine import Answers, answers_of, ask
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.prompting.prompts import LETTERS, Asking
 from tests.filters.audit.conftest import MakeItem
-from tests.fixtures.openai_server import KEY, OpenAIServer
+from tests.fixtures.openai_server import OpenAIServer
+from tests.fixtures.policies import RuleModel, says_b
 
 QUICK = AuditSettings(n_permutations=199)
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenAIServer]:
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with OpenAIServer() as running:
-        yield running
-
-
-class Knower:
-    """Chooses by text: the option that ``knows`` returns, or always the same letter."""
-
-    can = frozenset({"choose"})
-
-    def __init__(self, name: str, knows: Callable[[Probe], int]) -> None:
-        self.name, self.fingerprint, self.knows = name, f"fingerprint of {name}", knows
-
-    def ask(self, probes: Sequence[Probe], images: object) -> list[Response]:
-        return [
-            Response(
-                probe_id=p.id,
-                model_fingerprint=self.fingerprint,
-                model=self.name,
-                choice=self.knows(p),
-            )
-            for p in probes
-        ]
-
-
-def says_b(probe: Probe) -> int:
-    return 1
 
 
 def sees_banana(probe: Probe) -> int:
@@ -92,7 +61,7 @@ def test_known_items_are_found_and_a_fixed_letter_solves_nothing(
     make_item: MakeItem, tmp_path: Path
 ) -> None:
     items, run = planted(make_item), Run(tmp_path)
-    knower, lover = Knower("knower", sees_banana), Knower("lover", says_b)
+    knower, lover = RuleModel("knower", sees_banana), RuleModel("lover", says_b)
     found, reports = text_solvable(
         items, QUICK, run, [BlindVLM(knower)], [BlindVLM(lover)], progress=False
     )
@@ -119,7 +88,9 @@ def test_text_only_checks_need_a_model_and_options(make_item: MakeItem, tmp_path
     items = planted(make_item)
     assert text_solvable(items, QUICK, Run(tmp_path))[0].status == "not_run"
     free = [make_item("f", None, None, answer_text="x")]
-    assert text_solvable(free, QUICK, Run(tmp_path), [BlindVLM(Knower("k", says_b))])[0].rates == ()
+    assert (
+        text_solvable(free, QUICK, Run(tmp_path), [BlindVLM(RuleModel("k", says_b))])[0].rates == ()
+    )
 
 
 def test_a_missing_answer_is_never_a_solution(make_item: MakeItem, tmp_path: Path) -> None:
@@ -129,7 +100,7 @@ def test_a_missing_answer_is_never_a_solution(make_item: MakeItem, tmp_path: Pat
         return sees_banana(probe)
 
     found, reports = text_solvable(
-        planted(make_item), QUICK, Run(tmp_path), [BlindVLM(Knower("k", fails))], progress=False
+        planted(make_item), QUICK, Run(tmp_path), [BlindVLM(RuleModel("k", fails))], progress=False
     )
     assert {named.name for named in found.items} == {"k0", "k1", "k3"}
     assert found.details["n_incomplete"] == 2 and sum(r.n_failed for r in reports) == 6

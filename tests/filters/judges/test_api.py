@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +18,7 @@ from flipbench.filters.judges.api import APIJudge, read_verdict
 from flipbench.filters.pipeline import keep_valid
 from flipbench.models.chat.api import ChatAPI
 from flipbench.models.protocols import Opinion
-from tests.fixtures.openai_server import KEY, OpenAIServer
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenAIServer]:
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with OpenAIServer() as running:
-        yield running
+from tests.fixtures.openai_server import OpenAIServer
 
 
 def chat(server: OpenAIServer, **settings: Any) -> ChatAPI:

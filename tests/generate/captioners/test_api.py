@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +34,6 @@ SHOWN = {
     "old_answer": "a quince",
     "new_answer": "a damson",
 }
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenAIServer]:
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with OpenAIServer() as running:
-        yield running
 
 
 def spec(server: OpenAIServer, **settings: Any) -> ChatSpec:
@@ -266,6 +258,7 @@ def captions(captioner: APICaptioner, candidates: list[Candidate], store: ImageS
     return [c.text for c in captioner(candidates, store) if isinstance(c, CaptionText)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_local_captions_do_not_depend_on_order_or_batch(
     ending_vlm: HuggingFaceVLM,

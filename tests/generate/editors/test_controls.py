@@ -148,6 +148,7 @@ def test_each_kind_of_control_has_its_own_settings() -> None:
     assert Control(low=1).settings != Control().settings != Control(detect="run size").settings
 
 
+@pytest.mark.slow
 def test_our_canny_equals_controlnet_aux_s() -> None:
     """Where both apply: the sides are multiples of 64. `make test` installs theirs beside ours."""
     theirs = Path(sys.prefix) / "controlnet-aux"

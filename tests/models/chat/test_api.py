@@ -6,8 +6,6 @@ import base64
 import io
 import logging
 import traceback
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -27,19 +25,6 @@ class Colour(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     colour: Literal["red", "blue"]
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenAIServer]:
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with OpenAIServer() as running:
-        yield running
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> ImageStore:
-    return ImageStore(tmp_path / "images")
 
 
 def api(server: OpenAIServer, **settings: Any) -> ChatAPI:

@@ -39,11 +39,6 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenAIServer]:
         yield running
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> ImageStore:
-    return ImageStore(tmp_path / "images")
-
-
 def batch_api(server: OpenAIServer, folder: Path, **settings: Any) -> BatchAPI:
     prices = {"price_in": 2.0, "price_out": 8.0}
     spec = ChatSpec(model="gpt-4o-2024-08-06", base_url=server.base_url, max_retries=1, **prices)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,11 +14,6 @@ from flipbench.config.chat import TRAITS, ChatSpec, image_tokens, traits_of
 from flipbench.core.images import ImageStore
 from flipbench.models.chat.messages import data_url
 from flipbench.models.chat.rate_limit import RateLimiter
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> ImageStore:
-    return ImageStore(tmp_path / "images")
 
 
 def picture(fmt: str, size: tuple[int, int] = (40, 30), **options: Any) -> bytes:

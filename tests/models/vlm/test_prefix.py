@@ -30,11 +30,6 @@ def probe(number: int, images: tuple[ImageRef, ...], **changes: Any) -> Probe:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> ImageStore:
-    return ImageStore(tmp_path / "images")
-
-
-@pytest.fixture
 def sets(store: ImageStore) -> list[tuple[ImageRef, ...]]:
     """Return sets of one and of two pictures, of unlike shapes."""
     rng = np.random.default_rng(0)

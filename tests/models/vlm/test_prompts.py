@@ -2,7 +2,7 @@
 
 Renew the file after a wanted change, and read what changed:
 
-    python -m tests.models.vlm.test_prompts && git diff tests/models/golden
+    python -m tests.models.vlm.test_prompts && git diff tests/models/vlm/golden
 """
 
 from __future__ import annotations

@@ -8,17 +8,9 @@ import pytest
 from flipbench.core.paired import Pair
 from flipbench.evaluate.detectors.perturbation.perturbation_gap import PerturbationGap
 from flipbench.evaluate.scoring.comparison import Settings
+from tests.fixtures.policies import by_hand
 
 DETECTOR = PerturbationGap()
-
-
-def by_hand(world: Any, original: list[bool], perturbed: list[bool]) -> Any:
-    """Return a policy that is right exactly where it is told to be."""
-    pairs = world.benchmark.pairs
-    right = {p.original.id: o for p, o in zip(pairs, original, strict=True)}
-    right |= {p.perturbed.id: v for p, v in zip(pairs, perturbed, strict=True)}
-    gold = {i.id: i.answer for p in pairs for i in (p.original, p.perturbed)}
-    return lambda probe: (gold[probe.item_id] + (not right[probe.item_id])) % probe.n_options
 
 
 def test_a_worked_example_of_ten_pairs(make_world: Any) -> None:
