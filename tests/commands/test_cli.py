@@ -132,6 +132,11 @@ def test_generate_resumes_after_a_limit(flipbench: Flipbench, config: Path) -> N
     assert len(list((run / "images").iterdir())) == 24
 
 
+def timeless(text: str) -> str:
+    """Return a printed table without its estimates of time, which depend on the machine's load."""
+    return " ".join(re.sub(r"\b[\d.,]+ (s|min|h)\b", "", text).split())
+
+
 @pytest.mark.slow
 def test_dry_runs_count_and_do_nothing(
     flipbench: Flipbench, config: Path, tiny_folders: dict[str, Path]
@@ -163,7 +168,8 @@ def test_dry_runs_count_and_do_nothing(
     assert int(counts["answers"].replace(",", "")) == 4 * probes > 4 * 24
     whole = flipbench("run", config, *grid, "--dry-run")
     assert whole.out.startswith("12 of 12 items are edited\n")
-    assert row in whole.out and whole.out.endswith(result.out), "what each stage says by itself"
+    assert timeless(row) in timeless(whole.out), "what each stage prints by itself"
+    assert whole.out.endswith(result.out)
     assert not (run / "checkpoints").exists() and not (run / "responses").exists()
 
 

@@ -23,6 +23,8 @@ from flipbench.shapes.questions import Family, answer
 from flipbench.shapes.scene import Scene
 from flipbench.shapes.wording import describe
 
+pytestmark = pytest.mark.slow
+
 N_ITEMS = 20
 
 

@@ -18,6 +18,8 @@ from flipbench.shapes.questions import KINDS, Family
 from flipbench.shapes.render import render
 from flipbench.shapes.scene import Scene
 
+pytestmark = pytest.mark.slow
+
 N_MANY = 3000
 ALPHA = 0.001  # all seeds are fixed: a test passes always or never
 
@@ -145,7 +147,6 @@ def test_the_original_has_as_many_things_as_its_perturbed_version(many: list[Ite
         assert len({len(scene.things) for scene in family_of(item).scenes}) == 1
 
 
-@pytest.mark.slow
 def test_text_alone_does_not_give_the_answer_away(
     shapes_items: list[Item], many: list[Item], capsys: pytest.CaptureFixture[str]
 ) -> None:

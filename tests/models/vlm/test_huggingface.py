@@ -16,6 +16,8 @@ from flipbench.models.vlm.huggingface import (
 from flipbench.models.vlm.processors import load_processor
 from flipbench.prompting.prompts import Asking, choice_prompt
 
+pytestmark = pytest.mark.slow
+
 PROMPT = choice_prompt("What color is the star?", ["red", "blue", "green"])
 RENDERED = {
     "llava": (
