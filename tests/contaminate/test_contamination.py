@@ -6,7 +6,6 @@ import csv
 import json
 import logging
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from tests.fixtures.command_line import Flipbench
 from tests.fixtures.openai_server import KEY, OpenAIServer
 
 
-def test_a_grid_of_data_and_seeds(opened: Any) -> None:
+def test_a_grid_has_every_data_set_and_seed(opened: Any) -> None:
     data = {
         "verbatim": {},
         "half": {"fraction": 0.5, "target": "letter+text"},
@@ -63,7 +62,7 @@ def test_a_grid_of_data_and_seeds(opened: Any) -> None:
     assert make_checkpoints(experiment, benchmark) == trained
 
 
-def test_a_washing_follows_its_contamination(opened: Any, tmp_path: Path) -> None:
+def test_clean_training_follows_its_contamination(opened: Any, tmp_path: Path) -> None:
     line = '{"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]}'
     (tmp_path / "clean.jsonl").write_text(f"{line}\n" * 4)
     wash = {"corpus": {"path": str(tmp_path / "clean.jsonl")}}
@@ -120,14 +119,7 @@ def test_another_benchmark_is_an_axis_of_the_grid_and_a_control_for_the_paired_o
     assert "CONTAMINATED on purpose with 3 items of elsewhere, dose 2" in said
 
 
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenAIServer]:
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    with OpenAIServer() as running:
-        yield running
-
-
-def test_a_dry_run_counts_what_wordings_cost_and_asks_for_none(
+def test_a_dry_run_prices_rewordings_without_requesting_any(
     opened: Any, server: OpenAIServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chat = {"model": "gpt-4o-2024-08-06", "base_url": server.base_url, "max_retries": 0}
@@ -173,7 +165,7 @@ def test_a_dry_run_counts_what_wordings_cost_and_asks_for_none(
     assert len(server.chats()) == 8
 
 
-def test_every_table_tells_of_another_pixel_budget(
+def test_every_table_notes_another_pixel_budget(
     opened: Any, tiny_folders: dict[str, Path], flipbench: Flipbench
 ) -> None:
     small = {"train": "lora", "learning_rate": 1e-3, "batch_size": 8}

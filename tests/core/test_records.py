@@ -70,7 +70,7 @@ def test_ids_are_stable() -> None:
 
 
 @pytest.mark.parametrize(("record", "name", "value"), CHANGES)
-def test_id_changes_with_what_made_it_and_only_with_that(
+def test_an_id_depends_on_exactly_what_made_the_record(
     record: Record, name: str, value: Any
 ) -> None:
     changed = rebuilt(record, **{name: value})
@@ -87,7 +87,7 @@ def test_image_content_is_part_of_the_id(record: Item | Probe, field: str) -> No
     assert rebuilt(record, images=(IMAGE, IMAGE)).id != record.id
 
 
-def test_parts_of_an_id_do_not_run_together() -> None:
+def test_the_parts_of_an_id_are_delimited() -> None:
     assert content_id("ab", "c") != content_id("a", "bc")
     assert content_id(["a"], "b") != content_id(["a", "b"])
     assert content_id({"a": 1, "b": 2}) == content_id({"b": 2, "a": 1})

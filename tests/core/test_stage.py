@@ -133,14 +133,14 @@ def test_limit_reads_no_further_input(tmp_path: Path) -> None:
         ({"limit": -1}, "limit must be at least 0, not -1"),
     ],
 )
-def test_a_size_that_means_nothing_is_refused(
+def test_a_non_positive_size_is_refused(
     wrong: dict[str, int], message: str, tmp_path: Path
 ) -> None:
     with Run(tmp_path) as run, pytest.raises(ConfigError, match=message):
         run_stage(Captions(), "abc", run, **wrong)  # type: ignore[arg-type]
 
 
-def test_a_batch_that_raises_is_done_again_one_by_one(tmp_path: Path) -> None:
+def test_a_batch_that_raises_is_retried_one_by_one(tmp_path: Path) -> None:
     stage = Captions(raises={"b": RuntimeError("out of memory")})
     with Run(tmp_path) as run:
         report = go(run, stage, "abcdef")
@@ -170,7 +170,7 @@ def test_a_returned_exception_fails_only_its_item(tmp_path: Path) -> None:
     )
 
 
-def test_failures_are_retried_and_then_closed(tmp_path: Path) -> None:
+def test_failures_are_retried_and_closed_on_success(tmp_path: Path) -> None:
     with Run(tmp_path) as run:
         go(run, Captions(raises={"b": DataError("no"), "c": DataError("no")}), "abc")
         stage = Captions(raises={"c": DataError("still not")})
@@ -327,6 +327,7 @@ class Server:
 N_KILLS, N_ITEMS = 24, 300
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_and_continued_leaves_every_record_once(tmp_path: Path) -> None:
     """Kill a process at drawn moments, up to six times a run, and let the last one finish."""
 

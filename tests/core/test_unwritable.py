@@ -64,6 +64,7 @@ def undisturbed(tmp_path: Path) -> list[bytes]:
     return raw_lines(tmp_path / "undisturbed")
 
 
+@pytest.mark.slow
 def test_a_file_size_limit_stops_with_a_message_and_the_same_command_continues(
     tmp_path: Path,
 ) -> None:
@@ -98,6 +99,7 @@ cp -r "$run" "$OUT/done"
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_stops_with_a_message_and_the_same_command_continues(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()

@@ -95,7 +95,7 @@ def rows(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(path.open(newline="")))
 
 
-def test_every_loss_is_named_and_accounted_for(run: Run, candidates: list[Candidate]) -> None:
+def test_every_lost_pair_is_named_and_counted(run: Run, candidates: list[Candidate]) -> None:
     run.append([person(candidates[7], "reject", 0, "ambiguous: two")])
     judge = Picky()
     benchmark, reports = keep_valid("b", candidates, [judge], run, progress=False)
@@ -140,7 +140,7 @@ def test_every_loss_is_named_and_accounted_for(run: Run, candidates: list[Candid
     assert Policy.model_validate_json((folder / "policy.json").read_text()) == Policy()
 
 
-def test_a_file_that_names_no_doubtful_pairs_is_refused(tmp_path: Path) -> None:
+def test_a_file_without_doubtful_pairs_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "reasons.csv"
     for data in (None, b"item,edit_id\n0001,x\n", b"item,edit_id,decision\n\xff,x,unsure\n"):
         if data:
@@ -182,7 +182,7 @@ def test_a_list_of_another_benchmark_names_its_items(run: Run, candidates: list[
         listed_items(path, [item for item in items if item.name != "0008"])
 
 
-def test_what_was_decided_on_is_found_again(run: Run, candidates: list[Candidate]) -> None:
+def test_filtered_candidates_are_read_back(run: Run, candidates: list[Candidate]) -> None:
     assert filtered_in(run) == []
     keep_valid("b", candidates, [Picky()], run, progress=False)
     found = filtered_in(run)
@@ -211,9 +211,7 @@ def test_a_verdict_file_edited_into_nonsense_loses_that_line_only(
         assert f"{shard}:{number} is set aside" in caplog.text
 
 
-def test_a_changed_policy_or_mind_needs_no_new_verdicts(
-    run: Run, candidates: list[Candidate]
-) -> None:
+def test_a_changed_policy_needs_no_new_verdicts(run: Run, candidates: list[Candidate]) -> None:
     judge = Picky()
     policy = Policy(n_runs=2, ask_rejected=True)
     panel, reports = rate(candidates, [judge], run, policy, progress=False)
@@ -231,9 +229,7 @@ def test_a_changed_policy_or_mind_needs_no_new_verdicts(
     assert set(judge.asked[n_asked:]) == {"0004"}  # only what failed is tried again
 
 
-def test_the_truth_is_asked_of_what_a_rule_rejects_too(
-    run: Run, candidates: list[Candidate]
-) -> None:
+def test_the_oracle_also_judges_what_a_rule_rejects(run: Run, candidates: list[Candidate]) -> None:
     picky, oracle = Picky(), SceneJudge()
     rate(candidates, [picky, oracle], run, Policy(), progress=False)
     by_rater = Counter(v.rater for v in run.read(Verdict) if v.rater_kind != "rule")
@@ -248,9 +244,7 @@ def test_the_truth_is_asked_of_what_a_rule_rejects_too(
     assert len(again) == (1 + 2 + 2) + (10 + 2)
 
 
-def test_judges_who_are_no_longer_configured_have_no_say(
-    run: Run, candidates: list[Candidate]
-) -> None:
+def test_judges_no_longer_configured_do_not_count(run: Run, candidates: list[Candidate]) -> None:
     keep_valid("b", candidates, [Picky()], run, progress=False)
     benchmark, _ = keep_valid("b", candidates, [SceneJudge()], run, progress=False)
     assert len(benchmark.pairs) == 8

@@ -26,6 +26,8 @@ from flipbench.shapes.questions import Family, answer
 from flipbench.shapes.scene import Scene
 from flipbench.shapes.wording import describe
 
+pytestmark = pytest.mark.slow
+
 N_ITEMS = 20
 
 
@@ -84,7 +86,7 @@ def keep(run: Run, candidates: Sequence[Candidate], *judges: Any) -> PairedBench
     return keep_valid("shapes-vqa", candidates, judges, run, progress=False)[0]
 
 
-def test_the_oracle_keeps_right_drawings_and_rejects_wrong_ones(run: Run) -> None:
+def test_the_oracle_keeps_right_edits_and_rejects_wrong_ones(run: Run) -> None:
     items = shapes_vqa(run.images, N_ITEMS)
     wrong = ["0002", "0007", "0013"]
     candidates, _ = generate(items, Misled(wrong), SceneEditor(), run, progress=False)
@@ -104,7 +106,7 @@ def test_the_oracle_keeps_right_drawings_and_rejects_wrong_ones(run: Run) -> Non
         assert candidate.flip.new_text in verdict.reason
 
 
-def test_kept_twins_are_true(run: Run, candidates: list[Candidate]) -> None:
+def test_kept_pairs_are_correct(run: Run, candidates: list[Candidate]) -> None:
     for pair in keep(run, candidates, SceneJudge()).pairs:
         family = Family.from_json(pair.perturbed.extra["family"])
         drawn = Scene.from_json(pair.perturbed.extra["scene"])
@@ -140,7 +142,7 @@ def test_an_item_whose_judge_fails_is_not_kept(
     assert recovered.n_asked == 1
 
 
-def test_verdicts_are_given_once(run: Run, candidates: list[Candidate]) -> None:
+def test_items_are_judged_once(run: Run, candidates: list[Candidate]) -> None:
     judge = Grumpy("g")
     first, second = keep(run, candidates, judge), keep(run, candidates, judge)
     assert judge.n_asked == N_ITEMS
@@ -170,9 +172,7 @@ def test_the_funnel_counts_every_step(run: Run) -> None:
     assert names(benchmark) == ["0004", "0005", "0006", "0007", "0008"]
 
 
-def test_a_verdict_names_the_very_picture_it_is_about(
-    run: Run, candidates: list[Candidate]
-) -> None:
+def test_a_verdict_names_its_exact_image(run: Run, candidates: list[Candidate]) -> None:
     stage, other = JudgeStage(Grumpy("g"), run.images), JudgeStage(Grumpy("h"), run.images)
     candidate = candidates[0]
     assert candidate.edit and candidates[1].edit
@@ -191,7 +191,7 @@ def test_a_verdict_names_the_very_picture_it_is_about(
     assert len(ids) == 4
 
 
-def test_nothing_to_judge_is_said(run: Run, candidates: list[Candidate]) -> None:
+def test_no_edits_to_judge_is_an_error(run: Run, candidates: list[Candidate]) -> None:
     with pytest.raises(DataError, match="flipbench generate"):
         keep(run, [Candidate(candidates[0].item)], SceneJudge())
     with pytest.raises(DataError, match="no edited image"):
@@ -217,7 +217,7 @@ def test_a_paired_benchmark_survives_the_disk(
     assert len(list((tmp_path / "elsewhere" / "images").iterdir())) == 2 * N_ITEMS
 
 
-def test_a_damaged_paired_benchmark_is_refused_by_line(
+def test_a_damaged_paired_benchmark_is_refused_with_its_line(
     run: Run, candidates: list[Candidate], tmp_path: Path
 ) -> None:
     folder = tmp_path / "b"

@@ -49,7 +49,7 @@ def table_3() -> dict[tuple[str, str], AccuracyShift]:
 PARTS = ("all", "filtered")
 
 
-def test_the_paper_s_kept_set_is_easier_for_one_model() -> None:
+def test_the_paper_s_kept_items_are_easier_for_one_model() -> None:
     found = table_3()
     assert len(found) == 4
     llava = found["LLaVA-v1.5-7B", "MMStar"]
@@ -61,7 +61,7 @@ def test_the_paper_s_kept_set_is_easier_for_one_model() -> None:
     assert all(s.p_adjusted > 0.1 and s.interval and s.interval.low < 0 for s in others)
 
 
-def test_the_test_is_that_of_a_subset_drawn_blindly() -> None:
+def test_the_p_value_is_that_of_a_random_subset() -> None:
     """Draw subsets of the kept size from all items and count differences as improbable."""
     right = np.zeros(300, dtype=bool)
     right[:120] = True
@@ -74,7 +74,7 @@ def test_the_test_is_that_of_a_subset_drawn_blindly() -> None:
         assert shift.p_value == pytest.approx(as_extreme, abs=0.012)
 
 
-def test_the_interval_covers_as_often_as_it_says() -> None:
+def test_the_interval_has_its_nominal_coverage() -> None:
     rng = np.random.default_rng(1)
     covered = 0
     for _ in range(400):
@@ -85,7 +85,7 @@ def test_the_interval_covers_as_often_as_it_says() -> None:
     assert 0.92 < covered / 400 < 0.98
 
 
-def test_what_cannot_be_a_part_is_refused() -> None:
+def test_a_part_that_does_not_fit_its_whole_is_refused() -> None:
     for kept in (Rate(5, 20), Rate(7, 8), Rate(0, 8)):
         with pytest.raises(ValueError, match="cannot be part of"):
             accuracy_shift("m", Rate(6, 10), kept)
@@ -94,7 +94,7 @@ def test_what_cannot_be_a_part_is_refused() -> None:
         assert (shift.p_value, shift.interval) == (1.0, None)
 
 
-def test_a_shift_of_categories_is_seen_and_chance_is_not() -> None:
+def test_a_shift_of_categories_is_detected_and_chance_is_not() -> None:
     rng = np.random.default_rng(2)
     labels = [str(label) for label in rng.integers(0, 4, 400)]
     blind = [bool(x) for x in rng.random(400) < 0.5]
@@ -108,7 +108,7 @@ def test_a_shift_of_categories_is_seen_and_chance_is_not() -> None:
     assert (same.p_value, same.distance) == (1.0, 0.0)
 
 
-def test_p_values_of_blind_selection_are_uniform() -> None:
+def test_p_values_of_random_selection_are_uniform() -> None:
     rng = np.random.default_rng(3)
     labels = list("aabbcdef") * 10
     p_values = [

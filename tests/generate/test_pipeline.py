@@ -69,7 +69,8 @@ def reference(
     return made(tmp_path_factory.mktemp("reference"), shapes_items[:N_ITEMS])
 
 
-def test_order_batch_size_and_number_of_items_change_no_flip_and_no_picture(
+@pytest.mark.slow
+def test_order_batch_size_and_item_count_change_no_flip_or_image(
     shapes_items: list[Item], reference: dict[str, tuple[str, str, str]], tmp_path: Path
 ) -> None:
     items = shapes_items[:N_ITEMS]
@@ -105,7 +106,7 @@ def test_the_second_run_does_nothing_twice(
     }
 
 
-def test_a_failed_item_is_counted_named_and_done_on_the_next_run(
+def test_a_failed_item_is_counted_named_and_retried(
     shapes_items: list[Item], reference: dict[str, tuple[str, str, str]], tmp_path: Path
 ) -> None:
     run = Run(tmp_path)
@@ -149,7 +150,7 @@ def test_an_item_without_another_option_stops_at_the_flip(tmp_path: Path) -> Non
     assert "made-up q7: free-form" in str(reports[0])
 
 
-def test_a_lost_picture_is_drawn_again(
+def test_a_lost_image_is_drawn_again(
     shapes_items: list[Item], reference: dict[str, tuple[str, str, str]], tmp_path: Path
 ) -> None:
     run = Run(tmp_path)
@@ -164,7 +165,7 @@ def test_a_lost_picture_is_drawn_again(
     assert run.images.path(candidates[1].edit.image).exists()
 
 
-def test_the_twin_asks_the_same_of_another_picture(
+def test_the_perturbed_item_asks_the_same_of_another_image(
     reference: dict[str, tuple[str, str, str]], tmp_path: Path
 ) -> None:
     run = Run(tmp_path)

@@ -21,6 +21,8 @@ from flipbench.prompting.prompts import Asking
 from tests.fixtures.markdown_tables import table
 from tests.fixtures.report_data import make_benchmark
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def mixed(tmp_path_factory: pytest.TempPathFactory, tiny_folders: dict[str, Path]) -> Path:
@@ -70,7 +72,7 @@ def right(vlm: HuggingFaceVLM, items: list[Item], benchmark: PairedBenchmark) ->
     ]
 
 
-def test_a_rule_that_fires_on_an_external_model_is_not_believed(mixed: Path) -> None:
+def test_a_rule_that_fires_on_an_external_model_is_not_trusted(mixed: Path) -> None:
     report = mixed / "r" / "report"
     assert table(report / "gap.md", "outsider")["McNemar test"].startswith("artefact suspected")
     assert table(report / "gap.md", "outsider")["McNemar test"].endswith("(contaminated)")
@@ -84,7 +86,7 @@ def test_a_rule_that_fires_on_an_external_model_is_not_believed(mixed: Path) -> 
     assert drawn and all("‡" in text for text in drawn)
 
 
-def test_a_model_of_unknown_history_is_shown_and_not_counted(mixed: Path) -> None:
+def test_a_model_of_unknown_history_is_shown_but_not_counted(mixed: Path) -> None:
     report = mixed / "r" / "report"
     row = table(report / "gap.md", "stranger")
     assert row["Dose"] == "unknown" and "✓" not in "".join(row.values())
@@ -99,7 +101,7 @@ def test_a_model_of_unknown_history_is_shown_and_not_counted(mixed: Path) -> Non
     assert "stranger" not in (report / "requirements.md").read_text()
 
 
-def test_power_and_trend_against_the_dose_reach_the_report(mixed: Path) -> None:
+def test_power_and_trend_by_dose_are_in_the_report(mixed: Path) -> None:
     report = mixed / "r" / "report"
     with (report / "validation.csv").open(newline="", encoding="utf-8") as file:
         rows = {(r["detector"], r["rule"], r["quantity"]): r for r in csv.DictReader(file)}
@@ -123,7 +125,7 @@ def test_power_and_trend_against_the_dose_reach_the_report(mixed: Path) -> None:
     [(0, False, [2, 4]), (3, False, [5, 7]), (None, False, [2, 4]), (0, True, [0, 0]),
      (3, True, [3, 3]), (None, True, [None, None])],
 )  # fmt: skip
-def test_a_checkpoints_dose_comes_on_top_of_its_parents(
+def test_a_checkpoint_s_dose_adds_to_its_parent_s(
     parent: int | None,
     control: bool,
     doses: list[int | None],

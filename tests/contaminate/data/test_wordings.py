@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from flipbench.core.records import Item, Wording
 from flipbench.core.run import Run
 from flipbench.models.chat.api import ChatAPI
 from flipbench.shapes.questions import Family
-from tests.fixtures.openai_server import KEY, OpenAIServer
+from tests.fixtures.openai_server import OpenAIServer
 
 THREE = ["Which color has the thing?", "Name it.", "Tell me its color."]
 
@@ -26,19 +25,12 @@ def run(tmp_path: Path) -> Run:
     return Run(tmp_path / "run")
 
 
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenAIServer]:
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    with OpenAIServer() as running:
-        yield running
-
-
 def chat(server: OpenAIServer) -> ChatAPI:
     spec = ChatSpec(model="gpt-4o-2024-08-06", base_url=server.base_url, max_retries=0)
     return ChatAPI(spec)
 
 
-def test_the_worlds_other_phrasings(shapes_items: list[Item], run: Run) -> None:
+def test_the_embedded_world_rewords_questions(shapes_items: list[Item], run: Run) -> None:
     found, report = write_wordings(shapes_items, ShapesWriter(), run, progress=False)
     assert report.n_done == len(shapes_items) == len(found)
     for item in shapes_items:
@@ -50,7 +42,7 @@ def test_the_worlds_other_phrasings(shapes_items: list[Item], run: Run) -> None:
     assert (again, report.n_done, report.n_skipped) == (found, 0, len(shapes_items))
 
 
-def test_a_file_of_wordings(shapes_items: list[Item], run: Run, tmp_path: Path) -> None:
+def test_wordings_are_read_from_a_file(shapes_items: list[Item], run: Run, tmp_path: Path) -> None:
     path, items = tmp_path / "w.jsonl", shapes_items[:2]
     rows: list[dict[str, Any]] = [{"name": i.name, "paraphrases": THREE} for i in items]
     path.write_text("\n".join(json.dumps(row) for row in rows))
@@ -70,7 +62,7 @@ def test_a_file_of_wordings(shapes_items: list[Item], run: Run, tmp_path: Path) 
         FileWriter(path)
 
 
-def test_a_chat_model_paraphrases_once(
+def test_a_chat_model_is_asked_for_a_paraphrase_once(
     server: OpenAIServer, shapes_items: list[Item], run: Run
 ) -> None:
     items = shapes_items[:4]
@@ -107,7 +99,7 @@ def test_a_chat_model_translates(server: OpenAIServer, shapes_items: list[Item],
         (json.dumps({"question": "Q?", "options": ["a"] * 4}), "German", "two options have become"),
     ],
 )
-def test_a_useless_reply_is_no_wording(
+def test_a_useless_reply_is_not_a_rewording(
     server: OpenAIServer,
     shapes_items: list[Item],
     run: Run,

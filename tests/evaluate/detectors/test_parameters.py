@@ -18,7 +18,7 @@ from tests.fixtures.report_data import make_benchmark
 
 
 @pytest.mark.parametrize("name", DETECTORS)
-def test_each_parameter_can_be_set_to_what_it_is(name: str) -> None:
+def test_each_parameter_can_be_set_to_its_default(name: str) -> None:
     detector = DETECTORS[name]
     listed = parameters_of(detector)
     assert {"alpha", "n_bootstrap", "n_permutations"} <= listed.keys()
@@ -26,7 +26,7 @@ def test_each_parameter_can_be_set_to_what_it_is(name: str) -> None:
     assert with_parameters(detector, {"alpha": 0.01}) != detector
 
 
-def test_a_changed_parameter_changes_what_is_asked_and_is_told(tmp_path: Path) -> None:
+def test_a_changed_parameter_changes_the_probes_and_is_recorded(tmp_path: Path) -> None:
     benchmark = make_benchmark(tmp_path, 12)
     given = {"shared_likelihood": {"n_orders": 2}, "image_masking": {"fractions": [0.5]}}
     names = list(given)
@@ -66,7 +66,7 @@ def test_a_changed_parameter_changes_what_is_asked_and_is_told(tmp_path: Path) -
         ("codex", {}, r"evaluate\.parameters: no detector 'codex'.*'codec'"),
     ],
 )
-def test_what_does_not_fit_is_named(
+def test_bad_parameters_are_named(
     tmp_path: Path, detector: str, given: dict[str, Any], said: str
 ) -> None:
     config = EvaluateConfig(parameters={detector: given})

@@ -25,7 +25,7 @@ class Counting:
         ]
 
 
-def test_it_is_made_once_for_each_benchmark_and_way_of_asking(tmp_path: Path) -> None:
+def test_probes_are_built_once_per_benchmark_and_prompt_settings(tmp_path: Path) -> None:
     benchmark = make_benchmark(tmp_path, 3)
     counting, asking = Counting(), Asking()
     assert counting.asked(benchmark, asking) is counting.asked(benchmark, asking)
@@ -39,7 +39,7 @@ def test_it_is_made_once_for_each_benchmark_and_way_of_asking(tmp_path: Path) ->
     assert counting.n_made == 5, "one benchmark at a time is kept"
 
 
-def test_a_detector_with_other_parameters_begins_anew(tmp_path: Path) -> None:
+def test_other_detector_parameters_are_cached_separately(tmp_path: Path) -> None:
     benchmark = make_benchmark(tmp_path, 3)
     counting = Counting()
     counting.asked(benchmark, Asking())
@@ -47,7 +47,7 @@ def test_a_detector_with_other_parameters_begins_anew(tmp_path: Path) -> None:
     assert len(replace(counting, size=2).asked(benchmark, Asking())) == 2
 
 
-def test_keeping_does_not_mix_benchmarks_with_other_image_stores(tmp_path: Path) -> None:
+def test_caching_separates_benchmarks_with_different_image_stores(tmp_path: Path) -> None:
     """Derived pictures are made into the store of the benchmark that is asked about."""
     detector = make_detector("image_masking")
     for name in ("a", "b"):

@@ -89,7 +89,7 @@ def test_the_main_table_has_the_papers_rows_and_columns() -> None:
     assert cells(table, "full, epoch 1") == ["1", *["–"] * 4, "not asked", "not asked"]
 
 
-def test_models_of_one_strategy_and_epoch_go_by_their_full_names() -> None:
+def test_models_of_the_same_strategy_and_epoch_are_listed_by_full_name() -> None:
     twins = [*GRID, GridModel("llava-2", "f9", "llava", "clean", 0, 0)]
     table = gap_table(twins, SCORES)
     assert [row.header for row in table.groups[0][1]][:2] == ["llava", "llava-2"]
@@ -124,7 +124,7 @@ def test_a_rule_with_its_own_statistic_gets_its_own_column() -> None:
     assert headers[-2:] == ["Δ, pp (vs clean)", "Vs clean"]
 
 
-def test_one_rule_against_two_references_is_two_columns() -> None:
+def test_one_rule_with_two_references_has_two_columns() -> None:
     scores = [
         score("f2", "relative", 276, 226, reference_fingerprint=fingerprint, verdict=verdict)
         for fingerprint, verdict in (("f0", "contaminated"), ("elsewhere", "inconclusive"))
@@ -135,7 +135,7 @@ def test_one_rule_against_two_references_is_two_columns() -> None:
 
 
 @pytest.mark.parametrize("level, expected", [(0.95, "[−1.0, +2.0]"), (0.9, "[−1.0, +2.0] (90 %)")])
-def test_an_interval_names_its_level_where_it_is_unusual(level: float, expected: str) -> None:
+def test_an_interval_states_an_unusual_level(level: float, expected: str) -> None:
     assert formats.interval(Interval(low=-0.01, high=0.02, level=level)) == expected
 
 
@@ -154,18 +154,15 @@ def test_markdown_parses_back_to_the_same_numbers() -> None:
     ]
     assert all(len(row) == len(head) for row in rows)
     found = {}
-    for row in rows:
-        match = re.match(r"([\d.]+) \((\d+)/(\d+)\)", row[2])
-        if match:
-            found[row[0]] = (int(match[2]), int(match[3]))
-            assert float(match[1]) == pytest.approx(100 * int(match[2]) / int(match[3]), abs=0.05)
-            second = re.match(r"[\d.]+ \((\d+)/", row[3])
-            gap = re.match(r"([−+]?[\d.]+) \[", row[4])
-            assert second and gap
-            gap_points = float(gap[1].replace("−", "-"))
-            assert gap_points == pytest.approx(
-                100 * (int(second[1]) - int(match[2])) / 440, abs=0.05
-            )
+    rates = [(row, re.match(r"([\d.]+) \((\d+)/(\d+)\)", row[2])) for row in rows]
+    for row, match in [(row, match) for row, match in rates if match]:
+        found[row[0]] = (int(match[2]), int(match[3]))
+        assert float(match[1]) == pytest.approx(100 * int(match[2]) / int(match[3]), abs=0.05)
+        second = re.match(r"[\d.]+ \((\d+)/", row[3])
+        gap = re.match(r"([−+]?[\d.]+) \[", row[4])
+        assert second and gap
+        gap_points = float(gap[1].replace("−", "-"))
+        assert gap_points == pytest.approx(100 * (int(second[1]) - int(match[2])) / 440, abs=0.05)
     assert found == {
         "clean": (229, 440),
         "lora_r8, epoch 1": (276, 440),

@@ -46,13 +46,13 @@ def test_counts_precision_and_recall() -> None:
     assert "The reference rated" not in table.caption
 
 
-def test_who_is_alone_is_held_against_nobody() -> None:
+def test_a_lone_rater_has_no_agreement_table() -> None:
     assert who_decided(ratings(truth=TRUTH)) is None
     assert who_decided(ratings(o3=JUDGE, rule_a="k" * N)) is None
     assert who_decided(ratings(truth="k" + "-" * 19, o3="-" + JUDGE[1:])) is None
 
 
-def test_a_rule_of_an_older_run_and_parts_of_the_reference_are_left_out() -> None:
+def test_stale_rules_and_members_of_the_reference_are_left_out() -> None:
     people = ratings(ann=TRUTH, bob=JUDGE, people=TRUTH, o3=JUDGE, rule_a="k" * 5 + "-" * 15)
     table = who_decided(people)
     assert table is not None
@@ -60,7 +60,7 @@ def test_a_rule_of_an_older_run_and_parts_of_the_reference_are_left_out() -> Non
     assert "alpha among ann, bob, on 20 pictures: 0." in table.caption
 
 
-def test_what_the_reference_has_not_seen_is_said() -> None:
+def test_the_caption_counts_what_the_reference_rated() -> None:
     table = who_decided(ratings(ann=TRUTH[:8] + "-" * 12, o3=JUDGE))
     assert table is not None
     assert table.rows[0][2] == "8/8"

@@ -154,7 +154,8 @@ def _other_edit(candidate: Candidate) -> Candidate:
     return replace(candidate, edit=Edit.model_validate(changed))
 
 
-def test_precision_and_recall_of_every_filter_are_measured(
+@pytest.mark.slow
+def test_every_filter_s_precision_and_recall_are_measured(
     run: Run, faults: tuple[list[Candidate], dict[str, str]]
 ) -> None:
     candidates, fault_of = faults
@@ -193,6 +194,7 @@ def test_precision_and_recall_of_every_filter_are_measured(
     assert sum(ns) == len(candidates) and len(ns) > 2
 
 
+@pytest.mark.slow
 def test_no_right_edit_of_the_embedded_world_is_rejected(run: Run) -> None:
     items = shapes_vqa(run.images, 120)
     candidates, _ = generate(items, SceneCaptioner(), SceneEditor(), run, progress=False)
@@ -201,7 +203,7 @@ def test_no_right_edit_of_the_embedded_world_is_rejected(run: Run) -> None:
         assert [getattr(o, "decision", o) for o in opinions] == ["keep"] * len(candidates)
 
 
-def test_the_editors_own_note_is_believed(run: Run) -> None:
+def test_the_editor_s_own_note_is_trusted(run: Run) -> None:
     items = shapes_vqa(run.images, 2)
     candidate = generate(items, SceneCaptioner(), SceneEditor(), run, progress=False)[0][0]
     assert candidate.edit
@@ -219,7 +221,7 @@ def test_the_editors_own_note_is_believed(run: Run) -> None:
     }
 
 
-def test_a_small_change_counts_wherever_it_is() -> None:
+def test_a_small_change_counts_anywhere_in_the_image() -> None:
     old = noise(0, (101, 67))
     for corner in ((0, 0), (93, 59), (0, 59), (47, 30)):
         new = old.copy()
@@ -229,7 +231,7 @@ def test_a_small_change_counts_wherever_it_is() -> None:
     assert largest_change(Image.new("RGB", (3, 5)), Image.new("RGB", (3, 5), "white")) == 255
 
 
-def test_one_picture_for_two_originals_is_nobody_s(run: Run) -> None:
+def test_an_edit_shared_by_two_originals_is_rejected(run: Run) -> None:
     items = shapes_vqa(run.images, 4)
     made = generate(items, SceneCaptioner(), SceneEditor(), run, progress=False)[0]
     placeholder = noise(5, (224, 224))
@@ -252,7 +254,9 @@ def test_one_picture_for_two_originals_is_nobody_s(run: Run) -> None:
         (("ﬁve", "six", "FIVE"), 1, "reject"),
     ],
 )
-def test_equal_options(run: Run, options: tuple[str, ...], new: int, decision: Decision) -> None:
+def test_equal_options_are_rejected(
+    run: Run, options: tuple[str, ...], new: int, decision: Decision
+) -> None:
     items = shapes_vqa(run.images, 1)
     made = generate(items, SceneCaptioner(), SceneEditor(), run, progress=False)[0][0]
     assert made.flip
@@ -264,7 +268,7 @@ def test_equal_options(run: Run, options: tuple[str, ...], new: int, decision: D
     assert getattr(opinion, "decision", opinion) == decision
 
 
-def test_a_picture_that_is_gone_fails_alone(run: Run, tmp_path: Path) -> None:
+def test_a_missing_image_fails_only_its_own_item(run: Run, tmp_path: Path) -> None:
     with Run(tmp_path) as other:
         items = shapes_vqa(other.images, 3)
         candidates, _ = generate(items, SceneCaptioner(), SceneEditor(), other, progress=False)

@@ -53,6 +53,7 @@ def unchanged(candidate: Candidate) -> Candidate:
     return replace(candidate, edit=edit)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ask", ["choose", "generate"])
 def test_the_new_answer_is_kept_and_the_old_one_rejected(
     ask: str, llava: HuggingFaceVLM, candidates: list[Candidate], run: Run
@@ -69,7 +70,7 @@ def test_the_new_answer_is_kept_and_the_old_one_rejected(
     assert ("probability" in right[0].reason) == (ask == "choose")
 
 
-def test_who_is_not_sure_says_so(
+def test_a_judge_below_its_threshold_is_unsure(
     llava: HuggingFaceVLM, candidates: list[Candidate], run: Run
 ) -> None:
     certain = opinions(VLMJudge(llava), candidates, run.images)
@@ -83,7 +84,7 @@ def test_who_is_not_sure_says_so(
     assert len({o.decision for o in middle}) > 1
 
 
-def test_what_has_no_options_or_no_edit_fails_alone(
+def test_items_without_options_or_edit_fail_alone(
     llava: HuggingFaceVLM, candidates: list[Candidate], run: Run
 ) -> None:
     first, second, third = candidates[:3]
@@ -96,7 +97,9 @@ def test_what_has_no_options_or_no_edit_fails_alone(
     assert VLMJudge(llava)([], run.images) == []
 
 
-def test_a_name_holds_all_that_an_answer_depends_on(llava: HuggingFaceVLM, tmp_path: Path) -> None:
+def test_a_judge_s_name_covers_all_that_its_answers_depend_on(
+    llava: HuggingFaceVLM, tmp_path: Path
+) -> None:
     judges = [
         VLMJudge(llava),
         VLMJudge(llava, sure=0.9),
@@ -108,7 +111,7 @@ def test_a_name_holds_all_that_an_answer_depends_on(llava: HuggingFaceVLM, tmp_p
     assert build_judge(spec, tmp_path).name.split()[-1] == judges[1].name.split()[-1]
 
 
-def test_sureness_needs_probabilities() -> None:
+def test_a_confidence_threshold_needs_probabilities() -> None:
     with pytest.raises(ValidationError, match="choose"):
         VLMJudgeSpec.model_validate(
             {"model": {"path": "m"}, "sure": 0.5, "asking": {"ask": "generate"}}

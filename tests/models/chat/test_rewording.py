@@ -56,7 +56,7 @@ def stage_at(server: OpenAIServer, tmp_path: Path, model: str = "tiny-vlm") -> B
     return BackTranslation(chat, ImageStore(tmp_path / "images"))
 
 
-def test_templates_keep_what_is_asked(shapes_items: list[Item]) -> None:
+def test_templates_reword_each_question_twice(shapes_items: list[Item]) -> None:
     for one in shapes_items:
         first, second = reword(one, f"{one.question} {one.answer_text}")
         assert len({first, second, f"{one.question} {one.answer_text}"}) == 3
@@ -64,7 +64,7 @@ def test_templates_keep_what_is_asked(shapes_items: list[Item]) -> None:
     assert reword(WHERE, "Where is it?") == [] and reword(shapes_items[0], "another text") == []
 
 
-def test_each_text_goes_there_and_back_once(server: OpenAIServer, tmp_path: Path) -> None:
+def test_each_text_is_translated_there_and_back_once(server: OpenAIServer, tmp_path: Path) -> None:
     items = [as_question(one) for one in (WHERE, SAME, LOST, CAPTION)]
     with Run(tmp_path / "run") as run:
         report = run_stage(stage_at(server, tmp_path), items, run, progress=False)
@@ -90,7 +90,7 @@ def test_each_text_goes_there_and_back_once(server: OpenAIServer, tmp_path: Path
     assert reword_it(WHERE, "another text") == []
 
 
-def test_another_translator_is_asked_anew(server: OpenAIServer, tmp_path: Path) -> None:
+def test_another_translator_is_queried_again(server: OpenAIServer, tmp_path: Path) -> None:
     with Run(tmp_path / "run") as run:
         for model in ("tiny-vlm", "o3"):
             stage = stage_at(server, tmp_path, model)
@@ -100,7 +100,7 @@ def test_another_translator_is_asked_anew(server: OpenAIServer, tmp_path: Path) 
     assert len(server.chats()) == 4
 
 
-def test_candidates_stand_before_the_one_that_was_chosen() -> None:
+def test_candidates_are_stored_with_the_chosen_one() -> None:
     wording = Wording(
         item_id=WHERE.id, how="paraphrase", writer="w", question="B?", candidates=("A?", "B?")
     )

@@ -16,7 +16,7 @@ from flipbench.evaluate.detectors.perturbation.choice_confusion import (
 DETECTOR = ChoiceConfusion()
 
 
-def test_vector_1_known_strings_confuse(make_world: Any) -> None:
+def test_known_option_strings_confuse_the_model(make_world: Any) -> None:
     world = make_world.make(n=400)
     score = world.scores(DETECTOR, world.ask(DETECTOR, world.string_memoriser()))["mcnemar"]
     assert score.accuracies["original"] == Count(k=400, n=400)
@@ -24,12 +24,12 @@ def test_vector_1_known_strings_confuse(make_world: Any) -> None:
     assert score.verdict == "contaminated"
 
 
-def test_printed_gains_are_not_flagged() -> None:
+def test_the_paper_s_gains_are_not_flagged() -> None:
     for plain, generalised, n, gain in ((187, 356, 495, 34.14), (310, 402, 440, 20.91)):
         assert round(100 * (generalised - plain) / n, 2) == gain
 
 
-def test_who_sees_is_not_confused(world: Any) -> None:
+def test_a_model_that_sees_is_not_confused(world: Any) -> None:
     scores = world.scores(DETECTOR, world.ask(DETECTOR, world.seer()))
     assert scores["sign"].statistic == 0.0 and scores["sign"].verdict == "not_detected"
 
@@ -46,7 +46,7 @@ def test_the_relative_rule_catches_a_smaller_gain(make_world: Any) -> None:
     assert scores["relative"].verdict == "contaminated"
 
 
-def test_generalised_options_keep_the_rules(world: Any) -> None:
+def test_generalised_options_come_from_other_items_answers(world: Any) -> None:
     items = world.benchmark.originals
     golds = {item.answer_text for item in items}
     made = generalise(items, 0)
@@ -107,14 +107,14 @@ def test_items_without_enough_donors_are_dropped_and_counted(
     assert any("2 items are left out" in w for w in score.warnings)
 
 
-def test_an_own_option_is_no_donor(make_item: Any) -> None:
+def test_an_item_s_own_option_is_never_a_donor(make_item: Any) -> None:
     items = [make_item("0", ["cup", "Vase"], 0), make_item("1", ["vase", "x"], 0)]
     assert [g.item.name for g in generalise(items, 0)] == ["1"]
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.sampled_from(["a", "B", "cup", "Cup", "no", "3", "four", "tree"]), max_size=12))
-def test_no_text_stands_twice(golds: list[str]) -> None:
+def test_no_option_text_is_repeated(golds: list[str]) -> None:
     from flipbench.core.records import Item, Source
 
     items = [

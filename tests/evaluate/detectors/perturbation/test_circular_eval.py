@@ -14,7 +14,7 @@ DETECTOR = CircularEval()
 
 
 @given(st.integers(1, 10).flatmap(lambda k: st.tuples(*[st.integers(0, k - 1)] * 2, st.just(k))))
-def test_a_rotation_moves_the_right_answer_along(drawn: tuple[int, int, int]) -> None:
+def test_a_rotation_moves_the_right_answer(drawn: tuple[int, int, int]) -> None:
     answer, rotation, k = drawn
     options = [f"option {i}" for i in range(k)]
     turned, gold = rotate(options, answer, rotation)
@@ -22,7 +22,7 @@ def test_a_rotation_moves_the_right_answer_along(drawn: tuple[int, int, int]) ->
     assert all(turned[j] == options[(j + rotation) % k] for j in range(k))
 
 
-def test_vector_1_always_a(make_world: Any) -> None:
+def test_always_answering_a_passes_no_item(make_world: Any) -> None:
     world = make_world.make(n=3, k=3)
     score = world.scores(DETECTOR, world.ask(DETECTOR, lambda probe: 0))["paper"]
     assert score.accuracies == {
@@ -34,7 +34,7 @@ def test_vector_1_always_a(make_world: Any) -> None:
     assert score.verdict == "not_applicable"
 
 
-def test_vector_3_one_wrong_rotation_fails_the_item(make_world: Any) -> None:
+def test_one_wrong_rotation_fails_the_item(make_world: Any) -> None:
     world = make_world.make(n=1, k=2)
     score = world.scores(DETECTOR, world.ask(DETECTOR, lambda probe: 0))["paper"]
     assert (score.paired.b, score.statistic) == (1, -1.0)
@@ -60,7 +60,7 @@ def test_a_missing_rotation_drops_the_item(world: Any) -> None:
     assert (score.n, score.n_dropped) == (39, 1) and first not in score.per_item
 
 
-def test_position_memory_is_found_against_a_clean_model(world: Any) -> None:
+def test_position_memory_is_flagged_against_a_clean_model(world: Any) -> None:
     letters = {item.id: item.answer for item in world.benchmark.originals}
     memory = world.ask(DETECTOR, lambda probe: letters[probe.item_id])
     scores = world.scores(DETECTOR, memory, world.ask(DETECTOR, world.seer(0.9), "clean"))
@@ -70,7 +70,7 @@ def test_position_memory_is_found_against_a_clean_model(world: Any) -> None:
     assert scores["paper"].details["chance"]["circular"] == 4**-4
 
 
-def test_an_equal_gap_is_a_miss(world: Any) -> None:
+def test_an_equal_gap_is_not_detected(world: Any) -> None:
     always = world.ask(DETECTOR, lambda probe: 0)
     same = world.ask(DETECTOR, lambda probe: 0, "clean")
     scores = world.scores(DETECTOR, always, same)
@@ -78,6 +78,6 @@ def test_an_equal_gap_is_a_miss(world: Any) -> None:
     assert scores["relative"].statistic == 0.0 and scores["relative"].p_value == 1.0
 
 
-def test_the_printed_gap() -> None:
+def test_the_paper_s_gap_is_reproduced() -> None:
     assert round(26.06 - 37.78, 2) == -11.72
     assert round(100 * (129 - 187) / 495, 2) == -11.72

@@ -9,20 +9,12 @@ from flipbench.core.paired import Pair
 from flipbench.core.records import Count, PairedCounts
 from flipbench.evaluate.detectors.perturbation.perturbation_gap import PerturbationGap
 from flipbench.evaluate.scoring.comparison import Settings
+from tests.fixtures.policies import by_hand
 
 DETECTOR = PerturbationGap()
 
 
-def by_hand(world: Any, original: list[bool], perturbed: list[bool]) -> Any:
-    """Return a policy that is right exactly where it is told to be."""
-    pairs = world.benchmark.pairs
-    right = {p.original.id: o for p, o in zip(pairs, original, strict=True)}
-    right |= {p.perturbed.id: v for p, v in zip(pairs, perturbed, strict=True)}
-    gold = {i.id: i.answer for p in pairs for i in (p.original, p.perturbed)}
-    return lambda probe: (gold[probe.item_id] + (not right[probe.item_id])) % probe.n_options
-
-
-def test_vector_1(make_world: Any) -> None:
+def test_a_worked_example_of_ten_pairs(make_world: Any) -> None:
     world = make_world.make(n=10)
     policy = by_hand(
         world, [True] * 7 + [False] * 3, [True] * 4 + [False] * 3 + [True] + 2 * [False]
@@ -42,7 +34,7 @@ def test_vector_1(make_world: Any) -> None:
     assert sorted(sign.per_item.values()) == [-1.0] * 3 + [0.0] * 6 + [1.0]
 
 
-def test_vector_2_counts_of_an_epoch_series(make_world: Any) -> None:
+def test_an_epoch_series_has_the_expected_counts(make_world: Any) -> None:
     world = make_world.make(n=440, k=2)
     gaps = []
     for k_original, k_perturbed in ((276, 226), (308, 232), (350, 197)):
@@ -54,7 +46,7 @@ def test_vector_2_counts_of_an_epoch_series(make_world: Any) -> None:
     assert gaps == [-11.36, -17.27, -34.77]
 
 
-def test_a_memoriser_is_found_and_a_seer_is_not(world: Any) -> None:
+def test_a_memoriser_is_flagged_and_a_seer_is_not(world: Any) -> None:
     seer = world.ask(DETECTOR, world.seer(0.8), "clean")
     for rule, score in world.scores(DETECTOR, world.ask(DETECTOR, world.memoriser()), seer).items():
         assert score.verdict == "contaminated", rule
@@ -69,12 +61,12 @@ def test_a_memoriser_is_found_and_a_seer_is_not(world: Any) -> None:
     assert perfect["mcnemar"].verdict == "not_detected"
 
 
-def test_always_a_is_not_called_contaminated_by_the_test(world: Any) -> None:
+def test_always_answering_a_is_not_flagged_by_the_test(world: Any) -> None:
     scores = world.scores(DETECTOR, world.ask(DETECTOR, lambda probe: 0))
     assert scores["mcnemar"].verdict == "not_detected"
 
 
-def test_the_relative_rule_forgives_harder_edits(make_world: Any) -> None:
+def test_the_relative_rule_allows_for_harder_edits(make_world: Any) -> None:
     world = make_world.make(n=100)
     hard = by_hand(world, [True] * 100, [i % 3 > 0 for i in range(100)])
     also = by_hand(world, [True] * 100, [i % 3 > 0 or i == 0 for i in range(100)])
@@ -85,7 +77,7 @@ def test_the_relative_rule_forgives_harder_edits(make_world: Any) -> None:
     assert scores["mcnemar"].reference_fingerprint == ""
 
 
-def test_items_that_share_an_image_are_drawn_together(make_world: Any, make_item: Any) -> None:
+def test_items_that_share_an_image_are_resampled_together(make_world: Any, make_item: Any) -> None:
     pairs = []
     for number in range(30):
         picture = f"picture {number // 10}"
@@ -110,7 +102,7 @@ def test_alpha_is_a_setting(make_world: Any) -> None:
 
 
 @pytest.mark.parametrize("exchangeable", [True, None, False])
-def test_found_pairs_have_a_verdict_against_a_reference_only(
+def test_found_pairs_get_a_verdict_only_against_a_reference(
     make_world: Any, exchangeable: bool | None
 ) -> None:
     made = make_world.make(n=40)

@@ -72,13 +72,13 @@ def remembers(item: Item, side: str) -> str:
     return item.answer_text.replace("plant", "animal")
 
 
-def test_both_versions_are_asked_in_words(benchmark: PairedBenchmark) -> None:
+def test_both_versions_are_asked_as_open_questions(benchmark: PairedBenchmark) -> None:
     probes: list[Probe] = FreeFormGap().probes(benchmark, ASKING)
     assert len({probe.id for probe in probes}) == 24
     assert {(probe.ask, probe.n_options) for probe in probes} == {("generate", 0)}
 
 
-def test_without_a_judge_a_reply_is_right_word_for_word(benchmark: PairedBenchmark) -> None:
+def test_without_a_judge_a_reply_must_match_word_for_word(benchmark: PairedBenchmark) -> None:
     found = scores(FreeFormGap(), benchmark, answers(benchmark, sees))["mcnemar"]
     assert (found.verdict, found.statistic, found.n) == ("not_detected", 0.0, 12)
     found = scores(FreeFormGap(), benchmark, answers(benchmark, remembers))["mcnemar"]
@@ -102,7 +102,9 @@ def test_missing_replies_are_dropped_and_empty_ones_counted(benchmark: PairedBen
     assert found.verdict == "inconclusive", "1 of 11 and 0 of 12 differ by more than 5 points"
 
 
-def test_pairs_with_options_are_another_detectors(world: Any, benchmark: PairedBenchmark) -> None:
+def test_pairs_with_options_are_left_to_other_detectors(
+    world: Any, benchmark: PairedBenchmark
+) -> None:
     mixed = PairedBenchmark("m", (*benchmark.pairs, *world.benchmark.pairs), benchmark.images)
     found = scores(FreeFormGap(), mixed, answers(mixed, sees))["mcnemar"]
     assert (found.n, found.n_dropped) == (12, 40)
@@ -111,7 +113,7 @@ def test_pairs_with_options_are_another_detectors(world: Any, benchmark: PairedB
         assert not any("judge" in text for text in score.warnings)
 
 
-def test_found_pairs_get_a_verdict_beside_a_clean_model_only(benchmark: PairedBenchmark) -> None:
+def test_found_pairs_get_a_verdict_only_with_a_clean_model(benchmark: PairedBenchmark) -> None:
     found = PairedBenchmark("f", benchmark.pairs, benchmark.images, exchangeable=False)
     clean = answers(found, sees, "clean")
     rules = scores(FreeFormGap(), found, answers(found, remembers), clean)
@@ -134,7 +136,7 @@ def test_found_pairs_get_a_verdict_beside_a_clean_model_only(benchmark: PairedBe
         ("", "unread"),
     ],
 )
-def test_what_a_judge_says(text: str, choice: str) -> None:
+def test_judge_replies_are_parsed(text: str, choice: str) -> None:
     assert read_choice(text) == choice
 
 
@@ -171,7 +173,7 @@ SAYS = {
 
 
 @pytest.mark.parametrize(("said", "agreement"), SAYS.items())
-def test_an_answer_gets_the_point_where_both_orders_choose_it(
+def test_an_answer_scores_if_it_wins_in_both_orders(
     said: tuple[str, str], agreement: Agreement, tmp_path: Path
 ) -> None:
     def rule(text: str) -> str:
@@ -188,7 +190,7 @@ def test_an_answer_gets_the_point_where_both_orders_choose_it(
         assert script.asked == 2, "what was said once is not asked again"
 
 
-def test_the_vector_of_own_other_and_tie(make_item: Any, tmp_path: Path) -> None:
+def test_own_other_and_tied_answers_of_the_worked_example(make_item: Any, tmp_path: Path) -> None:
     """Three replies that agree with their own caption, one with the other, and a tie: .70."""
     told = ["own", "own", "own", "other", "neither"]
 
@@ -221,7 +223,7 @@ def test_the_vector_of_own_other_and_tie(make_item: Any, tmp_path: Path) -> None
     assert not any("exact match" in name or "no judge" in name for name in found.warnings)
 
 
-def test_exact_replies_are_not_put_to_the_judge_and_unread_ones_are_missing(
+def test_exact_replies_skip_the_judge_and_unread_verdicts_are_missing(
     benchmark: PairedBenchmark, tmp_path: Path
 ) -> None:
     def reply(item: Item, side: str) -> str:
@@ -245,7 +247,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenAIServer]:
         yield server
 
 
-def test_a_server_judges_and_the_cost_is_kept(server: OpenAIServer, tmp_path: Path) -> None:
+def test_a_server_judges_and_its_cost_is_recorded(server: OpenAIServer, tmp_path: Path) -> None:
     server.reply = lambda body: '{"choice": "A"}'
     spec = ChatSpec(
         model="tiny-vlm", base_url=server.base_url, price_in=1.0, price_out=1.0, max_retries=0

@@ -22,13 +22,13 @@ BOUNDS = [-5.1, -5.0, -2.9, -2.4, -2.3, -1.6, -1.1, -1.0, -0.2, -0.1, 0.0]
         (CAPTION_BANDS, "severe severe partial partial minor minor minor none none none none"),
     ],
 )
-def test_bands_hold_their_upper_ends(bands: Any, degrees: str) -> None:
+def test_bands_include_their_upper_bounds(bands: Any, degrees: str) -> None:
     found = {gap: bands.degree(gap / 100) for gap in BOUNDS}
     assert found == dict(zip(BOUNDS, degrees.split(), strict=True))
     assert bands.degree(100 * (-16 / 1000) / 100) == bands.degree(-0.016)
 
 
-def test_the_vector_of_four_items(make_world: Any, replies: Any) -> None:
+def test_the_worked_example_of_four_items(make_world: Any, replies: Any) -> None:
     world = make_world.make(n=4, k=3)
     before, after = (1, 1, 0, 1), (1, 0, 1, 0)
     asking, gold = Asking(), {i.id: i.answer for i in world.benchmark.originals}
@@ -72,7 +72,7 @@ def test_every_shuffle_moves_the_right_answer(world: Any, make_item: Any) -> Non
         shuffles(three, 5, 0)
 
 
-def test_what_cannot_be_shuffled_is_left_out(
+def test_items_that_cannot_be_shuffled_are_left_out(
     make_world: Any, make_item: Any, make_pair: Any
 ) -> None:
     two = make_item("two", ["left", "right"], 0)
@@ -90,7 +90,7 @@ def test_what_cannot_be_shuffled_is_left_out(
         assert (score.verdict, score.statistic, score.n) == ("not_applicable", None, 0)
 
 
-def test_who_remembers_letters_is_found(world: Any) -> None:
+def test_a_model_that_remembers_letters_is_flagged(world: Any) -> None:
     letters = {item.id: item.answer for item in world.benchmark.originals}
     memory = world.ask(DETECTOR, lambda probe: letters[probe.item_id])
     clean = world.ask(DETECTOR, world.seer(0.9), "clean")
@@ -105,7 +105,7 @@ def test_who_remembers_letters_is_found(world: Any) -> None:
     }
 
 
-def test_who_looks_is_not(world: Any) -> None:
+def test_a_model_that_looks_is_not_flagged(world: Any) -> None:
     looks = world.ask(DETECTOR, world.seer(0.9))
     scores = world.scores(DETECTOR, looks, world.ask(DETECTOR, world.seer(0.9, "o"), "clean"))
     assert {scores[rule].verdict for rule in ("mcnemar", "shuffles", "relative")} == {
@@ -114,7 +114,7 @@ def test_who_looks_is_not(world: Any) -> None:
     assert world.scores(DETECTOR, looks)["relative"].verdict == "not_applicable"
 
 
-def test_a_missing_shuffle_drops_the_item_from_the_mean_alone(world: Any) -> None:
+def test_a_missing_shuffle_drops_the_item_only_from_the_mean(world: Any) -> None:
     first = world.benchmark.originals[0].id
     answers = world.ask(
         DETECTOR, world.seer(), skip=lambda p: p.item_id == first and p.variant == "shuffled-2"
@@ -124,7 +124,7 @@ def test_a_missing_shuffle_drops_the_item_from_the_mean_alone(world: Any) -> Non
     assert scores["shuffles"].n_dropped == 1
 
 
-def test_a_condition_counts_replies_that_say_nothing(world: Any) -> None:
+def test_a_condition_counts_unparsed_replies(world: Any) -> None:
     item = world.benchmark.originals[0]
     put = choice(Asking(), item, "original")
     mute = world.ask(DETECTOR, lambda p: -1)

@@ -154,7 +154,7 @@ def test_a_model_that_knows_the_release_order_is_flagged(world: Any) -> None:
     assert [unseen[r].verdict for r in ("sharded", "permutation")] == ["not_detected"] * 2
 
 
-def test_release_order_and_grouped_files_are_remarked_on(world: Any, make_world: Any) -> None:
+def test_release_order_and_grouped_files_are_noted(world: Any, make_world: Any) -> None:
     pairs = sorted(world.benchmark.pairs, key=lambda p: p.original.category)
     grouped = make_world.of(pairs)
     detector = SharedLikelihood(n_orders=1)
@@ -164,7 +164,7 @@ def test_release_order_and_grouped_files_are_remarked_on(world: Any, make_world:
     assert not any("grouped" in w for w in plain.warnings)
 
 
-def test_a_falling_likelihood_is_a_trend_and_an_artefact_where_the_reference_has_it(
+def test_a_trend_the_reference_shares_is_an_artifact(
     world: Any,
 ) -> None:
     detector = OrderTrendDetector()
@@ -185,7 +185,7 @@ def test_a_falling_likelihood_is_a_trend_and_an_artefact_where_the_reference_has
 
 
 @pytest.mark.parametrize("scored", ["item", "answer"])
-def test_context_disturbs_a_memoriser_and_helps_others(scored: Any, world: Any) -> None:
+def test_context_hurts_a_memoriser_and_helps_others(scored: Any, world: Any) -> None:
     detector = CoDeC(scored)
 
     def disturbed(probe: Probe) -> float:
@@ -203,7 +203,7 @@ def test_context_disturbs_a_memoriser_and_helps_others(scored: Any, world: Any) 
     assert (unseen["half"].statistic, unseen["relative"].statistic) == (0.0, 0.0)
 
 
-def test_the_context_holds_other_items_only(world: Any) -> None:
+def test_the_context_contains_only_other_items(world: Any) -> None:
     for scored in ("item", "answer"):
         probes = CoDeC(scored).probes(world.benchmark, ASKING)  # type: ignore[arg-type]
         own = {item.id: item.question for item in world.benchmark.originals}
@@ -215,7 +215,7 @@ def test_the_context_holds_other_items_only(world: Any) -> None:
             assert own[probe.item_id] + "\n" not in context
 
 
-def test_members_score_above_their_twins(world: Any) -> None:
+def test_members_score_above_their_perturbed_versions(world: Any) -> None:
     detector = MinK()
 
     def memoriser(probe: Probe) -> float:
@@ -228,7 +228,7 @@ def test_members_score_above_their_twins(world: Any) -> None:
     assert {s.verdict for s in unseen.values()} == {"not_detected", "not_applicable"}
 
 
-def test_a_server_that_gives_sums_only_can_do_the_loss_alone(world: Any) -> None:
+def test_without_token_log_probs_only_the_loss_applies(world: Any) -> None:
     detector = MinK()
     whole = scripted(detector, world.benchmark, noise)
     none: dict[str, Any] = {"token_log_probs": (), "token_means": (), "token_deviations": ()}
@@ -240,8 +240,9 @@ def test_a_server_that_gives_sums_only_can_do_the_loss_alone(world: Any) -> None
         assert any("by token" in w for w in found[rule].warnings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["codec", "codec_answer", "min_k"])
-def test_false_alarms_keep_to_their_level(name: str, make_world: Any) -> None:
+def test_the_false_alarm_rate_stays_at_its_level(name: str, make_world: Any) -> None:
     """Under noise alone, rule 'relative' flags about alpha of models, hardly more."""
     world = make_world.make(n=30)
     detector = DETECTORS[name]
@@ -260,7 +261,7 @@ def test_false_alarms_keep_to_their_level(name: str, make_world: Any) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_real_checkpoint_answers_them(
+def test_a_real_checkpoint_answers_the_probes(
     name: str, tiny_vlm: Any, shapes_items: Any, shapes_store: Any, make_pair: Any
 ) -> None:
     from flipbench.core.paired import Pair, PairedBenchmark
@@ -285,7 +286,7 @@ def test_a_real_checkpoint_answers_them(
         assert score.statistic is not None and score.p_value is not None
 
 
-def test_a_shard_has_four_items_where_it_can(world: Any, make_world: Any) -> None:
+def test_a_shard_has_at_least_four_items_where_possible(world: Any, make_world: Any) -> None:
     for n, sizes in ((3, [3]), (5, [3, 2]), (8, [4, 4]), (40, [4] * 10), (500, [10] * 50)):
         items = make_world.make(n=n).benchmark.originals
         shards = shards_of(items, 50)

@@ -44,7 +44,7 @@ def scores_of(detector: Any, benchmark: PairedBenchmark, *answers: Any) -> dict[
 
 
 @pytest.mark.parametrize("detector", EVERY, ids=lambda d: d.about.name)
-def test_replies_in_words_are_asked_for_whatever_the_choices_are(
+def test_probes_ask_for_generated_text_whatever_the_prompt_settings(
     detector: Any, shapes_benchmark: PairedBenchmark
 ) -> None:
     probes = detector.probes(shapes_benchmark, Asking())
@@ -54,7 +54,7 @@ def test_replies_in_words_are_asked_for_whatever_the_choices_are(
 
 
 @pytest.mark.parametrize("detector", EVERY, ids=lambda d: d.about.name)
-def test_rules_without_what_they_need(
+def test_rules_without_their_reference_do_not_apply(
     detector: Any, shapes_benchmark: PairedBenchmark, replies: Any
 ) -> None:
     answers = replies(detector, shapes_benchmark, lambda p: "nothing of that")
@@ -88,22 +88,24 @@ def test_the_order_of_items_changes_nothing(
 
 
 @pytest.mark.parametrize("detector", [SLOTS, GUIDED], ids=lambda d: d.about.name)
-def test_silence_in_one_condition_forbids_a_verdict(
+def test_empty_replies_in_one_condition_are_inconclusive(
     detector: Any, shapes_benchmark: PairedBenchmark, replies: Any
 ) -> None:
     silent = replies(
         detector, shapes_benchmark, lambda p: " " if p.variant in ("slot", "guided") else "x"
     )
-    for rule, score in scores_of(detector, shapes_benchmark, silent).items():
-        if rule != "relative":
-            assert score.verdict == "inconclusive"
-            assert any("name no option" in w or "say nothing" in w for w in score.warnings)
+    scores = scores_of(detector, shapes_benchmark, silent)
+    alone = [score for rule, score in scores.items() if rule != "relative"]
+    assert alone
+    for score in alone:
+        assert score.verdict == "inconclusive"
+        assert any("name no option" in w or "say nothing" in w for w in score.warnings)
 
 
 # ------------------------------------------------------------------------- slot guessing
 
 
-def test_the_same_whole_word_is_hidden_in_both_wordings(make_item: Any) -> None:
+def test_the_same_word_is_masked_in_both_wordings(make_item: Any) -> None:
     item = make_item("x", None, None).model_copy(
         update={"answer_text": "A party of three artists paints art on the wall"}
     )
@@ -128,7 +130,7 @@ def guesser(knows: set[str], benchmark: PairedBenchmark) -> Any:
     return lambda p: f"It is {stems[p.item_id]}." if p.variant in knows else "pardon"
 
 
-def test_who_knows_the_release_alone_is_found(
+def test_a_model_that_knows_only_the_release_is_flagged(
     shapes_benchmark: PairedBenchmark, replies: Any
 ) -> None:
     memory = replies(SLOTS, shapes_benchmark, guesser({"slot"}, shapes_benchmark))
@@ -142,7 +144,7 @@ def test_who_knows_the_release_alone_is_found(
     assert found["bands"].details["leakage"] == {"k": 0, "n": 30, "rate": 0.0, "normalised": 0.0}
 
 
-def test_a_reply_that_repeats_the_text_guesses_nothing(
+def test_a_reply_that_repeats_the_text_is_no_guess(
     shapes_benchmark: PairedBenchmark, replies: Any
 ) -> None:
     echo = replies(SLOTS, shapes_benchmark, lambda p: p.prompt.splitlines()[0])
@@ -151,7 +153,7 @@ def test_a_reply_that_repeats_the_text_guesses_nothing(
 
 
 @pytest.mark.parametrize("detector", [SlotGuessing(), SLOTS])
-def test_without_other_wordings_nothing_can_be_asked(detector: Any, world: Any) -> None:
+def test_without_rewordings_the_detector_does_not_apply(detector: Any, world: Any) -> None:
     scores = world.scores(detector, world.ask(detector, lambda p: 0))
     for score in scores.values():
         assert (score.verdict, score.n, score.n_dropped) == ("not_applicable", 0, 40)
@@ -160,7 +162,7 @@ def test_without_other_wordings_nothing_can_be_asked(detector: Any, world: Any) 
         assert score.reason == reason
 
 
-def test_without_other_wordings_ngrams_lose_one_rule(
+def test_without_rewordings_ngram_accuracy_has_one_rule_less(
     shapes_benchmark: PairedBenchmark, replies: Any
 ) -> None:
     answers = replies(NgramAccuracy(), shapes_benchmark, lambda p: "x")
@@ -173,7 +175,7 @@ def test_without_other_wordings_ngrams_lose_one_rule(
 # ------------------------------------------------------------------------- guided prompting
 
 
-def test_rouge_and_judge_vectors() -> None:
+def test_rouge_and_judge_worked_examples() -> None:
     assert rouge_l("the cat sat on the mat", "the cat lay on a mat") == pytest.approx(2 / 3)
     assert rouge_l("a", "") == 0.0
     assert [judge_verdict(*x) for x in ((0, 2), (0, 1), (1, 0))] == [
@@ -192,7 +194,7 @@ def test_the_overlap_test_against_brute_force() -> None:
     )
 
 
-def test_the_cut_lies_between_parts_and_gives_all_back(
+def test_the_split_falls_between_parts_and_loses_nothing(
     shapes_benchmark: PairedBenchmark, make_item: Any
 ) -> None:
     for item in shapes_benchmark.originals:
@@ -212,7 +214,7 @@ def finisher(knows: Any, benchmark: PairedBenchmark) -> Any:
     return lambda p: ends[p.item_id] if knows(p) else "I do not know how it ends"
 
 
-def test_who_finishes_when_told_the_data_set_is_found(
+def test_a_model_that_completes_when_given_the_dataset_name_is_flagged(
     shapes_benchmark: PairedBenchmark, replies: Any
 ) -> None:
     guided = replies(
@@ -228,7 +230,7 @@ def test_who_finishes_when_told_the_data_set_is_found(
     assert [scores[r].verdict for r in ("overlap", "paired")] == ["not_detected"] * 2
 
 
-def test_only_the_guided_prompt_names_the_data_set(shapes_benchmark: PairedBenchmark) -> None:
+def test_only_the_guided_prompt_names_the_dataset(shapes_benchmark: PairedBenchmark) -> None:
     probes = GUIDED.probes(shapes_benchmark, Asking())
     assert {p.variant: "shapes-vqa" in p.prompt for p in probes} == {
         "general": False, "guided": True,
@@ -236,7 +238,7 @@ def test_only_the_guided_prompt_names_the_data_set(shapes_benchmark: PairedBench
     assert all(p.images for p in probes)
 
 
-def test_a_reply_that_repeats_the_beginning_is_read_after_it() -> None:
+def test_a_repeated_beginning_is_stripped_from_the_reply() -> None:
     assert continuation("what  COLOR\nis the star?", "What color is") == " the star?"
     assert continuation("the star?", "What color is") == "the star?"
 
@@ -244,7 +246,7 @@ def test_a_reply_that_repeats_the_beginning_is_read_after_it() -> None:
 # ------------------------------------------------------------------------- missing option
 
 
-def test_eight_of_110(make_world: Any, replies: Any) -> None:
+def test_eight_hits_of_110_are_flagged(make_world: Any, replies: Any) -> None:
     benchmark = make_world.make(n=110).benchmark
     last = {i.id: i.options[-1] for i in benchmark.originals}
     knows = {i.id for i in benchmark.originals[:8]}
@@ -264,28 +266,27 @@ def test_eight_of_110(make_world: Any, replies: Any) -> None:
         ("D", False), ("light blues", False), ("red, green or blue", False), ("", False),
     ],
 )  # fmt: skip
-def test_what_names_a_missing_option(reply: str, expected: bool) -> None:
+def test_replies_that_name_the_missing_option(reply: str, expected: bool) -> None:
     assert names(reply, "blue", ["red", "green", "black"]) is expected
 
 
-def test_the_prompt_hides_the_last_option_and_the_picture(
+def test_the_prompt_hides_the_last_option_and_the_image(
     shapes_benchmark: PairedBenchmark,
 ) -> None:
     probes = {p.item_id: p for p in MISSING.probes(shapes_benchmark, Asking())}
-    for item in shapes_benchmark.originals:
-        assert (item.id in probes) is (len(item.options or ()) > 2)
-        if item.id in probes:
-            lines = probes[item.id].prompt.split("\n")
-            assert lines[1:-1] == [
-                f"{a}. {o}" for a, o in zip("ABC", item.options[:-1], strict=False)
-            ]
-            assert probes[item.id].images == ()
+    items = {item.id: item for item in shapes_benchmark.originals}
+    assert probes.keys() == {i for i, item in items.items() if len(item.options or ()) > 2}
+    for item_id, probe in probes.items():
+        shown = (items[item_id].options or ())[:-1]
+        lines = [f"{letter}. {option}" for letter, option in zip("ABC", shown, strict=False)]
+        assert probe.prompt.split("\n")[1:-1] == lines
+        assert probe.images == ()
 
 
 # ------------------------------------------------------------------------- n-grams
 
 
-def test_where_ngrams_start() -> None:
+def test_ngram_starting_points() -> None:
     assert starts(20) == [2, 5, 8, 11, 15] and starts(6) == [] and starts(7) == [2] * 5
 
 
@@ -294,7 +295,7 @@ def item_of(text: str, make_item: Any) -> Item:
     return item.model_copy(update={"question": text, "answer_text": ""})
 
 
-def test_hits_three_five_and_none_of_five(make_item: Any, make_world: Any, replies: Any) -> None:
+def test_three_five_and_zero_hits_of_five(make_item: Any, make_world: Any, replies: Any) -> None:
     texts = [" ".join(f"{letter}{i}" for i in range(20)) for letter in "abc"]
     items = [item_of(text, make_item) for text in texts]
     benchmark = make_world.make(n=3).benchmark
@@ -339,7 +340,9 @@ def reciter(wordings: int, benchmark: PairedBenchmark) -> Any:
     return policy
 
 
-def test_who_recites_the_release_is_found(shapes_benchmark: PairedBenchmark, replies: Any) -> None:
+def test_a_model_that_recites_the_release_is_flagged(
+    shapes_benchmark: PairedBenchmark, replies: Any
+) -> None:
     ngrams = NgramAccuracy(reword, with_image=True)  # else short prefixes are one probe for many
     memory = replies(ngrams, shapes_benchmark, reciter(1, shapes_benchmark))
     fluent = replies(ngrams, shapes_benchmark, reciter(3, shapes_benchmark), "fluent")
@@ -358,7 +361,7 @@ def test_who_recites_the_release_is_found(shapes_benchmark: PairedBenchmark, rep
     assert without["paraphrase"].verdict == "not_applicable"
 
 
-def test_tokens_of_a_real_tokenizer_put_the_text_together_again(tiny_vlm: Any) -> None:
+def test_a_real_tokenizer_s_tokens_rebuild_the_text(tiny_vlm: Any) -> None:
     text = "What color is the star? A. red B. blue C. green"
     units = token_units(tiny_vlm("qwen2_vl").tokenizer)
     pieces = units.split(text)

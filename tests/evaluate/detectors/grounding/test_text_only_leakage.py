@@ -19,7 +19,9 @@ DETECTOR = TextOnlyLeakage()
     ("s_v", "s_wv", "s_t", "gain", "leakage"),
     [(52.1, 22.7, 20.3, 29.4, 2.4), (30.0, 18.0, 20.0, 12.0, 0.0)],
 )
-def test_vectors(s_v: float, s_wv: float, s_t: float, gain: float, leakage: float) -> None:
+def test_worked_examples_of_gain_and_leakage(
+    s_v: float, s_wv: float, s_t: float, gain: float, leakage: float
+) -> None:
     assert multimodal_gain(s_v, s_wv) == pytest.approx(gain)
     assert multimodal_leakage(s_wv, s_t) == pytest.approx(leakage)
 
@@ -31,7 +33,7 @@ def right_on(world: Any, k: int) -> Any:
     return lambda p: (gold[p.item_id] + (p.item_id not in knows)) % p.n_options
 
 
-def test_vector_3_a_loss_is_not_detected(make_world: Any) -> None:
+def test_a_lower_accuracy_than_the_clean_model_is_not_detected(make_world: Any) -> None:
     world = make_world.make(n=495)
     model, clean = (
         world.ask(DETECTOR, right_on(world, 43)),
@@ -42,7 +44,7 @@ def test_vector_3_a_loss_is_not_detected(make_world: Any) -> None:
     assert [s.verdict for s in scores.values()] == ["not_detected"] * 2
 
 
-def test_two_items_of_495_count_for_the_paper_and_not_for_the_test(make_world: Any) -> None:
+def test_two_items_of_495_meet_the_paper_s_rule_but_not_the_test(make_world: Any) -> None:
     world = make_world.make(n=495)
     model, clean = (
         world.ask(DETECTOR, right_on(world, 98)),
@@ -57,7 +59,7 @@ def test_two_items_of_495_count_for_the_paper_and_not_for_the_test(make_world: A
     }
 
 
-def test_text_memory_is_found(world: Any) -> None:
+def test_text_memory_is_flagged(world: Any) -> None:
     clean = world.ask(DETECTOR, world.seer(), "clean")
     scores = world.scores(DETECTOR, world.ask(DETECTOR, world.memoriser()), clean)
     for score in scores.values():
@@ -68,7 +70,7 @@ def test_text_memory_is_found(world: Any) -> None:
     assert set(scores["paper"].per_item.values()) <= {0.0, 1.0}
 
 
-def test_without_a_clean_model_the_accuracy_stays(world: Any) -> None:
+def test_without_a_clean_model_the_accuracy_is_still_reported(world: Any) -> None:
     score = world.scores(DETECTOR, world.ask(DETECTOR, world.memoriser()))["paper"]
     assert score.statistic is None and score.verdict == "not_applicable"
     assert score.accuracies == {"text-only": Count(k=40, n=40)}
@@ -82,7 +84,7 @@ def test_the_probe_has_no_image(world: Any) -> None:
     assert sum(p.variant == "text-only" for p in probes) == 40
 
 
-def test_refusals_are_counted_apart(world: Any) -> None:
+def test_refusals_are_counted_separately(world: Any) -> None:
     seer = world.seer()
     answers = world.ask(DETECTOR, lambda p: seer(p) if p.images else -1)
     texts = ["Sorry, I cannot see an image.", "hm", "There is no image."]

@@ -43,13 +43,13 @@ def cells_of(groups: Any) -> list[Cell]:
     ]
 
 
-def test_the_group_vector() -> None:
+def test_group_metrics_of_the_worked_example() -> None:
     found = group_metrics(cells_of([(True, True, False, True)]))
     rates = (found.accuracy, found.question, found.image, found.group)
     assert [(r.k, r.n) for r in rates] == [(3, 4), (1, 2), (1, 2), (0, 1)]
 
 
-def test_intervals_draw_whole_groups() -> None:
+def test_intervals_resample_whole_groups() -> None:
     draw = rng(4)
     alike = [(bool(x),) * 4 for x in draw.random(60) < 0.5]
     mixed = [tuple(bool(x) for x in row) for row in draw.random((60, 4)) < 0.5]
@@ -63,7 +63,7 @@ def test_intervals_draw_whole_groups() -> None:
 
 
 @given(st.lists(st.tuples(*[st.sampled_from([True, False, None])] * 4), max_size=6))
-def test_group_metrics_against_counting(groups: list[tuple[bool | None, ...]]) -> None:
+def test_group_metrics_equal_direct_counting(groups: list[tuple[bool | None, ...]]) -> None:
     found = group_metrics(cells_of(groups))
     wanted = {
         "accuracy": [(x,) for g in groups for x in g],
@@ -79,7 +79,7 @@ def test_group_metrics_against_counting(groups: list[tuple[bool | None, ...]]) -
     assert found.n_missing == sum(x is None for g in groups for x in g)
 
 
-def test_pairs_on_the_same_two_images_make_a_group(
+def test_pairs_on_the_same_two_images_form_a_group(
     make_world: Any, make_item: Any, make_pair: Any
 ) -> None:
     first = make_pair(make_item("0", ("yes", "no"), 0), 1)
@@ -115,7 +115,7 @@ def test_pairs_on_the_same_two_images_make_a_group(
     assert row.cells[1].small == "[0.0, 65.8]", "two groups, whatever the number of questions"
 
 
-def test_the_constat_vector() -> None:
+def test_constat_on_the_worked_example() -> None:
     reference = np.array([0.3, 0.45, 0.6, 0.8])
     expected = difficulty_curve(reference, reference + 0.05, 0.5)
     assert 0.70 - expected == pytest.approx(0.15)
@@ -140,7 +140,7 @@ def outcomes(draw: np.random.Generator, skills: Any, n: int, harder: float) -> A
     return (draw.random((len(skills), 2, n)) < p[..., None]).astype(float)
 
 
-def test_constat_finds_what_difficulty_does_not_explain() -> None:
+def test_constat_finds_what_difficulty_cannot_explain() -> None:
     draw = rng(1)
     models = outcomes(draw, np.linspace(0.35, 0.9, 8), 400, harder=0.1)
     honest = outcomes(draw, [0.6], 400, harder=0.1)[0]
@@ -151,7 +151,7 @@ def test_constat_finds_what_difficulty_does_not_explain() -> None:
     assert constat(honest, models, draw, n_bootstrap=400).p_value > 0.05
 
 
-def test_constat_keeps_its_level() -> None:
+def test_constat_keeps_its_false_alarm_rate() -> None:
     draw, flagged = rng(2), 0
     for _ in range(60):
         every = outcomes(draw, [0.55, *np.linspace(0.3, 0.9, 7)], 150, harder=0.05)
@@ -159,12 +159,12 @@ def test_constat_keeps_its_level() -> None:
     assert flagged <= 8  # P[Binomial(60, 0.05) > 8] < 0.005
 
 
-def test_without_chance_in_the_items_the_bootstrap_stands_still() -> None:
+def test_identical_items_have_no_bootstrap_variance() -> None:
     found = constat(np.ones((2, 9)), np.ones((3, 2, 9)), rng(), n_bootstrap=50)
     assert (found.delta, found.interval.low, found.interval.high, found.p_value) == (0, 0, 0, 1)
 
 
-def test_constat_draws_whole_clusters() -> None:
+def test_constat_resamples_whole_clusters() -> None:
     draw = rng(3)
     few = outcomes(draw, [0.6, 0.4, 0.5, 0.7], 20, harder=0.0)
     many, shared = np.repeat(few, 20, axis=2), [str(i // 20) for i in range(400)]
@@ -174,7 +174,7 @@ def test_constat_draws_whole_clusters() -> None:
 
 
 @pytest.mark.parametrize("shape", [(2, 2, 5), (3, 1, 5), (3, 2, 4), (3, 2, 0)])
-def test_constat_refuses_what_does_not_fit(shape: tuple[int, int, int]) -> None:
+def test_constat_refuses_mismatched_shapes(shape: tuple[int, int, int]) -> None:
     with pytest.raises(ValueError, match="shapes|reference models"):
         constat(np.ones((2, 5 if shape[2] else 0)), np.ones(shape), rng())
 
@@ -184,7 +184,8 @@ def grid_model(name: str, dose: int = 0, **more: Any) -> GridModel:
     return GridModel(name, f"fingerprint of {name}", dose=dose, **told)
 
 
-def test_constat_on_answers(make_world: Any) -> None:
+@pytest.mark.slow
+def test_constat_scores_answers(make_world: Any) -> None:
     world, detector = make_world.make(n=80), ConStat()
     answers = {
         name: world.ask(detector, world.seer(skill, name), name)
@@ -214,14 +215,14 @@ def test_constat_on_answers(make_world: Any) -> None:
     assert any("3 clean references descend from 1 clean model" in text for text in warned)
 
 
-def test_the_kernel_vector() -> None:
+def test_kernel_divergence_of_the_worked_example() -> None:
     before, after = [[0.0], [2**0.5]], [[0.0], [1.0]]
     assert kernel_divergence(before, after, (1, 1)) == pytest.approx(-0.17962, abs=1e-5)
     assert kernel_divergence(before, before) == 0.0
 
 
 @given(st.integers(3, 9), st.integers(0, 10_000))
-def test_kernel_divergence_against_its_definition(n: int, seed: int) -> None:
+def test_kernel_divergence_equals_its_definition(n: int, seed: int) -> None:
     before, after = rng(seed).normal(size=(2, n, 4))
     kernels = []
     for z in (before, after):
@@ -234,7 +235,7 @@ def test_kernel_divergence_against_its_definition(n: int, seed: int) -> None:
 
 
 @pytest.mark.parametrize("shapes", [((1, 2), (1, 2)), ((3, 2), (4, 2))])
-def test_kernel_divergence_refuses_what_does_not_fit(shapes: Any) -> None:
+def test_kernel_divergence_refuses_mismatched_shapes(shapes: Any) -> None:
     with pytest.raises(ValueError, match="same 2 or more items"):
         kernel_divergence(*(np.ones(shape) for shape in shapes))
     with pytest.raises(ValueError, match="embeddings are equal"):
@@ -246,7 +247,8 @@ def moved(draw: np.random.Generator, n: int, by: float) -> tuple[Any, Any]:
     return before, before + by * draw.normal(size=(n, 6))
 
 
-def test_folds_tell_a_model_that_moves_less_and_keep_their_level() -> None:
+@pytest.mark.slow
+def test_the_fold_test_finds_a_model_that_moves_less_at_its_level() -> None:
     draw = rng(5)
     found = compare_divergences([moved(draw, 100, 0.1)], [moved(draw, 100, 0.5)], rng())
     assert found.p_value == pytest.approx(1 / 256) and found.interval.low > 0
@@ -264,7 +266,7 @@ def test_folds_tell_a_model_that_moves_less_and_keep_their_level() -> None:
     assert 0.4 < np.mean(p_values) < 0.6
 
 
-def test_several_finetunings_of_one_model_are_averaged() -> None:
+def test_several_finetunes_of_one_model_are_averaged() -> None:
     draw = rng(6)
     one, two, other = (moved(draw, 32, by) for by in (0.2, 0.4, 0.3))
     both = compare_divergences([one, two], [other], rng(), 4)
@@ -287,7 +289,7 @@ def states_of(detector: KernelDivergence, benchmark: Any, z: Any, name: str) -> 
     return Answers(name, f"fingerprint of {name}", found)
 
 
-def test_the_next_checkpoint_and_the_clean_model_decide(make_world: Any) -> None:
+def test_divergence_uses_the_next_checkpoint_and_the_clean_model(make_world: Any) -> None:
     benchmark, detector, draw = make_world.make(n=40).benchmark, KernelDivergence(), rng(7)
     base = draw.normal(size=(40, 6))
     first = base + 0.6 * draw.normal(size=(40, 6))
@@ -324,7 +326,7 @@ def test_the_next_checkpoint_and_the_clean_model_decide(make_world: Any) -> None
     assert (trend.in_order, trend.n_steps) == (1, 1), "the clean model stands at 0"
 
 
-def test_a_real_checkpoint_that_moves_diverges(
+def test_a_finetuned_real_checkpoint_diverges(
     tiny_vlm: Any, shapes_benchmark: PairedBenchmark
 ) -> None:
     vlm, detector = tiny_vlm("qwen2_vl"), KernelDivergence()
