@@ -124,14 +124,14 @@ def measured(score: Score) -> str:
         between = f" {_percents(score.interval)}" if score.interval else ""
         parts.append(f"{formats.percent(score.statistic)} % of {score.n:,} items{between}")
     else:
-        between = f" {formats.interval(score.interval, as_points=False)}" if score.interval else ""
+        between = f" {formats.interval(score.interval, formats.number)}" if score.interval else ""
         parts.append(f"{score.unit} {formats.number(score.statistic)}{between}, {score.n:,} items")
     return ", ".join(parts)
 
 
 def _percents(between: Interval) -> str:
     scaled = {"low": 100 * between.low, "high": 100 * between.high}
-    return formats.interval(between.model_copy(update=scaled), as_points=False)
+    return formats.interval(between.model_copy(update=scaled), formats.number)
 
 
 def _opinion(

@@ -10,11 +10,11 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from flipbench.core.errors import DataError
+from flipbench.core.files import write_atomically
 from flipbench.core.records import JsonDict, Score
+from flipbench.reporting import writers
 
 from ..protocol.grid import GridModel
-from ..report import table_files
 from ..report.gallery import Gallery, make_gallery
 from ..report.tables import TEST, VERDICTS, accuracies
 from ..scoring.suspicion import suspicions
@@ -74,12 +74,8 @@ def write_verdict(page: VerdictPage, folder: Path) -> Path:
         "verdict.md": markdown(page, gallery),
         "index.html": html(page, gallery),
     }
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in files.items():
-            (folder / name).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise DataError(f"{folder}: cannot write there ({error.strerror})") from error
+    for name, text in files.items():
+        write_atomically(folder / name, text)
     return folder / "index.html"
 
 
@@ -100,7 +96,7 @@ def markdown(page: VerdictPage, gallery: Gallery) -> str:
     finding = page.finding
     lines = [f"# {page.title}", "", finding.sentence, ""]
     lines += [f"- {text}" for text in (*finding.qualifiers, *page.notes)]
-    lines += ["", "## The gap", "", table_files.markdown(gap_table(page.finding, page.evidence))]
+    lines += ["", "## The gap", "", writers.markdown(gap_table(page.finding, page.evidence))]
     lines += [f"- {_warning(text)}" for text in finding.leading.warnings]
     lines += ["", "## What would change this verdict", ""]
     lines += [f"- {text}" for text in finding.changes.sentences]
@@ -108,7 +104,7 @@ def markdown(page: VerdictPage, gallery: Gallery) -> str:
         ("", power_table(finding)),
         ("## What the other detectors say", opinions_table(finding)),
     ):
-        lines += ["", heading, "", table_files.markdown(table)] if table else []
+        lines += ["", heading, "", writers.markdown(table)] if table else []
     lines += ["", f"## {_heading(gallery, finding)}", ""]
     for card in gallery.cards:
         old, new = _answers(card.name, page)

@@ -4,18 +4,9 @@ from __future__ import annotations
 
 from flipbench.core.records import Score
 from flipbench.reporting import formats
+from flipbench.reporting.tables import Cell, Column, Row, Table
 
-from ..report.tables import (
-    GAP,
-    TEST,
-    VERDICTS,
-    Cell,
-    Column,
-    Row,
-    Table,
-    accuracies,
-    headed,
-)
+from ..report.tables import GAP, TEST, VERDICTS, accuracies, headed
 from .changes import MOST_PAIRS, PairsNeeded
 from .other_detectors import Opinion
 from .verdict import Evidence, Finding
@@ -51,7 +42,7 @@ def _gap_row(name: str, score: Score) -> Row:
         for k, n in accuracies(score).values()
     ]
     gap = formats.NOTHING if score.statistic is None else formats.points(score.statistic)
-    between = formats.interval(score.interval) if score.interval else ""
+    between = formats.interval(score.interval)
     p = formats.NOTHING if score.p_value is None else formats.p_value(score.p_value)
     moved = [Cell(str(score.details.get(name, formats.NOTHING))) for name in ("b", "c")]
     return Row(name, (Cell(gap, between), Cell(p), *cells, *moved))

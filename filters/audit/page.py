@@ -19,7 +19,7 @@ from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef, Item
 
 from .audit import AuditReport
-from .finding import Finding, Named, Rate, n_items
+from .finding import Finding, Named, NamedRate, n_items
 
 N_SHOWN = 40
 _SIDE = 112
@@ -159,13 +159,13 @@ def columns(found: Finding) -> list[str]:
     return heads[: 4 if any(rate.chance is not None for rate in found.rates) else 3]
 
 
-def cells(found: Rate) -> list[str]:
+def cells(found: NamedRate) -> list[str]:
     """Return k/n, percent, interval, chance and p-values as they are printed."""
     blank = "–"
     between = found.interval
     return [
         f"{found.k:,}/{found.n:,}",
-        blank if found.share is None else f"{100 * found.share:.1f}",
+        blank if found.value is None else f"{100 * found.value:.1f}",
         blank if between is None else f"[{100 * between.low:.1f}, {100 * between.high:.1f}]",
         blank if found.chance is None else f"{100 * found.chance:.1f}",
         _p(found.p_value),

@@ -14,7 +14,7 @@ from flipbench.core.stage import StageReport
 from .finding import (
     Finding,
     Named,
-    Rate,
+    NamedRate,
     chances_of,
     choices,
     n_items,
@@ -156,7 +156,7 @@ def _by_item(blind: Sequence[Blind]) -> list[list[list[bool | None]]]:
 
 def _accuracy(
     name: str, items: Sequence[Item], blind: Blind, mask: Sequence[bool], *, test: bool = True
-) -> Rate:
+) -> NamedRate:
     """Return the accuracy of the first run over the items of ``mask`` that it answered.
 
     One run, since the others ask the same items again and are no new evidence.

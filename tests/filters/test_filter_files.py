@@ -17,6 +17,7 @@ from flipbench.config.policy import Policy
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
+from flipbench.core.rates import Rate
 from flipbench.core.records import Failure, Verdict
 from flipbench.core.run import Run
 from flipbench.filters.funnel import read_doubtful
@@ -24,7 +25,8 @@ from flipbench.filters.kept_list import listed_items, select_kept
 from flipbench.filters.pipeline import apply_policy, filtered_in, keep_valid, rate, unjudged
 from flipbench.generate.pipeline import generate
 from flipbench.models.protocols import Opinion
-from flipbench.reporting.text_tables import Rate, Table, write_tables
+from flipbench.reporting.tables import Cell, Column, Row, Table
+from flipbench.reporting.writers import write_tables
 from flipbench.shapes.backends import SceneCaptioner, SceneEditor, SceneJudge
 from flipbench.shapes.benchmark import shapes_vqa
 
@@ -256,16 +258,17 @@ def test_judges_who_are_no_longer_configured_have_no_say(
 
 def test_tables_keep_any_text(tmp_path: Path) -> None:
     odd = 'a|b\n<script>, "c" `d` [e](f) \\'
-    table = Table("t", "Caption.", ("x", "n"), ((odd, "1"),))
+    row = Row(odd, (Cell("1"),))
+    table = Table("t", "Caption.", "x", (Column("n"),), (("", (row,)),))
     write_tables([table], tmp_path / "new", "page.md", "Title")
     assert rows(tmp_path / "new" / "t.csv") == [{"x": odd, "n": "1"}]
-    line = (tmp_path / "new" / "page.md").read_text().splitlines()[-1]
+    line = (tmp_path / "new" / "page.md").read_text().splitlines()[-3]
     assert line.count("|") - line.count("\\|") == 3 and "<script" not in line
     with pytest.raises(ValueError, match="does not fit"):
-        Table("t", "", ("x",), (("1", "2"),))
+        Table("t", "", "x", (), (("", (row,)),))
     for k, n in ((3, 2), (-1, 2)):
         with pytest.raises(ValueError, match="fraction"):
-            Rate(k, n)
+            Rate(k=k, n=n)
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="cannot be written"):
         write_tables([table], tmp_path / "file", "page.md", "Title")
