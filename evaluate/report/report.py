@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from flipbench.core.files import write_atomically
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Score
 from flipbench.reporting import writers
+from flipbench.reporting.pages import environment
 from flipbench.reporting.tables import Table
 
 from ..protocol.grid import GridModel, Requirements
@@ -94,15 +94,10 @@ def write_report(data: ReportData, folder: Path) -> Path:
     checks = make_validation_figures(validations, data.grid, data.scores, folder)
     figures = make_figures(data.benchmark, data.grid, data.scores, folder)
     script = (_TEMPLATES / "report.js").read_text(encoding="utf-8")
-    environment = Environment(
-        loader=FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["data_uri"] = _svg_uri
-    html = environment.get_template("report.html.jinja").render(
+    pages = environment(_TEMPLATES)
+    pages.filters["data_uri"] = _svg_uri
+    html = pages.get_template("report.html.jinja").render(
+        title=data.title,
         data=data,
         headline=headline(data.grid, data.scores),
         tables=tables,
@@ -114,7 +109,6 @@ def write_report(data: ReportData, folder: Path) -> Path:
             data.benchmark, data.grid, data.scores, _room(data, [*checks, *figures])
         ),
         warnings=warnings_of(data.scores),
-        style=Markup((_TEMPLATES / "report.css").read_text(encoding="utf-8")),
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )

@@ -7,12 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
-
 from flipbench.core.files import write_atomically
 from flipbench.core.records import JsonDict, Score
 from flipbench.reporting import writers
+from flipbench.reporting.pages import environment
 
 from ..protocol.grid import GridModel
 from ..report.gallery import Gallery, make_gallery
@@ -24,7 +22,6 @@ from .verdict import Evidence, Finding
 N_EXAMPLES = 12
 _BUDGET = 1_500_000  # bytes of thumbnails
 _TEMPLATES = Path(__file__).parent / "templates"
-_REPORT_TEMPLATES = Path(__file__).parents[1] / "report" / "templates"
 
 
 @dataclass(frozen=True)
@@ -172,25 +169,22 @@ def _numbers(score: Score) -> JsonDict:
 
 def html(page: VerdictPage, gallery: Gallery) -> str:
     """Return the page: no script, no network, light and dark."""
-    environment = Environment(
-        loader=FileSystemLoader([_TEMPLATES, _REPORT_TEMPLATES]),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("verdict.html.jinja").render(
-        page=page,
-        finding=page.finding,
-        verdict=_stamp(page.finding),
-        gap=gap_table(page.finding, page.evidence),
-        power=power_table(page.finding),
-        says=opinions_table(page.finding),
-        warnings=[_warning(text) for text in page.finding.leading.warnings],
-        gallery=gallery,
-        heading=_heading(gallery, page.finding),
-        replies={card.name: _answers(card.name, page) for card in gallery.cards},
-        style=Markup((_REPORT_TEMPLATES / "report.css").read_text(encoding="utf-8")),
+    return (
+        environment(_TEMPLATES)
+        .get_template("verdict.html.jinja")
+        .render(
+            title=page.title,
+            page=page,
+            finding=page.finding,
+            verdict=_stamp(page.finding),
+            gap=gap_table(page.finding, page.evidence),
+            power=power_table(page.finding),
+            says=opinions_table(page.finding),
+            warnings=[_warning(text) for text in page.finding.leading.warnings],
+            gallery=gallery,
+            heading=_heading(gallery, page.finding),
+            replies={card.name: _answers(card.name, page) for card in gallery.cards},
+        )
     )
 
 

@@ -30,7 +30,7 @@ def gap_table(finding: Finding, evidence: Evidence) -> Table:
         " paired 95 % interval; p: exact one-sided McNemar test (level"
         f" {finding.gap.details['alpha']:g}); fell: right on the original and wrong on the twin;"
         " rose: the reverse.",
-        "",
+        "Model",
         tuple(map(Column, ("Δ, pp", "p", "Originals, %", "Twins, %", "Fell", "Rose"))),
         tuple(groups),
     )
