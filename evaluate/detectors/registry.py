@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flipbench.models.chat.answer_judge import Judge
+from flipbench.models.chat.answer_judge import ReplyJudge
 from flipbench.models.chat.rewording import Reword
 
 from ..protocol.detector import AnyDetector
@@ -32,7 +32,7 @@ JUDGED = frozenset({"free_form_gap"})
 
 
 def make_detectors(
-    reword: Reword | None = None, n_wordings: int = 2, judge: Judge | None = None
+    reword: Reword | None = None, n_wordings: int = 2, judge: ReplyJudge | None = None
 ) -> dict[str, AnyDetector]:
     """Return every detector by its name.
 

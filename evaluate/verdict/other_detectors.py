@@ -18,7 +18,7 @@ _SURE: tuple[Verdict, ...] = ("not_detected", "inconclusive", "contaminated", "n
 
 
 @dataclass(frozen=True)
-class Opinion:
+class OtherDetectorResult:
     """What one detector says.
 
     Attributes
@@ -84,14 +84,16 @@ def opinions(
     scores: Sequence[Score],
     references: Mapping[str, Sequence[Score]],
     not_asked: Mapping[str, str],
-) -> tuple[Opinion, ...]:
+) -> tuple[OtherDetectorResult, ...]:
     """Return an opinion of every other detector, those that call it contaminated first."""
     said = [
         _opinion(name, scores, references)
         for name in dict.fromkeys(score.detector for score in scores)
         if name != GAP
     ]
-    said += [Opinion(name, "not_applicable", None, why) for name, why in not_asked.items()]
+    said += [
+        OtherDetectorResult(name, "not_applicable", None, why) for name, why in not_asked.items()
+    ]
     tested = [one for one in said if one.score is not None and one.score.p_value is not None]
     p_values = [one.score.p_value or 0.0 for one in tested if one.score is not None]
     adjusted = dict(
@@ -136,7 +138,7 @@ def _percents(between: Interval) -> str:
 
 def _opinion(
     name: str, scores: Sequence[Score], references: Mapping[str, Sequence[Score]]
-) -> Opinion:
+) -> OtherDetectorResult:
     mine = [score for score in scores if score.detector == name]
     rules = {score.rule for score in mine}
     rule = next(iter(rules)) if len(rules) == 1 else default_rule(name)
@@ -152,7 +154,7 @@ def _opinion(
     )
     names = {s.model_fingerprint: other for other, own in references.items() for s in own}
     against = names.get(score.reference_fingerprint, "")
-    return Opinion(name, score.verdict, score, why, fired_on=fired, against=against)
+    return OtherDetectorResult(name, score.verdict, score, why, fired_on=fired, against=against)
 
 
 def _fires(score: Score) -> bool:

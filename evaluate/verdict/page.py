@@ -17,7 +17,7 @@ from ..report.gallery import Gallery, make_gallery
 from ..report.tables import TEST, VERDICTS, accuracies
 from ..scoring.suspicion import suspicions
 from .tables import gap_table, opinions_table, power_table
-from .verdict import Evidence, Finding
+from .verdict import DetectionVerdict, Evidence
 
 N_EXAMPLES = 12
 _BUDGET = 1_500_000  # bytes of thumbnails
@@ -40,7 +40,7 @@ class VerdictPage:
         What is known of the model from elsewhere, its contamination card above all.
     """
 
-    finding: Finding
+    finding: DetectionVerdict
     evidence: Evidence
     grid: Sequence[GridModel]
     replies: Mapping[str, tuple[str, str]]
@@ -188,14 +188,14 @@ def html(page: VerdictPage, gallery: Gallery) -> str:
     )
 
 
-def _stamp(finding: Finding) -> str:
+def _stamp(finding: DetectionVerdict) -> str:
     text = VERDICTS[finding.verdict]
     by = {TEST: "by the exact test of the gap", "relative": "by comparison with a clean model"}
     decided = finding.verdict in ("contaminated", "not_detected")
     return f"Verdict: {text}, {by[finding.rule]}" if decided else f"Verdict: {text}"
 
 
-def _heading(gallery: Gallery, finding: Finding) -> str:
+def _heading(gallery: Gallery, finding: DetectionVerdict) -> str:
     b = finding.gap.details.get("b", 0)
     if not b:
         return "No item fell"

@@ -8,11 +8,11 @@ from flipbench.reporting.tables import Cell, Column, Row, Table
 
 from ..report.tables import GAP, TEST, VERDICTS, accuracies, headed
 from .changes import MOST_PAIRS, PairsNeeded
-from .other_detectors import Opinion
-from .verdict import Evidence, Finding
+from .other_detectors import OtherDetectorResult
+from .verdict import DetectionVerdict, Evidence
 
 
-def gap_table(finding: Finding, evidence: Evidence) -> Table:
+def gap_table(finding: DetectionVerdict, evidence: Evidence) -> Table:
     """Return the gap of the model and of each reference, with counts, interval and p."""
     groups: list[tuple[str, tuple[Row, ...]]] = [
         ("The model", (_gap_row(finding.model, finding.gap),))
@@ -48,7 +48,7 @@ def _gap_row(name: str, score: Score) -> Row:
     return Row(name, (Cell(gap, between), Cell(p), *cells, *moved))
 
 
-def opinions_table(finding: Finding) -> Table | None:
+def opinions_table(finding: DetectionVerdict) -> Table | None:
     """Return what the other detectors say, or None where there are none."""
     if not finding.opinions:
         return None
@@ -77,7 +77,7 @@ def opinions_table(finding: Finding) -> Table | None:
     )
 
 
-def _opinion_row(one: Opinion) -> Row:
+def _opinion_row(one: OtherDetectorResult) -> Row:
     assert one.score is not None
     cells = (
         Cell(one.measured or formats.NOTHING),
@@ -96,7 +96,7 @@ def _silent_row(names: list[str], why: str) -> Row:
     return Row(f"{len(names)} others", (Cell(", ".join(names)), nothing, nothing, Cell(why)))
 
 
-def power_table(finding: Finding) -> Table | None:
+def power_table(finding: DetectionVerdict) -> Table | None:
     """Return how many pairs the test needs, or None where the verdict does not go by it."""
     if not finding.changes.pairs:
         return None

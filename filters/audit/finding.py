@@ -43,7 +43,7 @@ class Named(Value):
     details: JsonDict = {}
 
 
-class Finding(Value):
+class AuditFinding(Value):
     """One check's result on one benchmark.
 
     Attributes
@@ -97,7 +97,7 @@ def rate(name: str, k: int, n: int, chances: Sequence[float] = ()) -> NamedRate:
     return NamedRate(**dict(Rate.wilson(k, n)), name=name, chance=chance, p_value=p_value)
 
 
-def correct(findings: Sequence[Finding]) -> list[Finding]:
+def correct(findings: Sequence[AuditFinding]) -> list[AuditFinding]:
     """Return the findings with Holm-corrected p-values; all tests of the audit are one family."""
     p_values = [r.p_value for f in findings for r in f.rates if r.p_value is not None]
     if not p_values:
@@ -121,9 +121,9 @@ def choices(items: Sequence[Item]) -> list[Item]:
     return [item for item in items if item.options is not None]
 
 
-def not_run(check: str, title: str, why: str, how: str) -> Finding:
+def not_run(check: str, title: str, why: str, how: str) -> AuditFinding:
     """Return the finding of a check that could not be made."""
-    return Finding(check=check, title=title, status="not_run", sentence=why, todo=how)
+    return AuditFinding(check=check, title=title, status="not_run", sentence=why, todo=how)
 
 
 def chances_of(items: Sequence[Item]) -> list[float]:

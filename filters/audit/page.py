@@ -20,7 +20,7 @@ from flipbench.reporting.pages import environment
 from flipbench.reporting.tables import Cell, Column, Row, Table
 
 from .audit import AuditReport
-from .finding import Finding, Named, NamedRate, n_items
+from .finding import AuditFinding, Named, NamedRate, n_items
 
 N_SHOWN = 40
 _SIDE = 112
@@ -138,7 +138,7 @@ def html(report: AuditReport) -> str:
     )
 
 
-def rates_table(found: Finding) -> Table:
+def rates_table(found: AuditFinding) -> Table:
     """Return a finding's rates, with the columns that say something."""
     heads = ["k/n", "%", "interval", "chance %", "p", "p, Holm"]
     if all(rate.p_value is None for rate in found.rates):
@@ -162,7 +162,7 @@ def _cells(found: NamedRate) -> list[Cell]:
     return list(map(Cell, texts))
 
 
-def _shown(found: Finding) -> list[Named]:
+def _shown(found: AuditFinding) -> list[Named]:
     """Return the items that the page shows: those to act on first."""
     order = list(ACTION)
     return sorted(found.items, key=lambda named: order.index(named.action))[:N_SHOWN]

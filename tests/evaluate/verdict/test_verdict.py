@@ -25,7 +25,7 @@ from flipbench.evaluate.verdict.changes import (
     items_to_rise,
 )
 from flipbench.evaluate.verdict.other_detectors import opinions, weakest
-from flipbench.evaluate.verdict.verdict import Evidence, Finding, find, in_words
+from flipbench.evaluate.verdict.verdict import DetectionVerdict, Evidence, find, in_words
 from flipbench.prompting.prompts import Asking
 
 DETECTORS = (PerturbationGap(), ChoiceConfusion())
@@ -33,7 +33,7 @@ COUNTS = st.integers(0, 40)
 ASKING = Asking()
 
 
-def judge(world: Any, model: Any, *references: Any, **changes: Any) -> Finding:
+def judge(world: Any, model: Any, *references: Any, **changes: Any) -> DetectionVerdict:
     """Return the verdict on a policy (or on answers), compared with clean policies."""
     world = type(world)(replace(world.benchmark, **changes))
     answers = _answers(world, model, "suspect")
@@ -68,7 +68,7 @@ def by_hand(world: Any, original: Sequence[bool], perturbed: Sequence[bool]) -> 
     return lambda probe: (gold[probe.item_id] + (not right[probe.item_id])) % probe.n_options
 
 
-def text_of(finding: Finding) -> str:
+def text_of(finding: DetectionVerdict) -> str:
     return " ".join([finding.sentence, *finding.qualifiers, *finding.changes.sentences])
 
 
@@ -230,7 +230,7 @@ def test_the_verdict_turns_where_the_page_says(
     monkeypatch.setattr(verdict_changes, "MOST_PAIRS", 256)  # no part of this test, and slow
     world = make_world.make(n=60)
 
-    def verdict(fell: int, rose: int) -> Finding:
+    def verdict(fell: int, rose: int) -> DetectionVerdict:
         original = [i >= rose for i in range(60)]
         return judge(world, by_hand(world, original, [not rose <= i < rose + fell or i < rose
                                                       for i in range(60)]))  # fmt: skip
