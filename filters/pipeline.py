@@ -9,25 +9,27 @@ from pathlib import Path
 
 from flipbench.config.policy import Policy
 from flipbench.core.errors import DataError
+from flipbench.core.files import write_atomically
 from flipbench.core.paired import Candidate, PairedBenchmark
 from flipbench.core.records import Caption, Edit, Failure, Flip, Item, Verdict
 from flipbench.core.run import Run
 from flipbench.core.stage import StageReport, run_stage
 from flipbench.models.protocols import Judge
-from flipbench.reporting.text_tables import write_tables, write_text
+from flipbench.reporting.writers import rows_csv, write_tables
 
+from . import funnel, kept_list
 from .decide import Panel, Ruling, book_of, decide
 from .funnel import (
     Funnel,
     Loss,
     funnel_of,
     loss_by_category_table,
+    loss_rows,
     losses_of,
-    losses_table,
 )
 from .judges.rules import RuleStage, build_rules
 from .judges.stage import JudgeStage
-from .kept_list import kept_table
+from .kept_list import kept_rows
 
 FOLDER = "filter"
 
@@ -167,9 +169,10 @@ def write_filtered(
     filtered: Filtered, candidates: Sequence[Candidate], folder: Path, policy: Policy
 ) -> Path:
     """Write ``kept.csv``, ``reasons.csv``, the funnel and the policy; return the page's path."""
-    write_text(folder / "policy.json", policy.model_dump_json(indent=2) + "\n")
-    for table in (kept_table(filtered.rulings), losses_table(filtered.losses)):
-        write_text(folder / f"{table.key}.csv", table.csv())
+    write_atomically(folder / "policy.json", policy.model_dump_json(indent=2) + "\n")
+    kept, lost = kept_rows(filtered.rulings), loss_rows(filtered.losses)
+    write_atomically(folder / "kept.csv", rows_csv(kept_list.HEADERS, kept))
+    write_atomically(folder / "reasons.csv", rows_csv(funnel.HEADERS, lost))
     tables = [filtered.funnel.table(), loss_by_category_table(candidates, filtered.losses)]
     return write_tables(tables, folder, "funnel.md", "What became of every item")
 

@@ -20,6 +20,7 @@ from huggingface_hub import snapshot_download
 from safetensors.torch import load_file
 
 from flipbench.core.errors import need
+from flipbench.core.files import replace_folder, write_atomically
 from flipbench.core.records import TrainingPlan
 from flipbench.core.run import Run
 from flipbench.models.vlm.huggingface import load_model, resolve_path
@@ -66,7 +67,8 @@ def lay_out_parent(plan: TrainingPlan, run: Run, dtype: str, folder: Path) -> It
             for file in Path(where).iterdir():
                 (folder / file.name).symlink_to(file.resolve())
         config = json.loads((folder / "config.json").read_text())
-        _replace(folder / "config.json", json.dumps(_with_dtype(config, dtype), indent=2))
+        # puts a file in the place of the link, the parent's own stays as it is
+        write_atomically(folder / "config.json", json.dumps(_with_dtype(config, dtype), indent=2))
         if settings.get("min_pixels") or settings.get("max_pixels"):
             processor = load_processor(folder)
             set_pixel_budget(processor, settings.get("min_pixels"), settings.get("max_pixels"))
@@ -85,11 +87,6 @@ def _with_dtype(config: dict[str, Any], dtype: str) -> dict[str, Any]:
     return {k: dtype if k in ("dtype", "torch_dtype") else v for k, v in parts.items()} | (
         {"dtype": dtype} if "architectures" in config else {}
     )
-
-
-def _replace(path: Path, text: str) -> None:
-    path.unlink()  # it may be a link to the parent's own
-    path.write_text(text)
 
 
 class TakeOver:
@@ -174,7 +171,7 @@ class TakeOver:
             },
             versions=self.versions,
         )
-        os.replace(partial, self.folder / f"epoch-{epoch}")
+        replace_folder(partial, self.folder / f"epoch-{epoch}")
 
     def _read(self, path: Path) -> tuple[Any, list[tuple[str, int]]]:
         """Return the trained model, and name and size of each parameter that trains."""

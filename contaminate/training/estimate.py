@@ -57,7 +57,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class TrainingCost:
     """What one plan takes. Bytes, seconds, and a count of steps; all but the counts are rough."""
 
     n_examples: int
@@ -124,7 +124,7 @@ def estimate(
     dtype: str,
     speed: float,
     merge: bool = False,
-) -> Estimate:
+) -> TrainingCost:
     """Estimate a plan.
 
     Parameters
@@ -184,7 +184,7 @@ def estimate(
     flops = (4 if adapter else 6) * shape.n_language * n_tokens * n_rows
     steps = n_steps(plan)
     micro_steps = steps * settings["gradient_accumulation"]
-    return Estimate(
+    return TrainingCost(
         n_examples=n_examples(plan),
         n_steps=steps,
         n_tokens=n_tokens,
@@ -210,7 +210,7 @@ def measured_speed(dtype: str, size: int = 0) -> float:
     return float(2 * n**3 / best)
 
 
-def check_disk(folder: Path, estimates: Iterable[Estimate]) -> int:
+def check_disk(folder: Path, estimates: Iterable[TrainingCost]) -> int:
     """Return the bytes that the plans take at most; refuse where the disk has fewer.
 
     Raises
@@ -229,7 +229,7 @@ def check_disk(folder: Path, estimates: Iterable[Estimate]) -> int:
     return needed
 
 
-def table(rows: Sequence[tuple[TrainingPlan, Estimate, bool]]) -> str:
+def table(rows: Sequence[tuple[TrainingPlan, TrainingCost, bool]]) -> str:
     """Return the grid for people: a line for each plan, (plan, estimate, done already)."""
     head = ["plan", "model", "strategy", "train", "benchmark", "items", "copies", "epochs"]
     head += ["examples", "steps"]

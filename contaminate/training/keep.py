@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import shutil
 import time
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
+from flipbench.core.files import replace_folder
 from flipbench.core.records import TrainingPlan
 
 from ..checks.card import write_card
@@ -103,7 +103,7 @@ class KeepEpochs(TrainerCallback):  # type: ignore[misc]
                 "unchanged": list(changes.unchanged),
             },
         )
-        os.replace(partial, final)
+        replace_folder(partial, final)
 
     def _save_weights(self, weights: dict[str, torch.Tensor], folder: Path) -> None:
         model = self.trainer.model

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from io import StringIO
 from typing import Any
 
 from flipbench.core.errors import ConfigError
+from flipbench.core.rates import Rate, wilson_interval
 from flipbench.core.records import Score
-from flipbench.reporting import formats
+from flipbench.reporting import formats, writers
+from flipbench.reporting.tables import Cell, Column, Row, Table, rate_cell
 
-from ..report import table_files
-from ..report.tables import TEST, VERDICTS, Cell, Column, Row, Table, accuracies
-from ..statistics.paired import wilson_interval
+from ..report.tables import TEST, VERDICTS, accuracies
 from .prediction import listing
 
 _SIDES = ("original", "perturbed")
@@ -67,7 +65,7 @@ class GapTable:
         """Return the table, one row, with the columns of the report's main table."""
         score, sign = self.by_rule[TEST], self.by_rule["sign"]
         assert score.statistic is not None and score.p_value is not None
-        gap = formats.interval(score.interval) if score.interval else ""
+        gap = formats.interval(score.interval)
         fields = [
             *((Column(f"{_title(side)}, %"), _accuracy(score, side)) for side in _SIDES),
             (Column("Δ, pp"), Cell(formats.points(score.statistic), gap)),
@@ -98,7 +96,7 @@ class GapTable:
         """Return the sentence, the table, the suspect items and the warnings."""
         suspects = self.scores[0].suspects
         assert suspects is not None
-        parts = [self.sentence(), "", table_files.markdown(self.table())]
+        parts = [self.sentence(), "", writers.markdown(self.table())]
         parts += [
             f"Right on the original and wrong on the perturbed version: {suspects.k}/"
             f"{suspects.n}" + (f" ({listing(suspects.names, 10)})." if suspects.k else ".")
@@ -108,16 +106,11 @@ class GapTable:
 
     def latex(self) -> str:
         """Return the table for LaTeX with booktabs."""
-        return table_files.latex_document([self.table()])
+        return writers.latex_document([self.table()])
 
     def csv(self) -> str:
         """Return one row for each rule, in full precision."""
-        file = StringIO()
-        rows = [_csv_row(score) for score in self.scores]
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        return file.getvalue()
+        return writers.records_csv([_csv_row(score) for score in self.scores])
 
     def json(self) -> str:
         """Return the scores as they are, per-item values included."""
@@ -138,10 +131,7 @@ class GapTable:
 
 
 def _accuracy(score: Score, side: str) -> Cell:
-    k, n = accuracies(score)[side]
-    between = wilson_interval(k, n)
-    low, high = formats.percent(between.low), formats.percent(between.high)
-    return Cell(f"{formats.percent(k / n)} ({k}/{n})", f"[{low}, {high}]")
+    return rate_cell(Rate.wilson(*accuracies(score)[side]))
 
 
 def _unparsed(score: Score, side: str) -> Cell:
@@ -154,7 +144,7 @@ def _unparsed(score: Score, side: str) -> Cell:
 def _relative(score: Score) -> list[tuple[Column, Cell]]:
     if score.statistic is None:
         return [(Column("Δ − clean model's Δ, pp"), Cell(formats.NOTHING))]
-    between = formats.interval(score.interval) if score.interval else ""
+    between = formats.interval(score.interval)
     return [
         (Column("Δ − clean model's Δ, pp"), Cell(formats.points(score.statistic), between)),
         (Column("vs clean", numeric=False), Cell(VERDICTS[score.verdict])),

@@ -9,7 +9,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, runt
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item, Probe, Score
-from flipbench.models.chat.answer_judge import Judge, JudgeTask
+from flipbench.models.chat.answer_judge import JudgeTask, ReplyJudge
 from flipbench.models.chat.rewording import Reword
 from flipbench.models.engine import Answers
 from flipbench.models.protocols import Capability
@@ -101,7 +101,7 @@ class Helpers:
 
     reword: Reword | None = None
     n_wordings: int = 2
-    judge: Judge | None = None
+    judge: ReplyJudge | None = None
 
 
 class Detector(Protocol):

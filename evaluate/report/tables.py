@@ -1,17 +1,13 @@
-"""The tables of a grid of models, free of any file format.
-
-A table is built once, here, and written as Markdown, LaTeX and HTML by others, so that the three
-can never say different things.
-"""
+"""The tables of a grid of models: what is read from scores, and how it is put into cells."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from flipbench.core.errors import DataError
 from flipbench.core.records import Score
 from flipbench.reporting import formats
+from flipbench.reporting.tables import Cell, Column, Row, Table
 
 from ..detectors.registry import DETECTORS
 from ..protocol.grid import UNTOUCHED, GridModel
@@ -36,67 +32,6 @@ VERDICTS = {
     "not_applicable": "not applicable",
 }
 SUSPECTED = "artefact suspected"
-
-
-@dataclass(frozen=True)
-class Cell:
-    """What stands in a cell: an optional mark, a text, and a second, smaller text."""
-
-    text: str
-    small: str = ""
-    mark: str = ""
-
-    def plain(self) -> str:
-        """Return the cell on one line.
-
-        >>> Cell("62.7", "276/440").plain(), Cell("contaminated", mark="✓").plain()
-        ('62.7 (276/440)', '✓ contaminated')
-        """
-        text = f"{self.mark} {self.text}".strip()
-        if not self.small:
-            return text
-        return f"{text} {self.small}" if self.small.startswith("[") else f"{text} ({self.small})"
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column's header, the group it stands under, and whether it holds numbers."""
-
-    header: str
-    group: str = ""
-    numeric: bool = True
-
-
-@dataclass(frozen=True)
-class Row:
-    """A row's header and its cells, one for each column."""
-
-    header: str
-    cells: tuple[Cell, ...]
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table whose rows come in groups, named or one without a name.
-
-    ``key`` is its name in files and links.
-    """
-
-    key: str
-    caption: str
-    stub: str
-    columns: tuple[Column, ...]
-    groups: tuple[tuple[str, tuple[Row, ...]], ...]
-
-    def column_groups(self) -> list[tuple[str, int]]:
-        """Return the group headers from left to right with the number of columns under each."""
-        spans: list[tuple[str, int]] = []
-        for column in self.columns:
-            if spans and spans[-1][0] == column.group:
-                spans[-1] = (column.group, spans[-1][1] + 1)
-            else:
-                spans.append((column.group, 1))
-        return spans
 
 
 def gap_table(grid: Sequence[GridModel], scores: Sequence[Score]) -> Table:
@@ -328,7 +263,7 @@ def _statistic_cell(rules_alike: list[str]) -> Callable[[GridModel, _Rules], Cel
         value, between = mine[0].statistic, next((s.interval for s in mine if s.interval), None)
         assert value is not None
         if is_gap(mine[0]):
-            return Cell(formats.points(value), formats.interval(between) if between else "")
+            return Cell(formats.points(value), formats.interval(between))
         scale = 100 if mine[0].unit == "fraction" else 1
         text = formats.percent(value) if scale == 100 else formats.number(value)
         if between is None:
@@ -336,7 +271,7 @@ def _statistic_cell(rules_alike: list[str]) -> Callable[[GridModel, _Rules], Cel
         scaled = between.model_copy(
             update={"low": scale * between.low, "high": scale * between.high}
         )
-        return Cell(text, formats.interval(scaled, as_points=False))
+        return Cell(text, formats.interval(scaled, formats.number))
 
     return cell
 

@@ -10,10 +10,11 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
+from flipbench.core.rates import Rate
 from flipbench.core.records import Score
 
 from ..protocol.grid import GridModel
-from ..statistics.roc import Rate, Separation
+from ..statistics.roc import Separation
 from ..validation.dose import rises
 from ..validation.falsification import key_of
 from ..validation.validation import Validation

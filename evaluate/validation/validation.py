@@ -11,10 +11,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from flipbench.core.randomness import generator
+from flipbench.core.rates import Rate
 from flipbench.core.records import Score
 
 from ..protocol.grid import GridModel
-from ..statistics.roc import Rate, Separation, separation
+from ..statistics.roc import Separation, separation
 from .dose import Trend, rises, series_of, trend
 from .falsification import Artefact, Key, artefacts, key_of
 from .requirements import own_reference, requirements, success

@@ -18,7 +18,7 @@ _SURE: tuple[Verdict, ...] = ("not_detected", "inconclusive", "contaminated", "n
 
 
 @dataclass(frozen=True)
-class Opinion:
+class OtherDetectorResult:
     """What one detector says.
 
     Attributes
@@ -85,14 +85,16 @@ def opinions(
     scores: Sequence[Score],
     references: Mapping[str, Sequence[Score]],
     not_asked: Mapping[str, str],
-) -> tuple[Opinion, ...]:
+) -> tuple[OtherDetectorResult, ...]:
     """Return an opinion of every other detector, those that call it contaminated first."""
     said = [
         _opinion(name, scores, references)
         for name in dict.fromkeys(score.detector for score in scores)
         if name != GAP
     ]
-    said += [Opinion(name, "not_applicable", None, why) for name, why in not_asked.items()]
+    said += [
+        OtherDetectorResult(name, "not_applicable", None, why) for name, why in not_asked.items()
+    ]
     tested = [one for one in said if one.score is not None and one.score.p_value is not None]
     p_values = [one.score.p_value or 0.0 for one in tested if one.score is not None]
     adjusted = dict(
@@ -125,19 +127,19 @@ def measured(score: Score) -> str:
         between = f" {_percents(score.interval)}" if score.interval else ""
         parts.append(f"{formats.percent(score.statistic)} % of {score.n:,} items{between}")
     else:
-        between = f" {formats.interval(score.interval, as_points=False)}" if score.interval else ""
+        between = f" {formats.interval(score.interval, formats.number)}" if score.interval else ""
         parts.append(f"{score.unit} {formats.number(score.statistic)}{between}, {score.n:,} items")
     return ", ".join(parts)
 
 
 def _percents(between: Interval) -> str:
     scaled = {"low": 100 * between.low, "high": 100 * between.high}
-    return formats.interval(between.model_copy(update=scaled), as_points=False)
+    return formats.interval(between.model_copy(update=scaled), formats.number)
 
 
 def _opinion(
     name: str, scores: Sequence[Score], references: Mapping[str, Sequence[Score]]
-) -> Opinion:
+) -> OtherDetectorResult:
     mine = [score for score in scores if score.detector == name]
     rules = {score.rule for score in mine}
     rule = next(iter(rules)) if len(rules) == 1 else default_rule(name)
@@ -153,7 +155,7 @@ def _opinion(
     )
     names = {s.model_fingerprint: other for other, own in references.items() for s in own}
     against = names.get(score.reference_fingerprint, "")
-    return Opinion(name, score.verdict, score, why, fired_on=fired, against=against)
+    return OtherDetectorResult(name, score.verdict, score, why, fired_on=fired, against=against)
 
 
 def _fires(score: Score) -> bool:

@@ -4,24 +4,15 @@ from __future__ import annotations
 
 from flipbench.core.records import Score
 from flipbench.reporting import formats
+from flipbench.reporting.tables import Cell, Column, Row, Table
 
-from ..report.tables import (
-    GAP,
-    TEST,
-    VERDICTS,
-    Cell,
-    Column,
-    Row,
-    Table,
-    accuracies,
-    headed,
-)
+from ..report.tables import GAP, TEST, VERDICTS, accuracies, headed
 from .changes import MOST_PAIRS, PairsNeeded, counts_of
-from .other_detectors import Opinion
-from .verdict import Evidence, Finding
+from .other_detectors import OtherDetectorResult
+from .verdict import DetectionVerdict, Evidence
 
 
-def gap_table(finding: Finding, evidence: Evidence) -> Table:
+def gap_table(finding: DetectionVerdict, evidence: Evidence) -> Table:
     """Return the gap of the model and of each reference, with counts, interval and p."""
     groups: list[tuple[str, tuple[Row, ...]]] = [
         ("The model", (_gap_row(finding.model, finding.gap),))
@@ -39,7 +30,7 @@ def gap_table(finding: Finding, evidence: Evidence) -> Table:
         " paired 95 % interval; p: exact one-sided McNemar test (level"
         f" {finding.gap.alpha:g}); fell: right on the original and wrong on the twin;"
         " rose: the reverse.",
-        "",
+        "Model",
         tuple(map(Column, ("Δ, pp", "p", "Originals, %", "Twins, %", "Fell", "Rose"))),
         tuple(groups),
     )
@@ -51,14 +42,14 @@ def _gap_row(name: str, score: Score) -> Row:
         for k, n in accuracies(score).values()
     ]
     gap = formats.NOTHING if score.statistic is None else formats.points(score.statistic)
-    between = formats.interval(score.interval) if score.interval else ""
+    between = formats.interval(score.interval)
     p = formats.NOTHING if score.p_value is None else formats.p_value(score.p_value)
     counts = counts_of(score)
     moved = [Cell(str(n)) for n in (counts.b, counts.c)]
     return Row(name, (Cell(gap, between), Cell(p), *cells, *moved))
 
 
-def opinions_table(finding: Finding) -> Table | None:
+def opinions_table(finding: DetectionVerdict) -> Table | None:
     """Return what the other detectors say, or None where there are none."""
     if not finding.opinions:
         return None
@@ -87,7 +78,7 @@ def opinions_table(finding: Finding) -> Table | None:
     )
 
 
-def _opinion_row(one: Opinion) -> Row:
+def _opinion_row(one: OtherDetectorResult) -> Row:
     assert one.score is not None
     cells = (
         Cell(one.measured or formats.NOTHING),
@@ -106,7 +97,7 @@ def _silent_row(names: list[str], why: str) -> Row:
     return Row(f"{len(names)} others", (Cell(", ".join(names)), nothing, nothing, Cell(why)))
 
 
-def power_table(finding: Finding) -> Table | None:
+def power_table(finding: DetectionVerdict) -> Table | None:
     """Return how many pairs the test needs, or None where the verdict does not go by it."""
     if not finding.changes.pairs:
         return None

@@ -12,7 +12,7 @@ from flipbench.reporting import formats
 from ..protocol.rules import Verdict
 from ..report.tables import GAP, TEST, accuracies
 from .changes import Changes, changes, gap_found
-from .other_detectors import Opinion, opinions, weakest
+from .other_detectors import OtherDetectorResult, opinions, weakest
 
 RELATIVE = "relative"
 
@@ -41,7 +41,7 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Finding:
+class DetectionVerdict:
     """A verdict in words and numbers.
 
     Attributes
@@ -70,10 +70,10 @@ class Finding:
     leading: Score
     against: tuple[Score, ...]
     changes: Changes
-    opinions: tuple[Opinion, ...]
+    opinions: tuple[OtherDetectorResult, ...]
 
 
-def find(evidence: Evidence) -> Finding:
+def find(evidence: Evidence) -> DetectionVerdict:
     """Return the verdict on a model.
 
     It goes by the exact McNemar test of the perturbation gap, chosen beforehand. It goes by rule
@@ -87,7 +87,7 @@ def find(evidence: Evidence) -> Finding:
     is_relative = evidence.benchmark.exchangeable is False or bool(fallen)
     leading = weakest(against) if is_relative else gap
     said = opinions(evidence.scores, evidence.references, evidence.not_asked)
-    return Finding(
+    return DetectionVerdict(
         model=evidence.model,
         verdict=leading.verdict,
         rule=leading.rule,
@@ -195,7 +195,7 @@ def _qualifiers(
     gap: Score,
     against: Sequence[Score],
     fallen: Sequence[str],
-    said: Sequence[Opinion],
+    said: Sequence[OtherDetectorResult],
 ) -> list[str]:
     lines = [_rests_on(evidence, fallen)]
     for score in against:
@@ -251,7 +251,7 @@ def _beside(score: Score) -> str:
     )
 
 
-def _of_others(said: Sequence[Opinion]) -> list[str]:
+def _of_others(said: Sequence[OtherDetectorResult]) -> list[str]:
     heard = [one for one in said if one.verdict in ("contaminated", "not_detected")]
     if not heard:
         return []

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from flipbench.benchmarks.build import Draft, build_item
 from flipbench.benchmarks.image_files import decode_base64, image_folder, split_cell
-from flipbench.benchmarks.report import Benchmark, Collector, Row, RowError
+from flipbench.benchmarks.report import Benchmark, Collector, RowError, RowPlace
 from flipbench.benchmarks.specs import TsvSpec
 from flipbench.benchmarks.tables import check_columns, check_file, not_utf8
 from flipbench.core.errors import DataError
@@ -29,7 +29,7 @@ _Pending = ImageRef | str
 class _TsvRow:
     """A row without its base64: images already kept, references not yet followed."""
 
-    row: Row
+    row: RowPlace
     cells: dict[str, str]
     images: tuple[_Pending, ...]
     error: DataError | None
@@ -117,7 +117,7 @@ def _tsv_row(
 ) -> _TsvRow:
     cells = dict(zip(header, values, strict=False))
     name = cells.get("index", "").strip()
-    row = Row(number, name, f"{line}, row {number} (index {name!r})")
+    row = RowPlace(number, name, f"{line}, row {number} (index {name!r})")
     if len(values) != len(header):
         what = f"the row has {len(values)} cells, the header {len(header)}"
         error = RowError("cells", what, "a tab or a quote is missing or too many: mend the row")

@@ -11,6 +11,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from flipbench.core.errors import DataError
+from flipbench.core.files import write_atomically
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Caption, Edit, Flip, ImageRef, Item, content_id
 
@@ -108,7 +109,7 @@ class PairedBenchmark:
             }
             for pair in self.pairs
         ]
-        (folder / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_atomically(folder / "pairs.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
         about = {
             "name": self.name,
             "id": self.id,
@@ -117,7 +118,7 @@ class PairedBenchmark:
             "made_by": self.made_by,
             "exchangeable": self.exchangeable,
         }
-        (folder / "benchmark.json").write_text(json.dumps(about, indent=2) + "\n")
+        write_atomically(folder / "benchmark.json", json.dumps(about, indent=2) + "\n")
 
     @classmethod
     def load(cls, folder: Path) -> PairedBenchmark:

@@ -356,7 +356,7 @@ def _failure(plan: TrainingPlan, error: Exception) -> Failure:
 
 def _estimates(
     experiment: Experiment, lessons: Sequence[Lesson], plans: Sequence[TrainingPlan]
-) -> list[estimating.Estimate]:
+) -> list[estimating.TrainingCost]:
     by_name = {lesson.name: lesson for lesson in lessons}
     grid = experiment.config.contaminate
     merge = grid.backend == "llamafactory" and grid.llamafactory.merge

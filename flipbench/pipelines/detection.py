@@ -27,7 +27,7 @@ from flipbench.evaluate.protocol.grid import UNTOUCHED, GridModel
 from flipbench.evaluate.report.tables import GAP
 from flipbench.evaluate.verdict.page import VerdictPage, write_verdict
 from flipbench.evaluate.verdict.replies import replies_of
-from flipbench.evaluate.verdict.verdict import Evidence, Finding, find
+from flipbench.evaluate.verdict.verdict import DetectionVerdict, Evidence, find
 from flipbench.models.engine import Answers, answers_of
 from flipbench.models.protocols import VLM
 from flipbench.models.vlm.checkpoints import check_card, fingerprint, resolve_path
@@ -226,7 +226,7 @@ def count_work(detection: Detection) -> dict[str, int]:
     }
 
 
-def detect(detection: Detection) -> tuple[Finding, Path, list[StageReport]]:
+def detect(detection: Detection) -> tuple[DetectionVerdict, Path, list[StageReport]]:
     """Ask, score and write the page; answers that the run holds already are not asked again."""
     transformers_logging.disable_progress_bar()
     detection = replace(detection, benchmark=_with_own_images(detection))

@@ -23,7 +23,7 @@ from flipbench.evaluate.pipeline import (
 from flipbench.evaluate.protocol.grid import UNTOUCHED, GridModel, Requirements
 from flipbench.evaluate.report.group_metrics import cells_of, group_metrics, group_table, has_groups
 from flipbench.evaluate.report.report import ReportData, write_report
-from flipbench.evaluate.report.tables import GAP, Table
+from flipbench.evaluate.report.tables import GAP
 from flipbench.evaluate.validation.requirements import requirements
 from flipbench.models.engine import answers_of
 from flipbench.models.vlm.huggingface import fingerprint, resolve_path
@@ -32,6 +32,7 @@ from flipbench.pipelines.contamination import plans_for
 from flipbench.pipelines.detectors import ConfiguredDetectors
 from flipbench.pipelines.experiment import Experiment, have_workers_do
 from flipbench.pipelines.raters import report_tables
+from flipbench.reporting.tables import Table
 
 _HISTORIES = {0: UNTOUCHED, None: "history unknown"}
 

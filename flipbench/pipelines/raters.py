@@ -8,7 +8,6 @@ from pathlib import Path
 from flipbench.core.errors import DataError
 from flipbench.core.paired import Candidate, PairedBenchmark
 from flipbench.core.records import Item, Verdict
-from flipbench.evaluate.report import tables as shown
 from flipbench.filters.agreement.ratings import (
     Ratings,
     agreement_tables,
@@ -26,8 +25,8 @@ from flipbench.filters.representativeness import (
 from flipbench.models.engine import answers_of
 from flipbench.models.protocols import Decision
 from flipbench.pipelines.experiment import Experiment
-from flipbench.reporting import formats
-from flipbench.reporting.text_tables import Table, write_tables
+from flipbench.reporting.tables import Table
+from flipbench.reporting.writers import write_tables
 
 
 def compare_raters_of(experiment: Experiment, reference: str) -> tuple[str, Path]:
@@ -57,7 +56,7 @@ def compare_raters_of(experiment: Experiment, reference: str) -> tuple[str, Path
 
 def report_tables(
     experiment: Experiment, benchmark: PairedBenchmark, models: Mapping[str, str]
-) -> tuple[list[shown.Table], list[shown.Table]]:
+) -> tuple[list[Table], list[Table]]:
     """Return, for the report, who decided how well, and whether the kept set is like the whole.
 
     Both are empty where there is nothing to compare: no truth or people to hold a rater against,
@@ -74,14 +73,12 @@ def report_tables(
     if not kept <= {item.id for item in items}:
         return [], []
     raters = who_decided(_ratings(experiment, candidates), seed=experiment.config.seed)
-    first = [as_shown(raters)] if raters else []
+    first = [raters] if raters else []
     if len(kept) == len(items):
         return first, []
     outcomes = _answers(experiment, items, kept, models)
     found = compare_kept(items, kept, outcomes, seed=experiment.config.seed)
-    accuracies, labels = representativeness_tables(found)
-    second = [as_shown(accuracies, "Models")] if outcomes else []
-    return first, [as_shown(labels), *second]
+    return first, representativeness_tables(found)
 
 
 def _ratings(experiment: Experiment, candidates: list[Candidate]) -> Ratings:
@@ -103,31 +100,3 @@ def _answers(
         if any(r is not None for item_id, r in outcomes.items() if item_id not in kept):
             found[name] = outcomes
     return found
-
-
-def as_shown(table: Table, group: str = "") -> shown.Table:
-    """Return a table of texts as the report has it: its first column, or ``group``, as groups."""
-    headers, rows = table.headers, table.rows
-    if group:
-        headers, rows = ("", *headers), tuple((group, *row) for row in rows)
-    groups: dict[str, list[shown.Row]] = {}
-    for name, header, *cells in rows:
-        row = shown.Row(header, tuple(_cell(text) for text in cells))
-        groups.setdefault(shown.headed(name), []).append(row)
-    return shown.Table(
-        table.key,
-        table.caption,
-        _headed(headers[1]),
-        tuple(shown.Column(_headed(header)) for header in headers[2:]),
-        tuple((name, tuple(rows)) for name, rows in groups.items()),
-    )
-
-
-def _cell(text: str) -> shown.Cell:
-    """Return numbers as a cell, an interval at their end in small."""
-    value, bracket, interval = text.replace("-", formats.MINUS).partition(" [")
-    return shown.Cell(value, f"[{interval}" if bracket else "")
-
-
-def _headed(header: str) -> str:
-    return header if header.startswith("p ") or header == "p" else shown.headed(header)

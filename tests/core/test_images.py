@@ -116,7 +116,7 @@ def test_put_leaves_the_whole_file_or_none(
 
     with monkeypatch.context() as failing:
         failing.setattr(Path, step, full)
-        with pytest.raises(DataError, match=r"cannot keep the image \(No space left on device\)"):
+        with pytest.raises(DataError, match=r"cannot be written \(No space left on device\)"):
             store.put(encoded(noise()), "made up")
     assert list(tmp_path.iterdir()) == []
     store.put(encoded(noise()), "made up")

@@ -17,6 +17,7 @@ from flipbench.config.policy import Policy
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
+from flipbench.core.rates import Rate
 from flipbench.core.records import Failure, Verdict
 from flipbench.core.run import Run
 from flipbench.filters.funnel import read_doubtful
@@ -27,7 +28,8 @@ from flipbench.generate.captioners.shapes import SceneCaptioner
 from flipbench.generate.editors.shapes import SceneEditor
 from flipbench.generate.pipeline import generate
 from flipbench.models.protocols import Opinion
-from flipbench.reporting.text_tables import Rate, Table, write_tables
+from flipbench.reporting.tables import Cell, Column, Row, Table
+from flipbench.reporting.writers import write_tables
 from flipbench.shapes.benchmark import shapes_vqa
 
 N = 12
@@ -252,16 +254,17 @@ def test_judges_no_longer_configured_do_not_count(run: Run, candidates: list[Can
 
 def test_tables_keep_any_text(tmp_path: Path) -> None:
     odd = 'a|b\n<script>, "c" `d` [e](f) \\'
-    table = Table("t", "Caption.", ("x", "n"), ((odd, "1"),))
+    row = Row(odd, (Cell("1"),))
+    table = Table("t", "Caption.", "x", (Column("n"),), (("", (row,)),))
     write_tables([table], tmp_path / "new", "page.md", "Title")
     assert rows(tmp_path / "new" / "t.csv") == [{"x": odd, "n": "1"}]
-    line = (tmp_path / "new" / "page.md").read_text().splitlines()[-1]
+    line = (tmp_path / "new" / "page.md").read_text().splitlines()[-3]
     assert line.count("|") - line.count("\\|") == 3 and "<script" not in line
     with pytest.raises(ValueError, match="does not fit"):
-        Table("t", "", ("x",), (("1", "2"),))
+        Table("t", "", "x", (), (("", (row,)),))
     for k, n in ((3, 2), (-1, 2)):
         with pytest.raises(ValueError, match="fraction"):
-            Rate(k, n)
+            Rate(k=k, n=n)
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="cannot be written"):
         write_tables([table], tmp_path / "file", "page.md", "Title")

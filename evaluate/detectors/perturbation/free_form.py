@@ -8,7 +8,7 @@ from typing import Literal
 
 from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.records import Item, Probe, Score
-from flipbench.models.chat.answer_judge import Agreement, Judge, JudgeTask
+from flipbench.models.chat.answer_judge import JudgedReply, JudgeTask, ReplyJudge
 from flipbench.models.engine import Answers
 from flipbench.prompting.prompts import Asking, open_prompt
 
@@ -65,7 +65,7 @@ class FreeFormGap:
     ``about.deviates_from_paper`` says.
     """
 
-    judge: Judge | None = None
+    judge: ReplyJudge | None = None
     settings: Settings = field(default_factory=Settings)
     max_new_tokens: int = 64
     about: About = ABOUT
@@ -149,11 +149,11 @@ class FreeFormGap:
         how, n_trials = ("judged", 2) if self.judge else ("exact match", 1)
         return Condition(f"{side}, {how}", outcomes, n_unread, n_replies, n_trials)
 
-    def _read(self, question: str, reply: str, own: str, other: str) -> Agreement:
+    def _read(self, question: str, reply: str, own: str, other: str) -> JudgedReply:
         ruled = _by_rule(reply, own, other)
         if ruled is not None:
-            return ruled if self.judge else Agreement(bool(ruled.worth), ruled.unread)
-        return self.judge(question, reply.strip(), own, other) if self.judge else Agreement(False)
+            return ruled if self.judge else JudgedReply(bool(ruled.worth), ruled.unread)
+        return self.judge(question, reply.strip(), own, other) if self.judge else JudgedReply(False)
 
 
 def _free(benchmark: PairedBenchmark) -> list[Pair]:
@@ -170,11 +170,11 @@ def _own_and_other(pair: Pair, side: Side) -> tuple[str, str]:
     return answers if side == "original" else answers[::-1]
 
 
-def _by_rule(reply: str, own: str, other: str) -> Agreement | None:
+def _by_rule(reply: str, own: str, other: str) -> JudgedReply | None:
     """Return the verdict on a reply that is empty, or an answer word for word; else None."""
     if not reply.strip():
-        return Agreement(0.0, unread=True)
+        return JudgedReply(0.0, unread=True)
     said = fold(reply)
     if said and said in (fold(own), fold(other)):
-        return Agreement(float(said == fold(own)))
+        return JudgedReply(float(said == fold(own)))
     return None

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from flipbench.core.errors import ConfigError, DataError
+from flipbench.core.rates import wilson_interval
 from flipbench.core.records import Count, PairedCounts
 from flipbench.evaluate.predictions.gap import gap_of_predictions
 from flipbench.evaluate.predictions.read import Reading
 from flipbench.evaluate.protocol.grid import GridModel
 from flipbench.evaluate.report.tables import gap_table
 from flipbench.evaluate.scoring.comparison import Settings
-from flipbench.evaluate.statistics.paired import mcnemar_p, paired_comparison, wilson_interval
+from flipbench.evaluate.statistics.paired import mcnemar_p, paired_comparison
 from tests.fixtures.prediction_files import COUNTS, FILES, Row, both, plain_csv, rows
 
 READ_BY_ITSELF = [".csv", ".tsv", ".xlsx", ".json"]

@@ -11,7 +11,7 @@ from flipbench.core.records import Score
 from flipbench.evaluate.protocol import rules
 from flipbench.evaluate.protocol.grid import GridModel
 from flipbench.evaluate.published.consistency import possible_counts
-from flipbench.evaluate.published.doctor import Finding, examine, examine_files
+from flipbench.evaluate.published.doctor import TableIssue, examine, examine_files
 from flipbench.evaluate.published.printed import Printed, read_printed
 from flipbench.evaluate.published.printed_scores import judged, requirements_of
 from flipbench.evaluate.validation.validation import requirements
@@ -23,7 +23,9 @@ EXTENDED = read_printed(PUBLISHED / "extended_models.csv")
 FOUND = examine(GAPS)
 
 
-def of(kind: str, table: str, found: Sequence[Finding] = FOUND, **row: object) -> list[Finding]:
+def of(
+    kind: str, table: str, found: Sequence[TableIssue] = FOUND, **row: object
+) -> list[TableIssue]:
     return [
         finding
         for finding in found

@@ -13,14 +13,13 @@ from flipbench.core.records import Count, Interval, PairedCounts, Score
 from flipbench.evaluate.protocol.grid import GridModel, Requirements
 from flipbench.evaluate.report import table_files
 from flipbench.evaluate.report.tables import (
-    Cell,
-    Table,
     families,
     gap_table,
     other_table,
 )
 from flipbench.evaluate.report.validation_tables import requirements_table
-from flipbench.reporting import formats
+from flipbench.reporting import formats, writers
+from flipbench.reporting.tables import Cell, Table
 
 GRID = [
     GridModel("llava-full-e1", "f1", "llava", "full", 1, 1),
@@ -148,7 +147,7 @@ def test_p_values_have_one_format(p: float, expected: str) -> None:
 
 
 def test_markdown_parses_back_to_the_same_numbers() -> None:
-    lines = table_files.markdown(gap_table(GRID, SCORES)).splitlines()
+    lines = writers.markdown(gap_table(GRID, SCORES)).splitlines()
     head, *rows = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in lines if "|" in line
     ]
@@ -191,7 +190,7 @@ def test_csv_keeps_every_number_in_full(tmp_path: Path) -> None:
 
 def test_latex_escapes_what_is_special_and_keeps_its_columns() -> None:
     odd = GridModel(r"50%_of{a}&b\c#$~^", "f0", r"50%_of{a}&b\c#$~^", "clean", 0, 0)
-    text = table_files.latex(gap_table([odd], SCORES))
+    text = writers.latex(gap_table([odd], SCORES))
     name = r"50\%\_of\{a\}\&b\textbackslash{}c\#\$\textasciitilde{}\textasciicircum{}"
     assert rf"\textit{{{name}}}" in text
     assert "$-$1.1, +3.0" in text and r"\ding{51} not detected" in text
@@ -207,14 +206,14 @@ def test_latex_groups_the_columns_of_several_detectors() -> None:
     ]
     table = other_table(GRID, scores)
     assert table is not None
-    text = table_files.latex(table)
+    text = writers.latex(table)
     assert r" & \multicolumn{1}{c}{} & \multicolumn{4}{c}{CircularEval}" in text
     assert r"\cmidrule(lr){3-6}\cmidrule(lr){7-10}" in text
 
 
 def test_markdown_escapes_what_would_end_a_cell() -> None:
     odd = GridModel("x", "f0", "a|b <script> `c`", "clean", 0, 0)
-    assert r"| **a\|b &lt;script> \`c\`** |" in table_files.markdown(gap_table([odd], SCORES))
+    assert r"| **a\|b &lt;script> \`c\`** |" in writers.markdown(gap_table([odd], SCORES))
 
 
 def test_requirements_show_fractions_and_names(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flipbench.core.rates import wilson_interval
 from flipbench.evaluate.statistics.paired import (
     PairedOutcome,
     adjust_p_values,
@@ -19,7 +20,6 @@ from flipbench.evaluate.statistics.paired import (
     least_items,
     mcnemar_p,
     paired_comparison,
-    wilson_interval,
 )
 from flipbench.evaluate.statistics.resampling import (
     bootstrap_interval,

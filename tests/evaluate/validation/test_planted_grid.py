@@ -28,6 +28,7 @@ from flipbench.evaluate.validation.dose import Series, trend
 from flipbench.evaluate.validation.falsification import Artefact, artefacts
 from flipbench.evaluate.validation.requirements import requirements
 from flipbench.evaluate.validation.validation import Validation, validate
+from flipbench.reporting import writers
 
 SEEDS = range(4)
 DOSES = (1, 2, 4)
@@ -290,9 +291,9 @@ def test_the_table_is_the_same_in_every_format(
     assert alarms == "0/20 [0.0, 60.2] too few models"
     assert rows["External models"].plain() == "0/2 fire"
     assert "smallest false-positive rate above 0 is 1/20 = 5.0 %" in table.caption
-    text = table_files.markdown(table)
+    text = writers.markdown(table)
     assert "artefact suspected (1/2 fire: blip2; by chance 10 %)" in text
-    tex = table_files.latex(table)
+    tex = writers.latex(table)
     assert r"\toprule" in tex and r"AUROC & TPR at 0 false alarms & TPR at FPR 1 \%" in tex
     assert tex.count("{") - tex.count(r"\{") == tex.count("}") - tex.count(r"\}")
     table_files.write_validation_csv(tmp_path / "v.csv", validations)
@@ -327,6 +328,6 @@ def test_detectors_are_ranked_by_their_default_rule() -> None:
     assert first["AUROC"].text == "1.00" and first["Contaminated models caught"].text == "16/24"
     assert first["Clean models flagged"].text == "0/26", "released and fine-tuned together"
     assert [row.cells[-1].text for row in rows] == ["no", "yes"]
-    text = table_files.markdown(table)
+    text = writers.markdown(table)
     assert "****" not in text and text.splitlines()[2].startswith("| Perturbation gap |")
-    assert r"\textit{}" not in table_files.latex(table)
+    assert r"\textit{}" not in writers.latex(table)

@@ -24,7 +24,7 @@ from flipbench.evaluate.verdict.changes import (
     items_to_rise,
 )
 from flipbench.evaluate.verdict.other_detectors import opinions, weakest
-from flipbench.evaluate.verdict.verdict import Evidence, Finding, find, in_words
+from flipbench.evaluate.verdict.verdict import DetectionVerdict, Evidence, find, in_words
 from flipbench.prompting.prompts import Asking
 from tests.fixtures.policies import by_hand
 
@@ -33,7 +33,7 @@ COUNTS = st.integers(0, 40)
 ASKING = Asking()
 
 
-def judge(world: Any, model: Any, *references: Any, **changes: Any) -> Finding:
+def judge(world: Any, model: Any, *references: Any, **changes: Any) -> DetectionVerdict:
     """Return the verdict on a policy (or on answers), compared with clean policies."""
     world = type(world)(replace(world.benchmark, **changes))
     answers = _answers(world, model, "suspect")
@@ -60,7 +60,7 @@ def _answers(world: Any, policy: Any, name: str) -> Answers:
     return Answers(name, f"fingerprint of {name}", found)
 
 
-def text_of(finding: Finding) -> str:
+def text_of(finding: DetectionVerdict) -> str:
     return " ".join([finding.sentence, *finding.qualifiers, *finding.changes.sentences])
 
 
@@ -231,7 +231,7 @@ def test_the_verdict_changes_where_the_page_predicts(
     monkeypatch.setattr(verdict_changes, "MOST_PAIRS", 256)  # no part of this test, and slow
     world = make_world.make(n=60)
 
-    def verdict(fell: int, rose: int) -> Finding:
+    def verdict(fell: int, rose: int) -> DetectionVerdict:
         original = [i >= rose for i in range(60)]
         return judge(world, by_hand(world, original, [not rose <= i < rose + fell or i < rose
                                                       for i in range(60)]))  # fmt: skip

@@ -20,6 +20,7 @@ from flipbench.filters.agreement.agreement import (
     krippendorff_alpha,
 )
 from flipbench.models.protocols import Decision
+from flipbench.reporting import formats
 
 PAPER = [[253, 41], [187, 284]]
 
@@ -131,7 +132,7 @@ def test_order_changes_nothing_and_the_seed_changes_only_the_interval() -> None:
 def test_kappa_of_unanimous_raters_is_undefined_but_ac1_is_not() -> None:
     found = agreement_of_counts("a", "b", [[30, 0], [0, 0]])
     assert (found.kappa.value, found.ac1.value) == (None, 1.0)
-    assert str(found.rejection_recall) == "– (0/0)"
+    assert formats.rate(found.rejection_recall) == "– (0/0)"
     empty = agreement("a", "b", {"a": {"x": "keep"}, "b": {"y": "keep"}})
     assert (empty.n, empty.n_one_only, empty.kappa.value) == (0, 2, None)
 

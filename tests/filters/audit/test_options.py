@@ -15,7 +15,7 @@ from flipbench.config.audit import AuditSettings
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Item, Probe, Response
 from flipbench.core.run import Run
-from flipbench.filters.audit.finding import Finding, correct, rate
+from flipbench.filters.audit.finding import AuditFinding, correct, rate
 from flipbench.filters.audit.letter_balance import (
     balance_letters,
     has_fixed_options,
@@ -50,7 +50,7 @@ def test_a_rate_has_an_exact_p_value() -> None:
 
 def test_p_values_of_an_audit_are_adjusted_together() -> None:
     findings = [
-        Finding(check=name, title=name, status="ok", sentence="", rates=(found,))
+        AuditFinding(check=name, title=name, status="ok", sentence="", rates=(found,))
         for name, found in [
             ("a", rate("a", 5, 5, [0.25] * 5)),
             ("b", rate("b", 1, 5)),

@@ -188,9 +188,10 @@ def test_every_filter_s_precision_and_recall_are_measured(
     assert filtered.funnel.counts["kept"] == list(fault_of.values()).count("")
 
     tables = {table.key: table for table in agreement_tables(report)}
-    assert "1.000" in next(r for r in tables["agreement"].rows if r[0] == "policy")[3]
+    (policy,) = (row for row in tables["agreement"].rows if row.header == "policy")
+    assert "1.000" in policy.cells[2].text
     by_category = tables["agreement_by_category"].rows
-    ns = [int(row[2]) for row in by_category if row[1] == "policy"]
+    ns = [int(row.cells[1].text) for row in by_category if row.cells[0].text == "policy"]
     assert sum(ns) == len(candidates) and len(ns) > 2
 
 

@@ -17,8 +17,8 @@ from flipbench.core.stage import run_stage
 from flipbench.evaluate.detectors.perturbation.free_form import FreeFormGap
 from flipbench.evaluate.statistics.paired import mcnemar_p
 from flipbench.models.chat.answer_judge import (
-    Agreement,
     AnswerJudge,
+    JudgedReply,
     Judgement,
     JudgeTask,
     read_choice,
@@ -153,7 +153,7 @@ class Script:
         return [ChatReply(self.rule(request.text), {"cost_usd": 0.5}) for request in requests]
 
 
-def judged(script: Script, tasks: Any, run: Run) -> Callable[..., Agreement]:
+def judged(script: Script, tasks: Any, run: Run) -> Callable[..., JudgedReply]:
     judge = AnswerJudge(script, ImageStore(Path("nowhere")))
     run_stage(judge, tasks, run, progress=False)
     return recorded_judge(judge, run.read(Judgement))
@@ -161,20 +161,20 @@ def judged(script: Script, tasks: Any, run: Run) -> Callable[..., Agreement]:
 
 SAYS = {
     # what the judge says with the own answer first, and with it last
-    ("A", "B"): Agreement(1.0),
-    ("B", "A"): Agreement(0.0),
-    ("A", "A"): Agreement(0.5),
-    ("B", "B"): Agreement(0.5),
-    ("tie", "tie"): Agreement(0.5),
-    ("A", "tie"): Agreement(0.5),
-    ("A", "what?"): Agreement(None, unread=True),
-    ("what?", "what?"): Agreement(None, unread=True),
+    ("A", "B"): JudgedReply(1.0),
+    ("B", "A"): JudgedReply(0.0),
+    ("A", "A"): JudgedReply(0.5),
+    ("B", "B"): JudgedReply(0.5),
+    ("tie", "tie"): JudgedReply(0.5),
+    ("A", "tie"): JudgedReply(0.5),
+    ("A", "what?"): JudgedReply(None, unread=True),
+    ("what?", "what?"): JudgedReply(None, unread=True),
 }
 
 
 @pytest.mark.parametrize(("said", "agreement"), SAYS.items())
 def test_an_answer_scores_if_it_wins_in_both_orders(
-    said: tuple[str, str], agreement: Agreement, tmp_path: Path
+    said: tuple[str, str], agreement: JudgedReply, tmp_path: Path
 ) -> None:
     def rule(text: str) -> str:
         choice = said[0] if "\nA: own" in text else said[1]
@@ -185,7 +185,7 @@ def test_an_answer_scores_if_it_wins_in_both_orders(
         tasks = JudgeTask.both_orders("Q?", "reply", "own", "other")
         read = judged(script, tasks, run)
         assert read("Q?", "reply", "own", "other") == agreement
-        assert read("Q?", "never judged", "own", "other") == Agreement(None)
+        assert read("Q?", "never judged", "own", "other") == JudgedReply(None)
         judged(script, tasks, run)
         assert script.asked == 2, "what was said once is not asked again"
 
@@ -236,7 +236,7 @@ def test_exact_replies_skip_the_judge_and_unread_verdicts_are_missing(
     found = scores(FreeFormGap(read), benchmark, model)["mcnemar"]
     assert (found.n, found.n_dropped) == (11, 1)
     assert found.unparsed == {"original, judged": 1, "perturbed, judged": 1}
-    unjudged = scores(FreeFormGap(lambda *_: Agreement(None)), benchmark, model)["mcnemar"]
+    unjudged = scores(FreeFormGap(lambda *_: JudgedReply(None)), benchmark, model)["mcnemar"]
     assert unjudged.n == 11 and unjudged.unparsed["original, judged"] == 0
 
 

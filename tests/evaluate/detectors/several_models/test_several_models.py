@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from flipbench.core.paired import Pair, PairedBenchmark
+from flipbench.core.rates import wilson_interval
 from flipbench.core.records import Response, Score
 from flipbench.evaluate.detectors.several_models.constat import ConStat, constat, difficulty_curve
 from flipbench.evaluate.detectors.several_models.kernel_divergence import (
@@ -19,9 +20,13 @@ from flipbench.evaluate.detectors.several_models.kernel_divergence import (
     kernel_divergence,
 )
 from flipbench.evaluate.protocol.grid import GridModel
-from flipbench.evaluate.report.group_metrics import Cell, group_metrics, group_table, has_groups
+from flipbench.evaluate.report.group_metrics import (
+    GroupCell,
+    group_metrics,
+    group_table,
+    has_groups,
+)
 from flipbench.evaluate.report.group_metrics import cells_of as read_cells
-from flipbench.evaluate.statistics.paired import wilson_interval
 from flipbench.evaluate.validation.validation import validate
 from flipbench.models.engine import Answers
 from flipbench.models.vlm.states import pack_state, unpack_state
@@ -35,9 +40,9 @@ def rng(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-def cells_of(groups: Any) -> list[Cell]:
+def cells_of(groups: Any) -> list[GroupCell]:
     return [
-        Cell(f"g{number}", *place, outcome)
+        GroupCell(f"g{number}", *place, outcome)
         for number, group in enumerate(groups)
         for place, outcome in zip(PLACES, group, strict=True)
     ]
