@@ -45,7 +45,7 @@ def test_a_rate_has_an_exact_p_value() -> None:
     )
     assert found.p_value == pytest.approx(exact)
     assert found.interval and found.interval.low == pytest.approx(0.2077, abs=1e-3)
-    assert rate("x", 0, 0).share is None
+    assert rate("x", 0, 0).value is None
 
 
 def test_p_values_of_an_audit_are_adjusted_together() -> None:
