@@ -182,6 +182,7 @@ def detect(
     With --base-url, a model or reference without a folder is a name on that server.
     """
     from flipbench.core.run import Run
+    from flipbench.core.stage import StageOptions
     from flipbench.models.vlm.served import reach
     from flipbench.pipelines.detection import (
         count_work,
@@ -205,13 +206,11 @@ def detect(
         dtype=dtype,
         device=device,
         quantization=quantization,
-        batch_size=batch_size,
-        progress=not quiet,
+        options=StageOptions(batch_size=batch_size, progress=not quiet),
         command="flipbench " + shlex.join(sys.argv[1:]),
     )
     if dry_run:
-        work = count_work(planned)
-        raise typer.Exit(say("\n".join(f"{n:>9,}  {what}" for what, n in work.items())))
+        raise typer.Exit(say("\n".join(count_work(planned))))
     finding, page, reports = detect_on(planned)
     say("\n".join([finding.sentence, *(f"- {text}" for text in finding.qualifiers), str(page)]))
     finish(reports)

@@ -11,10 +11,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from tqdm import tqdm
 
 from flipbench.core.errors import FlipbenchError
+from flipbench.core.records import Record
+from flipbench.core.run import Run
 
 CHILD = "FLIPBENCH_WORKER"  # set in the environment of workers
 _COUNT_EVERY = 3  # seconds
@@ -47,6 +50,48 @@ class Share:
     def has_number(self, number: int) -> bool:
         """Return whether the ``number``-th of few, long tasks is this worker's."""
         return number % self.n_workers == self.worker
+
+
+@dataclass(frozen=True)
+class Workers:
+    """The processes that share a run's work, one for each GPU, and the part of this one.
+
+    Attributes
+    ----------
+    n_workers : int
+        How many to start; with 1 this process does everything itself.
+    share : Share, optional
+        This process is one of them, and does this part only.
+    limit : int, optional
+        Passed on: the first items only.
+    """
+
+    run: Run
+    n_workers: int = 1
+    share: Share | None = None
+    limit: int | None = None
+    progress: bool = True
+
+    def start(self, command: str, kind: type[Record], total: int, what: str) -> None:
+        """Start the workers, if there are to be any, and wait until each has done its share.
+
+        Parameters
+        ----------
+        command : str
+            A stage of the run's configuration, such as ``contaminate``.
+        kind : type of Record
+            What is counted for the progress bar, which calls it ``what``, up to ``total``.
+        """
+        if self.n_workers > 1:
+            arguments = [command, str(self.run.path / "config.yaml")]
+            arguments += ["--limit", str(self.limit)] if self.limit else []
+            count = partial(self.run.count, kind)
+            progress = self.progress
+            run_workers(arguments, self.n_workers, count, total, what=what, progress=progress)
+
+    def have(self, number: int) -> bool:
+        """Return whether the ``number``-th of few, long tasks is done by this process."""
+        return self.share is None or self.share.has_number(number)
 
 
 def devices(n_workers: int) -> list[str | None]:

@@ -1,7 +1,7 @@
 """Build the captioner, the editor and the judges that a configuration names.
 
-This file, like `flipbench.pipelines.experiment`, knows the stages; heavy packages are imported only for the
-backend that needs them.
+`flipbench.pipelines.assembly` calls these; heavy packages are imported only for the backend that
+needs them.
 """
 
 from __future__ import annotations

@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import yaml
 from transformers.utils import logging as transformers_logging
 
 from flipbench.config.experiment import EvaluateConfig, load_config
-from flipbench.config.raters import Quantization
+from flipbench.config.raters import ModelConfig, Quantization
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.paired import PairedBenchmark
-from flipbench.core.records import JsonDict, Score
+from flipbench.core.records import JsonDict
 from flipbench.core.run import Run, environment
-from flipbench.core.stage import StageReport
+from flipbench.core.stage import StageOptions, StageReport
 from flipbench.evaluate.detectors.registry import DETECTORS, default_rule
-from flipbench.evaluate.pipeline import Subject, ask_all, probes_for
-from flipbench.evaluate.protocol.detector import AnyDetector, Detector, GridDetector, by_kind
-from flipbench.evaluate.protocol.grid import UNTOUCHED, GridModel
+from flipbench.evaluate.pipeline import ModelUnderTest, probes_for
+from flipbench.evaluate.protocol.detector import AnyDetector, GridDetector
+from flipbench.evaluate.protocol.grid import UNTOUCHED
 from flipbench.evaluate.report.tables import GAP
 from flipbench.evaluate.verdict.page import VerdictPage, write_verdict
 from flipbench.evaluate.verdict.replies import replies_of
 from flipbench.evaluate.verdict.verdict import Evidence, Finding, find
-from flipbench.models.engine import Answers, answers_of
-from flipbench.models.vlm.checkpoints import check_card, fingerprint, resolve_path
+from flipbench.models.engine import QUESTIONS, answers_of
+from flipbench.models.protocols import VLM
+from flipbench.models.vlm.checkpoints import check_card, resolve_path
 from flipbench.models.vlm.served import APIVLM
 from flipbench.pipelines.detectors import Helpers, check_names
+from flipbench.pipelines.evaluation import ask_and_score, work_lines
 from flipbench.prompting.prompts import Asking
 
 _FAMILY = "detect"
@@ -51,21 +50,20 @@ class Detection:
     """
 
     benchmark: PairedBenchmark
-    subject: Subject
-    references: tuple[Subject, ...]
+    subject: ModelUnderTest
+    references: tuple[ModelUnderTest, ...]
     names: tuple[str, ...]
     helpers: Helpers
     asking: Asking
     run: Run
     not_asked: Mapping[str, str] = field(default_factory=dict)
-    batch_size: int = 64
-    progress: bool = True
+    options: StageOptions = QUESTIONS
     command: str = ""
 
     @property
-    def grid(self) -> list[GridModel]:
+    def models(self) -> list[ModelUnderTest]:
         """The model, then its references."""
-        return [s.model for s in (self.subject, *self.references)]
+        return [self.subject, *self.references]
 
     @property
     def detectors(self) -> list[AnyDetector]:
@@ -126,8 +124,8 @@ def default_run(model: str, benchmark: PairedBenchmark) -> Path:
 
 def plan(
     benchmark: PairedBenchmark,
-    model: str | APIVLM,
-    references: Sequence[str | APIVLM],
+    model: str | VLM,
+    references: Sequence[str | VLM],
     run: Run,
     *,
     detectors: Sequence[str] = (),
@@ -136,17 +134,16 @@ def plan(
     dtype: str = "float32",
     device: str = "auto",
     quantization: Quantization | None = None,
-    batch_size: int = 64,
-    progress: bool = True,
+    options: StageOptions = QUESTIONS,
     command: str = "",
 ) -> Detection:
     """Check what is asked for, before anything is loaded.
 
     Parameters
     ----------
-    model, references : str or APIVLM
-        A checkpoint's folder, a hub id, ``shapes:llava``, or a model behind a server. The
-        references are taken for clean.
+    model, references : str or VLM
+        A checkpoint's folder, a hub id, ``shapes:llava``, or any object that keeps the `VLM`
+        protocol, such as a model behind a server. The references are taken for clean.
     detectors : sequence of str
         Names; all by default. The perturbation gap is always among them: the verdict is its.
         What the model cannot be asked for is left out, and so is by default what compares with a
@@ -162,11 +159,19 @@ def plan(
         Where a detector is unknown, a model cannot be asked in this way, or a reference is the
         model itself or was trained on the benchmark's items on purpose.
     """
-    loading = {"dtype": dtype, "device": device, "quantization": quantization}
-    subject = _subject(model, "asked about", 1, loading)
-    clean = tuple(_subject(one, UNTOUCHED, 0, loading) for one in references)
+
+    def under_test(one: str | VLM, strategy: str, dose: int) -> ModelUnderTest:
+        known = {"family": _FAMILY, "strategy": strategy, "dose": dose}
+        if not isinstance(one, str):
+            return ModelUnderTest.from_vlm(one, lineage=one.name, **known)
+        name, loading = name_of(one), {"dtype": dtype, "device": device}
+        weights = ModelConfig.model_validate({"path": one, "quantization": quantization} | loading)
+        return ModelUnderTest.from_weights(weights, name, lineage=name, **known)
+
+    subject = under_test(model, "asked about", 1)
+    clean = tuple(under_test(one, UNTOUCHED, 0) for one in references)
     asking = asking or Asking()
-    _check_subjects(benchmark, asking, subject, clean)
+    _check_models(benchmark, asking, subject, clean)
     check_names(detectors, "--detectors")
     not_asked, asked = {}, []
     for name in dict.fromkeys([GAP, *(detectors or DETECTORS)]):
@@ -191,8 +196,7 @@ def plan(
         asking=asking,
         run=run,
         not_asked=not_asked,
-        batch_size=batch_size,
-        progress=progress,
+        options=options,
         command=command,
     )
 
@@ -204,109 +208,11 @@ def _needs_reference(detector: AnyDetector) -> bool:
     return detector.about.needs_clean_model or default_rule(detector) == "relative"
 
 
-def _subject(model: str | APIVLM, strategy: str, dose: int, loading: Mapping[str, Any]) -> Subject:
-    if isinstance(model, APIVLM):
-        about = GridModel(
-            model.name, model.fingerprint, _FAMILY, strategy, 0, dose, lineage=model.name
-        )
-        return Subject(about, api=model)
-    where, name = resolve_path(model), name_of(model)
-    weights = fingerprint(where, loading["dtype"], quantization=loading["quantization"])
-    about = GridModel(name, weights, _FAMILY, strategy, 0, dose, lineage=name)
-    return Subject(about, model, **loading)
-
-
-def count_work(detection: Detection) -> dict[str, int]:
-    """Return what would be asked, for ``--dry-run``."""
-    benchmark = _with_own_images(detection)
-    probes = len(probes_for(detection.detectors, benchmark, detection.asking))
-    models = len(detection.grid)
-    return {
-        "pairs": len(detection.benchmark.pairs),
-        "detectors": len(detection.detectors),
-        "distinct probes": probes,
-        "models to ask": models,
-        "answers": probes * models,
-    }
-
-
-def detect(detection: Detection) -> tuple[Finding, Path, list[StageReport]]:
-    """Ask, score and write the page; answers that the run holds already are not asked again."""
-    transformers_logging.disable_progress_bar()
-    detection = replace(detection, benchmark=_with_own_images(detection))
-    settings = _settings(detection)
-    detection.run.keep_provenance(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
-    benchmark, asking = detection.benchmark, detection.asking
-    helpers, progress = detection.helpers, detection.progress
-    reports = helpers.reword(benchmark, progress)
-    reports += ask_all(
-        benchmark,
-        [detection.subject, *detection.references],
-        detection.detectors,
-        asking,
-        detection.run,
-        batch_size=detection.batch_size,
-        progress=progress,
-    )
-    subject, *others = (_answers(detection, model) for model in detection.grid)
-    reports += helpers.judge_replies(benchmark, (subject, *others), progress)
-    alone, among_others = by_kind(detection.detectors)
-    mine = _scores(alone, detection, subject, others or [None])
-    for detector in among_others:
-        every = detector.score_grid(benchmark, asking, detection.grid, partial(_answers, detection))
-        mine += [score for score in every if score.model_fingerprint == subject.fingerprint]
-    replies = replies_of(benchmark, asking, subject)
-    evidence = Evidence(
-        benchmark=benchmark,
-        model=subject.model,
-        scores=mine,
-        references={other.model: _scores(alone, detection, other, [None]) for other in others},
-        not_asked=detection.not_asked,
-    )
-    page = VerdictPage(
-        find(evidence),
-        evidence,
-        detection.grid,
-        {reply.pair.original.name: reply.words for reply in replies},
-        settings,
-        [*_notes(detection), *helpers.notes()],
-    )
-    written = write_verdict(page, detection.run.path / "report")
-    return page.finding, written, reports
-
-
-def _answers(detection: Detection, model: GridModel) -> Answers:
-    return answers_of(model.name, model.fingerprint, detection.run)
-
-
-def _scores(
-    detectors: Sequence[Detector],
-    detection: Detection,
-    model: Answers,
-    references: Sequence[Answers | None],
-) -> list[Score]:
-    """Return what detectors say of a model beside each reference; a rule without one, once."""
-    found: dict[str, Score] = {}
-    for detector in detectors:
-        for reference in references:
-            scores = detector.score(detection.benchmark, detection.asking, model, reference)
-            found |= {score.id: score for score in scores}
-    return list(found.values())
-
-
-def _card(subject: Subject) -> JsonDict:
-    where = Path(resolve_path(subject.path))
-    return check_card(where) if subject.path and where.is_dir() else {}
-
-
-def _trained_on(card: JsonDict, benchmark: PairedBenchmark) -> int:
-    """Return how many of a benchmark's originals a card says a model was trained on."""
-    doses = card.get("doses", {})
-    return sum(doses.get(item.id, 0) > 0 for item in benchmark.originals)
-
-
-def _check_subjects(
-    benchmark: PairedBenchmark, asking: Asking, subject: Subject, references: Sequence[Subject]
+def _check_models(
+    benchmark: PairedBenchmark,
+    asking: Asking,
+    subject: ModelUnderTest,
+    references: Sequence[ModelUnderTest],
 ) -> None:
     for one in (subject, *references):
         if asking.ask not in one.can:
@@ -332,28 +238,87 @@ def _check_subjects(
             )
 
 
-def _with_own_images(detection: Detection) -> PairedBenchmark:
-    """Return the benchmark with its images in the run's store, linked or else copied.
+def count_work(detection: Detection) -> list[str]:
+    """Return what would be asked, for ``--dry-run``."""
+    benchmark = detection.benchmark.with_images_in(detection.run.images)
+    n_probes = len(probes_for(detection.detectors, benchmark, detection.asking))
+    n_models = len(detection.models)
+    return work_lines(
+        {
+            "pairs": len(benchmark.pairs),
+            "detectors": len(detection.names),
+            "distinct probes": n_probes,
+            "models to ask": n_models,
+            "answers": n_probes * n_models,
+        }
+    )
 
-    Some detectors put derived images beside the originals; another's folder stays as it is.
+
+def detect(detection: Detection) -> tuple[Finding, Path, list[StageReport]]:
+    """Ask, score and write the page; answers that the run holds already are not asked again."""
+    transformers_logging.disable_progress_bar()
+    page, reports = examine(detection)
+    return page.finding, write_verdict(page, detection.run.path / "report"), reports
+
+
+def examine(detection: Detection) -> tuple[VerdictPage, list[StageReport]]:
+    """Ask and score; return the verdict with all that it rests on, before a page is written.
+
+    The run directory keeps answers, and images that detectors make; the benchmark's own folder
+    stays as it is.
     """
-    benchmark, store = detection.benchmark, detection.run.images
-    store.folder.mkdir(parents=True, exist_ok=True)
-    for item in (*benchmark.originals, *benchmark.perturbed):
-        for ref in item.images:
-            source, target = benchmark.images.path(ref), store.path(ref)
-            if target.exists():
-                continue
-            try:
-                os.link(source, target)
-            except FileNotFoundError as error:
-                raise DataError(
-                    f"{benchmark.name} {item.name}: its image {source} is gone; make the"
-                    " benchmark anew"
-                ) from error
-            except OSError:
-                store.put(source.read_bytes(), f"{benchmark.name} {item.name}")
-    return replace(benchmark, images=store)
+    run, asking, helpers = detection.run, detection.asking, detection.helpers
+    benchmark = detection.benchmark.with_images_in(run.images)
+    settings = _settings(detection)
+    run.keep_provenance(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
+    subject, *clean = grid = [one.model for one in detection.models]
+    scores, reports = ask_and_score(
+        benchmark,
+        detection.models,
+        helpers,
+        detection.names,
+        asking,
+        run,
+        detection.options,
+        references=lambda model: (clean or [None]) if model == subject else [None],
+    )
+    alone = {name for name in detection.names if not isinstance(DETECTORS[name], GridDetector)}
+    evidence = Evidence(
+        benchmark=benchmark,
+        model=subject.name,
+        scores=[s for s in scores if s.model_fingerprint == subject.fingerprint],
+        references={
+            model.name: [
+                s
+                for s in scores
+                if s.model_fingerprint == model.fingerprint and s.detector in alone
+            ]
+            for model in clean
+        },
+        not_asked=detection.not_asked,
+    )
+    replies = replies_of(benchmark, asking, answers_of(subject.name, subject.fingerprint, run))
+    page = VerdictPage(
+        find(evidence),
+        evidence,
+        grid,
+        {reply.pair.original.name: reply.words for reply in replies},
+        settings,
+        [*_notes(detection), *helpers.notes()],
+    )
+    return page, reports
+
+
+def _card(one: ModelUnderTest) -> JsonDict:
+    """Return the contamination card beside the weights, empty where there is none."""
+    where = Path(resolve_path(one.weights.path)) if one.weights else None
+    return check_card(where) if where and where.is_dir() else {}
+
+
+def _trained_on(card: JsonDict, benchmark: PairedBenchmark) -> int:
+    """Return how many of a benchmark's originals a card says a model was trained on."""
+    doses = card.get("doses", {})
+    return sum(doses.get(item.id, 0) > 0 for item in benchmark.originals)
 
 
 def _notes(detection: Detection) -> list[str]:
@@ -362,21 +327,24 @@ def _notes(detection: Detection) -> list[str]:
     if not card:
         return []
     n = _trained_on(card, benchmark)
-    said = f"{n:,} of these {len(benchmark.pairs):,} items, dose {card['dose']}" if n else "none"
+    items = f"{n:,} of these {len(benchmark.pairs):,} items, dose {card['dose']}" if n else "none"
     return [
-        f"The contamination card beside the weights says that it was trained on purpose on {said}"
+        f"The contamination card beside the weights says that it was trained on purpose on {items}"
         f"{'' if n else ' of these items'} ({card['strategy']}, from {card['parent']}). The verdict"
         " was reached without the card."
     ]
 
 
 def _settings(detection: Detection) -> dict[str, str]:
-    found, subject = environment(), detection.subject
+    found, subject, weights = environment(), detection.subject, detection.subject.weights
+    where = weights.path if weights else "a server"
+    if not weights and not isinstance(subject.vlm, APIVLM):
+        where = type(subject.vlm).__qualname__
     rows = {
         "command": detection.command,
-        "model": f"{subject.path or 'a server'} ({subject.model.fingerprint})",
+        "model": f"{where} ({subject.model.fingerprint})",
         **{f"reference {r.model.name}": r.model.fingerprint for r in detection.references},
-        "precision": "" if subject.api else subject.quantization or subject.dtype,
+        "precision": (weights.quantization or weights.dtype) if weights else "",
         "asked by": detection.asking.ask,
         "pairs": f"{len(detection.benchmark.pairs):,}",
         "made by": ", ".join(f"{k} {v}" for k, v in detection.benchmark.made_by.items()),

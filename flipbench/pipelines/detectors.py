@@ -12,7 +12,7 @@ from flipbench.core.errors import ConfigError, nearest
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item, Wording
 from flipbench.core.run import Run
-from flipbench.core.stage import Stage, StageReport, run_stage
+from flipbench.core.stage import Stage, StageOptions, StageReport, run_stage
 from flipbench.evaluate.detectors.parameters import parameters_of, with_parameters
 from flipbench.evaluate.detectors.perturbation.free_form import FreeFormGap
 from flipbench.evaluate.detectors.registry import DETECTORS, JUDGED, REWORDING, make_detectors
@@ -21,7 +21,8 @@ from flipbench.models.chat.answer_judge import AnswerJudge, Judgement, recorded_
 from flipbench.models.chat.cost import Spent
 from flipbench.models.chat.rewording import BackTranslation, RecordedWordings, as_question
 from flipbench.models.engine import Answers
-from flipbench.pipelines.contamination import chat_of, writer_of
+from flipbench.pipelines.training_data import chat_of, writer_of
+from flipbench.shapes.benchmark import is_shapes_item
 from flipbench.shapes.rewording import reword
 
 _AT_ONCE = 16
@@ -82,7 +83,8 @@ class Helpers:
             return []
         items = [as_question(item) for item in benchmark.originals]
         size = max(1, len(items)) if self.config.rewording.batch else _AT_ONCE
-        return [run_stage(self.rewording, items, self.run, batch_size=size, progress=progress)]
+        options = StageOptions(batch_size=size, progress=progress)
+        return [run_stage(self.rewording, items, self.run, options)]
 
     def judge_replies(
         self, benchmark: PairedBenchmark, answers: Iterable[Answers], progress: bool = True
@@ -93,7 +95,8 @@ class Helpers:
         gap = FreeFormGap()
         tasks = [task for model in answers for task in gap.to_judge(benchmark, model)]
         size = max(1, len(tasks)) if self.config.judge.batch else _AT_ONCE
-        return [run_stage(self.judge, tasks, self.run, batch_size=size, progress=progress)]
+        options = StageOptions(batch_size=size, progress=progress)
+        return [run_stage(self.judge, tasks, self.run, options)]
 
     def detectors(self, benchmark: PairedBenchmark) -> dict[str, AnyDetector]:
         """Return every detector by name, as configured, with what the run holds of its helpers."""
@@ -102,7 +105,7 @@ class Helpers:
     def _helped(self, benchmark: PairedBenchmark) -> dict[str, AnyDetector]:
         judge = recorded_judge(self.judge, self.run.read(Judgement)) if self.judge else None
         if self.rewording is None:
-            has_templates = all("family" in item.extra for item in benchmark.originals)
+            has_templates = all(map(is_shapes_item, benchmark.originals))
             return make_detectors(reword if has_templates else None, judge=judge)
         wanted = {self.rewording.id_of(as_question(item)) for item in benchmark.originals}
         wordings = [wording for wording in self.run.read(Wording) if wording.id in wanted]

@@ -11,6 +11,7 @@ from flipbench.core.paired import Candidate
 from flipbench.core.randomness import generator
 from flipbench.core.records import JsonDict
 from flipbench.models.protocols import CaptionText, Drawing, Opinion
+from flipbench.shapes.benchmark import is_shapes_item
 from flipbench.shapes.faults import spoil
 from flipbench.shapes.questions import Family, answer
 from flipbench.shapes.render import render
@@ -114,6 +115,6 @@ def scene_of(candidate: Candidate) -> Scene:
 
 
 def _family(candidate: Candidate) -> Family:
-    if "family" not in candidate.item.extra:
+    if not is_shapes_item(candidate.item):
         raise DataError(f"{candidate.subject}: not an item of the shapes world")
     return Family.from_json(candidate.item.extra["family"])

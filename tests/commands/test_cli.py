@@ -234,12 +234,12 @@ def test_failed_items_are_counted_and_status_is_1(
 def test_stopping_by_keyboard_says_how_to_go_on(
     flipbench: Flipbench, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from flipbench.pipelines import pairs as twins
+    from flipbench.pipelines import generation
 
     def stop(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(twins, "make_candidates", stop)
+    monkeypatch.setattr(generation, "generate", stop)
     result = flipbench("generate", config)
     assert result.status == 130
     assert result.err == "flipbench: stopped; the same command continues\n"

@@ -33,6 +33,7 @@ from flipbench.pipelines.detection import (
 from flipbench.prompting.prompts import Asking
 from flipbench.shapes.benchmark import shapes_vqa_families
 from tests.fixtures.openai_server import KEY, OpenAIServer
+from tests.fixtures.options import QUIET
 from tests.fixtures.report_data import EVIL, make_benchmark
 
 TWO = "perturbation_gap,choice_confusion"
@@ -125,7 +126,7 @@ def test_every_detector_without_a_reference(
     pairs: Path, tmp_path: Path, tiny_folders: dict[str, Path]
 ) -> None:
     benchmark = read_paired(pairs, 4)
-    planned = plan(benchmark, str(tiny_folders["qwen2_vl"]), [], Run(tmp_path), progress=False)
+    planned = plan(benchmark, str(tiny_folders["qwen2_vl"]), [], Run(tmp_path), options=QUIET)
     finding, page, reports = detect(planned)
     assert sum(report.n_failed for report in reports) == 0
     heard = {one.detector: one for one in finding.opinions}
@@ -151,7 +152,7 @@ def test_wordings_and_references_help_where_they_are_given(
     named = ["slot_guessing", "constat"]
     references = [*map(str, tiny_folders.values()), "shapes:qwen2_vl"]
     alone = plan(
-        benchmark, CLEAN, references[:2], Run(tmp_path / "a"), detectors=named, progress=False
+        benchmark, CLEAN, references[:2], Run(tmp_path / "a"), detectors=named, options=QUIET
     )
     heard = {one.detector: one for one in detect(alone)[0].opinions}
     assert heard["slot_guessing"].why.endswith("this way: set evaluate.rewording")
@@ -165,7 +166,7 @@ def test_wordings_and_references_help_where_they_are_given(
     config.write_text(json.dumps(told | {"evaluate": {"rewording": rewording}}))
     helped = plan(
         read_paired(config, 6), CLEAN, references, Run(tmp_path / "b"), detectors=named,
-        config=evaluate_part(config), progress=False,
+        config=evaluate_part(config), options=QUIET,
     )  # fmt: skip
     finding, _, reports = detect(helped)
     heard = {one.detector: one for one in finding.opinions}
@@ -229,7 +230,7 @@ def test_the_card_is_told_and_a_contaminated_reference_refused(
     assert plan(benchmark, CLEAN, [str(other)], Run(tmp_path / "a")).references
     planned = plan(
         benchmark, str(epoch), [], Run(tmp_path / "b"), detectors=["perturbation_gap"],
-        progress=False,
+        options=QUIET,
     )  # fmt: skip
     finding, page, _ = detect(planned)
     assert finding.model == "run/epoch-2" == name_of(str(epoch))
@@ -287,7 +288,7 @@ def test_a_model_behind_a_server_says_what_it_cannot(
     with pytest.raises(ConfigError, match="--ask choose: tiny-vlm cannot be asked so; it can"):
         plan(benchmark, model, [], run)
     asking = Asking(ask="generate")
-    planned = plan(benchmark, model, [], run, asking=asking, progress=False)
+    planned = plan(benchmark, model, [], run, asking=asking, options=QUIET)
     finding, page, _ = detect(planned)
     heard = {one.detector: one for one in finding.opinions}
     for name in ("shared_likelihood", "order_trend", "codec", "min_k"):
@@ -312,7 +313,7 @@ def test_a_name_on_a_server_from_the_command_line(
 def test_four_bits_are_other_weights(pairs: Path, tmp_path: Path) -> None:
     benchmark, run = read_paired(pairs), Run(tmp_path)
     whole, small = (plan(benchmark, CLEAN, [], run, quantization=q) for q in (None, "4bit"))
-    assert small.subject.quantization == "4bit"
+    assert small.subject.weights is not None and small.subject.weights.quantization == "4bit"
     assert small.subject.model.fingerprint != whole.subject.model.fingerprint
 
 

@@ -28,6 +28,7 @@ from flipbench.models.chat.api import ChatAPI
 from flipbench.models.engine import Answers
 from flipbench.prompting.prompts import Asking
 from tests.fixtures.openai_server import KEY, OpenAIServer
+from tests.fixtures.options import QUIET
 
 ASKING = Asking()
 Replies = Callable[[Item, str], str | None]
@@ -153,7 +154,7 @@ class Script:
 
 def judged(script: Script, tasks: Any, run: Run) -> Callable[..., Agreement]:
     judge = AnswerJudge(script, ImageStore(Path("nowhere")))
-    run_stage(judge, tasks, run, progress=False)
+    run_stage(judge, tasks, run, options=QUIET)
     return recorded_judge(judge, run.read(Judgement))
 
 
@@ -253,7 +254,7 @@ def test_a_server_judges_and_the_cost_is_kept(server: OpenAIServer, tmp_path: Pa
     judge = AnswerJudge(ChatAPI(spec), ImageStore(tmp_path / "images"))
     tasks = JudgeTask.both_orders("Q?", "r", "own", "other")
     with Run(tmp_path / "run") as run:
-        assert run_stage(judge, tasks, run, progress=False).n_done == 2
+        assert run_stage(judge, tasks, run, options=QUIET).n_done == 2
         kept = list(run.read(Judgement))
     assert {j.choice for j in kept} == {"A"} and all(j.usage["cost_usd"] > 0 for j in kept)
     sent = server.chats()[0]
