@@ -184,14 +184,13 @@ def detect(
     from flipbench.core.run import Run
     from flipbench.core.stage import StageOptions
     from flipbench.models.vlm.served import reach
-    from flipbench.pipelines.detection import (
-        count_work,
+    from flipbench.pipelines import detection
+    from flipbench.pipelines.detection_plan import (
         default_run,
         evaluate_part,
         plan,
         read_paired,
     )
-    from flipbench.pipelines.detection import detect as detect_on
     from flipbench.prompting.prompts import Asking
 
     pairs = read_paired(benchmark, limit)
@@ -210,7 +209,7 @@ def detect(
         command="flipbench " + shlex.join(sys.argv[1:]),
     )
     if dry_run:
-        raise typer.Exit(say("\n".join(count_work(planned))))
-    finding, page, reports = detect_on(planned)
+        raise typer.Exit(say("\n".join(detection.count_work(planned))))
+    finding, page, reports = detection.detect(planned)
     say("\n".join([finding.sentence, *(f"- {text}" for text in finding.qualifiers), str(page)]))
     finish(reports)

@@ -75,12 +75,7 @@ class Assembly:
     ) -> Assembly:
         """Open the run directory; unless this is a worker, keep the configuration there.
 
-        Parameters
-        ----------
-        n_workers : int
-            Processes for editing, training and asking, one for each GPU.
-        share : Share, optional
-            This process is one of several workers; it does this part only.
+        ``n_workers`` and ``share`` are those of `Workers`.
         """
         _quiet_libraries()
         run = Run(config.run)

@@ -20,7 +20,6 @@ from flipbench.contaminate.plan import expand, shared_out
 from flipbench.contaminate.training import estimate as estimating
 from flipbench.contaminate.training.train import carry_out
 from flipbench.core.errors import ConfigError
-from flipbench.core.images import ImageStore
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.processes import is_main, main_first, n_processes
 from flipbench.core.records import Checkpoint, Failure, TrainingPlan
@@ -28,7 +27,6 @@ from flipbench.core.run import Run
 from flipbench.core.workers import Workers
 from flipbench.pipelines.assembly import Assembly
 from flipbench.pipelines.grid import Trained
-from flipbench.pipelines.training_data import taught
 
 log = logging.getLogger(__name__)
 _STAGE = "train"
@@ -41,12 +39,8 @@ def contaminate(
     """Train every plan of the grid; what is trained already is not trained again.
 
     A plan that diverges keeps its good epochs, is named in the log and kept as a failure; the
-    others go on. Several processes (`flipbench.core.processes`) do all plans together.
-
-    Parameters
-    ----------
-    workers : Workers, optional
-        Other workers than the assembly's.
+    others go on. Several processes (`flipbench.core.processes`) do all plans together; ``workers``
+    share them out, by default the assembly's.
 
     Raises
     ------
@@ -76,7 +70,7 @@ def contaminate(
 
 def train(
     plans: Sequence[TrainingPlan],
-    lessons: Sequence[Lesson],
+    lessons: Mapping[str, Lesson],
     run: Run,
     dtypes: Mapping[str, str],
     workers: Workers,
@@ -95,7 +89,6 @@ def train(
     merge : bool
         Whether ``trainer`` also writes adapters merged into their model.
     """
-    by_name = {lesson.name: lesson for lesson in lessons}
     trained: list[Trained] = []
     failed: set[str] = set()
     numbers = _numbers(plans)
@@ -107,7 +100,7 @@ def train(
             continue
         if workers.progress and workers.n_workers == 1:
             log.info("training %d of %d: %s", number, len(plans), _in_words(plan))
-        items, corpus = taught(plan, by_name[plan.data])
+        items, corpus = lessons[plan.data].material(plan)
         dtype, train_with = dtypes[plan.model], trainer.train if trainer else None
         try:
             checkpoints = carry_out(
@@ -138,21 +131,15 @@ def training_failures(run: Run, trained: Sequence[Trained]) -> list[Failure]:
 def export_training(
     assembly: Assembly, benchmark: PairedBenchmark, form: str, folder: Path
 ) -> tuple[list[str], int]:
-    """Write the grid's training data for another trainer; chat models write what they must.
+    """Write the grid's training data for another trainer, as `write_plans` does and returns.
 
-    Returns
-    -------
-    lines : list of str
-        What was written, for people.
-    n_refused : int
-        Plans that the other trainer cannot carry out.
+    Chat models write the other wordings that the run lacks.
     """
     check_form(form)  # before chat models are asked for wordings
     lessons = assembly.training_data.lessons(benchmark, write=True)
-    by_name = {lesson.name: lesson for lesson in lessons}
     exported = []
     for plan in _plans(assembly, lessons):
-        items, corpus = taught(plan, by_name[plan.data])
+        items, corpus = lessons[plan.data].material(plan)
         examples = training_examples(plan, items, assembly.run.images, corpus)
         exported.append((plan, examples, assembly.dtypes[plan.model]))
     return write_plans(exported, form, folder)
@@ -177,11 +164,11 @@ def plan_contamination(assembly: Assembly, benchmark: PairedBenchmark) -> list[s
     return [
         estimating.table(rows),
         f"to do: {len(todo)} of {len(plans)} plans, about {hours}, at most {disk} of disk",
-        *assembly.training_data.to_write(lessons),
+        *assembly.training_data.to_write(lessons.values()),
     ]
 
 
-def _plans(assembly: Assembly, lessons: Sequence[Lesson]) -> list[TrainingPlan]:
+def _plans(assembly: Assembly, lessons: Mapping[str, Lesson]) -> list[TrainingPlan]:
     config = assembly.config
     trainable = {
         name: model
@@ -193,7 +180,7 @@ def _plans(assembly: Assembly, lessons: Sequence[Lesson]) -> list[TrainingPlan]:
     plans = expand(
         config.contaminate,
         trainable,
-        lessons,
+        list(lessons.values()),
         instruction=config.evaluate.asking.instruction,
         seed=config.seed,
     )
@@ -218,32 +205,17 @@ def _llamafactory(assembly: Assembly, todo: Sequence[TrainingPlan]) -> LlamaFact
 
 
 def _estimates(
-    assembly: Assembly, lessons: Sequence[Lesson], plans: Sequence[TrainingPlan]
-) -> list[estimating.Estimate]:
-    grid = assembly.config.contaminate
-    merge = grid.backend == "llamafactory" and grid.llamafactory.merge
-    return estimates(plans, lessons, assembly.run.images, assembly.dtypes, merge=merge)
-
-
-def estimates(
-    plans: Sequence[TrainingPlan],
-    lessons: Sequence[Lesson],
-    images: ImageStore,
-    dtypes: Mapping[str, str],
-    *,
-    merge: bool = False,
+    assembly: Assembly, lessons: Mapping[str, Lesson], plans: Sequence[TrainingPlan]
 ) -> list[estimating.Estimate]:
     """Return what each plan would take, from a sample of its examples."""
-    by_name = {lesson.name: lesson for lesson in lessons}
-    speeds: dict[str, float] = {}
+    grid, dtypes = assembly.config.contaminate, [assembly.dtypes[plan.model] for plan in plans]
+    merge = grid.backend == "llamafactory" and grid.llamafactory.merge
+    speeds = {dtype: estimating.measured_speed(dtype) for dtype in dict.fromkeys(dtypes)}
     out = []
-    for plan in plans:
-        dtype = dtypes[plan.model]
-        if dtype not in speeds:
-            speeds[dtype] = estimating.measured_speed(dtype)
-        items, corpus = taught(plan, by_name[plan.data])
+    for plan, dtype in zip(plans, dtypes, strict=True):
+        items, corpus = lessons[plan.data].material(plan)
         once = plan.model_copy(update={"copies": min(plan.copies, 1)})
-        examples = training_examples(once, items, images, corpus)
+        examples = training_examples(once, items, assembly.run.images, corpus)
         sample = examples[:: -(-len(examples) // _N_SAMPLED) or 1]
         speed = speeds[dtype]
         out.append(estimating.estimate(plan, sample, dtype=dtype, speed=speed, merge=merge))

@@ -31,13 +31,7 @@ from flipbench.prompting.prompts import Asking
 
 @dataclass(frozen=True)
 class Evaluated:
-    """What came of an evaluation.
-
-    Attributes
-    ----------
-    page : Path or None
-        The report; None of a worker, which asks its share of the models and scores nothing.
-    """
+    """What came of an evaluation; a worker asks its share of the models and has no page."""
 
     models: list[ModelUnderTest]
     reports: list[StageReport]
@@ -51,10 +45,7 @@ def evaluate(
     trained: Sequence[Trained] = (),
     notes: Sequence[str] = (),
 ) -> Evaluated:
-    """Ask the configured models and their checkpoints, score the answers, and write the report.
-
-    A worker asks its share of the models only.
-    """
+    """Ask the configured models and their checkpoints, score the answers, and write the report."""
     models, config, workers = assembly.grid(trained), assembly.config.evaluate, assembly.workers
     options, run, helpers = assembly.options(config.batch_size), assembly.run, assembly.helpers
     if workers.share is not None:

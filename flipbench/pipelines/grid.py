@@ -18,13 +18,7 @@ Trained = tuple[TrainingPlan, list[Checkpoint]]
 
 def model_under_test(name: str, config: SubjectConfig) -> ModelUnderTest:
     """Return a configured model, a checkpoint's folder or one behind a server."""
-    known = {
-        "family": config.family,
-        "strategy": config.strategy,
-        "dose": config.dose,
-        "lineage": config.lineage,
-        "external": config.external,
-    }
+    known = config.model_dump(include={"family", "strategy", "dose", "lineage", "external"})
     if config.api:
         return ModelUnderTest.from_vlm(APIVLM(config.api, name), **known)
     return ModelUnderTest.from_weights(config, name, **known)
@@ -33,13 +27,7 @@ def model_under_test(name: str, config: SubjectConfig) -> ModelUnderTest:
 def with_checkpoints(
     model: ModelUnderTest, config: SubjectConfig, trained: Sequence[Trained], folder: Path
 ) -> list[ModelUnderTest]:
-    """Return a configured model, and then the checkpoints that were trained from it.
-
-    Parameters
-    ----------
-    folder : Path
-        What the checkpoints' paths are relative to: the run directory.
-    """
+    """Return a configured model, and then what was trained from it into the run's ``folder``."""
     grid = [model]
     for plan, checkpoints in trained:
         if plan.model == model.model.name:

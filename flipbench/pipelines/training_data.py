@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from flipbench.benchmarks import load_benchmark
@@ -11,7 +11,6 @@ from flipbench.config.experiment import AnswerJudgeConfig
 from flipbench.config.raters import APICaptionerSpec, LocalCaptionerSpec
 from flipbench.config.training import DataConfig, OtherBenchmark, RewriteConfig
 from flipbench.contaminate.data.corpus import read_corpus
-from flipbench.contaminate.data.examples import Example
 from flipbench.contaminate.data.regimes import Lesson, mixture, part_of
 from flipbench.contaminate.data.wordings import (
     N_PARAPHRASES,
@@ -24,7 +23,7 @@ from flipbench.contaminate.data.wordings import (
     written_already,
 )
 from flipbench.core.paired import PairedBenchmark
-from flipbench.core.records import Item, TrainingPlan, Wording
+from flipbench.core.records import Item, Wording
 from flipbench.core.run import Run
 from flipbench.core.stage import DEFAULTS, StageOptions
 from flipbench.models.chat.cost import estimate_requests
@@ -53,13 +52,6 @@ def chat_of(config: RewriteConfig | AnswerJudgeConfig, run: Run, seed: int) -> C
     return build_chat(spec, run.path / "batches", seed)
 
 
-def taught(plan: TrainingPlan, lesson: Lesson) -> tuple[dict[str, Item], Sequence[Example]]:
-    """Return a plan's items by id, and the conversations of its corpus."""
-    corpus = lesson.clean_corpus if plan.after else lesson.corpus
-    items = {item.id: item for item in (*lesson.items, *lesson.held_out, *lesson.clean)}
-    return items, corpus.examples if corpus else ()
-
-
 @dataclass(frozen=True)
 class TrainingData:
     """The data regimes of a grid by name, and who writes the other wordings of each.
@@ -76,13 +68,13 @@ class TrainingData:
     seed: int = 0
     options: StageOptions = DEFAULTS
 
-    def lessons(self, benchmark: PairedBenchmark, *, write: bool) -> list[Lesson]:
-        """Return what each regime trains on.
+    def lessons(self, benchmark: PairedBenchmark, *, write: bool) -> dict[str, Lesson]:
+        """Return what each regime trains on, by name.
 
         ``write`` lets chat models write paraphrases and translations; without it, the items' own
         words stand in for those that a run lacks, as a plan for ``--dry-run`` may have it.
         """
-        return [self._lesson(benchmark, name, write) for name in self.regimes]
+        return {name: self._lesson(benchmark, name, write) for name in self.regimes}
 
     def _lesson(self, benchmark: PairedBenchmark, name: str, write: bool) -> Lesson:
         data, seed = self.regimes[name], self.seed
@@ -135,7 +127,7 @@ class TrainingData:
             log.warning("%s", loaded.summary())
         return loaded.items
 
-    def to_write(self, lessons: Sequence[Lesson]) -> list[str]:
+    def to_write(self, lessons: Iterable[Lesson]) -> list[str]:
         """Return what chat models would be asked for first, and what that would cost."""
         lines = []
         written = self.run.ids(Wording)

@@ -154,8 +154,9 @@ class Script:
 
 def judged(script: Script, tasks: Any, run: Run) -> Callable[..., Agreement]:
     judge = AnswerJudge(script, ImageStore(Path("nowhere")))
+    recorded = recorded_judge(judge, run.read(Judgement))  # read at the first look-up
     run_stage(judge, tasks, run, options=QUIET)
-    return recorded_judge(judge, run.read(Judgement))
+    return recorded
 
 
 SAYS = {

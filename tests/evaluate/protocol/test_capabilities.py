@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from flipbench.config.raters import ModelConfig
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Failure
@@ -45,3 +47,9 @@ def test_a_detector_without_pictures_does_not_apply_to_a_model_that_needs_one(
             assert found.statistic is found.p_value is found.interval is None
     table = other_table([model], scores)
     assert table and "not applicable" in str(table)
+
+
+def test_a_model_is_weights_or_an_object_and_not_both() -> None:
+    model = GridModel("m", "w", "f", UNTOUCHED, 0, 0)
+    with pytest.raises(ValueError, match="m: give weights or a VLM, and not both"):
+        ModelUnderTest(model)
