@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.records import Item, Probe, Response
 from flipbench.core.run import Run
 from flipbench.evaluate.detectors.registry import DETECTORS
-from flipbench.models.protocols import Capability
 from flipbench.models.vlm.huggingface import CARD
 from flipbench.models.vlm.served import APIVLM
 from flipbench.pipelines.detection import detect
@@ -178,41 +177,6 @@ def test_wordings_and_references_help_where_they_are_given(
         "descend" in text for text in constat.warnings
     )
     assert str(reports[0]).startswith("paraphrase: 6 done")
-
-
-class Knower:
-    """A model of the `VLM` protocol and nothing else: it knows the answers, or names the first."""
-
-    can: frozenset[Capability] = frozenset({"choose", "text_only"})
-
-    def __init__(self, name: str, answers: dict[str, int]) -> None:
-        self.name, self.fingerprint, self.answers = name, f"rule {name}", answers
-
-    def ask(self, probes: Sequence[Probe], images: ImageStore) -> list[Response | Exception]:
-        return [
-            Response(
-                probe_id=probe.id,
-                model_fingerprint=self.fingerprint,
-                model=self.name,
-                choice=self.answers.get(probe.item_id, 0),
-            )
-            for probe in probes
-        ]
-
-
-def test_any_object_that_answers_probes_is_a_model(pairs: Path, tmp_path: Path) -> None:
-    benchmark = read_paired(pairs)
-    answers = {p.original.id: p.original.answer or 0 for p in benchmark.pairs}
-    answers |= {p.perturbed.id: p.original.answer or 0 for p in benchmark.pairs}
-    planned = plan(
-        benchmark, Knower("parrot", answers), [Knower("first", {})], Run(tmp_path),
-        detectors=["perturbation_gap", "min_k"], options=QUIET,
-    )  # fmt: skip
-    assert planned.not_asked == {"min_k": "it needs token_logprobs, which this model does not give"}
-    finding, page, reports = detect(planned)
-    assert (finding.model, finding.verdict) == ("parrot", "contaminated")
-    assert [report.n_failed for report in reports] == [0, 0] and finding.gap.statistic == -1
-    assert "Knower (rule parrot)" in page.read_text()
 
 
 def test_found_pairs_ask_for_a_clean_model(flipbench: Any, pairs: Path, tmp_path: Path) -> None:
