@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flipbench.core.images import ImageStore
-from flipbench.core.records import Probe, Response
+from flipbench.core.paired import Pair
+from flipbench.core.records import Item, Probe, Response
 from flipbench.core.run import Run
 from flipbench.models.protocols import Capability
 from flipbench.pipelines.detection import detect
@@ -16,7 +17,7 @@ from tests.fixtures.report_data import make_benchmark
 
 
 class Knower:
-    """A model of the `VLM` protocol and nothing else: it knows the answers, or names the first."""
+    """A model of the `VLM` protocol and nothing else: it knows what it was given."""
 
     can: frozenset[Capability] = frozenset({"choose", "generate", "text_only"})
 
@@ -35,12 +36,16 @@ class Knower:
         ]
 
 
+def sides(pair: Pair) -> tuple[Item, Item]:
+    return pair.original, pair.perturbed
+
+
 def test_any_object_that_answers_probes_is_a_model(tmp_path: Path) -> None:
     benchmark = make_benchmark(tmp_path / "pairs", 20)
-    answers = {p.original.id: p.original.answer or 0 for p in benchmark.pairs}
-    answers |= {p.perturbed.id: p.original.answer or 0 for p in benchmark.pairs}
+    by_heart = {item.id: p.original.answer or 0 for p in benchmark.pairs for item in sides(p)}
+    by_sight = {item.id: item.answer or 0 for p in benchmark.pairs for item in sides(p)}
     planned = plan(
-        benchmark, Knower("parrot", answers), [Knower("first", {})], Run(tmp_path / "run"),
+        benchmark, Knower("parrot", by_heart), [Knower("seer", by_sight)], Run(tmp_path / "run"),
         detectors=["perturbation_gap", "min_k"], options=QUIET,
     )  # fmt: skip
     assert planned.not_asked == {"min_k": "it needs token_logprobs, which this model does not give"}
