@@ -20,7 +20,8 @@ from flipbench.core.randomness import generator
 from flipbench.core.rates import LEVEL, Rate
 from flipbench.core.records import Interval, Item
 from flipbench.core.run import Run
-from flipbench.models.engine import answers_of, ask
+from flipbench.core.stage import StageOptions
+from flipbench.models.engine import QUESTIONS, answers_of, ask
 from flipbench.models.protocols import VLM
 from flipbench.prompting.prompts import LETTERS, Asking
 from flipbench.reporting import formats
@@ -195,9 +196,7 @@ def answers_to_all(
     models: Sequence[VLM],
     asking: Asking,
     run: Run,
-    *,
-    batch_size: int = 64,
-    progress: bool = True,
+    options: StageOptions = QUESTIONS,
 ) -> dict[str, dict[str, bool | None]]:
     """Ask models all items in their original version; return right or wrong by model and item.
 
@@ -208,7 +207,7 @@ def answers_to_all(
     gold = [int(item.answer) for item in asked if item.answer is not None]
     found: dict[str, dict[str, bool | None]] = {}
     for vlm in models:
-        ask(probes, vlm, run, run.images, batch_size=batch_size, progress=progress)
+        ask(probes, vlm, run, run.images, options)
         outcomes = answers_of(vlm.name, vlm.fingerprint, run).outcomes(probes, gold)
         found[vlm.name] = {item.id: r for item, r in zip(asked, outcomes, strict=True)}
     return found

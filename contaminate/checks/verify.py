@@ -10,6 +10,7 @@ from scipy import stats
 
 from flipbench.core.records import Item, Probe, Response, TrainingPlan
 from flipbench.core.run import Run
+from flipbench.core.stage import StageOptions
 from flipbench.models.engine import answers_of, ask
 from flipbench.models.vlm.huggingface import HuggingFaceVLM, fingerprint, resolve_path
 from flipbench.prompting.prompts import Asking
@@ -49,11 +50,12 @@ def verify(
     every = [probe for pairs in probes.values() for probe, _ in pairs]
     revision = plan.settings.get("revision")
     clean = fingerprint(resolve_path(plan.parent), dtype, revision)
+    options = StageOptions(batch_size=64, progress=False)
     if not _all_answered(every, clean, run):
-        ask(every, HuggingFaceVLM(plan.parent, dtype=dtype, revision=revision), run, run.images,
-            progress=False)  # fmt: skip
+        parent = HuggingFaceVLM(plan.parent, dtype=dtype, revision=revision)
+        ask(every, parent, run, run.images, options)
     vlm = HuggingFaceVLM(str(folder), dtype=dtype)
-    ask(every, vlm, run, run.images, progress=False)
+    ask(every, vlm, run, run.images, options)
     parents, trained = (
         answers_of(plan.model, clean, run),
         answers_of(vlm.name, vlm.fingerprint, run),

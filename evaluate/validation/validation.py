@@ -74,8 +74,9 @@ def validate(
 
     References
     ----------
-    Park et al., arXiv 2511.03774, ask for reliability and consistency; error rates with intervals,
-    clean fine-tunes and external baselines (`flipbench.evaluate.validation.falsification`) are ours.
+    Park et al., arXiv 2511.03774, ask for reliability and consistency. Error rates with intervals,
+    clean fine-tunes and external baselines (`flipbench.evaluate.validation.falsification`) are
+    ours.
     """
     models = {model.fingerprint: model for model in grid}
     found: dict[Key, list[tuple[GridModel, Score]]] = {}

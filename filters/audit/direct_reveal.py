@@ -9,7 +9,7 @@ from pathlib import Path
 from flipbench.config.audit import AuditSettings
 from flipbench.core.records import Item, Probe
 from flipbench.core.run import Run
-from flipbench.core.stage import StageReport, run_stage
+from flipbench.core.stage import StageOptions, StageReport, run_stage
 from flipbench.models.chat.messages import Chat
 from flipbench.models.chat.prompt_files import lettered, load_prompt
 from flipbench.models.engine import answers_of
@@ -174,7 +174,7 @@ def _read_all(
         reader, run.images, file.instruction, schema=RevealReply if structured else None
     )
     probes = {item.id: _probe(item, file.item) for item in items}
-    report = run_stage(stage, probes.values(), run, batch_size=64, progress=progress)
+    report = run_stage(stage, probes.values(), run, StageOptions(batch_size=64, progress=progress))
     answers = answers_of(reader.name, stage.fingerprint, run)
     failed = {failure.record_id: failure.message for failure in report.failures}
     readings = {}

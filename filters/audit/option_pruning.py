@@ -9,7 +9,7 @@ from flipbench.config.audit import AuditSettings
 from flipbench.core.randomness import generator
 from flipbench.core.records import Item
 from flipbench.core.run import Run
-from flipbench.core.stage import StageReport
+from flipbench.core.stage import StageOptions, StageReport
 from flipbench.models.engine import answers_of, ask
 from flipbench.models.protocols import VLM
 from flipbench.prompting.prompts import LETTERS, Asking
@@ -114,7 +114,9 @@ def _wrong_picks(
     for model in models:
         asking = Asking(ask="choose" if "choose" in model.can else "generate")
         probes = [asking.probe(item, "preliminary") for item in items]
-        reports.append(ask(probes, model, run, run.images, progress=progress))
+        reports.append(
+            ask(probes, model, run, run.images, StageOptions(batch_size=64, progress=progress))
+        )
         answers = answers_of(model.name, model.fingerprint, run)
         for item, probe in zip(items, probes, strict=True):
             response = answers.to(probe)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from flipbench.pipelines.experiment import Experiment
+    from flipbench.pipelines.assembly import Assembly
 
 app = typer.Typer(
     help="""Answer-flipped benchmarks, controlled contamination, contamination detectors.
@@ -56,7 +56,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress bars")]
 STAGES, BENCHMARKS, MODELS = "The loop", "Benchmarks", "Models"  # panels of --help
 
 
-def open_experiment(
+def assemble(
     config: Path,
     overrides: list[str] | None,
     limit: int | None = None,
@@ -65,7 +65,7 @@ def open_experiment(
     workers: int = 1,
     worker: str | None = None,
     together: bool = False,
-) -> Experiment:
+) -> Assembly:
     """Load a configuration, and only then what is slow to import.
 
     ``together`` is for commands that several processes of ``accelerate launch`` may do as one.
@@ -81,14 +81,14 @@ def open_experiment(
         )
     loaded = load_config(config, overrides or [])
     from flipbench.core.workers import CHILD, Share, end_with_parent
-    from flipbench.pipelines.experiment import Experiment
+    from flipbench.pipelines.assembly import Assembly
 
     if worker and os.environ.get(CHILD):
         end_with_parent()
         logging.getLogger().setLevel(logging.ERROR)  # the parent speaks
     if not is_main():
         logging.getLogger().setLevel(logging.CRITICAL)
-    return Experiment.open(
+    return Assembly.open(
         loaded,
         limit=limit,
         progress=not quiet and is_main(),

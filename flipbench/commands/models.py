@@ -191,15 +191,15 @@ def detect(
     With --base-url, a model or reference without a folder is a name on that server.
     """
     from flipbench.core.run import Run
+    from flipbench.core.stage import StageOptions
     from flipbench.models.vlm.served import reach
-    from flipbench.pipelines.detection import (
-        count_work,
+    from flipbench.pipelines import detection
+    from flipbench.pipelines.detection_plan import (
         default_run,
         evaluate_part,
         plan,
         read_paired,
     )
-    from flipbench.pipelines.detection import detect as detect_on
     from flipbench.prompting.prompts import Asking
 
     pairs = read_paired(benchmark, limit)
@@ -214,13 +214,11 @@ def detect(
         dtype=dtype,
         device=device,
         quantization=quantization,
-        batch_size=batch_size,
-        progress=not quiet,
+        options=StageOptions(batch_size=batch_size, progress=not quiet),
         command="flipbench " + shlex.join(sys.argv[1:]),
     )
     if dry_run:
-        work = count_work(planned)
-        raise typer.Exit(say("\n".join(f"{n:>9,}  {what}" for what, n in work.items())))
-    finding, page, reports = detect_on(planned)
+        raise typer.Exit(say("\n".join(detection.count_work(planned))))
+    finding, page, reports = detection.detect(planned)
     say("\n".join([finding.sentence, *(f"- {text}" for text in finding.qualifiers), str(page)]))
     finish(reports)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from dataclasses import dataclass, field
+import os
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -84,6 +85,31 @@ class PairedBenchmark:
     def perturbed(self) -> list[Item]:
         """The perturbed items, in the same order."""
         return [pair.perturbed for pair in self.pairs]
+
+    def with_images_in(self, store: ImageStore) -> PairedBenchmark:
+        """Return the benchmark with its images in another store, linked or else copied.
+
+        Raises
+        ------
+        DataError
+            Where an image is gone.
+        """
+        store.folder.mkdir(parents=True, exist_ok=True)
+        for item in (*self.originals, *self.perturbed):
+            for ref in item.images:
+                source, target = self.images.path(ref), store.path(ref)
+                if target.exists():
+                    continue
+                try:
+                    os.link(source, target)
+                except FileNotFoundError as error:
+                    raise DataError(
+                        f"{self.name} {item.name}: its image {source} is gone; make the benchmark"
+                        " anew"
+                    ) from error
+                except OSError:
+                    store.put(source.read_bytes(), f"{self.name} {item.name}")
+        return replace(self, images=store)
 
     def save(self, folder: Path) -> None:
         """Write ``pairs.jsonl`` and ``benchmark.json`` into ``folder``, and images beside them.

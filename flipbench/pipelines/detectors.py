@@ -12,7 +12,7 @@ from flipbench.core.errors import ConfigError
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item, JsonDict, Score, Wording
 from flipbench.core.run import Run
-from flipbench.core.stage import Stage, StageReport, run_stage
+from flipbench.core.stage import Stage, StageOptions, StageReport, run_stage
 from flipbench.evaluate.detectors.parameters import parameters_of, with_parameters
 from flipbench.evaluate.detectors.registry import (
     DETECTORS,
@@ -26,7 +26,8 @@ from flipbench.models.chat.answer_judge import AnswerJudge, Judgement, recorded_
 from flipbench.models.chat.cost import Spent
 from flipbench.models.chat.rewording import BackTranslation, RecordedWordings, as_question
 from flipbench.models.engine import Answers
-from flipbench.pipelines.contamination import chat_of, writer_of
+from flipbench.pipelines.training_data import chat_of, writer_of
+from flipbench.shapes.benchmark import is_shapes_item
 from flipbench.shapes.rewording import reword
 
 _AT_ONCE = 16
@@ -85,21 +86,30 @@ class ConfiguredDetectors:
             return []
         items = [as_question(item) for item in benchmark.originals]
         size = max(1, len(items)) if self.config.rewording.batch else _AT_ONCE
-        return [run_stage(self.rewording, items, self.run, batch_size=size, progress=progress)]
+        options = StageOptions(batch_size=size, progress=progress)
+        return [run_stage(self.rewording, items, self.run, options)]
 
     def judge_replies(
-        self, benchmark: PairedBenchmark, answers: Iterable[Answers], progress: bool = True
+        self,
+        detectors: Iterable[AnyDetector],
+        benchmark: PairedBenchmark,
+        answers: Iterable[Answers],
+        progress: bool = True,
     ) -> list[StageReport]:
         """Have the replies of all models judged; detectors leave out a reply that is not."""
         if self.judge is None or self.config.judge is None:
             return []
-        judged = [d for d in self.detectors(benchmark) if isinstance(d, JudgedDetector)]
+        judged = [d for d in detectors if isinstance(d, JudgedDetector)]
         tasks = [task for model in answers for d in judged for task in d.to_judge(benchmark, model)]
         size = max(1, len(tasks)) if self.config.judge.batch else _AT_ONCE
-        return [run_stage(self.judge, tasks, self.run, batch_size=size, progress=progress)]
+        options = StageOptions(batch_size=size, progress=progress)
+        return [run_stage(self.judge, tasks, self.run, options)]
 
     def detectors(self, benchmark: PairedBenchmark) -> list[AnyDetector]:
-        """Return the detectors, with the wordings and judgements that the run holds."""
+        """Return the detectors, with the wordings that the run holds.
+
+        Judgements are read when the first reply is scored, so one that was made meanwhile counts.
+        """
         helpers = self._helpers(benchmark)
         return [
             with_parameters(make_detector(name, helpers), self.parameters.get(name, {}))
@@ -125,7 +135,7 @@ class ConfiguredDetectors:
     def _helpers(self, benchmark: PairedBenchmark) -> Helpers:
         judge = recorded_judge(self.judge, self.run.read(Judgement)) if self.judge else None
         if self.rewording is None:
-            has_templates = all("family" in item.extra for item in benchmark.originals)
+            has_templates = all(map(is_shapes_item, benchmark.originals))
             return Helpers(reword if has_templates else None, judge=judge)
         ids = {self.rewording.id_of(as_question(item)) for item in benchmark.originals}
         wordings = [wording for wording in self.run.read(Wording) if wording.id in ids]

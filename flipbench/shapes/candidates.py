@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flipbench.core.errors import DataError
 from flipbench.core.paired import Candidate
+from flipbench.shapes.benchmark import is_shapes_item
 from flipbench.shapes.questions import Family
 from flipbench.shapes.scene import Scene
 
@@ -22,6 +23,6 @@ def family_of(candidate: Candidate) -> Family:
     DataError
         Where it is an item of another benchmark.
     """
-    if "family" not in candidate.item.extra:
+    if not is_shapes_item(candidate.item):
         raise DataError(f"{candidate.subject}: not an item of the shapes world")
     return Family.from_json(candidate.item.extra["family"])

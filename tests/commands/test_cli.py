@@ -247,12 +247,12 @@ def test_failed_items_are_counted_and_exit_with_status_1(
 def test_a_keyboard_interrupt_explains_how_to_continue(
     flipbench: Flipbench, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from flipbench.pipelines import pairs as twins
+    from flipbench.pipelines import generation
 
     def stop(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(twins, "make_candidates", stop)
+    monkeypatch.setattr(generation, "generate", stop)
     result = flipbench("generate", config)
     assert result.status == 130
     assert result.err == "flipbench: stopped; the same command continues\n"

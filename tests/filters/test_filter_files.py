@@ -31,6 +31,7 @@ from flipbench.models.protocols import Opinion
 from flipbench.reporting.tables import Cell, Column, Row, Table
 from flipbench.reporting.writers import write_tables
 from flipbench.shapes.benchmark import shapes_vqa
+from tests.fixtures.options import QUIET
 
 N = 12
 
@@ -64,7 +65,7 @@ def run(tmp_path: Path) -> Run:
 @pytest.fixture
 def candidates(run: Run) -> list[Candidate]:
     items = shapes_vqa(run.images, N)
-    made = generate(items, SceneCaptioner(), SceneEditor(), run, progress=False)[0]
+    made = generate(items, SceneCaptioner(), SceneEditor(), run, options=QUIET)[0]
     failure = Failure(
         stage="caption",
         record_id="x",
@@ -100,7 +101,7 @@ def rows(path: Path) -> list[dict[str, str]]:
 def test_every_lost_pair_is_named_and_counted(run: Run, candidates: list[Candidate]) -> None:
     run.append([person(candidates[7], "reject", 0, "ambiguous: two")])
     judge = Picky()
-    benchmark, reports = keep_valid("b", candidates, [judge], run, progress=False)
+    benchmark, reports = keep_valid("b", candidates, [judge], run, options=QUIET)
     assert benchmark.funnel == {
         "items": 12,
         "flipped": 11,
@@ -152,7 +153,7 @@ def test_a_file_without_doubtful_pairs_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_kept_list_rebuilds_the_pairs(run: Run, candidates: list[Candidate]) -> None:
-    benchmark, _ = keep_valid("b", candidates, [Picky()], run, progress=False)
+    benchmark, _ = keep_valid("b", candidates, [Picky()], run, options=QUIET)
     path = run.path / "filter" / "kept.csv"
     again = [c.pair() for c in select_kept(path, candidates, run.images)]
     assert tuple(again) == benchmark.pairs
@@ -177,7 +178,7 @@ def test_the_kept_list_rebuilds_the_pairs(run: Run, candidates: list[Candidate])
 
 
 def test_a_list_of_another_benchmark_names_its_items(run: Run, candidates: list[Candidate]) -> None:
-    keep_valid("b", candidates, [Picky()], run, progress=False)
+    keep_valid("b", candidates, [Picky()], run, options=QUIET)
     path, items = run.path / "filter" / "kept.csv", [c.item for c in candidates]
     assert [i.name for i in listed_items(path, items)] == [row["item"] for row in rows(path)]
     with pytest.raises(DataError, match="line 3: 0008 is not in this benchmark"):
@@ -186,7 +187,7 @@ def test_a_list_of_another_benchmark_names_its_items(run: Run, candidates: list[
 
 def test_filtered_candidates_are_read_back(run: Run, candidates: list[Candidate]) -> None:
     assert filtered_in(run) == []
-    keep_valid("b", candidates, [Picky()], run, progress=False)
+    keep_valid("b", candidates, [Picky()], run, options=QUIET)
     found = filtered_in(run)
     assert [c.item.name for c in found] == [c.item.name for c in candidates]
     assert found[2:6] == candidates[2:6]
@@ -206,7 +207,7 @@ def test_a_verdict_file_edited_into_nonsense_loses_that_line_only(
     record = json.loads(lines[1]) | {"decision": "perhaps"}
     shard.write_text("\n".join([lines[0], json.dumps(record), "{not json", lines[2]]) + "\n")
     with caplog.at_level(logging.WARNING):
-        benchmark, _ = keep_valid("b", candidates, [Picky()], run, progress=False)
+        benchmark, _ = keep_valid("b", candidates, [Picky()], run, options=QUIET)
     names = [pair.original.name for pair in benchmark.pairs]
     assert names == ["0008", "0010", "0011"]
     for number in (2, 3):
@@ -216,7 +217,7 @@ def test_a_verdict_file_edited_into_nonsense_loses_that_line_only(
 def test_a_changed_policy_needs_no_new_verdicts(run: Run, candidates: list[Candidate]) -> None:
     judge = Picky()
     policy = Policy(n_runs=2, ask_rejected=True)
-    panel, reports = rate(candidates, [judge], run, policy, progress=False)
+    panel, reports = rate(candidates, [judge], run, policy, options=QUIET)
     assert [r.stage for r in reports] == ["rules", "judge picky", "judge picky, run 1"]
     assert len(judge.asked) == 2 * 10
     strict = apply_policy(candidates, panel, run, policy)
@@ -227,13 +228,13 @@ def test_a_changed_policy_needs_no_new_verdicts(run: Run, candidates: list[Candi
     ignored = apply_policy(candidates, panel, run, Policy(n_runs=2, people="ignore"))
     assert ignored.kept == strict.kept
     n_asked = len(judge.asked)
-    keep_valid("b", candidates, [judge], run, policy=policy, progress=False)
+    keep_valid("b", candidates, [judge], run, policy=policy, options=QUIET)
     assert set(judge.asked[n_asked:]) == {"0004"}  # only what failed is tried again
 
 
 def test_the_oracle_also_judges_what_a_rule_rejects(run: Run, candidates: list[Candidate]) -> None:
     picky, oracle = Picky(), SceneJudge()
-    rate(candidates, [picky, oracle], run, Policy(), progress=False)
+    rate(candidates, [picky, oracle], run, Policy(), options=QUIET)
     by_rater = Counter(v.rater for v in run.read(Verdict) if v.rater_kind != "rule")
     assert by_rater == {"picky": 7, "shapes oracle": 10}  # picky fails once, and 2 are duplicates
     assert [c.item.name for c in unjudged(candidates, picky, run, Policy())] == [
@@ -247,8 +248,8 @@ def test_the_oracle_also_judges_what_a_rule_rejects(run: Run, candidates: list[C
 
 
 def test_judges_no_longer_configured_do_not_count(run: Run, candidates: list[Candidate]) -> None:
-    keep_valid("b", candidates, [Picky()], run, progress=False)
-    benchmark, _ = keep_valid("b", candidates, [SceneJudge()], run, progress=False)
+    keep_valid("b", candidates, [Picky()], run, options=QUIET)
+    benchmark, _ = keep_valid("b", candidates, [SceneJudge()], run, options=QUIET)
     assert len(benchmark.pairs) == 8
 
 

@@ -25,6 +25,7 @@ from flipbench.shapes.candidates import scene_of
 from flipbench.shapes.questions import Family, answer
 from flipbench.shapes.scene import Scene
 from flipbench.shapes.wording import describe
+from tests.fixtures.options import QUIET
 
 pytestmark = pytest.mark.slow
 
@@ -75,7 +76,7 @@ def run(tmp_path: Path) -> Run:
 @pytest.fixture
 def candidates(run: Run) -> list[Candidate]:
     items = shapes_vqa(run.images, N_ITEMS)
-    return generate(items, SceneCaptioner(), SceneEditor(), run, progress=False)[0]
+    return generate(items, SceneCaptioner(), SceneEditor(), run, options=QUIET)[0]
 
 
 def names(benchmark: PairedBenchmark) -> list[str]:
@@ -83,15 +84,15 @@ def names(benchmark: PairedBenchmark) -> list[str]:
 
 
 def keep(run: Run, candidates: Sequence[Candidate], *judges: Any) -> PairedBenchmark:
-    return keep_valid("shapes-vqa", candidates, judges, run, progress=False)[0]
+    return keep_valid("shapes-vqa", candidates, judges, run, options=QUIET)[0]
 
 
 def test_the_oracle_keeps_right_edits_and_rejects_wrong_ones(run: Run) -> None:
     items = shapes_vqa(run.images, N_ITEMS)
     wrong = ["0002", "0007", "0013"]
-    candidates, _ = generate(items, Misled(wrong), SceneEditor(), run, progress=False)
+    candidates, _ = generate(items, Misled(wrong), SceneEditor(), run, options=QUIET)
     benchmark, _ = keep_valid(
-        "b", candidates, [SceneJudge()], run, policy=Policy(ask_rejected=True), progress=False
+        "b", candidates, [SceneJudge()], run, policy=Policy(ask_rejected=True), options=QUIET
     )
     assert names(benchmark) == [item.name for item in items if item.name not in wrong]
     verdicts = [v for v in run.read(Verdict) if v.rater_kind == "oracle"]
@@ -130,7 +131,7 @@ def test_an_item_whose_judge_fails_is_not_kept(
 ) -> None:
     error = DataError("cannot see") if how == "returns" else RuntimeError("cannot see")
     benchmark, reports = keep_valid(
-        "shapes-vqa", candidates, [SceneJudge(), Grumpy("g", q0005=error)], run, progress=False
+        "shapes-vqa", candidates, [SceneJudge(), Grumpy("g", q0005=error)], run, options=QUIET
     )
     assert names(benchmark) == [f"{i:04d}" for i in range(N_ITEMS) if i != 5]
     assert [r.n_failed for r in reports] == [0, 0, 1]  # the rules, the oracle, the other judge
@@ -153,7 +154,7 @@ def test_items_are_judged_once(run: Run, candidates: list[Candidate]) -> None:
 
 def test_the_funnel_counts_every_step(run: Run) -> None:
     items = shapes_vqa(run.images, 10)
-    full, _ = generate(items, SceneCaptioner(), SceneEditor(), run, progress=False)
+    full, _ = generate(items, SceneCaptioner(), SceneEditor(), run, options=QUIET)
     candidates = [
         Candidate(items[0]),
         replace(full[1], caption=None, edit=None),

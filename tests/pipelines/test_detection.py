@@ -22,9 +22,9 @@ from flipbench.core.run import Run
 from flipbench.evaluate.detectors.registry import DETECTORS
 from flipbench.models.vlm.huggingface import CARD
 from flipbench.models.vlm.served import APIVLM
-from flipbench.pipelines.detection import (
+from flipbench.pipelines.detection import detect
+from flipbench.pipelines.detection_plan import (
     default_run,
-    detect,
     evaluate_part,
     name_of,
     plan,
@@ -34,6 +34,7 @@ from flipbench.prompting.prompts import Asking
 from flipbench.shapes.benchmark import shapes_vqa_families
 from tests.fixtures.browser import OpenPage
 from tests.fixtures.openai_server import KEY, OpenAIServer
+from tests.fixtures.options import QUIET
 from tests.fixtures.report_data import EVIL, make_benchmark
 
 pytestmark = pytest.mark.slow
@@ -128,7 +129,7 @@ def test_every_detector_without_a_reference(
     pairs: Path, tmp_path: Path, tiny_folders: dict[str, Path]
 ) -> None:
     benchmark = read_paired(pairs, 4)
-    planned = plan(benchmark, str(tiny_folders["qwen2_vl"]), [], Run(tmp_path), progress=False)
+    planned = plan(benchmark, str(tiny_folders["qwen2_vl"]), [], Run(tmp_path), options=QUIET)
     finding, page, reports = detect(planned)
     assert sum(report.n_failed for report in reports) == 0
     heard = {one.detector: one for one in finding.opinions}
@@ -154,7 +155,7 @@ def test_rewordings_and_references_are_used_where_given(
     named = ["slot_guessing", "constat"]
     references = [*map(str, tiny_folders.values()), "shapes:qwen2_vl"]
     alone = plan(
-        benchmark, CLEAN, references[:2], Run(tmp_path / "a"), detectors=named, progress=False
+        benchmark, CLEAN, references[:2], Run(tmp_path / "a"), detectors=named, options=QUIET
     )
     heard = {one.detector: one for one in detect(alone)[0].opinions}
     assert heard["slot_guessing"].why.endswith("this way: set evaluate.rewording")
@@ -168,7 +169,7 @@ def test_rewordings_and_references_are_used_where_given(
     config.write_text(json.dumps(told | {"evaluate": {"rewording": rewording}}))
     helped = plan(
         read_paired(config, 6), CLEAN, references, Run(tmp_path / "b"), detectors=named,
-        config=evaluate_part(config), progress=False,
+        config=evaluate_part(config), options=QUIET,
     )  # fmt: skip
     finding, _, reports = detect(helped)
     heard = {one.detector: one for one in finding.opinions}
@@ -232,7 +233,7 @@ def test_the_card_is_reported_and_a_contaminated_reference_refused(
     assert plan(benchmark, CLEAN, [str(other)], Run(tmp_path / "a")).references
     planned = plan(
         benchmark, str(epoch), [], Run(tmp_path / "b"), detectors=["perturbation_gap"],
-        progress=False,
+        options=QUIET,
     )  # fmt: skip
     finding, page, _ = detect(planned)
     assert finding.model == "run/epoch-2" == name_of(str(epoch))
@@ -290,7 +291,7 @@ def test_a_served_model_reports_what_it_cannot_do(
     with pytest.raises(ConfigError, match="--ask choose: tiny-vlm cannot be asked so; it can"):
         plan(benchmark, model, [], run)
     asking = Asking(ask="generate")
-    planned = plan(benchmark, model, [], run, asking=asking, progress=False)
+    planned = plan(benchmark, model, [], run, asking=asking, options=QUIET)
     finding, page, _ = detect(planned)
     heard = {one.detector: one for one in finding.opinions}
     for name in ("shared_likelihood", "order_trend", "codec", "min_k"):
@@ -315,7 +316,7 @@ def test_a_served_model_can_be_named_on_the_command_line(
 def test_four_bit_weights_have_their_own_fingerprint(pairs: Path, tmp_path: Path) -> None:
     benchmark, run = read_paired(pairs), Run(tmp_path)
     whole, small = (plan(benchmark, CLEAN, [], run, quantization=q) for q in (None, "4bit"))
-    assert small.subject.quantization == "4bit"
+    assert small.subject.weights is not None and small.subject.weights.quantization == "4bit"
     assert small.subject.model.fingerprint != whole.subject.model.fingerprint
 
 
@@ -325,8 +326,6 @@ def test_four_bit_weights_have_their_own_fingerprint(pairs: Path, tmp_path: Path
 @pytest.fixture(scope="module")
 def report(pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the page of a model of rules: it knows the first nine originals by heart."""
-    from flipbench.pipelines import detection as module
-
     folder = tmp_path_factory.mktemp("page")
     benchmark = read_paired(pairs)
     planned = plan(benchmark, CLEAN, [], Run(folder), detectors=["perturbation_gap"])
@@ -339,7 +338,7 @@ def report(pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
                 Response(probe_id=probe.id, model_fingerprint=weights, model=CLEAN,
                          choice=known[probe.item_id].answer or 0)
             ])  # fmt: skip
-    finding, page, reports = module.detect(planned)
+    finding, page, reports = detect(planned)
     assert finding.verdict == "contaminated" and reports[0].n_done == 0
     return page
 

@@ -15,8 +15,8 @@ from flipbench.config.experiment import Config, load_config
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Checkpoint, Item, Response, TrainingPlan
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
-from flipbench.pipelines.evaluation import make_report, make_scores, subjects_of
-from flipbench.pipelines.experiment import Experiment
+from flipbench.pipelines.assembly import Assembly
+from flipbench.pipelines.evaluation import evaluate
 from flipbench.prompting.prompts import Asking
 from tests.fixtures.markdown_tables import table
 from tests.fixtures.report_data import make_benchmark
@@ -50,11 +50,8 @@ def mixed(tmp_path_factory: pytest.TempPathFactory, tiny_folders: dict[str, Path
         "evaluate": {"detectors": ["perturbation_gap", "choice_confusion"]},
     }
     config = load_config_of(folder, told)
-    experiment = Experiment.open(config, progress=False)
-    benchmark = PairedBenchmark.load(experiment.benchmark_folder)
-    subjects = subjects_of(experiment, [])
-    scores, _ = make_scores(experiment, benchmark, subjects)
-    make_report(experiment, benchmark, subjects, scores)
+    assembly = Assembly.open(config, progress=False)
+    evaluate(assembly, assembly.pairs)
     return folder
 
 
@@ -137,7 +134,7 @@ def test_a_checkpoint_s_dose_adds_to_its_parent_s(
         "benchmark": {"format": "shapes"},
         "models": {"m": {"path": str(tiny_folders["llava"]), "dose": parent}},
     }
-    experiment = Experiment.open(load_config_of(tmp_path, told), progress=False)
+    assembly = Assembly.open(load_config_of(tmp_path, told), progress=False)
     plan = TrainingPlan(
         model="m", parent="m", parent_fingerprint="clean", benchmark="b", item_ids=("i",),
         copies=2, epochs=2, strategy="llm", settings={}, prompt="p", seed=0, control=control,
@@ -147,7 +144,7 @@ def test_a_checkpoint_s_dose_adds_to_its_parent_s(
                    dose=plan.dose(e), fingerprint=f"w{e}")
         for e in (1, 2)
     ]  # fmt: skip
-    base, *trained = (s.model for s in subjects_of(experiment, [(plan, checkpoints)]))
+    base, *trained = (s.model for s in assembly.grid([(plan, checkpoints)]))
     assert [m.dose for m in trained] == doses and base.dose == parent
     assert base.strategy == {0: "clean", 3: "trained elsewhere", None: "history unknown"}[parent]
     assert [m.trained_from for m in trained] == (["", ""] if control else ["clean", "w1"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -169,12 +170,18 @@ ReplyJudge = Callable[[str, str, str, str], JudgedReply]
 
 
 def recorded_judge(judge: AnswerJudge, judgements: Iterable[Judgement]) -> ReplyJudge:
-    """Return the judge as far as it has judged already; it asks nothing."""
-    choices: Mapping[str, str] = {judgement.id: judgement.choice for judgement in judgements}
+    """Return the judge as far as it has judged already; it asks nothing.
+
+    ``judgements`` may be an iterator over a run: it is read when the first reply is looked up.
+    """
+
+    @cache
+    def choices() -> Mapping[str, str]:
+        return {judgement.id: judgement.choice for judgement in judgements}
 
     def read(question: str, reply: str, own: str, other: str) -> JudgedReply:
         first, last = JudgeTask.both_orders(question, reply, own, other)
-        said = choices.get(judge.id_of(first)), choices.get(judge.id_of(last))
+        said = choices().get(judge.id_of(first)), choices().get(judge.id_of(last))
         if None in said:
             return JudgedReply(None)
         if "unread" in said:

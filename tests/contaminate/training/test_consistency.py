@@ -30,6 +30,7 @@ from flipbench.core.records import Item, TrainingPlan
 from flipbench.core.run import Run
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.prompting.prompts import LETTER_INSTRUCTION, LETTERS, Asking
+from tests.fixtures.options import QUIET
 
 NewRun = Callable[..., Run]
 PARENTS = {"llava": "shapes:llava", "qwen2_vl": "shapes:qwen2_vl"}
@@ -56,7 +57,7 @@ def plan_of(
             "copies": copies,
         }
     )
-    wordings, _ = write_wordings(items, ShapesWriter(), run, progress=False)
+    wordings, _ = write_wordings(items, ShapesWriter(), run, options=QUIET)
     regime = config.data["p"]
     corpus = read_corpus(regime.wash.corpus, 0) if regime.wash and regime.wash.corpus else None
     lesson = Lesson("p", regime, tuple(items), wordings=wordings, clean_corpus=corpus)

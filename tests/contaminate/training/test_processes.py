@@ -23,8 +23,8 @@ from flipbench.core.errors import ConfigError
 from flipbench.core.records import Checkpoint, Response, TrainingPlan
 from flipbench.core.run import Run
 from flipbench.models.vlm.huggingface import load_model
-from flipbench.pipelines.contamination import make_checkpoints
-from flipbench.pipelines.experiment import Experiment
+from flipbench.pipelines.assembly import Assembly
+from flipbench.pipelines.contamination import contaminate
 from tests.fixtures.command_line import Flipbench
 
 ROOT = Path(__file__).parents[3]
@@ -89,8 +89,8 @@ def test_two_processes_train_the_same_weights_as_one(
     together, benchmark = opened(**grid)
     config = together.run.path.parent / "c.yaml"
     shutil.copytree(together.run.path, tmp_path / "alone")
-    alone = Experiment.open(load_config(config, [f"run={tmp_path / 'alone'}"]), progress=False)
-    expected = make_checkpoints(alone, benchmark)
+    alone = Assembly.open(load_config(config, [f"run={tmp_path / 'alone'}"]), progress=False)
+    expected = contaminate(alone, benchmark)
 
     done = launch(preset, "contaminate", config, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr[-4000:]

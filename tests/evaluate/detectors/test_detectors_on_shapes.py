@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from flipbench.config.raters import ModelConfig
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Response, Score
 from flipbench.core.run import Run
@@ -19,6 +20,7 @@ from flipbench.evaluate.validation.requirements import requirements
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.prompting.prompts import Asking
 from flipbench.shapes.rewording import reword
+from tests.fixtures.options import QUIET
 
 pytestmark = pytest.mark.slow
 
@@ -43,14 +45,14 @@ def scored(
         model = GridModel(
             f"dose {dose}", vlm.fingerprint, FAMILY, "clean" if not dose else "full", dose, dose
         )
-        subjects.append(pipeline.Subject(model, path))
+        subjects.append(pipeline.ModelUnderTest(model, ModelConfig(path=path)))
     run = Run(tmp_path_factory.mktemp("run"))
     detectors = [make_detector(name, Helpers(reword)) for name in NAMES]
     grid = [subject.model for subject in subjects]
-    reports = pipeline.ask_all(few, subjects, detectors, Asking(), run, progress=False)
+    reports = pipeline.ask_all(few, subjects, detectors, Asking(), run, options=QUIET)
     assert [r.n_failed for r in reports] == [0, 0]
     scores = pipeline.score(few, grid, detectors, Asking(), run)
-    reports = pipeline.ask_all(few, subjects, detectors, Asking(), run, progress=False)
+    reports = pipeline.ask_all(few, subjects, detectors, Asking(), run, options=QUIET)
     assert [r.n_done for r in reports] == [0, 0]
     assert pipeline.score(few, grid, detectors, Asking(), run) == scores
     return grid, scores, run, few

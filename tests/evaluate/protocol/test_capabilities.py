@@ -7,15 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from flipbench.config.raters import ModelConfig
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Failure
 from flipbench.core.run import Run
 from flipbench.evaluate.detectors.registry import DETECTORS
-from flipbench.evaluate.pipeline import Subject, ask_all, score
+from flipbench.evaluate.pipeline import ModelUnderTest, ask_all, score
 from flipbench.evaluate.protocol.grid import UNTOUCHED, GridModel
 from flipbench.evaluate.report.tables import other_table
 from flipbench.models.vlm.huggingface import fingerprint
 from flipbench.prompting.prompts import Asking
+from tests.fixtures.options import QUIET
 from tests.fixtures.tiny_families import save
 
 NAMES = ("perturbation_gap", "text_only_leakage", "order_trend")
@@ -27,10 +29,11 @@ def test_a_text_only_detector_does_not_apply_to_a_model_that_needs_an_image(
 ) -> None:
     folder = save("blip-2", tmp_path / "blip-2")
     model = GridModel("BLIP-2", fingerprint(str(folder), "float32"), "blip", UNTOUCHED, 0, 0)
-    subject, asking, run = Subject(model, str(folder)), Asking(), Run(tmp_path / "run")
+    subject = ModelUnderTest(model, ModelConfig(path=str(folder)))
+    asking, run = Asking(), Run(tmp_path / "run")
     benchmark = replace(shapes_benchmark, pairs=shapes_benchmark.pairs[:4])
     detectors = [DETECTORS[name] for name in NAMES]
-    (report,) = ask_all(benchmark, [subject], detectors, asking, run, progress=False)
+    (report,) = ask_all(benchmark, [subject], detectors, asking, run, options=QUIET)
     assert report.n_done == 2 * 4 + 4 and not report.failures and not list(run.read(Failure))
 
     can = {model.fingerprint: subject.can}
@@ -48,3 +51,9 @@ def test_a_text_only_detector_does_not_apply_to_a_model_that_needs_an_image(
         assert found.statistic is found.p_value is found.interval is None
     table = other_table([model], scores)
     assert table and "not applicable" in str(table)
+
+
+def test_a_model_is_weights_or_an_object_and_not_both() -> None:
+    model = GridModel("m", "w", "f", UNTOUCHED, 0, 0)
+    with pytest.raises(ValueError, match="m: give weights or a VLM, and not both"):
+        ModelUnderTest(model)

@@ -25,6 +25,7 @@ from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.prompting.prompts import LETTERS, Asking
 from tests.filters.audit.conftest import MakeItem
 from tests.fixtures.openai_server import OpenAIServer
+from tests.fixtures.options import QUIET
 from tests.fixtures.policies import RuleModel, says_b
 
 QUICK = AuditSettings(n_permutations=199)
@@ -140,7 +141,7 @@ def test_a_real_model_without_images(
     assert first.n == 24 and sum(r.n_failed for r in reports) == 0
     probes = [text_only_probe(item, Asking(), 0) for item in shapes_items[:24]]
     direct: Answers = answers_of(model.name, model.fingerprint, run)
-    again: StageReport = ask([p for p, _ in probes], model, run, run.images, progress=False)
+    again: StageReport = ask([p for p, _ in probes], model, run, run.images, options=QUIET)
     assert again.n_done == 0
     assert first.k == sum((r := direct.to(p)) is not None and r.choice == g for p, g in probes)
 

@@ -19,6 +19,7 @@ from flipbench.filters.pipeline import keep_valid
 from flipbench.models.chat.api import ChatAPI
 from flipbench.models.protocols import Opinion
 from tests.fixtures.openai_server import OpenAIServer
+from tests.fixtures.options import QUIET
 
 
 def chat(server: OpenAIServer, **settings: Any) -> ChatAPI:
@@ -213,7 +214,7 @@ def test_only_a_clear_keep_is_a_keep(
     judge = APIJudge(chat(server, n_concurrent=1), structured=False)
     with Run(tmp_path) as run:
         run.images.folder = shapes_store.folder
-        benchmark, (_, report) = keep_valid("b", candidates, [judge], run, progress=False)
+        benchmark, (_, report) = keep_valid("b", candidates, [judge], run, options=QUIET)
         given = [verdict for verdict in run.read(Verdict) if verdict.rater == judge.name]
         decisions = [verdict.decision for verdict in given]
         assert {verdict.rater_kind for verdict in given} == {"judge"}

@@ -40,6 +40,7 @@ from flipbench.models.protocols import CaptionText, Decision
 from flipbench.shapes.benchmark import shapes_vqa
 from flipbench.shapes.questions import Family
 from flipbench.shapes.wording import describe
+from tests.fixtures.options import QUIET
 
 N = 70
 WRONG_ANSWER = range(0, 8)
@@ -106,7 +107,7 @@ def faults(run: Run) -> tuple[list[Candidate], dict[str, str]]:
     """Return candidates and, by edit id, the fault each was given; "" is a right edit."""
     items = shapes_vqa(run.images, N)
     many = [i.name for i in items if len(i.options or ()) > 2][: len(WRONG_ANSWER)]
-    made, _ = generate(items, Muddled(many), SceneEditor(), run, progress=False)
+    made, _ = generate(items, Muddled(many), SceneEditor(), run, options=QUIET)
     wrong = [c for c in made if c.item.name in many]
     rest = [c for c in made if c.item.name not in many]
     found = [(c, "wrong answer") for c in wrong] + [(c, "") for c in rest[36:]]
@@ -161,7 +162,7 @@ def test_every_filter_s_precision_and_recall_are_measured(
     candidates, fault_of = faults
     assert len(fault_of) == len(candidates)
     policy = Policy(ask_rejected=True)
-    panel, _ = rate(candidates, [SceneJudge()], run, policy, progress=False)
+    panel, _ = rate(candidates, [SceneJudge()], run, policy, options=QUIET)
     filtered = apply_policy(candidates, panel, run, policy)
     truth: dict[str, Decision] = {i: "reject" if f else "keep" for i, f in fault_of.items()}
     ratings = ratings_of(candidates, book_of(run.read(Verdict)), policy)
@@ -198,7 +199,7 @@ def test_every_filter_s_precision_and_recall_are_measured(
 @pytest.mark.slow
 def test_no_right_edit_of_the_embedded_world_is_rejected(run: Run) -> None:
     items = shapes_vqa(run.images, 120)
-    candidates, _ = generate(items, SceneCaptioner(), SceneEditor(), run, progress=False)
+    candidates, _ = generate(items, SceneCaptioner(), SceneEditor(), run, options=QUIET)
     for rule in (Duplicate(candidates), Unchanged(), Unrelated(), EqualOptions()):
         opinions = rule(candidates, run.images)
         assert [getattr(o, "decision", o) for o in opinions] == ["keep"] * len(candidates)
@@ -206,7 +207,7 @@ def test_no_right_edit_of_the_embedded_world_is_rejected(run: Run) -> None:
 
 def test_the_editor_s_own_note_is_trusted(run: Run) -> None:
     items = shapes_vqa(run.images, 2)
-    candidate = generate(items, SceneCaptioner(), SceneEditor(), run, progress=False)[0][0]
+    candidate = generate(items, SceneCaptioner(), SceneEditor(), run, options=QUIET)[0][0]
     assert candidate.edit
     picture = run.images.open(candidate.edit.image)
     decisions = {}
@@ -234,7 +235,7 @@ def test_a_small_change_counts_anywhere_in_the_image() -> None:
 
 def test_an_edit_shared_by_two_originals_is_rejected(run: Run) -> None:
     items = shapes_vqa(run.images, 4)
-    made = generate(items, SceneCaptioner(), SceneEditor(), run, progress=False)[0]
+    made = generate(items, SceneCaptioner(), SceneEditor(), run, options=QUIET)[0]
     placeholder = noise(5, (224, 224))
     candidates = [redrawn(made[0], placeholder, run), made[1], redrawn(made[2], placeholder, run)]
     rule = Duplicate(candidates)
@@ -259,7 +260,7 @@ def test_equal_options_are_rejected(
     run: Run, options: tuple[str, ...], new: int, decision: Decision
 ) -> None:
     items = shapes_vqa(run.images, 1)
-    made = generate(items, SceneCaptioner(), SceneEditor(), run, progress=False)[0][0]
+    made = generate(items, SceneCaptioner(), SceneEditor(), run, options=QUIET)[0][0]
     assert made.flip
     flip = made.flip.model_copy(update={"new_answer": new, "new_text": options[new]})
     candidate = replace(
@@ -272,10 +273,10 @@ def test_equal_options_are_rejected(
 def test_a_missing_image_fails_only_its_own_item(run: Run, tmp_path: Path) -> None:
     with Run(tmp_path) as other:
         items = shapes_vqa(other.images, 3)
-        candidates, _ = generate(items, SceneCaptioner(), SceneEditor(), other, progress=False)
+        candidates, _ = generate(items, SceneCaptioner(), SceneEditor(), other, options=QUIET)
         assert candidates[1].edit
         other.images.path(candidates[1].edit.image).unlink()
-        panel, (report,) = rate(candidates, [], other, Policy(), progress=False)
+        panel, (report,) = rate(candidates, [], other, Policy(), options=QUIET)
         assert report.n_failed == 2 and len(panel.rules) == len(RULES)
         policy = Policy(unjudged="keep")
         filtered = apply_policy(candidates, panel, other, policy)

@@ -22,6 +22,7 @@ from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.pipelines.backends import build_judge
 from flipbench.prompting.prompts import Asking
 from flipbench.shapes.benchmark import shapes_vqa
+from tests.fixtures.options import QUIET
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def candidates(run: Run) -> list[Candidate]:
     """Return rightly edited pairs of the two kinds that the shipped models can answer."""
     items = [i for i in shapes_vqa(run.images, 60) if i.category in ("color", "shape")]
-    return generate(items, SceneCaptioner(), SceneEditor(), run, progress=False)[0]
+    return generate(items, SceneCaptioner(), SceneEditor(), run, options=QUIET)[0]
 
 
 @pytest.fixture(scope="module")

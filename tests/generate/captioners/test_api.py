@@ -14,7 +14,7 @@ from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Caption, Failure, Flip, Item
 from flipbench.core.run import Run
-from flipbench.core.stage import run_stage
+from flipbench.core.stage import StageOptions, run_stage
 from flipbench.generate.caption import CaptionStage
 from flipbench.generate.captioners.api import PROMPTS, APICaptioner, caption_prompt
 from flipbench.generate.flip import FlipStage
@@ -186,7 +186,9 @@ def test_the_stage_records_text_usage_and_failures(
     stage = CaptionStage(APICaptioner(chat), shapes_store)
     candidates = flipped(shapes_items[:6])
     with Run(tmp_path / "run") as run:
-        report = run_stage(stage, candidates, run, batch_size=3, progress=False)
+        report = run_stage(
+            stage, candidates, run, options=StageOptions(batch_size=3, progress=False)
+        )
         assert (report.n_done, report.n_failed) == (2, 4)
         assert {f.error for f in run.read(Failure)} == {"ServiceError"}
         for caption in run.read(Caption):
@@ -196,7 +198,9 @@ def test_the_stage_records_text_usage_and_failures(
             assert caption.settings["temperature"] == 0.3
             assert caption.usage["cost_usd"] == pytest.approx(0.003)
             assert caption.usage["image_tokens_estimated"] == 255
-        again = run_stage(stage, candidates, run, batch_size=3, progress=False)
+        again = run_stage(
+            stage, candidates, run, options=StageOptions(batch_size=3, progress=False)
+        )
         assert (again.n_done, again.n_skipped, again.n_failed) == (4, 2, 0)
     assert len(server.chats()) == 6 + 4
     for path in (tmp_path / "run").rglob("*.json*"):

@@ -22,6 +22,7 @@ from flipbench.generate.editors.flux_editor import FluxControlNetEditor, FluxSet
 from flipbench.generate.editors.sizes import SizeRule, fit
 from flipbench.models.protocols import Drawing
 from tests.fixtures.drawings import furthest, pixels
+from tests.fixtures.options import QUIET
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 Build = Callable[..., Candidate]
@@ -92,7 +93,7 @@ def test_resume_makes_the_same_records(
         with Run(tmp_path / folder) as made:
             for part in parts:
                 stage = EditStage(flux_editor(), pictures, seed=9)
-                run_stage(stage, part, made, progress=False)
+                run_stage(stage, part, made, options=QUIET)
             return dict(made.index(Edit))
 
     assert run("whole", tasks) == run("parts", tasks[1:2], tasks)

@@ -27,6 +27,7 @@ from flipbench.models.vlm.served import APIVLM, reach
 from flipbench.prompting.prompts import Asking
 from flipbench.shapes.training.tiny import FAMILIES
 from tests.fixtures.openai_server import KEY, OpenAIServer
+from tests.fixtures.options import QUIET
 
 CHOOSE, GENERATE = Asking(), Asking(ask="generate")
 LETTERS = [("B", -0.2), ("A", -2.0), (" A", -2.5), ("C", -4.0), ("D", -5.0), ("The", -6.0)]
@@ -312,13 +313,13 @@ def test_a_dropped_connection_is_a_failure_and_is_retried(
     questions = [probe(shapes_items, number=i) for i in range(6)]
     server.script.extend(["ok", "down", "broken", "ok", "500", "filter"])
     with Run(tmp_path / "run") as run:
-        report = ask(questions, model, run, shapes_store, progress=False)
+        report = ask(questions, model, run, shapes_store, options=QUIET)
         assert (report.n_done, report.n_failed) == (2, 4)
         assert len(list(run.read(Failure))) == 4
         answers = answers_of(model.name, model.fingerprint, run)
         outcomes = answers.outcomes(questions, [1] * 6)
         assert outcomes.count(True) == 2 and outcomes.count(None) == 4, "no error is a wrong answer"
-        assert ask(questions, model, run, shapes_store, progress=False).n_done == 4
+        assert ask(questions, model, run, shapes_store, options=QUIET).n_done == 4
         again = answers_of(model.name, model.fingerprint, run)
         assert again.outcomes(questions, [1] * 6) == [True] * 6
 

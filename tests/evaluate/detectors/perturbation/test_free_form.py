@@ -28,6 +28,7 @@ from flipbench.models.chat.api import ChatAPI
 from flipbench.models.engine import Answers
 from flipbench.prompting.prompts import Asking
 from tests.fixtures.openai_server import KEY, OpenAIServer
+from tests.fixtures.options import QUIET
 
 ASKING = Asking()
 Replies = Callable[[Item, str], str | None]
@@ -155,8 +156,9 @@ class Script:
 
 def judged(script: Script, tasks: Any, run: Run) -> Callable[..., JudgedReply]:
     judge = AnswerJudge(script, ImageStore(Path("nowhere")))
-    run_stage(judge, tasks, run, progress=False)
-    return recorded_judge(judge, run.read(Judgement))
+    recorded = recorded_judge(judge, run.read(Judgement))  # read at the first look-up
+    run_stage(judge, tasks, run, options=QUIET)
+    return recorded
 
 
 SAYS = {
@@ -255,7 +257,7 @@ def test_a_server_judges_and_its_cost_is_recorded(server: OpenAIServer, tmp_path
     judge = AnswerJudge(ChatAPI(spec), ImageStore(tmp_path / "images"))
     tasks = JudgeTask.both_orders("Q?", "r", "own", "other")
     with Run(tmp_path / "run") as run:
-        assert run_stage(judge, tasks, run, progress=False).n_done == 2
+        assert run_stage(judge, tasks, run, options=QUIET).n_done == 2
         kept = list(run.read(Judgement))
     assert {j.choice for j in kept} == {"A"} and all(j.usage["cost_usd"] > 0 for j in kept)
     sent = server.chats()[0]
