@@ -260,10 +260,8 @@ class Score(Record):
     def id_for(cls, **made_of: Any) -> str:
         """Return the id; target and arguments count for a plug-in only."""
         whole = super().id_for(**made_of)
-        if made_of["target"]:
-            return whole
-        own = (name for name in cls.made_of if name not in ("target", "arguments"))
-        return content_id(cls.kind, *(made_of[name] for name in own))
+        built_in = [made_of[name] for name in cls.made_of if name not in ("target", "arguments")]
+        return whole if made_of["target"] else content_id(cls.kind, *built_in)
 
 
 Target = Literal["letter", "letter+text"]
