@@ -2,7 +2,12 @@
 
 Reading order: ``specs`` (what a user writes), ``load`` (one function), ``report`` (what comes
 back), ``build`` (one row becomes one item), ``answers``, ``question_text``, ``image_files``, then
-the readers ``tsv``, ``huggingface``, ``jsonl``, and ``write``.
+the readers ``tsv``, ``huggingface``, ``jsonl``, and ``write``; ``found_pairs`` reads pairs that
+already exist.
+
+Readers never guess: a row whose options and answer disagree is reported, not repaired. To add a
+format, write its spec in ``specs`` and a reader that passes rows to ``build``, and dispatch in
+``load``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
 """Paired benchmarks out: always both sides, through one encoder and one template.
 
-Reading order: ``pairs`` (what all forms share), then ``vlmeval``, ``lmms_eval`` and
-``huggingface``, and for sources that allow no derivatives ``recipe``.
+Reading order: ``pairs`` (what all formats share), then ``vlmeval``, ``lmms_eval`` and
+``huggingface``; for sources that allow no derivatives ``licences`` and ``recipe``.
+
+Exports copy records and never change them. To add a format, write a function with the signature of
+``write_vlmeval`` and add it to ``FORMS``.
 """
 
 from __future__ import annotations

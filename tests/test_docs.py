@@ -1,0 +1,107 @@
+"""Every path, module and command that the documentation mentions exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from flipbench.cli import app
+
+ROOT = Path(__file__).parents[1]
+ROOMS = ("flipbench", "generate", "filters", "contaminate", "evaluate")
+FOLDERS = (*ROOMS, "configs", "docs", "tests", "benchmarks", "examples")
+GUIDES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+ROOM_GUIDES = sorted(p for room in ROOMS for p in (ROOT / room).rglob("README.md"))
+
+CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
+PATH = re.compile(rf"(?<![\w./-])(?:{'|'.join(FOLDERS)})/[\w./-]+")
+FILE = re.compile(r"(?<![\w./*<>-])[\w-]+\.py\b(?!/)")
+LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
+MODULE = re.compile(r"(?<![\w./@-])flipbench(?:\.[A-Za-z_]\w*)+")
+COMMAND = re.compile(r"(?<![\w./-])(?:flipbench|-m flipbench\.cli) +([a-z][\w-]*)")
+OPTION = re.compile(r"(?<!\S)--[a-z][\w-]*")
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def missing_paths(text: str) -> list[str]:
+    mentioned = {path.rstrip("./") for path in PATH.findall(text)}
+    return sorted(path for path in mentioned if not (ROOT / path).exists())
+
+
+def missing_files(text: str, folder: Path) -> list[str]:
+    """Return the Python files named without a folder that are nowhere below ``folder``."""
+    code = " ".join(CODE.findall(text))
+    return sorted(name for name in set(FILE.findall(code)) if not any(folder.rglob(name)))
+
+
+def missing_links(text: str, folder: Path) -> list[str]:
+    return sorted(link for link in set(LINK.findall(text)) if not (folder / link).exists())
+
+
+def missing_modules(text: str) -> list[str]:
+    """Return the dotted names that are neither a module nor something in one."""
+    missing = []
+    for name in sorted(set(MODULE.findall(text))):
+        parts = name.split(".")
+        while not (path := ROOT.joinpath(*parts)).is_dir() and not path.with_suffix(".py").exists():
+            parts.pop()
+        module = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        rest = name.split(".")[len(parts) :]
+        source = module.read_text() if module.exists() else ""
+        if rest and not re.search(rf"\b{rest[0]}\b", source):
+            missing.append(name)
+    return missing
+
+
+def unknown_commands(text: str) -> list[str]:
+    """Return the commands that do not exist, and the options that their command does not have."""
+    known = getattr(get_command(app), "commands", {})
+    unknown = set()
+    for line in "\n".join(CODE.findall(text)).splitlines():
+        line = line.partition(" #")[0]
+        for command in COMMAND.finditer(line):
+            name = command[1]
+            if name not in known:
+                unknown |= {name} - {"as"}  # import flipbench as fb
+                continue
+            options = {option for param in known[name].params for option in param.opts}
+            given = OPTION.findall(line[command.end() :])
+            unknown |= {f"{name} {option}" for option in given if option not in options}
+    return sorted(unknown)
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=name_of)
+def test_all_that_a_guide_mentions_exists(guide: Path) -> None:
+    text = guide.read_text()
+    assert missing_paths(text) == []
+    assert missing_files(text, ROOT) == []
+    assert missing_links(text, guide.parent) == []
+    assert missing_modules(text) == []
+    assert unknown_commands(text) == []
+
+
+@pytest.mark.parametrize("guide", ROOM_GUIDES, ids=name_of)
+def test_a_room_s_guide_names_files_of_that_room(guide: Path) -> None:
+    text = guide.read_text()
+    assert missing_paths(text) == []
+    assert missing_files(text, guide.parent) == []
+    assert unknown_commands(text) == []
+
+
+def test_what_does_not_exist_is_found() -> None:
+    text = (
+        "see configs/none.yaml, `nowhere.py`, [x](none.md) and `flipbench.core.run.Nothing`;"
+        " `flipbench fly`, `flipbench run x --fast` or `python -m flipbench.cli swim --now`;"
+        " and flipbench makes, README.md"
+    )
+    assert missing_paths(text) == ["configs/none.yaml"]
+    assert missing_files(text, ROOT) == ["nowhere.py"]
+    assert missing_links(text, ROOT) == ["none.md"]
+    assert missing_modules(text) == ["flipbench.core.run.Nothing"]
+    assert unknown_commands(text) == ["fly", "run --fast", "swim"]
