@@ -94,8 +94,8 @@ def default_rule(detector: AnyDetector | str) -> str:
 def import_path(detector: AnyDetector) -> str:
     """Return where a detector's class can be imported from.
 
-    >>> import_path(DETECTORS["codec"])
-    'flipbench.evaluate.detectors.likelihood.codec:CoDeC'
+    >>> import_path(DETECTORS["codec"]).removeprefix("flipbench.")
+    'evaluate.detectors.likelihood.codec:CoDeC'
     """
     return f"{type(detector).__module__}:{type(detector).__qualname__}"
 
