@@ -14,8 +14,8 @@ from flipbench.core.run import Run
 from flipbench.core.stage import StageOptions, StageReport
 from flipbench.models.engine import QUESTIONS, Answers, answers_of, ask
 from flipbench.models.protocols import VLM, Capability, needs_of
-from flipbench.models.vlm.families import EVERYTHING
 from flipbench.models.vlm.checkpoints import fingerprint, resolve_path
+from flipbench.models.vlm.families import EVERYTHING
 from flipbench.models.vlm.loading import as_vlm, capabilities
 from flipbench.prompting.prompts import Asking
 

@@ -72,10 +72,10 @@ def _read(
 ) -> list[_TsvRow]:
     rows: list[_TsvRow] = []
     try:
-        with _wide_cells(), path.open(encoding="utf-8-sig", newline="") as file:
+        with wide_cells(), path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, delimiter="\t", strict=True)
             header = next(reader, [])
-            _check_header(header, path, extra_columns)
+            check_header(header, path, extra_columns)
             line = reader.line_num + 1
             for cells in reader:
                 start, line = line, reader.line_num + 1
@@ -100,7 +100,14 @@ def _read(
     return rows
 
 
-def _check_header(header: list[str], path: Path, extra_columns: tuple[str, ...]) -> None:
+def check_header(header: list[str], path: Path, extra_columns: tuple[str, ...]) -> None:
+    """Refuse a header without a needed column, or with one twice.
+
+    Raises
+    ------
+    DataError
+        Naming the column, those found, and the nearest of them.
+    """
     for column in header:
         if header.count(column) > 1:
             raise DataError(f"{path}: two columns are named {column!r}; rename one")
@@ -179,7 +186,8 @@ def _draft(row: _TsvRow, refs: tuple[ImageRef, ...], spec: TsvSpec, name: str) -
 
 
 @contextmanager
-def _wide_cells() -> Iterator[None]:
+def wide_cells() -> Iterator[None]:
+    """Let ``csv`` read cells as long as an image in base64."""
     before = csv.field_size_limit(2**31 - 1)
     try:
         yield

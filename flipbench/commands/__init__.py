@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flipbench import __version__
+
 if TYPE_CHECKING:
     from flipbench.pipelines.assembly import Assembly
 
@@ -26,7 +28,7 @@ app = typer.Typer(
     help="""Answer-flipped benchmarks, controlled contamination, contamination detectors.
 
     Start with `flipbench demo`: everything on a laptop, in minutes, without weights, key or GPU.
-    Then copy a file of configs/, point it at your benchmark, and `flipbench run` it.
+    Then `flipbench init MYBENCH.tsv` writes a configuration, and `flipbench run` does what it says.
 
     A run directory holds all results. The same command again continues where it stopped.
     Exit status: 0 done, 1 some items failed, 2 wrong use.""",
@@ -34,7 +36,26 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"flipbench {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="and nothing else"),
+    ] = False,
+) -> None:
+    pass
+
+
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="a YAML file, see configs/")]
 Overrides = Annotated[
     list[str] | None,

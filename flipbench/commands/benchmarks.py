@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +21,39 @@ from flipbench.commands import (
     say,
 )
 from flipbench.core.errors import ConfigError, DataError, LicenceError
+
+
+@app.command(rich_help_panel=BENCHMARKS)
+def init(
+    benchmark: Annotated[
+        str, typer.Argument(help="a .tsv, .jsonl or .parquet file, or a dataset's id on the Hub")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="the configuration to write; beside the file if not given")
+    ] = None,
+) -> None:
+    """Write a commented configuration for a benchmark of your own, and say what to run next."""
+    from flipbench.benchmarks.guess import guess_spec
+    from flipbench.config.starter import starter
+
+    guess = guess_spec(benchmark)
+    name = Path(benchmark).stem
+    beside = Path(benchmark).parent if Path(benchmark).exists() else Path()
+    out = out or beside / f"{name}.yaml"
+    try:
+        with out.open("x", encoding="utf-8") as file:
+            file.write(starter(name, guess.spec, guess.notes))
+    except FileExistsError as error:
+        raise ConfigError(f"{out} exists already; choose another name with --out") from error
+    except OSError as error:
+        raise ConfigError(f"{out}: cannot be written ({error.strerror})") from error
+    quoted = shlex.quote(str(out))
+    say(
+        f"{out}: {'; '.join(guess.notes)}\nNext:\n"
+        f"  flipbench import   {quoted}            # reads it and reports every rejected row\n"
+        f"  flipbench generate {quoted} --dry-run  # what the pairs would take and cost\n"
+        f"  flipbench run      {quoted}            # everything, to the report"
+    )
 
 
 @app.command("import", rich_help_panel=BENCHMARKS)

@@ -13,6 +13,7 @@ from flipbench.benchmarks import HuggingFaceSpec, JsonlSpec, PairsSpec, TsvSpec
 from flipbench.config.audit import AuditSettings
 from flipbench.config.chat import ChatSpec
 from flipbench.config.kinds import ByKind, CaptionerSpec, EditorSpec, JudgeSpec, PythonTarget
+from flipbench.config.loading import find_config, read_mapping
 from flipbench.config.policy import Policy
 from flipbench.config.raters import LocalChatSpec
 from flipbench.config.raters import ModelConfig as ModelConfig
@@ -189,76 +190,23 @@ class Config(_Part):
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """Read a configuration file, what it extends, and ``key=value`` overrides.
 
+    Parameters
+    ----------
+    path : path
+        A file, or the name of one that comes with flipbench, such as ``configs/shapes.yaml``.
+
     Raises
     ------
     ConfigError
         One message for all that is wrong: missing file, not YAML, unknown keys with the nearest
         right name, wrong types.
     """
-    path = Path(path)
-    data = _read(path, ())
-    for override in overrides:
-        key, equals, value = override.partition("=")
-        if not equals or not key:
-            raise ConfigError(f"{override!r}: overrides are written key=value, e.g. seed=1")
-        try:
-            _set(data, key.split("."), yaml.safe_load(value))
-        except yaml.YAMLError as error:
-            raise ConfigError(f"{override!r}: the value is not YAML ({error})") from error
+    path = find_config(path)
+    data = read_mapping(path, overrides)
     try:
         return Config.model_validate(data)
     except ValidationError as error:
         raise ConfigError(f"{path}:\n" + "\n".join(_explain(error, data))) from error
-
-
-def _read(path: Path, readers: tuple[Path, ...]) -> dict[str, Any]:
-    try:
-        if path.resolve() in readers:
-            raise ConfigError(f"{path}: 'extends' goes round in a circle")
-        data = yaml.safe_load(path.read_text())
-    except FileNotFoundError as error:
-        close = nearest(path.name, [p.name for p in path.parent.glob("*.yaml")])
-        raise ConfigError(f"{path}: no such configuration{close}") from error
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error})") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not YAML ({error})") from error
-    if not isinstance(data, dict):
-        raise ConfigError(
-            f"{path}: a configuration is a mapping of keys, not {type(data).__name__}"
-        )
-    extends = data.pop("extends", [])
-    bases = [extends] if isinstance(extends, str) else extends
-    if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
-        raise ConfigError(f"{path}: 'extends' is a file or a list of files, not {extends!r}")
-    merged: dict[str, Any] = {}
-    for base in bases:
-        _merge(merged, _read(path.parent / base, (*readers, path.resolve())))
-    _merge(merged, data)
-    return merged
-
-
-def _merge(into: dict[str, Any], data: dict[str, Any]) -> None:
-    for key, value in data.items():
-        base = into.get(key)
-        if isinstance(value, dict) and isinstance(base, dict) and not _other_sort(base, value):
-            _merge(base, value)
-        else:
-            into[key] = value
-
-
-def _other_sort(base: dict[str, Any], data: dict[str, Any]) -> bool:
-    """Return whether ``data`` is a part of another kind or format, which replaces the base's."""
-    return any(tag in data and data[tag] != base.get(tag) for tag in ("kind", "format"))
-
-
-def _set(data: dict[str, Any], keys: list[str], value: Any) -> None:
-    for key in keys[:-1]:
-        inner = data.setdefault(key, {})
-        if not isinstance(inner, dict):
-            raise ConfigError(f"{'.'.join(keys)}: {key} holds {inner!r}, which has no keys")
-        data = inner
-    data[keys[-1]] = value
 
 
 def _explain(error: ValidationError, data: Any) -> Iterator[str]:

@@ -26,6 +26,7 @@ COMMANDS = (
     "contaminate",
     "evaluate",
     "run",
+    "init",
     "import",
     "export",
     "rebuild",

@@ -1,7 +1,7 @@
 """A judge model reads free-form replies and says which of two answers each agrees with.
 
 Each reply is shown with both answers in both orders. A judge that changes its mind with the order
-knows nothing, and neither answer gets the point.
+cannot decide: that is a tie, and a tie scores half.
 """
 
 from __future__ import annotations
