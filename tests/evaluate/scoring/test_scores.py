@@ -55,11 +55,12 @@ def test_shares_of_several_trials_have_no_paired_counts(scores: list[Score]) -> 
 def test_a_reference_is_described_where_one_was_used(scores: list[Score]) -> None:
     for score in scores:
         assert (score.reference is not None) is bool(score.reference_fingerprint)
-        if score.reference is not None:
-            before, after = score.reference.accuracies.values()
-            assert score.reference.model == "clean" and before.n == score.reference.n == score.n
-            assert score.reference.statistic == pytest.approx((after.k - before.k) / score.n)
-    assert {score.rule for score in scores if score.reference} == {"relative", "paper"}
+    compared = [(score, score.reference) for score in scores if score.reference is not None]
+    assert {score.rule for score, _ in compared} == {"relative", "paper"}
+    for score, reference in compared:
+        before, after = reference.accuracies.values()
+        assert reference.model == "clean" and before.n == reference.n == score.n
+        assert reference.statistic == pytest.approx((after.k - before.k) / score.n)
 
 
 def test_graded_replies_have_means(world: Any, replies: Any) -> None:
