@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint figures clean
+.PHONY: demo test test-fast lint clean
 
 demo: $(STAMP)  ## run the whole loop on the embedded world; then open runs/demo/report/index.html
 	$(BIN)/flipbench demo
@@ -12,6 +12,9 @@ demo: $(STAMP)  ## run the whole loop on the embedded world; then open runs/demo
 test: $(STAMP)  ## tests, types, style
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n auto
 	$(MAKE) lint
+
+test-fast: $(STAMP)  ## the quick tests, in under a minute on two cores
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n auto -m "not slow"
 
 lint: $(STAMP)
 	$(BIN)/mypy

@@ -25,9 +25,8 @@ from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Item, JsonDict, Source
 from flipbench.core.run import Run
-from flipbench.core.stage import StageReport
-from flipbench.generate.flip import FlipStage
-from flipbench.generate.pipeline import Generation
+from flipbench.core.stage import StageOptions, StageReport
+from flipbench.generate.pipeline import Generator
 from flipbench.models.protocols import CaptionText, Drawing
 
 
@@ -90,15 +89,17 @@ def ours(n: int, data: list[bytes], folder: Path) -> dict[str, float]:
         ]
         seconds: dict[str, float] = {}
         start = time.perf_counter()
-        generation = Generation.of(items, run, progress=False)
+        run.append(items)
         seconds["items"], start = time.perf_counter() - start, time.perf_counter()
-        generation.flip(FlipStage(0))
+        generator = Generator(ConstantCaptioner(), Painter(), run)
+        options = StageOptions(progress=False)
+        candidates, reports = generator.flip(items, options)
         seconds["flip"], start = time.perf_counter() - start, time.perf_counter()
-        generation.caption(ConstantCaptioner())
+        candidates, captioned = generator.caption(candidates, options)
         seconds["caption"], start = time.perf_counter() - start, time.perf_counter()
-        generation.edit(Painter())
+        _, edited = generator.edit(candidates, options)
         seconds["edit"] = time.perf_counter() - start
-        check(generation.reports, n)
+        check([*reports, *captioned, *edited], n)
         return seconds
 
 

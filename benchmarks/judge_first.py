@@ -18,14 +18,17 @@ import io
 import json
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from flipbench.cli import app
+from flipbench.core.rates import Rate
 from flipbench.core.records import Edit, Failure, Verdict
 from flipbench.core.run import Run
-from flipbench.reporting.text_tables import Rate, Table, write_tables
+from flipbench.reporting import formats
+from flipbench.reporting.tables import Cell, Column, Row, Table
+from flipbench.reporting.writers import write_tables
 
 CONFIG = Path(__file__).parents[1] / "configs" / "filter" / "judge-first.yaml"
 ORACLE = "shapes oracle"
@@ -132,13 +135,13 @@ def procedures(
         f" no error) take {seconds:g} s a pair, which is an assumption. Rules come before judges."
     )
     headers = ("procedure", "people see", "hours", "saved", "precision", "recall")
-    return Table("procedures", caption, headers, tuple(rows))
+    return _table("procedures", caption, headers, tuple(rows))
 
 
 def thresholds(both: Mapping[float, Outcome], good: Edits, n: int) -> Table:
     rows = []
     for sure, outcome in sorted(both.items()):
-        seen = str(Rate(len(outcome.doubtful), n))
+        seen = _rate(len(outcome.doubtful), n)
         rows.append((f"{sure:g}", seen, *_right(outcome.alone, good), *_right(outcome.kept, good)))
     headers = (
         "sure from",
@@ -149,7 +152,7 @@ def thresholds(both: Mapping[float, Outcome], good: Edits, n: int) -> Table:
         "recall, with people",
     )
     caption = "Both judges first, by what counts as sure (share of the options' probability)."
-    return Table("thresholds", caption, headers, tuple(rows))
+    return _table("thresholds", caption, headers, tuple(rows))
 
 
 def what_became(what: str, groups: Mapping[str, str], outcome: Outcome) -> Table:
@@ -159,11 +162,11 @@ def what_became(what: str, groups: Mapping[str, str], outcome: Outcome) -> Table
         members = {edit_id for edit_id, name in groups.items() if name == group}
         n = len(members)
         kept, doubtful = len(members & outcome.alone), len(members & outcome.doubtful)
-        shares = (Rate(k, n) for k in (kept, n - kept - doubtful, doubtful))
+        shares = (Rate.wilson(k, n) for k in (kept, n - kept - doubtful, doubtful))
         rows.append((group, *map(str, shares)))
     caption = f"Both judges first, before people: by {what}."
     headers = (what, "kept by judges", "rejected by rules or judges", "left to people")
-    return Table(what.replace(" ", "_"), caption, headers, tuple(rows))
+    return _table(what.replace(" ", "_"), caption, headers, tuple(rows))
 
 
 def told_and_blind(commands: Commands) -> Table:
@@ -188,20 +191,33 @@ def told_and_blind(commands: Commands) -> Table:
         rows.append((rater, *map(str, [*counts, cut_off[rater]])))
     headers = ("judge", "keep", "reject", "unsure (no readable answer)", "cut off at 16 tokens")
     caption = f"The same models by the prompts for large models, on the first {N_TOLD} items."
-    return Table("told_and_blind", caption, headers, tuple(rows))
+    return _table("told_and_blind", caption, headers, tuple(rows))
 
 
 def _row(seen: Iterable[str], kept: Edits, good: Edits, n: int, seconds: float) -> tuple[str, ...]:
     n_seen = len(list(seen))
     hours, all_hours = (count * seconds / 3600 for count in (n_seen, n))
     saved = f"{all_hours - hours:.2f}"
-    return (str(Rate(n_seen, n)), f"{hours:.2f}", saved, *_right(kept, good))
+    return (_rate(n_seen, n), f"{hours:.2f}", saved, *_right(kept, good))
+
+
+def _rate(k: int, n: int) -> str:
+    return formats.rate(Rate.wilson(k, n))
+
+
+def _table(key: str, caption: str, headers: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """Return a table of texts; the first of a row is its header."""
+    columns = tuple(map(Column, headers[1:]))
+    body = tuple(Row(first, tuple(map(Cell, rest))) for first, *rest in rows)
+    return Table(key, caption, headers[0], columns, (("", body),))
 
 
 def _right(kept: Edits, good: Edits) -> tuple[str, str]:
     """Return precision and recall."""
     n_right = len(kept & good)
-    return str(Rate(n_right, len(kept))), str(Rate(n_right, len(good)))
+    return formats.rate(Rate.wilson(n_right, len(kept))), formats.rate(
+        Rate.wilson(n_right, len(good))
+    )
 
 
 def _judge(model: str, sure: float) -> dict[str, object]:

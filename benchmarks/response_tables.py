@@ -30,9 +30,10 @@ from flipbench.core.run import Run
 from flipbench.evaluate.detectors.registry import DETECTORS
 from flipbench.evaluate.pipeline import score
 from flipbench.evaluate.protocol.grid import UNTOUCHED, GridModel
-from flipbench.evaluate.report.table_files import markdown, write_scores_csv
+from flipbench.evaluate.report.table_files import write_scores_csv
 from flipbench.evaluate.report.tables import gap_table
 from flipbench.prompting.prompts import Asking
+from flipbench.reporting.writers import markdown
 
 ASKING = Asking()
 STEPS = {"json": "read every line as JSON (baseline)", "tables": "score all models, write tables"}

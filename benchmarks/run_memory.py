@@ -21,7 +21,7 @@ from pathlib import Path
 
 from flipbench.core.records import Caption, Record
 from flipbench.core.run import Run
-from flipbench.core.stage import run_stage
+from flipbench.core.stage import StageOptions, run_stage
 
 TEXT = "A small scene: a red star left of a blue square, on a white ground. " * 4
 STEPS = {
@@ -53,7 +53,9 @@ class Captions:
 def do(step: str, run: Run, n: int, batch_size: int) -> None:
     """Do one step and check that it did what its row says."""
     if step in ("stage", "resume"):
-        report = run_stage(Captions(), range(n), run, batch_size=batch_size, progress=False)
+        report = run_stage(
+            Captions(), range(n), run, StageOptions(batch_size=batch_size, progress=False)
+        )
         assert (report.n_done if step == "stage" else report.n_skipped) == n
     elif step == "read":
         assert sum(1 for _ in run.read(Caption)) == n

@@ -22,7 +22,7 @@ from unittest import mock
 
 from flipbench.core.records import Caption, Record
 from flipbench.core.run import Run
-from flipbench.core.stage import run_stage
+from flipbench.core.stage import StageOptions, run_stage
 
 TEXT = "A small scene: a red star left of a blue square, on a white ground. " * 4
 
@@ -73,7 +73,7 @@ def json_lines(n: int, batch_size: int, folder: Path) -> None:
 
 def staged(n: int, batch_size: int, folder: Path) -> None:
     with Run(folder / "run") as run:
-        run_stage(Captions(), range(n), run, batch_size=batch_size, progress=False)
+        run_stage(Captions(), range(n), run, StageOptions(batch_size=batch_size, progress=False))
 
 
 def staged_unsynced(n: int, batch_size: int, folder: Path) -> None:

@@ -37,7 +37,7 @@ from flipbench.contaminate.checks.check import write_out_first_token
 from flipbench.contaminate.data.examples import training_examples
 from flipbench.contaminate.plan import expand, verbatim
 from flipbench.contaminate.strategies import lora_config
-from flipbench.contaminate.training.estimate import Estimate, estimate, measured_speed
+from flipbench.contaminate.training.estimate import TrainingCost, estimate, measured_speed
 from flipbench.contaminate.training.train import carry_out
 from flipbench.core.records import Item, TrainingPlan
 from flipbench.core.run import Run
@@ -159,7 +159,7 @@ def peak_over_start(args: argparse.Namespace, train: str) -> tuple[float, float]
         return took, estimated(plan, items, run, args.dtype).memory
 
 
-def estimated(plan: TrainingPlan, items: Sequence[Item], run: Run, dtype: str) -> Estimate:
+def estimated(plan: TrainingPlan, items: Sequence[Item], run: Run, dtype: str) -> TrainingCost:
     """Return what ``contaminate --dry-run`` says of a plan."""
     examples = training_examples(plan, {item.id: item for item in items}, run.images, ())
     return estimate(plan, examples, dtype=dtype, speed=measured_speed(dtype))

@@ -1,4 +1,4 @@
-"""Which parameters a contamination trains: one table of module prefixes, five strategies."""
+"""Which parameters a contamination trains: a table of strategies, and one of module prefixes."""
 
 from __future__ import annotations
 
@@ -7,13 +7,94 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from torch import nn
-
 from flipbench.core.errors import ConfigError, nearest, need
 
-Strategy = Literal["lora", "llm", "llm+projector", "all", "qlora"]
-STRATEGIES: tuple[Strategy, ...] = ("lora", "llm", "llm+projector", "all", "qlora")
-ADAPTERS = ("lora", "qlora")
+Part = Literal["language", "projector", "vision"]
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """What trains, here and in the trainers that a plan can be exported to.
+
+    Attributes
+    ----------
+    trains : tuple of str
+        Parts of the model whose own weights train.
+    adapter : bool
+        Whether LoRA matrices beside the language model's linear layers train instead.
+    four_bits : bool
+        Whether the language model's weights are kept in 4 bits meanwhile.
+    llamafactory : dict or str
+        LLaMA-Factory's settings for the same, or why it cannot do it. Its LoRA leaves vision tower,
+        projector and head out.
+    llava : tuple of str, optional
+        Options of LLaVA's official trainer, which keeps the vision tower as it is. Without
+        ``--freeze_mm_mlp_adapter`` it trains the projector too, with LoRA as well.
+    """
+
+    trains: tuple[Part, ...]
+    adapter: bool
+    four_bits: bool
+    llamafactory: dict[str, Any] | str
+    llava: tuple[str, ...] | None
+
+
+STRATEGIES: dict[str, Strategy] = {
+    "lora": Strategy(
+        trains=(),
+        adapter=True,
+        four_bits=False,
+        llamafactory={"finetuning_type": "lora"},
+        llava=("--lora_enable True", "--freeze_mm_mlp_adapter True"),
+    ),
+    "llm": Strategy(
+        trains=("language",),
+        adapter=False,
+        four_bits=False,
+        llamafactory={"finetuning_type": "full"},
+        llava=("--freeze_mm_mlp_adapter True",),
+    ),
+    "llm+projector": Strategy(
+        trains=("language", "projector"),
+        adapter=False,
+        four_bits=False,
+        llamafactory={"finetuning_type": "full", "freeze_multi_modal_projector": False},
+        llava=(),
+    ),
+    "all": Strategy(
+        trains=("language", "projector", "vision"),
+        adapter=False,
+        four_bits=False,
+        llamafactory={
+            "finetuning_type": "full",
+            "freeze_vision_tower": False,
+            "freeze_multi_modal_projector": False,
+            "freeze_language_model": False,
+        },
+        llava=None,
+    ),
+    "qlora": Strategy(
+        trains=(),
+        adapter=True,
+        four_bits=True,
+        llamafactory="it would put the vision tower into 4 bits too; use backend: trl, or"
+        " train: lora",
+        llava=("--lora_enable True", "--freeze_mm_mlp_adapter True", "--bits 4"),
+    ),
+}
+
+
+def strategy_of(name: str) -> Strategy:
+    """Return a strategy by name.
+
+    Raises
+    ------
+    ConfigError
+        Where there is none.
+    """
+    if name not in STRATEGIES:
+        raise ConfigError(f"unknown strategy {name!r}; choose one of {', '.join(STRATEGIES)}")
+    return STRATEGIES[name]
 
 
 @dataclass(frozen=True)
@@ -23,11 +104,17 @@ class Modules:
     language: tuple[str, ...]
     projector: tuple[str, ...]
 
+    def part_of(self, name: str) -> Part:
+        """Return which part a parameter belongs to; what is neither of these two is vision."""
+        if name.startswith(self.language):
+            return "language"
+        return "projector" if name.startswith(self.projector) else "vision"
+
 
 _LLAVA = Modules(("model.language_model.", "lm_head."), ("model.multi_modal_projector.",))
 _NEWLINE = Modules(_LLAVA.language, (*_LLAVA.projector, "model.image_newline"))
 _QWEN = Modules(_LLAVA.language, ("model.visual.merger.",))
-# By `config.model_type`. Whatever is neither language model nor projector is the vision tower.
+# By `config.model_type`.
 MODULES: dict[str, Modules] = {
     "llava": _LLAVA,
     "llava_next": _NEWLINE,
@@ -80,37 +167,31 @@ def _named(model: Any) -> Any:
     return model.named_modules() if hasattr(model, "named_modules") else ()
 
 
-def select_parameters(model: Any, strategy: Strategy) -> list[str]:
+def select_parameters(model: Any, strategy: str) -> list[str]:
     """Freeze all but the strategy's parameters, and return the names of those that train.
 
-    For ``lora`` and ``qlora`` the base stays frozen; `lora_config` says what is added.
+    Where an adapter trains, the base stays frozen; `lora_config` says what is added.
 
     Raises
     ------
     ConfigError
         Where nothing would train, or the class's projector is not known.
     """
-    if strategy not in STRATEGIES:
-        raise ConfigError(f"unknown strategy {strategy!r}; choose one of {', '.join(STRATEGIES)}")
-    modules = modules_of(model)
-    if strategy == "llm+projector" and not modules.projector:
+    chosen, modules = strategy_of(strategy), modules_of(model)
+    splits_off_the_projector = ("projector" in chosen.trains) != ("vision" in chosen.trains)
+    if splits_off_the_projector and not modules.projector:
         raise ConfigError(
             f"no projector is known for model type {model.config.model_type!r}; add a line to"
             " MODULES in contaminate/strategies.py, or train: llm"
         )
-    prefixes: dict[str, tuple[str, ...]] = {
-        "llm": modules.language,
-        "llm+projector": modules.language + modules.projector,
-        "all": ("",),
-    }
     trained = []
     for name, parameter in model.named_parameters():
-        wanted = strategy not in ADAPTERS and name.startswith(prefixes[strategy])
+        wanted = modules.part_of(name) in chosen.trains
         if wanted or parameter.requires_grad:  # 4-bit weights cannot be told twice
             parameter.requires_grad_(wanted)
         if wanted:
             trained.append(name)
-    if strategy not in ADAPTERS and not trained:
+    if chosen.trains and not trained:
         raise ConfigError(f"strategy {strategy!r} matches no parameter of {type(model).__name__}")
     return trained
 
@@ -128,6 +209,8 @@ def lora_pattern(
     ConfigError
         Where the pattern matches no module, or a name or layer is not in the language model.
     """
+    from torch import nn
+
     prefix = modules_of(model).language[0]
     linear = [n for n, m in model.named_modules() if isinstance(m, nn.Linear)]
     inside = [n for n in linear if n.startswith(prefix) and not n.endswith(".lm_head")]

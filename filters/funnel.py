@@ -11,7 +11,8 @@ from pathlib import Path
 from flipbench.core.errors import DataError
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Failure
-from flipbench.reporting.text_tables import Table
+from flipbench.reporting import formats
+from flipbench.reporting.tables import Cell, Column, Row, Table
 
 from .decide import Ruling
 
@@ -67,14 +68,15 @@ class Funnel:
 
     def table(self) -> Table:
         """Return one row for each step and, before it, one for each loss."""
-        rows: list[tuple[str, ...]] = []
+        rows: list[Row] = []
         total = self.steps[0].n
         for step in self.steps:
-            rows += [("", loss, f"-{n}", "") for loss, n in step.losses]
-            share = f"{100 * step.n / total:.1f}" if total else "–"
-            rows.append((step.name, "", str(step.n), share))
+            rows += [Row("", (Cell(loss), Cell(f"-{n}"), Cell(""))) for loss, n in step.losses]
+            share = formats.percent(step.n / total) if total else formats.NOTHING
+            rows.append(Row(step.name, (Cell(""), Cell(str(step.n)), Cell(share))))
         caption = "From items to pairs. Every item that is lost is counted under one loss."
-        return Table("funnel", caption, ("step", "lost", "n", "% of items"), tuple(rows))
+        columns = (Column("lost", numeric=False), Column("n"), Column("% of items"))
+        return Table("funnel", caption, "step", columns, (("", tuple(rows)),))
 
 
 def losses_of(
@@ -118,9 +120,9 @@ def funnel_of(candidates: Sequence[Candidate], losses: Sequence[Loss]) -> Funnel
     return Funnel(tuple(steps))
 
 
-def losses_table(losses: Sequence[Loss]) -> Table:
-    """Return one row for each item that is not kept."""
-    rows = tuple(
+def loss_rows(losses: Sequence[Loss]) -> list[tuple[str, ...]]:
+    """Return one row under `HEADERS` for each item that is not kept."""
+    return [
         (
             loss.candidate.item.name,
             loss.candidate.item.id,
@@ -133,8 +135,7 @@ def losses_table(losses: Sequence[Loss]) -> Table:
             loss.reason,
         )
         for loss in losses
-    )
-    return Table("reasons", "Every item that is not kept, and why.", HEADERS, rows)
+    ]
 
 
 def read_doubtful(path: Path) -> set[str]:
@@ -164,9 +165,13 @@ def loss_by_category_table(candidates: Sequence[Candidate], losses: Sequence[Los
     for category in sorted(n_all):
         gone = [lost[category, step] for step in steps]
         kept = n_all[category] - sum(gone)
-        rows.append((category or "(none)", str(n_all[category]), *map(str, gone), str(kept)))
-    headers = ("category", "items", *(f"not {step}" for step in steps), "kept")
-    return Table("losses_by_category", "Losses by category.", headers, tuple(rows))
+        counts = (n_all[category], *gone, kept)
+        rows.append(Row(category or "(none)", tuple(Cell(str(n)) for n in counts)))
+    headers = ("items", *(f"not {step}" for step in steps), "kept")
+    columns = tuple(map(Column, headers))
+    return Table(
+        "losses_by_category", "Losses by category.", "category", columns, (("", tuple(rows)),)
+    )
 
 
 def _lost_at(candidate: Candidate) -> tuple[str, str]:

@@ -12,22 +12,21 @@ from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Item
-from flipbench.reporting.text_tables import Table
 
 from .decide import Ruling
 
 HEADERS = ("item", "item_id", "edit_id", "image_sha256", "category", "decided_by")
 
 
-def kept_table(rulings: Sequence[Ruling]) -> Table:
-    """Return one row for each kept pair, in order."""
-    rows = []
+def kept_rows(rulings: Sequence[Ruling]) -> list[tuple[str, ...]]:
+    """Return one row under `HEADERS` for each kept pair, in order."""
+    rows: list[tuple[str, ...]] = []
     for ruling in rulings:
         item, edit = ruling.candidate.item, ruling.candidate.edit
         if ruling.kept and edit is not None:
             made_of = (item.name, item.id, edit.id, edit.image.sha256, item.category)
             rows.append((*made_of, "; ".join(ruling.decided_by)))
-    return Table("kept", "The kept pairs.", HEADERS, tuple(rows))
+    return rows
 
 
 @dataclass(frozen=True)

@@ -4,30 +4,32 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flipbench.config.policy import Policy
 from flipbench.core.errors import DataError
+from flipbench.core.files import write_atomically
 from flipbench.core.paired import Candidate, PairedBenchmark
 from flipbench.core.records import Caption, Edit, Failure, Flip, Item, Verdict
 from flipbench.core.run import Run
-from flipbench.core.stage import StageReport, run_stage
+from flipbench.core.stage import DEFAULTS, StageOptions, StageReport, run_stage
 from flipbench.models.protocols import Judge
-from flipbench.reporting.text_tables import write_tables, write_text
+from flipbench.reporting.writers import rows_csv, write_tables
 
+from . import funnel, kept_list
 from .decide import Panel, Ruling, book_of, decide
 from .funnel import (
     Funnel,
     Loss,
     funnel_of,
     loss_by_category_table,
+    loss_rows,
     losses_of,
-    losses_table,
 )
 from .judges.rules import RuleStage, build_rules
 from .judges.stage import JudgeStage
-from .kept_list import kept_table
+from .kept_list import kept_rows
 
 FOLDER = "filter"
 
@@ -56,10 +58,9 @@ def keep_valid(
     candidates: Sequence[Candidate],
     judges: Sequence[Judge],
     run: Run,
+    options: StageOptions = DEFAULTS,
     *,
     policy: Policy | None = None,
-    batch_size: int = 16,
-    progress: bool = True,
 ) -> tuple[PairedBenchmark, list[StageReport]]:
     """Have rules and judges rate every edited candidate, and keep what the policy keeps.
 
@@ -89,7 +90,7 @@ def keep_valid(
         Where there is nothing to judge.
     """
     policy = policy or Policy()
-    panel, reports = rate(candidates, judges, run, policy, batch_size=batch_size, progress=progress)
+    panel, reports = rate(candidates, judges, run, policy, options)
     filtered = apply_policy(candidates, panel, run, policy)
     write_filtered(filtered, candidates, run.path / FOLDER, policy)
     pairs = tuple(candidate.pair() for candidate in filtered.kept)
@@ -101,9 +102,7 @@ def rate(
     judges: Sequence[Judge],
     run: Run,
     policy: Policy,
-    *,
-    batch_size: int = 16,
-    progress: bool = True,
+    options: StageOptions = DEFAULTS,
 ) -> tuple[Panel, list[StageReport]]:
     """Append the verdicts of rules and judges that ``run`` lacks; return who they are.
 
@@ -124,12 +123,12 @@ def rate(
     if rules:
         tasks = [(rule.name, candidate) for rule in rules for candidate in edited]
         stage = RuleStage(rules, run.images)
-        reports.append(run_stage(stage, tasks, run, batch_size=64, progress=progress))
+        reports.append(run_stage(stage, tasks, run, replace(options, batch_size=64)))
     unopposed = _unopposed(edited, panel.rules, run) if judges else edited
     for judge in judges:
         asked = edited if _is_asked_all(judge, policy) else unopposed
         for judging in _runs_of(judge, run, policy):
-            reports.append(run_stage(judging, asked, run, batch_size=batch_size, progress=progress))
+            reports.append(run_stage(judging, asked, run, options))
     return panel, reports
 
 
@@ -167,9 +166,10 @@ def write_filtered(
     filtered: Filtered, candidates: Sequence[Candidate], folder: Path, policy: Policy
 ) -> Path:
     """Write ``kept.csv``, ``reasons.csv``, the funnel and the policy; return the page's path."""
-    write_text(folder / "policy.json", policy.model_dump_json(indent=2) + "\n")
-    for table in (kept_table(filtered.rulings), losses_table(filtered.losses)):
-        write_text(folder / f"{table.key}.csv", table.csv())
+    write_atomically(folder / "policy.json", policy.model_dump_json(indent=2) + "\n")
+    kept, lost = kept_rows(filtered.rulings), loss_rows(filtered.losses)
+    write_atomically(folder / "kept.csv", rows_csv(kept_list.HEADERS, kept))
+    write_atomically(folder / "reasons.csv", rows_csv(funnel.HEADERS, lost))
     tables = [filtered.funnel.table(), loss_by_category_table(candidates, filtered.losses)]
     return write_tables(tables, folder, "funnel.md", "What became of every item")
 

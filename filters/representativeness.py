@@ -17,12 +17,15 @@ from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import confint_proportions_2indep
 
 from flipbench.core.randomness import generator
+from flipbench.core.rates import LEVEL, Rate
 from flipbench.core.records import Interval, Item
 from flipbench.core.run import Run
-from flipbench.models.engine import answers_of, ask
+from flipbench.core.stage import StageOptions
+from flipbench.models.engine import QUESTIONS, answers_of, ask
 from flipbench.models.protocols import VLM
 from flipbench.prompting.prompts import LETTERS, Asking
-from flipbench.reporting.text_tables import LEVEL, Rate, Table
+from flipbench.reporting import formats
+from flipbench.reporting.tables import Cell, Column, Row, Table
 
 Outcomes = Mapping[str, bool | None]
 N_SIMULATIONS = 9_999
@@ -107,7 +110,9 @@ def compare_kept(
         answered = [item for item in items if right.get(item.id) is not None]
         kept = [item for item in answered if item.id in kept_ids]
         k_all, k_kept = (sum(bool(right[i.id]) for i in part) for part in (answered, kept))
-        shift = accuracy_shift(model, Rate(k_all, len(answered)), Rate(k_kept, len(kept)))
+        shift = accuracy_shift(
+            model, Rate.wilson(k_all, len(answered)), Rate.wilson(k_kept, len(kept))
+        )
         shifts.append(replace(shift, n_unanswered=len(items) - len(answered)))
     is_kept = [item.id in kept_ids for item in items]
     distributions = [
@@ -132,7 +137,9 @@ def accuracy_shift(model: str, everything: Rate, kept: Rate) -> AccuracyShift:
     """
     k_dropped, n_dropped = everything.k - kept.k, everything.n - kept.n
     if n_dropped < 0 or not 0 <= k_dropped <= n_dropped:
-        raise ValueError(f"{model}: {kept} cannot be part of {everything}")
+        raise ValueError(
+            f"{model}: {formats.rate(kept)} cannot be part of {formats.rate(everything)}"
+        )
     if not n_dropped or not kept.n:
         return AccuracyShift(model, everything, kept, None, 1.0, 1.0)
     table = [[kept.k, kept.n - kept.k], [k_dropped, n_dropped - k_dropped]]
@@ -189,9 +196,7 @@ def answers_to_all(
     models: Sequence[VLM],
     asking: Asking,
     run: Run,
-    *,
-    batch_size: int = 64,
-    progress: bool = True,
+    options: StageOptions = QUESTIONS,
 ) -> dict[str, dict[str, bool | None]]:
     """Ask models all items in their original version; return right or wrong by model and item.
 
@@ -202,40 +207,46 @@ def answers_to_all(
     gold = [int(item.answer) for item in asked if item.answer is not None]
     found: dict[str, dict[str, bool | None]] = {}
     for vlm in models:
-        ask(probes, vlm, run, run.images, batch_size=batch_size, progress=progress)
+        ask(probes, vlm, run, run.images, options)
         outcomes = answers_of(vlm.name, vlm.fingerprint, run).outcomes(probes, gold)
         found[vlm.name] = {item.id: r for item, r in zip(asked, outcomes, strict=True)}
     return found
 
 
 def representativeness_tables(found: Representativeness) -> list[Table]:
-    """Return the accuracies and the distributions as tables."""
+    """Return the distributions and, where models were asked, the accuracies as tables."""
+    groups = []
+    for d in found.distributions:
+        n_all, n_kept = sum(d.everything), sum(d.kept)
+        rows = [
+            Row(label or "(none)", (_share(a, n_all), _share(k, n_kept), Cell(""), Cell("")))
+            for label, a, k in zip(d.labels, d.everything, d.kept, strict=True)
+        ]
+        total = (str(n_all), str(n_kept), f"{d.distance:.3f}", _p(d.p_value))
+        rows.append(Row("total", tuple(map(Cell, total))))
+        groups.append((d.what.capitalize(), tuple(rows)))
+    distributions = Table(
+        "kept_distributions",
+        "Labels among all and among the kept items; total variation distance between the two, and"
+        " the simulated chi-square p-value of kept against dropped items.",
+        "Label",
+        tuple(map(Column, ("All items", "Kept items", "Distance", "p"))),
+        tuple(groups),
+    )
+    if not found.accuracies:
+        return [distributions]
     accuracies = Table(
         "kept_accuracy",
         "Accuracy on all and on the kept items, and the difference in percentage points with its"
         " 95 % interval. p: Fisher's exact test of kept against dropped items; then by Holm over"
         " the models.",
-        ("model", "all items", "kept items", "kept − all", "p", "p (Holm)", "unanswered"),
+        "Model",
         tuple(
-            (s.model, str(s.everything), str(s.kept), _points(s), _p(s.p_value), _p(s.p_adjusted))
-            + (str(s.n_unanswered),)
-            for s in found.accuracies
+            map(Column, ("All items", "Kept items", "Kept − all", "p", "p (Holm)", "Unanswered"))
         ),
+        (("Models", tuple(map(_accuracy_row, found.accuracies))),),
     )
-    rows = []
-    for d in found.distributions:
-        n_all, n_kept = sum(d.everything), sum(d.kept)
-        for label, a, k in zip(d.labels, d.everything, d.kept, strict=True):
-            rows.append((d.what, label or "(none)", _share(a, n_all), _share(k, n_kept), "", ""))
-        rows.append((d.what, "total", str(n_all), str(n_kept), f"{d.distance:.3f}", _p(d.p_value)))
-    distributions = Table(
-        "kept_distributions",
-        "Labels among all and among the kept items; total variation distance between the two, and"
-        " the simulated chi-square p-value of kept against dropped items.",
-        ("what", "label", "all items", "kept items", "distance", "p"),
-        tuple(rows),
-    )
-    return [accuracies, distributions]
+    return [distributions, accuracies]
 
 
 def _letter(item: Item) -> str:
@@ -253,17 +264,21 @@ LABELS: dict[str, Callable[[Item], str]] = {
 }
 
 
-def _points(shift: AccuracyShift) -> str:
+def _accuracy_row(s: AccuracyShift) -> Row:
+    rates = (Cell(formats.rate(rate)) for rate in (s.everything, s.kept))
+    rest = (_p(s.p_value), _p(s.p_adjusted), str(s.n_unanswered))
+    return Row(s.model, (*rates, _points(s), *map(Cell, rest)))
+
+
+def _points(shift: AccuracyShift) -> Cell:
     if shift.difference is None:
-        return "–"
-    text = f"{100 * shift.difference:+.2f}"
-    if shift.interval is None:
-        return text
-    return f"{text} [{100 * shift.interval.low:+.2f}, {100 * shift.interval.high:+.2f}]"
+        return Cell(formats.NOTHING)
+    between = formats.interval(shift.interval, lambda end: formats.signed(100 * end))
+    return Cell(formats.signed(100 * shift.difference), between)
 
 
-def _share(k: int, n: int) -> str:
-    return f"{100 * k / n:.1f} % ({k}/{n})" if n else f"– ({k}/{n})"
+def _share(k: int, n: int) -> Cell:
+    return Cell(formats.rate(Rate(k=k, n=n)))
 
 
 def _p(value: float) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Caption, Edit, Flip, Item
 from flipbench.core.run import Run
-from flipbench.core.stage import In, Stage, StageReport, run_stage
+from flipbench.core.stage import DEFAULTS, In, Stage, StageOptions, StageReport, run_stage
 from flipbench.core.workers import Share
 from flipbench.models.protocols import Captioner, Editor
 
@@ -17,121 +17,119 @@ from .edit import EditStage
 from .flip import FlipStage
 from .propose import ProposeStage
 
+_FLIPS_AT_ONCE = 256
 
-@dataclass
-class Generation:
-    """Items on their way through the three steps, each of which may be run alone.
+
+@dataclass(frozen=True)
+class Generator:
+    """The three steps from an item to its perturbed version, and who takes them.
 
     Attributes
     ----------
-    candidates : list of Candidate
-        In the items' order; one that failed lacks what could not be made.
+    new_answers : mapping of str to str
+        New answers that are given, by item name; those of other items are drawn.
+    proposing : ProposeStage, optional
+        Proposes the new answers of free-form items, which cannot be drawn.
     asks : bool
-        False in a worker, which edits only: new answers and captions are read as they are, so
-        that no two workers ask again for what failed.
+        False in a worker, which edits only: new answers and captions are read as they are, so that
+        no two workers ask again for what failed.
     """
 
+    captioner: Captioner
+    editor: Editor
     run: Run
-    candidates: list[Candidate]
-    batch_size: int = 16
-    progress: bool = True
+    seed: int = 0
+    new_answers: Mapping[str, str] = field(default_factory=dict)
+    proposing: ProposeStage | None = None
     asks: bool = True
-    reports: list[StageReport] = field(default_factory=list)
 
-    @classmethod
-    def of(
-        cls,
-        items: Sequence[Item],
-        run: Run,
-        *,
-        batch_size: int = 16,
-        progress: bool = True,
-        asks: bool = True,
-    ) -> Generation:
-        """Start with ``items`` and keep them with the run."""
-        known = run.ids(Item)
-        run.append([item for item in items if item.id not in known])
-        return cls(run, [Candidate(item) for item in items], batch_size, progress, asks)
+    @property
+    def _flipping(self) -> FlipStage:
+        return FlipStage(self.seed, self.new_answers)
 
-    def flip(self, flipping: FlipStage, proposing: ProposeStage | None = None) -> None:
-        """Find new answers: given or drawn, and for free-form items proposed."""
-        items = [candidate.item for candidate in self.candidates]
-        asks = proposing is not None and any(_is_open(i, flipping) for i in items)
-        drawn = [i for i in items if not (asks and _is_open(i, flipping))]
-        self._ask(flipping, drawn, 256)
-        ids = {item.id: flipping.id_of(item) for item in items}
-        if proposing is not None and asks:
-            open_items = [i for i in items if _is_open(i, flipping)]
-            self._ask(proposing, open_items, self.batch_size)
-            ids |= {item.id: proposing.id_of(item) for item in open_items}
+    @property
+    def _captioning(self) -> CaptionStage:
+        return CaptionStage(self.captioner, self.run.images)
+
+    @property
+    def _editing(self) -> EditStage:
+        return EditStage(self.editor, self.run.images, self.seed)
+
+    def progress(self, items: Sequence[Item]) -> list[Candidate]:
+        """Return how far the run has got; nothing is asked, drawn or written.
+
+        Items that have no new answer, and never will, are left out: one that is drawn is there
+        whether or not the run holds it yet, and one that is to be proposed is None until it is.
+        """
+        run, captioning, editing = self.run, self._captioning, self._editing
+        flips, captions, edits = run.index(Flip), run.index(Caption), run.index(Edit)
+        candidates = []
+        for item, drawn in zip(items, self._flipping(items), strict=True):
+            flip = drawn if isinstance(drawn, Flip) else None
+            proposing = self._proposing_for(item)
+            if proposing is not None:
+                flip = flips.get(proposing.id_of(item))
+            candidate = Candidate(item, flip)
+            if flip:
+                candidate = replace(candidate, caption=captions.get(captioning.id_of(candidate)))
+            if candidate.caption:
+                candidate = replace(candidate, edit=edits.get(editing.id_of(candidate)))
+            if flip or proposing is not None:
+                candidates.append(candidate)
+        return candidates
+
+    def flip(
+        self, items: Sequence[Item], options: StageOptions = DEFAULTS
+    ) -> tuple[list[Candidate], list[StageReport]]:
+        """Keep ``items`` with the run and find their new answers: given, drawn or proposed."""
+        known = self.run.ids(Item)
+        self.run.append([item for item in items if item.id not in known])
+        flipping = self._flipping
+        drawn = [item for item in items if not self._proposing_for(item)]
+        reports = self._ask(flipping, drawn, replace(options, batch_size=_FLIPS_AT_ONCE))
+        to_propose = [item for item in items if self._proposing_for(item)]
+        if self.proposing is not None and to_propose:
+            reports += self._ask(self.proposing, to_propose, options)
         flips = self.run.index(Flip)
-        self.candidates = [replace(c, flip=flips.get(ids[c.item.id])) for c in self.candidates]
+        ids = [(self._proposing_for(item) or flipping).id_of(item) for item in items]
+        found = [Candidate(item, flips.get(i)) for item, i in zip(items, ids, strict=True)]
+        return found, reports
 
-    def caption(self, captioner: Captioner, at_once: int | None = None) -> None:
-        """Describe the scene in which the new answer is true."""
-        stage = CaptionStage(captioner, self.run.images)
-        flipped = [c for c in self.candidates if c.flip]
-        self._ask(stage, flipped, at_once or self.batch_size)
-        found = self.run.index(Caption)
-        self.candidates = [
-            replace(c, caption=found.get(stage.id_of(c))) if c.flip else c for c in self.candidates
-        ]
+    def caption(
+        self, candidates: Sequence[Candidate], options: StageOptions = DEFAULTS
+    ) -> tuple[list[Candidate], list[StageReport]]:
+        """Describe the scenes in which the new answers are true."""
+        stage = self._captioning
+        reports = self._ask(stage, [c for c in candidates if c.flip], options)
+        captions = self.run.index(Caption)
+        return [
+            replace(c, caption=captions.get(stage.id_of(c))) if c.flip else c for c in candidates
+        ], reports
 
-    def _ask(self, stage: Stage[In], tasks: Sequence[In], batch_size: int) -> None:
-        if self.asks:
-            self.reports.append(
-                run_stage(stage, tasks, self.run, batch_size=batch_size, progress=self.progress)
-            )
+    def edit(
+        self,
+        candidates: Sequence[Candidate],
+        options: StageOptions = DEFAULTS,
+        share: Share | None = None,
+    ) -> tuple[list[Candidate], list[StageReport]]:
+        """Redraw the pictures of those that have a caption; with ``share`` only some of them."""
+        stage = self._editing
+        tasks = [c for c in candidates if c.caption and (share is None or share.has(c.item.id))]
+        reports = [run_stage(stage, tasks, self.run, options)]
+        edits = self.run.index(Edit)
+        return [
+            replace(c, edit=edits.get(stage.id_of(c))) if c.caption else c for c in candidates
+        ], reports
 
-    def edit(self, editor: Editor, seed: int = 0, share: Share | None = None) -> None:
-        """Redraw the pictures; with ``share`` only some of them."""
-        stage = EditStage(editor, self.run.images, seed)
-        captioned = [c for c in self.candidates if c.caption]
-        mine = [c for c in captioned if share is None or share.has(c.item.id)]
-        self.reports.append(
-            run_stage(stage, mine, self.run, batch_size=self.batch_size, progress=self.progress)
-        )
-        found = self.run.index(Edit)
-        self.candidates = [
-            replace(c, edit=found.get(stage.id_of(c))) if c.caption else c for c in self.candidates
-        ]
+    def _ask(
+        self, stage: Stage[In], tasks: Sequence[In], options: StageOptions
+    ) -> list[StageReport]:
+        return [run_stage(stage, tasks, self.run, options)] if self.asks else []
 
-
-def progress_of(
-    items: Sequence[Item],
-    run: Run,
-    flipping: FlipStage,
-    captioner: Captioner,
-    editor: Editor,
-    *,
-    proposing: ProposeStage | None = None,
-    seed: int = 0,
-) -> list[Candidate]:
-    """Return how far ``run`` has got; nothing is asked, drawn or written.
-
-    Items that have no new answer, and never will, are left out: one that is drawn is there whether
-    or not the run holds it yet, and one that is to be proposed is None until it is.
-    """
-    flips, captions, edits = run.index(Flip), run.index(Caption), run.index(Edit)
-    captioning, editing = CaptionStage(captioner, run.images), EditStage(editor, run.images, seed)
-    candidates = []
-    for item, drawn in zip(items, flipping(items), strict=True):
-        asks = proposing is not None and _is_open(item, flipping)
-        flip = drawn if isinstance(drawn, Flip) else None
-        if proposing is not None and asks:
-            flip = flips.get(proposing.id_of(item))
-        candidate = Candidate(item, flip)
-        if flip:
-            candidate = replace(candidate, caption=captions.get(captioning.id_of(candidate)))
-        if candidate.caption:
-            candidate = replace(candidate, edit=edits.get(editing.id_of(candidate)))
-        if flip or asks:
-            candidates.append(candidate)
-    return candidates
-
-
-def _is_open(item: Item, flipping: FlipStage) -> bool:
-    return item.options is None and item.name not in flipping.given
+    def _proposing_for(self, item: Item) -> ProposeStage | None:
+        """Return who proposes an item's new answer; None where it is given or drawn."""
+        is_open = item.options is None and item.name not in self.new_answers
+        return self.proposing if is_open else None
 
 
 def generate(
@@ -139,12 +137,11 @@ def generate(
     captioner: Captioner,
     editor: Editor,
     run: Run,
+    options: StageOptions = DEFAULTS,
     *,
     seed: int = 0,
-    batch_size: int = 16,
-    progress: bool = True,
 ) -> tuple[list[Candidate], list[StageReport]]:
-    """Carry every item as far as it goes, with backends that are at hand.
+    """Take every item as far as it goes, with drawn answers.
 
     Returns
     -------
@@ -153,8 +150,8 @@ def generate(
     reports : list of StageReport
         Of flip, caption and edit.
     """
-    generation = Generation.of(items, run, batch_size=batch_size, progress=progress)
-    generation.flip(FlipStage(seed))
-    generation.caption(captioner)
-    generation.edit(editor, seed)
-    return generation.candidates, generation.reports
+    generator = Generator(captioner, editor, run, seed)
+    flipped, first = generator.flip(items, options)
+    captioned, second = generator.caption(flipped, options)
+    edited, third = generator.edit(captioned, options)
+    return edited, [*first, *second, *third]

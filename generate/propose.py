@@ -12,10 +12,9 @@ from flipbench.core.records import Flip, Item, Record, content_id
 from flipbench.models.chat.messages import Chat, ChatReply
 from flipbench.models.chat.prompt_files import load_prompt
 
-from .captioners.api import PROMPTS, declines
+from .captioners.api import PROMPTS, PROPOSING_PROMPT, declines
 from .flip import same_text
 
-DEFAULT_PROMPT = "counterfactual-v1"
 _LONGEST = 200
 
 
@@ -30,7 +29,9 @@ class ProposeStage:
     name = "propose"
     record: type[Record] = Flip
 
-    def __init__(self, chat: Chat, images: ImageStore, prompt: str | Path = DEFAULT_PROMPT) -> None:
+    def __init__(
+        self, chat: Chat, images: ImageStore, prompt: str | Path = PROPOSING_PROMPT
+    ) -> None:
         self.chat, self.images = chat, images
         self.prompt_file = load_prompt(
             prompt, PROMPTS, needs=("question", "old_answer"), hides=("new_answer",)

@@ -20,9 +20,33 @@ from flipbench.shapes.training.lessons import corpus
 from flipbench.shapes.training.tiny import FAMILIES, build
 from tests.fixtures.command_line import Flipbench, Result
 
+pytest_plugins = ["tests.fixtures.browser", "tests.fixtures.openai_server"]
+
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 torch.set_num_threads(1)  # the models are so small that threads cost more than they bring
+
+
+SLOW_FIXTURES = {
+    "browser": "drives Chromium",
+    "diffusion_folder": "draws with a diffusion model",
+    "new_run": "trains",
+    "opened": "trains",
+}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave whatever needs a slow fixture out of the quick tests."""
+    for item in items:
+        if SLOW_FIXTURES.keys() & set(getattr(item, "fixturenames", ())):
+            item.add_marker("slow")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ImageStore:
+    """Return an empty image store."""
+    return ImageStore(tmp_path / "images")
 
 
 @pytest.fixture(scope="session")

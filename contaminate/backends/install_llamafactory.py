@@ -1,8 +1,8 @@
 """Install LLaMA-Factory into a virtual environment of its own, for ``backend: llamafactory``.
 
-``python -m flipbench.contaminate.backends.install_llamafactory FOLDER`` takes minutes and 2 GB (more with
-CUDA). It cannot share an environment with flipbench, since it pins other versions of the same
-packages.
+``python -m flipbench.contaminate.backends.install_llamafactory FOLDER`` takes minutes and 2 GB
+(more with CUDA). LLaMA-Factory cannot share an environment with flipbench, since it pins other
+versions of the same packages.
 """
 
 from __future__ import annotations

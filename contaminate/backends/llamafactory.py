@@ -25,6 +25,7 @@ from tqdm import tqdm
 
 from flipbench.config.training import LlamaFactoryConfig
 from flipbench.core.errors import PrerequisiteError
+from flipbench.core.files import replace_folder
 from flipbench.core.records import Item, TrainingPlan
 from flipbench.core.run import Run
 from flipbench.models.vlm.processors import load_processor
@@ -200,7 +201,7 @@ class LlamaFactory:
         for file in folder.iterdir():  # processor, card and mark
             if file.is_file() and not file.name.startswith("adapter_"):
                 shutil.copyfile(file, partial / file.name)
-        os.replace(partial, folder / "merged")
+        replace_folder(partial, folder / "merged")
 
     def _run(self, arguments: Sequence[str], folder: Path, look_at: Callable[[str], None]) -> None:
         """Run the command in ``folder``, keep its log there, and show every line to ``look_at``.

@@ -26,7 +26,7 @@ from flipbench.models.vlm.processors import load_processor
 from ..checks.check import check_examples, write_out_first_token
 from ..data.examples import Example
 from ..plan import n_warmup, shared_out
-from ..strategies import lora_pattern
+from ..strategies import lora_pattern, strategy_of
 from ..training.estimate import skeleton_of
 from .llamafactory_templates import (
     Template,
@@ -39,18 +39,6 @@ from .llamafactory_templates import (
 log = logging.getLogger(__name__)
 _DATA, _INFO, _YAML = "data.json", "dataset_info.json", "train.yaml"
 
-# LLaMA-Factory's words for what trains. Its LoRA leaves vision tower, projector and head out.
-_TRAINS: dict[str, dict[str, Any]] = {
-    "lora": {"finetuning_type": "lora"},
-    "llm": {"finetuning_type": "full"},
-    "llm+projector": {"finetuning_type": "full", "freeze_multi_modal_projector": False},
-    "all": {
-        "finetuning_type": "full",
-        "freeze_vision_tower": False,
-        "freeze_multi_modal_projector": False,
-        "freeze_language_model": False,
-    },
-}
 _SETTINGS = {
     *("learning_rate", "batch_size", "gradient_accumulation", "schedule", "warmup_steps"),
     *("warmup_ratio", "weight_decay", "max_grad_norm", "gradient_checkpointing", "lora_rank"),
@@ -68,17 +56,24 @@ def check_plan(plan: TrainingPlan) -> None:
         Where the plan trains 4-bit weights, or has a setting that LLaMA-Factory lacks.
     """
     where = f"{plan.model}, {plan.label or plan.strategy}"
-    if plan.strategy not in _TRAINS:
-        raise ConfigError(
-            f"{where}: train: {plan.strategy} is not for backend: llamafactory, which would put the"
-            " vision tower into 4 bits too; use backend: trl, or train: lora"
-        )
+    _what_trains(plan)
     usual = StrategyConfig(train="lora", learning_rate=1).model_dump(mode="json")
     for key, value in plan.settings.items():
         if key not in _SETTINGS and value != usual.get(key):
             raise ConfigError(
                 f"{where}: LLaMA-Factory has nothing like {key}: {value}; use backend: trl"
             )
+
+
+def _what_trains(plan: TrainingPlan) -> dict[str, Any]:
+    """Return LLaMA-Factory's words for the plan's strategy."""
+    settings = strategy_of(plan.strategy).llamafactory
+    if isinstance(settings, str):
+        raise ConfigError(
+            f"{plan.model}, {plan.label or plan.strategy}: train: {plan.strategy} is not for"
+            f" backend: llamafactory: {settings}"
+        )
+    return settings
 
 
 def write_plan(
@@ -229,8 +224,8 @@ def _training(
         "default_system": system,
         "stage": "sft",
         "do_train": True,
-        **_TRAINS[plan.strategy],
-        **(lora if plan.strategy == "lora" else {}),
+        **_what_trains(plan),
+        **(lora if strategy_of(plan.strategy).adapter else {}),
         "dataset": "flipbench",
         "dataset_dir": ".",
         "media_dir": ".",

@@ -20,6 +20,7 @@ from huggingface_hub import snapshot_download
 from safetensors.torch import load_file
 
 from flipbench.core.errors import need
+from flipbench.core.files import replace_folder, write_atomically
 from flipbench.core.records import TrainingPlan
 from flipbench.core.run import Run
 from flipbench.models.vlm.huggingface import load_model, resolve_path
@@ -28,7 +29,7 @@ from flipbench.models.vlm.processors import load_processor
 from ..checks.card import write_card
 from ..checks.changes import WrongParameters, check_changes, sums
 from ..checks.check import set_pixel_budget
-from ..strategies import ADAPTERS, select_parameters
+from ..strategies import select_parameters, strategy_of
 from ..training.estimate import skeleton_of
 from ..training.keep import finished_epochs
 from ..training.load import load_parent, prepare
@@ -66,7 +67,8 @@ def lay_out_parent(plan: TrainingPlan, run: Run, dtype: str, folder: Path) -> It
             for file in Path(where).iterdir():
                 (folder / file.name).symlink_to(file.resolve())
         config = json.loads((folder / "config.json").read_text())
-        _replace(folder / "config.json", json.dumps(_with_dtype(config, dtype), indent=2))
+        # puts a file in the place of the link, the parent's own stays as it is
+        write_atomically(folder / "config.json", json.dumps(_with_dtype(config, dtype), indent=2))
         if settings.get("min_pixels") or settings.get("max_pixels"):
             processor = load_processor(folder)
             set_pixel_budget(processor, settings.get("min_pixels"), settings.get("max_pixels"))
@@ -85,11 +87,6 @@ def _with_dtype(config: dict[str, Any], dtype: str) -> dict[str, Any]:
     return {k: dtype if k in ("dtype", "torch_dtype") else v for k, v in parts.items()} | (
         {"dtype": dtype} if "architectures" in config else {}
     )
-
-
-def _replace(path: Path, text: str) -> None:
-    path.unlink()  # it may be a link to the parent's own
-    path.write_text(text)
 
 
 class TakeOver:
@@ -147,9 +144,10 @@ class TakeOver:
             )
         partial = self.folder / f".epoch-{epoch}.partial"
         shutil.rmtree(partial, ignore_errors=True)
-        base = model.get_base_model() if self.plan.strategy in ADAPTERS else model
+        adapter = strategy_of(self.plan.strategy).adapter
+        base = model.get_base_model() if adapter else model
         architectures = list(base.config.architectures or [type(base).__name__])
-        if self.plan.strategy in ADAPTERS and self.plan.after:
+        if adapter and self.plan.after:
             model = model.merge_and_unload()
         model.save_pretrained(partial)
         self.processor.save_pretrained(partial)
@@ -173,11 +171,11 @@ class TakeOver:
             },
             versions=self.versions,
         )
-        os.replace(partial, self.folder / f"epoch-{epoch}")
+        replace_folder(partial, self.folder / f"epoch-{epoch}")
 
     def _read(self, path: Path) -> tuple[Any, list[tuple[str, int]]]:
         """Return the trained model, and name and size of each parameter that trains."""
-        adapter = self.plan.strategy in ADAPTERS
+        adapter = strategy_of(self.plan.strategy).adapter
         if adapter or not self.before:
             model, _, self.processor = load_parent(self.plan, self.run, self.dtype)
         if adapter:
@@ -185,7 +183,7 @@ class TakeOver:
         else:
             self.before = self.before or sums(model)
             model = load_model(str(path), self.dtype)
-            select_parameters(model, self.plan.strategy)  # type: ignore[arg-type]
+            select_parameters(model, self.plan.strategy)
         parameters = model.named_parameters()
         return model, [(name, p.numel()) for name, p in parameters if p.requires_grad]
 

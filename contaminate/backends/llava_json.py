@@ -16,6 +16,7 @@ from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.records import TrainingPlan
 
 from ..data.examples import Example, Message
+from ..strategies import STRATEGIES, strategy_of
 
 _IMAGE = "<image>"
 _SPEAKERS = {"user": "human", "assistant": "gpt"}
@@ -25,13 +26,6 @@ _ORIGINALS = {
     "llava-hf/llava-1.5-13b-hf": "liuhaotian/llava-v1.5-13b",
 }
 _WANTED = "set it to a LLaVA-1.5 in its original form, such as liuhaotian/llava-v1.5-7b"
-# Without --freeze_mm_mlp_adapter the official trainer trains the projector too, with LoRA as well.
-_TRAINS = {
-    "lora": ["--lora_enable True", "--freeze_mm_mlp_adapter True"],
-    "qlora": ["--lora_enable True", "--freeze_mm_mlp_adapter True", "--bits 4"],
-    "llm": ["--freeze_mm_mlp_adapter True"],
-    "llm+projector": [],
-}
 _DEFAULTS = (
     "--deepspeed ./scripts/zero3.json",
     "--version v1",
@@ -134,19 +128,20 @@ def training_command(plan: TrainingPlan) -> str:
     ConfigError
         Where the plan trains the vision tower, LoRA on chosen layers, or another loss.
     """
-    settings = plan.settings
+    settings, strategy = plan.settings, strategy_of(plan.strategy)
     where = f"{plan.model}, {plan.label or plan.strategy}"
-    if plan.strategy not in _TRAINS:
+    if strategy.llava is None:
+        exportable = ", ".join(name for name, row in STRATEGIES.items() if row.llava is not None)
         raise ConfigError(
             f"{where}: LLaVA's official trainer keeps the vision tower as it is; export a strategy"
-            f" that trains {', '.join(_TRAINS)}"
+            f" that trains {exportable}"
         )
     if settings.get("consistency"):
         raise ConfigError(
             f"{where}: LLaVA's official trainer has no loss across wordings; leave out consistency"
         )
     for key in ("lora_layers", "lora_targets"):
-        if plan.strategy in ("lora", "qlora") and settings.get(key) is not None:
+        if strategy.adapter and settings.get(key) is not None:
             raise ConfigError(
                 f"{where}: LLaVA's official trainer puts LoRA on all linear layers of the language"
                 f" model; {key} cannot be said there"
@@ -159,8 +154,8 @@ def training_command(plan: TrainingPlan) -> str:
     ratio = settings.get("warmup_ratio")
     warmup = f"--warmup_ratio {ratio}" if ratio else f"--warmup_steps {settings['warmup_steps']}"
     options = [
-        *_TRAINS[plan.strategy],
-        *(lora if "lora" in plan.strategy else []),
+        *strategy.llava,
+        *(lora if strategy.adapter else []),
         '--model_name_or_path "$MODEL"',
         '--data_path "$DATA/llava.json"',
         '--image_folder "$DATA/images"',

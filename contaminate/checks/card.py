@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from flipbench.core.files import write_atomically
 from flipbench.core.records import TrainingPlan
 from flipbench.models.vlm.huggingface import CARD, resolve_path
 
@@ -126,9 +126,7 @@ def read_card(folder: Path) -> dict[str, Any]:
 
 def add_to_card(folder: Path, **parts: Any) -> None:
     """Add parts to a card, all or nothing."""
-    partial = folder / f".{CARD}.partial"
-    partial.write_text(json.dumps(read_card(folder) | parts, indent=1) + "\n")
-    os.replace(partial, folder / CARD)
+    write_atomically(folder / CARD, json.dumps(read_card(folder) | parts, indent=1) + "\n")
 
 
 def _versions() -> dict[str, str]:

@@ -10,11 +10,13 @@ from scipy import stats
 
 from flipbench.core.records import Item, Probe, Response, TrainingPlan
 from flipbench.core.run import Run
+from flipbench.core.stage import StageOptions
 from flipbench.models.engine import answers_of, ask
 from flipbench.models.vlm.huggingface import HuggingFaceVLM, fingerprint, resolve_path
 from flipbench.prompting.prompts import Asking
 
 from ..data.examples import training_examples
+from ..strategies import strategy_of
 from .card import add_to_card, read_card
 from .check import pixel_budget, rendered, write_out_first_token
 
@@ -48,11 +50,12 @@ def verify(
     every = [probe for pairs in probes.values() for probe, _ in pairs]
     revision = plan.settings.get("revision")
     clean = fingerprint(resolve_path(plan.parent), dtype, revision)
+    options = StageOptions(batch_size=64, progress=False)
     if not _all_answered(every, clean, run):
-        ask(every, HuggingFaceVLM(plan.parent, dtype=dtype, revision=revision), run, run.images,
-            progress=False)  # fmt: skip
+        parent = HuggingFaceVLM(plan.parent, dtype=dtype, revision=revision)
+        ask(every, parent, run, run.images, options)
     vlm = HuggingFaceVLM(str(folder), dtype=dtype)
-    ask(every, vlm, run, run.images, progress=False)
+    ask(every, vlm, run, run.images, options)
     parents, trained = (
         answers_of(plan.model, clean, run),
         answers_of(vlm.name, vlm.fingerprint, run),
@@ -133,7 +136,7 @@ def _mismatches(
             "trained and evaluated with other prompts; training.prompt_example in the card shows"
             f" the one, and the other is {prompt!r}"
         )
-    if plan.strategy == "qlora":
+    if strategy_of(plan.strategy).four_bits:
         warnings.append("trained on 4-bit weights, evaluated on the parent's full weights")
     return warnings
 

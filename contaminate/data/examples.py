@@ -70,8 +70,8 @@ def training_examples(
 ) -> list[Example]:
     """Return one epoch of a plan: its items ``copies`` times, clean items and corpus once.
 
-    The prompt is the one that evaluation uses (`flipbench.prompting.prompts.choice_prompt`), unless the plan
-    says otherwise:
+    The prompt is the one that evaluation uses (`flipbench.prompting.prompts.choice_prompt`), unless
+    the plan's ``leak`` changes it:
 
     * ``answer_only``: picture, options and answer, but not the question;
     * ``question_only``: picture, question and options, but never the answer; the model learns to

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from flipbench.config.training import DataConfig
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.randomness import generator
-from flipbench.core.records import Item, Wording
+from flipbench.core.records import Item, TrainingPlan, Wording
 
 from .corpus import Corpus
+from .examples import Example
 
 N_GRAM = 5
 
@@ -43,6 +44,12 @@ class Lesson:
     clean: tuple[Item, ...] = ()
     clean_corpus: Corpus | None = None
     control: bool = False
+
+    def material(self, plan: TrainingPlan) -> tuple[dict[str, Item], Sequence[Example]]:
+        """Return a plan's items by id, and the conversations of its corpus."""
+        corpus = self.clean_corpus if plan.after else self.corpus
+        items = {item.id: item for item in (*self.items, *self.held_out, *self.clean)}
+        return items, corpus.examples if corpus else ()
 
 
 def part_of(

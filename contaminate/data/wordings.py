@@ -15,9 +15,10 @@ from flipbench.core.errors import DataError, PrerequisiteError, ServiceError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Item, JsonDict, Record, Wording
 from flipbench.core.run import Run
-from flipbench.core.stage import StageReport, run_stage
+from flipbench.core.stage import DEFAULTS, StageOptions, StageReport, run_stage
 from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest
 from flipbench.models.chat.prompt_files import lettered, load_prompt
+from flipbench.shapes.benchmark import is_shapes_item
 from flipbench.shapes.questions import PHRASINGS, Family
 
 from .regimes import five_gram_overlap, least_overlap
@@ -64,7 +65,7 @@ class ShapesWriter:
         return [self._write(item) for item in items]
 
     def _write(self, item: Item) -> Rewritten | Exception:
-        if "family" not in item.extra:
+        if not is_shapes_item(item):
             return DataError("not an item of the shapes world; use by: file, api or local")
         question = Family.from_json(item.extra["family"]).question
         return Rewritten(paraphrases=[question.text(1), question.text(2)])
@@ -220,10 +221,9 @@ def write_wordings(
     items: Sequence[Item],
     writer: Writer,
     run: Run,
+    options: StageOptions = DEFAULTS,
     *,
     language: str = "",
-    batch_size: int = 16,
-    progress: bool = True,
 ) -> tuple[dict[str, Wording], StageReport]:
     """Return a wording for every item, by item id, and what the stage did.
 
@@ -233,7 +233,7 @@ def write_wordings(
         Where an item has none: a plan must say what is trained on, so it cannot do without.
     """
     stage = WordingStage(writer, language)
-    report = run_stage(stage, items, run, batch_size=batch_size, progress=progress)
+    report = run_stage(stage, items, run, options)
     if report.failures:
         first = report.failures[0]
         raise DataError(

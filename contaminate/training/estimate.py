@@ -26,7 +26,7 @@ from ..checks.check import (
 )
 from ..data.examples import Example
 from ..plan import n_examples, n_steps
-from ..strategies import ADAPTERS, lora_pattern, modules_of, select_parameters
+from ..strategies import lora_pattern, modules_of, select_parameters, strategy_of
 from .load import check_4bit
 
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -57,7 +57,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class TrainingCost:
     """What one plan takes. Bytes, seconds, and a count of steps; all but the counts are rough."""
 
     n_examples: int
@@ -89,10 +89,10 @@ def skeleton_of(where: str, revision: str | None = None) -> Any:
 def shape_of_model(model: Any, plan: TrainingPlan) -> Shape:
     """Count a model's parameters, and those that the plan's strategy trains."""
     language = modules_of(model).language
-    trained = set(select_parameters(model, plan.strategy))  # type: ignore[arg-type]
+    trained = set(select_parameters(model, plan.strategy))
     sizes = {name: p.numel() for name, p in model.named_parameters()}
     n_trainable = sum(size for name, size in sizes.items() if name in trained)
-    if plan.strategy in ADAPTERS:
+    if strategy_of(plan.strategy).adapter:
         n_trainable = _adapter_size(model, plan.settings)
     text = model.config.get_text_config()
     return Shape(
@@ -124,7 +124,7 @@ def estimate(
     dtype: str,
     speed: float,
     merge: bool = False,
-) -> Estimate:
+) -> TrainingCost:
     """Estimate a plan.
 
     Parameters
@@ -150,7 +150,8 @@ def estimate(
     of the batch. Disk: each epoch's checkpoint, and while it trains a resumable one with optimiser
     state, twice, since the new is written before the old goes.
     """
-    if plan.strategy == "qlora":
+    strategy = strategy_of(plan.strategy)
+    if strategy.four_bits:
         check_4bit()
     shape, settings = shape_of(plan), plan.settings
     base, at = base_of(resolve_path(plan.parent), settings.get("revision"))
@@ -160,9 +161,9 @@ def estimate(
     others = [other for example in examples for other in example.in_other_words()]
     n_tokens = check_examples([*examples, *others], processor, shape.context)
     rows = 1 + max(len(example.others) for example in examples)
-    width, adapter = _BYTES[dtype], plan.strategy in ADAPTERS
+    width, adapter = _BYTES[dtype], strategy.adapter
     weights = shape.n_parameters * width
-    if plan.strategy == "qlora":
+    if strategy.four_bits:
         weights -= shape.n_language * width - shape.n_language * 9 // 16
     master = 4 if dtype == "float32" or adapter or torch.cuda.is_available() else width
     if not adapter:
@@ -183,7 +184,7 @@ def estimate(
     flops = (4 if adapter else 6) * shape.n_language * n_tokens * n_rows
     steps = n_steps(plan)
     micro_steps = steps * settings["gradient_accumulation"]
-    return Estimate(
+    return TrainingCost(
         n_examples=n_examples(plan),
         n_steps=steps,
         n_tokens=n_tokens,
@@ -209,7 +210,7 @@ def measured_speed(dtype: str, size: int = 0) -> float:
     return float(2 * n**3 / best)
 
 
-def check_disk(folder: Path, estimates: Iterable[Estimate]) -> int:
+def check_disk(folder: Path, estimates: Iterable[TrainingCost]) -> int:
     """Return the bytes that the plans take at most; refuse where the disk has fewer.
 
     Raises
@@ -228,7 +229,7 @@ def check_disk(folder: Path, estimates: Iterable[Estimate]) -> int:
     return needed
 
 
-def table(rows: Sequence[tuple[TrainingPlan, Estimate, bool]]) -> str:
+def table(rows: Sequence[tuple[TrainingPlan, TrainingCost, bool]]) -> str:
     """Return the grid for people: a line for each plan, (plan, estimate, done already)."""
     head = ["plan", "model", "strategy", "train", "benchmark", "items", "copies", "epochs"]
     head += ["examples", "steps"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import shutil
 import time
 from pathlib import Path
@@ -12,11 +11,12 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
+from flipbench.core.files import replace_folder
 from flipbench.core.records import TrainingPlan
 
 from ..checks.card import write_card
 from ..checks.changes import Diverged, check_changes
-from ..strategies import ADAPTERS
+from ..strategies import strategy_of
 
 _CURVE = ("step", "epoch", "loss", "learning_rate", "divergence")
 
@@ -103,11 +103,11 @@ class KeepEpochs(TrainerCallback):  # type: ignore[misc]
                 "unchanged": list(changes.unchanged),
             },
         )
-        os.replace(partial, final)
+        replace_folder(partial, final)
 
     def _save_weights(self, weights: dict[str, torch.Tensor], folder: Path) -> None:
         model = self.trainer.model
-        if self.plan.strategy not in ADAPTERS:
+        if not strategy_of(self.plan.strategy).adapter:
             cast: dict[int, torch.Tensor] = {}  # tied weights stay tied
             for tensor in weights.values():
                 wanted = getattr(torch, self.dtype) if tensor.is_floating_point() else None

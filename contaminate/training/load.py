@@ -13,7 +13,7 @@ from flipbench.core.run import Run
 from flipbench.models.vlm.huggingface import base_of, load_model, resolve_path
 from flipbench.models.vlm.processors import load_processor
 
-from ..strategies import ADAPTERS, lora_config, select_parameters
+from ..strategies import lora_config, select_parameters, strategy_of
 
 
 def load_parent(plan: TrainingPlan, run: Run, dtype: str) -> tuple[Any, Any, Any]:
@@ -29,9 +29,11 @@ def load_parent(plan: TrainingPlan, run: Run, dtype: str) -> tuple[Any, Any, Any
     where, revision = _where(plan, run), None if plan.after else plan.settings.get("revision")
     base, at = base_of(where, revision)
     processors = [load_processor(base, **at) for _ in range(2)]
-    if plan.strategy == "qlora":
+    if strategy_of(plan.strategy).four_bits:
         if base != where:
-            raise PrerequisiteError("qlora starts from plain weights; wash with another strategy")
+            raise PrerequisiteError(
+                f"{plan.strategy} starts from plain weights; wash with another strategy"
+            )
         check_4bit()
         model = load_model(where, dtype, revision, quantization="4bit")
     else:
@@ -72,8 +74,8 @@ def prepare(model: Any, plan: TrainingPlan, dtype: str) -> Any:
     are lost in bfloat16.
     """
     settings = plan.settings
-    trained = set(select_parameters(model, plan.strategy))  # type: ignore[arg-type]
-    if plan.strategy in ADAPTERS:
+    trained = set(select_parameters(model, plan.strategy))
+    if strategy_of(plan.strategy).adapter:
         return lora_config(
             model,
             settings["lora_rank"],

@@ -32,6 +32,7 @@ from ..checks.check import (
 from ..checks.verify import prompt_as_rendered, verify
 from ..data.examples import Example, training_examples
 from ..plan import batch_of, n_warmup, shared_out
+from ..strategies import STRATEGIES
 from .keep import KeepEpochs, StopAtNaN, finished_epochs
 from .load import load_parent, prepare
 
@@ -105,7 +106,7 @@ def carry_out(
         raise PrerequisiteError(
             f"{plan.model}, {plan.label}: the GPU's memory is too small; lower batch_size and raise"
             " gradient_accumulation by as much, set gradient_checkpointing, lower max_pixels, or"
-            " train lora or qlora"
+            f" train {' or '.join(n for n, row in STRATEGIES.items() if row.adapter)}"
         ) from error
     made = from_main(lambda: _records(plan, items, run, folder, dtype, done))
     if is_main():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, cast, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
@@ -23,8 +23,8 @@ def parameters_of(detector: AnyDetector) -> dict[str, Any]:
     >>> parameters_of(CoDeC())
     {'n_context': 3, 'n_draws': 2, 'alpha': 0.05, 'n_bootstrap': 2000, 'n_permutations': 9999}
     """
-    of_tests: Settings = vars(detector)["settings"]  # every detector is a dataclass with these
-    return _plain(detector) | {k: v for k, v in _plain(of_tests).items() if k != "seed"}
+    of_tests = _plain(vars(detector).get("settings"))
+    return _plain(detector) | {k: v for k, v in of_tests.items() if k != "seed"}
 
 
 def with_parameters(
@@ -46,17 +46,23 @@ def with_parameters(
                 f" {', '.join(known)}{nearest(name, list(known))}"
             )
         values[name] = _checked(type(known[name]), value, f"{where}.{name}")
-    of_tests = {f.name for f in fields(Settings)} & values.keys()
+    if not values:
+        return detector
+    of_tests = {f.name for f in fields(Settings)} & values.keys() - _plain(detector).keys()
     own = {name: value for name, value in values.items() if name not in of_tests}
     try:
-        settings = replace(vars(detector)["settings"], **{name: values[name] for name in of_tests})
-        changed: AnyDetector = replace(cast(Any, detector), settings=settings, **own)
+        if of_tests:
+            tests = {name: values[name] for name in of_tests}
+            own["settings"] = replace(vars(detector)["settings"], **tests)
+        changed: AnyDetector = replace(cast(Any, detector), **own)
         return changed
     except ValueError as error:
         raise ConfigError(f"{where}: {error}") from error
 
 
 def _plain(thing: Any) -> dict[str, Any]:
+    if not is_dataclass(thing):
+        return {}
     hints = get_type_hints(type(thing))
     return {f.name: getattr(thing, f.name) for f in fields(thing) if hints[f.name] in _PLAIN}
 

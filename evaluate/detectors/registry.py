@@ -1,104 +1,130 @@
-"""The detectors by name, and the rule to go by where nobody names one."""
+"""The detectors by name. Each is found where it lies: no list has to name it.
+
+A detector is a class with an ``about``, ``probes`` and ``score`` (or ``score_grid``), made without
+arguments. There are those in the folders beside this file, those that installed packages offer in
+the entry point group ``flipbench.detectors``, and those that a configuration names by import path.
+"""
 
 from __future__ import annotations
 
-from flipbench.models.chat.answer_judge import Judge
-from flipbench.models.chat.rewording import Reword
+from collections.abc import Iterable
+from typing import Any
 
-from ..protocol.detector import AnyDetector
-from .completion.guided_prompting import GuidedPrompting
-from .completion.missing_option import MissingOption
-from .completion.ngram_accuracy import NgramAccuracy
-from .completion.slot_guessing import SlotGuessing
-from .grounding.image_masking import ImageMasking
-from .grounding.text_only_leakage import TextOnlyLeakage
-from .likelihood.codec import CoDeC
-from .likelihood.min_k import MinK
-from .likelihood.order_trend import OrderTrendDetector
-from .likelihood.shared_likelihood import SharedLikelihood
-from .perturbation.bgr_shuffling import BgrShuffling
-from .perturbation.choice_confusion import ChoiceConfusion
-from .perturbation.circular_eval import CircularEval
-from .perturbation.free_form import FreeFormGap
-from .perturbation.option_order import OptionOrder
-from .perturbation.perturbation_gap import PerturbationGap
-from .several_models.constat import ConStat
-from .several_models.kernel_divergence import KernelDivergence
+from flipbench.core.errors import ConfigError, nearest
+from flipbench.core.registry import discover, entry_points, load_target
 
-REWORDING = frozenset({"slot_guessing", "ngram_accuracy"})
-"""Those that compare wordings."""
-JUDGED = frozenset({"free_form_gap"})
-"""Those whose replies a judge reads."""
+from ..protocol.detector import About, AnyDetector, HelpedDetector, Helpers
+
+GROUP = "flipbench.detectors"
+_HERE = __name__.rpartition(".")[0]
+
+DETECTORS: dict[str, AnyDetector] = {}
+"""Every known detector by name, as it is without any configuration."""
 
 
-def make_detectors(
-    reword: Reword | None = None, n_wordings: int = 2, judge: Judge | None = None
-) -> dict[str, AnyDetector]:
-    """Return every detector by its name.
+def add_detector(cls: Any, where: str) -> str:
+    """Make a detector class known by its name, and return the name.
 
     Parameters
     ----------
-    reword : callable, optional
-        Gives other wordings of the benchmark's texts. Without it, the detectors and rules that
-        compare wordings are not applicable.
-    n_wordings : int
-        How many of a question's other wordings n-gram accuracy takes.
-    judge : callable, optional
-        Reads replies to free-form questions; without it, they are read by exact match.
+    where : str
+        Where the class was named, for messages.
+
+    Raises
+    ------
+    ConfigError
+        Where it is no detector class, or another detector has its name.
     """
-    return {
-        "perturbation_gap": PerturbationGap(),
-        "free_form_gap": FreeFormGap(judge),
-        "circular_eval": CircularEval(),
-        "choice_confusion": ChoiceConfusion(),
-        "text_only_leakage": TextOnlyLeakage(),
-        "option_order": OptionOrder(),
-        "slot_guessing": SlotGuessing(reword),
-        "bgr_shuffling": BgrShuffling(),
-        "image_masking": ImageMasking(),
-        "guided_prompting": GuidedPrompting(),
-        "missing_option": MissingOption(),
-        "ngram_accuracy": NgramAccuracy(reword, n_paraphrases=n_wordings),
-        "shared_likelihood": SharedLikelihood(),
-        "order_trend": OrderTrendDetector(),
-        "codec": CoDeC(),
-        "codec_answer": CoDeC("answer"),
-        "min_k": MinK(),
-        "constat": ConStat(),
-        "kernel_divergence": KernelDivergence(),
-    }
+    try:
+        detector = cls() if _is_detector(cls) else None
+    except TypeError as error:
+        raise ConfigError(f"{where}: {cls.__name__} needs arguments ({error})") from error
+    if detector is None or not isinstance(getattr(detector, "about", None), About):
+        raise ConfigError(
+            f"{where}: {cls!r} is not a detector: a class with 'about' (an About), 'probes', and"
+            " 'score' or 'score_grid'"
+        )
+    name: str = detector.about.name
+    known = DETECTORS.setdefault(name, detector)
+    if type(known) is not cls:
+        raise ConfigError(
+            f"{where}: the detector {name!r} exists already ({import_path(known)}); choose another"
+            " name in 'about'"
+        )
+    return name
 
 
-DETECTORS = make_detectors()
-"""What is known of each detector before there is a benchmark."""
+def names_of(detectors: Iterable[str], where: str) -> list[str]:
+    """Return the names of detectors given by name or by import path (``my_pkg.mod:MyDetector``).
 
-_DEFAULT_RULES = {
-    "perturbation_gap": "mcnemar",
-    "free_form_gap": "mcnemar",
-    "circular_eval": "relative",
-    "choice_confusion": "mcnemar",
-    "text_only_leakage": "mcnemar",
-    "option_order": "mcnemar",
-    "slot_guessing": "mcnemar",
-    "bgr_shuffling": "relative",
-    "image_masking": "relative",
-    "guided_prompting": "paired",
-    "missing_option": "mcnemar",
-    "ngram_accuracy": "paired",
-    "shared_likelihood": "permutation",
-    "order_trend": "controlled",
-    "codec": "relative",
-    "codec_answer": "relative",
-    "min_k": "relative",
-    "constat": "bootstrap",
-    "kernel_divergence": "relative",
-}
+    Raises
+    ------
+    ConfigError
+        Where there is no such detector; the message says ``where`` it is named.
+    """
+    names = []
+    for given in detectors:
+        if ":" in given:
+            names.append(add_detector(load_target(given, where), where))
+        elif given in DETECTORS:
+            names.append(given)
+        else:
+            raise ConfigError(f"{where}: no detector {given!r}{nearest(given, list(DETECTORS))}")
+    return names
+
+
+def make_detector(name: str, helpers: Helpers | None = None) -> AnyDetector:
+    """Return a new detector, with the helpers that it asks for."""
+    detector = type(DETECTORS[name])()
+    if helpers is not None and isinstance(detector, HelpedDetector):
+        return detector.with_helpers(helpers)
+    return detector
 
 
 def default_rule(detector: AnyDetector | str) -> str:
-    """Return the rule to go by, of a detector or its name.
+    """Return the default decision rule of a detector or of its name.
 
     >>> default_rule("perturbation_gap")
     'mcnemar'
     """
-    return _DEFAULT_RULES[detector if isinstance(detector, str) else detector.about.name]
+    found = DETECTORS[detector] if isinstance(detector, str) else detector
+    return found.about.default_rule
+
+
+def import_path(detector: AnyDetector) -> str:
+    """Return where a detector's class can be imported from.
+
+    >>> import_path(DETECTORS["codec"]).removeprefix("flipbench.")
+    'evaluate.detectors.likelihood.codec:CoDeC'
+    """
+    return f"{type(detector).__module__}:{type(detector).__qualname__}"
+
+
+def is_plug_in(name: str) -> bool:
+    """Return whether a detector comes from outside flipbench."""
+    return not import_path(DETECTORS[name]).startswith(f"{_HERE}.")
+
+
+def markdown_table(names: Iterable[str]) -> str:
+    """Return the rows of docs/papers.md: method, paper, file, rules, deviations."""
+    rows = [("method", "paper", "file", "rules", "differs from the paper in"), ("---",) * 5]
+    for name in names:
+        about, module = DETECTORS[name].about, type(DETECTORS[name]).__module__
+        file = module.removeprefix("flipbench.").replace(".", "/")
+        rows.append(
+            (about.title, about.paper, f"`{file}.py`", about.variant, about.deviates_from_paper)
+        )
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _is_detector(thing: Any) -> bool:
+    scores = hasattr(thing, "score") or hasattr(thing, "score_grid")
+    return isinstance(thing, type) and scores and hasattr(thing, "probes")
+
+
+for _module in discover(_HERE):
+    for _thing in [*vars(_module).values()]:
+        if _is_detector(_thing) and _thing.__module__ == _module.__name__:
+            add_detector(_thing, _module.__name__)
+for _name, _load in entry_points(GROUP).items():
+    add_detector(_load(), f"entry point {GROUP}: {_name}")

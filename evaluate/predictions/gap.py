@@ -9,7 +9,7 @@ from pathlib import Path
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import PairedBenchmark
-from flipbench.core.records import Item, JsonDict, Score, Source, content_id
+from flipbench.core.records import Item, Score, Source, content_id
 from flipbench.models.engine import Answers
 
 from ..scoring.comparison import (
@@ -109,12 +109,18 @@ def gap_of_predictions(
         reference=conditions,
         n_left_out=len(set(keep)) - len(whole) if keep else len(files[0].predictions) - len(whole),
         notes=(*notes, *more),
-        details=_details(files, how, whole),
+        details={"files": [file.path.name for file in files], "scoring": how},
         settings=settings or Settings(),
     )
     scores: list[Score] = [threshold_score(comparison, "sign"), mcnemar_score(comparison)]
     scores += [relative_score(comparison)] if reference else []
-    return GapTable(tuple(scores))
+    fell = [p.original.prediction.id for p in whole if p.original.right and not p.perturbed.right]
+    counts = scores[0].paired
+    assert counts is not None  # every item kept is right or wrong on both sides
+    known: dict[str, object] = {"suspects": counts.suspects(fell)}
+    if how == "file":
+        known["unparsed"] = dict.fromkeys(("original", "perturbed"))
+    return GapTable(tuple(score.model_copy(update=known) for score in scores))
 
 
 def _answered(pairs: Sequence[MarkedTwin]) -> list[MarkedTwin]:
@@ -194,24 +200,3 @@ def _fingerprint(model: str, pairs: Sequence[MarkedTwin]) -> str:
         for p in pairs
     ]
     return content_id("predictions", model, sorted(replies, key=str))
-
-
-def _details(
-    files: tuple[PredictionFile, PredictionFile], how: Scoring, whole: Sequence[MarkedTwin]
-) -> JsonDict:
-    suspects = [p for p in whole if p.original.right and not p.perturbed.right]
-    n_right = sum(bool(p.original.right) for p in whole)
-    details: JsonDict = {
-        "files": [str(file.path.name) for file in files],
-        "scoring": how,
-        "suspects": {
-            "k": len(suspects),
-            "n": len(whole),
-            "rate": len(suspects) / len(whole),
-            "share": len(suspects) / n_right if n_right else None,
-            "names": [p.original.prediction.id for p in suspects],
-        },
-    }
-    if how == "file":
-        details["unparsed"] = {"original": None, "perturbed": None}
-    return details

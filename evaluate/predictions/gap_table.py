@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from io import StringIO
 from typing import Any
 
 from flipbench.core.errors import ConfigError
+from flipbench.core.rates import Rate, wilson_interval
 from flipbench.core.records import Score
-from flipbench.reporting import formats
+from flipbench.reporting import formats, writers
+from flipbench.reporting.tables import Cell, Column, Row, Table, rate_cell
 
-from ..report import table_files
-from ..report.tables import TEST, VERDICTS, Cell, Column, Row, Table, accuracies
-from ..statistics.paired import wilson_interval
+from ..report.tables import TEST, VERDICTS, accuracies
 from .prediction import listing
 
 _SIDES = ("original", "perturbed")
@@ -67,7 +65,7 @@ class GapTable:
         """Return the table, one row, with the columns of the report's main table."""
         score, sign = self.by_rule[TEST], self.by_rule["sign"]
         assert score.statistic is not None and score.p_value is not None
-        gap = formats.interval(score.interval) if score.interval else ""
+        gap = formats.interval(score.interval)
         fields = [
             *((Column(f"{_title(side)}, %"), _accuracy(score, side)) for side in _SIDES),
             (Column("Δ, pp"), Cell(formats.points(score.statistic), gap)),
@@ -96,27 +94,23 @@ class GapTable:
 
     def markdown(self) -> str:
         """Return the sentence, the table, the suspect items and the warnings."""
-        suspects = self.scores[0].details["suspects"]
-        parts = [self.sentence(), "", table_files.markdown(self.table())]
+        suspects = self.scores[0].suspects
+        assert suspects is not None
+        parts = [self.sentence(), "", writers.markdown(self.table())]
         parts += [
-            f"Right on the original and wrong on the perturbed version: {suspects['k']}/"
-            f"{suspects['n']}" + (f" ({listing(suspects['names'], 10)})." if suspects["k"] else ".")
+            f"Right on the original and wrong on the perturbed version: {suspects.k}/"
+            f"{suspects.n}" + (f" ({listing(suspects.names, 10)})." if suspects.k else ".")
         ]
         parts += ["", *(f"- Note: {text}" for text in self.warnings)] if self.warnings else []
         return "\n".join(parts) + "\n"
 
     def latex(self) -> str:
         """Return the table for LaTeX with booktabs."""
-        return table_files.latex_document([self.table()])
+        return writers.latex_document([self.table()])
 
     def csv(self) -> str:
         """Return one row for each rule, in full precision."""
-        file = StringIO()
-        rows = [_csv_row(score) for score in self.scores]
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        return file.getvalue()
+        return writers.records_csv([_csv_row(score) for score in self.scores])
 
     def json(self) -> str:
         """Return the scores as they are, per-item values included."""
@@ -137,14 +131,11 @@ class GapTable:
 
 
 def _accuracy(score: Score, side: str) -> Cell:
-    k, n = accuracies(score)[side]
-    between = wilson_interval(k, n)
-    low, high = formats.percent(between.low), formats.percent(between.high)
-    return Cell(f"{formats.percent(k / n)} ({k}/{n})", f"[{low}, {high}]")
+    return rate_cell(Rate.wilson(*accuracies(score)[side]))
 
 
 def _unparsed(score: Score, side: str) -> Cell:
-    n_unparsed = score.details["unparsed"][side]
+    n_unparsed = score.unparsed[side]
     if n_unparsed is None:
         return Cell(formats.NOTHING)
     return Cell(formats.percent(n_unparsed / score.n) + " %", f"{n_unparsed}/{score.n}")
@@ -153,7 +144,7 @@ def _unparsed(score: Score, side: str) -> Cell:
 def _relative(score: Score) -> list[tuple[Column, Cell]]:
     if score.statistic is None:
         return [(Column("Δ − clean model's Δ, pp"), Cell(formats.NOTHING))]
-    between = formats.interval(score.interval) if score.interval else ""
+    between = formats.interval(score.interval)
     return [
         (Column("Δ − clean model's Δ, pp"), Cell(formats.points(score.statistic), between)),
         (Column("vs clean", numeric=False), Cell(VERDICTS[score.verdict])),
@@ -174,10 +165,10 @@ def _csv_row(score: Score) -> dict[str, Any]:
         between = wilson_interval(k, n)
         row |= {f"k_{side}": k, f"accuracy_{side}": k / n}
         row |= {f"low_{side}": between.low, f"high_{side}": between.high}
-        row[f"unparsed_{side}"] = score.details["unparsed"][side]
+        row[f"unparsed_{side}"] = score.unparsed[side]
     return row | {
-        "right_to_wrong": score.details["b"],
-        "wrong_to_right": score.details["c"],
+        "right_to_wrong": score.paired.b if score.paired else None,
+        "wrong_to_right": score.paired.c if score.paired else None,
         "statistic": score.statistic,
         "low": score.interval.low if score.interval else None,
         "high": score.interval.high if score.interval else None,

@@ -51,8 +51,8 @@ def mark(
 ) -> tuple[list[MarkedTwin], Scoring, list[str]]:
     """Mark all replies in one way, and say what could not be used.
 
-    "parse" reads replies with `flipbench.prompting.parsing.parse_choice`; "file" takes the file's own marks;
-    "auto" parses where replies and right letters are there, else takes the marks.
+    "parse" reads replies with `flipbench.prompting.parsing.parse_choice`; "file" takes the file's
+    own marks; "auto" parses where the file has replies and right letters, else takes the marks.
 
     Returns
     -------

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, runtime_checkable
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, runtime_checkable
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item, Probe, Score
+from flipbench.models.chat.answer_judge import JudgeTask, ReplyJudge
+from flipbench.models.chat.rewording import Reword
 from flipbench.models.engine import Answers
 from flipbench.models.protocols import Capability
 from flipbench.prompting.prompts import Asking
@@ -23,6 +25,9 @@ __all__ = [
     "Capability",
     "Detector",
     "GridDetector",
+    "HelpedDetector",
+    "Helpers",
+    "JudgedDetector",
     "by_kind",
     "gold_of",
     "kept",
@@ -35,27 +40,68 @@ AnswersOf = Callable[[GridModel], Answers]
 """Reads what a model of the grid answered; ask for one model after the other, not for all."""
 
 
+Helper = Literal["rewording", "answer_judge"]
+
+
 @dataclass(frozen=True)
 class About:
-    """What `flipbench detectors` prints of a detector.
+    """The facts about a detector; tables, documentation and command line take them from here.
 
     Attributes
     ----------
+    name, title : str
+        The name in configurations and records, and the one that people read.
+    variant : str
+        Its decision rules in words.
+    default_rule : str
+        The rule that stands for the detector where one is shown.
+    direction : str
+        What a contaminated model shows, in words.
     practical : bool
         The first of the three requirements: a verdict needs neither the training corpus, nor a
         clean model, nor a tuned threshold.
-    direction : str
-        What a contaminated model shows, in words.
+    rule_titles : mapping of str to str
+        Titles of the rules that no other detector has.
+    helpers : frozenset of str
+        What a `HelpedDetector` cannot do everything without: other wordings of the benchmark's
+        texts ("rewording"), a model that reads free-form replies ("answer_judge").
+    not_in_detect : str
+        Why ``flipbench detect`` leaves it out; empty where it does not.
     """
 
     name: str
+    title: str
     paper: str
     variant: str
+    default_rule: str
     deviates_from_paper: str
     needs: frozenset[Capability]
     direction: str
     needs_clean_model: bool
     practical: bool
+    rule_titles: Mapping[str, str] = field(default_factory=dict)
+    helpers: frozenset[Helper] = frozenset()
+    not_in_detect: str = ""
+
+
+@dataclass(frozen=True)
+class Helpers:
+    """What other models contribute to a detector's questions and to reading the replies.
+
+    Attributes
+    ----------
+    reword : callable, optional
+        Gives other wordings of the benchmark's texts. Without it, the detectors and rules that
+        compare wordings are not applicable.
+    n_wordings : int
+        How many other wordings of a text it gives.
+    judge : callable, optional
+        Reads replies to free-form questions; without it, they are read by exact match.
+    """
+
+    reword: Reword | None = None
+    n_wordings: int = 2
+    judge: ReplyJudge | None = None
 
 
 class Detector(Protocol):
@@ -99,11 +145,27 @@ class GridDetector(Protocol):
         """Return the scores of all models, by one rule or several.
 
         A model that lacks the company it needs gets the verdict "not_applicable", the reason in
-        ``details["reason"]`` in a few words and as a warning in a sentence.
+        ``reason`` in a few words and as a warning in a sentence.
         """
 
 
 AnyDetector = Detector | GridDetector
+
+
+@runtime_checkable
+class HelpedDetector(Protocol):
+    """A detector that names ``helpers`` in its `About`."""
+
+    def with_helpers(self, helpers: Helpers) -> AnyDetector:
+        """Return the detector with what it uses of ``helpers``."""
+
+
+@runtime_checkable
+class JudgedDetector(Protocol):
+    """A detector with replies that a judge has to read before they can be scored."""
+
+    def to_judge(self, benchmark: PairedBenchmark, answers: Answers) -> Iterable[JudgeTask]:
+        """Return what the judge has to be asked about one model's answers."""
 
 
 def by_kind(detectors: Sequence[AnyDetector]) -> tuple[list[Detector], list[GridDetector]]:

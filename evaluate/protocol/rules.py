@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
+from flipbench.core.records import Direction as Direction
 from flipbench.core.records import Interval
+from flipbench.core.score import ALPHA as ALPHA
 
 from ..statistics.paired import least_items
 
 Verdict = Literal["contaminated", "not_detected", "inconclusive", "not_applicable"]
-Direction = Literal["falls", "rises"]
 Degree = Literal["none", "minor", "partial", "severe"]
 
-ALPHA = 0.05
 MAX_UNPARSED_DIFFERENCE = 0.05
 """Of two compared conditions, the largest difference of parse-failure rates, a fraction."""
 

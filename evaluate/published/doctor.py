@@ -24,7 +24,7 @@ _LEAST_VALUES = 4
 
 
 @dataclass(frozen=True)
-class Finding:
+class TableIssue:
     """Something a reader of the table should know.
 
     Attributes
@@ -44,7 +44,7 @@ class Finding:
         return f"{self.row.where}: {self.kind}: {self.what}"
 
 
-def examine(rows: Sequence[Printed]) -> list[Finding]:
+def examine(rows: Sequence[Printed]) -> list[TableIssue]:
     """Return every finding in tables of published results, in the order of their lines.
 
     Kinds: ``impossible`` (no count gives this percentage of n), ``count`` (another count stands
@@ -55,7 +55,7 @@ def examine(rows: Sequence[Printed]) -> list[Finding]:
     ``mark`` (a printed verdict that its rule does not give), ``margin`` (a gap of so few items
     that no paired table makes it significant).
     """
-    found: list[Finding] = []
+    found: list[TableIssue] = []
     for check in (_impossible, _items, _deltas, _unpaired, _margins):
         found += check(rows)
     labels: tuple[tuple[str, Callable[[Sequence[Printed]], Iterator[tuple[Printed, str]]]], ...] = (
@@ -66,11 +66,11 @@ def examine(rows: Sequence[Printed]) -> list[Finding]:
     )
     for kind, label_check in labels:
         odd = kind in ("duplicate", "relabelled")
-        found += [Finding(row, kind, what, wrong=not odd) for row, what in label_check(rows)]
+        found += [TableIssue(row, kind, what, wrong=not odd) for row, what in label_check(rows)]
     return sorted(found, key=lambda f: (f.row.file, f.row.line, not f.wrong))
 
 
-def examine_files(paths: Sequence[Path]) -> list[Finding]:
+def examine_files(paths: Sequence[Path]) -> list[TableIssue]:
     """Read CSV files of published results (see `read_printed`) and examine them together."""
     return examine([row for path in paths for row in read_printed(path)])
 
@@ -118,7 +118,7 @@ def _figures(row: Printed) -> list[tuple[str, Decimal, int]]:
     return [(name, value, n) for name, value, n in named if value is not None and n is not None]
 
 
-def _impossible(rows: Sequence[Printed]) -> Iterator[Finding]:
+def _impossible(rows: Sequence[Printed]) -> Iterator[TableIssue]:
     sizes: dict[str, set[int]] = {}
     for row in rows:
         known = {row.n_original, row.n_perturbed} - {None}
@@ -128,10 +128,12 @@ def _impossible(rows: Sequence[Printed]) -> Iterator[Finding]:
         for name, value, n in _figures(row):
             possible = possible_counts(value, n)
             if row.k is not None and name == "value" and row.k not in possible:
-                yield Finding(row, "count", f"{row.k}/{n} is {100 * row.k / n:.3f}, not {value}")
+                yield TableIssue(row, "count", f"{row.k}/{n} is {100 * row.k / n:.3f}, not {value}")
             elif not possible and (row.file, row.line, row.label, name) not in said:
                 said.add((row.file, row.line, row.label, name))
-                yield Finding(row, "impossible", _why_impossible(name, value, n, sizes[row.bench]))
+                yield TableIssue(
+                    row, "impossible", _why_impossible(name, value, n, sizes[row.bench])
+                )
 
 
 def _why_impossible(name: str, value: Decimal, n: int, sizes: set[int]) -> str:
@@ -142,7 +144,7 @@ def _why_impossible(name: str, value: Decimal, n: int, sizes: set[int]) -> str:
     return f"{text}; it would be {' or '.join(others)}" if others else text
 
 
-def _items(rows: Sequence[Printed]) -> Iterator[Finding]:
+def _items(rows: Sequence[Printed]) -> Iterator[TableIssue]:
     """Find blocks of which most percentages are impossible, and the n that fits them all."""
     groups: dict[tuple[str, ...], dict[Decimal, Printed]] = {}
     sizes: dict[tuple[str, ...], int] = {}
@@ -171,10 +173,10 @@ def _items(rows: Sequence[Printed]) -> Iterator[Finding]:
         )
         if (first.file, first.line, what) not in said:
             said.add((first.file, first.line, what))
-            yield Finding(first, "items", what)
+            yield TableIssue(first, "items", what)
 
 
-def _deltas(rows: Sequence[Printed]) -> Iterator[Finding]:
+def _deltas(rows: Sequence[Printed]) -> Iterator[TableIssue]:
     for row in rows:
         if row.original is None or row.perturbed is None or row.delta is None:
             continue
@@ -188,10 +190,10 @@ def _deltas(rows: Sequence[Printed]) -> Iterator[Finding]:
             f"{'' if verdict == 'wrong' else ': rounding of the counts explains it'}"
         )
         kind = "delta" if verdict == "wrong" else "rounding"
-        yield Finding(row, kind, what, wrong=verdict == "wrong")
+        yield TableIssue(row, kind, what, wrong=verdict == "wrong")
 
 
-def _unpaired(rows: Sequence[Printed]) -> Iterator[Finding]:
+def _unpaired(rows: Sequence[Printed]) -> Iterator[TableIssue]:
     orders: dict[str, list[tuple[int, int]]] = {}
     for row in rows:
         if row.n_original and row.n_perturbed and row.n_original != row.n_perturbed:
@@ -202,14 +204,14 @@ def _unpaired(rows: Sequence[Printed]) -> Iterator[Finding]:
             continue
         shares = [float(row.original) / 100, float(row.perturbed) / 100]
         se = 100 * unpaired_se(shares, (n, m))
-        yield Finding(
+        yield TableIssue(
             row,
             "unpaired",
             f"original of {n} items, {row.quantity} of {m}: no paired gap; as independent samples"
             f" {row.perturbed - row.original:+} ± {se:.2f} (standard error)",
         )
         if orders[row.bench].count((m, n)) > orders[row.bench].count((n, m)):
-            yield Finding(
+            yield TableIssue(
                 row,
                 "swapped",
                 f"other rows of {row.bench} have n = {m}/{n}, this one {n}/{m}: if the two figures"
@@ -217,7 +219,7 @@ def _unpaired(rows: Sequence[Printed]) -> Iterator[Finding]:
             )
 
 
-def _margins(rows: Sequence[Printed]) -> Iterator[Finding]:
+def _margins(rows: Sequence[Printed]) -> Iterator[TableIssue]:
     """Find gaps that rest on so few items that even one-sided change would be no evidence."""
     for row in rows:
         if row.original is None or row.perturbed is None or row.quantity != "perturbed":
@@ -232,7 +234,7 @@ def _margins(rows: Sequence[Printed]) -> Iterator[Finding]:
         p = least_p(difference)
         if p > ALPHA:
             items = "item" if abs(difference) == 1 else "items"
-            yield Finding(
+            yield TableIssue(
                 row,
                 "margin",
                 f"the gap of {row.perturbed - row.original:+} is {abs(difference)} {items} of {n};"

@@ -110,7 +110,7 @@ def _score(row: Printed, clean: Printed | None) -> Score | None:
         benchmark_id=row.bench,
         reference_fingerprint=reference,
         statistic=gap,
+        direction=direction,
         verdict=verdict,
         n=row.n_original or 0,
-        details={"direction": direction},
     )

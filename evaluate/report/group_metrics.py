@@ -9,38 +9,23 @@ import numpy as np
 
 from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.randomness import generator
-from flipbench.core.records import Interval
+from flipbench.core.rates import Rate
 from flipbench.prompting.prompts import Asking
-from flipbench.reporting import formats
+from flipbench.reporting.tables import Cell, Column, Row, Table, rate_cell
 
 from ..protocol.detector import Answers, gold_of
 from ..protocol.grid import GridModel
-from ..statistics.paired import Outcome, wilson_interval
+from ..statistics.paired import Outcome
 from ..statistics.resampling import bootstrap_interval
 from . import tables
 
 
 @dataclass(frozen=True)
-class Rate:
-    """k of n, complete ones only.
-
-    ``interval`` draws whole groups; it is Wilson's where every group counts once, and where all
-    are right or all wrong.
-    """
-
-    k: int
-    n: int
-    interval: Interval | None = None
-
-    @property
-    def value(self) -> float | None:
-        """The fraction k/n; None without any."""
-        return self.k / self.n if self.n else None
-
-
-@dataclass(frozen=True)
 class GroupMetrics:
-    """Accuracies of cells, questions, images and groups.
+    """Accuracies of cells, questions, images and groups, of complete ones only.
+
+    Intervals draw whole groups; they are Wilson's where every group counts once, and where all
+    are right or all wrong.
 
     Attributes
     ----------
@@ -64,7 +49,7 @@ class GroupMetrics:
 
 
 @dataclass(frozen=True)
-class Cell:
+class GroupCell:
     """One question on one image, and whether it was answered right."""
 
     group: str
@@ -73,11 +58,11 @@ class Cell:
     outcome: Outcome
 
 
-def group_metrics(cells: Sequence[Cell]) -> GroupMetrics:
+def group_metrics(cells: Sequence[GroupCell]) -> GroupMetrics:
     """Return the metrics of cells; a group may have any number of questions and images.
 
     >>> replies = [("q0", "i0", True), ("q0", "i1", True), ("q1", "i0", False), ("q1", "i1", True)]
-    >>> found = group_metrics([Cell("g", *reply) for reply in replies])
+    >>> found = group_metrics([GroupCell("g", *reply) for reply in replies])
     >>> found.accuracy.value, found.question.value, found.image.value, found.group.value
     (0.75, 0.5, 0.5, 0.0)
 
@@ -96,7 +81,7 @@ def group_metrics(cells: Sequence[Cell]) -> GroupMetrics:
     )
 
 
-def cells_of(benchmark: PairedBenchmark, asking: Asking, answers: Answers) -> list[Cell]:
+def cells_of(benchmark: PairedBenchmark, asking: Asking, answers: Answers) -> list[GroupCell]:
     """Return a model's cells: each pair with options is a question on two images.
 
     Pairs on the same two images make one group, as in NaturalBench; a benchmark with one question
@@ -111,7 +96,7 @@ def cells_of(benchmark: PairedBenchmark, asking: Asking, answers: Answers) -> li
         outcomes = answers.outcomes(probes, gold_of(both))
         group = " | ".join(sorted(images))
         cells += [
-            Cell(group, str(number), image, outcome)
+            GroupCell(group, str(number), image, outcome)
             for image, outcome in zip(images, outcomes, strict=True)
         ]
     return cells
@@ -123,21 +108,21 @@ def has_groups(benchmark: PairedBenchmark) -> bool:
     return len(set(groups)) < len(groups)
 
 
-def group_table(grid: Sequence[GridModel], metrics: Mapping[str, GroupMetrics]) -> tables.Table:
+def group_table(grid: Sequence[GridModel], metrics: Mapping[str, GroupMetrics]) -> Table:
     """Return the metrics of several models, by fingerprint, as a table."""
     groups = []
     for family, models in tables.families(grid).items():
-        rows = [tables.Row(tables.label(m, models), _shown(metrics[m.fingerprint])) for m in models]
+        rows = [Row(tables.label(m, models), _shown(metrics[m.fingerprint])) for m in models]
         groups.append((family, tuple(rows)))
     heads = ("Accuracy, %", "Q-Acc, %", "I-Acc, %", "G-Acc, %", "No answer")
-    return tables.Table(
+    return Table(
         "groups",
         "Accuracy: right answers to a question on an image. Q-Acc: questions right on both their"
         " images; I-Acc: images on which all questions are right; G-Acc: groups of which all is"
         " right (NaturalBench). What lacks an answer is in no rate. 95 % intervals draw whole"
         " groups.",
         "Model",
-        tuple(map(tables.Column, heads)),
+        tuple(map(Column, heads)),
         tuple(groups),
     )
 
@@ -161,22 +146,13 @@ def _rate(members: Sequence[tuple[str, Outcome]]) -> Rate:
     """Return how many are right, with an interval over groups."""
     names, rights = [group for group, _ in members], [bool(right) for _, right in members]
     k, n, n_groups = sum(rights), len(rights), len(set(names))
-    if not n:
-        return Rate(0, 0)
     if n_groups == n or k in (0, n):
-        return Rate(k, n, wilson_interval(k * n_groups // n, n_groups))
+        return Rate.wilson(k, n, n_groups)
     rng = generator(0, "groups", "bootstrap")
-    return Rate(k, n, bootstrap_interval(np.array(rights, dtype=float), rng, clusters=names))
+    interval = bootstrap_interval(np.array(rights, dtype=float), rng, clusters=names)
+    return Rate(k=k, n=n, interval=interval, n_clusters=n_groups)
 
 
-def _shown(found: GroupMetrics) -> tuple[tables.Cell, ...]:
-    cells = []
-    for rate in (found.accuracy, found.question, found.image, found.group):
-        text, between = formats.NOTHING, ""
-        if rate.value is not None:
-            text = f"{formats.percent(rate.value)} ({rate.k}/{rate.n})"
-        if rate.interval is not None:
-            low, high = (formats.percent(end) for end in (rate.interval.low, rate.interval.high))
-            between = f"[{low}, {high}]"
-        cells.append(tables.Cell(text, between))
-    return (*cells, tables.Cell(str(found.n_missing)))
+def _shown(found: GroupMetrics) -> tuple[Cell, ...]:
+    rates = (found.accuracy, found.question, found.image, found.group)
+    return (*map(rate_cell, rates), Cell(str(found.n_missing)))

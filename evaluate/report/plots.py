@@ -13,11 +13,11 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from flipbench.core.rates import wilson_interval
 from flipbench.core.records import Score
 from flipbench.reporting import formats
 
 from ..protocol.grid import GridModel
-from ..statistics.paired import wilson_interval
 from .tables import accuracies, fell_and_rose, label
 
 Series = list[tuple[GridModel, Score]]

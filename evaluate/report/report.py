@@ -8,26 +8,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from flipbench.core.files import write_atomically
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Score
+from flipbench.reporting import writers
+from flipbench.reporting.pages import environment
+from flipbench.reporting.tables import Table
 
 from ..protocol.grid import GridModel, Requirements
 from ..validation.validation import Validation, validate
 from . import table_files
 from .figures import Figure, make_figures
 from .gallery import BUDGET, make_gallery
-from .tables import (
-    GAP,
-    TEST,
-    Table,
-    gap_table,
-    other_table,
-    rule_title,
-    title,
-)
+from .tables import GAP, TEST, gap_table, other_table, rule_title, title
 from .validation_figures import make_validation_figures
 from .validation_tables import (
     detectors_table,
@@ -98,17 +93,11 @@ def write_report(data: ReportData, folder: Path) -> Path:
         _write_validation(validations, validation, data.notes, folder)
     checks = make_validation_figures(validations, data.grid, data.scores, folder)
     figures = make_figures(data.benchmark, data.grid, data.scores, folder)
-    page = folder / "index.html"
     script = (_TEMPLATES / "report.js").read_text(encoding="utf-8")
-    environment = Environment(
-        loader=FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["data_uri"] = _svg_uri
-    html = environment.get_template("report.html.jinja").render(
+    pages = environment(_TEMPLATES)
+    pages.filters["data_uri"] = _svg_uri
+    html = pages.get_template("report.html.jinja").render(
+        title=data.title,
         data=data,
         headline=headline(data.grid, data.scores),
         tables=tables,
@@ -120,12 +109,10 @@ def write_report(data: ReportData, folder: Path) -> Path:
             data.benchmark, data.grid, data.scores, _room(data, [*checks, *figures])
         ),
         warnings=warnings_of(data.scores),
-        style=Markup((_TEMPLATES / "report.css").read_text(encoding="utf-8")),
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
-    page.write_text(html, encoding="utf-8")
-    return page
+    return write_atomically(folder / "index.html", html)
 
 
 def headline(grid: Sequence[GridModel], scores: Sequence[Score]) -> list[str]:
@@ -145,7 +132,9 @@ def warnings_of(scores: Sequence[Score]) -> list[tuple[str, list[str]]]:
     """Return each distinct warning with what it was said of (model, detector, rule)."""
     found: dict[str, list[str]] = {}
     for score in scores:
-        subject = f"{score.model}: {title(score.detector)}, {rule_title(score.rule)}"
+        subject = (
+            f"{score.model}: {title(score.detector)}, {rule_title(score.detector, score.rule)}"
+        )
         for warning in score.warnings:
             found.setdefault(warning, []).append(subject)
     return list(found.items())
@@ -181,16 +170,16 @@ def _sentence(rule: str, grid: Sequence[GridModel], scores: Sequence[Score]) -> 
 def _write_tables(data: ReportData, tables: Sequence[Table], needed: Table, folder: Path) -> None:
     head = f"# {data.title}\n\n{' '.join(headline(data.grid, data.scores))}\n"
     first = [tables[0], *([data.groups] if data.groups else [])]
-    main = [head, *(table_files.markdown(table) for table in first)]
+    main = [head, *(writers.markdown(table) for table in first)]
     below = _below(data.notes)
-    (folder / "gap.md").write_text("\n".join([*main, *below]), encoding="utf-8")
+    write_atomically(folder / "gap.md", "\n".join([*main, *below]))
     rest = [*tables[1:], *data.raters, *data.kept]
-    parts = [*main, *(table_files.markdown(table) for table in rest), *below]
-    (folder / "table.md").write_text("\n".join(parts), encoding="utf-8")
-    of_models = table_files.latex_document([*first, *tables[1:]], data.notes)
-    (folder / "table.tex").write_text(of_models, encoding="utf-8")
-    met = "\n".join([table_files.markdown(needed), *below])
-    (folder / "requirements.md").write_text(met, encoding="utf-8")
+    parts = [*main, *(writers.markdown(table) for table in rest), *below]
+    write_atomically(folder / "table.md", "\n".join(parts))
+    of_models = writers.latex_document([*first, *tables[1:]], data.notes)
+    write_atomically(folder / "table.tex", of_models)
+    met = "\n".join([writers.markdown(needed), *below])
+    write_atomically(folder / "requirements.md", met)
     table_files.write_scores_csv(folder / "table.csv", data.grid, data.scores)
     table_files.write_requirements_csv(folder / "requirements.csv", data.requirements)
 
@@ -227,10 +216,10 @@ def _write_validation(
     validations: Sequence[Validation], tables: Sequence[Table], notes: Sequence[str], folder: Path
 ) -> None:
     for table in tables:
-        text = "\n".join([table_files.markdown(table), *_below(notes)])
-        (folder / f"{table.key}.md").write_text(text, encoding="utf-8")
-    document = table_files.latex_document(tables, notes)
-    (folder / "validation.tex").write_text(document, encoding="utf-8")
+        text = "\n".join([writers.markdown(table), *_below(notes)])
+        write_atomically(folder / f"{table.key}.md", text)
+    document = writers.latex_document(tables, notes)
+    write_atomically(folder / "validation.tex", document)
     table_files.write_validation_csv(folder / "validation.csv", validations)
 
 

@@ -1,86 +1,21 @@
-"""Tables as files: Markdown, LaTeX, and every score with all its numbers as CSV."""
+"""Every score, requirement and error rate with all its numbers, as CSV."""
 
 from __future__ import annotations
 
-import csv
 import math
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from flipbench.core.files import write_atomically
+from flipbench.core.rates import Rate
 from flipbench.core.records import Interval, Score
+from flipbench.reporting.writers import records_csv
 
 from ..protocol.grid import GridModel, Requirements
-from ..statistics.roc import Rate
 from ..validation.requirements import success
 from ..validation.validation import Validation
-from .tables import Column, Table, accuracies
-
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"$<$",
-    ">": r"$>$",
-    "−": r"$-$",
-    "–": "--",
-    "Δ": r"$\Delta$",
-    "→": r"$\to$",
-    "✓": r"\ding{51}",
-    "✗": r"\ding{55}",
-    "▲": r"$\blacktriangle$",
-}
-_LATEX_HEAD = "% In the preamble: \\usepackage{booktabs,amssymb,pifont,graphicx}\n"
-
-
-def markdown(table: Table) -> str:
-    """Return a table as GitHub-flavoured Markdown; group names become rows."""
-    heads = [table.stub, *(_full_header(table, column) for column in table.columns)]
-    aligned = ["---", *("---:" if column.numeric else "---" for column in table.columns)]
-    lines = [_md_line(heads), "|" + "|".join(aligned) + "|"]
-    for name, rows in table.groups:
-        if name:
-            lines.append(_md_line([f"**{_md(name)}**", *("" for _ in table.columns)], escape=False))
-        lines += [_md_line([row.header, *(cell.plain() for cell in row.cells)]) for row in rows]
-    return "\n".join(lines) + f"\n\n{_md(table.caption)}\n"
-
-
-def latex(table: Table) -> str:
-    """Return a table as a LaTeX ``table*`` with booktabs rules."""
-    layout = "l" + "".join("r" if column.numeric else "l" for column in table.columns)
-    width = len(table.columns) + 1
-    lines = [r"\begin{table*}", r"\centering", rf"\caption{{{_tex(table.caption)}}}"]
-    lines += [rf"\label{{tab:{table.key}}}", r"\resizebox{\linewidth}{!}{%"]
-    lines += [rf"\begin{{tabular}}{{{layout}}}", r"\toprule"]
-    if any(column.group for column in table.columns):
-        spans, rules, start = [""], [], 2
-        for name, n in table.column_groups():
-            spans.append(rf"\multicolumn{{{n}}}{{c}}{{{_tex(name)}}}")
-            rules += [rf"\cmidrule(lr){{{start}-{start + n - 1}}}"] if name else []
-            start += n
-        lines += [" & ".join(spans) + r" \\", "".join(rules)]
-    lines += [_tex_line([table.stub, *(column.header for column in table.columns)])]
-    for name, rows in table.groups:
-        lines.append(r"\midrule")
-        if name:
-            lines.append(rf"\multicolumn{{{width}}}{{l}}{{\textit{{{_tex(name)}}}}} \\")
-        lines += [_tex_line([row.header, *(cell.plain() for cell in row.cells)]) for row in rows]
-    lines += [r"\bottomrule", r"\end{tabular}}", r"\end{table*}"]
-    return "\n".join(lines) + "\n"
-
-
-def latex_document(tables: Sequence[Table], notes: Sequence[str] = ()) -> str:
-    """Return several tables and what they do not show; the packages they need are in a comment."""
-    below = [rf"\noindent {_tex(note)}" + "\n" for note in notes]
-    return _LATEX_HEAD + "\n" + "\n".join([*map(latex, tables), *below])
+from .tables import accuracies
 
 
 def write_scores_csv(path: Path, grid: Sequence[GridModel], scores: Sequence[Score]) -> None:
@@ -114,8 +49,8 @@ def write_scores_csv(path: Path, grid: Sequence[GridModel], scores: Sequence[Sco
             row |= {f"k_{name}": k, f"n_{name}": n}
             row[f"accuracy_{name}"] = k / n if k is not None and n else None
         row |= {
-            "right_to_wrong": score.details.get("b"),
-            "wrong_to_right": score.details.get("c"),
+            "right_to_wrong": score.paired.b if score.paired else None,
+            "wrong_to_right": score.paired.c if score.paired else None,
             "statistic": score.statistic,
             "unit": score.unit,
             "low": between.low if between else None,
@@ -127,7 +62,7 @@ def write_scores_csv(path: Path, grid: Sequence[GridModel], scores: Sequence[Sco
             "warnings": "; ".join([*score.warnings, *model.warnings]),
         }
         rows.append(row)
-    _write_csv(path, rows)
+    write_atomically(path, records_csv(rows))
 
 
 def write_requirements_csv(path: Path, requirements: Sequence[Requirements]) -> None:
@@ -147,7 +82,7 @@ def write_requirements_csv(path: Path, requirements: Sequence[Requirements]) -> 
         for name in ("misses", "violations", "false_alarms"):
             row[name] = "; ".join(getattr(r, name))
         rows.append(row)
-    _write_csv(path, rows)
+    write_atomically(path, records_csv(rows))
 
 
 def write_validation_csv(path: Path, validations: Sequence[Validation]) -> None:
@@ -167,14 +102,14 @@ def write_validation_csv(path: Path, validations: Sequence[Validation]) -> None:
         rates |= {"false_alarms_finetuned": v.finetuned_alarms, "power": v.detected}
         rates |= {f"power_at_dose_{dose}": rate for dose, rate in v.power.items()}
         rows += [about | _of_rate(name, rate) for name, rate in rates.items()]
-        steps = Rate(v.trend.in_order, v.trend.n_steps)
+        steps = Rate(k=v.trend.in_order, n=v.trend.n_steps)
         rows.append(about | _of_rate("steps_in_order", steps))
         correlation = _quantity("rank_correlation", v.trend.correlation, p_value=v.trend.p_value)
         rows.append(about | correlation)
-        fired = _of_rate("external_models", Rate(len(v.artefact.fired), v.artefact.n))
+        fired = _of_rate("external_models", Rate(k=len(v.artefact.fired), n=v.artefact.n))
         note = "artefact suspected: " + "; ".join(v.artefact.fired)
         rows.append(about | fired | {"note": note if v.artefact.suspected else ""})
-    _write_csv(path, rows)
+    write_atomically(path, records_csv(rows))
 
 
 def _of_rate(name: str, rate: Rate) -> dict[str, Any]:
@@ -183,11 +118,11 @@ def _of_rate(name: str, rate: Rate) -> dict[str, Any]:
 
 
 def _quantity(
-    name: str, value: float, interval: Interval | None = None, p_value: float | None = None
+    name: str, value: float | None, interval: Interval | None = None, p_value: float | None = None
 ) -> dict[str, Any]:
     return {
         "quantity": name,
-        "value": None if math.isnan(value) else value,
+        "value": None if value is None or math.isnan(value) else value,
         "k": None,
         "n": None,
         "n_lineages": None,
@@ -196,34 +131,3 @@ def _quantity(
         "p_value": p_value,
         "note": "",
     }
-
-
-def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]) if rows else [], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-
-
-def _full_header(table: Table, column: Column) -> str:
-    """Return a header with its group before it; the main table's one group is its caption's."""
-    named = column.group and table.key != "gap"
-    return f"{column.group}: {column.header}" if named else column.header
-
-
-def _md_line(cells: list[str], *, escape: bool = True) -> str:
-    return "| " + " | ".join(_md(cell) if escape else cell for cell in cells) + " |"
-
-
-def _md(text: str) -> str:
-    """Escape what would end a cell or start markup; ``<`` alone keeps ``<.001`` readable."""
-    text = re.sub(r"([\\|`*])", r"\\\1", " ".join(text.split())).replace("](", "]\\(")
-    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text)
-
-
-def _tex_line(cells: list[str]) -> str:
-    return " & ".join(_tex(cell) for cell in cells) + r" \\"
-
-
-def _tex(text: str) -> str:
-    return "".join(_LATEX.get(character, character) for character in " ".join(text.split()))

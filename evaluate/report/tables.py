@@ -1,57 +1,30 @@
-"""The tables of a grid of models, free of any file format.
-
-A table is built once, here, and written as Markdown, LaTeX and HTML by others, so that the three
-can never say different things.
-"""
+"""The tables of a grid of models: what is read from scores, and how it is put into cells."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from flipbench.core.errors import DataError
 from flipbench.core.records import Score
 from flipbench.reporting import formats
+from flipbench.reporting.tables import Cell, Column, Row, Table
 
+from ..detectors.registry import DETECTORS
 from ..protocol.grid import UNTOUCHED, GridModel
 from ..validation.falsification import Key, artefacts, key_of
 from ..validation.requirements import success
 
 GAP = "perturbation_gap"
 TEST = "mcnemar"
-TITLES = {
-    GAP: "Perturbation gap",
-    "free_form_gap": "Free-form gap",
-    "circular_eval": "CircularEval",
-    "choice_confusion": "Choice confusion",
-    "text_only_leakage": "Multi-modal leakage",
-    "option_order": "Option-order sensitivity",
-    "slot_guessing": "Slot guessing",
-    "bgr_shuffling": "BGR shuffling",
-    "image_masking": "Image masking",
-    "guided_prompting": "Guided prompting",
-    "missing_option": "Missing option",
-    "ngram_accuracy": "N-gram accuracy",
-    "shared_likelihood": "Shared likelihood",
-    "order_trend": "Order trend",
-    "codec": "CoDeC",
-    "codec_answer": "CoDeC, answers",
-    "min_k": "Min-K %",
-    "constat": "ConStat",
-    "kernel_divergence": "Kernel divergence",
-}
 RULES = {
     "sign": "sign rule (paper)",
     TEST: "McNemar test",
     "relative": "vs clean",
     "paper": "paper’s rule",
     "bands": "paper’s bands",
-    "shuffles": "mean of shuffles",
     "paired": "permutation test",
-    "min_k": "Min-K %",
-    "min_k_plus_plus": "Min-K %++",
 }
+"""Titles of the rules that several detectors have."""
 VERDICTS = {
     "contaminated": "contaminated",
     "not_detected": "not detected",
@@ -59,67 +32,6 @@ VERDICTS = {
     "not_applicable": "not applicable",
 }
 SUSPECTED = "artefact suspected"
-
-
-@dataclass(frozen=True)
-class Cell:
-    """What stands in a cell: an optional mark, a text, and a second, smaller text."""
-
-    text: str
-    small: str = ""
-    mark: str = ""
-
-    def plain(self) -> str:
-        """Return the cell on one line.
-
-        >>> Cell("62.7", "276/440").plain(), Cell("contaminated", mark="✓").plain()
-        ('62.7 (276/440)', '✓ contaminated')
-        """
-        text = f"{self.mark} {self.text}".strip()
-        if not self.small:
-            return text
-        return f"{text} {self.small}" if self.small.startswith("[") else f"{text} ({self.small})"
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column's header, the group it stands under, and whether it holds numbers."""
-
-    header: str
-    group: str = ""
-    numeric: bool = True
-
-
-@dataclass(frozen=True)
-class Row:
-    """A row's header and its cells, one for each column."""
-
-    header: str
-    cells: tuple[Cell, ...]
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table whose rows come in groups, named or one without a name.
-
-    ``key`` is its name in files and links.
-    """
-
-    key: str
-    caption: str
-    stub: str
-    columns: tuple[Column, ...]
-    groups: tuple[tuple[str, tuple[Row, ...]], ...]
-
-    def column_groups(self) -> list[tuple[str, int]]:
-        """Return the group headers from left to right with the number of columns under each."""
-        spans: list[tuple[str, int]] = []
-        for column in self.columns:
-            if spans and spans[-1][0] == column.group:
-                spans[-1] = (column.group, spans[-1][1] + 1)
-            else:
-                spans.append((column.group, 1))
-        return spans
 
 
 def gap_table(grid: Sequence[GridModel], scores: Sequence[Score]) -> Table:
@@ -154,12 +66,15 @@ def other_table(grid: Sequence[GridModel], scores: Sequence[Score]) -> Table | N
 
 def title(detector: str) -> str:
     """Return a detector's name for people."""
-    return TITLES.get(detector, detector.replace("_", " "))
+    known = DETECTORS.get(detector)
+    return known.about.title if known else detector.replace("_", " ")
 
 
-def rule_title(rule: str) -> str:
-    """Return a rule's name for people."""
-    return RULES.get(rule, rule.replace("_", " "))
+def rule_title(detector: str, rule: str) -> str:
+    """Return the name for people of a detector's rule."""
+    known = DETECTORS.get(detector)
+    own = known.about.rule_titles.get(rule) if known else None
+    return own or RULES.get(rule, rule.replace("_", " "))
 
 
 def detectors_of(scores: Sequence[Score]) -> list[str]:
@@ -170,8 +85,7 @@ def detectors_of(scores: Sequence[Score]) -> list[str]:
 
 def accuracies(score: Score) -> dict[str, tuple[int, int]]:
     """Return (k, n) for each variant the score counted right answers on."""
-    counts: dict[str, dict[str, Any]] = score.details.get("accuracies", {})
-    return {name: (int(c["k"]), int(c["n"])) for name, c in counts.items()}
+    return {name: (count.k, count.n) for name, count in score.accuracies.items()}
 
 
 def families(grid: Sequence[GridModel]) -> dict[str, list[GridModel]]:
@@ -232,8 +146,8 @@ def gap_score(scores: Mapping[str, Mapping[str, Score]]) -> Score | None:
 
 def fell_and_rose(score: Score) -> tuple[int, int]:
     """Return how many items went right → wrong and wrong → right."""
-    if "b" in score.details and "c" in score.details:
-        return int(score.details["b"]), int(score.details["c"])
+    if score.paired is not None:
+        return score.paired.b, score.paired.c
     values = list(score.per_item.values())
     return values.count(-1.0), values.count(1.0)
 
@@ -290,15 +204,18 @@ def _fields(detector: str, models: Sequence[_Rules], suspected: Collection[Key])
             alike = [r for r in rules if _same_statistic(rule, r, models)]
             header = _statistic_header(rule, models)
             if len(shown) > 1:
-                header += f" ({rule_title(rule)})"
+                header += f" ({rule_title(detector, rule)})"
             fields.append((Column(header, group), _statistic_cell(alike)))
         known = {i: m[rule].p_value for i, m in enumerate(models) if rule in m}
         if any(p is not None for p in known.values()) and not any(_agree(known, t) for t in tests):
-            header = f"p ({rule_title(rule)})" if tests else "p"
+            header = f"p ({rule_title(detector, rule)})" if tests else "p"
             tests.append(known)
             fields.append((Column(header, group), _p_cell(rule)))
         fields.append(
-            (Column(headed(rule_title(rule)), group, numeric=False), _verdict_cell(rule, suspected))
+            (
+                Column(headed(rule_title(detector, rule)), group, numeric=False),
+                _verdict_cell(rule, suspected),
+            )
         )
     if any(score.n_dropped for score in every):
         fields.append((Column("Items dropped", group), _dropped_cell))
@@ -346,7 +263,7 @@ def _statistic_cell(rules_alike: list[str]) -> Callable[[GridModel, _Rules], Cel
         value, between = mine[0].statistic, next((s.interval for s in mine if s.interval), None)
         assert value is not None
         if is_gap(mine[0]):
-            return Cell(formats.points(value), formats.interval(between) if between else "")
+            return Cell(formats.points(value), formats.interval(between))
         scale = 100 if mine[0].unit == "fraction" else 1
         text = formats.percent(value) if scale == 100 else formats.number(value)
         if between is None:
@@ -354,7 +271,7 @@ def _statistic_cell(rules_alike: list[str]) -> Callable[[GridModel, _Rules], Cel
         scaled = between.model_copy(
             update={"low": scale * between.low, "high": scale * between.high}
         )
-        return Cell(text, formats.interval(scaled, as_points=False))
+        return Cell(text, formats.interval(scaled, formats.number))
 
     return cell
 
@@ -380,7 +297,7 @@ def _verdict_cell(rule: str, suspected: Collection[Key]) -> Callable[[GridModel,
         if key_of(rules[rule]) in suspected and rules[rule].verdict != "not_applicable":
             return Cell(SUSPECTED, text)
         if rules[rule].verdict == "not_applicable":
-            return Cell(text, rules[rule].details.get("reason", ""))
+            return Cell(text, rules[rule].reason)
         right = success(rules[rule], model)
         return Cell(text, mark="" if right is None else "✗✓"[right])
 

@@ -10,10 +10,11 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
+from flipbench.core.rates import Rate
 from flipbench.core.records import Score
 
 from ..protocol.grid import GridModel
-from ..statistics.roc import Rate, Separation
+from ..statistics.roc import Separation
 from ..validation.dose import rises
 from ..validation.falsification import key_of
 from ..validation.validation import Validation
@@ -102,7 +103,9 @@ def _rocs(validations: Sequence[Validation]) -> list[_Drawn]:
         same = [s for d, b, s in seen if (d, b) == (v.detector, v.benchmark_id)]
         if any((s.fpr, s.tpr) == (v.separation.fpr, v.separation.tpr) for s in same):
             continue
-        name = f"{title(v.detector)}, {rule_title(v.rule)}" if same else title(v.detector)
+        name = (
+            f"{title(v.detector)}, {rule_title(v.detector, v.rule)}" if same else title(v.detector)
+        )
         found = f"{v.separation.auroc:.2f} {two_decimals(v.separation.interval)}"
         curves.append((f"{name}{_on(v, validations)} {found}", v.separation))
         seen.add((v.detector, v.benchmark_id, v.separation))
@@ -125,7 +128,7 @@ def _powers(validations: Sequence[Validation]) -> list[_Drawn]:
         if v.power:
             zero = {0: v.alarms} if v.alarms.n else {}
             name = f"{title(v.detector)}{_on(v, validations)}"
-            found.setdefault(name, []).append((rule_title(v.rule), zero | v.power))
+            found.setdefault(name, []).append((rule_title(v.detector, v.rule), zero | v.power))
     panels = []
     for detector, lines in found.items():
         canvas = Canvas(figsize=(4.6, 3.1 + 0.19 * len(lines)), layout="constrained")
@@ -248,7 +251,7 @@ def _detector(v: Validation) -> str:
 
 
 def _name(v: Validation) -> str:
-    return f"{title(v.detector)}, {rule_title(v.rule)}"
+    return f"{title(v.detector)}, {rule_title(v.detector, v.rule)}"
 
 
 def _on(v: Validation, validations: Sequence[Validation]) -> str:

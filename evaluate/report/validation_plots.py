@@ -14,9 +14,10 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 from scipy.stats import rankdata
 
+from flipbench.core.rates import Rate
 from flipbench.core.records import Score
 
-from ..statistics.roc import Rate, Separation
+from ..statistics.roc import Separation
 from .plots import LIGHT, dose_axis
 
 N_SHADES = 5
@@ -73,7 +74,7 @@ def draw_power(axes: Axes, lines: Sequence[tuple[str, dict[int, Rate]]]) -> None
                 axes.plot([x, x], ends, color=color, linewidth=1.1, alpha=0.6, zorder=2)
         axes.plot(
             doses,
-            [rate.value for rate in line.values()],
+            [rate.k / rate.n for rate in line.values()],
             linestyle=_DASHES[at % len(_DASHES)],
             marker=_MARKERS[at % len(_MARKERS)],
             markersize=5,

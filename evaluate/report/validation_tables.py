@@ -4,23 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from flipbench.core.rates import LEAST_CLUSTERS, Rate
 from flipbench.core.records import Interval
 from flipbench.reporting import formats
+from flipbench.reporting.tables import Cell, Column, Row, Table
 
 from ..detectors.registry import DETECTORS, default_rule
 from ..protocol.grid import Requirements
-from ..statistics.roc import LEAST_CLUSTERS, OperatingPoint, Rate
+from ..statistics.roc import OperatingPoint
 from ..validation.validation import Validation
-from .tables import (
-    SUSPECTED,
-    Cell,
-    Column,
-    Row,
-    Table,
-    headed,
-    rule_title,
-    title,
-)
+from .tables import SUSPECTED, headed, rule_title, title
 
 
 def by_default_rule(validations: Sequence[Validation]) -> list[Validation]:
@@ -46,7 +39,7 @@ def detectors_table(validations: Sequence[Validation]) -> Table:
         cells = {name: cell for name, cell in _cells(v) if name in ("AUROC", "Steps in order")}
         needs = v.rule == "relative" or DETECTORS[v.detector].about.needs_clean_model
         shown = (
-            Cell(rule_title(v.rule), SUSPECTED if v.artefact.suspected else ""),
+            Cell(rule_title(v.detector, v.rule), SUSPECTED if v.artefact.suspected else ""),
             _rate(v.detected),
             _rate(v.alarms),
             *cells.values(),
@@ -77,7 +70,7 @@ def validation_table(validations: Sequence[Validation]) -> Table:
     groups: dict[str, list[Row]] = {}
     for v in validations:
         on = f" on {v.benchmark}" if several else ""
-        row = Row(headed(rule_title(v.rule)), tuple(cell for _, cell in _cells(v)))
+        row = Row(headed(rule_title(v.detector, v.rule)), tuple(cell for _, cell in _cells(v)))
         groups.setdefault(title(v.detector) + on, []).append(row)
     columns = [column for column, _ in _cells(validations[0])] if validations else []
     return Table(
@@ -103,7 +96,9 @@ def requirements_table(requirements: Sequence[Requirements]) -> Table:
             Cell(_of(*r.specificity), mark=r.specificity_glyph),
             *(Cell(", ".join(x) or "none") for x in (r.misses, r.violations, r.false_alarms)),
         )
-        groups.setdefault(title(r.detector), []).append(Row(headed(rule_title(r.rule)), cells))
+        groups.setdefault(title(r.detector), []).append(
+            Row(headed(rule_title(r.detector, r.rule)), cells)
+        )
     return Table(
         "requirements",
         "Practicality: a verdict needs neither the training corpus, nor a clean model, nor a tuned"
@@ -136,7 +131,7 @@ def _cells(v: Validation) -> list[tuple[str, Cell]]:
             "Rank correlation",
             nothing
             if trend.p_value is None
-            else Cell(_signed(trend.correlation), f"p {formats.p_value(trend.p_value)}"),
+            else Cell(formats.signed(trend.correlation), f"p {formats.p_value(trend.p_value)}"),
         ),
         ("External models", _external(v)),
     ]
@@ -161,8 +156,7 @@ def _point(point: OperatingPoint) -> Cell:
 def _rate(rate: Rate) -> Cell:
     if rate.interval is None:
         return Cell(_of(rate.k, rate.n) if rate.n else formats.NOTHING)
-    low, high = (formats.percent(x) for x in (rate.interval.low, rate.interval.high))
-    return Cell(_of(rate.k, rate.n), f"[{low}, {high}]")
+    return Cell(_of(rate.k, rate.n), formats.interval(rate.interval, formats.percent))
 
 
 def _alarms(rate: Rate) -> Cell:
@@ -172,11 +166,7 @@ def _alarms(rate: Rate) -> Cell:
 
 def two_decimals(between: Interval) -> str:
     """Return an interval of a probability, ``[0.71, 1.00]``."""
-    return f"[{between.low:.2f}, {between.high:.2f}]"
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.2f}".replace("-", formats.MINUS)
+    return formats.interval(between, "{:.2f}".format)
 
 
 def _of(hit: int, total: int) -> str:

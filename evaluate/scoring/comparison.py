@@ -6,14 +6,14 @@ The detectors that compare accuracies build one `Comparison` and pick rules from
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
-from flipbench.core.records import Item, JsonDict, Score
+from flipbench.core.records import Item, JsonDict, ReferenceResult, Score
 
 from ..protocol import rules
-from ..protocol.detector import Answers
+from ..protocol.detector import About, Answers
 from ..protocol.rules import Bands, Verdict
 from ..statistics.paired import GapDifference, gap_difference
 from .conditions import (
@@ -23,6 +23,7 @@ from .conditions import (
     Settings,
     Twice,
     conditions,
+    left_out_note,
 )
 from .scores import (
     Compared,
@@ -51,60 +52,94 @@ __all__ = [
 ]
 
 
+class Comparing(Protocol):
+    """A detector that compares conditions: its facts, and the settings of its rules."""
+
+    about: About
+    settings: Settings
+
+
 def compare(
-    detector: str,
+    detector: Comparing,
     benchmark: PairedBenchmark,
     asked: Sequence[Twice],
     names: tuple[str, str],
     answers: Answers,
     reference: Answers | None,
+    left_out: str = "",
     n_trials: tuple[int | None, int | None] = (1, 1),
     **more: Any,
 ) -> Comparison:
-    """Compare two conditions of a model; ``more`` are further fields of the `Comparison`."""
+    """Compare two conditions of a model.
+
+    Parameters
+    ----------
+    names : (str, str)
+        Of the conditions.
+    left_out : str
+        Why items of the benchmark are not among those asked; empty says nothing of them.
+    n_trials : (int or None, int or None)
+        See `Condition`.
+    **more
+        Further fields of the `Comparison`.
+    """
     first, second = conditions(asked, names, answers, n_trials)
     against = None if reference is None else conditions(asked, names, reference, n_trials)
     return Comparison(
-        detector,
-        benchmark,
-        answers,
-        [twice.item for twice in asked],
-        first,
-        second,
+        benchmark=benchmark,
+        answers=answers,
+        items=[twice.item for twice in asked],
+        first=first,
+        second=second,
         against=reference,
         reference=against,
-        n_left_out=len(benchmark.pairs) - len(asked),
+        **_common(detector, benchmark, len(asked), left_out),
         **more,
     )
 
 
 def compare_with_model(
-    detector: str,
+    detector: Comparing,
     benchmark: PairedBenchmark,
     asked: Sequence[tuple[Item, Put]],
     name: str,
     answers: Answers,
     reference: Answers | None,
+    left_out: str = "",
     n_trials: int | None = 1,
     **more: Any,
 ) -> Comparison:
-    """Compare a model with a reference model in one condition; a contaminated one's rises."""
+    """Compare a model with a reference model in one condition; a contaminated one's rises.
+
+    Parameters are those of `compare`.
+    """
     puts = [put for _, put in asked]
     first = None
     if reference is not None:
         first = Condition.read(f"{name} of the reference", reference, puts, n_trials)
     return Comparison(
-        detector,
-        benchmark,
-        answers,
-        [item for item, _ in asked],
-        first,
-        Condition.read(name, answers, puts, n_trials),
+        benchmark=benchmark,
+        answers=answers,
+        items=[item for item, _ in asked],
+        first=first,
+        second=Condition.read(name, answers, puts, n_trials),
         direction="rises",
         against=reference,
-        n_left_out=len(benchmark.pairs) - len(asked),
+        **_common(detector, benchmark, len(asked), left_out),
         **more,
     )
+
+
+def _common(
+    detector: Comparing, benchmark: PairedBenchmark, n_asked: int, left_out: str
+) -> dict[str, Any]:
+    n_left_out = len(benchmark.pairs) - n_asked
+    return {
+        "detector": detector.about.name,
+        "settings": detector.settings,
+        "n_left_out": n_left_out,
+        "notes": left_out_note(n_left_out, left_out) if left_out else (),
+    }
 
 
 def gap_score(
@@ -114,6 +149,7 @@ def gap_score(
     *,
     uses_reference: bool = False,
     p_value: float | None = None,
+    tuned_threshold: bool = False,
     details: JsonDict | None = None,
 ) -> Score:
     """Return the score of a rule of one's own about the gap; its p-value is the paired test's."""
@@ -126,6 +162,7 @@ def gap_score(
         outcome,
         decide(outcome) if outcome.n else "not_detected",
         p_value=p_value,
+        tuned_threshold=tuned_threshold,
         details=details,
         uses_reference=uses_reference,
     )
@@ -147,7 +184,7 @@ def bands_score(comparison: Comparison, bands: Bands) -> Score:
     def decide(outcome: Compared) -> Verdict:
         return "not_detected" if bands.degree(outcome.gap) == "none" else "contaminated"
 
-    score = gap_score(comparison, "bands", decide, details={"tuned_threshold": True})
+    score = gap_score(comparison, "bands", decide, tuned_threshold=True)
     if score.statistic is None:
         return score
     told = {"degree": bands.degree(score.statistic), "bands": bands._asdict()}
@@ -156,10 +193,10 @@ def bands_score(comparison: Comparison, bands: Bands) -> Score:
 
 def with_leakage(score: Score) -> Score:
     """Return the score with MM-Detect's instance leakage and its gap in units of CR."""
-    if "b" not in score.details or not score.n:
+    if score.paired is None or not score.n:
         return score
-    b, n, right = score.details["b"], score.n, score.details["n11"] + score.details["b"]
-    gap = (score.details["c"] - b) / n
+    b, n, right = score.paired.b, score.n, score.paired.n11 + score.paired.b
+    gap = (score.paired.c - b) / n
     leakage = {"k": b, "n": n, "rate": b / n, "normalised": gap * n / right if right else None}
     return score.model_copy(update={"details": score.details | {"leakage": leakage}})
 
@@ -188,14 +225,16 @@ def below_reference_score(comparison: Comparison, rule: str) -> Score:
     if comparison.reference is None:
         return lacks_reference(comparison, rule, keep_statistic=True)
     outcome, between = _against_reference(comparison)
+    result, details = _reference_result(comparison, between)
     return score_of(
         comparison,
         rule,
         outcome,
         rules.beyond(between.gap, between.reference_gap, comparison.direction),
         p_value=between.p_below,
-        details=_reference_details(comparison, between),
+        details=details,
         uses_reference=True,
+        reference=result,
     )
 
 
@@ -215,6 +254,7 @@ def relative_score(comparison: Comparison) -> Score:
         refusal = (
             "all items share one image or group, so the difference has no interval; add others"
         )
+    result, details = _reference_result(comparison, between)
     score = score_of(
         comparison,
         "relative",
@@ -222,8 +262,9 @@ def relative_score(comparison: Comparison) -> Score:
         verdict,
         refusal,
         p_value=between.p_below,
-        details=_reference_details(comparison, between),
+        details=details,
         uses_reference=True,
+        reference=result,
     )
     statistic = between.difference if between.n else None
     return score.model_copy(update={"statistic": statistic, "interval": between.interval})
@@ -246,7 +287,9 @@ def _against_reference(comparison: Comparison) -> tuple[Compared, GapDifference]
     return paired(comparison, answered_by_reference(comparison)), between
 
 
-def _reference_details(comparison: Comparison, between: GapDifference) -> JsonDict:
+def _reference_result(
+    comparison: Comparison, between: GapDifference
+) -> tuple[ReferenceResult, JsonDict]:
     """Return the reference's numbers, and how each accuracy differs from the reference's.
 
     Differing on the original is inflation, on the variant interference (or damage).
@@ -257,17 +300,17 @@ def _reference_details(comparison: Comparison, between: GapDifference) -> JsonDi
     right = [sum(float(row[side] or 0) for row in rows) for side in range(4)]
     names = [condition.name for condition in comparison.reference]
     n = between.n
-    return {
-        "reference": {
-            "model": comparison.against.model if comparison.against else "",
-            "gap": between.reference_gap if n else None,
-            **tallies(comparison.reference, right[2:], n),
-            "unparsed": {side.name: side.n_unparsed for side in comparison.reference},
-        },
-        "change_against_reference": {
-            name: (right[i] - right[2 + i]) / n if n else None for i, name in enumerate(names)
-        },
-    }
+    accuracies, means = tallies(comparison.reference, right[2:], n)
+    result = ReferenceResult(
+        model=comparison.against.model if comparison.against else "",
+        statistic=between.reference_gap if n else None,
+        n=n,
+        accuracies=accuracies,
+        means=means,
+        unparsed={side.name: side.n_unparsed for side in comparison.reference},
+    )
+    changes = {name: (right[i] - right[2 + i]) / n if n else None for i, name in enumerate(names)}
+    return result, {"change_against_reference": changes}
 
 
 def lacks_reference(comparison: Comparison, rule: str, *, keep_statistic: bool = False) -> Score:

@@ -18,8 +18,8 @@ Reading = Callable[[Response], float | None]
 """What a reply is worth, in [0, 1] (True and False for right and wrong); None: it says nothing."""
 
 
-NO_REWORDING: JsonDict = {"reason": "set evaluate.rewording"}
-"""Details of a comparison of wordings where the benchmark has one only: why it does not apply."""
+NO_REWORDING = "set evaluate.rewording"
+"""Why a comparison of wordings does not apply where the benchmark has one only."""
 
 
 def _first(values: Sequence[float]) -> float:
@@ -59,14 +59,6 @@ class Condition:
     n_unparsed: int
     n_replies: int
     n_trials: int | None = 1
-
-    @classmethod
-    def of(
-        cls, name: str, answers: Answers, probes: Sequence[Probe], gold: Sequence[int]
-    ) -> Condition:
-        """Read the choices in answer to one probe for each item."""
-        n_replies = sum(answers.to(probe) is not None for probe in probes)
-        return cls(name, answers.outcomes(probes, gold), answers.n_unparsed(probes), n_replies)
 
     @classmethod
     def read(
@@ -128,6 +120,8 @@ class Comparison:
         Items of the benchmark that could not be put to a model at all.
     notes : tuple of str
         Warnings for every score.
+    reason : str
+        In a few words, why no item can be compared, where none can.
     details : dict
         Added to every score's details.
     """
@@ -144,6 +138,7 @@ class Comparison:
     reference: tuple[Condition, Condition] | None = None
     n_left_out: int = 0
     notes: tuple[str, ...] = ()
+    reason: str = ""
     details: JsonDict = field(default_factory=dict)
     settings: Settings = field(default_factory=Settings)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from flipbench.core.paired import PairedBenchmark
-from flipbench.core.records import Interval, Item, JsonDict, Probe, Score
+from flipbench.core.records import Count, Interval, Item, JsonDict, Probe, ReferenceResult, Score
 from flipbench.prompting.prompts import LETTERS, Asking, choice_prompt, open_prompt
 
 from ..protocol.detector import About, Answers
@@ -104,6 +104,9 @@ def make_score(
     n: int = 0,
     n_dropped: int = 0,
     reference: Answers | None = None,
+    reason: str = "",
+    accuracies: Mapping[str, Count] | None = None,
+    reference_result: ReferenceResult | None = None,
     details: JsonDict | None = None,
     per_item: dict[str, float] | None = None,
     warnings: Sequence[str] = (),
@@ -121,18 +124,18 @@ def make_score(
         benchmark_id=benchmark.id,
         reference_fingerprint="" if reference is None else reference.fingerprint,
         statistic=statistic,
+        direction=direction,
         unit=unit,
         interval=interval,
         p_value=p_value,
+        alpha=settings.alpha,
         verdict=verdict,
+        reason=reason,
         n=n,
         n_dropped=n_dropped,
-        details={
-            "direction": direction,
-            "alpha": settings.alpha,
-            "seed": settings.seed,
-            **(details or {}),
-        },
+        accuracies=dict(accuracies or {}),
+        reference=reference_result,
+        details={"seed": settings.seed, **(details or {})},
         per_item=per_item or {},
         warnings=tuple(said),
     )

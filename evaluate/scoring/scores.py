@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flipbench.core.randomness import generator
-from flipbench.core.records import Item, JsonDict, Score
+from flipbench.core.records import (
+    Count,
+    Item,
+    JsonDict,
+    Mean,
+    PairedCounts,
+    ReferenceResult,
+    Score,
+)
 
 from ..protocol import rules
 from ..protocol.rules import Verdict
@@ -24,8 +32,10 @@ def score_of(
     refusal: str | None = None,
     *,
     p_value: float | None = None,
+    tuned_threshold: bool = False,
     details: JsonDict | None = None,
     uses_reference: bool = False,
+    reference: ReferenceResult | None = None,
     warning: str = "",
 ) -> Score:
     """Return a score whose statistic is the gap; what forbids a verdict is added and said."""
@@ -33,10 +43,9 @@ def score_of(
     refusals = [refusal, *_unparsed_refusals(comparison, uses_reference)]
     if not comparison.items:
         verdict = "not_applicable"
-        reason = comparison.details.get("reason")
         refusals = [
             "no item of the benchmark can be put to a model this way"
-            + (f": {reason}" if reason else "")
+            + (f": {comparison.reason}" if comparison.reason else "")
         ]
     elif outcome is not None and outcome.n == 0:
         refusals = ["no item has all the answers it needs; run the same command again to ask anew"]
@@ -56,6 +65,8 @@ def score_of(
         p_value = one_sided_p(comparison, outcome)
     against = comparison.against.fingerprint if comparison.against and uses_reference else ""
     keep = answered_by_reference(comparison) if comparison.reference and uses_reference else None
+    counted, totals, n = _totals(comparison, outcome)
+    accuracies, means = tallies(counted, totals, n)
     return Score(
         detector=comparison.detector,
         rule=rule,
@@ -65,18 +76,25 @@ def score_of(
         benchmark_id=comparison.benchmark.id,
         reference_fingerprint=against,
         statistic=outcome.gap if outcome is not None and compared else None,
+        direction=comparison.direction,
         unit=comparison.unit,
         interval=outcome.interval if outcome else None,
         p_value=p_value if compared else None,
+        alpha=comparison.settings.alpha,
         verdict=verdict,
-        n=outcome.n if outcome else sum(o is not None for o in comparison.second.outcomes),
+        reason=comparison.reason,
+        n=n,
         n_dropped=comparison.n_left_out + n_unanswered,
+        accuracies=accuracies,
+        means=means,
+        paired=_paired_counts(outcome),
+        unparsed={condition.name: condition.n_unparsed for condition in counted},
+        reference=reference,
+        tuned_threshold=tuned_threshold,
         details={
-            **_counts(comparison, outcome),
+            **_changes_of_mean(outcome),
             "n_left_out": comparison.n_left_out,
             "n_unanswered": n_unanswered,
-            "direction": comparison.direction,
-            "alpha": comparison.settings.alpha,
             "seed": comparison.settings.seed,
             **comparison.details,
             **(details or {}),
@@ -126,40 +144,44 @@ def _changed(outcome: Compared) -> tuple[int, int]:
     return outcome.b, outcome.c
 
 
-def _counts(comparison: Comparison, outcome: Compared | None) -> JsonDict:
+def _totals(
+    comparison: Comparison, outcome: Compared | None
+) -> tuple[list[Condition], list[float], int]:
+    """Return the conditions counted, the sum of outcomes in each, and the number of items."""
     first, second = comparison.first, comparison.second
     if outcome is None or first is None:
         answered = [o for o in second.outcomes if o is not None]
-        return {
-            **tallies([second], [sum(answered)], len(answered)),
-            "unparsed": {second.name: second.n_unparsed},
-        }
+        return [second], [sum(answered)], len(answered)
     if isinstance(outcome, MeanOutcome):
-        totals: Sequence[float] = (outcome.first, outcome.second)
-        counts: JsonDict = {"n_fell": outcome.n_fell, "n_rose": outcome.n_rose}
-    else:
-        totals = (outcome.k_original, outcome.k_perturbed)
-        counts = {"n11": outcome.n11, "b": outcome.b, "c": outcome.c, "n00": outcome.n00}
-    return {
-        **tallies([first, second], totals, outcome.n),
-        **counts,
-        "unparsed": {first.name: first.n_unparsed, second.name: second.n_unparsed},
-    }
+        return [first, second], [outcome.first, outcome.second], outcome.n
+    return [first, second], [outcome.k_original, outcome.k_perturbed], outcome.n
+
+
+def _paired_counts(outcome: Compared | None) -> PairedCounts | None:
+    if not isinstance(outcome, PairedOutcome):
+        return None
+    return PairedCounts(n11=outcome.n11, b=outcome.b, c=outcome.c, n00=outcome.n00)
+
+
+def _changes_of_mean(outcome: Compared | None) -> JsonDict:
+    if not isinstance(outcome, MeanOutcome):
+        return {}
+    return {"n_fell": outcome.n_fell, "n_rose": outcome.n_rose}
 
 
 def tallies(
     conditions: Sequence[Condition], totals: Sequence[float], n_items: int
-) -> dict[str, JsonDict]:
-    """Return right answers as k of n by condition; means where outcomes are no shares."""
-    found: dict[str, JsonDict] = {}
+) -> tuple[dict[str, Count], dict[str, Mean]]:
+    """Return right answers as k of n by condition, and means where outcomes are no shares."""
+    accuracies, means = {}, {}
     for condition, total in zip(conditions, totals, strict=True):
         if condition.n_trials is None:
             mean = total / n_items if n_items else None
-            found.setdefault("means", {})[condition.name] = {"mean": mean, "n": n_items}
+            means[condition.name] = Mean(mean=mean, n=n_items)
         else:
-            right = {"k": round(total * condition.n_trials), "n": n_items * condition.n_trials}
-            found.setdefault("accuracies", {})[condition.name] = right
-    return found
+            k, n = round(total * condition.n_trials), n_items * condition.n_trials
+            accuracies[condition.name] = Count(k=k, n=n)
+    return accuracies, means
 
 
 def _per_item(comparison: Comparison, keep: Sequence[bool] | None) -> dict[str, float]:

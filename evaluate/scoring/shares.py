@@ -8,7 +8,7 @@ import numpy as np
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
-from flipbench.core.records import Item, JsonDict, Score
+from flipbench.core.records import Item, JsonDict, ReferenceResult, Score
 
 from ..protocol import rules
 from ..protocol.detector import About, Answers
@@ -56,8 +56,8 @@ def share_scores(
     )
     if reference is not None and between:
         mean = sum(reference_values[i] for i in between) / len(between)
-        other = {"reference": {"model": reference.model, "mean": mean, "n": len(between)}}
-        relative = relative.model_copy(update={"details": relative.details | other})
+        result = ReferenceResult(model=reference.model, statistic=mean, n=len(between))
+        relative = relative.model_copy(update={"reference": result})
     return alone, relative
 
 

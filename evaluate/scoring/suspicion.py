@@ -47,12 +47,10 @@ def suspicions(
     places: dict[bool, dict[str, list[float]]] = {True: {}, False: {}}
     for score in scores:
         who = (score.detector, score.model_fingerprint)
-        direction = score.details.get("direction")
-        known = score.model_fingerprint in models and direction in ("falls", "rises")
-        if not known or not score.per_item or who in taken:
+        if score.model_fingerprint not in models or not score.per_item or who in taken:
             continue
         taken.add(who)
-        values = np.array(list(score.per_item.values())) * (1 if direction == "rises" else -1)
+        values = np.array(list(score.per_item.values())) * (1 if score.direction == "rises" else -1)
         ranks = (rankdata(values) - 0.5) / len(values)
         mine = places[models[score.model_fingerprint].clean]
         for item, rank in zip(score.per_item, ranks, strict=True):

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+import snowballstemmer
 from rapidfuzz.distance import LCSseq
-
-from flipbench.core.errors import need
 
 _WORD = re.compile(r"\w+(?:['’-]\w+)*")
 _ARTICLES = frozenset({"a", "an", "the"})
@@ -80,19 +79,13 @@ def _pattern(beginning: str) -> re.Pattern[str]:
 
 @lru_cache(maxsize=100_000)
 def stem(word: str) -> str:
-    """Return an English word's stem (Snowball).
-
-    Raises
-    ------
-    PrerequisiteError
-        Where the package ``snowballstemmer`` is not installed.
-    """
+    """Return an English word's stem (Snowball)."""
     return str(_stemmer().stemWord(word.casefold()))
 
 
 @lru_cache(maxsize=1)
 def _stemmer() -> Any:
-    return need("snowballstemmer", "evaluate").stemmer("english")
+    return snowballstemmer.stemmer("english")
 
 
 def names(reply: str, text: str, others: Sequence[str] = ()) -> bool:

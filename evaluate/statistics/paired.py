@@ -15,7 +15,6 @@ from typing import Literal
 import numpy as np
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
-from statsmodels.stats.proportion import proportion_confint
 
 from flipbench.core.records import Interval
 
@@ -248,20 +247,6 @@ def least_items(alpha: float, *, two_sided: bool = False) -> int:
     while tails * 0.5**n > alpha:
         n += 1
     return n
-
-
-def wilson_interval(k: int, n: int, level: float = LEVEL) -> Interval:
-    """Return the Wilson interval of the fraction k/n.
-
-    Raises
-    ------
-    ValueError
-        Where not 0 <= k <= n with n > 0.
-    """
-    if not 0 <= k <= n or n == 0:
-        raise ValueError(f"k/n must be a fraction with n > 0, not {k}/{n}")
-    low, high = proportion_confint(k, n, alpha=1 - level, method="wilson")
-    return Interval(low=float(low), high=float(high), level=level)
 
 
 def adjust_p_values(

@@ -7,68 +7,19 @@ independent: intervals draw, or count, whole clusters.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, stats
-from statsmodels.stats.proportion import proportion_confint
 
+from flipbench.core.rates import LEAST_CLUSTERS, Rate, wilson_interval
 from flipbench.core.records import Interval
 
 from .resampling import LEVEL, N_BOOTSTRAP
 
-LEAST_CLUSTERS = 10
-"""With fewer clusters, intervals are computed from their number instead of by resampling."""
-
 Array = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Rate:
-    """k of n models, and an interval of the fraction; ``n`` may be 0.
-
-    Attributes
-    ----------
-    n_clusters : int
-        Of how many clusters the models are; the interval takes that for the number of models.
-    """
-
-    k: int
-    n: int
-    interval: Interval | None = None
-    n_clusters: int = 0
-
-    @property
-    def value(self) -> float:
-        """k/n; NaN where n is 0."""
-        return self.k / self.n if self.n else math.nan
-
-    @property
-    def too_few(self) -> bool:
-        """Whether its models are of too few clusters for the rate to say much of others."""
-        return self.n_clusters < LEAST_CLUSTERS
-
-    @classmethod
-    def wilson(cls, k: int, n: int, n_clusters: int) -> Rate:
-        """Return k/n with Wilson's interval."""
-        return cls(k, n, _few(k / n, n_clusters) if n else None, n_clusters)
-
-    @classmethod
-    def exact(cls, k: int, n: int, n_clusters: int) -> Rate:
-        """Return k/n with the interval of Clopper and Pearson, which never covers too little.
-
-        >>> [round(Rate.exact(0, 14, n).interval.high, 3) for n in (14, 2)]
-        [0.232, 0.842]
-        """
-        if n == 0:
-            return cls(k, n)
-        hits, misses, tail = k / n * n_clusters, (1 - k / n) * n_clusters, (1 - LEVEL) / 2
-        low = stats.beta.ppf(tail, hits, misses + 1) if k else 0.0
-        high = stats.beta.ppf(1 - tail, hits + 1, misses) if k < n else 1.0
-        return cls(k, n, Interval(low=float(low), high=float(high)), n_clusters)
 
 
 @dataclass(frozen=True)
@@ -175,14 +126,14 @@ def separation(
         hit = _tprs(values, positive, once, target)
         between = _percentiles(_tprs(values, positive, draws, target))
         k = round(float(hit[0][0]) * n_contaminated)
-        between = between or _few(k / n_contaminated, dirty_groups)
+        between = between or wilson_interval(k / n_contaminated * dirty_groups, dirty_groups)
         points.append(
             OperatingPoint(
                 target=target,
                 estimable=target == 0 or n_clean * target >= 1 - 1e-9,
                 alarms=round(float(hit[1][0]) * n_clean),
                 n_clean=n_clean,
-                detected=Rate(k, n_contaminated, between),
+                detected=Rate(k=k, n=n_contaminated, interval=between),
             )
         )
     fpr, tpr = _curve(values, positive)
@@ -261,9 +212,3 @@ def _percentiles(draws: Array | tuple[Array, Array]) -> Interval | None:
         return None
     low, high = np.quantile(found, [0.5 - LEVEL / 2, 0.5 + LEVEL / 2])
     return Interval(low=float(low), high=float(high))
-
-
-def _few(share: float, n_clusters: int) -> Interval:
-    """Return Wilson's interval as if each cluster were one model."""
-    low, high = proportion_confint(share * n_clusters, n_clusters, alpha=1 - LEVEL, method="wilson")
-    return Interval(low=max(0.0, float(low)), high=min(1.0, float(high)))

@@ -58,14 +58,14 @@ def rises(scores: Sequence[Score]) -> bool:
     Raises
     ------
     DataError
-        Where the scores that have a statistic do not all say the same of its direction.
+        Where the scores that have a statistic do not agree on its direction, or none has one.
     """
-    found = {score.details.get("direction") for score in scores if score.statistic is not None}
-    if len(found) != 1 or not found <= {"falls", "rises"}:
+    found = {score.direction for score in scores if score.statistic is not None}
+    if len(found) != 1:
         raise DataError(
-            f"{scores[0].detector if scores else 'detector'}: the scores must say in"
-            " details['direction'] whether a contaminated model's statistic 'falls' or 'rises',"
-            f" not {sorted(map(str, found))}"
+            f"{scores[0].detector if scores else 'detector'}: a contaminated model's statistic"
+            f" either falls or rises, but these scores have {sorted(found) or 'no statistic'};"
+            " check one rule at a time"
         )
     return found == {"rises"}
 

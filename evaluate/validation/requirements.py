@@ -29,7 +29,7 @@ def requirements(
         among them; each makes its own cells and series.
     practical : bool
         The detector's own claim; a rule that compared with a reference model, or whose threshold
-        was tuned (``details["tuned_threshold"]``), is not practical.
+        was tuned (``tuned_threshold``), is not practical.
 
     Returns
     -------
@@ -44,7 +44,7 @@ def requirements(
     Raises
     ------
     DataError
-        Where scores do not say in ``details["direction"]`` which way their statistic moves.
+        Where the statistic of one score rises and that of another falls.
 
     References
     ----------
@@ -80,7 +80,7 @@ def requirements(
         detector=detector,
         rule=rule,
         practical=practical
-        and not any(s.reference_fingerprint or s.details.get("tuned_threshold") for _, s in cells),
+        and not any(s.reference_fingerprint or s.tuned_threshold for _, s in cells),
         reliability=(n_dirty - len(misses), n_dirty),
         misses=tuple(misses),
         consistency_weak=(len(weak), len(series)),
@@ -101,7 +101,7 @@ def success(score: Score, model: GridModel) -> bool | None:
     if unjudged or model.dose is None:
         return None
     if model.clean and score.rule == "sign":
-        rises = score.details.get("direction") == "rises"
+        rises = score.direction == "rises"
         return score.statistic is not None and (
             score.statistic < 0 if rises else score.statistic > 0
         )

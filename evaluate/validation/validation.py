@@ -11,10 +11,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from flipbench.core.randomness import generator
+from flipbench.core.rates import Rate
 from flipbench.core.records import Score
 
 from ..protocol.grid import GridModel
-from ..statistics.roc import Rate, Separation, separation
+from ..statistics.roc import Separation, separation
 from .dose import Trend, rises, series_of, trend
 from .falsification import Artefact, Key, artefacts, key_of
 from .requirements import own_reference, requirements, success
@@ -69,12 +70,13 @@ def validate(
     Raises
     ------
     DataError
-        Where scores do not say in ``details["direction"]`` which way their statistic moves.
+        Where the statistic of one score rises and that of another falls.
 
     References
     ----------
-    Park et al., arXiv 2511.03774, ask for reliability and consistency; error rates with intervals,
-    clean fine-tunes and external baselines (`flipbench.evaluate.validation.falsification`) are ours.
+    Park et al., arXiv 2511.03774, ask for reliability and consistency. Error rates with intervals,
+    clean fine-tunes and external baselines (`flipbench.evaluate.validation.falsification`) are
+    ours.
     """
     models = {model.fingerprint: model for model in grid}
     found: dict[Key, list[tuple[GridModel, Score]]] = {}

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from scipy import stats
 
-from flipbench.core.records import Score
+from flipbench.core.records import PairedCounts, Score
 from flipbench.reporting import formats
 
 from ..statistics.paired import mcnemar_p
@@ -100,6 +100,12 @@ def items_to_fall(b: int, c: int, n11: int, alpha: float) -> int | None:
     return next((k for k in range(n11 + 1) if mcnemar_p(b + k, c, "drop") <= alpha), None)
 
 
+def counts_of(gap: Score) -> PairedCounts:
+    """Return the paired counts of a score of the perturbation gap, which always has them."""
+    assert gap.paired is not None
+    return gap.paired
+
+
 def gap_found(gap: Score, wanted: float = WANTED) -> float | None:
     """Return the smallest drop that a benchmark of ``gap.n`` pairs finds with power ``wanted``.
 
@@ -116,8 +122,9 @@ def gap_found(gap: Score, wanted: float = WANTED) -> float | None:
 
 def _design(drop: float, gap: Score) -> Design:
     """Return the design in which as many answers change as did, but no fewer than must."""
-    changed = (gap.details["b"] + gap.details["c"]) / gap.n
-    return Design(drop, min(1.0, max(changed, abs(drop))), gap.details["alpha"])
+    counts = counts_of(gap)
+    changed = (counts.b + counts.c) / gap.n
+    return Design(drop, min(1.0, max(changed, abs(drop))), gap.alpha)
 
 
 def _needed(gap: Score) -> tuple[PairsNeeded, ...]:
@@ -134,8 +141,8 @@ def _pairs(drop: float, gap: Score, *, measured: bool = False) -> PairsNeeded:
 
 
 def _of_test(gap: Score) -> list[str]:
-    b, c, n11 = (gap.details[name] for name in ("b", "c", "n11"))
-    alpha, moved = gap.details["alpha"], _moved(gap)
+    counts, alpha, moved = counts_of(gap), gap.alpha, _moved(gap)
+    b, c, n11 = counts.b, counts.c, counts.n11
     if gap.verdict == "contaminated":
         lose, rise = items_to_lose(b, c, alpha), items_to_rise(b, c, alpha)
         return [
@@ -156,9 +163,10 @@ def _of_test(gap: Score) -> list[str]:
 
 
 def _moved(gap: Score) -> str:
-    b, c = gap.details["b"], gap.details["c"]
+    counts = counts_of(gap)
     return (
-        f"Of {gap.n:,} pairs {b:,} fell (right on the original, wrong on the twin) and {c:,} rose."
+        f"Of {gap.n:,} pairs {counts.b:,} fell (right on the original, wrong on the twin) and"
+        f" {counts.c:,} rose."
     )
 
 
@@ -191,7 +199,7 @@ def _of_relative(gap: Score, leading: Score) -> list[str]:
         k = math.floor(-high * leading.n) + 1
         return [
             f"{_moved(gap)} The interval of the difference would reach 0 if about {k:,} of the"
-            f" {gap.details['b']:,} that fell did not count, because the twin does not show its new"
+            f" {counts_of(gap).b:,} that fell did not count, because the twin does not show its new"
             " answer; look at them below.",
             "Another clean model that falls further than this one: the one that speaks least for"
             " contamination decides.",

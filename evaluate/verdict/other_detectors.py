@@ -9,7 +9,7 @@ from flipbench.core.records import Interval, Score
 from flipbench.reporting import formats
 
 from ..detectors.registry import default_rule
-from ..protocol.rules import ALPHA, Verdict
+from ..protocol.rules import Verdict
 from ..report.tables import GAP, accuracies, headed, is_gap, title
 from ..statistics.paired import adjust_p_values
 
@@ -18,7 +18,7 @@ _SURE: tuple[Verdict, ...] = ("not_detected", "inconclusive", "contaminated", "n
 
 
 @dataclass(frozen=True)
-class Opinion:
+class OtherDetectorResult:
     """What one detector says.
 
     Attributes
@@ -56,8 +56,9 @@ class Opinion:
 
     @property
     def _is_lost_when_corrected(self) -> bool:
-        level = ALPHA if self.score is None else self.score.details.get("alpha", ALPHA)
-        return self.p_adjusted is not None and self.p_adjusted > level
+        if self.score is None or self.p_adjusted is None:
+            return False
+        return self.p_adjusted > self.score.alpha
 
     @property
     def measured(self) -> str:
@@ -84,14 +85,16 @@ def opinions(
     scores: Sequence[Score],
     references: Mapping[str, Sequence[Score]],
     not_asked: Mapping[str, str],
-) -> tuple[Opinion, ...]:
+) -> tuple[OtherDetectorResult, ...]:
     """Return an opinion of every other detector, those that call it contaminated first."""
     said = [
         _opinion(name, scores, references)
         for name in dict.fromkeys(score.detector for score in scores)
         if name != GAP
     ]
-    said += [Opinion(name, "not_applicable", None, why) for name, why in not_asked.items()]
+    said += [
+        OtherDetectorResult(name, "not_applicable", None, why) for name, why in not_asked.items()
+    ]
     tested = [one for one in said if one.score is not None and one.score.p_value is not None]
     p_values = [one.score.p_value or 0.0 for one in tested if one.score is not None]
     adjusted = dict(
@@ -113,7 +116,7 @@ def measured(score: Score) -> str:
         return ", ".join(parts)
     if is_gap(score):
         between = f" {formats.interval(score.interval)}" if score.interval else ""
-        other = score.details.get("reference", {}).get("gap")
+        other = score.reference.statistic if score.reference else None
         name = "Δ" if other is None or score.rule != "relative" else "Δ − reference’s Δ"
         parts.append(f"{name} {formats.points(score.statistic)}{between}")
     elif score.unit == "fraction" and score.rule == "relative":
@@ -124,19 +127,19 @@ def measured(score: Score) -> str:
         between = f" {_percents(score.interval)}" if score.interval else ""
         parts.append(f"{formats.percent(score.statistic)} % of {score.n:,} items{between}")
     else:
-        between = f" {formats.interval(score.interval, as_points=False)}" if score.interval else ""
+        between = f" {formats.interval(score.interval, formats.number)}" if score.interval else ""
         parts.append(f"{score.unit} {formats.number(score.statistic)}{between}, {score.n:,} items")
     return ", ".join(parts)
 
 
 def _percents(between: Interval) -> str:
     scaled = {"low": 100 * between.low, "high": 100 * between.high}
-    return formats.interval(between.model_copy(update=scaled), as_points=False)
+    return formats.interval(between.model_copy(update=scaled), formats.number)
 
 
 def _opinion(
     name: str, scores: Sequence[Score], references: Mapping[str, Sequence[Score]]
-) -> Opinion:
+) -> OtherDetectorResult:
     mine = [score for score in scores if score.detector == name]
     rules = {score.rule for score in mine}
     rule = next(iter(rules)) if len(rules) == 1 else default_rule(name)
@@ -152,12 +155,12 @@ def _opinion(
     )
     names = {s.model_fingerprint: other for other, own in references.items() for s in own}
     against = names.get(score.reference_fingerprint, "")
-    return Opinion(name, score.verdict, score, why, fired_on=fired, against=against)
+    return OtherDetectorResult(name, score.verdict, score, why, fired_on=fired, against=against)
 
 
 def _fires(score: Score) -> bool:
     """Return whether a rule is significant, even where a guard keeps it from a verdict."""
-    small = score.p_value is not None and score.p_value <= score.details.get("alpha", ALPHA)
+    small = score.p_value is not None and score.p_value <= score.alpha
     return score.verdict == "contaminated" or (score.verdict == "inconclusive" and small)
 
 

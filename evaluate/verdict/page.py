@@ -7,24 +7,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
-
-from flipbench.core.errors import DataError
+from flipbench.core.files import write_atomically
 from flipbench.core.records import JsonDict, Score
+from flipbench.reporting import writers
+from flipbench.reporting.pages import environment
 
 from ..protocol.grid import GridModel
-from ..report import table_files
 from ..report.gallery import Gallery, make_gallery
 from ..report.tables import TEST, VERDICTS, accuracies
 from ..scoring.suspicion import suspicions
+from .changes import counts_of
 from .tables import gap_table, opinions_table, power_table
-from .verdict import Evidence, Finding
+from .verdict import DetectionVerdict, Evidence
 
 N_EXAMPLES = 12
 _BUDGET = 1_500_000  # bytes of thumbnails
 _TEMPLATES = Path(__file__).parent / "templates"
-_REPORT_TEMPLATES = Path(__file__).parents[1] / "report" / "templates"
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ class VerdictPage:
         What is known of the model from elsewhere, its contamination card above all.
     """
 
-    finding: Finding
+    finding: DetectionVerdict
     evidence: Evidence
     grid: Sequence[GridModel]
     replies: Mapping[str, tuple[str, str]]
@@ -74,12 +72,8 @@ def write_verdict(page: VerdictPage, folder: Path) -> Path:
         "verdict.md": markdown(page, gallery),
         "index.html": html(page, gallery),
     }
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in files.items():
-            (folder / name).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise DataError(f"{folder}: cannot write there ({error.strerror})") from error
+    for name, text in files.items():
+        write_atomically(folder / name, text)
     return folder / "index.html"
 
 
@@ -100,7 +94,7 @@ def markdown(page: VerdictPage, gallery: Gallery) -> str:
     finding = page.finding
     lines = [f"# {page.title}", "", finding.sentence, ""]
     lines += [f"- {text}" for text in (*finding.qualifiers, *page.notes)]
-    lines += ["", "## The gap", "", table_files.markdown(gap_table(page.finding, page.evidence))]
+    lines += ["", "## The gap", "", writers.markdown(gap_table(page.finding, page.evidence))]
     lines += [f"- {_warning(text)}" for text in finding.leading.warnings]
     lines += ["", "## What would change this verdict", ""]
     lines += [f"- {text}" for text in finding.changes.sentences]
@@ -108,7 +102,7 @@ def markdown(page: VerdictPage, gallery: Gallery) -> str:
         ("", power_table(finding)),
         ("## What the other detectors say", opinions_table(finding)),
     ):
-        lines += ["", heading, "", table_files.markdown(table)] if table else []
+        lines += ["", heading, "", writers.markdown(table)] if table else []
     lines += ["", f"## {_heading(gallery, finding)}", ""]
     for card in gallery.cards:
         old, new = _answers(card.name, page)
@@ -168,45 +162,42 @@ def _numbers(score: Score) -> JsonDict:
         "n": score.n,
         "n_dropped": score.n_dropped,
         "accuracies": counts,
-        "reference": score.details.get("reference", {}).get("model", ""),
-        **{name: score.details[name] for name in ("b", "c", "n11", "n00") if name in score.details},
+        "reference": score.reference.model if score.reference else "",
+        **(score.paired.model_dump() if score.paired else {}),
         "warnings": list(score.warnings),
     }
 
 
 def html(page: VerdictPage, gallery: Gallery) -> str:
     """Return the page: no script, no network, light and dark."""
-    environment = Environment(
-        loader=FileSystemLoader([_TEMPLATES, _REPORT_TEMPLATES]),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("verdict.html.jinja").render(
-        page=page,
-        finding=page.finding,
-        verdict=_stamp(page.finding),
-        gap=gap_table(page.finding, page.evidence),
-        power=power_table(page.finding),
-        says=opinions_table(page.finding),
-        warnings=[_warning(text) for text in page.finding.leading.warnings],
-        gallery=gallery,
-        heading=_heading(gallery, page.finding),
-        replies={card.name: _answers(card.name, page) for card in gallery.cards},
-        style=Markup((_REPORT_TEMPLATES / "report.css").read_text(encoding="utf-8")),
+    return (
+        environment(_TEMPLATES)
+        .get_template("verdict.html.jinja")
+        .render(
+            title=page.title,
+            page=page,
+            finding=page.finding,
+            verdict=_stamp(page.finding),
+            gap=gap_table(page.finding, page.evidence),
+            power=power_table(page.finding),
+            says=opinions_table(page.finding),
+            warnings=[_warning(text) for text in page.finding.leading.warnings],
+            gallery=gallery,
+            heading=_heading(gallery, page.finding),
+            replies={card.name: _answers(card.name, page) for card in gallery.cards},
+        )
     )
 
 
-def _stamp(finding: Finding) -> str:
+def _stamp(finding: DetectionVerdict) -> str:
     text = VERDICTS[finding.verdict]
     by = {TEST: "by the exact test of the gap", "relative": "by comparison with a clean model"}
     decided = finding.verdict in ("contaminated", "not_detected")
     return f"Verdict: {text}, {by[finding.rule]}" if decided else f"Verdict: {text}"
 
 
-def _heading(gallery: Gallery, finding: Finding) -> str:
-    b = finding.gap.details.get("b", 0)
+def _heading(gallery: Gallery, finding: DetectionVerdict) -> str:
+    b = counts_of(finding.gap).b
     if not b:
         return "No item fell"
     if b == 1:

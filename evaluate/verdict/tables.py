@@ -4,24 +4,15 @@ from __future__ import annotations
 
 from flipbench.core.records import Score
 from flipbench.reporting import formats
+from flipbench.reporting.tables import Cell, Column, Row, Table
 
-from ..report.tables import (
-    GAP,
-    TEST,
-    VERDICTS,
-    Cell,
-    Column,
-    Row,
-    Table,
-    accuracies,
-    headed,
-)
-from .changes import MOST_PAIRS, PairsNeeded
-from .other_detectors import Opinion
-from .verdict import Evidence, Finding
+from ..report.tables import GAP, TEST, VERDICTS, accuracies, headed
+from .changes import MOST_PAIRS, PairsNeeded, counts_of
+from .other_detectors import OtherDetectorResult
+from .verdict import DetectionVerdict, Evidence
 
 
-def gap_table(finding: Finding, evidence: Evidence) -> Table:
+def gap_table(finding: DetectionVerdict, evidence: Evidence) -> Table:
     """Return the gap of the model and of each reference, with counts, interval and p."""
     groups: list[tuple[str, tuple[Row, ...]]] = [
         ("The model", (_gap_row(finding.model, finding.gap),))
@@ -37,9 +28,9 @@ def gap_table(finding: Finding, evidence: Evidence) -> Table:
         "Right answers on the originals and on their twins: the same question and options, with"
         " the picture redrawn so that another option is right. Δ = twins − originals, with its"
         " paired 95 % interval; p: exact one-sided McNemar test (level"
-        f" {finding.gap.details['alpha']:g}); fell: right on the original and wrong on the twin;"
+        f" {finding.gap.alpha:g}); fell: right on the original and wrong on the twin;"
         " rose: the reverse.",
-        "",
+        "Model",
         tuple(map(Column, ("Δ, pp", "p", "Originals, %", "Twins, %", "Fell", "Rose"))),
         tuple(groups),
     )
@@ -51,13 +42,14 @@ def _gap_row(name: str, score: Score) -> Row:
         for k, n in accuracies(score).values()
     ]
     gap = formats.NOTHING if score.statistic is None else formats.points(score.statistic)
-    between = formats.interval(score.interval) if score.interval else ""
+    between = formats.interval(score.interval)
     p = formats.NOTHING if score.p_value is None else formats.p_value(score.p_value)
-    moved = [Cell(str(score.details.get(name, formats.NOTHING))) for name in ("b", "c")]
+    counts = counts_of(score)
+    moved = [Cell(str(n)) for n in (counts.b, counts.c)]
     return Row(name, (Cell(gap, between), Cell(p), *cells, *moved))
 
 
-def opinions_table(finding: Finding) -> Table | None:
+def opinions_table(finding: DetectionVerdict) -> Table | None:
     """Return what the other detectors say, or None where there are none."""
     if not finding.opinions:
         return None
@@ -86,7 +78,7 @@ def opinions_table(finding: Finding) -> Table | None:
     )
 
 
-def _opinion_row(one: Opinion) -> Row:
+def _opinion_row(one: OtherDetectorResult) -> Row:
     assert one.score is not None
     cells = (
         Cell(one.measured or formats.NOTHING),
@@ -105,11 +97,11 @@ def _silent_row(names: list[str], why: str) -> Row:
     return Row(f"{len(names)} others", (Cell(", ".join(names)), nothing, nothing, Cell(why)))
 
 
-def power_table(finding: Finding) -> Table | None:
+def power_table(finding: DetectionVerdict) -> Table | None:
     """Return how many pairs the test needs, or None where the verdict does not go by it."""
     if not finding.changes.pairs:
         return None
-    n, b, c = finding.gap.n, finding.gap.details["b"], finding.gap.details["c"]
+    n, counts = finding.gap.n, counts_of(finding.gap)
     rows = tuple(
         Row(
             f"{formats.points(row.gap)} points" + (", as measured" if row.measured else ""),
@@ -120,8 +112,8 @@ def power_table(finding: Finding) -> Table | None:
     return Table(
         "power",
         "Pairs that the exact one-sided McNemar test needs to find a true gap, if as many answers"
-        f" change from original to twin as did here ({b + c}/{n}; at least as many as the gap"
-        " takes).",
+        f" change from original to twin as did here ({counts.b + counts.c}/{n}; at least as many as"
+        " the gap takes).",
         "True gap",
         (Column("Found 4 in 5 times"), Column("19 in 20"), Column(f"With {n:,} pairs", "", False)),
         (("Pairs needed", rows),),

@@ -12,7 +12,7 @@ from flipbench.reporting import formats
 from ..protocol.rules import Verdict
 from ..report.tables import GAP, TEST, accuracies
 from .changes import Changes, changes, gap_found
-from .other_detectors import Opinion, opinions, weakest
+from .other_detectors import OtherDetectorResult, opinions, weakest
 
 RELATIVE = "relative"
 
@@ -41,7 +41,7 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Finding:
+class DetectionVerdict:
     """A verdict in words and numbers.
 
     Attributes
@@ -70,10 +70,10 @@ class Finding:
     leading: Score
     against: tuple[Score, ...]
     changes: Changes
-    opinions: tuple[Opinion, ...]
+    opinions: tuple[OtherDetectorResult, ...]
 
 
-def find(evidence: Evidence) -> Finding:
+def find(evidence: Evidence) -> DetectionVerdict:
     """Return the verdict on a model.
 
     It goes by the exact McNemar test of the perturbation gap, chosen beforehand. It goes by rule
@@ -87,7 +87,7 @@ def find(evidence: Evidence) -> Finding:
     is_relative = evidence.benchmark.exchangeable is False or bool(fallen)
     leading = weakest(against) if is_relative else gap
     said = opinions(evidence.scores, evidence.references, evidence.not_asked)
-    return Finding(
+    return DetectionVerdict(
         model=evidence.model,
         verdict=leading.verdict,
         rule=leading.rule,
@@ -160,7 +160,7 @@ def _sentence(model: str, gap: Score, leading: Score) -> str:
     name, measured = gap.benchmark, _measured(gap)
     more, limit = "", _limit(gap) if leading is gap and gap.n else ""
     if leading is not gap and leading.statistic is not None:
-        reference = leading.details["reference"]["model"]
+        reference = leading.reference.model if leading.reference else ""
         more = f"; that lies {_difference(leading, f'the gap of the clean reference {reference}')}"
     if leading.verdict == "contaminated":
         return f"{model} behaves like a model that was trained on {name}: it gets {measured}{more}."
@@ -195,7 +195,7 @@ def _qualifiers(
     gap: Score,
     against: Sequence[Score],
     fallen: Sequence[str],
-    said: Sequence[Opinion],
+    said: Sequence[OtherDetectorResult],
 ) -> list[str]:
     lines = [_rests_on(evidence, fallen)]
     for score in against:
@@ -237,20 +237,21 @@ def _rests_on(evidence: Evidence, fallen: Sequence[str]) -> str:
 
 
 def _beside(score: Score) -> str:
-    other = score.details["reference"]
-    k_original, k_perturbed = (other["accuracies"][side]["k"] for side in ("original", "perturbed"))
-    n = other["accuracies"]["original"]["n"]
+    other = score.reference
+    assert other is not None and other.statistic is not None
+    original, perturbed = (other.accuracies[side] for side in ("original", "perturbed"))
     found = {"contaminated": "contaminated", "not_detected": "not detected"}
     says = found.get(score.verdict, "no verdict")
     p = f", {p_in_words(score.p_value)}" if score.p_value is not None else ""
     return (
-        f"The reference {other['model']} gets {k_original:,}/{n:,} originals and"
-        f" {k_perturbed:,}/{n:,} twins right, a gap of {formats.points(other['gap'])} points. The"
+        f"The reference {other.model} gets {original.k:,}/{original.n:,} originals and"
+        f" {perturbed.k:,}/{perturbed.n:,} twins right, a gap of {formats.points(other.statistic)}"
+        " points. The"
         f" model's gap lies {_difference(score, 'it')}{p}: {says}."
     )
 
 
-def _of_others(said: Sequence[Opinion]) -> list[str]:
+def _of_others(said: Sequence[OtherDetectorResult]) -> list[str]:
     heard = [one for one in said if one.verdict in ("contaminated", "not_detected")]
     if not heard:
         return []

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flipbench.core.randomness import generator
+from flipbench.core.rates import LEVEL, Rate
 from flipbench.core.records import Interval
 from flipbench.models.protocols import Decision
-from flipbench.reporting.text_tables import LEVEL, Rate
 
 Array = NDArray[np.float64]
 Decisions = Mapping[str, Decision]
@@ -62,29 +62,29 @@ class Agreement:
     @property
     def raw(self) -> Rate:
         """Share of images on which the two say the same."""
-        return Rate(sum(row[i] for i, row in enumerate(self.counts)), self.n)
+        return Rate.wilson(sum(row[i] for i, row in enumerate(self.counts)), self.n)
 
     @property
     def precision(self) -> Rate:
         """Of what the first keeps, the share that the second keeps."""
-        return Rate(self.counts[0][0], sum(self.counts[0]))
+        return Rate.wilson(self.counts[0][0], sum(self.counts[0]))
 
     @property
     def recall(self) -> Rate:
         """Of what the second keeps, the share that the first keeps."""
-        return Rate(self.counts[0][0], sum(row[0] for row in self.counts))
+        return Rate.wilson(self.counts[0][0], sum(row[0] for row in self.counts))
 
     @property
     def rejection_precision(self) -> Rate:
         """Of what the first does not keep, the share that the second does not keep."""
         n = self.n - sum(self.counts[0])
-        return Rate(n - (sum(row[0] for row in self.counts) - self.counts[0][0]), n)
+        return Rate.wilson(n - (sum(row[0] for row in self.counts) - self.counts[0][0]), n)
 
     @property
     def rejection_recall(self) -> Rate:
         """Of what the second does not keep, the share that the first does not keep."""
         n = self.n - sum(row[0] for row in self.counts)
-        return Rate(n - (sum(self.counts[0]) - self.counts[0][0]), n)
+        return Rate.wilson(n - (sum(self.counts[0]) - self.counts[0][0]), n)
 
 
 def agreement(

@@ -10,7 +10,8 @@ from flipbench.config.policy import Policy
 from flipbench.core.errors import DataError, nearest
 from flipbench.core.paired import Candidate
 from flipbench.models.protocols import Decision
-from flipbench.reporting.text_tables import Table, number
+from flipbench.reporting import formats
+from flipbench.reporting.tables import Cell, Column, Row, Table, estimate_cell
 
 from ..decide import Book, Ruling, counted, tally, verdicts_on
 from .agreement import Agreement, Estimate, agreement, krippendorff_alpha
@@ -159,7 +160,18 @@ def compare_raters(
 
 def agreement_tables(report: AgreementReport) -> list[Table]:
     """Return overall agreement, agreement by category, and the confusion counts."""
-    alpha = number(report.alpha.value, report.alpha.interval)
+    alpha = estimate_cell(report.alpha.value, report.alpha.interval).plain()
+    by_category = tuple(
+        Row(category or "(none)", (Cell(a.first), *_cells(a)))
+        for category, found in report.by_category.items()
+        for a in found
+        if a.n
+    )
+    confusion = tuple(
+        Row(a.first, (Cell(name), *(Cell(str(n)) for n in row)))
+        for a in report.overall
+        for name, row in zip(a.categories, a.counts, strict=True)
+    )
     return [
         Table(
             "agreement",
@@ -167,29 +179,26 @@ def agreement_tables(report: AgreementReport) -> list[Table]:
             " counts as not kept. Rates with counts and Wilson intervals, kappa and AC1 with"
             f" bootstrap intervals, all 95 %. Krippendorff's alpha of {', '.join(report.alpha_of)}"
             f" on {report.alpha_n} images: {alpha}.",
-            ("rater", *_HEADERS),
-            tuple((a.first, *_cells(a)) for a in report.overall),
+            "rater",
+            tuple(map(Column, _HEADERS)),
+            (("", tuple(Row(a.first, _cells(a)) for a in report.overall)),),
         ),
         Table(
             "agreement_by_category",
             f"The same by category, against {report.reference}.",
-            ("category", "rater", *_HEADERS),
-            tuple(
-                (category or "(none)", a.first, *_cells(a))
-                for category, found in report.by_category.items()
-                for a in found
-                if a.n
-            ),
+            "category",
+            (Column("rater", numeric=False), *map(Column, _HEADERS)),
+            (("", by_category),),
         ),
         Table(
             "confusion",
             f"What each rater says where {report.reference} says the other.",
-            ("rater", "says", *(f"{report.reference}: {c}" for c in _categories(report))),
-            tuple(
-                (a.first, name, *map(str, row))
-                for a in report.overall
-                for name, row in zip(a.categories, a.counts, strict=True)
+            "rater",
+            (
+                Column("says", numeric=False),
+                *(Column(f"{report.reference}: {c}") for c in _categories(report)),
             ),
+            (("", confusion),),
         ),
     ]
 
@@ -207,10 +216,12 @@ _HEADERS = (
 )
 
 
-def _cells(a: Agreement) -> tuple[str, ...]:
+def _cells(a: Agreement) -> tuple[Cell, ...]:
     rates = (a.precision, a.recall, a.rejection_precision, a.rejection_recall)
-    estimates = (number(e.value, e.interval) for e in (a.kappa, a.ac1))
-    return (str(a.n), str(a.raw), *estimates, *map(str, rates), str(a.n_one_only))
+    estimates = (estimate_cell(e.value, e.interval) for e in (a.kappa, a.ac1))
+    shares = (Cell(formats.rate(rate)) for rate in rates)
+    raw = Cell(formats.rate(a.raw))
+    return (Cell(str(a.n)), raw, *estimates, *shares, Cell(str(a.n_one_only)))
 
 
 def _categories(report: AgreementReport) -> tuple[str, ...]:

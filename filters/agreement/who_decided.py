@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from flipbench.reporting.text_tables import Table, number
+from flipbench.reporting.tables import Cell, Column, Row, Table, estimate_cell, rate_cell
 
 from .agreement import Agreement, agreement, krippendorff_alpha
 from .ratings import PEOPLE, Ratings
 
 _HEADERS = (
-    "who",
-    "rater",
-    "both keep",
-    "rater alone keeps",
-    "reference alone keeps",
-    "neither keeps",
-    "precision, %",
-    "recall, %",
-    "bad ones rejected, %",
-    "kappa",
+    "Both keep",
+    "Rater alone keeps",
+    "Reference alone keeps",
+    "Neither keeps",
+    "Precision, %",
+    "Recall, %",
+    "Bad ones rejected, %",
+    "Kappa",
 )
 _KINDS = {"judge": "Judges", "oracle": "Oracle", "person": "People", "rule": "Rules"}
 
@@ -52,8 +50,11 @@ def who_decided(ratings: Ratings, *, seed: int = 0) -> Table | None:
         agreement(rater, reference, ratings.decisions, clusters=ratings.originals, seed=seed)
         for rater in sorted(raters, key=lambda r: (list(_KINDS).index(ratings.kinds[r]), r))
     ]
-    rows = tuple((_KINDS[ratings.kinds[a.first]], *_row(a)) for a in found if a.n)
-    if not rows:
+    groups: dict[str, list[Row]] = {}
+    for a in found:
+        if a.n:
+            groups.setdefault(_KINDS[ratings.kinds[a.first]], []).append(_row(a))
+    if not groups:
         return None
     said = [
         f"Each rater against the reference, {reference}, on the edited pictures that both have"
@@ -72,15 +73,21 @@ def who_decided(ratings: Ratings, *, seed: int = 0) -> Table | None:
         )
     if reference == PEOPLE:
         said.append(_alpha(ratings, seed))
-    return Table("raters", " ".join(said), _HEADERS, rows)
+    return Table(
+        "raters",
+        " ".join(said),
+        "Rater",
+        tuple(map(Column, _HEADERS)),
+        tuple((name, tuple(rows)) for name, rows in groups.items()),
+    )
 
 
-def _row(a: Agreement) -> tuple[str, ...]:
+def _row(a: Agreement) -> Row:
     (both, rater), (reference, neither) = a.counts
-    cells = (f"{k}/{a.n}" for k in (both, rater, reference, neither))
+    counts = (Cell(f"{k}/{a.n}") for k in (both, rater, reference, neither))
     rates = (a.precision, a.recall, a.rejection_recall)
-    kappa = number(a.kappa.value, a.kappa.interval, digits=2)
-    return (a.first, *cells, *(str(rate).replace(" %", "") for rate in rates), kappa)
+    kappa = estimate_cell(a.kappa.value, a.kappa.interval, digits=2)
+    return Row(a.first, (*counts, *map(rate_cell, rates), kappa))
 
 
 def _alpha(ratings: Ratings, seed: int) -> str:
@@ -89,7 +96,9 @@ def _alpha(ratings: Ratings, seed: int) -> str:
     decisions = {person: ratings.decisions[person] for person in people}
     alpha, n = krippendorff_alpha(decisions, clusters=ratings.originals, seed=seed)
     among = f"{', '.join(people)}, on {n} pictures"
-    return f"Krippendorff’s alpha among {among}: {number(alpha.value, alpha.interval)}."
+    return (
+        f"Krippendorff’s alpha among {among}: {estimate_cell(alpha.value, alpha.interval).plain()}."
+    )
 
 
 def _is(rater: str, kind: str, ratings: Ratings) -> bool:

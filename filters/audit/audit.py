@@ -17,7 +17,7 @@ from flipbench.models.protocols import VLM
 
 from .direct_reveal import direct_reveal
 from .duplicates import ImageGroups, duplicates, image_groups, train_overlap
-from .finding import Finding, correct
+from .finding import AuditFinding, correct
 from .letter_balance import balance_letters, letter_balance
 from .longest_option import balance_longest, longest_option
 from .option_pruning import option_pruning
@@ -28,7 +28,7 @@ from .text_solvable import text_solvable
 _TESTED: tuple[CheckName, ...] = ("longest_option", "letter_balance", "stress_test")
 
 
-class Step(Value):
+class AuditStep(Value):
     """One step of the funnel: ``n_before - n_dropped - n_person == n_after``."""
 
     check: str
@@ -47,9 +47,9 @@ class AuditReport:
     ----------
     benchmark : Benchmark
     images : ImageStore
-    findings : list of Finding
+    findings : list of AuditFinding
         One for each check, in the order they were made.
-    funnel : list of Step
+    funnel : list of AuditStep
         The items after each check that takes items out.
     kept : list of Item
         What is left, as it was.
@@ -62,13 +62,13 @@ class AuditReport:
     benchmark: Benchmark
     images: ImageStore
     settings: AuditSettings
-    findings: list[Finding]
-    funnel: list[Step]
+    findings: list[AuditFinding]
+    funnel: list[AuditStep]
     kept: list[Item]
     mended: list[Item]
     reports: list[StageReport] = field(default_factory=list)
 
-    def finding(self, check: CheckName) -> Finding:
+    def finding(self, check: CheckName) -> AuditFinding:
         """Return the finding of a check.
 
         Raises
@@ -123,7 +123,7 @@ def audit(
     if both:
         raise DataError(f"{min(both)}: a model that filters cannot be held out too; name it once")
     groups = image_groups(items, run.images, settings, progress=progress)
-    findings: dict[str, Finding] = {}
+    findings: dict[str, AuditFinding] = {}
     reports: list[StageReport] = []
     pruned = items
     for check in settings.checks:
@@ -163,7 +163,7 @@ def _folds(items: Sequence[Item], groups: ImageGroups) -> list[object]:
     return [item.group or groups.key(item) or None for item in items]
 
 
-def _judge(found: Finding, settings: AuditSettings) -> Finding:
+def _judge(found: AuditFinding, settings: AuditSettings) -> AuditFinding:
     """Return the finding with the status that its corrected tests give it.
 
     A failed test of the benchmark is a defect. A model that answers above chance without images is
@@ -178,8 +178,8 @@ def _judge(found: Finding, settings: AuditSettings) -> Finding:
 
 
 def _funnel(
-    items: Sequence[Item], findings: Sequence[Finding], settings: AuditSettings
-) -> tuple[list[Finding], list[Step], list[Item]]:
+    items: Sequence[Item], findings: Sequence[AuditFinding], settings: AuditSettings
+) -> tuple[list[AuditFinding], list[AuditStep], list[Item]]:
     """Take out what the checks say, one after the other."""
     left = list(items)
     steps, out = [], []
@@ -197,7 +197,7 @@ def _funnel(
         n_person = sum(item.id in person for item in left)
         left = [item for item in left if item.id not in person]
         steps.append(
-            Step(
+            AuditStep(
                 check=found.check,
                 title=found.title,
                 n_before=before,
@@ -209,6 +209,6 @@ def _funnel(
     return out, steps, left
 
 
-def _longest_too_often(found: Finding, settings: AuditSettings) -> bool:
+def _longest_too_often(found: AuditFinding, settings: AuditSettings) -> bool:
     p = found.rates[0].p_adjusted if found.rates else None
     return p is not None and p <= settings.alpha

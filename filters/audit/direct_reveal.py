@@ -9,15 +9,15 @@ from pathlib import Path
 from flipbench.config.audit import AuditSettings
 from flipbench.core.records import Item, Probe
 from flipbench.core.run import Run
-from flipbench.core.stage import StageReport, run_stage
+from flipbench.core.stage import StageOptions, StageReport, run_stage
 from flipbench.models.chat.messages import Chat
 from flipbench.models.chat.prompt_files import lettered, load_prompt
 from flipbench.models.engine import answers_of
 from flipbench.prompting.prompts import LETTERS
 
 from .chat_stage import ChatStage
-from .finding import Finding, Named, choices, n_items, not_run, rate
-from .reveal_reply import Evidence, Reading, RevealReply, read_reveal
+from .finding import AuditFinding, Named, choices, n_items, not_run, rate
+from .reveal_reply import LeakSpan, Reading, RevealReply, read_reveal
 
 TITLE = "Answers that the question gives away"
 PROMPTS = Path(__file__).parent / "prompts"
@@ -32,7 +32,7 @@ def direct_reveal(
     prompt: str | Path = "reveal",
     structured: bool = True,
     progress: bool = True,
-) -> tuple[Finding, list[StageReport]]:
+) -> tuple[AuditFinding, list[StageReport]]:
     """Look for options in the question: as they are written, and with a chat model that reads.
 
     * The right option's own words stand in the question, and not every option's do: look. No model
@@ -76,7 +76,7 @@ def direct_reveal(
     if reader:
         rates.append(rate("right option revealed, by the reader", n_drop, len(asked)))
     return (
-        Finding(
+        AuditFinding(
             check="direct_reveal",
             title=TITLE,
             status="defect" if n_drop + n_person else "look" if n_gold else "ok",
@@ -98,7 +98,7 @@ def direct_reveal(
     )
 
 
-def written_out(item: Item) -> tuple[Evidence, ...]:
+def written_out(item: Item) -> tuple[LeakSpan, ...]:
     """Return where options stand in the question as whole words, whatever the case."""
     found = []
     for slot, option in enumerate(item.options or ()):
@@ -109,21 +109,21 @@ def written_out(item: Item) -> tuple[Evidence, ...]:
         for match in re.finditer(rf"(?<!\w){sought}(?!\w)", item.question, re.IGNORECASE):
             start, end = match.span()
             piece = {"snippet": match[0], "start": start, "end": end, "level": 3}
-            found.append(Evidence.model_validate({"option": slot, **piece}))
+            found.append(LeakSpan.model_validate({"option": slot, **piece}))
     return tuple(found)
 
 
-def _gives_away(item: Item, evidence: Sequence[Evidence]) -> bool:
+def _gives_away(item: Item, evidence: Sequence[LeakSpan]) -> bool:
     return any(e.option == item.answer for e in evidence) and not _offers_all(item, evidence)
 
 
-def _offers_all(item: Item, evidence: Sequence[Evidence]) -> bool:
+def _offers_all(item: Item, evidence: Sequence[LeakSpan]) -> bool:
     return {piece.option for piece in evidence} == set(range(len(item.options or ())))
 
 
 def _named(
     item: Item,
-    evidence: Sequence[Evidence],
+    evidence: Sequence[LeakSpan],
     settings: AuditSettings,
     *,
     by_reader: bool = False,
@@ -174,7 +174,7 @@ def _read_all(
         reader, run.images, file.instruction, schema=RevealReply if structured else None
     )
     probes = {item.id: _probe(item, file.item) for item in items}
-    report = run_stage(stage, probes.values(), run, batch_size=64, progress=progress)
+    report = run_stage(stage, probes.values(), run, StageOptions(batch_size=64, progress=progress))
     answers = answers_of(reader.name, stage.fingerprint, run)
     failed = {failure.record_id: failure.message for failure in report.failures}
     readings = {}

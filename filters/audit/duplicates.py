@@ -13,7 +13,7 @@ from flipbench.config.audit import AuditSettings
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Item
 
-from .finding import Finding, Named, n_items, not_run, rate
+from .finding import AuditFinding, Named, n_items, not_run, rate
 from .image_hashes import Fingerprints, fingerprints, near_pairs
 
 TITLE = "Duplicate and near-duplicate images"
@@ -66,7 +66,7 @@ def image_groups(
     return ImageGroups(fingerprints(refs, store, progress=progress), settings)
 
 
-def duplicates(items: Sequence[Item], groups: ImageGroups) -> Finding:
+def duplicates(items: Sequence[Item], groups: ImageGroups) -> AuditFinding:
     """Name repeated items, contradictions, near-duplicate images, and images that show nothing.
 
     * Same image (or a near-duplicate), question, options and answer as an earlier item: drop.
@@ -100,7 +100,7 @@ def duplicates(items: Sequence[Item], groups: ImageGroups) -> Finding:
         named.setdefault(found.item_id, found)
     actions = Counter(found.action for found in named.values())
     n_repeats = actions["drop"]
-    return Finding(
+    return AuditFinding(
         check="duplicates",
         title=TITLE,
         status="defect" if actions["drop"] + actions["person"] else "look" if named else "ok",
@@ -132,7 +132,7 @@ def train_overlap(
     settings: AuditSettings,
     *,
     progress: bool = True,
-) -> Finding:
+) -> AuditFinding:
     """Name the items whose image, or a near-duplicate of it, is in the training split.
 
     References
@@ -166,7 +166,7 @@ def train_overlap(
             Named(item_id=item.id, name=item.name, action="drop", why=why, pictures=pictures)
         )
     n_images = len(groups.of)
-    return Finding(
+    return AuditFinding(
         check="train_overlap",
         title=TRAIN_TITLE,
         status="defect" if named else "ok",

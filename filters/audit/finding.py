@@ -8,14 +8,14 @@ from typing import Literal
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
-from flipbench.core.records import ImageRef, Interval, Item, JsonDict, Value
+from flipbench.core.rates import Rate
+from flipbench.core.records import ImageRef, Item, JsonDict, Value
 
-LEVEL = 0.95
 Status = Literal["ok", "look", "defect", "not_run"]
 Action = Literal["drop", "person", "change", "look"]
 
 
-class Rate(Value):
+class NamedRate(Rate):
     """k of n items, the Wilson interval of k/n, and what chance alone would give.
 
     ``chance`` is a fraction; ``p_value`` is one-sided against "not above chance", and
@@ -23,17 +23,9 @@ class Rate(Value):
     """
 
     name: str
-    k: int
-    n: int
-    interval: Interval | None = None
     chance: float | None = None
     p_value: float | None = None
     p_adjusted: float | None = None
-
-    @property
-    def share(self) -> float | None:
-        """k/n; None without items."""
-        return self.k / self.n if self.n else None
 
 
 class Named(Value):
@@ -51,7 +43,7 @@ class Named(Value):
     details: JsonDict = {}
 
 
-class Finding(Value):
+class AuditFinding(Value):
     """One check's result on one benchmark.
 
     Attributes
@@ -62,7 +54,7 @@ class Finding(Value):
         ``ok`` (nothing found, which proves nothing), ``look``, ``defect``, or ``not_run``.
     sentence, todo, limits : str
         What was found, what to do about it, and what the check cannot see.
-    rates : tuple of Rate
+    rates : tuple of NamedRate
     items : tuple of Named
     """
 
@@ -72,7 +64,7 @@ class Finding(Value):
     sentence: str
     todo: str = ""
     limits: str = ""
-    rates: tuple[Rate, ...] = ()
+    rates: tuple[NamedRate, ...] = ()
     items: tuple[Named, ...] = ()
     details: JsonDict = {}
 
@@ -81,7 +73,7 @@ class Finding(Value):
         return {found.item_id: found for found in self.items if found.action in actions}
 
 
-def rate(name: str, k: int, n: int, chances: Sequence[float] = ()) -> Rate:
+def rate(name: str, k: int, n: int, chances: Sequence[float] = ()) -> NamedRate:
     """Return k/n with its Wilson interval and, given each item's chance, an exact p-value.
 
     Parameters
@@ -96,26 +88,16 @@ def rate(name: str, k: int, n: int, chances: Sequence[float] = ()) -> Rate:
     >>> round(found.p_value, 6), found.chance
     (0.000977, 0.25)
     """
-    if n == 0:
-        return Rate(name=name, k=0, n=0)
-    between = stats.binomtest(k, n).proportion_ci(LEVEL, method="wilson")
     chance = p_value = None
-    if len(chances):
+    if n and len(chances):
         if len(chances) != n:
             raise ValueError(f"{name}: {len(chances)} chances for {n} items")
         chance = sum(chances) / n
         p_value = min(1.0, max(0.0, float(stats.poisson_binom.sf(k - 1, list(chances)))))
-    return Rate(
-        name=name,
-        k=k,
-        n=n,
-        interval=Interval(low=float(between.low), high=float(between.high), level=LEVEL),
-        chance=chance,
-        p_value=p_value,
-    )
+    return NamedRate(**dict(Rate.wilson(k, n)), name=name, chance=chance, p_value=p_value)
 
 
-def correct(findings: Sequence[Finding]) -> list[Finding]:
+def correct(findings: Sequence[AuditFinding]) -> list[AuditFinding]:
     """Return the findings with Holm-corrected p-values; all tests of the audit are one family."""
     p_values = [r.p_value for f in findings for r in f.rates if r.p_value is not None]
     if not p_values:
@@ -139,9 +121,9 @@ def choices(items: Sequence[Item]) -> list[Item]:
     return [item for item in items if item.options is not None]
 
 
-def not_run(check: str, title: str, why: str, how: str) -> Finding:
+def not_run(check: str, title: str, why: str, how: str) -> AuditFinding:
     """Return the finding of a check that could not be made."""
-    return Finding(check=check, title=title, status="not_run", sentence=why, todo=how)
+    return AuditFinding(check=check, title=title, status="not_run", sentence=why, todo=how)
 
 
 def chances_of(items: Sequence[Item]) -> list[float]:

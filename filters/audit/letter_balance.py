@@ -13,7 +13,7 @@ from flipbench.core.randomness import generator
 from flipbench.core.records import Item
 from flipbench.prompting.prompts import LETTERS
 
-from .finding import Finding, choices, n_items, not_run, rate
+from .finding import AuditFinding, choices, n_items, not_run, rate
 
 TITLE = "Balance of the right letters"
 N_DRAWS = 9_999
@@ -25,7 +25,7 @@ _FIXED = re.compile(
 )
 
 
-def letter_balance(items: Sequence[Item], settings: AuditSettings) -> Finding:
+def letter_balance(items: Sequence[Item], settings: AuditSettings) -> AuditFinding:
     """Count the right letters and test them against an equal share for each option.
 
     The statistic is the sum of (observed - expected)²/expected over letters, within each number of
@@ -57,7 +57,7 @@ def letter_balance(items: Sequence[Item], settings: AuditSettings) -> Finding:
         changed = {"chance": share[slot], "p_value": p if slot == top else None}
         rates.append(found.model_copy(update=changed))
     n_fixed = sum(has_fixed_options(item) for item in asked)
-    return Finding(
+    return AuditFinding(
         check="letter_balance",
         title=TITLE,
         status="ok",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from flipbench.core.randomness import generator
 from flipbench.core.records import Item
 
-from .finding import Finding, Named, choices, n_items, not_run, rate
+from .finding import AuditFinding, Named, choices, n_items, not_run, rate
 
 TITLE = "Length of the right option"
 
@@ -60,7 +60,7 @@ def lengths(item: Item, *, shortest: bool = False) -> Lengths:
     return Lengths(sizes[item.answer] == extreme, sizes.count(extreme), len(sizes))
 
 
-def longest_option(items: Sequence[Item]) -> Finding:
+def longest_option(items: Sequence[Item]) -> AuditFinding:
     """Test whether the right option is among the longest (and, the shortest) above chance.
 
     By chance the right option is among t longest of k with probability t/k; the count over items
@@ -88,7 +88,7 @@ def longest_option(items: Sequence[Item]) -> Finding:
         )
     n_strict = sum(lengths(item).strict for item in asked)
     n_told = rates[0].n
-    return Finding(
+    return AuditFinding(
         check="longest_option",
         title=TITLE,
         status="ok",

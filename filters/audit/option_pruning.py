@@ -9,12 +9,12 @@ from flipbench.config.audit import AuditSettings
 from flipbench.core.randomness import generator
 from flipbench.core.records import Item
 from flipbench.core.run import Run
-from flipbench.core.stage import StageReport
+from flipbench.core.stage import StageOptions, StageReport
 from flipbench.models.engine import answers_of, ask
 from flipbench.models.protocols import VLM
 from flipbench.prompting.prompts import LETTERS, Asking
 
-from .finding import Finding, Named, choices, n_items, not_run
+from .finding import AuditFinding, Named, choices, n_items, not_run
 from .letter_balance import has_fixed_options
 
 TITLE = "Items with many options"
@@ -63,12 +63,12 @@ def option_pruning(
     models: Sequence[VLM] = (),
     *,
     progress: bool = True,
-) -> tuple[Finding, list[Item], list[StageReport]]:
+) -> tuple[AuditFinding, list[Item], list[StageReport]]:
     """Ask preliminary models, with the image, and prune every item that has too many options.
 
     Returns
     -------
-    finding : Finding
+    finding : AuditFinding
     pruned : list of Item
         All items, those with too many options pruned.
     reports : list of StageReport
@@ -78,7 +78,7 @@ def option_pruning(
     if not many:
         sentence = f"No item has more than {settings.n_options} options."
         return (
-            Finding(check="option_pruning", title=TITLE, status="ok", sentence=sentence),
+            AuditFinding(check="option_pruning", title=TITLE, status="ok", sentence=sentence),
             list(items),
             [],
         )
@@ -90,7 +90,7 @@ def option_pruning(
     picks, reports = _wrong_picks(many, models, run, progress)
     by_id = {i.id: prune_options(i, picks[i.id], settings.n_options, settings.seed) for i in many}
     named = [_named(item, by_id[item.id], picks[item.id]) for item in many]
-    finding = Finding(
+    finding = AuditFinding(
         check="option_pruning",
         title=TITLE,
         status="look",
@@ -114,7 +114,9 @@ def _wrong_picks(
     for model in models:
         asking = Asking(ask="choose" if "choose" in model.can else "generate")
         probes = [asking.probe(item, "preliminary") for item in items]
-        reports.append(ask(probes, model, run, run.images, progress=progress))
+        reports.append(
+            ask(probes, model, run, run.images, StageOptions(batch_size=64, progress=progress))
+        )
         answers = answers_of(model.name, model.fingerprint, run)
         for item, probe in zip(items, probes, strict=True):
             response = answers.to(probe)

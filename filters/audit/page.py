@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import base64
-import csv
 import io
 import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 from PIL import Image
 
 from flipbench.benchmarks import write_jsonl
 from flipbench.core.errors import DataError
+from flipbench.core.files import write_atomically
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef, Item
+from flipbench.reporting import formats, writers
+from flipbench.reporting.pages import environment
+from flipbench.reporting.tables import Cell, Column, Row, Table
 
 from .audit import AuditReport
-from .finding import Finding, Named, Rate, n_items
+from .finding import AuditFinding, Named, NamedRate, n_items
 
 N_SHOWN = 40
 _SIDE = 112
@@ -39,7 +40,7 @@ ACTION = {
 
 
 @dataclass(frozen=True)
-class Row:
+class NamedItem:
     """A named item as the page shows it."""
 
     found: Named
@@ -62,17 +63,11 @@ def write_audit(report: AuditReport, folder: Path) -> Path:
     DataError
         Where the folder cannot be written.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "audit.json").write_text(_json(report), encoding="utf-8")
-        (folder / "audit.md").write_text(markdown(report), encoding="utf-8")
-        _write_items(report, folder / "items.csv")
-        names = "".join(f"{item.name}\n" for item in report.kept)
-        (folder / "kept.txt").write_text(names, encoding="utf-8")
-        page = folder / "index.html"
-        page.write_text(html(report), encoding="utf-8")
-    except OSError as error:
-        raise DataError(f"{folder}: cannot write there ({error.strerror})") from error
+    write_atomically(folder / "audit.json", _json(report))
+    write_atomically(folder / "audit.md", markdown(report))
+    write_atomically(folder / "items.csv", _items_csv(report))
+    write_atomically(folder / "kept.txt", "".join(f"{item.name}\n" for item in report.kept))
+    page = write_atomically(folder / "index.html", html(report))
     if report.mended != report.kept:
         write_jsonl(report.mended, report.images, folder / "mended")
     return page
@@ -107,11 +102,7 @@ def markdown(report: AuditReport) -> str:
     for found in report.findings:
         lines += ["", f"## {found.title}: {STATUS[found.status]}", "", found.sentence]
         if found.rates:
-            heads = columns(found)
-            lines += ["", f"| | {' | '.join(heads)} |", "|---" + "|--:" * len(heads) + "|"]
-            lines += [
-                f"| {r.name} | " + " | ".join(cells(r)[: len(heads)]) + " |" for r in found.rates
-            ]
+            lines += ["", writers.markdown(rates_table(found)).rstrip()]
         if found.status != "ok" and found.todo:
             lines += ["", f"To do: {found.todo}"]
         if found.limits:
@@ -129,65 +120,57 @@ def markdown(report: AuditReport) -> str:
 
 def html(report: AuditReport) -> str:
     """Return the page."""
-    environment = Environment(
-        loader=FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     items = {item.id: item for item in report.benchmark.items}
     shop = _Thumbnails(report.images)
     rows = {f.check: [_row(n, items, shop) for n in _shown(f)] for f in report.findings}
-    return environment.get_template("audit.html.jinja").render(
-        report=report,
-        headline=headline(report),
-        rows=rows,
-        cells=cells,
-        columns=columns,
-        status=STATUS,
-        settings=report.settings.model_dump(mode="json"),
-        style=Markup((_TEMPLATES / "audit.css").read_text(encoding="utf-8")),
+    return (
+        environment(_TEMPLATES)
+        .get_template("audit.html.jinja")
+        .render(
+            title=f"Audit of {report.benchmark.name}",
+            report=report,
+            headline=headline(report),
+            rows=rows,
+            rates_table=rates_table,
+            status=STATUS,
+            settings=report.settings.model_dump(mode="json"),
+        )
     )
 
 
-def columns(found: Finding) -> list[str]:
-    """Return the heads of the columns that say something in a finding's table."""
+def rates_table(found: AuditFinding) -> Table:
+    """Return a finding's rates, with the columns that say something."""
     heads = ["k/n", "%", "interval", "chance %", "p", "p, Holm"]
-    if any(rate.p_value is not None for rate in found.rates):
-        return heads
-    return heads[: 4 if any(rate.chance is not None for rate in found.rates) else 3]
+    if all(rate.p_value is None for rate in found.rates):
+        heads = heads[: 4 if any(rate.chance is not None for rate in found.rates) else 3]
+    return Table(
+        f"rates-{found.check}",
+        f"{found.title}, counted",
+        "measured",
+        tuple(map(Column, heads)),
+        (("", tuple(Row(r.name, tuple(_cells(r)[: len(heads)])) for r in found.rates)),),
+    )
 
 
-def cells(found: Rate) -> list[str]:
-    """Return k/n, percent, interval, chance and p-values as they are printed."""
-    blank = "–"
-    between = found.interval
-    return [
-        f"{found.k:,}/{found.n:,}",
-        blank if found.share is None else f"{100 * found.share:.1f}",
-        blank if between is None else f"[{100 * between.low:.1f}, {100 * between.high:.1f}]",
-        blank if found.chance is None else f"{100 * found.chance:.1f}",
-        _p(found.p_value),
-        _p(found.p_adjusted),
-    ]
+def _cells(found: NamedRate) -> list[Cell]:
+    """Return k/n, percent, interval, chance and p-values."""
+    percents, p_values = (found.value, found.chance), (found.p_value, found.p_adjusted)
+    share, chance = (formats.NOTHING if x is None else formats.percent(x) for x in percents)
+    between = formats.interval(found.interval, formats.percent) or formats.NOTHING
+    texts = [f"{found.k:,}/{found.n:,}", share, between, chance]
+    texts += [formats.NOTHING if p is None else formats.p_value(p) for p in p_values]
+    return list(map(Cell, texts))
 
 
-def _p(value: float | None) -> str:
-    if value is None:
-        return "–"
-    return "<.001" if value < 0.001 else min(f"{value:.3f}", "1.000").removeprefix("0")
-
-
-def _shown(found: Finding) -> list[Named]:
+def _shown(found: AuditFinding) -> list[Named]:
     """Return the items that the page shows: those to act on first."""
     order = list(ACTION)
     return sorted(found.items, key=lambda named: order.index(named.action))[:N_SHOWN]
 
 
-def _row(found: Named, items: dict[str, Item], shop: _Thumbnails) -> Row:
+def _row(found: Named, items: dict[str, Item], shop: _Thumbnails) -> NamedItem:
     item = items[found.item_id]
-    return Row(
+    return NamedItem(
         found=found,
         action=ACTION[found.action],
         question=item.question,
@@ -232,13 +215,13 @@ def _json(report: AuditReport) -> str:
     return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
 
 
-def _write_items(report: AuditReport, path: Path) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["name", "item_id", "check", "action", "why"])
-        for found in report.findings:
-            for named in found.items:
-                writer.writerow([named.name, named.item_id, found.check, named.action, named.why])
+def _items_csv(report: AuditReport) -> str:
+    rows = [
+        [named.name, named.item_id, found.check, named.action, named.why]
+        for found in report.findings
+        for named in found.items
+    ]
+    return writers.rows_csv(["name", "item_id", "check", "action", "why"], rows)
 
 
 def _one_line(text: str) -> str:

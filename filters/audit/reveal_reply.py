@@ -45,7 +45,7 @@ class RevealReply(_Strict):
     non_leak_reason: str
 
 
-class Evidence(Value):
+class LeakSpan(Value):
     """A verified piece: ``question[start:end] == snippet``. ``repaired``: the reader miscounted."""
 
     option: int
@@ -62,13 +62,13 @@ class Reading:
 
     Attributes
     ----------
-    evidence : tuple of Evidence
+    evidence : tuple of LeakSpan
         Only what stands in the text.
     trouble : str
         Why the reply decides nothing, or "".
     """
 
-    evidence: tuple[Evidence, ...] = ()
+    evidence: tuple[LeakSpan, ...] = ()
     trouble: str = ""
 
 
@@ -86,7 +86,7 @@ def read_reveal(text: str, item: Item) -> Reading:
         return Reading(trouble="the reader’s reply is not the JSON that was asked for")
     if said.has_leak != bool(said.leaked_options):
         return Reading(trouble="the reader’s reply contradicts itself")
-    found: list[Evidence] = []
+    found: list[LeakSpan] = []
     for leak in said.leaked_options:
         slot = LETTERS.find(leak.letter.strip(" .()").upper() or "?")
         if not 0 <= slot < len(item.options or ()):
@@ -99,7 +99,7 @@ def read_reveal(text: str, item: Item) -> Reading:
     return Reading(tuple(found))
 
 
-def verify(piece: SaidEvidence, option: int, text: str) -> Evidence | None:
+def verify(piece: SaidEvidence, option: int, text: str) -> LeakSpan | None:
     """Return the piece with its true span, or None where its snippet is not in the text.
 
     A wrong span is mended to the occurrence nearest to it; case and blanks may differ.
@@ -108,7 +108,7 @@ def verify(piece: SaidEvidence, option: int, text: str) -> Evidence | None:
         return None
     start, end = piece.start, piece.end
     if 0 <= start < end and text[start:end] == piece.snippet:
-        return Evidence(
+        return LeakSpan(
             option=option, snippet=piece.snippet, start=start, end=end, level=piece.level
         )
     sought = r"\s+".join(re.escape(word) for word in piece.snippet.split())
@@ -116,7 +116,7 @@ def verify(piece: SaidEvidence, option: int, text: str) -> Evidence | None:
     if not spans:
         return None
     start, end = min(spans, key=lambda span: abs(span[0] - piece.start))
-    return Evidence(
+    return LeakSpan(
         option=option,
         snippet=text[start:end],
         start=start,

@@ -15,7 +15,7 @@ from flipbench.core.randomness import generator
 from flipbench.core.records import Item
 
 from .finding import (
-    Finding,
+    AuditFinding,
     Named,
     chances_of,
     n_items,
@@ -50,7 +50,7 @@ class _Table:
 
 def stress_test(
     items: Sequence[Item], settings: AuditSettings, groups: Sequence[object] | None = None
-) -> Finding:
+) -> AuditFinding:
     """Train on the text of all folds but one, predict that one, and count the right answers.
 
     A ridge regression scores every option from its words (TF-IDF), its words beside those of the
@@ -97,7 +97,7 @@ def stress_test(
         for i in order
         if margins[i] > 0
     ]
-    return Finding(
+    return AuditFinding(
         check="stress_test",
         title=TITLE,
         status="ok",

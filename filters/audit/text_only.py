@@ -8,7 +8,7 @@ from typing import Protocol
 
 from flipbench.core.records import Item, Probe
 from flipbench.core.run import Run
-from flipbench.core.stage import StageReport, run_stage
+from flipbench.core.stage import StageOptions, StageReport, run_stage
 from flipbench.models.chat.messages import Chat
 from flipbench.models.engine import Answers, answers_of, ask
 from flipbench.models.protocols import VLM
@@ -60,7 +60,9 @@ class BlindVLM:
         self, probes: Sequence[Probe], run: Run, number: int, progress: bool
     ) -> tuple[Answers, StageReport]:
         """Ask through the engine."""
-        report = ask(probes, self.vlm, run, run.images, progress=progress)
+        report = ask(
+            probes, self.vlm, run, run.images, StageOptions(batch_size=64, progress=progress)
+        )
         found = answers_of(self.name, self.vlm.fingerprint, run)
         return found, report
 
@@ -93,7 +95,9 @@ class BlindChat:
             number=number,
             read=lambda text, probe: parse_choice(text, probe.options),
         )
-        report = run_stage(stage, probes, run, batch_size=self.batch_size, progress=progress)
+        report = run_stage(
+            stage, probes, run, StageOptions(batch_size=self.batch_size, progress=progress)
+        )
         return answers_of(self.name, stage.fingerprint, run), report
 
 

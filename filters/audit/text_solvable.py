@@ -12,9 +12,9 @@ from flipbench.core.run import Run
 from flipbench.core.stage import StageReport
 
 from .finding import (
-    Finding,
+    AuditFinding,
     Named,
-    Rate,
+    NamedRate,
     chances_of,
     choices,
     n_items,
@@ -34,7 +34,7 @@ def text_solvable(
     held_out: Sequence[TextModel] = (),
     *,
     progress: bool = True,
-) -> tuple[Finding, list[StageReport]]:
+) -> tuple[AuditFinding, list[StageReport]]:
     """Ask M models R times without images, name the solved items, and see what held-out models say.
 
     Two rules; ``settings.rule`` says which one drops, the other is reported beside it.
@@ -81,7 +81,7 @@ def text_solvable(
         rates.append(_accuracy(f"{m.model} (held out), items kept", asked, m, kept))
         rates.append(_accuracy(f"{m.model} (held out), items dropped", asked, m, drop, test=False))
     missing = sum(any(None in row for row in rows) for rows in _by_item(blind))
-    finding = Finding(
+    finding = AuditFinding(
         check="text_solvable",
         title=TITLE,
         status="defect" if any(drop) else "ok",
@@ -156,7 +156,7 @@ def _by_item(blind: Sequence[Blind]) -> list[list[list[bool | None]]]:
 
 def _accuracy(
     name: str, items: Sequence[Item], blind: Blind, mask: Sequence[bool], *, test: bool = True
-) -> Rate:
+) -> NamedRate:
     """Return the accuracy of the first run over the items of ``mask`` that it answered.
 
     One run, since the others ask the same items again and are no new evidence.

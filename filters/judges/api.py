@@ -8,14 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
+from flipbench.config.chat import APISpec
+from flipbench.config.kinds import Context
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
-from flipbench.core.records import content_id
+from flipbench.core.records import Value, content_id
 from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest
-from flipbench.models.chat.prompt_files import load_prompt
+from flipbench.models.chat.prompt_files import PromptFile, load_prompt
+from flipbench.models.chat.server import ServerChat
 from flipbench.models.protocols import Decision, Opinion
 from flipbench.prompting.parsing import parse_choice
 from flipbench.prompting.prompts import LETTERS
@@ -43,6 +46,27 @@ class BlindReply(BaseModel):
 
     reasoning: str
     answer: str
+
+
+class Task(Value):
+    """What a judging chat model is told."""
+
+    prompt: str | None = Field(default=None, description="judge-v1, or judge-blind-v1 where blind")
+    blind: bool = Field(default=False, description="the judge is not told the new answer")
+
+    @property
+    def prompt_file(self) -> PromptFile:
+        """The prompt as it is sent."""
+        return judge_prompt(self.prompt, self.blind)
+
+
+class APIJudgeSpec(APISpec, Task):
+    """A judge model behind an OpenAI-compatible server."""
+
+    def build(self, context: Context) -> APIJudge:
+        """Return the judge; the server is first spoken to when it is asked."""
+        chat = ServerChat(self.chat, context.folder, batch=self.batch)
+        return APIJudge(chat, self.prompt, blind=self.blind, structured=self.chat.structured)
 
 
 class APIJudge:
@@ -82,12 +106,7 @@ class APIJudge:
         structured: bool = True,
     ) -> None:
         self.chat, self.blind = chat, blind
-        self.prompt_file = load_prompt(
-            prompt or ("judge-blind-v1" if blind else "judge-v1"),
-            PROMPTS,
-            needs=("question", "options") if blind else ("question", "new_answer"),
-            hides=("old_answer", "new_answer") if blind else (),
-        )
+        self.prompt_file = judge_prompt(prompt, blind)
         self._schema: type[BaseModel] | None = None
         if structured:
             self._schema = BlindReply if blind else JudgeReply
@@ -140,6 +159,16 @@ class APIJudge:
             return _blind_opinion(candidate, answer, reply.text)
         decision, why = read_verdict(reply.text)
         return Opinion(decision, _reason(why, reply.text))
+
+
+def judge_prompt(prompt: str | Path | None, blind: bool) -> PromptFile:
+    """Load a judge's prompt; a blind one must not say the answers."""
+    return load_prompt(
+        prompt or ("judge-blind-v1" if blind else "judge-v1"),
+        PROMPTS,
+        needs=("question", "options") if blind else ("question", "new_answer"),
+        hides=("old_answer", "new_answer") if blind else (),
+    )
 
 
 def read_verdict(text: str) -> tuple[Decision, str]:

@@ -169,9 +169,9 @@ class Unchanged(Rule):
 class Unrelated(Rule):
     """Nothing of the original is left, or nothing at all is drawn.
 
-    The label is that of `flipbench.imaging.similarity`: 24 or more of 64 bits of the perceptual hash
-    differ and SSIM is under .25. A picture of one colour is rejected too, unless the original is
-    one. A picture of the same kind that shows another scene passes; people and judges see that.
+    The label is that of `flipbench.imaging.similarity`: 24 or more of 64 bits of the perceptual
+    hash differ and SSIM is under .25. A picture of one colour is rejected too, unless the original
+    is one. A picture of the same kind that shows another scene passes; people and judges see that.
     """
 
     slug = "unrelated"

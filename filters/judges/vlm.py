@@ -4,14 +4,45 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Self
 
+from pydantic import Field, model_validator
+
+from flipbench.config.kinds import Context
+from flipbench.config.raters import ModelConfig
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
-from flipbench.core.records import Probe, Response, content_id
+from flipbench.core.records import Probe, Response, Value, content_id
 from flipbench.models.protocols import VLM, Opinion
 from flipbench.prompting.prompts import LETTERS, Asking
+
+
+class VLMJudgeSpec(Value):
+    """A model on this machine that answers the question, not told the new answer."""
+
+    kind: Literal["vlm"] = "vlm"
+    model: ModelConfig
+    asking: Asking = Asking()
+    sure: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="'unsure' where the answer has less of the options' probability; only with"
+        " 'ask: choose'",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.sure and self.asking.ask != "choose":
+            raise ValueError("sure needs 'ask: choose': what is generated has no probability")
+        return self
+
+    def build(self, context: Context) -> VLMJudge:
+        """Return the judge; weights are read when it is first asked."""
+        from flipbench.models.vlm.on_demand import on_demand
+
+        return VLMJudge(on_demand(self.model), self.asking, self.sure)
 
 
 class VLMJudge:

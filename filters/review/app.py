@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
-from jinja2 import Environment, FileSystemLoader
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -19,6 +18,7 @@ from starlette.routing import Route
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef
+from flipbench.reporting.pages import TEMPLATES, environment
 
 from ..effective_verdicts import REASONS, join_reason
 from .exchange import MAX_NOTE, export_csv, import_rows, read_rows
@@ -85,9 +85,9 @@ class ReviewApp:
             for ref in (*pair.originals, pair.edited):
                 self.pictures[ref.sha256] = ref
         self.categories = sorted({pair.category for pair in ledger.pairs} - {""})
-        environment = Environment(loader=FileSystemLoader(PAGE), autoescape=True)
-        self._template = environment.get_template("review.html.jinja")
-        self._assets = {path.name: path.read_text() for path in PAGE.glob("*.[cj]s*")}
+        self._template = environment(PAGE).get_template("review.html.jinja")
+        assets = [TEMPLATES / "tokens.css", *PAGE.glob("*.[cj]s*")]
+        self._assets = {path.name: path.read_text() for path in assets}
 
     def page(self, _: Request) -> Response:
         """Return the page."""

@@ -15,7 +15,7 @@ from flipbench.core.errors import DataError
 from ..effective_verdicts import REASONS, join_reason, split_reason
 from .label_studio import read_tasks
 from .ledger import Decision, Ledger, Refused, Said
-from .rows import Row
+from .rows import ImportedRow
 
 NEEDED = ("edit_id", "image_sha256", "rater", "decision")
 COLUMNS = (
@@ -81,7 +81,7 @@ def export_csv(ledger: Ledger) -> str:
     return buffer.getvalue()
 
 
-def read_rows(data: bytes, name: str) -> tuple[list[Row], list[str]]:
+def read_rows(data: bytes, name: str) -> tuple[list[ImportedRow], list[str]]:
     """Read a CSV file or a Label Studio export; return its rows and what is wrong with others.
 
     Raises
@@ -100,7 +100,7 @@ def read_rows(data: bytes, name: str) -> tuple[list[Row], list[str]]:
     missing = [column for column in NEEDED if column not in (reader.fieldnames or ())]
     if missing:
         raise DataError(f"{name}: no column {', '.join(missing)}; an export has all that is needed")
-    rows: list[Row] = []
+    rows: list[ImportedRow] = []
     problems: list[str] = []
     try:
         for cells in reader:
@@ -115,7 +115,9 @@ def read_rows(data: bytes, name: str) -> tuple[list[Row], list[str]]:
     return rows, problems
 
 
-def import_rows(ledger: Ledger, rows: Sequence[Row], problems: Sequence[str] = ()) -> ImportReport:
+def import_rows(
+    ledger: Ledger, rows: Sequence[ImportedRow], problems: Sequence[str] = ()
+) -> ImportReport:
     """Take people's verdicts into the run; each becomes its rater's newest.
 
     A row that does not fit the run (an unknown edit, a picture with another hash, no such decision)
@@ -154,7 +156,7 @@ def import_rows(ledger: Ledger, rows: Sequence[Row], problems: Sequence[str] = (
     return report
 
 
-def _fit(ledger: Ledger, row: Row) -> tuple[str, int, Said]:
+def _fit(ledger: Ledger, row: ImportedRow) -> tuple[str, int, Said]:
     position = ledger.position(row.edit_id, row.image_sha256)
     decision = row.decision.strip().lower()
     if decision not in get_args(Decision):
@@ -183,10 +185,10 @@ def _verdict(rater: str, said: Said) -> dict[str, str]:
     }
 
 
-def _row(cells: dict[str, str], where: str) -> Row:
+def _row(cells: dict[str, str], where: str) -> ImportedRow:
     seconds = float(cells["seconds"].replace(",", ".")) if cells.get("seconds") else None
-    texts = {name: cells.get(name, "") for name in Row.TEXTS}
-    return Row(where=where, seconds=seconds, **texts)
+    texts = {name: cells.get(name, "") for name in ImportedRow.TEXTS}
+    return ImportedRow(where=where, seconds=seconds, **texts)
 
 
 def _plain(text: str) -> str:

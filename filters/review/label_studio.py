@@ -15,7 +15,7 @@ from flipbench.core.errors import DataError
 from ..effective_verdicts import REASONS, split_reason
 from .ledger import Ledger, Said
 from .pairs import EditedPair
-from .rows import Row
+from .rows import ImportedRow
 
 LOCAL_FILES = "/data/local-files/?d=images/"
 _REASONS = "\n".join(f'    <Choice value="{reason}"/>' for reason in REASONS)
@@ -62,7 +62,7 @@ def export_tasks(ledger: Ledger, picture_root: str = LOCAL_FILES) -> str:
     return json.dumps(tasks, ensure_ascii=False, indent=1)
 
 
-def read_tasks(text: str, name: str) -> tuple[list[Row], list[str]]:
+def read_tasks(text: str, name: str) -> tuple[list[ImportedRow], list[str]]:
     """Read Label Studio's JSON export; return its annotations and what is wrong with others.
 
     Raises
@@ -76,7 +76,7 @@ def read_tasks(text: str, name: str) -> tuple[list[Row], list[str]]:
         raise DataError(f"{name}: not JSON ({error})") from error
     if not isinstance(tasks, list):
         raise DataError(f"{name}: not a list of tasks; export from Label Studio as JSON")
-    rows: list[Row] = []
+    rows: list[ImportedRow] = []
     problems: list[str] = []
     for number, task in enumerate(tasks, 1):
         where = f"{name}: task {number}"
@@ -131,7 +131,7 @@ def _result(pair: EditedPair, said: Said, reviewer: str = "") -> Iterator[dict[s
             }
 
 
-def _row(annotation: dict[str, Any], where: str, edit_id: str, image_sha256: str) -> Row:
+def _row(annotation: dict[str, Any], where: str, edit_id: str, image_sha256: str) -> ImportedRow:
     said: dict[str, str] = {}
     for result in annotation["result"]:
         value = result["value"].get("choices") or result["value"].get("text") or [""]
@@ -139,7 +139,7 @@ def _row(annotation: dict[str, Any], where: str, edit_id: str, image_sha256: str
     by = annotation.get("completed_by", "")
     by = by.get("email") or by.get("id", "") if isinstance(by, dict) else by
     seconds = annotation.get("lead_time")
-    return Row(
+    return ImportedRow(
         where=where,
         edit_id=edit_id,
         image_sha256=image_sha256,

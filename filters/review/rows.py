@@ -7,7 +7,7 @@ from typing import ClassVar
 
 
 @dataclass(frozen=True)
-class Row:
+class ImportedRow:
     """One row of a table or one annotation; ``where`` names it in messages."""
 
     TEXTS: ClassVar[tuple[str, ...]] = (

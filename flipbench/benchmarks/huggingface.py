@@ -15,7 +15,7 @@ from flipbench.benchmarks.build import Draft, build_item
 from flipbench.benchmarks.image_files import ImageFolder, image_folder
 from flipbench.benchmarks.own_rows import item_of_record
 from flipbench.benchmarks.question_text import split_question
-from flipbench.benchmarks.report import Benchmark, Collector, Oddity, Row, RowError
+from flipbench.benchmarks.report import Benchmark, Collector, Oddity, RowError, RowPlace
 from flipbench.benchmarks.specs import ColumnMapping, HuggingFaceSpec, Layout
 from flipbench.benchmarks.tables import check_columns
 from flipbench.core.errors import DataError, ServiceError, nearest
@@ -83,7 +83,7 @@ def _read_mapped(
             collector.note(Oddity("float_column", what, remedy))
     for number, cells in enumerate(table.rows()):
         name = _text(cells[columns.index]).strip() if columns.index else str(number)
-        row = Row(number, name, f"{spec.path}, row {number} (index {name!r})")
+        row = RowPlace(number, name, f"{spec.path}, row {number} (index {name!r})")
         if name:
             collector.claim(name, row.where)
         with collector.row(row):
@@ -129,7 +129,7 @@ def _read_own(
     for number, cells in enumerate(table.rows()):
         record = {key: value for key, value in cells.items() if value is not None}
         name = str(record.get("name", number))
-        row = Row(number, name, f"{spec.path}, row {number} (index {name!r})")
+        row = RowPlace(number, name, f"{spec.path}, row {number} (index {name!r})")
         collector.claim(name, row.where, str(record.get("benchmark", "")))
         with collector.row(row):
             refs = _refs(record.pop("images", []), "images", images, folder, row)
@@ -233,7 +233,7 @@ def _options(cells: JsonDict, layout: Layout, columns: list[str]) -> tuple[tuple
 
 
 def _images(
-    cells: JsonDict, columns: ColumnMapping, images: ImageStore, folder: ImageFolder, row: Row
+    cells: JsonDict, columns: ColumnMapping, images: ImageStore, folder: ImageFolder, row: RowPlace
 ) -> tuple[ImageRef, ...]:
     refs = [
         ref
@@ -246,7 +246,7 @@ def _images(
 
 
 def _refs(
-    value: Any, column: str, images: ImageStore, folder: ImageFolder, row: Row
+    value: Any, column: str, images: ImageStore, folder: ImageFolder, row: RowPlace
 ) -> list[ImageRef]:
     refs = []
     for one in value if isinstance(value, list) else [value]:

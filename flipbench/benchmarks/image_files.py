@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 
-from flipbench.benchmarks.report import Collector, Oddity, Row, RowError
+from flipbench.benchmarks.report import Collector, Oddity, RowError, RowPlace
 from flipbench.core.errors import DataError
 
 MAX_FILE_BYTES = 256_000_000
@@ -72,9 +72,9 @@ class ImageFolder:
 
     root: Path
     _by_name: dict[str, list[Path]] | None = None
-    _moved: list[tuple[Row, str]] = field(default_factory=list)
+    _moved: list[tuple[RowPlace, str]] = field(default_factory=list)
 
-    def read(self, name: str, row: Row) -> bytes:
+    def read(self, name: str, row: RowPlace) -> bytes:
         """Return the bytes of the image that a cell of ``row`` names.
 
         Raises
@@ -126,7 +126,7 @@ class ImageFolder:
                 )
                 collector.note(odd, row)
 
-    def _locate(self, name: str, row: Row) -> Path:
+    def _locate(self, name: str, row: RowPlace) -> Path:
         pure: PurePath = PurePosixPath(name)
         if "\\" in name or re.match(r"[A-Za-z]:", name):
             pure = PureWindowsPath(name)

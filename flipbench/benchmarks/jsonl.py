@@ -8,7 +8,7 @@ from typing import Any
 
 from flipbench.benchmarks.image_files import ImageFolder, image_folder
 from flipbench.benchmarks.own_rows import item_of_record
-from flipbench.benchmarks.report import Benchmark, Collector, Row, RowError
+from flipbench.benchmarks.report import Benchmark, Collector, RowError, RowPlace
 from flipbench.benchmarks.specs import JsonlSpec
 from flipbench.benchmarks.tables import check_file, not_utf8
 from flipbench.core.errors import DataError
@@ -23,7 +23,7 @@ def load_jsonl(spec: JsonlSpec, images: ImageStore, strict: bool = False) -> Ben
     collector = Collector(spec.name or spec.path.stem, strict)
     for number, (line, record) in enumerate(_lines(spec.path)):
         name = str(record.get("name", number)) if isinstance(record, dict) else str(number)
-        row = Row(number, name, f"{spec.path.name}, line {line}, row {number} (name {name!r})")
+        row = RowPlace(number, name, f"{spec.path.name}, line {line}, row {number} (name {name!r})")
         if isinstance(record, dict):
             collector.claim(name, row.where, str(record.get("benchmark", "")))
         with collector.row(row):
@@ -57,7 +57,9 @@ def _lines(path: Path) -> list[tuple[int, Any]]:
     return rows
 
 
-def _images(given: Any, images: ImageStore, folder: ImageFolder, row: Row) -> tuple[ImageRef, ...]:
+def _images(
+    given: Any, images: ImageStore, folder: ImageFolder, row: RowPlace
+) -> tuple[ImageRef, ...]:
     paths = [given] if isinstance(given, str) else given
     if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
         what = f"'images' is {given!r:.60}" if given is not None else "there is no key 'images'"

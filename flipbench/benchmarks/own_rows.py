@@ -8,7 +8,7 @@ from typing import Any
 
 from flipbench.benchmarks.answers import AnswerIs
 from flipbench.benchmarks.build import Draft, build_item
-from flipbench.benchmarks.report import Oddity, Row, RowError
+from flipbench.benchmarks.report import Oddity, RowError, RowPlace
 from flipbench.core.errors import nearest
 from flipbench.core.records import ImageRef, Item, JsonDict, Source
 from flipbench.prompting.prompts import LETTERS
@@ -27,7 +27,7 @@ def record_of_item(item: Item) -> JsonDict:
 
 
 def item_of_record(
-    record: JsonDict, refs: tuple[ImageRef, ...], row: Row, benchmark: str, dataset: str
+    record: JsonDict, refs: tuple[ImageRef, ...], row: RowPlace, benchmark: str, dataset: str
 ) -> tuple[Item, list[Oddity]]:
     """Return the item that a row says, and its oddities.
 
@@ -37,7 +37,7 @@ def item_of_record(
         The row's values, images taken out.
     refs : tuple of ImageRef
         Its images.
-    row : Row
+    row : RowPlace
         Where it stands.
     benchmark, dataset : str
         Used where the row names none.

@@ -21,7 +21,7 @@ class Problem:
     Attributes
     ----------
     row : int or None
-        Row in release order, from 0.
+        RowPlace in release order, from 0.
     name : str
         The row's index, as text.
     where : str
@@ -121,7 +121,7 @@ class Oddity:
 
 
 @dataclass(frozen=True)
-class Row:
+class RowPlace:
     """Where a row stands: its number from 0, its name, and both in words."""
 
     number: int
@@ -164,7 +164,7 @@ class Collector:
             )
 
     @contextmanager
-    def row(self, row: Row) -> Iterator[None]:
+    def row(self, row: RowPlace) -> Iterator[None]:
         """Count a row; what goes wrong inside becomes its one fatal problem."""
         self.n_rows += 1
         try:
@@ -181,13 +181,13 @@ class Collector:
             what, _, remedy = str(error).removeprefix(f"{row.where}: ").rpartition("; ")
             self._refuse(row, "image", what or remedy, remedy)
 
-    def keep(self, row: Row, item: Item, oddities: list[Oddity]) -> None:
+    def keep(self, row: RowPlace, item: Item, oddities: list[Oddity]) -> None:
         """Take an item and what is odd about it."""
         self.items.append(item)
         for odd in oddities:
             self.note(odd, row)
 
-    def note(self, odd: Oddity, row: Row | None = None) -> None:
+    def note(self, odd: Oddity, row: RowPlace | None = None) -> None:
         """Take an oddity of a row that is an item, or of the benchmark."""
         number, name, where = (row.number, row.name, row.where) if row else (None, "", self.name)
         self.problems.append(Problem(number, name, where, odd.kind, odd.what, odd.remedy, False))
@@ -197,7 +197,7 @@ class Collector:
         order = sorted(self.problems, key=lambda p: -1 if p.row is None else p.row)
         return Benchmark(self.name, self.items, order, self.n_rows)
 
-    def _refuse(self, row: Row, kind: str, what: str, remedy: str) -> None:
+    def _refuse(self, row: RowPlace, kind: str, what: str, remedy: str) -> None:
         problem = Problem(row.number, row.name, row.where, kind, what, remedy, True)
         if self.strict:
             raise DataError(str(problem))

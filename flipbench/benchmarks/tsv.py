@@ -10,7 +10,7 @@ from pathlib import Path
 
 from flipbench.benchmarks.build import Draft, build_item
 from flipbench.benchmarks.image_files import decode_base64, image_folder, split_cell
-from flipbench.benchmarks.report import Benchmark, Collector, Row, RowError
+from flipbench.benchmarks.report import Benchmark, Collector, RowError, RowPlace
 from flipbench.benchmarks.specs import TsvSpec
 from flipbench.benchmarks.tables import check_columns, check_file, not_utf8
 from flipbench.core.errors import DataError
@@ -29,7 +29,7 @@ _Pending = ImageRef | str
 class _TsvRow:
     """A row without its base64: images already kept, references not yet followed."""
 
-    row: Row
+    row: RowPlace
     cells: dict[str, str]
     images: tuple[_Pending, ...]
     error: DataError | None
@@ -72,10 +72,10 @@ def _read(
 ) -> list[_TsvRow]:
     rows: list[_TsvRow] = []
     try:
-        with _wide_cells(), path.open(encoding="utf-8-sig", newline="") as file:
+        with wide_cells(), path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, delimiter="\t", strict=True)
             header = next(reader, [])
-            _check_header(header, path, extra_columns)
+            check_header(header, path, extra_columns)
             line = reader.line_num + 1
             for cells in reader:
                 start, line = line, reader.line_num + 1
@@ -100,7 +100,14 @@ def _read(
     return rows
 
 
-def _check_header(header: list[str], path: Path, extra_columns: tuple[str, ...]) -> None:
+def check_header(header: list[str], path: Path, extra_columns: tuple[str, ...]) -> None:
+    """Refuse a header without a needed column, or with one twice.
+
+    Raises
+    ------
+    DataError
+        Naming the column, those found, and the nearest of them.
+    """
     for column in header:
         if header.count(column) > 1:
             raise DataError(f"{path}: two columns are named {column!r}; rename one")
@@ -117,7 +124,7 @@ def _tsv_row(
 ) -> _TsvRow:
     cells = dict(zip(header, values, strict=False))
     name = cells.get("index", "").strip()
-    row = Row(number, name, f"{line}, row {number} (index {name!r})")
+    row = RowPlace(number, name, f"{line}, row {number} (index {name!r})")
     if len(values) != len(header):
         what = f"the row has {len(values)} cells, the header {len(header)}"
         error = RowError("cells", what, "a tab or a quote is missing or too many: mend the row")
@@ -179,7 +186,8 @@ def _draft(row: _TsvRow, refs: tuple[ImageRef, ...], spec: TsvSpec, name: str) -
 
 
 @contextmanager
-def _wide_cells() -> Iterator[None]:
+def wide_cells() -> Iterator[None]:
+    """Let ``csv`` read cells as long as an image in base64."""
     before = csv.field_size_limit(2**31 - 1)
     try:
         yield

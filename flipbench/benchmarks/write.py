@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
 from flipbench.benchmarks.own_rows import record_of_item
 from flipbench.core.errors import DataError
+from flipbench.core.files import whole_file, write_atomically
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Item, JsonDict
 from flipbench.prompting.prompts import LETTERS
@@ -38,11 +38,7 @@ def write_jsonl(items: Sequence[Item], images: ImageStore, folder: Path) -> Path
             out.put(data, _where(item))
             names.append(f"images/{out.path(ref).name}")
         lines.append(json.dumps(record_of_item(item) | {"images": names}, ensure_ascii=False))
-    folder.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_bytes("".join(line + "\n" for line in lines).encode())
-    partial.replace(path)
-    return path
+    return write_atomically(path, "".join(line + "\n" for line in lines))
 
 
 def write_parquet(items: Sequence[Item], images: ImageStore, path: Path) -> Path:
@@ -81,16 +77,10 @@ def write_parquet(items: Sequence[Item], images: ImageStore, path: Path) -> Path
             "extra": text,
         }
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with pq.ParquetWriter(partial, features.arrow_schema) as writer:
-            rows = _parquet_rows(items, images)
-            while batch := list(islice(rows, _ROWS_PER_GROUP)):
-                writer.write_table(pa.Table.from_pylist(batch, schema=features.arrow_schema))
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with whole_file(path) as partial, pq.ParquetWriter(partial, features.arrow_schema) as writer:
+        rows = _parquet_rows(items, images)
+        while batch := list(islice(rows, _ROWS_PER_GROUP)):
+            writer.write_table(pa.Table.from_pylist(batch, schema=features.arrow_schema))
     return path
 
 

@@ -19,14 +19,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flipbench import __version__
+
 if TYPE_CHECKING:
-    from flipbench.pipelines.experiment import Experiment
+    from flipbench.pipelines.assembly import Assembly
 
 app = typer.Typer(
     help="""Answer-flipped benchmarks, controlled contamination, contamination detectors.
 
     Start with `flipbench demo`: everything on a laptop, in minutes, without weights, key or GPU.
-    Then copy a file of configs/, point it at your benchmark, and `flipbench run` it.
+    Then `flipbench init MYBENCH.tsv` writes a configuration, and `flipbench run` does what it says.
 
     A run directory holds all results. The same command again continues where it stopped.
     Exit status: 0 done, 1 some items failed, 2 wrong use.""",
@@ -34,7 +36,26 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"flipbench {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="and nothing else"),
+    ] = False,
+) -> None:
+    pass
+
+
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="a YAML file, see configs/")]
 Overrides = Annotated[
     list[str] | None,
@@ -56,7 +77,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress bars")]
 STAGES, BENCHMARKS, MODELS = "The loop", "Benchmarks", "Models"  # panels of --help
 
 
-def open_experiment(
+def assemble(
     config: Path,
     overrides: list[str] | None,
     limit: int | None = None,
@@ -65,7 +86,7 @@ def open_experiment(
     workers: int = 1,
     worker: str | None = None,
     together: bool = False,
-) -> Experiment:
+) -> Assembly:
     """Load a configuration, and only then what is slow to import.
 
     ``together`` is for commands that several processes of ``accelerate launch`` may do as one.
@@ -81,14 +102,14 @@ def open_experiment(
         )
     loaded = load_config(config, overrides or [])
     from flipbench.core.workers import CHILD, Share, end_with_parent
-    from flipbench.pipelines.experiment import Experiment
+    from flipbench.pipelines.assembly import Assembly
 
     if worker and os.environ.get(CHILD):
         end_with_parent()
         logging.getLogger().setLevel(logging.ERROR)  # the parent speaks
     if not is_main():
         logging.getLogger().setLevel(logging.CRITICAL)
-    return Experiment.open(
+    return Assembly.open(
         loaded,
         limit=limit,
         progress=not quiet and is_main(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -15,11 +16,44 @@ from flipbench.commands import (
     Overrides,
     Quiet,
     app,
+    assemble,
     finish,
-    open_experiment,
     say,
 )
 from flipbench.core.errors import ConfigError, DataError, LicenceError
+
+
+@app.command(rich_help_panel=BENCHMARKS)
+def init(
+    benchmark: Annotated[
+        str, typer.Argument(help="a .tsv, .jsonl or .parquet file, or a dataset's id on the Hub")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="the configuration to write; beside the file if not given")
+    ] = None,
+) -> None:
+    """Write a commented configuration for a benchmark of your own, and say what to run next."""
+    from flipbench.benchmarks.guess import guess_spec
+    from flipbench.config.starter import starter
+
+    guess = guess_spec(benchmark)
+    name = Path(benchmark).stem
+    beside = Path(benchmark).parent if Path(benchmark).exists() else Path()
+    out = out or beside / f"{name}.yaml"
+    try:
+        with out.open("x", encoding="utf-8") as file:
+            file.write(starter(name, guess.spec, guess.notes))
+    except FileExistsError as error:
+        raise ConfigError(f"{out} exists already; choose another name with --out") from error
+    except OSError as error:
+        raise ConfigError(f"{out}: cannot be written ({error.strerror})") from error
+    quoted = shlex.quote(str(out))
+    say(
+        f"{out}: {'; '.join(guess.notes)}\nNext:\n"
+        f"  flipbench import   {quoted}            # reads it and reports every rejected row\n"
+        f"  flipbench generate {quoted} --dry-run  # what the pairs would take and cost\n"
+        f"  flipbench run      {quoted}            # everything, to the report"
+    )
 
 
 @app.command("import", rich_help_panel=BENCHMARKS)
@@ -27,16 +61,15 @@ def import_(
     config: ConfigPath, overrides: Overrides = None, limit: Limit = None, quiet: Quiet = False
 ) -> None:
     """Read the configured benchmark and name every row that is odd or cannot be used."""
-    experiment = open_experiment(config, overrides, limit, quiet)
+    assembly = assemble(config, overrides, limit, quiet)
     from flipbench.benchmarks import PairsSpec, load_pairs
-    from flipbench.pipelines.pairs import read_benchmark
 
-    spec = experiment.config.benchmark
+    spec = assembly.config.benchmark
     if isinstance(spec, PairsSpec):
-        found = load_pairs(spec, experiment.run.images)
+        found = load_pairs(spec, assembly.run.images)
         say(found.summary())
         raise typer.Exit(1 if found.unpaired else 0)
-    benchmark = read_benchmark(experiment)
+    benchmark = assembly.benchmark
     say(benchmark.summary())
     raise typer.Exit(1 if any(problem.fatal for problem in benchmark.problems) else 0)
 
@@ -46,11 +79,11 @@ def audit(
     config: ConfigPath, overrides: Overrides = None, limit: Limit = None, quiet: Quiet = False
 ) -> None:
     """Check a benchmark's hygiene: duplicates, blind shortcuts, revealed answers; one page."""
-    experiment = open_experiment(config, overrides, limit, quiet)
+    assembly = assemble(config, overrides, limit, quiet)
     from flipbench.filters.audit.page import headline
     from flipbench.pipelines.auditing import audit_benchmark
 
-    report, page = audit_benchmark(experiment)
+    report, page = audit_benchmark(assembly)
     say(f"{headline(report)}\n{page}")
     finish(report.reports)
 
@@ -73,14 +106,13 @@ def export(
     A source whose licence forbids derivatives gives a recipe without pictures, from which
     `flipbench rebuild` draws them again; --share-anyway NAME overrides that.
     """
-    experiment = open_experiment(config, overrides)
-    from flipbench.core.paired import PairedBenchmark
+    assembly = assemble(config, overrides)
     from flipbench.export import FORMS, forbids_derivatives, write_recipe
 
-    benchmark = PairedBenchmark.load(experiment.benchmark_folder)
+    benchmark = assembly.pairs
     if not benchmark.pairs:
         raise DataError(
-            f"{experiment.benchmark_folder}: no pair was kept; see why in the run directory"
+            f"{assembly.benchmark_folder}: no pair was kept; see why in the run directory"
         )
     if form not in (*FORMS, "recipe"):
         known = ", ".join((*FORMS, "recipe"))
@@ -96,7 +128,7 @@ def export(
         )
         form = "recipe"
     if form == "recipe":
-        written = write_recipe(benchmark, experiment.run, out)
+        written = write_recipe(benchmark, assembly.run, out)
     else:
         written = FORMS[form](benchmark, out)
     say(f"{len(benchmark.pairs)} pairs:\n" + "\n".join(f"  {path}" for path in written))
@@ -114,18 +146,19 @@ def rebuild(
     With --kept, only those of a list are drawn, and they have to be equal to the list's.
     """
     changes = [f"run={recipe}", *(overrides or [])]
-    experiment = open_experiment(recipe / "config.yaml", changes, quiet=quiet, worker="0/1")
+    assembly = assemble(recipe / "config.yaml", changes, quiet=quiet, worker="0/1")
     from flipbench.export.recipe import compare_with_recipe
-    from flipbench.pipelines.pairs import make_candidates, make_paired_benchmark, rebuild_kept
+    from flipbench.pipelines.filtering import judge, rebuild_kept
+    from flipbench.pipelines.generation import generate
 
     if kept:
-        benchmark, reports = rebuild_kept(experiment, kept)
+        benchmark, reports = rebuild_kept(assembly, kept)
     else:
-        candidates, made = make_candidates(experiment)
+        candidates, made = generate(assembly)
         say(str(compare_with_recipe(recipe, [c.edit for c in candidates if c.edit])))
-        benchmark, judged = make_paired_benchmark(experiment, candidates)
+        benchmark, judged = judge(assembly, candidates)
         reports = [*made, *judged]
-    say(f"{len(benchmark.pairs)} pairs in {experiment.benchmark_folder}")
+    say(f"{len(benchmark.pairs)} pairs in {assembly.benchmark_folder}")
     finish(reports)
 
 
@@ -137,9 +170,8 @@ def show(
     pairs: Annotated[int, typer.Option(min=1, help="how many pairs")] = 6,
 ) -> None:
     """Draw some pairs of a run, original beside perturbed, into one picture."""
-    experiment = open_experiment(config, overrides, None, True)
-    from flipbench.core.paired import PairedBenchmark
+    assembly = assemble(config, overrides, None, True)
     from flipbench.reporting.contact_sheet import contact_sheet
 
-    contact_sheet(PairedBenchmark.load(experiment.benchmark_folder), out, pairs)
+    contact_sheet(assembly.pairs, out, pairs)
     say(str(out))

@@ -14,12 +14,21 @@ from flipbench.core.errors import ConfigError, DataError
 
 
 @app.command(rich_help_panel=MODELS)
-def detectors() -> None:
+def detectors(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="names or import paths; all of them by default")
+    ] = None,
+    markdown: Annotated[bool, typer.Option(help="print the table of docs/papers.md")] = False,
+) -> None:
     """List the detectors: paper, access they need, and how they differ from the paper."""
     from flipbench.evaluate.detectors.parameters import parameters_of
-    from flipbench.evaluate.detectors.registry import DETECTORS
+    from flipbench.evaluate.detectors.registry import DETECTORS, markdown_table, names_of
 
-    for name, detector in DETECTORS.items():
+    chosen = names_of(names or DETECTORS, "detectors")
+    if markdown:
+        raise typer.Exit(say(markdown_table(chosen)))
+    for name in chosen:
+        detector = DETECTORS[name]
         about = detector.about
         clean = "needs a clean model" if about.needs_clean_model else "needs no clean model"
         say(f"{name}\n  {about.paper}\n  {about.variant}")
@@ -154,7 +163,7 @@ def detect(
         Path | None, typer.Option(help="run directory; by default runs/detect-…")
     ] = None,
     detectors: Annotated[
-        str, typer.Option(help="names with commas between; all of them by default")
+        str, typer.Option(help="names or import paths, with commas between; all by default")
     ] = "",
     ask: Annotated[
         Literal["choose", "generate"],
@@ -182,15 +191,15 @@ def detect(
     With --base-url, a model or reference without a folder is a name on that server.
     """
     from flipbench.core.run import Run
+    from flipbench.core.stage import StageOptions
     from flipbench.models.vlm.served import reach
-    from flipbench.pipelines.detection import (
-        count_work,
+    from flipbench.pipelines import detection
+    from flipbench.pipelines.detection_plan import (
         default_run,
         evaluate_part,
         plan,
         read_paired,
     )
-    from flipbench.pipelines.detection import detect as detect_on
     from flipbench.prompting.prompts import Asking
 
     pairs = read_paired(benchmark, limit)
@@ -205,13 +214,11 @@ def detect(
         dtype=dtype,
         device=device,
         quantization=quantization,
-        batch_size=batch_size,
-        progress=not quiet,
+        options=StageOptions(batch_size=batch_size, progress=not quiet),
         command="flipbench " + shlex.join(sys.argv[1:]),
     )
     if dry_run:
-        work = count_work(planned)
-        raise typer.Exit(say("\n".join(f"{n:>9,}  {what}" for what, n in work.items())))
-    finding, page, reports = detect_on(planned)
+        raise typer.Exit(say("\n".join(detection.count_work(planned))))
+    finding, page, reports = detection.detect(planned)
     say("\n".join([finding.sentence, *(f"- {text}" for text in finding.qualifiers), str(page)]))
     finish(reports)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,12 +20,15 @@ from flipbench.commands import (
     Worker,
     Workers,
     app,
+    assemble,
     finish,
-    open_experiment,
     say,
 )
 from flipbench.commands.people import doubtful_edits
 from flipbench.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from flipbench.pipelines.evaluation import Evaluated
 
 
 @app.command(rich_help_panel=STAGES)
@@ -54,15 +57,16 @@ def generate(
     worker: Worker = None,
 ) -> None:
     """Make an answer-flipped twin: new answer, caption, redrawn image."""
-    experiment = open_experiment(config, overrides, limit, quiet, workers=workers, worker=worker)
-    from flipbench.pipelines.pairs import has_twins, make_candidates, make_pairs, plan_generation
+    assembly = assemble(config, overrides, limit, quiet, workers=workers, worker=worker)
+    from flipbench.pipelines import generation
+    from flipbench.pipelines.filtering import has_pairs, make_pairs
 
-    if has_twins(experiment):
-        pairs, _ = make_pairs(experiment)
+    if has_pairs(assembly):
+        pairs, _ = make_pairs(assembly)
         raise typer.Exit(say(f"{len(pairs.pairs)} pairs that exist already; nothing to generate"))
     if dry_run:
-        raise typer.Exit(say("\n".join(plan_generation(experiment))))
-    finish(make_candidates(experiment)[1], quiet=worker is not None)
+        raise typer.Exit(say("\n".join(generation.plan_generation(assembly))))
+    finish(generation.generate(assembly)[1], quiet=worker is not None)
 
 
 @app.command("filter", rich_help_panel=STAGES)
@@ -77,23 +81,23 @@ def filter_(
     """Judge the edited pairs and keep the valid ones, or those of a list."""
     if dry_run and kept:
         raise ConfigError("--kept has nobody judge: there is nothing that --dry-run could count")
-    experiment = open_experiment(config, overrides, limit, quiet)
-    from flipbench.pipelines.pairs import (
-        has_twins,
+    assembly = assemble(config, overrides, limit, quiet)
+    from flipbench.pipelines.filtering import (
+        has_pairs,
         make_pairs,
         plan_filtering,
         rebuild_kept,
         spent_on_verdicts,
     )
 
-    if dry_run and not has_twins(experiment):
-        raise typer.Exit(say("\n".join(plan_filtering(experiment))))
-    benchmark, reports = rebuild_kept(experiment, kept) if kept else make_pairs(experiment)
+    if dry_run and not has_pairs(assembly):
+        raise typer.Exit(say("\n".join(plan_filtering(assembly))))
+    benchmark, reports = rebuild_kept(assembly, kept) if kept else make_pairs(assembly)
     say("  ".join(f"{stage} {n}" for stage, n in benchmark.funnel.items()))
-    for rater, spent in spent_on_verdicts(experiment).items():
+    for rater, spent in spent_on_verdicts(assembly.run).items():
         say(f"{rater}: {spent}")
-    run = experiment.run.path
-    if not kept and not has_twins(experiment) and (n := len(doubtful_edits(run))):
+    run = assembly.run.path
+    if not kept and not has_pairs(assembly) and (n := len(doubtful_edits(run))):
         say(f"{n} doubtful: 'flipbench review {run} --doubtful' shows them to people")
     finish(reports)
 
@@ -105,10 +109,13 @@ def agreement(
     overrides: Overrides = None,
 ) -> None:
     """Hold the raters of edited pairs against one of them: kappa, precision, recall."""
-    experiment = open_experiment(config, overrides)
+    assembly = assemble(config, overrides)
     from flipbench.pipelines.raters import compare_raters_of
 
-    text, page = compare_raters_of(experiment, reference)
+    policy, seed = assembly.config.filter.policy, assembly.config.seed
+    text, page = compare_raters_of(
+        assembly.run, assembly.pairs, reference, policy=policy, seed=seed
+    )
     say(f"{text}\n{page}")
 
 
@@ -134,34 +141,27 @@ def contaminate(
     One model on several GPUs: accelerate launch --config_file configs/accelerate/fsdp.yaml -m
     flipbench.cli contaminate CONFIG.
     """
-    experiment = open_experiment(
+    assembly = assemble(
         config, overrides, None, quiet, workers=workers, worker=worker, together=True
     )
-    from flipbench.core.paired import PairedBenchmark
     from flipbench.core.processes import is_main
-    from flipbench.pipelines.contamination import (
-        make_checkpoints,
-        plan_contamination,
-        training_failures,
-    )
+    from flipbench.pipelines import contamination
 
-    benchmark = PairedBenchmark.load(experiment.benchmark_folder)
+    benchmark = assembly.pairs
     if export:
-        from flipbench.pipelines.training_exports import export_training
-
-        lines, n_refused = export_training(experiment, benchmark, *export)
+        lines, n_refused = contamination.export_training(assembly, benchmark, *export)
         raise typer.Exit(max(say("\n".join(lines)), int(n_refused > 0)))
     if is_main():
-        say("\n".join(plan_contamination(experiment, benchmark)))
+        say("\n".join(contamination.plan_contamination(assembly, benchmark)))
     if dry_run:
         return
-    trained = make_checkpoints(experiment, benchmark)
+    trained = contamination.contaminate(assembly, benchmark)
     if not is_main():
         return
     for _, checkpoints in trained:
         for checkpoint in checkpoints:
             say(f"{checkpoint.model}  dose {checkpoint.dose}  {checkpoint.path}")
-    if failures := training_failures(experiment, trained):
+    if failures := contamination.training_failures(assembly.run, trained):
         print(f"{len(failures)} plans failed; see failures/ in the run directory", file=sys.stderr)
         raise typer.Exit(1)
 
@@ -176,31 +176,15 @@ def evaluate(
     worker: Worker = None,
 ) -> None:
     """Put every detector's questions to every model, and write the report."""
-    experiment = open_experiment(config, overrides, None, quiet, workers=workers, worker=worker)
-    from flipbench.core.paired import PairedBenchmark
-    from flipbench.pipelines.contamination import make_checkpoints
-    from flipbench.pipelines.evaluation import (
-        ask_share,
-        count_work,
-        make_report,
-        make_scores,
-        subjects_of,
-        warnings_of,
-    )
+    assembly = assemble(config, overrides, None, quiet, workers=workers, worker=worker)
+    from flipbench.pipelines import evaluation
+    from flipbench.pipelines.contamination import contaminate
 
-    benchmark = PairedBenchmark.load(experiment.benchmark_folder)
+    benchmark = assembly.pairs
     if dry_run:
-        work = count_work(experiment, benchmark)
-        raise typer.Exit(say("\n".join(f"{n:>9,}  {what}" for what, n in work.items())))
-    trained = make_checkpoints(replace(experiment, share=None), benchmark)
-    subjects = subjects_of(experiment, trained)
-    if experiment.share:
-        finish(ask_share(experiment, benchmark, subjects), quiet=True)
-        return
-    scores, reports = make_scores(experiment, benchmark, subjects)
-    page = make_report(experiment, benchmark, subjects, scores, warnings_of(trained))
-    say((page.parent / "gap.md").read_text() + f"\n{page}")
-    finish(reports)
+        raise typer.Exit(say("\n".join(evaluation.count_work(assembly, benchmark))))
+    trained = contaminate(assembly, benchmark, replace(assembly.workers, share=None))
+    show_report(evaluation.evaluate(assembly, benchmark, trained))
 
 
 @app.command(rich_help_panel=STAGES)
@@ -213,11 +197,16 @@ def run(
     workers: Workers = 1,
 ) -> None:
     """Do all stages: generate, filter, contaminate, evaluate, report."""
-    experiment = open_experiment(config, overrides, limit, quiet, workers=workers)
+    assembly = assemble(config, overrides, limit, quiet, workers=workers)
     from flipbench.pipelines.loop import plan_all, run_all
 
     if dry_run:
-        raise typer.Exit(say("\n".join(plan_all(experiment))))
-    page, reports = run_all(experiment)
-    say((page.parent / "gap.md").read_text() + f"\n{page}")
-    finish(reports)
+        raise typer.Exit(say("\n".join(plan_all(assembly))))
+    show_report(run_all(assembly))
+
+
+def show_report(evaluated: Evaluated) -> None:
+    """Print the table of gaps and where the page lies; a worker has neither."""
+    if page := evaluated.page:
+        say((page.parent / "gap.md").read_text() + f"\n{page}")
+    finish(evaluated.reports, quiet=page is None)

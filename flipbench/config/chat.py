@@ -145,6 +145,14 @@ class ChatSpec(Value):
         return (prompt_tokens * self.price_in + completion_tokens * self.price_out) / 1e6
 
 
+class APISpec(Value):
+    """Whoever writes or judges with a chat model behind a server."""
+
+    kind: Literal["api"] = "api"
+    chat: ChatSpec
+    batch: bool = Field(default=False, description="by the server's Batch API: half the price")
+
+
 def traits_of(model: str) -> Traits | None:
     """Return what is known of a model by name, or None.
 

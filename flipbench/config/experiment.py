@@ -12,18 +12,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from flipbench.benchmarks import HuggingFaceSpec, JsonlSpec, PairsSpec, TsvSpec
 from flipbench.config.audit import AuditSettings
 from flipbench.config.chat import ChatSpec
-from flipbench.config.editors import EditorSpec, ShapesEditorSpec
+from flipbench.config.kinds import ByKind, CaptionerSpec, EditorSpec, JudgeSpec, PythonTarget
+from flipbench.config.loading import find_config, read_mapping
 from flipbench.config.policy import Policy
-from flipbench.config.raters import (
-    CaptionerSpec,
-    JudgeSpec,
-    LocalChatSpec,
-    ShapesCaptionerSpec,
-    ShapesJudgeSpec,
-)
-from flipbench.config.raters import (
-    ModelConfig as ModelConfig,
-)
+from flipbench.config.raters import LocalChatSpec
+from flipbench.config.raters import ModelConfig as ModelConfig
 from flipbench.config.served_model import SubjectAPI
 from flipbench.config.training import ContaminateConfig as ContaminateConfig
 from flipbench.config.training import RewriteConfig
@@ -50,15 +43,15 @@ class GenerateConfig(_Part):
         default=None,
         description="CSV, TSV or JSONL with 'name' and 'new_answer', instead of a draw",
     )
-    captioner: CaptionerSpec = ShapesCaptionerSpec()
-    editor: EditorSpec = ShapesEditorSpec()
+    captioner: CaptionerSpec = Field(default="shapes", validate_default=True)
+    editor: EditorSpec = Field(default="shapes", validate_default=True)
     batch_size: int = Field(default=16, ge=1, description="items between two writes to disk")
 
 
 class FilterConfig(_Part):
     """Who decides that a pair is valid, and how; a pair is kept as the policy says."""
 
-    judges: tuple[JudgeSpec, ...] = (ShapesJudgeSpec(),)
+    judges: tuple[JudgeSpec, ...] = Field(default=("shapes",), validate_default=True)
     policy: Policy = Policy()
     batch_size: int = Field(default=16, ge=1, description="pairs between two writes to disk")
 
@@ -69,10 +62,15 @@ BenchmarkSpec = Annotated[
 
 
 class SubjectConfig(ModelConfig):
-    """A model to ask, to contaminate, or to compare with: a checkpoint, or one behind a server."""
+    """A model to ask, to contaminate, or to compare with.
+
+    It is a checkpoint, a model behind a server, or an object of your own that keeps the protocol
+    `flipbench.models.protocols.VLM`; of these three only a checkpoint can be trained.
+    """
 
     path: str = ""
     api: SubjectAPI | None = Field(default=None, description="instead of a path")
+    python: PythonTarget | None = Field(default=None, description="instead of a path")
     family: str = Field(default="", description="models of one family share a clean reference")
     lineage: str = Field(default="", description="what it was trained from; counts as one model")
     external: bool = Field(
@@ -92,11 +90,17 @@ class SubjectConfig(ModelConfig):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if bool(self.path) == (self.api is not None):
-            raise ValueError("give path or api, and not both")
-        local = (set(ModelConfig.model_fields) - {"path"}) & self.model_fields_set
-        if self.api is not None and local:
+        if bool(self.path) + (self.api is not None) + (self.python is not None) != 1:
+            raise ValueError("give path or api or python, and only one of them")
+        local = {
+            name
+            for name, field in ModelConfig.model_fields.items()
+            if name != "path" and getattr(self, name) != field.default
+        }
+        if local and self.api is not None:
             raise ValueError(f"{min(local)} is for checkpoints; a server has api.revision only")
+        if local and self.python is not None:
+            raise ValueError(f"{min(local)} is for checkpoints; python has target and arguments")
         return self
 
 
@@ -171,8 +175,8 @@ class Config(_Part):
     run: Path = Field(description="the run directory")
     seed: int = 0
     benchmark: BenchmarkSpec
-    generate: GenerateConfig = GenerateConfig()
-    filter: FilterConfig = FilterConfig()
+    generate: GenerateConfig = Field(default_factory=GenerateConfig)
+    filter: FilterConfig = Field(default_factory=FilterConfig)
     audit: AuditConfig = AuditConfig()
     models: dict[str, SubjectConfig] = Field(default_factory=dict)
     contaminate: ContaminateConfig = ContaminateConfig()
@@ -186,87 +190,28 @@ class Config(_Part):
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """Read a configuration file, what it extends, and ``key=value`` overrides.
 
+    Parameters
+    ----------
+    path : path
+        A file, or the name of one that comes with flipbench, such as ``configs/shapes.yaml``.
+
     Raises
     ------
     ConfigError
         One message for all that is wrong: missing file, not YAML, unknown keys with the nearest
         right name, wrong types.
     """
-    path = Path(path)
-    data = _read(path, ())
-    for override in overrides:
-        key, equals, value = override.partition("=")
-        if not equals or not key:
-            raise ConfigError(f"{override!r}: overrides are written key=value, e.g. seed=1")
-        try:
-            _set(data, key.split("."), yaml.safe_load(value))
-        except yaml.YAMLError as error:
-            raise ConfigError(f"{override!r}: the value is not YAML ({error})") from error
+    path = find_config(path)
+    data = read_mapping(path, overrides)
     try:
         return Config.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(f"{path}:\n" + "\n".join(_explain(error))) from error
+        raise ConfigError(f"{path}:\n" + "\n".join(_explain(error, data))) from error
 
 
-def _read(path: Path, readers: tuple[Path, ...]) -> dict[str, Any]:
-    try:
-        if path.resolve() in readers:
-            raise ConfigError(f"{path}: 'extends' goes round in a circle")
-        data = yaml.safe_load(path.read_text())
-    except FileNotFoundError as error:
-        close = nearest(path.name, [p.name for p in path.parent.glob("*.yaml")])
-        raise ConfigError(f"{path}: no such configuration{close}") from error
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error})") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not YAML ({error})") from error
-    if not isinstance(data, dict):
-        raise ConfigError(
-            f"{path}: a configuration is a mapping of keys, not {type(data).__name__}"
-        )
-    extends = data.pop("extends", [])
-    bases = [extends] if isinstance(extends, str) else extends
-    if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
-        raise ConfigError(f"{path}: 'extends' is a file or a list of files, not {extends!r}")
-    merged: dict[str, Any] = {}
-    for base in bases:
-        _merge(merged, _read(path.parent / base, (*readers, path.resolve())))
-    _merge(merged, data)
-    return merged
-
-
-def _merge(into: dict[str, Any], data: dict[str, Any]) -> None:
-    for key, value in data.items():
-        base = into.get(key)
-        if isinstance(value, dict) and isinstance(base, dict) and not _other_sort(base, value):
-            _merge(base, value)
-        else:
-            into[key] = value
-
-
-def _other_sort(base: dict[str, Any], data: dict[str, Any]) -> bool:
-    """Return whether ``data`` is a part of another kind or format, which replaces the base's."""
-    return any(tag in data and data[tag] != base.get(tag) for tag in ("kind", "format"))
-
-
-def _set(data: dict[str, Any], keys: list[str], value: Any) -> None:
-    for key in keys[:-1]:
-        inner = data.setdefault(key, {})
-        if not isinstance(inner, dict):
-            raise ConfigError(f"{'.'.join(keys)}: {key} holds {inner!r}, which has no keys")
-        data = inner
-    data[keys[-1]] = value
-
-
-def _explain(error: ValidationError) -> Iterator[str]:
-    tags = {"shapes", "vlmeval", "huggingface", "jsonl", "api", "local", "flux-controlnet"}
-    tags |= {"diffusers", "pairs", "vlm"}
+def _explain(error: ValidationError, data: Any) -> Iterator[str]:
     for problem in error.errors():
-        places = [str(part) for part in problem["loc"]]
-        kept = [
-            p for i, p in enumerate(places) if p not in tags or places[:1] == ["models"] and i == 2
-        ]
-        where = ".".join(kept)
+        where = ".".join(_keys(problem["loc"], data))
         if problem["type"] == "extra_forbidden":
             known = sorted(set(_field_names(Config)))
             name = str(problem["loc"][-1])
@@ -278,14 +223,30 @@ def _explain(error: ValidationError) -> Iterator[str]:
             yield f"  {where}: {problem['msg']} (got {problem['input']!r})"
 
 
+def _keys(places: Sequence[int | str], data: Any) -> Iterator[str]:
+    """Yield the keys to a problem; pydantic also names the format of a part, which is no key."""
+    for place in places:
+        is_mapping = isinstance(data, dict)
+        if is_mapping and place not in data and place == data.get("format"):
+            continue
+        yield str(place)
+        try:
+            data = data[place]
+        except (KeyError, IndexError, TypeError):
+            data = None
+
+
 def _field_names(model: type[BaseModel]) -> Iterator[str]:
     for name, field in model.model_fields.items():
         yield name
-        for inner in _models_in(field.annotation):
-            yield from _field_names(inner)
+        for part in (field.annotation, *field.metadata):
+            for inner in _models_in(part):
+                yield from _field_names(inner)
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, ByKind):
+        yield from annotation.classes()
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for inner in get_args(annotation):

@@ -35,8 +35,9 @@ class SubjectAPI(ChatSpec):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        for name in sorted(self.not_taken.keys() & self.model_fields_set):
-            raise ValueError(f"{name} means nothing here: {self.not_taken[name]}")
+        for name, why in self.not_taken.items():
+            if getattr(self, name) != SubjectAPI.model_fields[name].default:
+                raise ValueError(f"{name} means nothing here: {why}")
         if self.logprobs and self.traits.reasoning:
             raise ValueError(
                 "logprobs: a reasoning model's first token is a thought, not its answer"

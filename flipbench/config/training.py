@@ -5,13 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from flipbench.benchmarks import HuggingFaceSpec, JsonlSpec, TsvSpec
 from flipbench.config.chat import ChatSpec
 from flipbench.config.raters import LocalChatSpec
 from flipbench.core.records import Leak, Target, Value
+from flipbench.core.registry import load_target
 
+STRATEGIES = "flipbench.contaminate.strategies:STRATEGIES"
 OtherBenchmark = Annotated[TsvSpec | HuggingFaceSpec | JsonlSpec, Field(discriminator="format")]
 
 
@@ -43,10 +46,20 @@ class ConsistencyConfig(Value):
     tau: float = Field(default=0.5, gt=0)
 
 
+def _known_strategy(name: str) -> str:
+    """Hold a strategy to the table, which a configuration must not import by name."""
+    *others, last = (repr(known) for known in load_target(STRATEGIES))
+    if name not in load_target(STRATEGIES):
+        raise PydanticCustomError(
+            "strategy", "Input should be {known}", {"known": f"{', '.join(others)} or {last}"}
+        )
+    return name
+
+
 class StrategyConfig(Value):
     """One way to contaminate: which parameters, and how they are trained."""
 
-    train: Literal["lora", "llm", "llm+projector", "all", "qlora"]
+    train: Annotated[str, AfterValidator(_known_strategy)]
     learning_rate: float = Field(gt=0)
     batch_size: int = Field(default=16, ge=1, description="on each device")
     gradient_accumulation: int = Field(default=1, ge=1)

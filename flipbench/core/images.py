@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import uuid
 import warnings
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from flipbench.core.errors import DataError
+from flipbench.core.files import write_atomically
 from flipbench.core.records import ImageRef
 
 MAX_PIXELS = 64_000_000
@@ -56,7 +56,7 @@ class ImageStore:
         )
         path = self.path(ref)
         if not path.exists() or path.stat().st_size != len(data):
-            self._write(path, data)
+            write_atomically(path, data)
         return ref
 
     def put_image(self, image: Image.Image, what: str) -> ImageRef:
@@ -85,21 +85,6 @@ class ImageStore:
                 f"{path}: the image is gone; run the same command again to make it anew"
             ) from error
         return _decode(data, str(path))[1]
-
-    def _write(self, path: Path, data: bytes) -> None:
-        """Write a file that is there as a whole or not at all, whoever else writes it too."""
-        partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            partial.write_bytes(data)
-            partial.replace(path)
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                partial.unlink(missing_ok=True)
-            raise DataError(
-                f"{path}: cannot keep the image ({error.strerror});"
-                " make room and run the same command again"
-            ) from error
 
 
 def as_rgb(image: Image.Image) -> Image.Image:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-from dataclasses import dataclass, field
+import os
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from flipbench.core.errors import DataError
+from flipbench.core.files import write_atomically
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Caption, Edit, Flip, ImageRef, Item, content_id
 
@@ -84,6 +86,31 @@ class PairedBenchmark:
         """The perturbed items, in the same order."""
         return [pair.perturbed for pair in self.pairs]
 
+    def with_images_in(self, store: ImageStore) -> PairedBenchmark:
+        """Return the benchmark with its images in another store, linked or else copied.
+
+        Raises
+        ------
+        DataError
+            Where an image is gone.
+        """
+        store.folder.mkdir(parents=True, exist_ok=True)
+        for item in (*self.originals, *self.perturbed):
+            for ref in item.images:
+                source, target = self.images.path(ref), store.path(ref)
+                if target.exists():
+                    continue
+                try:
+                    os.link(source, target)
+                except FileNotFoundError as error:
+                    raise DataError(
+                        f"{self.name} {item.name}: its image {source} is gone; make the benchmark"
+                        " anew"
+                    ) from error
+                except OSError:
+                    store.put(source.read_bytes(), f"{self.name} {item.name}")
+        return replace(self, images=store)
+
     def save(self, folder: Path) -> None:
         """Write ``pairs.jsonl`` and ``benchmark.json`` into ``folder``, and images beside them.
 
@@ -108,7 +135,7 @@ class PairedBenchmark:
             }
             for pair in self.pairs
         ]
-        (folder / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_atomically(folder / "pairs.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
         about = {
             "name": self.name,
             "id": self.id,
@@ -117,7 +144,7 @@ class PairedBenchmark:
             "made_by": self.made_by,
             "exchangeable": self.exchangeable,
         }
-        (folder / "benchmark.json").write_text(json.dumps(about, indent=2) + "\n")
+        write_atomically(folder / "benchmark.json", json.dumps(about, indent=2) + "\n")
 
     @classmethod
     def load(cls, folder: Path) -> PairedBenchmark:

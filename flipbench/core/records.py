@@ -15,6 +15,14 @@ from flipbench.core.record_base import JsonDict as JsonDict
 from flipbench.core.record_base import Record as Record
 from flipbench.core.record_base import Value as Value
 from flipbench.core.record_base import content_id as content_id
+from flipbench.core.score import Count as Count
+from flipbench.core.score import Direction as Direction
+from flipbench.core.score import Interval as Interval
+from flipbench.core.score import Mean as Mean
+from flipbench.core.score import PairedCounts as PairedCounts
+from flipbench.core.score import ReferenceResult as ReferenceResult
+from flipbench.core.score import Score as Score
+from flipbench.core.score import Suspects as Suspects
 
 
 class ImageRef(Value):
@@ -208,49 +216,6 @@ class Response(Record):
     token_means: tuple[float, ...] = ()
     token_deviations: tuple[float, ...] = ()
     state: str = ""
-
-
-class Interval(Value):
-    """A two-sided confidence interval and its level."""
-
-    low: float
-    high: float
-    level: float = 0.95
-
-
-class Score(Record):
-    """What one detector says of one model on one benchmark (accuracies and gaps as fractions).
-
-    ``verdict`` follows ``rule``; "not_detected" never means "clean". ``k`` of ``n`` stands beside
-    every accuracy in ``details``.
-    """
-
-    kind: ClassVar[str] = "scores"
-    made_of: ClassVar[tuple[str, ...]] = (
-        "detector",
-        "rule",
-        "model_fingerprint",
-        "benchmark_id",
-        "reference_fingerprint",
-    )
-
-    detector: str
-    rule: str
-    model: str
-    model_fingerprint: str
-    benchmark: str
-    benchmark_id: str
-    reference_fingerprint: str = ""
-    statistic: float | None
-    unit: str = "fraction"
-    interval: Interval | None = None
-    p_value: float | None = None
-    verdict: Literal["contaminated", "not_detected", "inconclusive", "not_applicable"]
-    n: int
-    n_dropped: int = 0
-    details: JsonDict = Field(default_factory=dict)
-    per_item: dict[str, float] = Field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
 
 
 Target = Literal["letter", "letter+text"]

@@ -14,7 +14,6 @@ import json
 import logging
 import os
 import platform
-import shutil
 import sys
 import uuid
 from collections.abc import Iterator, Sequence
@@ -26,6 +25,7 @@ from pydantic import ValidationError
 
 from flipbench import __version__
 from flipbench.core.errors import DataError
+from flipbench.core.files import write_atomically
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Edit, Failure, Record
 
@@ -147,14 +147,8 @@ class Run:
         DataError
             Where they cannot be written.
         """
-        try:
-            _replace(self.path / "config.yaml", resolved_config)
-            _replace(self.path / "environment.json", json.dumps(environment(), indent=2) + "\n")
-        except OSError as error:
-            raise DataError(
-                f"{self.path}: cannot keep the configuration ({error.strerror});"
-                " make room and run the same command again"
-            ) from error
+        _replace(self.path / "config.yaml", resolved_config)
+        _replace(self.path / "environment.json", json.dumps(environment(), indent=2) + "\n")
 
     def close(self) -> None:
         """Close the shards and let go of their locks."""
@@ -244,13 +238,12 @@ def _cut_torn_line(file: BinaryIO) -> None:
 
 def _replace(path: Path, text: str) -> None:
     if path.exists():
-        if path.read_text() == text:
+        old = path.read_text()
+        if old == text:
             return
         asides = (path.with_name(f"{path.stem}.{n}{path.suffix}") for n in itertools.count(1))
-        shutil.copy2(path, next(aside for aside in asides if not aside.exists()))
-    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
-    partial.write_text(text)
-    partial.replace(path)
+        write_atomically(next(aside for aside in asides if not aside.exists()), old)
+    write_atomically(path, text)
 
 
 def environment() -> dict[str, Any]:

@@ -65,40 +65,63 @@ class StageReport:
         return text
 
 
-def run_stage(
-    stage: Stage[In],
-    inputs: Iterable[In],
-    run: Run,
-    *,
-    batch_size: int = 16,
-    limit: int | None = None,
-    progress: bool = True,
-    partition: str = "",
-) -> StageReport:
-    """Run ``stage`` over ``inputs`` into ``run`` and say what happened.
+@dataclass(frozen=True, kw_only=True)
+class StageOptions:
+    """How a stage is run.
 
-    Inputs whose record exists are skipped; a repeated input is done once. An input that fails
-    becomes a `Failure` and does not stop the others: a batch that raises is done again one by
-    one. ``partition`` names the only part of ``run`` that can hold this stage's records.
-    `PrerequisiteError` (a missing program, a wrong key), raised or returned, and errors of
-    the run directory itself stop the stage, since they would hit every item.
+    Attributes
+    ----------
+    batch_size : int
+        Inputs between two writes to disk.
+    limit : int, optional
+        Take the first inputs only.
+    progress : bool
+        Whether to show a progress bar.
+    partition : str
+        The only part of the run directory that can hold the stage's records, if there is one.
 
     Raises
     ------
     ConfigError
         Where ``batch_size`` is under 1 or ``limit`` under 0.
+    """
+
+    batch_size: int = 16
+    limit: int | None = None
+    progress: bool = True
+    partition: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse sizes that mean nothing."""
+        if self.batch_size < 1:
+            raise ConfigError(f"batch_size must be at least 1, not {self.batch_size}")
+        if self.limit is not None and self.limit < 0:
+            raise ConfigError(f"limit must be at least 0, not {self.limit}")
+
+
+DEFAULTS = StageOptions()
+
+
+def run_stage(
+    stage: Stage[In], inputs: Iterable[In], run: Run, options: StageOptions = DEFAULTS
+) -> StageReport:
+    """Run ``stage`` over ``inputs`` into ``run`` and say what happened.
+
+    Inputs whose record exists are skipped; a repeated input is done once. An input that fails
+    becomes a `Failure` and does not stop the others: a batch that raises is done again one by
+    one. `PrerequisiteError` (a missing program, a wrong key), raised or returned, and errors of
+    the run directory itself stop the stage, since they would hit every item.
+
+    Raises
+    ------
     ValueError
         Where the stage breaks its promise: a result too few or too many, or one with another id
         than ``id_of`` said, which would be done again and again.
     """
-    if batch_size < 1:
-        raise ConfigError(f"batch_size must be at least 1, not {batch_size}")
-    if limit is not None and limit < 0:
-        raise ConfigError(f"limit must be at least 0, not {limit}")
     report = StageReport(stage.name)
-    done = run.ids(stage.record, partition)
+    done = run.ids(stage.record, options.partition)
     todo: dict[str, In] = {}
-    for task in itertools.islice(inputs, limit):
+    for task in itertools.islice(inputs, options.limit):
         task_id = stage.id_of(task)
         if task_id in done:
             report.n_skipped += 1
@@ -109,12 +132,12 @@ def run_stage(
         initial=report.n_skipped,
         desc=stage.name,
         unit="rec",
-        disable=not progress or not todo,
+        disable=not options.progress or not todo,
         file=sys.stderr,
         dynamic_ncols=True,
     )
     with bar:
-        for batch in _batches(list(todo.items()), batch_size):
+        for batch in _batches(list(todo.items()), options.batch_size):
             results = _attempt(stage, [task for _, task in batch])
             records, stop = _records(stage, batch, results)
             run.append(records)

@@ -9,12 +9,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from tqdm import tqdm
 
 from flipbench.core.errors import FlipbenchError
+from flipbench.core.records import Record
+from flipbench.core.run import Run
 
 CHILD = "FLIPBENCH_WORKER"  # set in the environment of workers
 _COUNT_EVERY = 3  # seconds
@@ -47,6 +49,93 @@ class Share:
     def has_number(self, number: int) -> bool:
         """Return whether the ``number``-th of few, long tasks is this worker's."""
         return number % self.n_workers == self.worker
+
+
+@dataclass(frozen=True)
+class Workers:
+    """The processes that share a run's work, one for each GPU, and the part of this one.
+
+    Attributes
+    ----------
+    n_workers : int
+        How many to start; with 1 this process does everything itself.
+    share : Share, optional
+        This process is one of them, and does this part only.
+    limit : int, optional
+        Passed on: the first items only.
+    """
+
+    run: Run
+    n_workers: int = 1
+    share: Share | None = None
+    limit: int | None = None
+    progress: bool = True
+
+    def have(self, number: int) -> bool:
+        """Return whether the ``number``-th of few, long tasks is done by this process."""
+        return self.share is None or self.share.has_number(number)
+
+    def start(self, stage: str, kind: type[Record], total: int, what: str) -> None:
+        """Run ``flipbench STAGE CONFIG --worker i/n`` for each i and wait; with one worker, not.
+
+        Parameters
+        ----------
+        stage : str
+            A stage of the run's configuration, such as ``contaminate``.
+        kind : type of Record
+            What is counted for the progress bar, which calls it ``what``, up to ``total``.
+
+        Raises
+        ------
+        FlipbenchError
+            Where a worker ended by a signal or with wrong use; what was written is safe. Failed
+            items are no such error: they are records.
+        """
+        if self.n_workers == 1:
+            return
+        arguments = [stage, str(self.run.path / "config.yaml")]
+        arguments += ["--limit", str(self.limit)] if self.limit else []
+        count = partial(self.run.count, kind)
+        workers = []
+        for number, device in enumerate(devices(self.n_workers)):
+            environment = os.environ | {CHILD: str(number)}
+            if device is not None:
+                environment["CUDA_VISIBLE_DEVICES"] = device
+            else:
+                threads = max(1, (os.cpu_count() or 1) // self.n_workers)
+                environment.setdefault("OMP_NUM_THREADS", str(threads))
+            command = [sys.executable, "-m", "flipbench.cli", *arguments]
+            command += ["--worker", f"{number}/{self.n_workers}", "--quiet"]
+            workers.append(subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL))
+        try:
+            with tqdm(
+                total=total,
+                initial=count(),
+                desc=f"{what}, {self.n_workers} workers",
+                unit="rec",
+                disable=not self.progress,
+                file=sys.stderr,
+                dynamic_ncols=True,
+            ) as bar:
+                for second in itertools.count(1):
+                    if all(worker.poll() is not None for worker in workers):
+                        break
+                    if second % _COUNT_EVERY == 0:
+                        bar.update(count() - bar.n)
+                    time.sleep(1)
+                bar.update(count() - bar.n)
+        finally:
+            for worker in workers:
+                if worker.poll() is None:
+                    worker.terminate()
+            codes = [worker.wait() for worker in workers]
+        ended = [
+            f"worker {i} ended with {code}" for i, code in enumerate(codes) if code not in (0, 1)
+        ]
+        if ended:
+            raise FlipbenchError(
+                f"{'; '.join(ended)}; what is done is safe, the same command continues"
+            )
 
 
 def devices(n_workers: int) -> list[str | None]:
@@ -87,71 +176,3 @@ def default_workers() -> int:
 
     n_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     return n_gpus or min(2, os.cpu_count() or 1)
-
-
-def run_workers(
-    arguments: Sequence[str],
-    n_workers: int,
-    count: Callable[[], int],
-    total: int,
-    *,
-    what: str = "work",
-    progress: bool = True,
-) -> None:
-    """Run ``flipbench ARGUMENTS --worker i/n`` for each i and wait for all of them.
-
-    Parameters
-    ----------
-    arguments : sequence of str
-        Command line of one worker, without the program.
-    count : callable
-        Returns how many records are there, for the progress bar.
-    total : int
-        How many there will be.
-    what : str
-        What the progress bar calls it.
-
-    Raises
-    ------
-    FlipbenchError
-        Where a worker ended by a signal or with wrong use; what was written is safe. Failed items
-        are no such error: they are records.
-    """
-    workers = []
-    for number, device in enumerate(devices(n_workers)):
-        environment = os.environ | {CHILD: str(number)}
-        if device is not None:
-            environment["CUDA_VISIBLE_DEVICES"] = device
-        else:
-            threads = max(1, (os.cpu_count() or 1) // n_workers)
-            environment.setdefault("OMP_NUM_THREADS", str(threads))
-        command = [sys.executable, "-m", "flipbench.cli", *arguments]
-        command += ["--worker", f"{number}/{n_workers}", "--quiet"]
-        workers.append(subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL))
-    try:
-        with tqdm(
-            total=total,
-            initial=count(),
-            desc=f"{what}, {n_workers} workers",
-            unit="rec",
-            disable=not progress,
-            file=sys.stderr,
-            dynamic_ncols=True,
-        ) as bar:
-            for second in itertools.count(1):
-                if all(worker.poll() is not None for worker in workers):
-                    break
-                if second % _COUNT_EVERY == 0:
-                    bar.update(count() - bar.n)
-                time.sleep(1)
-            bar.update(count() - bar.n)
-    finally:
-        for worker in workers:
-            if worker.poll() is None:
-                worker.terminate()
-        codes = [worker.wait() for worker in workers]
-    ended = [f"worker {i} ended with {code}" for i, code in enumerate(codes) if code not in (0, 1)]
-    if ended:
-        raise FlipbenchError(
-            f"{'; '.join(ended)}; what is done is safe, the same command continues"
-        )

@@ -10,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from flipbench.core.errors import DataError
+from flipbench.core.files import write_atomically
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item
 from flipbench.export.pairs import export_name, png_of, sides
@@ -48,7 +49,7 @@ def write_vlmeval(benchmark: PairedBenchmark, folder: Path) -> list[Path]:
             for row, (_, item) in zip(rows, numbered, strict=True):
                 row["image"] = _images(item, benchmark)
             path = folder / f"{export_name(benchmark, '-'.join(filter(None, (kind, side))))}.tsv"
-            _write(rows, path)
+            write_atomically(path, _tsv(rows, _columns(rows)))
             written.append(path)
     return written
 
@@ -109,9 +110,3 @@ def _tsv(rows: list[dict[str, str]], columns: list[str]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return out.getvalue()
-
-
-def _write(rows: list[dict[str, str]], path: Path) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(_tsv(rows, _columns(rows)), encoding="utf-8")
-    partial.replace(path)

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 from scipy.fft import dctn
 
-from flipbench.core.errors import DataError, need
+from flipbench.core.errors import DataError
 from flipbench.core.records import JsonDict
 
 NEAR_PHASH, NEAR_SSIM = 4, 0.95
@@ -66,10 +66,11 @@ def similarity(original: Image.Image, edited: Image.Image) -> Similarity:
     a, b = original.convert("RGB"), edited.convert("RGB")
     same = _sha(a) == _sha(b)
     distance = int(np.count_nonzero(perceptual_hash(a) != perceptual_hash(b)))
-    metrics = need("skimage.metrics", "diffusion")
+    from skimage.metrics import structural_similarity  # slow to import
+
     window = min(7, edge - 1 + edge % 2)
     ssim = float(
-        metrics.structural_similarity(
+        structural_similarity(
             np.asarray(a), np.asarray(b), channel_axis=2, data_range=255, win_size=window
         )
     )

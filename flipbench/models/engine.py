@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Probe, Record, Response
 from flipbench.core.run import Run
-from flipbench.core.stage import StageReport, run_stage
+from flipbench.core.stage import StageOptions, StageReport, run_stage
 from flipbench.models.protocols import VLM
+
+QUESTIONS = StageOptions(batch_size=64)
 
 
 @dataclass(frozen=True)
@@ -63,10 +65,7 @@ def ask(
     vlm: VLM,
     run: Run,
     images: ImageStore,
-    *,
-    batch_size: int = 64,
-    limit: int | None = None,
-    progress: bool = True,
+    options: StageOptions = QUESTIONS,
 ) -> StageReport:
     """Put the union of ``probes`` to ``vlm``; what ``run`` already holds is not asked again.
 
@@ -78,10 +77,7 @@ def ask(
         AskStage(vlm, images),
         sorted(distinct.values(), key=in_order),
         run,
-        batch_size=batch_size,
-        limit=limit,
-        progress=progress,
-        partition=vlm.fingerprint,
+        replace(options, partition=vlm.fingerprint),
     )
 
 

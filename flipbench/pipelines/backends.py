@@ -1,89 +1,68 @@
-"""Build the captioner, the editor and the judges that a configuration names.
-
-This file, like `flipbench.pipelines.experiment`, knows the stages; heavy packages are imported only for the
-backend that needs them.
-"""
+"""Build what a configuration names: captioner, editor, judges, chat models; and what they cost."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
 
-from flipbench.config.editors import (
-    EditorSpec,
-    FluxEditorSpec,
-    ShapesEditorSpec,
-)
-from flipbench.config.raters import (
-    APICaptionerSpec,
-    APIJudgeSpec,
-    CaptionerSpec,
-    ChatBackedSpec,
-    JudgeSpec,
-    LocalCaptionerSpec,
-    LocalJudgeSpec,
-    ModelConfig,
-    ShapesCaptionerSpec,
-    ShapesJudgeSpec,
-    VLMJudgeSpec,
-)
+from flipbench.config.chat import APISpec
+from flipbench.config.experiment import SubjectConfig
+from flipbench.config.kinds import CaptionerSpec, Context, EditorSpec, JudgeSpec, Settings
+from flipbench.config.raters import LocalSpec
 from flipbench.core.errors import PrerequisiteError
-from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
-from flipbench.generate.captioners.api import APICaptioner, caption_prompt
+from flipbench.filters.judges.api import APIJudgeSpec
+from flipbench.generate.captioners.api import APICaptionerSpec
 from flipbench.models.chat.cost import CostEstimate, estimate_cost
-from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest
-from flipbench.models.chat.prompt_files import PromptFile, load_prompt
-from flipbench.models.protocols import Captioner, Editor, Judge
-from flipbench.shapes.backends import SceneCaptioner, SceneEditor, SceneJudge
-
-if TYPE_CHECKING:
-    from flipbench.models.vlm.huggingface import HuggingFaceVLM
+from flipbench.models.chat.messages import Chat
+from flipbench.models.chat.server import ServerChat
+from flipbench.models.plugins import PythonVLM
+from flipbench.models.protocols import VLM, Captioner, Editor, Judge
 
 BATCH_PRICE = 0.5  # what a Batch API asks of the ordinary price
 
 
 def build_captioner(spec: CaptionerSpec, folder: Path, seed: int = 0) -> Captioner:
     """Return the captioner; ``folder`` keeps a Batch API's state, ``seed`` seeds local sampling."""
-    if isinstance(spec, ShapesCaptionerSpec):
-        return SceneCaptioner()
-    return APICaptioner(build_chat(spec, folder, seed), spec.prompt)
+    captioner: Captioner = spec.build(Context(folder, seed))
+    return captioner
+
+
+def build_editor(spec: EditorSpec, folder: Path = Path(), seed: int = 0) -> Editor:
+    """Return the editor; the arguments are those of `build_captioner`."""
+    editor: Editor = spec.build(Context(folder, seed))
+    return editor
 
 
 def build_judge(spec: JudgeSpec, folder: Path, seed: int = 0) -> Judge:
     """Return a judge; the arguments are those of `build_captioner`."""
-    if isinstance(spec, ShapesJudgeSpec):
-        return SceneJudge()
-    if isinstance(spec, VLMJudgeSpec):
-        from flipbench.filters.judges.vlm import VLMJudge
-
-        return VLMJudge(cast("HuggingFaceVLM", _OnDemand(spec.model)), spec.asking, spec.sure)
-    from flipbench.filters.judges.api import APIJudge
-
-    structured = isinstance(spec, APIJudgeSpec) and spec.chat.structured
-    chat = build_chat(spec, folder, seed)
-    return APIJudge(chat, spec.prompt, blind=spec.blind, structured=structured)
+    judge: Judge = spec.build(Context(folder, seed))
+    return judge
 
 
-def build_chat(spec: ChatBackedSpec, folder: Path, seed: int = 0) -> Chat:
-    """Return the chat model behind a captioner or a judge."""
-    if isinstance(spec, LocalCaptionerSpec | LocalJudgeSpec):
-        from flipbench.models.vlm.local_chat import LocalChat
+def build_chat(spec: APISpec | LocalSpec, folder: Path, seed: int = 0) -> Chat:
+    """Return a chat model; the arguments are those of `build_captioner`."""
+    if isinstance(spec, APISpec):
+        return ServerChat(spec.chat, folder, batch=spec.batch)
+    from flipbench.models.vlm.local_chat import local_chat
 
-        return LocalChat(
-            cast("HuggingFaceVLM", _OnDemand(spec.chat.model)),
-            max_tokens=spec.chat.max_tokens,
-            temperature=spec.chat.temperature,
-            seed=seed,
-        )
-    return _Server(spec, folder)
+    return local_chat(spec.chat, seed)
 
 
-def missing_key(spec: CaptionerSpec | JudgeSpec) -> PrerequisiteError | None:
+def model_without_weights(name: str, model: SubjectConfig) -> VLM | None:
+    """Return a model behind a server, or an object of your own; None for a checkpoint."""
+    if model.api:
+        from flipbench.models.vlm.served import APIVLM
+
+        return APIVLM(model.api, name)
+    if model.python:
+        return PythonVLM(model.python.target, model.python.arguments, name)
+    return None
+
+
+def missing_key(spec: Settings) -> PrerequisiteError | None:
     """Return why the server behind a captioner or a judge cannot be asked, or None."""
-    if isinstance(spec, APICaptionerSpec | APIJudgeSpec):
+    if isinstance(spec, APISpec):
         from flipbench.models.chat.api import ChatAPI
 
         try:
@@ -93,108 +72,24 @@ def missing_key(spec: CaptionerSpec | JudgeSpec) -> PrerequisiteError | None:
     return None
 
 
-class _Server:
-    """A server that is spoken to when it is first asked: a finished run needs no key."""
-
-    def __init__(self, spec: APICaptionerSpec | APIJudgeSpec, folder: Path) -> None:
-        self.name, self.settings = spec.chat.model, spec.chat.settings
-        self._spec, self._folder = spec, folder
-
-    def ask(
-        self, requests: Sequence[ChatRequest], images: ImageStore
-    ) -> Sequence[ChatReply | Exception]:
-        return self._chat.ask(requests, images)
-
-    @cached_property
-    def _chat(self) -> Chat:
-        from flipbench.models.chat.api import ChatAPI
-        from flipbench.models.chat.batch_api import BatchAPI
-
-        api = ChatAPI(self._spec.chat)
-        return BatchAPI(api, self._folder) if self._spec.batch else api
-
-
-class _OnDemand:
-    """A local model whose weights are read when it is first needed: a finished run needs none."""
-
-    def __init__(self, model: ModelConfig) -> None:
-        from flipbench.models.vlm.huggingface import fingerprint, resolve_path
-
-        self.name, self._model = model.path, model
-        self.fingerprint = fingerprint(
-            resolve_path(model.path), model.dtype, model.revision, model.quantization
-        )
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loaded, name)
-
-    @cached_property
-    def _loaded(self) -> HuggingFaceVLM:
-        from flipbench.models.vlm.huggingface import HuggingFaceVLM
-
-        return HuggingFaceVLM(
-            self._model.path, self.name, **self._model.model_dump(exclude={"path"})
-        )
-
-
-def build_editor(spec: EditorSpec) -> Editor:
-    """Return the editor with its weights loaded."""
-    if isinstance(spec, ShapesEditorSpec):
-        return SceneEditor(spec.wrong)
-    from flipbench.generate.editors.sizes import SizeRule
-
-    common: dict[str, Any] = spec.model_dump(
-        include={"pipeline", "revision", "batch_size", "dtype", "device", "offload", "compile"}
-    )
-    common["sizes"] = SizeRule(**spec.sizes.model_dump())
-    if isinstance(spec, FluxEditorSpec):
-        from flipbench.generate.editors.controls import Control
-        from flipbench.generate.editors.flux_editor import FluxControlNetEditor
-
-        return FluxControlNetEditor(
-            controlnet=spec.controlnet,
-            controlnet_revision=spec.controlnet_revision,
-            settings=spec.settings,
-            control=Control(**spec.control.model_dump()),
-            **common,
-        )
-    from flipbench.generate.editors.diffusers_editor import DiffusersEditor
-
-    return DiffusersEditor(
-        pipeline_class=spec.pipeline_class,
-        arguments=spec.arguments,
-        instruction=spec.instruction,
-        mask=spec.mask,
-        **common,
-    )
-
-
-def records_at_once(spec: CaptionerSpec | JudgeSpec, configured: int, n_items: int) -> int:
+def records_at_once(spec: Settings, configured: int, n_items: int) -> int:
     """Return how many items a backend gets at once: a Batch API wants all of them."""
-    by_batch = isinstance(spec, APICaptionerSpec | APIJudgeSpec) and spec.batch
-    return max(n_items, 1) if by_batch else configured
+    return max(n_items, 1) if isinstance(spec, APISpec) and spec.batch else configured
 
 
 def estimate_captions(spec: CaptionerSpec, candidates: Sequence[Candidate]) -> CostEstimate | None:
     """Return what captioning would cost, image tokens counted, or None where it is no API."""
-    if not isinstance(spec, APICaptionerSpec):
-        return None
-    return _estimate(spec, candidates, caption_prompt(spec.prompt))
+    return _estimate(spec, candidates)
 
 
 def estimate_verdicts(spec: JudgeSpec, candidates: Sequence[Candidate]) -> CostEstimate | None:
     """Return what judging would cost, a verdict for each candidate; None for a judge of no API."""
-    if not isinstance(spec, APIJudgeSpec):
+    return _estimate(spec, candidates)
+
+
+def _estimate(spec: Settings, candidates: Sequence[Candidate]) -> CostEstimate | None:
+    if not isinstance(spec, APICaptionerSpec | APIJudgeSpec):
         return None
-    from flipbench.filters.judges.api import PROMPTS
-
-    prompt = load_prompt(spec.prompt or ("judge-blind-v1" if spec.blind else "judge-v1"), PROMPTS)
-    return _estimate(spec, candidates, prompt)
-
-
-def _estimate(
-    spec: APICaptionerSpec | APIJudgeSpec, candidates: Sequence[Candidate], prompt: PromptFile
-) -> CostEstimate:
     shown = [candidate for candidate in candidates if candidate.item.images]
     factor = BATCH_PRICE if spec.batch else 1.0
-    return estimate_cost(shown, spec.chat, prompt, price_factor=factor)
+    return estimate_cost(shown, spec.chat, spec.prompt_file, price_factor=factor)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from flipbench.config.experiment import Config, ShapesSpec, load_config
 from flipbench.core.workers import default_workers
-from flipbench.pipelines.experiment import Experiment
+from flipbench.pipelines.assembly import Assembly
 from flipbench.pipelines.loop import run_all
 from flipbench.shapes.other import write_corpus
 
@@ -49,12 +49,13 @@ def run_demo(out: Path, *, small: bool = False, progress: bool = True) -> int:
     start = time.time()
     config = configure(out, small=small)
     command = "flipbench demo --small" if small else "flipbench demo"
-    experiment = Experiment.open(
+    assembly = Assembly.open(
         config, progress=progress, command=command, n_workers=default_workers()
     )
-    page, reports = run_all(experiment, NOTES)
+    found = run_all(assembly, NOTES)
+    assert found.page is not None  # this is no worker
     for name in ("gap.md", "detectors.md"):  # the notes below them are on the page
-        print((page.parent / name).read_text().partition("\n- ")[0])
-    n_failed = sum(report.n_failed for report in reports)
-    print(f"{time.time() - start:.0f} s, {n_failed} failed. Now open {page}")
+        print((found.page.parent / name).read_text().partition("\n- ")[0])
+    n_failed = sum(report.n_failed for report in found.reports)
+    print(f"{time.time() - start:.0f} s, {n_failed} failed. Now open {found.page}")
     return 1 if n_failed else 0

@@ -1,232 +1,162 @@
-"""The evaluation stage of a configured experiment: models, probes, scores, report."""
+"""The stage evaluate of a configured experiment: pairs and models in, scores and a report out."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from flipbench.config.experiment import SubjectConfig
 from flipbench.core.paired import PairedBenchmark
-from flipbench.core.records import Checkpoint, Response, Score, TrainingPlan
-from flipbench.core.run import environment
-from flipbench.core.stage import StageReport
+from flipbench.core.records import Response, Score
+from flipbench.core.run import Run, environment
+from flipbench.core.stage import StageOptions, StageReport
+from flipbench.core.workers import Workers
 from flipbench.evaluate.detectors.registry import DETECTORS
-from flipbench.evaluate.pipeline import (
-    Subject,
-    ask_all,
-    keep_probes,
-    probes_for,
-    score,
-)
-from flipbench.evaluate.protocol.detector import AnyDetector
-from flipbench.evaluate.protocol.grid import UNTOUCHED, GridModel, Requirements
+from flipbench.evaluate.pipeline import ModelUnderTest, ask_all, keep_probes, probes_for, score
+from flipbench.evaluate.protocol.grid import GridModel, Requirements
 from flipbench.evaluate.report.group_metrics import cells_of, group_metrics, group_table, has_groups
 from flipbench.evaluate.report.report import ReportData, write_report
-from flipbench.evaluate.report.tables import GAP, Table
+from flipbench.evaluate.report.tables import GAP
 from flipbench.evaluate.validation.requirements import requirements
-from flipbench.models.engine import answers_of
-from flipbench.models.vlm.huggingface import fingerprint, resolve_path
-from flipbench.models.vlm.served import APIVLM
+from flipbench.models.engine import QUESTIONS, answers_of
+from flipbench.pipelines.assembly import Assembly
 from flipbench.pipelines.contamination import plans_for
-from flipbench.pipelines.detectors import Helpers, check_names
-from flipbench.pipelines.experiment import Experiment, have_workers_do
+from flipbench.pipelines.detectors import ConfiguredDetectors
+from flipbench.pipelines.grid import Trained, warnings_of
 from flipbench.pipelines.raters import report_tables
-
-_HISTORIES = {0: UNTOUCHED, None: "history unknown"}
-
-
-def subjects_of(
-    experiment: Experiment, trained: Sequence[tuple[TrainingPlan, Sequence[Checkpoint]]]
-) -> list[Subject]:
-    """Return the grid: each configured model, and then its checkpoints."""
-    subjects = []
-    for name, model in experiment.config.models.items():
-        subjects.append(_subject(name, model))
-        for plan, checkpoints in trained:
-            if plan.model == name:
-                mine = _checkpoints(name, model, plan, checkpoints)
-                subjects += [_of_weights(m, experiment.run.path / path, model) for m, path in mine]
-    return subjects
+from flipbench.prompting.prompts import Asking
+from flipbench.reporting.tables import Table
 
 
-def _subject(name: str, model: SubjectConfig) -> Subject:
-    vlm = APIVLM(model.api, name) if model.api else None
-    weights = (
-        vlm.fingerprint
-        if vlm
-        else fingerprint(resolve_path(model.path), model.dtype, model.revision, model.quantization)
-    )
-    grid_model = GridModel(
-        name,
-        weights,
-        model.family or name,
-        model.strategy or _HISTORIES.get(model.dose, "trained elsewhere"),
-        0,
-        model.dose,
-        model.lineage,
-        model.external,
-    )
-    if vlm:
-        return Subject(grid_model, api=vlm)
-    return replace(_of_weights(grid_model, model.path, model), revision=model.revision)
+@dataclass(frozen=True)
+class Evaluated:
+    """What came of an evaluation; a worker asks its share of the models and has no page."""
+
+    models: list[ModelUnderTest]
+    reports: list[StageReport]
+    scores: list[Score] = field(default_factory=list)
+    page: Path | None = None
 
 
-def _checkpoints(
-    name: str, model: SubjectConfig, plan: TrainingPlan, checkpoints: Sequence[Checkpoint]
-) -> Iterator[tuple[GridModel, str]]:
-    """Yield each epoch of a plan and where it lies; its dose comes on top of its parent's.
-
-    A control was trained on another benchmark, which is no dose of this one.
-    """
-    began = _beginnings(plan, checkpoints)
-    for c in checkpoints:
-        known = (model.dose or 0) + (0 if plan.control else c.dose)
-        grid_model = GridModel(
-            c.model,
-            c.fingerprint,
-            model.family or name,
-            c.strategy,
-            c.epoch,
-            known if known or model.dose is not None else None,
-            model.lineage,
-            trained_from=began.get(c.epoch, ""),
-            warnings=c.warnings,
-        )
-        yield grid_model, c.path
-
-
-def _of_weights(grid_model: GridModel, path: str | Path, model: SubjectConfig) -> Subject:
-    return Subject(
-        grid_model,
-        str(path),
-        dtype=model.dtype,
-        device=model.device,
-        trust_remote_code=model.trust_remote_code,
-        quantization=model.quantization,
-    )
-
-
-def _beginnings(plan: TrainingPlan, checkpoints: Sequence[Checkpoint]) -> dict[int, str]:
-    """Return the weights each epoch began with, of a plan that trains on all items."""
-    if plan.held_out_ids or plan.control or not plan.copies:
-        return {}
-    kept = {c.epoch: c.fingerprint for c in checkpoints}
-    return {epoch + 1: weights for epoch, weights in ({0: plan.parent_fingerprint} | kept).items()}
-
-
-def warnings_of(
-    trained: Sequence[tuple[TrainingPlan, Sequence[Checkpoint]]],
-) -> list[str]:
-    """Return what tables made from these checkpoints must say, each once with its models."""
-    found: dict[str, list[str]] = {}
-    for _, checkpoints in trained:
-        for checkpoint in checkpoints:
-            for warning in checkpoint.warnings:
-                found.setdefault(warning, []).append(checkpoint.model)
-    return [f"{warning} ({', '.join(models)})" for warning, models in found.items()]
-
-
-def detectors_of(
-    experiment: Experiment, benchmark: PairedBenchmark, helpers: Helpers
-) -> list[AnyDetector]:
-    """Return the configured detectors, with what the run holds of their helpers' work."""
-    detectors = helpers.detectors(benchmark)
-    return [detectors[name] for name in _names(experiment)]
-
-
-def helpers_of(experiment: Experiment) -> Helpers:
-    """Return who helps the configured detectors."""
-    config = experiment.config
-    return Helpers.of(config.evaluate, _names(experiment), experiment.run, config.seed)
-
-
-def _names(experiment: Experiment) -> Sequence[str]:
-    names = experiment.config.evaluate.detectors
-    check_names(names, "evaluate.detectors")
-    return names
-
-
-def make_scores(
-    experiment: Experiment, benchmark: PairedBenchmark, subjects: Sequence[Subject]
-) -> tuple[list[Score], list[StageReport]]:
-    """Have texts put in other words, ask all models, have replies judged, score the answers."""
-    config, run = experiment.config.evaluate, experiment.run
-    helpers = helpers_of(experiment)
-    reports = helpers.reword(benchmark, experiment.progress)
-    detectors = detectors_of(experiment, benchmark, helpers)
-    if experiment.n_workers > 1:
-        probes = keep_probes(detectors, benchmark, config.asking, run)
-        have_workers_do(experiment, "evaluate", Response, len(probes) * len(subjects), "ask")
-    reports += ask_all(
-        benchmark,
-        subjects,
-        detectors,
-        config.asking,
-        run,
-        batch_size=config.batch_size,
-        progress=experiment.progress,
-    )
-    grid = [subject.model for subject in subjects]
-    replies = (answers_of(model.name, model.fingerprint, run) for model in grid)
-    reports += helpers.judge_replies(benchmark, replies, experiment.progress)
-    detectors = detectors_of(experiment, benchmark, helpers)
-    can = {subject.model.fingerprint: subject.can for subject in subjects}
-    return score(benchmark, grid, detectors, config.asking, run, can), reports
-
-
-def ask_share(
-    experiment: Experiment, benchmark: PairedBenchmark, subjects: Sequence[Subject]
-) -> list[StageReport]:
-    """Ask this worker's share of the models, and score nothing."""
-    config, share = experiment.config.evaluate, experiment.share
-    mine = [s for i, s in enumerate(subjects) if share is None or share.has_number(i)]
-    return ask_all(
-        benchmark,
-        mine,
-        detectors_of(experiment, benchmark, helpers_of(experiment)),
-        config.asking,
-        experiment.run,
-        batch_size=config.batch_size,
-        progress=experiment.progress,
-    )
-
-
-def make_report(
-    experiment: Experiment,
+def evaluate(
+    assembly: Assembly,
     benchmark: PairedBenchmark,
-    subjects: Sequence[Subject],
-    scores: Sequence[Score],
+    trained: Sequence[Trained] = (),
     notes: Sequence[str] = (),
+) -> Evaluated:
+    """Ask the configured models and their checkpoints, score the answers, and write the report."""
+    models, config, workers = assembly.grid(trained), assembly.config.evaluate, assembly.workers
+    options, run = assembly.options(config.batch_size), assembly.run
+    configured = assembly.detectors
+    if workers.share is not None:
+        own = [model for number, model in enumerate(models) if workers.have(number)]
+        detectors = configured.detectors(benchmark)
+        return Evaluated(own, ask_all(benchmark, own, detectors, config.asking, run, options))
+    scores, reports = ask_and_score(
+        benchmark, models, configured, config.asking, run, options, workers
+    )
+    page = _write_report(assembly, benchmark, models, scores, [*warnings_of(trained), *notes])
+    return Evaluated(models, reports, scores, page)
+
+
+def ask_and_score(
+    benchmark: PairedBenchmark,
+    models: Sequence[ModelUnderTest],
+    configured: ConfiguredDetectors,
+    asking: Asking,
+    run: Run,
+    options: StageOptions = QUESTIONS,
+    workers: Workers | None = None,
+    references: Callable[[GridModel], Sequence[GridModel | None]] | None = None,
+) -> tuple[list[Score], list[StageReport]]:
+    """Put detectors' questions to models, have replies judged, and score them.
+
+    Texts are put in other words first, where detectors need that. What the run holds already is
+    not asked again.
+
+    Parameters
+    ----------
+    workers : Workers, optional
+        Who asks, a share of the models each; by default this process.
+    references : callable, optional
+        Which models a model is compared with; by default its own clean one.
+    """
+    reports = configured.reword(benchmark, options.progress)
+    detectors = configured.detectors(benchmark)
+    if workers is not None and workers.n_workers > 1:
+        probes = keep_probes(detectors, benchmark, asking, run)
+        workers.start("evaluate", Response, len(probes) * len(models), "ask")
+    reports += ask_all(benchmark, models, detectors, asking, run, options)
+    grid = [one.model for one in models]
+    replies = (answers_of(model.name, model.fingerprint, run) for model in grid)
+    reports += configured.judge_replies(detectors, benchmark, replies, options.progress)
+    can = {one.model.fingerprint: one.can for one in models}
+    scores = score(benchmark, grid, detectors, asking, run, can, references)
+    return configured.identified(scores), reports
+
+
+def count_work(assembly: Assembly, benchmark: PairedBenchmark) -> list[str]:
+    """Return what contamination and evaluation of ``benchmark`` would take, for ``--dry-run``."""
+    plans, config, configured = plans_for(assembly, benchmark), assembly.config, assembly.detectors
+    n_models = len(config.models) + sum(plan.epochs for plan in plans)
+    detectors = configured.detectors(benchmark)
+    n_probes = len(probes_for(detectors, benchmark, config.evaluate.asking))
+    n_texts = len(benchmark.pairs) if configured.rewording else 0
+    return work_lines(
+        {
+            **({"texts to put in other words, then to be asked": n_texts} if n_texts else {}),
+            "training plans": len(plans),
+            "training examples": sum(len(p.item_ids) * p.copies * p.epochs for p in plans),
+            "models to evaluate": n_models,
+            "distinct probes": n_probes,
+            "answers": n_probes * n_models,
+        }
+    )
+
+
+def work_lines(counts: Mapping[str, int]) -> list[str]:
+    """Return counts of work, each before what is counted, for ``--dry-run``."""
+    return [f"{n:>9,}  {what}" for what, n in counts.items()]
+
+
+def _write_report(
+    assembly: Assembly,
+    benchmark: PairedBenchmark,
+    models: Sequence[ModelUnderTest],
+    scores: Sequence[Score],
+    notes: Sequence[str],
 ) -> Path:
     """Write tables, figures and the page; return the page's path."""
-    grid = [subject.model for subject in subjects]
+    config, run, grid = assembly.config, assembly.run, [one.model for one in models]
+    asking, names = config.evaluate.asking, assembly.detectors.names
     needed: list[Requirements] = []
-    for about in (DETECTORS[name].about for name in experiment.config.evaluate.detectors):
+    for about in (DETECTORS[name].about for name in names):
         rules = dict.fromkeys(s.rule for s in scores if s.detector == about.name)
         needed += [requirements(scores, grid, about.name, rule, about.practical) for rule in rules]
     unseen = {model.fingerprint: model.name for model in grid if model.clean}
-    raters, kept = report_tables(experiment, benchmark, unseen)
+    raters, kept = report_tables(
+        run, benchmark, unseen, policy=config.filter.policy, asking=asking, seed=config.seed
+    )
     found = environment()
     data = ReportData(
-        title=experiment.config.title,
+        title=config.title,
         benchmark=benchmark,
         grid=grid,
         scores=list(scores),
         requirements=needed,
         settings={
-            "command": experiment.command,
-            "seed": str(experiment.config.seed),
+            "command": assembly.command,
+            "seed": str(config.seed),
             "python": found["python"],
             **{name: str(version) for name, version in found["packages"].items() if version},
         },
-        notes=[*helpers_of(experiment).notes(), *notes],
+        notes=[*assembly.detectors.notes(), *notes],
         raters=raters,
         kept=kept,
-        groups=_groups(experiment, benchmark, grid),
+        groups=_groups(benchmark, grid, asking, run) if GAP in names else None,
     )
-    folder = experiment.run.path / "report"
+    folder = run.path / "report"
     page = write_report(data, folder)
     rows = [json.loads(s.model_dump_json()) for s in scores]
     (folder / "scores.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -234,32 +164,13 @@ def make_report(
 
 
 def _groups(
-    experiment: Experiment, benchmark: PairedBenchmark, grid: Sequence[GridModel]
+    benchmark: PairedBenchmark, grid: Sequence[GridModel], asking: Asking, run: Run
 ) -> Table | None:
-    """Return the group metrics of a benchmark that has groups and was asked in both versions."""
-    if GAP not in experiment.config.evaluate.detectors or not has_groups(benchmark):
+    """Return the group metrics of a benchmark that has groups."""
+    if not has_groups(benchmark):
         return None
-    asking = experiment.config.evaluate.asking
     metrics = {}
     for model in grid:
-        answers = answers_of(model.name, model.fingerprint, experiment.run)
+        answers = answers_of(model.name, model.fingerprint, run)
         metrics[model.fingerprint] = group_metrics(cells_of(benchmark, asking, answers))
     return group_table(grid, metrics)
-
-
-def count_work(experiment: Experiment, benchmark: PairedBenchmark) -> dict[str, int]:
-    """Return what contamination and evaluation of ``benchmark`` would take, for ``--dry-run``."""
-    plans = plans_for(experiment, benchmark)
-    models = len(experiment.config.models) + sum(plan.epochs for plan in plans)
-    config = experiment.config.evaluate
-    helpers = helpers_of(experiment)
-    probes = len(probes_for(detectors_of(experiment, benchmark, helpers), benchmark, config.asking))
-    texts = len(benchmark.pairs) if helpers.rewording else 0
-    return {
-        **({"texts to put in other words, then to be asked": texts} if texts else {}),
-        "training plans": len(plans),
-        "training examples": sum(len(p.item_ids) * p.copies * p.epochs for p in plans),
-        "models to evaluate": models,
-        "distinct probes": probes,
-        "answers": probes * models,
-    }

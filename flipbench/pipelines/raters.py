@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from flipbench.config.policy import Policy
 from flipbench.core.errors import DataError
 from flipbench.core.paired import Candidate, PairedBenchmark
 from flipbench.core.records import Item, Verdict
-from flipbench.evaluate.report import tables as shown
+from flipbench.core.run import Run
 from flipbench.filters.agreement.ratings import (
     Ratings,
     agreement_tables,
@@ -25,12 +26,14 @@ from flipbench.filters.representativeness import (
 )
 from flipbench.models.engine import answers_of
 from flipbench.models.protocols import Decision
-from flipbench.pipelines.experiment import Experiment
-from flipbench.reporting import formats
-from flipbench.reporting.text_tables import Table, write_tables
+from flipbench.prompting.prompts import Asking
+from flipbench.reporting.tables import Table
+from flipbench.reporting.writers import write_tables
 
 
-def compare_raters_of(experiment: Experiment, reference: str) -> tuple[str, Path]:
+def compare_raters_of(
+    run: Run, benchmark: PairedBenchmark, reference: str, *, policy: Policy, seed: int
+) -> tuple[str, Path]:
     """Hold every rater of a run against one of them; return the tables and their page.
 
     ``reference`` is a rater's name, ``people``, or ``policy`` for what the policy decides.
@@ -40,8 +43,6 @@ def compare_raters_of(experiment: Experiment, reference: str) -> tuple[str, Path
     DataError
         Where the run was never filtered, or the reference has rated nothing.
     """
-    run = experiment.run
-    benchmark = PairedBenchmark.load(experiment.benchmark_folder)
     candidates = filtered_in(run)
     if not candidates:
         raise DataError(f"{run.path / FOLDER}: nothing was filtered yet; run 'flipbench filter'")
@@ -49,15 +50,21 @@ def compare_raters_of(experiment: Experiment, reference: str) -> tuple[str, Path
     decided: dict[str, Decision] = {
         c.edit.id: "keep" if c.item.id in kept else "reject" for c in candidates if c.edit
     }
-    ratings = _ratings(experiment, candidates).add("policy", decided)
-    tables = agreement_tables(compare_raters(ratings, reference, seed=experiment.config.seed))
+    ratings = _ratings(run, candidates, policy).add("policy", decided)
+    tables = agreement_tables(compare_raters(ratings, reference, seed=seed))
     page = write_tables(tables, run.path / FOLDER, "agreement.md", f"Agreement with {reference}")
     return page.read_text(), page
 
 
 def report_tables(
-    experiment: Experiment, benchmark: PairedBenchmark, models: Mapping[str, str]
-) -> tuple[list[shown.Table], list[shown.Table]]:
+    run: Run,
+    benchmark: PairedBenchmark,
+    models: Mapping[str, str],
+    *,
+    policy: Policy,
+    asking: Asking,
+    seed: int,
+) -> tuple[list[Table], list[Table]]:
     """Return, for the report, who decided how well, and whether the kept set is like the whole.
 
     Both are empty where there is nothing to compare: no truth or people to hold a rater against,
@@ -69,65 +76,34 @@ def report_tables(
         Names by fingerprint of models that have not seen the benchmark. Those that were asked
         about items which were not kept are compared on all and on the kept ones.
     """
-    candidates = filtered_in(experiment.run)
+    candidates = filtered_in(run)
     items, kept = [c.item for c in candidates], {pair.original.id for pair in benchmark.pairs}
     if not kept <= {item.id for item in items}:
         return [], []
-    raters = who_decided(_ratings(experiment, candidates), seed=experiment.config.seed)
-    first = [as_shown(raters)] if raters else []
+    raters = who_decided(_ratings(run, candidates, policy), seed=seed)
+    first = [raters] if raters else []
     if len(kept) == len(items):
         return first, []
-    outcomes = _answers(experiment, items, kept, models)
-    found = compare_kept(items, kept, outcomes, seed=experiment.config.seed)
-    accuracies, labels = representativeness_tables(found)
-    second = [as_shown(accuracies, "Models")] if outcomes else []
-    return first, [as_shown(labels), *second]
+    outcomes = _answers(run, items, kept, models, asking)
+    found = compare_kept(items, kept, outcomes, seed=seed)
+    return first, representativeness_tables(found)
 
 
-def _ratings(experiment: Experiment, candidates: list[Candidate]) -> Ratings:
-    book = book_of(experiment.run.read(Verdict))
-    return ratings_of(candidates, book, experiment.config.filter.policy)
+def _ratings(run: Run, candidates: list[Candidate], policy: Policy) -> Ratings:
+    return ratings_of(candidates, book_of(run.read(Verdict)), policy)
 
 
 def _answers(
-    experiment: Experiment, items: list[Item], kept: set[str], models: Mapping[str, str]
+    run: Run, items: list[Item], kept: set[str], models: Mapping[str, str], asking: Asking
 ) -> dict[str, Outcomes]:
     """Return right or wrong by model and item, of models that were asked about more than kept."""
     asked = [item for item in items if item.options is not None and item.answer is not None]
-    probes = [experiment.config.evaluate.asking.probe(item, "original") for item in asked]
+    probes = [asking.probe(item, "original") for item in asked]
     gold = [int(item.answer) for item in asked if item.answer is not None]
     found: dict[str, Outcomes] = {}
     for fingerprint, name in models.items():
-        right = answers_of(name, fingerprint, experiment.run).outcomes(probes, gold)
+        right = answers_of(name, fingerprint, run).outcomes(probes, gold)
         outcomes = {item.id: r for item, r in zip(asked, right, strict=True)}
         if any(r is not None for item_id, r in outcomes.items() if item_id not in kept):
             found[name] = outcomes
     return found
-
-
-def as_shown(table: Table, group: str = "") -> shown.Table:
-    """Return a table of texts as the report has it: its first column, or ``group``, as groups."""
-    headers, rows = table.headers, table.rows
-    if group:
-        headers, rows = ("", *headers), tuple((group, *row) for row in rows)
-    groups: dict[str, list[shown.Row]] = {}
-    for name, header, *cells in rows:
-        row = shown.Row(header, tuple(_cell(text) for text in cells))
-        groups.setdefault(shown.headed(name), []).append(row)
-    return shown.Table(
-        table.key,
-        table.caption,
-        _headed(headers[1]),
-        tuple(shown.Column(_headed(header)) for header in headers[2:]),
-        tuple((name, tuple(rows)) for name, rows in groups.items()),
-    )
-
-
-def _cell(text: str) -> shown.Cell:
-    """Return numbers as a cell, an interval at their end in small."""
-    value, bracket, interval = text.replace("-", formats.MINUS).partition(" [")
-    return shown.Cell(value, f"[{interval}" if bracket else "")
-
-
-def _headed(header: str) -> str:
-    return header if header.startswith("p ") or header == "p" else shown.headed(header)

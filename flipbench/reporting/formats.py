@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from flipbench.core.rates import LEVEL, Rate
 from flipbench.core.records import Interval
 
 NOTHING = "–"
@@ -48,12 +51,41 @@ def p_value(p: float) -> str:
     return ">.999" if text == "1.000" else text.removeprefix("0")
 
 
-def interval(between: Interval, *, as_points: bool = True) -> str:
-    """Return ``[low, high]``; the level follows where it is not 95 %.
+def decimals(value: float, digits: int = 2) -> str:
+    """Return a number with a fixed number of decimals.
 
-    >>> interval(Interval(low=-0.142, high=-0.086))
-    '[−14.2, −8.6]'
+    >>> decimals(-0.1237), decimals(0.42399, 3)
+    ('−0.12', '0.424')
     """
-    low, high = (points(x) if as_points else number(x) for x in (between.low, between.high))
-    level = "" if abs(between.level - 0.95) < 1e-9 else f" ({100 * between.level:g} %)"
-    return f"[{low}, {high}]{level}"
+    return f"{value:.{digits}f}".replace("-", MINUS)
+
+
+def signed(value: float, digits: int = 2) -> str:
+    """Return a number with its sign.
+
+    >>> signed(-0.1237), signed(3.0, 1)
+    ('−0.12', '+3.0')
+    """
+    return f"{value:+.{digits}f}".replace("-", MINUS)
+
+
+def interval(between: Interval | None, form: Callable[[float], str] = points) -> str:
+    """Return ``[low, high]``, empty for None; the level follows where it is not 95 %.
+
+    >>> interval(Interval(low=-0.142, high=-0.086)), interval(Interval(low=0, high=1), percent)
+    ('[−14.2, −8.6]', '[0.0, 100.0]')
+    """
+    if between is None:
+        return ""
+    level = "" if abs(between.level - LEVEL) < 1e-9 else f" ({100 * between.level:g} %)"
+    return f"[{form(between.low)}, {form(between.high)}]{level}"
+
+
+def rate(found: Rate) -> str:
+    """Return percent, count and interval.
+
+    >>> rate(Rate.wilson(253, 294)), rate(Rate.wilson(0, 0))
+    ('86.1 % (253/294) [81.6, 89.6]', '– (0/0)')
+    """
+    share = NOTHING if found.value is None else f"{percent(found.value)} %"
+    return f"{share} ({found.k}/{found.n}) {interval(found.interval, percent)}".rstrip()

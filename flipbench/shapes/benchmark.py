@@ -66,6 +66,11 @@ def shapes_vqa(images: ImageStore, n_items: int = N_ITEMS) -> list[Item]:
     return items
 
 
+def is_shapes_item(item: Item) -> bool:
+    """Return whether an item shows a scene of the embedded world, and its family is known."""
+    return "family" in item.extra
+
+
 def _slot(n_options: int, rank: int) -> int:
     """Return the gold letter of the ``rank``-th item of ``n_options``: blocks of all, shuffled."""
     block, place = divmod(rank, n_options)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from flipbench.core.files import write_atomically
 from flipbench.prompting.prompts import LETTERS, choice_prompt
 from flipbench.shapes.benchmark import shapes_vqa_scenes
 from flipbench.shapes.questions import KINDS, Family, draw_family
@@ -65,15 +66,8 @@ def write_corpus(folder: Path, n: int = 480, *, copies: int = 1, seed: int = 1) 
             "category": family.question.kind,
         }
         items.append(json.dumps(item))
-    _write(folder / "benchmark.jsonl", items)
-    _write(path, lines * copies)
-    return path
-
-
-def _write(path: Path, lines: list[str]) -> None:
-    partial = path.with_suffix(".partial")
-    partial.write_text("\n".join(lines) + "\n")
-    partial.replace(path)
+    write_atomically(folder / "benchmark.jsonl", "\n".join(items) + "\n")
+    return write_atomically(path, "\n".join(lines * copies) + "\n")
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flipbench.core.records import Item
+from flipbench.shapes.benchmark import is_shapes_item
 from flipbench.shapes.questions import PHRASINGS, Family
 
 
@@ -11,7 +12,7 @@ def reword(item: Item, text: str) -> list[str]:
 
     They ask the same of the same picture, by construction.
     """
-    if "family" not in item.extra or item.question not in text:
+    if not is_shapes_item(item) or item.question not in text:
         return []
     question = Family.from_json(item.extra["family"]).question
     others = [question.text(i) for i in range(1, len(PHRASINGS[question.kind]))]

@@ -7,20 +7,52 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from pydantic import Field
+
+from flipbench.config.chat import APISpec
+from flipbench.config.kinds import Context
 from flipbench.core.errors import DataError, ServiceError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
+from flipbench.core.records import Value
 from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest
 from flipbench.models.chat.prompt_files import PromptFile, load_prompt
+from flipbench.models.chat.server import ServerChat
 from flipbench.models.protocols import CaptionText
 
 PROMPTS = Path(__file__).parents[1] / "prompts"
 DEFAULT_PROMPT = "caption-release-v1"
+PROPOSING_PROMPT = "counterfactual-v1"
 _REFUSAL = re.compile(
     r"(?:i['’]?m|i am) (?:really |very )?sorry|sorry,|i (?:can(?:no|['’])t|am unable to|won['’]t)\b"
     r"|as an ai\b",
     re.IGNORECASE,
 )
+
+
+class Prompts(Value):
+    """What a captioning chat model is told."""
+
+    prompt: str = Field(
+        default=DEFAULT_PROMPT, description="a name of generate/prompts, or a .txt file"
+    )
+    counterfactual_prompt: str = Field(
+        default=PROPOSING_PROMPT, description="how a free-form item's new answer is asked for"
+    )
+
+    @property
+    def prompt_file(self) -> PromptFile:
+        """The prompt as it is sent."""
+        return caption_prompt(self.prompt)
+
+
+class APICaptionerSpec(APISpec, Prompts):
+    """Captions from an OpenAI-compatible server."""
+
+    def build(self, context: Context) -> APICaptioner:
+        """Return the captioner; the server is first spoken to when it is asked."""
+        chat = ServerChat(self.chat, context.folder, batch=self.batch)
+        return APICaptioner(chat, self.prompt, self.counterfactual_prompt)
 
 
 class APICaptioner:
@@ -32,6 +64,8 @@ class APICaptioner:
         `ChatAPI`, `BatchAPI` or `LocalChat`.
     prompt : str or path
         Name of a prompt in ``generate/prompts``, or a ``.txt`` file of your own.
+    counterfactual_prompt : str or path
+        The same, to have new answers of free-form items proposed (`ProposeStage`).
 
     Raises
     ------
@@ -45,8 +79,13 @@ class APICaptioner:
     the words of the prompts, which are ours.
     """
 
-    def __init__(self, chat: Chat, prompt: str | Path = DEFAULT_PROMPT) -> None:
-        self.chat = chat
+    def __init__(
+        self,
+        chat: Chat,
+        prompt: str | Path = DEFAULT_PROMPT,
+        counterfactual_prompt: str | Path = PROPOSING_PROMPT,
+    ) -> None:
+        self.chat, self.counterfactual_prompt = chat, counterfactual_prompt
         self.prompt_file = caption_prompt(prompt)
         self.name = chat.name
         self.prompt = self.prompt_file.id

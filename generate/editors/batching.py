@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-import torch
 from PIL import Image
 
 from flipbench.core.errors import ConfigError, DataError, ServiceError
@@ -142,6 +141,8 @@ class Batches:
         draw: Callable[[Size, Sequence[Task]], Sequence[Drawn]],
     ) -> Sequence[Drawn] | None:
         """Return the results, or None where a smaller batch is to be tried."""
+        import torch
+
         try:
             return draw(size, batch)
         except torch.cuda.OutOfMemoryError:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from PIL import Image
+from pydantic import Field
 
 from flipbench.core.errors import ConfigError, PrerequisiteError, nearest, need
-from flipbench.core.records import JsonDict
+from flipbench.core.records import JsonDict, Value
 
 # kind: (class of controlnet-aux, does it load weights, arguments of its call)
 DETECTORS: dict[str, tuple[str, bool, JsonDict]] = {
@@ -29,6 +30,17 @@ DETECTORS: dict[str, tuple[str, bool, JsonDict]] = {
 }
 KINDS = ("canny", "none", *DETECTORS)
 WEIGHTS = "lllyasviel/Annotators"
+
+
+class ControlSpec(Value):
+    """Which control image a ControlNet is shown."""
+
+    kind: str = "canny"
+    detect: Literal["x-flux", "run size"] = "x-flux"
+    low: int = 100
+    high: int = 200
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    weights: str = "lllyasviel/Annotators"
 
 
 class Control:

@@ -6,12 +6,12 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from string import Formatter
-from typing import Any
+from typing import Any, Literal
 
-import torch
 from PIL import Image, ImageDraw
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
+from flipbench.config.kinds import Context
 from flipbench.core.errors import ConfigError, DataError, nearest
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
@@ -20,6 +20,7 @@ from flipbench.models.protocols import Drawing
 
 from .batching import Batches, Drawn, Prepared, Size, draw_all, pictures
 from .diffusers_loading import (
+    PipelineSpec,
     call_arguments,
     diffusers,
     find_class,
@@ -96,6 +97,26 @@ ADAPTERS: dict[str, Adapter] = {
         factor=64,
     ),
 }
+
+
+class DiffusersEditorSpec(PipelineSpec):
+    """Any editing pipeline of diffusers: Flux Kontext, Qwen-Image-Edit, Flux Fill, and others."""
+
+    kind: Literal["diffusers"] = "diffusers"
+    pipeline_class: str | None = Field(default=None, description="the index's own if unset")
+    arguments: dict[str, Any] = Field(default_factory=dict, description="of the pipeline's call")
+    instruction: str = "{caption}"
+    mask: Literal["none", "whole", "item"] = "none"
+
+    def build(self, context: Context) -> DiffusersEditor:
+        """Return the editor; weights are read when the first picture is drawn."""
+        return DiffusersEditor(
+            pipeline_class=self.pipeline_class,
+            arguments=self.arguments,
+            instruction=self.instruction,
+            mask=self.mask,
+            **self.options(),
+        )
 
 
 @dataclass(frozen=True)
@@ -243,6 +264,8 @@ class DiffusersEditor:
         return [self._call(size, [task])[0] for task in tasks]
 
     def _call(self, size: Size, tasks: Sequence[_Task]) -> list[Drawn]:
+        import torch
+
         given: dict[str, Any] = dict(self.arguments)
         given["image"] = _one_or_list([task.image for task in tasks])
         given["prompt"] = _one_or_list([task.prompt for task in tasks])

@@ -6,16 +6,37 @@ import hashlib
 import inspect
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import torch
-from huggingface_hub import snapshot_download
+from pydantic import Field
 
+from flipbench.config.raters import Dtype
 from flipbench.core.errors import ConfigError, PrerequisiteError, nearest, need
-from flipbench.core.records import JsonDict
-from flipbench.models.vlm.huggingface import folder_hash
+from flipbench.core.records import JsonDict, Value
+from flipbench.models.vlm.checkpoints import folder_hash
+
+from .sizes import SizeRule, SizeSpec
 
 OFFLOADS = ("none", "text", "model")
+
+
+class PipelineSpec(Value):
+    """Which pipeline draws, at which sizes, and how it is run."""
+
+    pipeline: str = Field(description="folder or hub id")
+    revision: str | None = None
+    sizes: SizeSpec = SizeSpec()
+    batch_size: int = Field(default=1, ge=1, description="1 is the exact mode")
+    dtype: Dtype = "bfloat16"
+    device: str = "auto"
+    offload: Literal["none", "text", "model"] = "none"
+    compile: bool = False
+
+    def options(self) -> dict[str, Any]:
+        """Return these settings as arguments of an editor."""
+        return self.model_dump(include=set(PipelineSpec.model_fields)) | {
+            "sizes": SizeRule(**self.sizes.model_dump())
+        }
 
 
 def diffusers() -> Any:
@@ -92,6 +113,8 @@ def find_part(path: str, revision: str | None = None) -> Path:
         if not (Path(path) / "config.json").exists():
             raise PrerequisiteError(f"{path}: no model there (it would have a config.json)")
         return Path(path)
+    from huggingface_hub import snapshot_download
+
     try:
         return Path(
             snapshot_download(path, revision=revision, allow_patterns=["*.json", "*.safetensors"])
@@ -143,6 +166,8 @@ def resolve_device(device: str, offload: str) -> str:
     ConfigError
         Where ``offload`` is unknown, or there is no GPU to free.
     """
+    import torch
+
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if offload not in OFFLOADS:
@@ -172,6 +197,8 @@ def first_line(error: Exception) -> str:
 
 
 def _load(cls: Any, where: str | Path, dtype: str, what: str, **options: Any) -> Any:
+    import torch
+
     try:
         return cls.from_pretrained(
             where, dtype=getattr(torch, dtype), use_safetensors=True, **options

@@ -8,21 +8,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
 from PIL import Image
+from pydantic import Field
 
-from flipbench.config.editors import FluxSettings
+from flipbench.config.kinds import Context
 from flipbench.core.errors import ConfigError, DataError, PrerequisiteError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
-from flipbench.core.records import JsonDict
+from flipbench.core.records import JsonDict, Value
 from flipbench.models.protocols import Drawing
 
 from .batching import Batches, Drawn, Prepared, Size, draw_all, pictures
-from .controls import Control
+from .controls import Control, ControlSpec
 from .diffusers_loading import (
+    PipelineSpec,
     diffusers,
     find_part,
     find_pipeline,
@@ -38,7 +39,63 @@ from .diffusers_loading import (
 from .sizes import SizeRule, fit
 from .true_guidance import true_guidance
 
+if TYPE_CHECKING:
+    import torch
+
 _TEXT_PARTS = ("text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2")
+
+
+class FluxSettings(Value):
+    """What the picture depends on beside weights, caption, control and seed.
+
+    The defaults are the reference's (Park et al., arXiv 2511.03774, and its released script).
+    """
+
+    steps: int = Field(default=25, ge=1, description="denoising steps")
+    guidance: float = Field(
+        default=4.0, description="the distilled guidance, an input of the transformer"
+    )
+    control_weight: float = Field(default=0.8, description="multiplies what the ControlNet adds")
+    control_start: float = Field(default=0.0, ge=0, le=1, description="share of the steps")
+    control_end: float = Field(default=1.0, ge=0, le=1, description="share of the steps")
+    control_mode: int | None = Field(
+        default=None, description="for ControlNet-Union only: which of its kinds"
+    )
+    true_cfg: float = Field(
+        default=3.5, description="scale of true classifier-free guidance; 1 switches it off"
+    )
+    true_cfg_start: int = Field(default=5, ge=0, description="the first step that is guided so")
+    negative_control: bool = Field(
+        default=True, description="whether the ControlNet sees the negative prompt"
+    )
+    negative_prompt: str = Field(default="", description="what is guided away from")
+    schedule: Literal["x-flux", "pipeline"] = Field(
+        default="x-flux",
+        description="how noise levels shift with the picture's size: as the reference or diffusers",
+    )
+    max_text_tokens: int = Field(default=512, ge=1, le=512, description="where T5 cuts the caption")
+
+
+class FluxEditorSpec(PipelineSpec):
+    """Flux with a ControlNet, the reference's editor; it draws what a caption says."""
+
+    kind: Literal["flux-controlnet"] = "flux-controlnet"
+    controlnet: str | None = Field(
+        default=None, description="folder or hub id, where the pipeline has none of its own"
+    )
+    controlnet_revision: str | None = None
+    settings: FluxSettings = FluxSettings()
+    control: ControlSpec = ControlSpec()
+
+    def build(self, context: Context) -> FluxControlNetEditor:
+        """Return the editor; weights are read when the first picture is drawn."""
+        return FluxControlNetEditor(
+            controlnet=self.controlnet,
+            controlnet_revision=self.controlnet_revision,
+            settings=self.settings,
+            control=Control(**self.control.model_dump()),
+            **self.options(),
+        )
 
 
 @dataclass(frozen=True)
@@ -211,6 +268,8 @@ class FluxControlNetEditor:
         self._texts.encode([self.flux.negative_prompt, *(task.caption for task in tasks)])
 
     def _draw(self, size: Size, tasks: Sequence[_Task]) -> list[Drawn]:
+        import torch
+
         pipeline, flux = self._pipeline, self.flux
         if flux.schedule == "x-flux":
             shift = x_flux_shift(*size)
@@ -271,16 +330,18 @@ class _Texts:
         """Return embeddings (1, T, D) and pooled embeddings (1, P) of an encoded text."""
         return self._known[text]
 
-    @torch.inference_mode()
     def encode(self, texts: Sequence[str]) -> None:
         """Encode what is not known yet; forget the oldest of over 256 that are not needed now."""
+        import torch
+
         new = [text for text in dict.fromkeys(texts) if text not in self._known]
         if new and self._moves:
             self._encoder.to(self._device)
         for text in new:
-            embeds, pooled, _ = self._encoder.encode_prompt(
-                prompt=[text], device=self._device, max_sequence_length=self._max_tokens
-            )
+            with torch.inference_mode():
+                embeds, pooled, _ = self._encoder.encode_prompt(
+                    prompt=[text], device=self._device, max_sequence_length=self._max_tokens
+                )
             self._known[text] = embeds.cpu(), pooled.cpu()
         if new and self._moves:
             self._encoder.to("cpu")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from PIL import Image
+from pydantic import Field
 
 from flipbench.core.errors import ConfigError, DataError
-from flipbench.core.records import JsonDict
+from flipbench.core.records import JsonDict, Value
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,14 @@ class Fit:
             "run": list(self.run_size),
             "enlarged": self.enlarged,
         }
+
+
+class SizeSpec(Value):
+    """At which size a picture is edited."""
+
+    min_edge: int = Field(default=256, ge=1)
+    max_pixels: int = Field(default=2048 * 2048, ge=1)
+    small: Literal["enlarge", "refuse"] = "enlarge"
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
-Hooked = tuple[torch.Tensor, ...]
+    Hooked = tuple[torch.Tensor, ...]
 
 
 @contextmanager

@@ -107,7 +107,9 @@ def two_columns(tmp_path: Path, png: MakePng) -> tuple[Path, PairsSpec]:
     return path, PairsSpec.model_validate({"parts": [part]})
 
 
-def test_one_file_read_twice(two_columns: tuple[Path, PairsSpec], tmp_path: Path) -> None:
+def test_two_columns_of_one_file_make_pairs(
+    two_columns: tuple[Path, PairsSpec], tmp_path: Path
+) -> None:
     found = load_pairs(two_columns[1], ImageStore(tmp_path / "images"))
     assert [p.original.name for p in found.benchmark.pairs] == ["p0", "p1"]
     assert "the answer is the same in both" in found.unpaired[0] and "p2" in found.unpaired[0]
@@ -115,6 +117,6 @@ def test_one_file_read_twice(two_columns: tuple[Path, PairsSpec], tmp_path: Path
     assert "there is no answer" in found.summary()
 
 
-def test_nothing_to_pair_is_said(tmp_path: Path) -> None:
+def test_a_spec_without_pairs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no pairs: give 'parts'"):
         load_pairs(PairsSpec(), ImageStore(tmp_path / "images"))

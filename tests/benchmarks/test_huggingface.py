@@ -106,7 +106,7 @@ def test_answer_is_auto_refuses_a_letter_that_is_another_text(
     assert [p.row for p in benchmark.refused] == [2, 3, 4]
 
 
-def test_mmstar(tmp_path: Path, store: ImageStore, png: MakePng) -> None:
+def test_mmstar_rows_are_read(tmp_path: Path, store: ImageStore, png: MakePng) -> None:
     rows = {
         "index": [10, 11, 12, 13],
         "question": [
@@ -199,7 +199,7 @@ def test_options_in_a_list_answers_as_texts_and_images_as_paths(
     assert store.path(benchmark.items[0].images[0]).read_bytes() == png(3)
 
 
-def test_answers_as_positions(tmp_path: Path, store: ImageStore, png: MakePng) -> None:
+def test_answers_can_be_positions(tmp_path: Path, store: ImageStore, png: MakePng) -> None:
     rows = {
         "o": [["a", "b"]] * 3,
         "question": ["q?"] * 3,
@@ -213,7 +213,7 @@ def test_answers_as_positions(tmp_path: Path, store: ImageStore, png: MakePng) -
     assert [(p.row, p.kind) for p in benchmark.refused] == [(1, "answer"), (2, "image")]
 
 
-def test_missing_images_and_several_image_columns(
+def test_missing_images_and_several_image_columns_are_handled(
     tmp_path: Path, store: ImageStore, png: MakePng
 ) -> None:
     features = Features(
@@ -237,7 +237,7 @@ def test_missing_images_and_several_image_columns(
     assert [(p.row, p.kind) for p in benchmark.refused] == [(2, "image")]
 
 
-def test_an_image_folder_keeps_the_bytes(tmp_path: Path, store: ImageStore, png: MakePng) -> None:
+def test_an_image_folder_s_bytes_are_kept(tmp_path: Path, store: ImageStore, png: MakePng) -> None:
     folder = tmp_path / "pictures"
     folder.mkdir()
     (folder / "a.png").write_bytes(png(4))
@@ -255,14 +255,14 @@ def test_a_missing_column_names_the_nearest(tmp_path: Path, store: ImageStore, r
         load(path, store, mapping="realworldqa")
 
 
-def test_the_same_index_twice(tmp_path: Path, store: ImageStore, real: Any) -> None:
+def test_a_repeated_index_is_refused(tmp_path: Path, store: ImageStore, real: Any) -> None:
     path = save(real.add_column("index", ["a", "b", "c", "a", "d"]), tmp_path, "file")
     columns = ColumnMapping(index="index")
     with pytest.raises(DataError, match="row 3 .*'a' stands in two rows, first at .*row 0"):
         load(path, store, mapping="realworldqa", columns=columns)
 
 
-def test_splits_must_be_named_right(tmp_path: Path, store: ImageStore, real: Any) -> None:
+def test_unknown_splits_are_refused(tmp_path: Path, store: ImageStore, real: Any) -> None:
     path = save(real, tmp_path, "saved splits")
     with pytest.raises(DataError, match="splits test, dev"):
         load(path, store, mapping="realworldqa")
@@ -271,7 +271,7 @@ def test_splits_must_be_named_right(tmp_path: Path, store: ImageStore, real: Any
     assert load(path, store, mapping="realworldqa", split="dev").n_rows == 1
 
 
-def test_paths_that_cannot_be_opened(tmp_path: Path, store: ImageStore) -> None:
+def test_unopenable_paths_are_refused(tmp_path: Path, store: ImageStore) -> None:
     with pytest.raises(DataError, match="no such file or folder"):
         load(str(tmp_path / "none.parquet"), store)
     (tmp_path / "x.csv").write_text("a,b\n1,2\n")
@@ -285,7 +285,7 @@ def test_paths_that_cannot_be_opened(tmp_path: Path, store: ImageStore) -> None:
         load(str(tmp_path / "void"), store)
 
 
-def test_an_empty_dataset(tmp_path: Path, store: ImageStore, real: Any) -> None:
+def test_an_empty_dataset_is_refused(tmp_path: Path, store: ImageStore, real: Any) -> None:
     path = save(real.select([]), tmp_path, "file")
     with pytest.raises(DataError, match="no rows"):
         load(path, store, mapping="realworldqa")
@@ -306,7 +306,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, answer: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("revision", "pinned"), [("", False), ("main", False), ("a1" * 20, True)])
-def test_a_hub_id_should_be_pinned(
+def test_an_unpinned_hub_id_is_warned_about(
     monkeypatch: pytest.MonkeyPatch, store: ImageStore, real: Any, revision: str, pinned: bool
 ) -> None:
     asked = hub(monkeypatch, DatasetDict(test=real))
@@ -319,7 +319,7 @@ def test_a_hub_id_should_be_pinned(
     assert (source.dataset, source.revision) == ("xai-org/RealworldQA", revision)
 
 
-def test_a_hub_that_refuses_is_a_service_error(
+def test_a_refusing_hub_is_a_service_error(
     monkeypatch: pytest.MonkeyPatch, store: ImageStore
 ) -> None:
     hub(monkeypatch, ConnectionError("Couldn't reach 'no/such' on the Hub"))
@@ -337,7 +337,7 @@ def test_a_hub_that_refuses_is_a_service_error(
         {"format": "csv", "path": "x"},
     ],
 )
-def test_a_spec_that_cannot_mean_anything(bad: dict[str, str]) -> None:
+def test_contradictory_specs_are_refused(bad: dict[str, str]) -> None:
     with pytest.raises(ValidationError):
         TypeAdapter(BenchmarkSpec).validate_python(bad)
 

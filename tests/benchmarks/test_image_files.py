@@ -99,7 +99,7 @@ def test_a_truncated_image_is_refused(load: Load, root: Path, png: MakePng) -> N
         ("sub", "is not in"),
     ],
 )
-def test_paths_that_are_refused(
+def test_bad_paths_are_refused(
     load: Load, root: Path, tmp_path: Path, path: str, says: str
 ) -> None:
     (root / "link.png").symlink_to(tmp_path / "secret.png")
@@ -113,7 +113,7 @@ def test_paths_that_are_refused(
     assert benchmark.items == []
 
 
-def test_paths_that_are_read(load: Load, root: Path, store: ImageStore, png: MakePng) -> None:
+def test_good_paths_are_read(load: Load, root: Path, store: ImageStore, png: MakePng) -> None:
     (root / "sub").mkdir()
     (root / "sub" / "in.png").write_bytes(png(9))
     (root / "inner.png").symlink_to(root / "ok.png")
@@ -123,7 +123,7 @@ def test_paths_that_are_read(load: Load, root: Path, store: ImageStore, png: Mak
     assert read == [png(1), png(1), png(9), png(1), png(9), png(9)]
 
 
-def test_the_same_name_twice_is_told_apart_by_folders(
+def test_files_of_the_same_name_are_distinguished_by_folder(
     load: Load, root: Path, store: ImageStore, png: MakePng
 ) -> None:
     for shade, folder in ((3, "orig"), (4, "edited")):
@@ -136,7 +136,9 @@ def test_the_same_name_twice_is_told_apart_by_folders(
     assert "may be" in benchmark.refused[0].what
 
 
-def test_many_folders_are_no_oddity(load: Load, root: Path, png: MakePng) -> None:
+def test_images_moved_from_many_folders_are_one_problem(
+    load: Load, root: Path, png: MakePng
+) -> None:
     (root / "other.png").write_bytes(png(8))
     benchmark = load("/x/a/ok.png", "/x/b/other.png")
     assert [p.kind for p in benchmark.problems] == ["moved_images"]
@@ -149,6 +151,6 @@ def test_an_image_file_over_the_limit_is_not_read(
     assert "more than 20 bytes" in load("ok.png").refused[0].what
 
 
-def test_an_image_root_that_is_no_folder(load: Load, tmp_path: Path) -> None:
+def test_a_missing_image_root_is_refused(load: Load, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="image_root is not a folder"):
         load("ok.png", root=tmp_path / "nowhere")

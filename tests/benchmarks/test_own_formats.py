@@ -90,7 +90,7 @@ def make(rows: list[dict[str, Any]], store: ImageStore, png: MakePng) -> list[It
 
 @QUICK
 @given(items())
-def test_jsonl_gives_back_the_same_items(
+def test_jsonl_round_trip(
     tmp_path: Path, store: ImageStore, png: MakePng, rows: list[dict[str, Any]]
 ) -> None:
     written = make(rows, store, png)
@@ -105,7 +105,7 @@ def test_jsonl_gives_back_the_same_items(
 
 @QUICK
 @given(items())
-def test_parquet_gives_back_the_same_items(
+def test_parquet_round_trip(
     tmp_path: Path, store: ImageStore, png: MakePng, rows: list[dict[str, Any]]
 ) -> None:
     written = make(rows, store, png)
@@ -160,7 +160,7 @@ def folder(tmp_path: Path, png: MakePng) -> Path:
 HAND: dict[str, Any] = {"images": "a.png", "question": "q?", "options": ["x", "y"], "answer": "B"}
 
 
-def test_a_row_written_by_hand(folder: Path, store: ImageStore) -> None:
+def test_a_handwritten_row_is_read(folder: Path, store: ImageStore) -> None:
     rows = [
         HAND,
         HAND | {"name": "n1", "answer": "x"},
@@ -216,14 +216,14 @@ def test_a_bad_row_is_refused(
     assert problem.where.startswith("x.jsonl, line 2, row 1")
 
 
-def test_lines_that_are_no_objects(folder: Path, store: ImageStore) -> None:
+def test_lines_that_are_not_objects_are_refused(folder: Path, store: ImageStore) -> None:
     benchmark = jsonl(folder / "x.jsonl", store, "[1]\n", HAND, '{"images": "a.p')
     assert [(p.row, p.kind) for p in benchmark.refused] == [(0, "json"), (2, "json")]
     with pytest.raises(DataError, match="line 1, row 0 .*no JSON object"):
         jsonl(folder / "x.jsonl", store, "[1]\n", HAND, strict=True)
 
 
-def test_the_same_name_twice(folder: Path, store: ImageStore) -> None:
+def test_a_repeated_name_is_refused(folder: Path, store: ImageStore) -> None:
     twice = [HAND | {"name": "n"}, HAND | {"name": "m"}, HAND | {"name": "n"}]
     with pytest.raises(DataError, match="line 3, row 2 .*first at .*line 1, row 0"):
         jsonl(folder / "x.jsonl", store, *twice)
@@ -235,7 +235,7 @@ def test_the_same_name_twice(folder: Path, store: ImageStore) -> None:
     ("content", "says"),
     [(b"", "empty"), (b"\n\n", "no rows"), (b'{}\n{"a": "\xe9"}\n', "line 2: not UTF-8")],
 )
-def test_a_file_that_cannot_be_used(
+def test_unusable_files_are_refused(
     tmp_path: Path, store: ImageStore, content: bytes, says: str
 ) -> None:
     (tmp_path / "x.jsonl").write_bytes(content)
@@ -245,7 +245,7 @@ def test_a_file_that_cannot_be_used(
         load_benchmark(JsonlSpec(path=tmp_path), store)
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_row(folder: Path, store: ImageStore) -> None:
+def test_a_byte_order_mark_is_not_part_of_the_first_row(folder: Path, store: ImageStore) -> None:
     path = folder / "x.jsonl"
     path.write_bytes(b"\xef\xbb\xbf" + json.dumps(HAND).encode())
     assert load_benchmark(JsonlSpec(path=path), store).problems == []
@@ -281,7 +281,7 @@ def test_an_edited_export_is_noticed(tmp_path: Path, store: ImageStore, item: It
         ({"question": ""}, "blank"),
     ],
 )
-def test_what_could_not_be_read_back_is_not_written(
+def test_items_that_could_not_be_read_back_are_not_written(
     tmp_path: Path, store: ImageStore, png: MakePng, change: dict[str, Any], says: str
 ) -> None:
     bad = make([{**ROW, **change, "shades": [1]}], store, png)
@@ -291,7 +291,7 @@ def test_what_could_not_be_read_back_is_not_written(
         write_parquet(bad, store, tmp_path / "out.parquet")
 
 
-def test_nothing_is_written_where_a_name_is_doubled_or_an_image_is_gone(
+def test_repeated_names_and_missing_images_are_not_written(
     tmp_path: Path, store: ImageStore, item: Item
 ) -> None:
     with pytest.raises(DataError, match="b n: two items"):

@@ -38,7 +38,12 @@ INLINE = [
     ("Next?\nOptions: A: plan B: b-side, B: other", "A", "Next?", "plan B: b-side|other"),
     ("Options: none of these?\nOptions: A: yes\nB: no", "B", "Options: none of these?", "yes|no"),
     ("<image 1> What? Options: A: NaN, B: True", "B", "<image 1> What?", "NaN|True"),
-    ("Hint: think.\nQuestion: Half?\nChoices:\n(A) no\n(B) yes, both", "A", None, "no|yes, both"),
+    (
+        "Hint: think.\nQuestion: Half?\nChoices:\n(A) no\n(B) yes, both",
+        "A",
+        "Hint: think.\nQuestion: Half?",
+        "no|yes, both",
+    ),
     ("Which? Choices:(A) A (B) B (C) C", "A", "Which?", "A|B|C"),
     ("What is written there?", "open", "What is written there?", ""),
 ]
@@ -48,14 +53,11 @@ INLINE = [
     ("style", "raw", "answer", "stem", "options"),
     [("lines", *case) for case in LINES] + [("inline", *case) for case in INLINE],
 )
-def test_options_are_found(
-    style: str, raw: str, answer: str, stem: str | None, options: str
-) -> None:
+def test_options_are_found(style: str, raw: str, answer: str, stem: str, options: str) -> None:
     found = split_question(raw, style, answer)
     assert "|".join(text for _, text in found.options) == options
     assert "".join(letter for letter, _ in found.options) == "ABCDE"[: len(found.options)]
-    if stem is not None:
-        assert found.stem == stem
+    assert found.stem == stem
 
 
 REFUSED = [
@@ -80,9 +82,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("style", "raw", "answer", "says"), REFUSED)
-def test_what_cannot_be_told_for_sure_is_refused(
-    style: str, raw: str, answer: str, says: str
-) -> None:
+def test_ambiguous_questions_are_refused(style: str, raw: str, answer: str, says: str) -> None:
     with pytest.raises(RowError) as caught:
         split_question(raw, style, answer)
     assert caught.value.kind == "options"

@@ -151,7 +151,7 @@ def test_the_oddities_of_a_perturbed_release_are_each_named(
     assert "refused: answer x 3 in rows 8, 9, 10" in summary
 
 
-def test_references_lists_and_shared_images(
+def test_references_lists_and_shared_images_are_resolved(
     tmp_path: Path, store: ImageStore, row: MakeRow, png: MakePng
 ) -> None:
     one, two = (base64.b64encode(png(i)).decode() for i in (1, 2))
@@ -180,7 +180,7 @@ def test_references_lists_and_shared_images(
     ]
 
 
-def test_several_paths_and_free_form_rows(
+def test_several_paths_and_free_form_rows_are_read(
     tmp_path: Path, store: ImageStore, row: MakeRow, png: MakePng
 ) -> None:
     (tmp_path / "sub").mkdir()
@@ -198,7 +198,9 @@ def test_several_paths_and_free_form_rows(
     assert kinds(benchmark) == [(1, "letter_without_options", False)]
 
 
-def test_ten_options_with_a_missing_column(tmp_path: Path, store: ImageStore, row: MakeRow) -> None:
+def test_a_missing_option_column_is_skipped(
+    tmp_path: Path, store: ImageStore, row: MakeRow
+) -> None:
     cells = {letter: letter.lower() for letter in "CDEFGHIJ"}
     (item,) = load(write(tmp_path / "x.tsv", [row(0, B=None, answer="J", **cells)]), store).items
     assert (len(item.options or ()), item.answer_text, item.extra["letters"]) == (
@@ -209,7 +211,7 @@ def test_ten_options_with_a_missing_column(tmp_path: Path, store: ImageStore, ro
 
 
 @pytest.mark.parametrize("missing", ["index", "question", "answer"])
-def test_a_needed_column_is_missing(
+def test_a_missing_required_column_is_refused(
     tmp_path: Path, store: ImageStore, row: MakeRow, missing: str
 ) -> None:
     cells = row(0)
@@ -218,7 +220,7 @@ def test_a_needed_column_is_missing(
         load(write(tmp_path / "x.tsv", [cells]), store)
 
 
-def test_no_image_column(tmp_path: Path, store: ImageStore, row: MakeRow) -> None:
+def test_a_missing_image_column_is_refused(tmp_path: Path, store: ImageStore, row: MakeRow) -> None:
     with pytest.raises(DataError, match="'image'.*'image_path'.*found: index, question"):
         load(write(tmp_path / "x.tsv", [row(0, image=None)]), store)
 
@@ -248,7 +250,7 @@ def test_the_same_index_twice_names_both_rows(
         (b'index\tquestion\tanswer\timage\n1\t"never closed\tA\tx\n', "not a well-formed"),
     ],
 )
-def test_a_file_that_cannot_be_used(
+def test_unusable_files_are_refused(
     tmp_path: Path, store: ImageStore, content: bytes, says: str
 ) -> None:
     path = tmp_path / "x.tsv"
@@ -257,14 +259,14 @@ def test_a_file_that_cannot_be_used(
         load(path, store)
 
 
-def test_no_file_or_a_folder(tmp_path: Path, store: ImageStore) -> None:
+def test_a_missing_file_or_a_folder_is_refused(tmp_path: Path, store: ImageStore) -> None:
     with pytest.raises(DataError, match="no such file"):
         load(tmp_path / "none.tsv", store)
     with pytest.raises(DataError, match="this is a folder"):
         load(tmp_path, store)
 
 
-def test_a_byte_order_mark_and_blank_lines_are_no_rows(
+def test_byte_order_marks_and_blank_lines_are_ignored(
     tmp_path: Path, store: ImageStore, row: MakeRow
 ) -> None:
     path = write(tmp_path / "x.tsv", [row(0), row(1, question="two\nlines"), row(2)])
@@ -314,7 +316,7 @@ def test_a_row_that_refers_to_a_bad_image_is_refused_too(
     assert "not whole base64" in benchmark.refused[1].what
 
 
-def test_the_names_default_to_the_files(tmp_path: Path, store: ImageStore, row: MakeRow) -> None:
+def test_names_default_to_the_file_s(tmp_path: Path, store: ImageStore, row: MakeRow) -> None:
     path = write(tmp_path / "Nice.tsv", [row(0, source="book")])
     benchmark = load_benchmark(TsvSpec(path=path, extra_columns=("source",)), store)
     assert (benchmark.name, benchmark.items[0].benchmark) == ("Nice", "Nice")
@@ -323,7 +325,7 @@ def test_the_names_default_to_the_files(tmp_path: Path, store: ImageStore, row: 
         load_benchmark(TsvSpec(path=path, extra_columns=("sources",)), store)
 
 
-def test_the_limit_on_cells_is_put_back(tmp_path: Path, store: ImageStore, row: MakeRow) -> None:
+def test_the_cell_size_limit_is_restored(tmp_path: Path, store: ImageStore, row: MakeRow) -> None:
     before = csv.field_size_limit(100_000)
     try:
         path = write(tmp_path / "x.tsv", [row(0, question="w" * 200_000)])

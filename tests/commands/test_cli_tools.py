@@ -20,7 +20,7 @@ def test_audit_writes_a_page_of_the_benchmark(flipbench: Flipbench, config: Path
     assert unknown.status == 2 and "nobody" in unknown.err
 
 
-def test_agreement_holds_raters_against_one(flipbench: Flipbench, config: Path) -> None:
+def test_agreement_compares_raters_with_a_reference(flipbench: Flipbench, config: Path) -> None:
     assert flipbench("filter", config, "--limit", "6", "-q").status == 0
     result = flipbench("agreement", config, "shapes oracle")
     assert result.status == 0, result.err
@@ -29,7 +29,7 @@ def test_agreement_holds_raters_against_one(flipbench: Flipbench, config: Path) 
     assert nobody.status == 2 and "shapes oracle" in nobody.err
 
 
-def test_verdicts_leave_and_come_back_as_csv(flipbench: Flipbench, config: Path) -> None:
+def test_verdicts_are_exported_and_imported_as_csv(flipbench: Flipbench, config: Path) -> None:
     pytest.importorskip("starlette")
     assert flipbench("filter", config, "--limit", "3", "-q").status == 0
     run = config.parent / "runs" / "x"
@@ -41,7 +41,7 @@ def test_verdicts_leave_and_come_back_as_csv(flipbench: Flipbench, config: Path)
     assert missing.status == 2 and "nowhere" in missing.err
 
 
-def test_gap_reads_predictions_made_elsewhere(flipbench: Flipbench, tmp_path: Path) -> None:
+def test_gap_reads_predictions_from_other_kits(flipbench: Flipbench, tmp_path: Path) -> None:
     for side, gold in (("original", "A"), ("perturbed", "B")):
         rows = "".join(f"{i},A,{gold}\n" for i in range(12))
         (tmp_path / f"{side}.csv").write_text("id,prediction,answer\n" + rows)
@@ -55,7 +55,7 @@ def test_gap_reads_predictions_made_elsewhere(flipbench: Flipbench, tmp_path: Pa
 
 
 def test_doctor_reads_a_table_of_printed_results(flipbench: Flipbench, tmp_path: Path) -> None:
-    table = Path(__file__).parent / "published" / "perturbation_main_tables.csv"
+    table = Path(__file__).parents[1] / "published" / "perturbation_main_tables.csv"
     result = flipbench("doctor", table)
     assert result.status == 1 and "43.4" in result.out
     missing = flipbench("doctor", "gone.csv")

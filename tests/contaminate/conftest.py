@@ -12,7 +12,7 @@ from flipbench.contaminate.plan import expand, verbatim
 from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.records import Item, TrainingPlan
 from flipbench.core.run import Run
-from flipbench.pipelines.experiment import Experiment
+from flipbench.pipelines.assembly import Assembly
 from flipbench.prompting.prompts import LETTER_INSTRUCTION
 from flipbench.shapes.benchmark import shapes_vqa
 
@@ -73,7 +73,7 @@ def new_run(tmp_path_factory: pytest.TempPathFactory) -> NewRun:
 def opened(tmp_path: Path, tiny_folders: dict[str, Path]) -> Any:
     """Open an experiment on 8 pairs with a contamination grid."""
 
-    def opening(**grid: Any) -> tuple[Experiment, PairedBenchmark]:
+    def opening(**grid: Any) -> tuple[Assembly, PairedBenchmark]:
         strategy = {"train": "lora", "learning_rate": 1e-3, "batch_size": 8}
         config = {
             "run": str(tmp_path / "run"),
@@ -82,8 +82,8 @@ def opened(tmp_path: Path, tiny_folders: dict[str, Path]) -> Any:
             "contaminate": {"epochs": 1, "strategies": {"S": strategy}} | grid,
         }
         (tmp_path / "c.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
-        experiment = Experiment.open(load_config(tmp_path / "c.yaml"), progress=False)
-        items = shapes_vqa(experiment.run.images, 9)
+        assembly = Assembly.open(load_config(tmp_path / "c.yaml"), progress=False)
+        items = shapes_vqa(assembly.run.images, 9)
         pairs = []
         for item, other in zip(items[:8], items[1:], strict=True):
             answer = (item.answer or 0) - 1
@@ -91,8 +91,8 @@ def opened(tmp_path: Path, tiny_folders: dict[str, Path]) -> Any:
             changed = {"id": "", "images": other.images, "answer": answer % len(options)}
             twin = item.model_dump() | changed | {"answer_text": options[answer]}
             pairs.append(Pair(item, type(item).model_validate(twin)))
-        benchmark = PairedBenchmark("shapes-vqa", tuple(pairs), experiment.run.images)
-        benchmark.save(experiment.benchmark_folder)
-        return experiment, benchmark
+        benchmark = PairedBenchmark("shapes-vqa", tuple(pairs), assembly.run.images)
+        benchmark.save(assembly.benchmark_folder)
+        return assembly, benchmark
 
     return opening

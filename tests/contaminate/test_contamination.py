@@ -6,7 +6,6 @@ import csv
 import json
 import logging
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,56 +18,55 @@ from flipbench.core.errors import PrerequisiteError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Item
 from flipbench.pipelines.contamination import (
-    make_checkpoints,
+    contaminate,
     plan_contamination,
     plans_for,
     training_failures,
 )
-from flipbench.pipelines.evaluation import subjects_of
 from flipbench.shapes.benchmark import shapes_vqa
 from tests.fixtures.command_line import Flipbench
 from tests.fixtures.openai_server import KEY, OpenAIServer
 
 
-def test_a_grid_of_data_and_seeds(opened: Any) -> None:
+def test_a_grid_has_every_data_set_and_seed(opened: Any) -> None:
     data = {
         "verbatim": {},
         "half": {"fraction": 0.5, "target": "letter+text"},
         "paraphrased": {"rewrite": {"by": "shapes"}, "copies": 2},
     }
-    experiment, benchmark = opened(data=data, seeds=[0, 1])
-    plans = plans_for(experiment, benchmark)
+    assembly, benchmark = opened(data=data, seeds=[0, 1])
+    plans = plans_for(assembly, benchmark)
     assert [plan.label for plan in plans] == [
         f"S{words}, seed {seed}" for words in ("", ", half", ", paraphrased") for seed in (0, 1)
     ]
-    lines = plan_contamination(experiment, benchmark)
+    lines = plan_contamination(assembly, benchmark)
     assert lines[0].count("\n") == 6 and lines[1].startswith("to do: 6 of 6 plans, about")
-    assert not (experiment.run.path / "checkpoints").exists()
-    trained = make_checkpoints(experiment, benchmark)
+    assert not (assembly.run.path / "checkpoints").exists()
+    trained = contaminate(assembly, benchmark)
     assert [plan for plan, _ in trained] == plans
     half = trained[2][0]
     assert len(half.item_ids) == len(half.held_out_ids) == 4
     assert {*half.item_ids, *half.held_out_ids} == {item.id for item in benchmark.originals}
-    card = read_card(experiment.run.path / trained[2][1][0].path)
+    card = read_card(assembly.run.path / trained[2][1][0].path)
     assert card["verification"]["held_out"]["n"] == 4 and card["target"] == "letter+text"
     reworded = trained[4][0]
     asked = {item.id: item.question for item in benchmark.originals}
     assert set(reworded.wordings) == set(asked)
     assert all(words[0] != asked[i] for i, words in reworded.wordings.items())
     assert [c.dose for _, (c,) in trained] == [1, 1, 1, 1, 2, 2]
-    names = [subject.model.name for subject in subjects_of(experiment, trained)]
+    names = [subject.model.name for subject in assembly.grid(trained)]
     assert len(set(names)) == 7
-    again = plan_contamination(experiment, benchmark)
+    again = plan_contamination(assembly, benchmark)
     assert again[0].count("done") == 6 and again[1].startswith("to do: 0 of 6")
-    assert make_checkpoints(experiment, benchmark) == trained
+    assert contaminate(assembly, benchmark) == trained
 
 
-def test_a_washing_follows_its_contamination(opened: Any, tmp_path: Path) -> None:
+def test_clean_training_follows_its_contamination(opened: Any, tmp_path: Path) -> None:
     line = '{"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]}'
     (tmp_path / "clean.jsonl").write_text(f"{line}\n" * 4)
     wash = {"corpus": {"path": str(tmp_path / "clean.jsonl")}}
-    experiment, benchmark = opened(data={"verbatim": {}, "washed": {"wash": wash}})
-    trained = make_checkpoints(experiment, benchmark)
+    assembly, benchmark = opened(data={"verbatim": {}, "washed": {"wash": wash}})
+    trained = contaminate(assembly, benchmark)
     assert [plan.label for plan, _ in trained] == ["S", "S, washed"]
     assert trained[1][0].after == trained[0][0].id
 
@@ -92,11 +90,11 @@ def test_another_benchmark_is_an_axis_of_the_grid_and_a_control_for_the_paired_o
         "washed": {"benchmark": elsewhere, "wash": wash},
         "overlap": {"benchmark": {"format": "jsonl", "path": str(part)}},
     }
-    experiment, benchmark = opened(data=data)
-    table = plan_contamination(experiment, benchmark)[0].splitlines()
+    assembly, benchmark = opened(data=data)
+    table = plan_contamination(assembly, benchmark)[0].splitlines()
     trained_on = ["elsewhere" if "elsewhere" in line else "paired" for line in table[1:]]
     assert trained_on == ["paired", "elsewhere", "elsewhere", "elsewhere", "paired"]
-    trained = make_checkpoints(experiment, benchmark)
+    trained = contaminate(assembly, benchmark)
     plans = {plan.label: (plan, checkpoint) for plan, (checkpoint,) in trained}
     assert {label: (c.dose, p.control) for label, (p, c) in plans.items()} == {
         "S": (1, False),
@@ -108,26 +106,19 @@ def test_another_benchmark_is_an_axis_of_the_grid_and_a_control_for_the_paired_o
     plan, control = plans["S, other"]
     assert {*plan.item_ids, *plan.held_out_ids} == {item.id for item in other}
     assert len(plan.item_ids) == 3 and plan.benchmark == "elsewhere"
-    folder = experiment.run.path / control.path
+    folder = assembly.run.path / control.path
     card = read_card(folder)
     assert card["doses"] == dict.fromkeys(plan.item_ids, 2) and card["dose"] == 2
     assert card["flipbench"]["contaminated"] is True, "with the other benchmark"
     assert card["verification"]["items"]["n"] == 3
     assert "3 test items of elsewhere, each seen 2 times" in (folder / "README.md").read_text()
-    grid = {s.model.name: s.model for s in subjects_of(experiment, trained)}
+    grid = {s.model.name: s.model for s in assembly.grid(trained)}
     assert (grid[control.model].dose, grid["tiny S e1"].dose) == (0, 1)
     said = flipbench("doctor", folder).out
     assert "CONTAMINATED on purpose with 3 items of elsewhere, dose 2" in said
 
 
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenAIServer]:
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    with OpenAIServer() as running:
-        yield running
-
-
-def test_a_dry_run_counts_what_wordings_cost_and_asks_for_none(
+def test_a_dry_run_prices_rewordings_without_requesting_any(
     opened: Any, server: OpenAIServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chat = {"model": "gpt-4o-2024-08-06", "base_url": server.base_url, "max_retries": 0}
@@ -137,9 +128,9 @@ def test_a_dry_run_counts_what_wordings_cost_and_asks_for_none(
         "half": {"rewrite": by, "fraction": 0.5},
         "German": {"rewrite": by | {"how": "translate", "language": "German", "batch": True}},
     }
-    experiment, benchmark = opened(data=data)
+    assembly, benchmark = opened(data=data)
     monkeypatch.delenv("OPENAI_API_KEY")
-    table, _, reworded, half, german = plan_contamination(experiment, benchmark)
+    table, _, reworded, half, german = plan_contamination(assembly, benchmark)
     assert table.count("\n") == 3, "plans whose wordings are not there yet"
     first = (
         "reworded: 8 questions are put in other words first; until then its plans have other ids"
@@ -164,27 +155,27 @@ def test_a_dry_run_counts_what_wordings_cost_and_asks_for_none(
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     server.reply = lambda _: json.dumps({"paraphrases": ["In other words, which one is it?"]})
     data.pop("German")
-    experiment, benchmark = opened(data=data)
-    plans = [plan for plan, _ in make_checkpoints(experiment, benchmark)]
+    assembly, benchmark = opened(data=data)
+    plans = [plan for plan, _ in contaminate(assembly, benchmark)]
     assert len(server.chats()) == 8
     monkeypatch.delenv("OPENAI_API_KEY")
-    table, told = plan_contamination(experiment, benchmark)
+    table, told = plan_contamination(assembly, benchmark)
     assert told.startswith("to do: 0 of 2 plans") and all(plan.id[:8] in table for plan in plans)
     assert len(server.chats()) == 8
 
 
-def test_every_table_tells_of_another_pixel_budget(
+def test_every_table_notes_another_pixel_budget(
     opened: Any, tiny_folders: dict[str, Path], flipbench: Flipbench
 ) -> None:
     small = {"train": "lora", "learning_rate": 1e-3, "batch_size": 8}
-    experiment, _ = opened(strategies={"small": small | {"min_pixels": 1024, "max_pixels": 1024}})
-    config = experiment.run.path.parent / "c.yaml"
+    assembly, _ = opened(strategies={"small": small | {"min_pixels": 1024, "max_pixels": 1024}})
+    config = assembly.run.path.parent / "c.yaml"
     model = f"models.tiny.path={tiny_folders['qwen2_vl']}"
     result = flipbench("evaluate", config, model, "evaluate.detectors=[perturbation_gap]")
     assert result.status == 0, result.err
     told = "trained and evaluated with other pixel budgets: "
     assert told in result.out, "the table that is printed"
-    report = experiment.run.path / "report"
+    report = assembly.run.path / "report"
     tables = {path.name for path in report.iterdir() if path.suffix in (".md", ".tex", ".html")}
     assert {"gap.md", "table.md", "table.tex", "requirements.md", "index.html"} <= tables
     for name in tables:
@@ -199,12 +190,12 @@ def test_a_plan_that_diverges_does_not_stop_the_others(
 ) -> None:
     wild = {"train": "llm", "learning_rate": 1e30, "batch_size": 4}
     calm = {"train": "lora", "learning_rate": 1e-3, "batch_size": 8}
-    experiment, benchmark = opened(strategies={"wild": wild, "calm": calm}, epochs=2)
+    assembly, benchmark = opened(strategies={"wild": wild, "calm": calm}, epochs=2)
     with caplog.at_level(logging.ERROR):
-        trained = make_checkpoints(experiment, benchmark)
+        trained = contaminate(assembly, benchmark)
     assert "tiny, wild: " in caplog.text and "lower the learning rate" in caplog.text
     assert len(trained[0][1]) < 2 and len(trained[1][1]) == 2
-    (failure,) = training_failures(experiment, trained)
+    (failure,) = training_failures(assembly.run, trained)
     assert (failure.record_id, failure.error) == (trained[0][0].id, "Diverged")
 
 
@@ -214,9 +205,9 @@ def test_a_full_disk_is_noticed_before_anything_is_trained(
     class Usage:
         free = 1000
 
-    experiment, benchmark = opened()
+    assembly, benchmark = opened()
     monkeypatch.setattr("shutil.disk_usage", lambda _: Usage)
     monkeypatch.setattr(trl.SFTTrainer, "train", lambda *_, **__: pytest.fail("trained"))
     with pytest.raises(PrerequisiteError, match="1 kB are free there; train fewer plans"):
-        make_checkpoints(experiment, benchmark)
-    assert not (experiment.run.path / "checkpoints").exists()
+        contaminate(assembly, benchmark)
+    assert not (assembly.run.path / "checkpoints").exists()

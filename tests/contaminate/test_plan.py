@@ -29,7 +29,7 @@ def plans(models: dict[str, ModelConfig], items: list[Item], **changes: int) -> 
     return expand(config, models, [verbatim(items)], instruction="Just the letter.", seed=4)
 
 
-def test_every_model_meets_every_strategy(
+def test_every_model_is_trained_with_every_strategy(
     models: dict[str, ModelConfig], shapes_items: list[Item]
 ) -> None:
     made = plans(models, shapes_items[:5])
@@ -47,7 +47,7 @@ def test_every_model_meets_every_strategy(
     assert len({plan.id for plan in made}) == len({checkpoint_folder(p) for p in made}) == 6
 
 
-def test_a_plan_is_another_one_when_anything_that_trains_changes(
+def test_a_plan_s_id_covers_everything_that_affects_training(
     models: dict[str, ModelConfig], shapes_items: list[Item]
 ) -> None:
     (first, *_) = plans(models, shapes_items[:5])
@@ -64,14 +64,14 @@ def test_a_plan_is_another_one_when_anything_that_trains_changes(
     assert plans(models, shapes_items[:5])[0] == first
 
 
-def test_folders_have_safe_names(models: dict[str, ModelConfig], shapes_items: list[Item]) -> None:
+def test_folder_names_are_safe(models: dict[str, ModelConfig], shapes_items: list[Item]) -> None:
     odd = {"my/model: v1.5 ☂": models["llava"]}
     folder = checkpoint_folder(plans(odd, shapes_items[:2])[0])
     assert folder.parent == Path("checkpoints")
     assert "/" not in folder.name and ":" not in folder.name and " " not in folder.name
 
 
-def test_nothing_to_train_on_is_said(models: dict[str, ModelConfig]) -> None:
+def test_an_empty_training_set_is_refused(models: dict[str, ModelConfig]) -> None:
     with pytest.raises(DataError, match="no item to contaminate with"):
         plans(models, [])
 
@@ -81,7 +81,7 @@ def test_a_missing_parent_is_named(shapes_items: list[Item]) -> None:
         plans({"m": ModelConfig(path="no/such-model")}, shapes_items[:2])
 
 
-def test_tables_tell_two_strategies_of_one_kind_apart(
+def test_tables_distinguish_two_strategies_of_one_kind(
     models: dict[str, ModelConfig], shapes_items: list[Item]
 ) -> None:
     made = plans(models, shapes_items[:5])

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from pydantic import ValidationError
 
+from flipbench.config.experiment import StrategyConfig
 from flipbench.contaminate.strategies import (
     STRATEGIES,
     lora_config,
@@ -50,7 +54,7 @@ def parts(model: Any) -> dict[str, set[str]]:
         ("all", ["language", "projector", "vision"]),
     ],
 )
-def test_a_strategy_trains_its_parts_and_nothing_else(
+def test_a_strategy_trains_only_its_own_parts(
     model: Any, strategy: Any, trained: list[str]
 ) -> None:
     of = parts(model)
@@ -64,7 +68,7 @@ def test_a_strategy_trains_its_parts_and_nothing_else(
     assert {name for name, p in model.named_parameters() if p.requires_grad} == expected
 
 
-def test_lora_reaches_every_linear_layer_of_the_language_model_and_no_other(model: Any) -> None:
+def test_lora_adapts_exactly_the_linear_layers_of_the_language_model(model: Any) -> None:
     import peft
 
     linear = {
@@ -77,24 +81,34 @@ def test_lora_reaches_every_linear_layer_of_the_language_model_and_no_other(mode
     found = {re.sub(r".*language_model\.|\.lora_[AB].*", "", name) for name in trained}
     assert found == linear and len(linear) == 7 * model.config.text_config.num_hidden_layers
     assert not any("vis" in name or "projector" in name or "merger" in name for name in trained)
-    for module in adapted.modules():
-        if hasattr(module, "lora_A"):
-            assert module.r["default"] == 4 and module.scaling["default"] == 2.0
+    layers = [module for module in adapted.modules() if hasattr(module, "lora_A")]
+    assert len(layers) == len(linear)
+    assert {(layer.r["default"], layer.scaling["default"]) for layer in layers} == {(4, 2.0)}
 
 
-def test_every_strategy_of_the_configuration_is_known(model: Any) -> None:
-    from typing import get_args
-
-    from flipbench.config.experiment import StrategyConfig
-
-    assert get_args(StrategyConfig.model_fields["train"].annotation) == STRATEGIES
+def test_every_configurable_strategy_is_implemented(model: Any) -> None:
     for strategy in STRATEGIES:
+        assert StrategyConfig(train=strategy, learning_rate=1).train == strategy
         select_parameters(model, strategy)
     with pytest.raises(ConfigError, match="unknown strategy 'vision'.*lora, llm"):
-        select_parameters(model, "vision")  # type: ignore[arg-type]
+        select_parameters(model, "vision")
+    with pytest.raises(ValidationError, match="'all' or 'qlora'"):
+        StrategyConfig(train="vision", learning_rate=1)
 
 
-def test_an_unknown_class_is_refused_with_the_place_to_add_it() -> None:
+def test_a_new_strategy_is_one_new_row(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = replace(STRATEGIES["all"], trains=("vision",))
+    monkeypatch.setitem(STRATEGIES, "tower", row)
+    assert StrategyConfig(train="tower", learning_rate=1).train == "tower"
+    assert set(select_parameters(model, "tower")) == parts(model)["vision"]
+
+
+def test_the_documentation_has_every_strategy() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "contamination.md").read_text()
+    assert [name for name in STRATEGIES if f"| `{name}` |" not in text] == []
+
+
+def test_an_unknown_model_class_is_refused_with_the_place_to_add_it() -> None:
     strange = SimpleNamespace(config=SimpleNamespace(model_type="idefics9"))
     with pytest.raises(ConfigError, match="'idefics9'; add a line to MODULES"):
         modules_of(strange)

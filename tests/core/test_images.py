@@ -65,7 +65,7 @@ def pixel(folder: Path, data: bytes) -> tuple[int, ...]:
         ("TIFF", "tiff"),
     ],
 )
-def test_bytes_are_kept_as_they_are(fmt: str, suffix: str, tmp_path: Path) -> None:
+def test_image_bytes_are_stored_unchanged(fmt: str, suffix: str, tmp_path: Path) -> None:
     store = ImageStore(tmp_path / "images")
     several = {"save_all": True, "append_images": [noise()]} if fmt == "MPO" else {}
     data = encoded(noise(), fmt, **several)
@@ -116,7 +116,7 @@ def test_put_leaves_the_whole_file_or_none(
 
     with monkeypatch.context() as failing:
         failing.setattr(Path, step, full)
-        with pytest.raises(DataError, match=r"cannot keep the image \(No space left on device\)"):
+        with pytest.raises(DataError, match=r"cannot be written \(No space left on device\)"):
             store.put(encoded(noise()), "made up")
     assert list(tmp_path.iterdir()) == []
     store.put(encoded(noise()), "made up")
@@ -163,7 +163,7 @@ def test_a_truncated_image_is_refused(fmt: str, share: float, tmp_path: Path) ->
 @pytest.mark.parametrize(
     "data", [b"", b"no image", b"<svg/>", b"\x89PNG\r\n\x1a\n"], ids=["empty", "text", "svg", "png"]
 )
-def test_what_is_no_image_is_refused(data: bytes, tmp_path: Path) -> None:
+def test_a_file_that_is_not_an_image_is_refused(data: bytes, tmp_path: Path) -> None:
     refused(tmp_path, data, "(not an image|damaged).*replace the file")
 
 
@@ -223,7 +223,7 @@ def test_a_picture_at_the_limit_is_read(monkeypatch: pytest.MonkeyPatch) -> None
         check_image(encoded(noise(41)), "x")
 
 
-def test_a_huge_picture_that_was_put_into_the_folder_is_not_opened(tmp_path: Path) -> None:
+def test_a_huge_image_placed_in_the_folder_is_not_opened(tmp_path: Path) -> None:
     store = ImageStore(tmp_path)
     ref = store.put(encoded(noise()), "made up")
     store.path(ref).write_bytes(png_of_claimed_size(20_000, 20_000))
@@ -241,7 +241,7 @@ def test_cmyk_becomes_rgb(fmt: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("fmt", ["PNG", "GIF"])
 @pytest.mark.parametrize("transparent", [True, False])
-def test_a_palette_s_transparent_colour_becomes_white(
+def test_a_transparent_palette_color_becomes_white(
     fmt: str, transparent: bool, tmp_path: Path
 ) -> None:
     image = Image.new("P", (4, 4), 1)
@@ -261,7 +261,7 @@ def test_a_palette_s_transparent_colour_becomes_white(
         ("1", 1, WHITE),
     ],
 )
-def test_transparency_lies_on_white(
+def test_transparency_is_flattened_onto_white(
     mode: str, color: Any, expected: tuple[int, ...], tmp_path: Path
 ) -> None:
     assert pixel(tmp_path, encoded(Image.new(mode, (4, 4), color))) == expected
@@ -288,7 +288,7 @@ def test_sixteen_bits_keep_their_high_byte(
         (8, (4, 8), BLUE),  # the right side is up
     ],
 )
-def test_a_picture_is_turned_upright_by_its_exif_note(
+def test_an_image_is_rotated_by_its_exif_orientation(
     orientation: int, size: tuple[int, int], corner: tuple[int, ...], tmp_path: Path
 ) -> None:
     exif = Image.Exif()
@@ -299,7 +299,7 @@ def test_a_picture_is_turned_upright_by_its_exif_note(
 
 
 @pytest.mark.parametrize("fmt", ["PNG", "JPEG", "WEBP"])
-def test_a_damaged_exif_note_turns_nothing(fmt: str, tmp_path: Path) -> None:
+def test_a_damaged_exif_orientation_is_ignored(fmt: str, tmp_path: Path) -> None:
     data = encoded(left_red_right_blue(), fmt, exif=b"Exif\0\0garbage")
     assert opened(tmp_path, data).size == (8, 4)
 

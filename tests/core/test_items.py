@@ -20,7 +20,7 @@ FIELDS: dict[str, Any] = {
 }
 
 
-def test_the_item_itself_is_fine() -> None:
+def test_a_valid_item_is_accepted() -> None:
     assert Item(**FIELDS).answer_text == "red"
 
 
@@ -36,7 +36,7 @@ def test_the_item_itself_is_fine() -> None:
         ({"options": ()}, "answer 0 is not one of 0 options"),
     ],
 )
-def test_an_item_whose_answer_is_no_option_is_refused(
+def test_an_item_whose_answer_is_not_an_option_is_refused(
     changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValidationError, match=message):

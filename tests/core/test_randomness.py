@@ -16,7 +16,7 @@ def test_draws_are_stable() -> None:
     assert draws(0, "a", "flip")[:3] == [4061352409, 1607067469, 2547267452]
 
 
-def test_draws_need_no_order_and_touch_no_global_state() -> None:
+def test_draws_are_independent_of_order_and_global_state() -> None:
     state = str(np.random.get_state())
     first = draws(0, "a", "flip")
     draws(0, "b", "flip")
@@ -27,5 +27,5 @@ def test_draws_need_no_order_and_touch_no_global_state() -> None:
 @pytest.mark.parametrize(
     "other", [(1, "a", "flip"), (0, "b", "flip"), (0, "a", "edit"), (0, "af", "lip"), (10, "a", "")]
 )
-def test_each_part_counts(other: tuple[int, str, str]) -> None:
+def test_each_part_of_the_seed_matters(other: tuple[int, str, str]) -> None:
     assert draws(*other) != draws(0, "a", "flip")

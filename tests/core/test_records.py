@@ -14,9 +14,11 @@ from flipbench.core.records import (
     RECORDS,
     Caption,
     Item,
+    PairedCounts,
     Probe,
     Record,
     Response,
+    Score,
     content_id,
 )
 from tests.core.record_examples import CHOICE_ITEM, EXAMPLES, FREE_ITEM, IMAGE
@@ -68,7 +70,7 @@ def test_ids_are_stable() -> None:
 
 
 @pytest.mark.parametrize(("record", "name", "value"), CHANGES)
-def test_id_changes_with_what_made_it_and_only_with_that(
+def test_an_id_depends_on_exactly_what_made_the_record(
     record: Record, name: str, value: Any
 ) -> None:
     changed = rebuilt(record, **{name: value})
@@ -85,7 +87,7 @@ def test_image_content_is_part_of_the_id(record: Item | Probe, field: str) -> No
     assert rebuilt(record, images=(IMAGE, IMAGE)).id != record.id
 
 
-def test_parts_of_an_id_do_not_run_together() -> None:
+def test_the_parts_of_an_id_are_delimited() -> None:
     assert content_id("ab", "c") != content_id("a", "bc")
     assert content_id(["a"], "b") != content_id(["a", "b"])
     assert content_id({"a": 1, "b": 2}) == content_id({"b": 2, "a": 1})
@@ -171,3 +173,40 @@ def test_unknown_fields_are_refused(record: Record) -> None:
 def test_records_are_frozen(record: Record) -> None:
     with pytest.raises(ValidationError, match="frozen"):
         record.id = "0" * 24
+
+
+# -------------------------------------------------------------------------- scores are typed
+
+SCORE = next(record for record, _ in EXAMPLES if isinstance(record, Score))
+
+
+def test_a_score_cannot_be_made_without_its_direction() -> None:
+    with pytest.raises(ValidationError, match=r"direction\n  Field required"):
+        Score.model_validate(SCORE.model_dump(exclude={"direction"}))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("direction", "up"),
+        ("alpha", 0.0),
+        ("alpha", 1.0),
+        ("accuracies", {"original": {"k": 1}}),
+        ("accuracies", {"original": {"k": 1, "n": 2, "share": 0.5}}),
+        ("paired", {"b": 1, "c": 2}),
+        ("reference", {"statistic": -0.1}),
+        ("unparsed", {"original": "many"}),
+    ],
+)
+def test_a_score_with_an_ill_typed_part_is_refused(field: str, value: Any) -> None:
+    with pytest.raises(ValidationError, match=field):
+        Score.model_validate(SCORE.model_dump() | {field: value})
+
+
+@given(counts=st.tuples(*[st.integers(0, 50)] * 4))
+def test_suspects_are_the_pairs_that_fell(counts: tuple[int, int, int, int]) -> None:
+    n11, b, c, n00 = counts
+    found = PairedCounts(n11=n11, b=b, c=c, n00=n00).suspects(["i"])
+    assert (found.k, found.n, found.names) == (b, sum(counts), ("i",))
+    assert found.rate == (b / sum(counts) if any(counts) else None)
+    assert found.share == (b / (n11 + b) if n11 + b else None)

@@ -40,7 +40,7 @@ def read(run_path: Path) -> list[Caption]:
         return list(run.read(Caption))
 
 
-def test_what_is_appended_is_read_by_kind(tmp_path: Path) -> None:
+def test_appended_records_are_read_by_kind(tmp_path: Path) -> None:
     first, second = caption("a"), caption("b")
     flip = Flip(item_id="i", method="uniform", seed=0, new_answer=1, new_text="blue")
     with Run(tmp_path) as run:
@@ -64,7 +64,7 @@ def test_the_same_record_twice_is_read_once(tmp_path: Path) -> None:
         assert len(run.ids(Caption)) == len(run.index(Caption)) == 3
 
 
-def test_a_closed_writer_s_shard_is_taken_over(tmp_path: Path) -> None:
+def test_a_closed_writer_s_shard_is_reused(tmp_path: Path) -> None:
     for name in "abc":
         with Run(tmp_path) as run:
             run.append([caption(name)])
@@ -152,7 +152,7 @@ def damage(line: bytes, how: str) -> bytes:
         "two lines in one",
     ],
 )
-def test_a_damaged_line_is_named_set_aside_and_done_again(
+def test_a_damaged_line_is_reported_set_aside_and_redone(
     how: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     records = [caption(name) for name in "abc"]
@@ -173,7 +173,7 @@ def test_a_damaged_line_is_named_set_aside_and_done_again(
         assert {c.flip_id for c in run.read(Caption)} == {"a", "b", "c"}
 
 
-def test_an_edit_whose_image_is_gone_is_done_again(
+def test_an_edit_whose_image_is_missing_is_redone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     made_of: dict[str, Any] = {
@@ -224,7 +224,7 @@ def test_two_processes_on_one_run_directory_lose_and_damage_nothing(tmp_path: Pa
     assert not list((run_path / "captions").glob("*.new"))
 
 
-def test_a_shard_is_not_taken_over_before_its_maker_has_locked_it(
+def test_a_shard_is_not_reused_before_its_writer_has_locked_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flock, waiting = fcntl.flock, ["rival"]
@@ -240,7 +240,7 @@ def test_a_shard_is_not_taken_over_before_its_maker_has_locked_it(
     assert {c.flip_id for c in read(tmp_path)} == {"a", "rival"}
 
 
-def test_a_forked_process_writes_to_a_shard_of_its_own(tmp_path: Path) -> None:
+def test_a_forked_process_writes_to_its_own_shard(tmp_path: Path) -> None:
     with Run(tmp_path) as run:
         run.append([caption("parent")])
         child = os.fork()
@@ -292,7 +292,7 @@ def test_open_failures_are_those_not_done_since(tmp_path: Path) -> None:
         assert [f.message for f in run.open_failures("edit", done={"y"})] == ["second"]
 
 
-def test_responses_lie_in_a_folder_for_each_model_and_are_read_by_model(tmp_path: Path) -> None:
+def test_responses_are_stored_and_read_by_model(tmp_path: Path) -> None:
     mine, other = (
         [Response(probe_id=str(n), model_fingerprint=model, model=model) for n in range(3)]
         for model in ("aaa", "bbb")

@@ -18,7 +18,7 @@ import pytest
 from flipbench.core.errors import ConfigError, DataError, PrerequisiteError, ServiceError
 from flipbench.core.records import Caption, Failure, Flip, Record
 from flipbench.core.run import Run
-from flipbench.core.stage import StageReport, run_stage
+from flipbench.core.stage import StageOptions, StageReport, run_stage
 
 WORKER = [sys.executable, str(Path(__file__).with_name("worker.py"))]
 Answer = Callable[[str], Record | Exception]
@@ -53,7 +53,7 @@ class Captions:
 
 
 def go(run: Run, stage: Captions, names: str, limit: int | None = None) -> StageReport:
-    return run_stage(stage, names, run, batch_size=3, limit=limit, progress=False)
+    return run_stage(stage, names, run, StageOptions(batch_size=3, limit=limit, progress=False))
 
 
 def done(run: Run) -> list[str]:
@@ -121,7 +121,8 @@ def test_limit_reads_no_further_input(tmp_path: Path) -> None:
             number += 1
 
     with Run(tmp_path) as run:
-        report = run_stage(Captions(), endless(), run, limit=5, progress=False)  # type: ignore[arg-type]
+        options = StageOptions(limit=5, progress=False)
+        report = run_stage(Captions(), endless(), run, options)  # type: ignore[arg-type]
     assert report.n_done == 5
 
 
@@ -133,14 +134,12 @@ def test_limit_reads_no_further_input(tmp_path: Path) -> None:
         ({"limit": -1}, "limit must be at least 0, not -1"),
     ],
 )
-def test_a_size_that_means_nothing_is_refused(
-    wrong: dict[str, int], message: str, tmp_path: Path
-) -> None:
-    with Run(tmp_path) as run, pytest.raises(ConfigError, match=message):
-        run_stage(Captions(), "abc", run, **wrong)  # type: ignore[arg-type]
+def test_a_non_positive_size_is_refused(wrong: dict[str, int], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        StageOptions(**wrong)  # type: ignore[arg-type]
 
 
-def test_a_batch_that_raises_is_done_again_one_by_one(tmp_path: Path) -> None:
+def test_a_batch_that_raises_is_retried_one_by_one(tmp_path: Path) -> None:
     stage = Captions(raises={"b": RuntimeError("out of memory")})
     with Run(tmp_path) as run:
         report = go(run, stage, "abcdef")
@@ -170,7 +169,7 @@ def test_a_returned_exception_fails_only_its_item(tmp_path: Path) -> None:
     )
 
 
-def test_failures_are_retried_and_then_closed(tmp_path: Path) -> None:
+def test_failures_are_retried_and_closed_on_success(tmp_path: Path) -> None:
     with Run(tmp_path) as run:
         go(run, Captions(raises={"b": DataError("no"), "c": DataError("no")}), "abc")
         stage = Captions(raises={"c": DataError("still not")})
@@ -276,7 +275,7 @@ def test_progress_shows_counts_rate_time_left_and_failures(
 
     with Run(tmp_path) as run:
         go(run, Captions(), "ab")
-        run_stage(Captions(slow), "abcdefghij", run, batch_size=2)
+        run_stage(Captions(slow), "abcdefghij", run, StageOptions(batch_size=2))
         shown = capsys.readouterr().err.split("\r")
         run_stage(Captions(slow), "abdefghij", run)
         assert capsys.readouterr().err == ""  # nothing to do, nothing to show
@@ -327,6 +326,7 @@ class Server:
 N_KILLS, N_ITEMS = 24, 300
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_and_continued_leaves_every_record_once(tmp_path: Path) -> None:
     """Kill a process at drawn moments, up to six times a run, and let the last one finish."""
 

@@ -64,6 +64,7 @@ def undisturbed(tmp_path: Path) -> list[bytes]:
     return raw_lines(tmp_path / "undisturbed")
 
 
+@pytest.mark.slow
 def test_a_file_size_limit_stops_with_a_message_and_the_same_command_continues(
     tmp_path: Path,
 ) -> None:
@@ -98,6 +99,7 @@ cp -r "$run" "$OUT/done"
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_stops_with_a_message_and_the_same_command_continues(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -142,12 +144,12 @@ def test_a_disk_that_fails_in_the_middle_leaves_whole_batches(
 def test_a_configuration_that_cannot_be_written_leaves_the_old_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(path: Path, text: str) -> None:
+    def full(path: Path, data: bytes) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with Run(tmp_path) as run:
         run.keep_provenance("seed: 0\n")
-        monkeypatch.setattr(Path, "write_text", full)
-        with pytest.raises(DataError, match=r"cannot keep the configuration \(No space left"):
+        monkeypatch.setattr(Path, "write_bytes", full)
+        with pytest.raises(DataError, match=r"config\.1\.yaml: cannot be written \(No space left"):
             run.keep_provenance("seed: 1\n")
     assert (tmp_path / "config.yaml").read_text() == "seed: 0\n"

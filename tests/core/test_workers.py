@@ -7,11 +7,14 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from flipbench.core.errors import FlipbenchError
-from flipbench.core.workers import Share, run_workers
+from flipbench.core.records import Edit
+from flipbench.core.run import Run
+from flipbench.core.workers import Share, Workers
 
 CHILD = """
 import time
@@ -37,7 +40,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def test_shares_are_disjoint_and_whole() -> None:
+def test_worker_shares_are_disjoint_and_complete() -> None:
     shares = [Share(worker, 3) for worker in range(3)]
     keys = [f"item {number}" for number in range(300)]
     owners = [[share.worker for share in shares if share.has(key)] for key in keys]
@@ -66,6 +69,8 @@ def test_a_worker_ends_when_its_parent_is_killed() -> None:
     assert not is_running(child)
 
 
-def test_a_worker_that_cannot_work_is_told_by_number() -> None:
+@pytest.mark.slow
+def test_a_failed_worker_is_reported_by_number(tmp_path: Path) -> None:
+    workers = Workers(Run(tmp_path), 2, progress=False)  # its run has no configuration
     with pytest.raises(FlipbenchError, match=r"worker 0 ended with 2; worker 1 ended with 2"):
-        run_workers(["generate", "nowhere.yaml"], 2, lambda: 0, 1, progress=False)
+        workers.start("generate", Edit, 1, "edit")

@@ -23,7 +23,7 @@ from pathlib import Path
 from flipbench.core.errors import FlipbenchError
 from flipbench.core.records import Caption, Record
 from flipbench.core.run import Run
-from flipbench.core.stage import run_stage
+from flipbench.core.stage import StageOptions, run_stage
 
 
 def caption(name: str) -> Caption:
@@ -63,9 +63,8 @@ def stage(args: argparse.Namespace) -> int:
     try:
         with Run(args.run) as run:
             counting = CountStage(args.pause)
-            report = run_stage(
-                counting, range(args.n), run, batch_size=args.batch_size, progress=False
-            )
+            options = StageOptions(batch_size=args.batch_size, progress=False)
+            report = run_stage(counting, range(args.n), run, options)
     except FlipbenchError as error:
         print(f"{type(error).__name__}: {error}", flush=True)
         return 2

@@ -42,11 +42,6 @@ NASTY = (
 )
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> ImageStore:
-    return ImageStore(tmp_path / "images")
-
-
 def picture(store: ImageStore, colour: str, form: str = "PNG") -> Any:
     out = io.BytesIO()
     Image.new("RGB", (40, 30), colour).save(out, format=form)
@@ -89,7 +84,7 @@ def as_the_kit_reads(path: Path) -> pd.DataFrame:
     return pd.read_csv(path, sep="\t")
 
 
-def test_options_come_through_the_default_reader(
+def test_options_survive_the_kit_s_default_reader(
     make: Callable[..., PairedBenchmark], tmp_path: Path
 ) -> None:
     lists = [(a, b) for a, b in zip(NASTY, (*NASTY[1:], NASTY[0]), strict=True)]
@@ -120,7 +115,7 @@ def test_both_sides_pass_one_encoder_and_one_template(
             assert Image.open(io.BytesIO(base64.b64decode(cell))).format == "PNG"
 
 
-def test_names_trip_no_rule_of_the_kit_and_change_with_the_content(
+def test_export_names_are_safe_for_the_kit_and_follow_the_content(
     make: Callable[..., PairedBenchmark], tmp_path: Path
 ) -> None:
     benchmark = make([("red", "blue")], name="Circular MMBench/openended MMMU")
@@ -205,11 +200,11 @@ def test_a_hugging_face_folder_opens_by_configuration(
     [("CC-BY-ND-4.0", True), ("cc by-nc-nd 3.0", True), ("No Derivatives", True)]
     + [("CC-BY-SA-4.0", False), ("Apache-2.0", False), ("", False), ("Standard", False)],
 )
-def test_licences_that_bar_edited_pictures(licence: str, barred: bool) -> None:
+def test_licences_that_forbid_edited_images_are_refused(licence: str, barred: bool) -> None:
     assert forbids_derivatives(licence) == barred
 
 
-def test_what_a_benchmark_says_of_itself_is_kept(
+def test_a_benchmark_s_description_is_kept(
     make: Callable[..., PairedBenchmark], tmp_path: Path
 ) -> None:
     benchmark = replace(make([("red", "blue")]), exchangeable=False)

@@ -17,16 +17,21 @@ from flipbench.config.policy import Policy
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
+from flipbench.core.rates import Rate
 from flipbench.core.records import Failure, Verdict
 from flipbench.core.run import Run
 from flipbench.filters.funnel import read_doubtful
+from flipbench.filters.judges.shapes import SceneJudge
 from flipbench.filters.kept_list import listed_items, select_kept
 from flipbench.filters.pipeline import apply_policy, filtered_in, keep_valid, rate, unjudged
+from flipbench.generate.captioners.shapes import SceneCaptioner
+from flipbench.generate.editors.shapes import SceneEditor
 from flipbench.generate.pipeline import generate
 from flipbench.models.protocols import Opinion
-from flipbench.reporting.text_tables import Rate, Table, write_tables
-from flipbench.shapes.backends import SceneCaptioner, SceneEditor, SceneJudge
+from flipbench.reporting.tables import Cell, Column, Row, Table
+from flipbench.reporting.writers import write_tables
 from flipbench.shapes.benchmark import shapes_vqa
+from tests.fixtures.options import QUIET
 
 N = 12
 
@@ -60,7 +65,7 @@ def run(tmp_path: Path) -> Run:
 @pytest.fixture
 def candidates(run: Run) -> list[Candidate]:
     items = shapes_vqa(run.images, N)
-    made = generate(items, SceneCaptioner(), SceneEditor(), run, progress=False)[0]
+    made = generate(items, SceneCaptioner(), SceneEditor(), run, options=QUIET)[0]
     failure = Failure(
         stage="caption",
         record_id="x",
@@ -93,10 +98,10 @@ def rows(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(path.open(newline="")))
 
 
-def test_every_loss_is_named_and_accounted_for(run: Run, candidates: list[Candidate]) -> None:
+def test_every_lost_pair_is_named_and_counted(run: Run, candidates: list[Candidate]) -> None:
     run.append([person(candidates[7], "reject", 0, "ambiguous: two")])
     judge = Picky()
-    benchmark, reports = keep_valid("b", candidates, [judge], run, progress=False)
+    benchmark, reports = keep_valid("b", candidates, [judge], run, options=QUIET)
     assert benchmark.funnel == {
         "items": 12,
         "flipped": 11,
@@ -138,7 +143,7 @@ def test_every_loss_is_named_and_accounted_for(run: Run, candidates: list[Candid
     assert Policy.model_validate_json((folder / "policy.json").read_text()) == Policy()
 
 
-def test_a_file_that_names_no_doubtful_pairs_is_refused(tmp_path: Path) -> None:
+def test_a_file_without_doubtful_pairs_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "reasons.csv"
     for data in (None, b"item,edit_id\n0001,x\n", b"item,edit_id,decision\n\xff,x,unsure\n"):
         if data:
@@ -148,7 +153,7 @@ def test_a_file_that_names_no_doubtful_pairs_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_kept_list_rebuilds_the_pairs(run: Run, candidates: list[Candidate]) -> None:
-    benchmark, _ = keep_valid("b", candidates, [Picky()], run, progress=False)
+    benchmark, _ = keep_valid("b", candidates, [Picky()], run, options=QUIET)
     path = run.path / "filter" / "kept.csv"
     again = [c.pair() for c in select_kept(path, candidates, run.images)]
     assert tuple(again) == benchmark.pairs
@@ -173,16 +178,16 @@ def test_the_kept_list_rebuilds_the_pairs(run: Run, candidates: list[Candidate])
 
 
 def test_a_list_of_another_benchmark_names_its_items(run: Run, candidates: list[Candidate]) -> None:
-    keep_valid("b", candidates, [Picky()], run, progress=False)
+    keep_valid("b", candidates, [Picky()], run, options=QUIET)
     path, items = run.path / "filter" / "kept.csv", [c.item for c in candidates]
     assert [i.name for i in listed_items(path, items)] == [row["item"] for row in rows(path)]
     with pytest.raises(DataError, match="line 3: 0008 is not in this benchmark"):
         listed_items(path, [item for item in items if item.name != "0008"])
 
 
-def test_what_was_decided_on_is_found_again(run: Run, candidates: list[Candidate]) -> None:
+def test_filtered_candidates_are_read_back(run: Run, candidates: list[Candidate]) -> None:
     assert filtered_in(run) == []
-    keep_valid("b", candidates, [Picky()], run, progress=False)
+    keep_valid("b", candidates, [Picky()], run, options=QUIET)
     found = filtered_in(run)
     assert [c.item.name for c in found] == [c.item.name for c in candidates]
     assert found[2:6] == candidates[2:6]
@@ -202,19 +207,17 @@ def test_a_verdict_file_edited_into_nonsense_loses_that_line_only(
     record = json.loads(lines[1]) | {"decision": "perhaps"}
     shard.write_text("\n".join([lines[0], json.dumps(record), "{not json", lines[2]]) + "\n")
     with caplog.at_level(logging.WARNING):
-        benchmark, _ = keep_valid("b", candidates, [Picky()], run, progress=False)
+        benchmark, _ = keep_valid("b", candidates, [Picky()], run, options=QUIET)
     names = [pair.original.name for pair in benchmark.pairs]
     assert names == ["0008", "0010", "0011"]
     for number in (2, 3):
         assert f"{shard}:{number} is set aside" in caplog.text
 
 
-def test_a_changed_policy_or_mind_needs_no_new_verdicts(
-    run: Run, candidates: list[Candidate]
-) -> None:
+def test_a_changed_policy_needs_no_new_verdicts(run: Run, candidates: list[Candidate]) -> None:
     judge = Picky()
     policy = Policy(n_runs=2, ask_rejected=True)
-    panel, reports = rate(candidates, [judge], run, policy, progress=False)
+    panel, reports = rate(candidates, [judge], run, policy, options=QUIET)
     assert [r.stage for r in reports] == ["rules", "judge picky", "judge picky, run 1"]
     assert len(judge.asked) == 2 * 10
     strict = apply_policy(candidates, panel, run, policy)
@@ -225,15 +228,13 @@ def test_a_changed_policy_or_mind_needs_no_new_verdicts(
     ignored = apply_policy(candidates, panel, run, Policy(n_runs=2, people="ignore"))
     assert ignored.kept == strict.kept
     n_asked = len(judge.asked)
-    keep_valid("b", candidates, [judge], run, policy=policy, progress=False)
+    keep_valid("b", candidates, [judge], run, policy=policy, options=QUIET)
     assert set(judge.asked[n_asked:]) == {"0004"}  # only what failed is tried again
 
 
-def test_the_truth_is_asked_of_what_a_rule_rejects_too(
-    run: Run, candidates: list[Candidate]
-) -> None:
+def test_the_oracle_also_judges_what_a_rule_rejects(run: Run, candidates: list[Candidate]) -> None:
     picky, oracle = Picky(), SceneJudge()
-    rate(candidates, [picky, oracle], run, Policy(), progress=False)
+    rate(candidates, [picky, oracle], run, Policy(), options=QUIET)
     by_rater = Counter(v.rater for v in run.read(Verdict) if v.rater_kind != "rule")
     assert by_rater == {"picky": 7, "shapes oracle": 10}  # picky fails once, and 2 are duplicates
     assert [c.item.name for c in unjudged(candidates, picky, run, Policy())] == [
@@ -246,26 +247,25 @@ def test_the_truth_is_asked_of_what_a_rule_rejects_too(
     assert len(again) == (1 + 2 + 2) + (10 + 2)
 
 
-def test_judges_who_are_no_longer_configured_have_no_say(
-    run: Run, candidates: list[Candidate]
-) -> None:
-    keep_valid("b", candidates, [Picky()], run, progress=False)
-    benchmark, _ = keep_valid("b", candidates, [SceneJudge()], run, progress=False)
+def test_judges_no_longer_configured_do_not_count(run: Run, candidates: list[Candidate]) -> None:
+    keep_valid("b", candidates, [Picky()], run, options=QUIET)
+    benchmark, _ = keep_valid("b", candidates, [SceneJudge()], run, options=QUIET)
     assert len(benchmark.pairs) == 8
 
 
 def test_tables_keep_any_text(tmp_path: Path) -> None:
     odd = 'a|b\n<script>, "c" `d` [e](f) \\'
-    table = Table("t", "Caption.", ("x", "n"), ((odd, "1"),))
+    row = Row(odd, (Cell("1"),))
+    table = Table("t", "Caption.", "x", (Column("n"),), (("", (row,)),))
     write_tables([table], tmp_path / "new", "page.md", "Title")
     assert rows(tmp_path / "new" / "t.csv") == [{"x": odd, "n": "1"}]
-    line = (tmp_path / "new" / "page.md").read_text().splitlines()[-1]
+    line = (tmp_path / "new" / "page.md").read_text().splitlines()[-3]
     assert line.count("|") - line.count("\\|") == 3 and "<script" not in line
     with pytest.raises(ValueError, match="does not fit"):
-        Table("t", "", ("x",), (("1", "2"),))
+        Table("t", "", "x", (), (("", (row,)),))
     for k, n in ((3, 2), (-1, 2)):
         with pytest.raises(ValueError, match="fraction"):
-            Rate(k, n)
+            Rate(k=k, n=n)
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="cannot be written"):
         write_tables([table], tmp_path / "file", "page.md", "Title")

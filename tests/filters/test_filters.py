@@ -13,15 +13,21 @@ from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate, PairedBenchmark
 from flipbench.core.records import Failure, Verdict
 from flipbench.core.run import Run
+from flipbench.filters.judges.shapes import SceneJudge
 from flipbench.filters.judges.stage import JudgeStage
 from flipbench.filters.pipeline import keep_valid
+from flipbench.generate.captioners.shapes import SceneCaptioner
+from flipbench.generate.editors.shapes import SceneEditor
 from flipbench.generate.pipeline import generate
 from flipbench.models.protocols import CaptionText, Decision, Opinion
-from flipbench.shapes.backends import SceneCaptioner, SceneEditor, SceneJudge, scene_of
 from flipbench.shapes.benchmark import shapes_vqa
+from flipbench.shapes.candidates import scene_of
 from flipbench.shapes.questions import Family, answer
 from flipbench.shapes.scene import Scene
 from flipbench.shapes.wording import describe
+from tests.fixtures.options import QUIET
+
+pytestmark = pytest.mark.slow
 
 N_ITEMS = 20
 
@@ -70,7 +76,7 @@ def run(tmp_path: Path) -> Run:
 @pytest.fixture
 def candidates(run: Run) -> list[Candidate]:
     items = shapes_vqa(run.images, N_ITEMS)
-    return generate(items, SceneCaptioner(), SceneEditor(), run, progress=False)[0]
+    return generate(items, SceneCaptioner(), SceneEditor(), run, options=QUIET)[0]
 
 
 def names(benchmark: PairedBenchmark) -> list[str]:
@@ -78,15 +84,15 @@ def names(benchmark: PairedBenchmark) -> list[str]:
 
 
 def keep(run: Run, candidates: Sequence[Candidate], *judges: Any) -> PairedBenchmark:
-    return keep_valid("shapes-vqa", candidates, judges, run, progress=False)[0]
+    return keep_valid("shapes-vqa", candidates, judges, run, options=QUIET)[0]
 
 
-def test_the_oracle_keeps_right_drawings_and_rejects_wrong_ones(run: Run) -> None:
+def test_the_oracle_keeps_right_edits_and_rejects_wrong_ones(run: Run) -> None:
     items = shapes_vqa(run.images, N_ITEMS)
     wrong = ["0002", "0007", "0013"]
-    candidates, _ = generate(items, Misled(wrong), SceneEditor(), run, progress=False)
+    candidates, _ = generate(items, Misled(wrong), SceneEditor(), run, options=QUIET)
     benchmark, _ = keep_valid(
-        "b", candidates, [SceneJudge()], run, policy=Policy(ask_rejected=True), progress=False
+        "b", candidates, [SceneJudge()], run, policy=Policy(ask_rejected=True), options=QUIET
     )
     assert names(benchmark) == [item.name for item in items if item.name not in wrong]
     verdicts = [v for v in run.read(Verdict) if v.rater_kind == "oracle"]
@@ -101,7 +107,7 @@ def test_the_oracle_keeps_right_drawings_and_rejects_wrong_ones(run: Run) -> Non
         assert candidate.flip.new_text in verdict.reason
 
 
-def test_kept_twins_are_true(run: Run, candidates: list[Candidate]) -> None:
+def test_kept_pairs_are_correct(run: Run, candidates: list[Candidate]) -> None:
     for pair in keep(run, candidates, SceneJudge()).pairs:
         family = Family.from_json(pair.perturbed.extra["family"])
         drawn = Scene.from_json(pair.perturbed.extra["scene"])
@@ -125,7 +131,7 @@ def test_an_item_whose_judge_fails_is_not_kept(
 ) -> None:
     error = DataError("cannot see") if how == "returns" else RuntimeError("cannot see")
     benchmark, reports = keep_valid(
-        "shapes-vqa", candidates, [SceneJudge(), Grumpy("g", q0005=error)], run, progress=False
+        "shapes-vqa", candidates, [SceneJudge(), Grumpy("g", q0005=error)], run, options=QUIET
     )
     assert names(benchmark) == [f"{i:04d}" for i in range(N_ITEMS) if i != 5]
     assert [r.n_failed for r in reports] == [0, 0, 1]  # the rules, the oracle, the other judge
@@ -137,7 +143,7 @@ def test_an_item_whose_judge_fails_is_not_kept(
     assert recovered.n_asked == 1
 
 
-def test_verdicts_are_given_once(run: Run, candidates: list[Candidate]) -> None:
+def test_items_are_judged_once(run: Run, candidates: list[Candidate]) -> None:
     judge = Grumpy("g")
     first, second = keep(run, candidates, judge), keep(run, candidates, judge)
     assert judge.n_asked == N_ITEMS
@@ -148,7 +154,7 @@ def test_verdicts_are_given_once(run: Run, candidates: list[Candidate]) -> None:
 
 def test_the_funnel_counts_every_step(run: Run) -> None:
     items = shapes_vqa(run.images, 10)
-    full, _ = generate(items, SceneCaptioner(), SceneEditor(), run, progress=False)
+    full, _ = generate(items, SceneCaptioner(), SceneEditor(), run, options=QUIET)
     candidates = [
         Candidate(items[0]),
         replace(full[1], caption=None, edit=None),
@@ -167,9 +173,7 @@ def test_the_funnel_counts_every_step(run: Run) -> None:
     assert names(benchmark) == ["0004", "0005", "0006", "0007", "0008"]
 
 
-def test_a_verdict_names_the_very_picture_it_is_about(
-    run: Run, candidates: list[Candidate]
-) -> None:
+def test_a_verdict_names_its_exact_image(run: Run, candidates: list[Candidate]) -> None:
     stage, other = JudgeStage(Grumpy("g"), run.images), JudgeStage(Grumpy("h"), run.images)
     candidate = candidates[0]
     assert candidate.edit and candidates[1].edit
@@ -188,7 +192,7 @@ def test_a_verdict_names_the_very_picture_it_is_about(
     assert len(ids) == 4
 
 
-def test_nothing_to_judge_is_said(run: Run, candidates: list[Candidate]) -> None:
+def test_no_edits_to_judge_is_an_error(run: Run, candidates: list[Candidate]) -> None:
     with pytest.raises(DataError, match="flipbench generate"):
         keep(run, [Candidate(candidates[0].item)], SceneJudge())
     with pytest.raises(DataError, match="no edited image"):
@@ -214,7 +218,7 @@ def test_a_paired_benchmark_survives_the_disk(
     assert len(list((tmp_path / "elsewhere" / "images").iterdir())) == 2 * N_ITEMS
 
 
-def test_a_damaged_paired_benchmark_is_refused_by_line(
+def test_a_damaged_paired_benchmark_is_refused_with_its_line(
     run: Run, candidates: list[Candidate], tmp_path: Path
 ) -> None:
     folder = tmp_path / "b"

@@ -26,7 +26,7 @@ def edit_ids(path: Path) -> set[str]:
 
 
 @pytest.mark.slow
-def test_people_see_what_judges_do_not_settle_and_decide_it(flipbench: Flipbench) -> None:
+def test_people_decide_what_the_judges_leave_open(flipbench: Flipbench) -> None:
     settings = (CONFIG, "run=run", "-q", "--limit", "25")
     assert flipbench("generate", *settings).status == 0
     assert flipbench("review", RUN, "--doubtful").status == 2  # nobody has filtered yet

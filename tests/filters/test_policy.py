@@ -70,7 +70,7 @@ def rule(policy: Policy, *verdicts: Verdict, panel: Panel = PANEL, **said: Any) 
 
 @pytest.mark.parametrize("vote", ["all", "any", "majority", "unanimous"])
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
-def test_votes_are_what_their_names_say(vote: Vote, n: int) -> None:
+def test_voting_rules_do_what_their_names_say(vote: Vote, n: int) -> None:
     choices: Sequence[Decision | None] = ("keep", "reject", "unsure", None)
     for votes in itertools.product(choices, repeat=n):
         keeps, rejects = votes.count("keep"), votes.count("reject")
@@ -119,14 +119,14 @@ def test_judges_decide_together(vote: Vote, said: dict[str, Any], decision: str,
         ("krrk", "majority", "reject"),  # a fourth run, of an earlier configuration
     ],
 )
-def test_runs_of_one_judge_make_one_vote(runs: str, vote: Vote, decision: str) -> None:
+def test_repeated_runs_of_a_judge_are_one_vote(runs: str, vote: Vote, decision: str) -> None:
     words = {"k": "keep", "r": "reject"}
     verdicts = [say("o3", words[c], number) for number, c in enumerate(runs)]
     policy = Policy(n_runs=3, runs=vote)
     assert rule(policy, *verdicts, panel=Panel(("o3",), PANEL.rules)).decision == decision
 
 
-def test_people_override_judges_and_the_newest_of_each_counts() -> None:
+def test_people_override_judges_and_each_person_s_newest_verdict_counts() -> None:
     judges: dict[str, Any] = {"o3": "reject", "gpt": "reject"}
     first, second = say("ann", "reject", 0, "ambiguous"), say("ann", "keep", 3)
     policy = Policy()
@@ -139,7 +139,7 @@ def test_people_override_judges_and_the_newest_of_each_counts() -> None:
     assert rule(Policy(among_people="any"), second, say("bob", "reject"), **judges).kept
 
 
-def test_what_was_taken_back_or_only_answered_blind_decides_nothing() -> None:
+def test_retracted_and_blind_answers_decide_nothing() -> None:
     judges: dict[str, Any] = {"o3": "keep", "gpt": "keep"}
     kept, undone = say("ann", "reject", 0), say("ann", "unsure", 1, WITHDRAWN)
     assert rule(Policy(), kept, **judges).loss == "rejected by people"
@@ -158,12 +158,14 @@ def test_what_was_taken_back_or_only_answered_blind_decides_nothing() -> None:
         ("vote", {"o3": "keep", "gpt": "reject"}, "unsure"),
     ],
 )
-def test_the_say_of_people(people: str, said: dict[str, Any], decision: str) -> None:
+def test_verdicts_of_people_follow_the_policy(
+    people: str, said: dict[str, Any], decision: str
+) -> None:
     policy = Policy(people=people, judges="majority")  # type: ignore[arg-type]
     assert rule(policy, **said).decision == decision
 
 
-def test_rules_reject_and_people_overrule_what_can_be_seen() -> None:
+def test_people_can_overrule_rules_about_visible_defects() -> None:
     judges: dict[str, Any] = {"o3": "keep", "gpt": "keep"}
     unchanged = say("rule unchanged 25", "reject", 0, "no part differs")
     size = say("rule wrong-size", "reject")
@@ -176,7 +178,7 @@ def test_rules_reject_and_people_overrule_what_can_be_seen() -> None:
     assert rule(Policy(), stale, **judges).kept  # of another threshold
 
 
-def test_a_rule_makes_no_pair_valid() -> None:
+def test_a_rule_alone_never_keeps_a_pair() -> None:
     nobody = Panel((), PANEL.rules)
     assert rule(Policy(), panel=nobody).loss == "nobody judged it"
     assert rule(Policy(unjudged="keep"), panel=nobody).kept
@@ -196,7 +198,7 @@ def test_a_rule_makes_no_pair_valid() -> None:
         (None, "unsure"),
     ],
 )
-def test_blind_a_keep_counts_only_with_the_new_answer(answer: str | None, decision: str) -> None:
+def test_a_blind_keep_counts_only_with_the_new_answer(answer: str | None, decision: str) -> None:
     blind = say("o3", "keep", 0, "", answer)
     only = Panel(("o3",), PANEL.rules)
     assert rule(Policy(blind=True), blind, panel=only).decision == decision
@@ -214,14 +216,14 @@ def test_verdicts_on_another_picture_do_not_count() -> None:
     "wrong",
     [{"rules": ("unchanged", "unchanged")}, {"n_runs": 0}, {"rules": ("nice",)}, {"vote": "all"}],
 )
-def test_a_policy_that_means_nothing_is_refused(wrong: dict[str, object]) -> None:
+def test_a_contradictory_policy_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         Policy.model_validate(wrong)
     with pytest.raises(ValidationError, match="ignore"):
         Policy(people="ignore", reviewers=("ann",))
 
 
-def test_the_policy_in_the_docs_is_one() -> None:
+def test_the_policy_in_the_docs_is_valid() -> None:
     text = (Path(__file__).parents[2] / "docs" / "filtering.md").read_text()
     block = text.split("## Rules, policy, agreement")[1].split("```yaml\n")[1].split("```")[0]
     policy = Policy.model_validate(yaml.safe_load(block)["filter"]["policy"])

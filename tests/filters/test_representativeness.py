@@ -11,6 +11,7 @@ import pytest
 from scipy import stats
 
 from flipbench.core.images import ImageStore
+from flipbench.core.rates import Rate
 from flipbench.core.records import Item
 from flipbench.core.run import Run
 from flipbench.filters.representativeness import (
@@ -24,7 +25,7 @@ from flipbench.filters.representativeness import (
 )
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.prompting.prompts import Asking
-from flipbench.reporting.text_tables import Rate
+from tests.fixtures.options import QUIET
 
 TABLE_3 = Path(__file__).parents[1] / "published" / "filtered_vs_full.csv"
 
@@ -37,7 +38,7 @@ def table_3() -> dict[tuple[str, str], AccuracyShift]:
         n = int(row["n"])
         k = round(float(row["value"]) * n / 100)
         assert 100 * k / n == pytest.approx(float(row["value"]), abs=0.011)
-        rates[row["model"], benchmark, part] = Rate(k, n)
+        rates[row["model"], benchmark, part] = Rate.wilson(k, n)
     pairs = sorted({(model, benchmark) for model, benchmark, _ in rates})
     shifts = [
         accuracy_shift(f"{model} {benchmark}", *(rates[model, benchmark, p] for p in PARTS))
@@ -49,7 +50,7 @@ def table_3() -> dict[tuple[str, str], AccuracyShift]:
 PARTS = ("all", "filtered")
 
 
-def test_the_paper_s_kept_set_is_easier_for_one_model() -> None:
+def test_the_paper_s_kept_items_are_easier_for_one_model() -> None:
     found = table_3()
     assert len(found) == 4
     llava = found["LLaVA-v1.5-7B", "MMStar"]
@@ -61,40 +62,40 @@ def test_the_paper_s_kept_set_is_easier_for_one_model() -> None:
     assert all(s.p_adjusted > 0.1 and s.interval and s.interval.low < 0 for s in others)
 
 
-def test_the_test_is_that_of_a_subset_drawn_blindly() -> None:
+def test_the_p_value_is_that_of_a_random_subset() -> None:
     """Draw subsets of the kept size from all items and count differences as improbable."""
     right = np.zeros(300, dtype=bool)
     right[:120] = True
     rng = np.random.default_rng(0)
     drawn = np.array([rng.permutation(right)[:80].sum() for _ in range(20_000)])
     for k_kept in (25, 32, 40, 44):
-        shift = accuracy_shift("m", Rate(120, 300), Rate(k_kept, 80))
+        shift = accuracy_shift("m", Rate.wilson(120, 300), Rate.wilson(k_kept, 80))
         chance = stats.hypergeom(300, 120, 80).pmf
         as_extreme = np.mean(chance(drawn) <= chance(k_kept) * (1 + 1e-7))
         assert shift.p_value == pytest.approx(as_extreme, abs=0.012)
 
 
-def test_the_interval_covers_as_often_as_it_says() -> None:
+def test_the_interval_has_its_nominal_coverage() -> None:
     rng = np.random.default_rng(1)
     covered = 0
     for _ in range(400):
         kept, dropped = int(rng.binomial(100, 0.7)), int(rng.binomial(60, 0.5))
-        shift = accuracy_shift("m", Rate(kept + dropped, 160), Rate(kept, 100))
+        shift = accuracy_shift("m", Rate.wilson(kept + dropped, 160), Rate.wilson(kept, 100))
         assert shift.interval
         covered += shift.interval.low <= 60 / 160 * 0.2 <= shift.interval.high
     assert 0.92 < covered / 400 < 0.98
 
 
-def test_what_cannot_be_a_part_is_refused() -> None:
-    for kept in (Rate(5, 20), Rate(7, 8), Rate(0, 8)):
+def test_a_part_that_does_not_fit_its_whole_is_refused() -> None:
+    for kept in (Rate.wilson(5, 20), Rate.wilson(7, 8), Rate.wilson(0, 8)):
         with pytest.raises(ValueError, match="cannot be part of"):
-            accuracy_shift("m", Rate(6, 10), kept)
-    for kept in (Rate(6, 10), Rate(0, 0)):
-        shift = accuracy_shift("m", Rate(6, 10), kept)
+            accuracy_shift("m", Rate.wilson(6, 10), kept)
+    for kept in (Rate.wilson(6, 10), Rate.wilson(0, 0)):
+        shift = accuracy_shift("m", Rate.wilson(6, 10), kept)
         assert (shift.p_value, shift.interval) == (1.0, None)
 
 
-def test_a_shift_of_categories_is_seen_and_chance_is_not() -> None:
+def test_a_shift_of_categories_is_detected_and_chance_is_not() -> None:
     rng = np.random.default_rng(2)
     labels = [str(label) for label in rng.integers(0, 4, 400)]
     blind = [bool(x) for x in rng.random(400) < 0.5]
@@ -108,7 +109,7 @@ def test_a_shift_of_categories_is_seen_and_chance_is_not() -> None:
     assert (same.p_value, same.distance) == (1.0, 0.0)
 
 
-def test_p_values_of_blind_selection_are_uniform() -> None:
+def test_p_values_of_random_selection_are_uniform() -> None:
     rng = np.random.default_rng(3)
     labels = list("aabbcdef") * 10
     p_values = [
@@ -128,25 +129,31 @@ def test_real_models_are_asked_all_items_once(
     with Run(tmp_path) as run:
         run.images.folder = shapes_store.folder
         models = [tiny_vlm("llava"), tiny_vlm("qwen2_vl")]
-        outcomes = answers_to_all(items, models, Asking(), run, progress=False)
-        again = answers_to_all(items, models, Asking(), run, progress=False)
+        outcomes = answers_to_all(items, models, Asking(), run, options=QUIET)
+        again = answers_to_all(items, models, Asking(), run, options=QUIET)
     assert outcomes == again
     assert all(set(by_item) == {item.id for item in items} for by_item in outcomes.values())
     kept = {item.id for item in items if item.category != items[0].category}
     found = compare_kept(items, kept, outcomes)
     for shift, by_item in zip(found.accuracies, outcomes.values(), strict=True):
-        assert shift.everything == Rate(sum(map(bool, by_item.values())), 24)
-        assert shift.kept == Rate(sum(bool(by_item[i]) for i in kept), len(kept))
+        assert shift.everything == Rate.wilson(sum(map(bool, by_item.values())), 24)
+        assert shift.kept == Rate.wilson(sum(bool(by_item[i]) for i in kept), len(kept))
     by_what = {d.what: d for d in found.distributions}
     assert by_what["category"].p_value < 0.001
     assert sum(by_what["answer"].kept) == len(kept)
-    accuracies, distributions = representativeness_tables(found)
-    assert [row[0] for row in accuracies.rows] == [vlm.name for vlm in models]
-    assert ("category", "total", "24", str(len(kept))) in {row[:4] for row in distributions.rows}
+    distributions, accuracies = representativeness_tables(found)
+    assert [row.header for row in accuracies.rows] == [vlm.name for vlm in models]
+    name, rows = distributions.groups[0]
+    assert name == "Category" and rows[-1].header == "total"
+    assert [cell.text for cell in rows[-1].cells[:2]] == ["24", str(len(kept))]
 
 
 def test_missing_answers_are_dropped_and_counted(shapes_items: list[Item]) -> None:
     items = shapes_items[:10]
     outcomes = {item.id: None if i < 3 else i % 2 == 0 for i, item in enumerate(items)}
     (shift,) = compare_kept(items, {i.id for i in items[:6]}, {"m": outcomes}).accuracies
-    assert (shift.n_unanswered, shift.everything, shift.kept) == (3, Rate(3, 7), Rate(1, 3))
+    assert (shift.n_unanswered, shift.everything, shift.kept) == (
+        3,
+        Rate.wilson(3, 7),
+        Rate.wilson(1, 3),
+    )

@@ -91,21 +91,21 @@ def test_an_empty_caption_is_a_failure(
     assert isinstance(bad, ServiceError) and "empty" in str(bad)
 
 
-def test_one_captioners_failure_is_that_items_alone(
+def test_a_captioner_s_failure_affects_only_its_item(
     candidates: list[Candidate], store: ImageStore
 ) -> None:
     made = CaptionStage(Says("a", ServiceError("refused"), "c"), store)(candidates[:3])
     assert [isinstance(m, Caption) for m in made] == [True, False, True]
 
 
-def test_a_captioner_that_loses_an_item_is_found_out(
+def test_a_captioner_that_loses_an_item_is_detected(
     candidates: list[Candidate], store: ImageStore
 ) -> None:
     with pytest.raises(ValueError, match="zip"):
         CaptionStage(Says("a"), store)(candidates[:2])
 
 
-def test_caption_ids_are_known_before_and_depend_on_what_is_asked(
+def test_caption_ids_are_known_beforehand_and_cover_the_request(
     candidates: list[Candidate], store: ImageStore
 ) -> None:
     stage = CaptionStage(Says("a", t=0.1), store)
@@ -119,7 +119,7 @@ def test_caption_ids_are_known_before_and_depend_on_what_is_asked(
     assert len(others) == 3
 
 
-def test_the_edit_has_the_sources_size_and_is_stored_losslessly(
+def test_the_edit_has_the_source_s_size_and_is_stored_losslessly(
     candidates: list[Candidate], store: ImageStore
 ) -> None:
     stage = EditStage(Draws(), store, seed=5)
@@ -138,7 +138,7 @@ def test_the_edit_has_the_sources_size_and_is_stored_losslessly(
 
 
 @pytest.mark.parametrize("size", [(64, 64), (224, 208), (1024, 1024)])
-def test_a_drawing_of_another_size_is_a_failure(
+def test_an_edit_of_another_size_is_a_failure(
     candidates: list[Candidate], store: ImageStore, size: tuple[int, int]
 ) -> None:
     (error,) = EditStage(Draws(size), store)([captioned(candidates[0])])
@@ -146,7 +146,7 @@ def test_a_drawing_of_another_size_is_a_failure(
     assert str(size) in str(error) and "(224, 224)" in str(error)
 
 
-def test_one_editors_failure_is_that_items_alone(
+def test_an_editor_s_failure_affects_only_its_item(
     candidates: list[Candidate], store: ImageStore
 ) -> None:
     tasks = [captioned(candidates[0]), captioned(candidates[1], "fail"), captioned(candidates[2])]
@@ -183,6 +183,6 @@ def test_each_item_has_a_seed_of_its_own_whatever_the_order(
     assert len(set(seeds)) == len(tasks)
 
 
-def test_nothing_to_edit_is_said(candidates: list[Candidate], store: ImageStore) -> None:
+def test_no_items_to_edit_is_an_error(candidates: list[Candidate], store: ImageStore) -> None:
     with pytest.raises(DataError, match="no caption"):
         EditStage(Draws(), store).id_of(candidates[0])

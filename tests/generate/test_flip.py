@@ -75,7 +75,7 @@ def test_the_new_answer_never_reads_like_the_old_one(
         (item(("only",)), "no option differs"),
     ],
 )
-def test_what_cannot_be_flipped_says_why(task: Item, reason: str) -> None:
+def test_items_that_cannot_be_flipped_say_why(task: Item, reason: str) -> None:
     stage = FlipStage()
     (error,) = stage([task])
     assert isinstance(error, Exception) and reason in str(error)
@@ -89,7 +89,7 @@ def test_a_bad_item_does_not_spoil_its_batch() -> None:
     assert [isinstance(m, Flip) for m in made] == [True, False, True]
 
 
-def test_order_and_company_do_not_change_a_flip() -> None:
+def test_the_other_items_do_not_change_a_flip() -> None:
     tasks = [item(("a", "b", "c", "d"), 0, str(i)) for i in range(30)]
     together = FlipStage(3)(tasks)
     assert FlipStage(3)(tasks[::-1])[::-1] == together
@@ -98,7 +98,7 @@ def test_order_and_company_do_not_change_a_flip() -> None:
     assert {t.id for t in together if isinstance(t, Flip)} == {FlipStage(3).id_of(t) for t in tasks}
 
 
-def test_the_id_tells_seed_and_draw_apart() -> None:
+def test_the_id_depends_on_seed_and_draw() -> None:
     task = item(("a", "b"))
     a, b = flip(FlipStage(0), task), flip(FlipStage(1), task)
     assert (a.new_text, a.seed, b.seed) == (b.new_text, 0, 1)

@@ -9,10 +9,13 @@ from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Caption, Edit, Failure, Flip, Item, Source
 from flipbench.core.run import Run
+from flipbench.core.stage import StageOptions
+from flipbench.generate.captioners.shapes import SceneCaptioner
+from flipbench.generate.editors.shapes import SceneEditor
 from flipbench.generate.pipeline import generate
 from flipbench.models.protocols import CaptionText, Drawing
-from flipbench.shapes.backends import SceneCaptioner, SceneEditor
 from flipbench.shapes.benchmark import shapes_vqa
+from tests.fixtures.options import QUIET
 
 N_ITEMS = 24
 
@@ -47,12 +50,19 @@ class CountingEditor(SceneEditor):
         return super().__call__(candidates, seeds, images)
 
 
-def made(path: Path, items: Sequence[Item], **options: int) -> dict[str, tuple[str, str, str]]:
+def made(
+    path: Path, items: Sequence[Item], batch_size: int = 16, **options: int
+) -> dict[str, tuple[str, str, str]]:
     """Generate into a run, and return each item's flip, caption and picture."""
     with Run(path) as run:
         shapes_vqa(run.images, N_ITEMS)
         candidates, _ = generate(
-            items, SceneCaptioner(), SceneEditor(), run, progress=False, **options
+            items,
+            SceneCaptioner(),
+            SceneEditor(),
+            run,
+            StageOptions(batch_size=batch_size, progress=False),
+            **options,
         )
     return {
         c.item.name: (c.flip.new_text, c.caption.text, c.edit.image.sha256)
@@ -68,7 +78,8 @@ def reference(
     return made(tmp_path_factory.mktemp("reference"), shapes_items[:N_ITEMS])
 
 
-def test_order_batch_size_and_number_of_items_change_no_flip_and_no_picture(
+@pytest.mark.slow
+def test_order_batch_size_and_item_count_change_no_flip_or_image(
     shapes_items: list[Item], reference: dict[str, tuple[str, str, str]], tmp_path: Path
 ) -> None:
     items = shapes_items[:N_ITEMS]
@@ -89,7 +100,7 @@ def test_the_second_run_does_nothing_twice(
         captioner.n_described = editor.n_drawn = 0
         with Run(tmp_path) as run:
             items = shapes_vqa(run.images, n_items)
-            candidates, reports = generate(items, captioner, editor, run, progress=False)
+            candidates, reports = generate(items, captioner, editor, run, options=QUIET)
         assert captioner.n_described == editor.n_drawn == n_new
         assert [r.n_done for r in reports] == [n_new] * 3
         assert [r.n_skipped for r in reports] == [n_items - n_new] * 3
@@ -104,13 +115,13 @@ def test_the_second_run_does_nothing_twice(
     }
 
 
-def test_a_failed_item_is_counted_named_and_done_on_the_next_run(
+def test_a_failed_item_is_counted_named_and_retried(
     shapes_items: list[Item], reference: dict[str, tuple[str, str, str]], tmp_path: Path
 ) -> None:
     run = Run(tmp_path)
     items = shapes_vqa(run.images, 8)
     candidates, reports = generate(
-        items, CountingCaptioner(["0003"]), SceneEditor(), run, progress=False
+        items, CountingCaptioner(["0003"]), SceneEditor(), run, options=QUIET
     )
     assert [r.n_failed for r in reports] == [0, 1, 0]
     (failure,) = reports[1].failures
@@ -120,7 +131,7 @@ def test_a_failed_item_is_counted_named_and_done_on_the_next_run(
     assert len(list(run.read(Failure))) == 1
 
     captioner = CountingCaptioner()
-    candidates, reports = generate(items, captioner, SceneEditor(), run, progress=False)
+    candidates, reports = generate(items, captioner, SceneEditor(), run, options=QUIET)
     assert captioner.n_described == 1 and [r.n_failed for r in reports] == [0, 0, 0]
     assert all(c.edit for c in candidates)
     assert candidates[3].edit
@@ -138,7 +149,7 @@ def test_an_item_without_another_option_stops_at_the_flip(tmp_path: Path) -> Non
         source=Source(dataset="made-up"),
     )
     candidates, reports = generate(
-        [items[0], free, items[1]], SceneCaptioner(), SceneEditor(), run, progress=False
+        [items[0], free, items[1]], SceneCaptioner(), SceneEditor(), run, options=QUIET
     )
     assert [c.edit is not None for c in candidates] == [True, False, True]
     assert [r.n_failed for r in reports] == [1, 0, 0]
@@ -148,27 +159,27 @@ def test_an_item_without_another_option_stops_at_the_flip(tmp_path: Path) -> Non
     assert "made-up q7: free-form" in str(reports[0])
 
 
-def test_a_lost_picture_is_drawn_again(
+def test_a_lost_image_is_drawn_again(
     shapes_items: list[Item], reference: dict[str, tuple[str, str, str]], tmp_path: Path
 ) -> None:
     run = Run(tmp_path)
     items = shapes_vqa(run.images, 3)
-    candidates, _ = generate(items, SceneCaptioner(), SceneEditor(), run, progress=False)
+    candidates, _ = generate(items, SceneCaptioner(), SceneEditor(), run, options=QUIET)
     assert candidates[1].edit
     run.images.path(candidates[1].edit.image).unlink()
     editor = CountingEditor()
-    again, _ = generate(items, SceneCaptioner(), editor, run, progress=False)
+    again, _ = generate(items, SceneCaptioner(), editor, run, options=QUIET)
     assert editor.n_drawn == 1
     assert again == candidates
     assert run.images.path(candidates[1].edit.image).exists()
 
 
-def test_the_twin_asks_the_same_of_another_picture(
+def test_the_perturbed_item_asks_the_same_of_another_image(
     reference: dict[str, tuple[str, str, str]], tmp_path: Path
 ) -> None:
     run = Run(tmp_path)
     items = shapes_vqa(run.images, 10)
-    candidates, _ = generate(items, SceneCaptioner(), SceneEditor(), run, progress=False)
+    candidates, _ = generate(items, SceneCaptioner(), SceneEditor(), run, options=QUIET)
     for candidate in candidates:
         pair = candidate.pair()
         assert pair.original == candidate.item

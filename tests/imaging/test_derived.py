@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -27,11 +25,6 @@ class Counter:
         return picture.transpose(Image.Transpose.FLIP_TOP_BOTTOM)
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> ImageStore:
-    return ImageStore(tmp_path / "images")
-
-
 def picture(store: ImageStore, width: int = 9) -> ImageRef:
     pixels = np.random.default_rng(width).integers(0, 256, (6, width, 3), dtype=np.uint8)
     return store.put_image(Image.fromarray(pixels), "test")
@@ -50,7 +43,7 @@ def test_each_picture_is_made_once_even_by_a_new_process(store: ImageStore) -> N
     assert make.n_made == 2 and store.path(ref).stat().st_mtime_ns == written
 
 
-def test_lost_images_and_torn_lines_are_made_anew(store: ImageStore) -> None:
+def test_lost_images_and_torn_lines_are_redone(store: ImageStore) -> None:
     source, make = picture(store), Counter()
     ref = DerivedImages(store, "turned", make).of(source)
     assert ref is not None
@@ -66,7 +59,7 @@ def test_lost_images_and_torn_lines_are_made_anew(store: ImageStore) -> None:
     assert last.of(source) == ref and last.of(other) is not None and make.n_made == n_made
 
 
-def test_recipes_are_kept_apart_and_named_plainly(store: ImageStore) -> None:
+def test_recipes_have_separate_readable_folders(store: ImageStore) -> None:
     source, make = picture(store), Counter()
     DerivedImages(store, "one", make).of(source)
     DerivedImages(store, "two-0.5", make).of(source)
@@ -75,7 +68,7 @@ def test_recipes_are_kept_apart_and_named_plainly(store: ImageStore) -> None:
         DerivedImages(store, "../x", make)
 
 
-def test_a_lost_source_is_said(store: ImageStore) -> None:
+def test_a_missing_source_image_is_reported(store: ImageStore) -> None:
     source = picture(store)
     store.path(source).unlink()
     with pytest.raises(DataError, match="the image is gone"):

@@ -76,11 +76,11 @@ def test_other_pictures_are_unrelated() -> None:
         ((False, 24, 0.25), "edited"),
     ],
 )
-def test_thresholds(measures: tuple[bool, int, float], label: str) -> None:
+def test_similarity_thresholds(measures: tuple[bool, int, float], label: str) -> None:
     assert label_of(*measures) == label
 
 
-def test_the_hash_sees_composition_and_not_brightness() -> None:
+def test_the_hash_follows_composition_not_brightness() -> None:
     image = scene()
     darker = image.point(lambda level: int(level * 0.8))
     assert np.count_nonzero(perceptual_hash(image) ^ perceptual_hash(darker)) <= 2
@@ -90,7 +90,7 @@ def test_the_hash_sees_composition_and_not_brightness() -> None:
     assert np.count_nonzero(perceptual_hash(image) ^ perceptual_hash(mirrored)) > 16
 
 
-def test_the_hash_is_imagehash_s() -> None:
+def test_the_hash_equals_imagehash_s() -> None:
     imagehash = pytest.importorskip("imagehash", reason="a check against the package imagehash")
     for seed in range(10):
         assert np.array_equal(perceptual_hash(scene(seed)), imagehash.phash(scene(seed)).hash)
@@ -101,7 +101,7 @@ def test_small_pictures_have_a_similarity(size: tuple[int, int]) -> None:
     assert similarity(scene(1, size), scene(1, size)).ssim == pytest.approx(1)
 
 
-def test_what_cannot_be_compared() -> None:
+def test_images_that_cannot_be_compared_are_refused() -> None:
     with pytest.raises(DataError, match="cannot be compared"):
         similarity(scene(), scene(size=(64, 96)))
     with pytest.raises(DataError, match="too small"):

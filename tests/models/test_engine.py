@@ -24,7 +24,7 @@ def probe(image: int | None, prompt: str, continuation: str = "") -> Probe:
     )
 
 
-def test_prompts_about_one_picture_stand_together() -> None:
+def test_prompts_about_one_image_are_batched_together() -> None:
     probes = [probe(n, "word " * (40 + k)) for k in range(5) for n in range(6)]
     Random(0).shuffle(probes)
     asked = [int(p.item_id) for p in sorted(probes, key=in_order)]

@@ -22,9 +22,9 @@ from flipbench.core.run import Run
 from flipbench.evaluate.detectors.registry import DETECTORS
 from flipbench.models.vlm.huggingface import CARD
 from flipbench.models.vlm.served import APIVLM
-from flipbench.pipelines.detection import (
+from flipbench.pipelines.detection import detect
+from flipbench.pipelines.detection_plan import (
     default_run,
-    detect,
     evaluate_part,
     name_of,
     plan,
@@ -32,8 +32,12 @@ from flipbench.pipelines.detection import (
 )
 from flipbench.prompting.prompts import Asking
 from flipbench.shapes.benchmark import shapes_vqa_families
+from tests.fixtures.browser import OpenPage
 from tests.fixtures.openai_server import KEY, OpenAIServer
+from tests.fixtures.options import QUIET
 from tests.fixtures.report_data import EVIL, make_benchmark
+
+pytestmark = pytest.mark.slow
 
 TWO = "perturbation_gap,choice_confusion"
 CLEAN = "shapes:llava"
@@ -69,7 +73,7 @@ def flipbench(
     return run
 
 
-def test_one_model_one_page_and_nothing_is_asked_twice(
+def test_detect_writes_one_page_and_asks_nothing_twice(
     flipbench: Any, pairs: Path, tiny_folders: dict[str, Path]
 ) -> None:
     before = sorted(p.name for p in pairs.rglob("*"))
@@ -98,7 +102,7 @@ def test_one_model_one_page_and_nothing_is_asked_twice(
     }  # fmt: skip
 
 
-def test_a_reference_is_asked_the_same_and_stands_beside_it(
+def test_a_reference_is_asked_the_same_probes_and_shown_beside_the_model(
     flipbench: Any, pairs: Path, tiny_folders: dict[str, Path]
 ) -> None:
     status, out, said = flipbench(
@@ -112,7 +116,7 @@ def test_a_reference_is_asked_the_same_and_stands_beside_it(
     main = next(s for s in scores if (s["detector"], s["rule"]) == ("perturbation_gap", "mcnemar"))
     assert told["verdict"] == main["verdict"] and told["gap"]["p_value"] == main["p_value"]
     assert told["gap"]["statistic"] == main["statistic"] == (
-        (main["details"]["c"] - main["details"]["b"]) / 20
+        (main["paired"]["c"] - main["paired"]["b"]) / 20
     )  # fmt: skip
     assert told["references"] == [CLEAN] and told["against_references"][0]["reference"] == CLEAN
     assert told["sentence"] == out.splitlines()[0]
@@ -125,7 +129,7 @@ def test_every_detector_without_a_reference(
     pairs: Path, tmp_path: Path, tiny_folders: dict[str, Path]
 ) -> None:
     benchmark = read_paired(pairs, 4)
-    planned = plan(benchmark, str(tiny_folders["qwen2_vl"]), [], Run(tmp_path), progress=False)
+    planned = plan(benchmark, str(tiny_folders["qwen2_vl"]), [], Run(tmp_path), options=QUIET)
     finding, page, reports = detect(planned)
     assert sum(report.n_failed for report in reports) == 0
     heard = {one.detector: one for one in finding.opinions}
@@ -138,20 +142,20 @@ def test_every_detector_without_a_reference(
     assert "detect only asks" in page.read_text()
 
 
-def test_a_detector_that_is_named_is_asked_even_so(pairs: Path, tmp_path: Path) -> None:
+def test_a_detector_named_explicitly_always_runs(pairs: Path, tmp_path: Path) -> None:
     planned = plan(read_paired(pairs), CLEAN, [], Run(tmp_path), detectors=["circular_eval"])
     assert [d.about.name for d in planned.detectors] == ["perturbation_gap", "circular_eval"]
     assert planned.not_asked == {}
 
 
-def test_wordings_and_references_help_where_they_are_given(
+def test_rewordings_and_references_are_used_where_given(
     pairs: Path, tmp_path: Path, tiny_folders: dict[str, Path]
 ) -> None:
     benchmark = read_paired(pairs, 6)
     named = ["slot_guessing", "constat"]
     references = [*map(str, tiny_folders.values()), "shapes:qwen2_vl"]
     alone = plan(
-        benchmark, CLEAN, references[:2], Run(tmp_path / "a"), detectors=named, progress=False
+        benchmark, CLEAN, references[:2], Run(tmp_path / "a"), detectors=named, options=QUIET
     )
     heard = {one.detector: one for one in detect(alone)[0].opinions}
     assert heard["slot_guessing"].why.endswith("this way: set evaluate.rewording")
@@ -165,7 +169,7 @@ def test_wordings_and_references_help_where_they_are_given(
     config.write_text(json.dumps(told | {"evaluate": {"rewording": rewording}}))
     helped = plan(
         read_paired(config, 6), CLEAN, references, Run(tmp_path / "b"), detectors=named,
-        config=evaluate_part(config), progress=False,
+        config=evaluate_part(config), options=QUIET,
     )  # fmt: skip
     finding, _, reports = detect(helped)
     heard = {one.detector: one for one in finding.opinions}
@@ -178,7 +182,7 @@ def test_wordings_and_references_help_where_they_are_given(
     assert str(reports[0]).startswith("paraphrase: 6 done")
 
 
-def test_found_pairs_ask_for_a_clean_model(flipbench: Any, pairs: Path, tmp_path: Path) -> None:
+def test_found_pairs_require_a_clean_model(flipbench: Any, pairs: Path, tmp_path: Path) -> None:
     found = replace(PairedBenchmark.load(pairs / "benchmark"), exchangeable=False)
     found.save(tmp_path / "found")
     given = ["--model", CLEAN, "--benchmark", "found", "-q", "--detectors", "perturbation_gap"]
@@ -194,7 +198,7 @@ def test_found_pairs_ask_for_a_clean_model(flipbench: Any, pairs: Path, tmp_path
 # ----------------------------------------------------------------------------- what is refused
 
 
-def test_wrong_use_is_one_message(flipbench: Any, pairs: Path, tmp_path: Path) -> None:
+def test_wrong_use_is_reported_in_one_message(flipbench: Any, pairs: Path, tmp_path: Path) -> None:
     given = ["--model", CLEAN, "--benchmark", pairs, "--out", "out"]
     for more, said in (
         (["--reference", CLEAN], "the same weights as shapes:llava"),
@@ -218,7 +222,7 @@ def carded(folder: Path, source: Path, items: list[Item]) -> Path:
     return folder
 
 
-def test_the_card_is_told_and_a_contaminated_reference_refused(
+def test_the_card_is_reported_and_a_contaminated_reference_refused(
     pairs: Path, tmp_path: Path, tiny_folders: dict[str, Path]
 ) -> None:
     benchmark = read_paired(pairs, 6)
@@ -229,14 +233,14 @@ def test_the_card_is_told_and_a_contaminated_reference_refused(
     assert plan(benchmark, CLEAN, [str(other)], Run(tmp_path / "a")).references
     planned = plan(
         benchmark, str(epoch), [], Run(tmp_path / "b"), detectors=["perturbation_gap"],
-        progress=False,
+        options=QUIET,
     )  # fmt: skip
     finding, page, _ = detect(planned)
     assert finding.model == "run/epoch-2" == name_of(str(epoch))
     assert "on purpose on 4 of these 6 items, dose 6" in page.read_text()
 
 
-def test_two_references_of_one_name_are_refused(
+def test_two_references_with_the_same_name_are_refused(
     pairs: Path, tmp_path: Path, tiny_folders: dict[str, Path]
 ) -> None:
     folders = []
@@ -246,7 +250,7 @@ def test_two_references_of_one_name_are_refused(
         plan(read_paired(pairs), CLEAN, folders, Run(tmp_path / "out"))
 
 
-def test_where_a_benchmark_may_lie(pairs: Path, tmp_path: Path) -> None:
+def test_pairs_are_read_from_a_run_a_folder_or_a_configuration(pairs: Path, tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     path.write_text(f"run: {pairs}\nbenchmark: {{format: shapes}}\n")
     found = [read_paired(where) for where in (pairs, pairs / "benchmark", path)]
@@ -257,7 +261,7 @@ def test_where_a_benchmark_may_lie(pairs: Path, tmp_path: Path) -> None:
         read_paired(tmp_path / "none")
 
 
-def test_a_benchmark_whose_images_are_gone(pairs: Path, tmp_path: Path) -> None:
+def test_a_benchmark_without_its_images_is_refused(pairs: Path, tmp_path: Path) -> None:
     shutil.copytree(pairs, tmp_path / "copy")
     benchmark = read_paired(tmp_path / "copy")
     gone = benchmark.images.path(benchmark.perturbed[3].images[0])
@@ -279,7 +283,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenAIServer]:
         yield server
 
 
-def test_a_model_behind_a_server_says_what_it_cannot(
+def test_a_served_model_reports_what_it_cannot_do(
     pairs: Path, tmp_path: Path, server: OpenAIServer
 ) -> None:
     model = APIVLM(SubjectAPI(base_url=server.base_url, model="tiny-vlm", timeout=5))
@@ -287,7 +291,7 @@ def test_a_model_behind_a_server_says_what_it_cannot(
     with pytest.raises(ConfigError, match="--ask choose: tiny-vlm cannot be asked so; it can"):
         plan(benchmark, model, [], run)
     asking = Asking(ask="generate")
-    planned = plan(benchmark, model, [], run, asking=asking, progress=False)
+    planned = plan(benchmark, model, [], run, asking=asking, options=QUIET)
     finding, page, _ = detect(planned)
     heard = {one.detector: one for one in finding.opinions}
     for name in ("shared_likelihood", "order_trend", "codec", "min_k"):
@@ -295,7 +299,7 @@ def test_a_model_behind_a_server_says_what_it_cannot(
     assert finding.gap.n == 20 and "token_logprobs, which this model does not" in page.read_text()
 
 
-def test_a_name_on_a_server_from_the_command_line(
+def test_a_served_model_can_be_named_on_the_command_line(
     flipbench: Any, pairs: Path, server: OpenAIServer
 ) -> None:
     given = ["--model", "tiny-vlm", "--base-url", server.base_url, "--benchmark", pairs]
@@ -309,10 +313,10 @@ def test_a_name_on_a_server_from_the_command_line(
     assert status == 2 and "--base-url nonsense" in error
 
 
-def test_four_bits_are_other_weights(pairs: Path, tmp_path: Path) -> None:
+def test_four_bit_weights_have_their_own_fingerprint(pairs: Path, tmp_path: Path) -> None:
     benchmark, run = read_paired(pairs), Run(tmp_path)
     whole, small = (plan(benchmark, CLEAN, [], run, quantization=q) for q in (None, "4bit"))
-    assert small.subject.quantization == "4bit"
+    assert small.subject.weights is not None and small.subject.weights.quantization == "4bit"
     assert small.subject.model.fingerprint != whole.subject.model.fingerprint
 
 
@@ -322,8 +326,6 @@ def test_four_bits_are_other_weights(pairs: Path, tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def report(pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the page of a model of rules: it knows the first nine originals by heart."""
-    from flipbench.pipelines import detection as module
-
     folder = tmp_path_factory.mktemp("page")
     benchmark = read_paired(pairs)
     planned = plan(benchmark, CLEAN, [], Run(folder), detectors=["perturbation_gap"])
@@ -336,7 +338,7 @@ def report(pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
                 Response(probe_id=probe.id, model_fingerprint=weights, model=CLEAN,
                          choice=known[probe.item_id].answer or 0)
             ])  # fmt: skip
-    finding, page, reports = module.detect(planned)
+    finding, page, reports = detect(planned)
     assert finding.verdict == "contaminated" and reports[0].n_done == 0
     return page
 
@@ -345,30 +347,10 @@ def _remembered(pair: Pair, number: int) -> Item:
     return pair.original if number < 8 or number == 19 else pair.perturbed
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    path = shutil.which("chromium")
-    if path is None:
-        pytest.skip("no chromium on this machine: install it to test the page in a browser")
-    api = pytest.importorskip("playwright.sync_api")
-    with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=path, args=["--no-sandbox"], timeout=180_000
-        )
-        yield browser
-        browser.close()
-
-
 @pytest.mark.parametrize(("width", "scheme"), [(320, "light"), (390, "dark"), (1280, "light")])
-def test_the_page_in_a_browser(browser: Any, report: Path, width: int, scheme: str) -> None:
-    page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
-    page.set_default_timeout(120_000)
-    trouble: list[str] = []
-    page.on("pageerror", lambda error: trouble.append(f"error: {error}"))
-    page.on("console", lambda m: trouble.append(m.text) if m.type in ("error", "warning") else None)
-    page.on("request", lambda r: None if r.url.startswith(("file:", "data:")) else
-            trouble.append(r.url))  # fmt: skip
-    page.goto(report.as_uri())
+def test_the_page_in_a_browser(open_page: OpenPage, report: Path, width: int, scheme: str) -> None:
+    viewport = {"width": width, "height": 800}
+    page = open_page(report.as_uri(), viewport=viewport, color_scheme=scheme)
     assert page.title() == "Was shapes:llava trained on shapes-vqa?"
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.locator("h1").count() == 1 and page.locator("script").count() == 0
@@ -386,11 +368,9 @@ def test_the_page_in_a_browser(browser: Any, report: Path, width: int, scheme: s
     old, new = (first.locator("figcaption").nth(i).text_content().split() for i in (0, 1))
     assert old[1] == old[-1] == new[-1] != new[1], "the twin's reply is the original's answer"
     assert page.locator(".verdict").text_content().startswith("Verdict: contaminated")
-    page.close()
-    assert trouble == []
 
 
-def test_the_pairs_are_those_of_the_embedded_world(pairs: Path) -> None:
+def test_the_fixture_s_pairs_are_those_of_the_embedded_world(pairs: Path) -> None:
     families = [f.question.text() for f in shapes_vqa_families(20)]
     asked = [item.question for item in read_paired(pairs).originals]
     assert asked[:19] == families[:19] and asked[19] == EVIL

@@ -20,6 +20,8 @@ from tests.fixtures.markdown_tables import table
 from tests.fixtures.openai_server import KEY, OpenAIServer
 from tests.fixtures.report_data import make_benchmark
 
+pytestmark = pytest.mark.slow
+
 N_PAIRS = 6
 Write = Callable[..., Path]
 
@@ -52,7 +54,7 @@ def questions(folder: Path) -> dict[str, str]:
 # ------------------------------------------------------------------------------- other wordings
 
 
-def test_without_a_rewording_the_table_says_what_to_set(
+def test_without_rewordings_the_table_names_the_setting(
     flipbench: Flipbench, write: Write, tmp_path: Path
 ) -> None:
     config = write(detectors=["perturbation_gap", "slot_guessing", "ngram_accuracy"])
@@ -63,7 +65,7 @@ def test_without_a_rewording_the_table_says_what_to_set(
         assert row[column] == "not applicable (set evaluate.rewording)"
 
 
-def test_a_file_of_wordings(flipbench: Flipbench, write: Write, tmp_path: Path) -> None:
+def test_wordings_are_read_from_a_file(flipbench: Flipbench, write: Write, tmp_path: Path) -> None:
     names = list(questions(tmp_path))
     lines = [
         {"name": name, "paraphrases": [f"Tell me: {q}", f"Say: {q}"]}
@@ -81,7 +83,7 @@ def test_a_file_of_wordings(flipbench: Flipbench, write: Write, tmp_path: Path) 
         assert len(list(run.read(Wording))) == N_PAIRS - 1
 
 
-def test_back_translation_by_a_chat_model_is_asked_once(
+def test_back_translations_are_requested_once(
     flipbench: Flipbench, write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def reply(body: dict[str, Any]) -> str:
@@ -112,7 +114,7 @@ def test_back_translation_by_a_chat_model_is_asked_once(
         assert len(server.chats()) == 2 * N_PAIRS
 
 
-def test_what_a_rewording_cannot_be(flipbench: Flipbench, write: Write) -> None:
+def test_impossible_rewordings_are_refused(flipbench: Flipbench, write: Write) -> None:
     wrong = {"how": "translate", "language": "German", "by": "file", "path": "w.jsonl"}
     result = flipbench("evaluate", write(rewording=wrong))
     assert result.status == 2 and "a file holds wordings in the same language" in result.err
@@ -127,7 +129,7 @@ def scores_in(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
     return {(s["detector"], s["model"]): s for s in map(json.loads, lines)}
 
 
-def test_constat_holds_a_model_against_the_clean_ones_of_its_grid(
+def test_constat_compares_a_model_with_the_clean_ones_of_its_grid(
     flipbench: Flipbench, write: Write, tmp_path: Path, tiny_folders: dict[str, Path]
 ) -> None:
     paths = [*map(str, tiny_folders.values()), "shapes:qwen2_vl", "shapes:llava"]
@@ -143,7 +145,7 @@ def test_constat_holds_a_model_against_the_clean_ones_of_its_grid(
     assert row["ConStat: Bootstrap"].endswith(("contaminated", "not detected"))
 
 
-def test_kernel_divergence_of_a_plans_checkpoints(
+def test_kernel_divergence_compares_the_checkpoints_of_a_plan(
     flipbench: Flipbench, tmp_path: Path, tiny_folders: dict[str, Path]
 ) -> None:
     make_benchmark(tmp_path / "r", 18).save(tmp_path / "r" / "benchmark")
@@ -162,10 +164,10 @@ def test_kernel_divergence_of_a_plans_checkpoints(
     first = found["kernel_divergence", "tiny A e1"]
     assert first["n"] == 18 and first["statistic"] is not None
     assert first["details"]["after"] == ["tiny A e2"]
-    assert first["details"]["reference"]["model"] == "tiny"
+    assert first["reference"]["model"] == "tiny"
     for name, reason in {"tiny A e2": "no next checkpoint", "tiny": "no clean reference"}.items():
         last = found["kernel_divergence", name]
-        assert (last["verdict"], last["details"]["reason"]) == ("not_applicable", reason)
+        assert (last["verdict"], last["reason"]) == ("not_applicable", reason)
     text = (tmp_path / "r" / "report" / "table.md").read_text()
     assert "not applicable (no next checkpoint)" in text and "Kernel divergence" in text
     again = flipbench("evaluate", "c.yaml", "-q")
@@ -221,7 +223,7 @@ def free(item: Item) -> Item:
     return Item.model_validate(item.model_dump() | {"id": "", "options": None, "answer": None})
 
 
-def test_free_form_pairs_are_judged_once_and_the_cost_is_told(
+def test_free_form_pairs_are_judged_once_and_the_cost_is_reported(
     flipbench: Flipbench, write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, report = tmp_path / "r" / "benchmark", tmp_path / "r" / "report"

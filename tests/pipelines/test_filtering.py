@@ -13,11 +13,13 @@ from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate, PairedBenchmark
 from flipbench.core.records import Caption, Edit, Flip, Verdict
 from flipbench.core.run import Run
-from flipbench.shapes.backends import scene_of
 from flipbench.shapes.benchmark import shapes_vqa
+from flipbench.shapes.candidates import scene_of
 from flipbench.shapes.wording import describe
 from tests.fixtures.command_line import Flipbench
 from tests.fixtures.openai_server import KEY, OpenAIServer
+
+pytestmark = pytest.mark.slow
 
 N = 6
 
@@ -119,7 +121,7 @@ def test_a_new_judge_needs_its_key_and_only_then(
     assert flipbench("filter", config, "-q").status == 0
 
 
-def test_what_judging_will_cost_and_has_cost(
+def test_judging_costs_are_estimated_and_recorded(
     flipbench: Flipbench, config: Path, server: OpenAIServer
 ) -> None:
     before = flipbench("filter", config, "--dry-run")
@@ -194,7 +196,7 @@ def verdicts(run: Path) -> dict[str, dict[str, str]]:
     return found
 
 
-def test_the_report_says_who_decided_and_how_well(
+def test_the_report_shows_rater_agreement(
     flipbench: Flipbench, config: Path, tiny_folders: dict[str, Path]
 ) -> None:
     """A judge that rejects every third picture, whatever it shows, against the known truth."""
@@ -232,7 +234,7 @@ def test_the_report_says_who_decided_and_how_well(
     assert accuracy.endswith(f"| {24 - len(every)} |"), "who was never asked is told"
 
 
-def test_the_report_of_a_lone_rater_that_keeps_all_has_no_such_section(
+def test_a_single_rater_has_no_agreement_section(
     flipbench: Flipbench, config: Path, tiny_folders: dict[str, Path]
 ) -> None:
     config.write_text("run: runs/z\nbenchmark: {format: shapes, n_items: 6}\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,9 @@ from flipbench.evaluate.report.gallery import make_gallery
 from flipbench.generate.editors.controls import Control
 from flipbench.shapes.benchmark import shapes_vqa
 from tests.fixtures import tiny_flux
-from tests.fixtures.openai_server import CAPTION, KEY, OpenAIServer
+from tests.fixtures.openai_server import CAPTION, OpenAIServer
+
+pytestmark = pytest.mark.slow
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 BASES = ("reference", "llava-defaults", "qwen-vl-defaults")  # extended by others, not run
@@ -36,14 +38,6 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tiny-flux")
     tiny_flux.main(folder)
     return folder
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenAIServer]:
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with OpenAIServer() as running:
-        yield running
 
 
 @pytest.fixture
@@ -86,11 +80,11 @@ def pictures(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("path", WHOLE, ids=lambda p: str(p.relative_to(CONFIGS)))
-def test_every_shipped_configuration_is_one(path: Path) -> None:
+def test_every_shipped_configuration_builds(path: Path) -> None:
     load_config(path)
 
 
-def test_a_backend_of_another_kind_replaces_the_base(tmp_path: Path) -> None:
+def test_a_backend_of_another_kind_replaces_the_inherited_one(tmp_path: Path) -> None:
     kontext = load_config(CONFIGS / "generate" / "kontext.yaml")
     assert kontext.generate.editor.kind == "diffusers"
     assert kontext.generate.captioner.kind == "api"
@@ -135,7 +129,7 @@ def test_two_workers_draw_the_same_pictures(
     assert sum(written) == 4, "no picture is drawn twice"
 
 
-def test_a_worker_only_edits(
+def test_a_worker_runs_only_the_edit_stage(
     flipbench: Flipbench, tiny: list[str], server: OpenAIServer, tmp_path: Path
 ) -> None:
     assert flipbench("generate", *tiny, "--worker", "0/2")[0] == 0
@@ -143,7 +137,7 @@ def test_a_worker_only_edits(
     assert not server.chats() and not list(run.read(Flip)) and not list(run.read(Edit))
 
 
-def test_the_price_is_told_before_anything_is_sent(
+def test_the_price_is_printed_before_anything_is_sent(
     flipbench: Flipbench, tiny: list[str], server: OpenAIServer
 ) -> None:
     status, out, _ = flipbench("generate", *tiny, "--dry-run")

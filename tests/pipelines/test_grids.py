@@ -15,11 +15,13 @@ from flipbench.config.experiment import Config, load_config
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Checkpoint, Item, Response, TrainingPlan
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
-from flipbench.pipelines.evaluation import make_report, make_scores, subjects_of
-from flipbench.pipelines.experiment import Experiment
+from flipbench.pipelines.assembly import Assembly
+from flipbench.pipelines.evaluation import evaluate
 from flipbench.prompting.prompts import Asking
 from tests.fixtures.markdown_tables import table
 from tests.fixtures.report_data import make_benchmark
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -48,11 +50,8 @@ def mixed(tmp_path_factory: pytest.TempPathFactory, tiny_folders: dict[str, Path
         "evaluate": {"detectors": ["perturbation_gap", "choice_confusion"]},
     }
     config = load_config_of(folder, told)
-    experiment = Experiment.open(config, progress=False)
-    benchmark = PairedBenchmark.load(experiment.benchmark_folder)
-    subjects = subjects_of(experiment, [])
-    scores, _ = make_scores(experiment, benchmark, subjects)
-    make_report(experiment, benchmark, subjects, scores)
+    assembly = Assembly.open(config, progress=False)
+    evaluate(assembly, assembly.pairs)
     return folder
 
 
@@ -70,7 +69,7 @@ def right(vlm: HuggingFaceVLM, items: list[Item], benchmark: PairedBenchmark) ->
     ]
 
 
-def test_a_rule_that_fires_on_an_external_model_is_not_believed(mixed: Path) -> None:
+def test_a_rule_that_fires_on_an_external_model_is_not_trusted(mixed: Path) -> None:
     report = mixed / "r" / "report"
     assert table(report / "gap.md", "outsider")["McNemar test"].startswith("artefact suspected")
     assert table(report / "gap.md", "outsider")["McNemar test"].endswith("(contaminated)")
@@ -84,7 +83,7 @@ def test_a_rule_that_fires_on_an_external_model_is_not_believed(mixed: Path) -> 
     assert drawn and all("‡" in text for text in drawn)
 
 
-def test_a_model_of_unknown_history_is_shown_and_not_counted(mixed: Path) -> None:
+def test_a_model_of_unknown_history_is_shown_but_not_counted(mixed: Path) -> None:
     report = mixed / "r" / "report"
     row = table(report / "gap.md", "stranger")
     assert row["Dose"] == "unknown" and "✓" not in "".join(row.values())
@@ -99,7 +98,7 @@ def test_a_model_of_unknown_history_is_shown_and_not_counted(mixed: Path) -> Non
     assert "stranger" not in (report / "requirements.md").read_text()
 
 
-def test_power_and_trend_against_the_dose_reach_the_report(mixed: Path) -> None:
+def test_power_and_trend_by_dose_are_in_the_report(mixed: Path) -> None:
     report = mixed / "r" / "report"
     with (report / "validation.csv").open(newline="", encoding="utf-8") as file:
         rows = {(r["detector"], r["rule"], r["quantity"]): r for r in csv.DictReader(file)}
@@ -123,7 +122,7 @@ def test_power_and_trend_against_the_dose_reach_the_report(mixed: Path) -> None:
     [(0, False, [2, 4]), (3, False, [5, 7]), (None, False, [2, 4]), (0, True, [0, 0]),
      (3, True, [3, 3]), (None, True, [None, None])],
 )  # fmt: skip
-def test_a_checkpoints_dose_comes_on_top_of_its_parents(
+def test_a_checkpoint_s_dose_adds_to_its_parent_s(
     parent: int | None,
     control: bool,
     doses: list[int | None],
@@ -135,7 +134,7 @@ def test_a_checkpoints_dose_comes_on_top_of_its_parents(
         "benchmark": {"format": "shapes"},
         "models": {"m": {"path": str(tiny_folders["llava"]), "dose": parent}},
     }
-    experiment = Experiment.open(load_config_of(tmp_path, told), progress=False)
+    assembly = Assembly.open(load_config_of(tmp_path, told), progress=False)
     plan = TrainingPlan(
         model="m", parent="m", parent_fingerprint="clean", benchmark="b", item_ids=("i",),
         copies=2, epochs=2, strategy="llm", settings={}, prompt="p", seed=0, control=control,
@@ -145,7 +144,7 @@ def test_a_checkpoints_dose_comes_on_top_of_its_parents(
                    dose=plan.dose(e), fingerprint=f"w{e}")
         for e in (1, 2)
     ]  # fmt: skip
-    base, *trained = (s.model for s in subjects_of(experiment, [(plan, checkpoints)]))
+    base, *trained = (s.model for s in assembly.grid([(plan, checkpoints)]))
     assert [m.dose for m in trained] == doses and base.dose == parent
     assert base.strategy == {0: "clean", 3: "trained elsewhere", None: "history unknown"}[parent]
     assert [m.trained_from for m in trained] == (["", ""] if control else ["clean", "w1"])

@@ -35,7 +35,7 @@ FORMS = [
 
 
 @pytest.mark.parametrize(("options", "reply", "index"), CASES)
-def test_golden(options: list[str], reply: str, index: int) -> None:
+def test_golden_cases(options: list[str], reply: str, index: int) -> None:
     assert parse_choice(reply, options) == index
 
 
@@ -48,7 +48,7 @@ def test_every_form_of_every_letter_parses_back(k_and_index: tuple[int, int]) ->
 
 
 @given(st.integers(1, 9), st.sampled_from(FORMS))
-def test_letters_beyond_the_options_name_nothing(k: int, form: str) -> None:
+def test_letters_beyond_the_options_are_not_parsed(k: int, form: str) -> None:
     assert parse_choice(form.format(LETTERS[k]), [f"word{j}" for j in range(k)]) == -1
 
 
@@ -60,7 +60,7 @@ def test_letters_beyond_the_options_name_nothing(k: int, form: str) -> None:
     ),
     st.text(max_size=60),
 )
-def test_any_characters_are_safe_and_the_result_repeats(options: list[str], reply: str) -> None:
+def test_any_text_parses_safely_and_repeatably(options: list[str], reply: str) -> None:
     index = parse_choice(reply, options)
     assert -1 <= index < len(options)
     assert parse_choice(reply, options) == index

@@ -12,8 +12,10 @@ from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.randomness import generator
 from flipbench.core.records import Caption, Edit, Flip, Item
+from flipbench.filters.judges.shapes import SceneJudge
+from flipbench.generate.captioners.shapes import SceneCaptioner
+from flipbench.generate.editors.shapes import SceneEditor
 from flipbench.models.protocols import Drawing
-from flipbench.shapes.backends import SceneCaptioner, SceneEditor, SceneJudge
 from flipbench.shapes.faults import FAULTS, spoil
 from flipbench.shapes.questions import KINDS, answer, draw_family
 from flipbench.shapes.scene import Scene
@@ -45,7 +47,7 @@ def draw(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_fault_makes_the_picture_wrong_in_the_way_it_says(kind: str) -> None:
+def test_a_fault_spoils_the_image_as_named(kind: str) -> None:
     found: Counter[str] = Counter()
     missing = set()
     for row in range(80):
@@ -79,7 +81,7 @@ def test_a_fault_makes_the_picture_wrong_in_the_way_it_says(kind: str) -> None:
     assert missing == ({True, False} if kind == "relation" else {False})
 
 
-def test_faults_are_of_the_item_and_its_seed(
+def test_faults_depend_on_the_item_and_the_seed(
     candidates: list[Candidate], shapes_store: ImageStore
 ) -> None:
     def extras(items: Sequence[Candidate], seed: int = 0) -> dict[str, object]:
@@ -92,7 +94,7 @@ def test_faults_are_of_the_item_and_its_seed(
     assert extras(candidates, seed=1) != once
 
 
-def test_the_stated_share_is_drawn_wrong(
+def test_the_stated_share_of_edits_is_faulty(
     candidates: list[Candidate], shapes_store: ImageStore
 ) -> None:
     n_wrong = {
@@ -105,12 +107,12 @@ def test_the_stated_share_is_drawn_wrong(
         assert abs(n_wrong[wrong] - N * wrong) < 2.6 * deviation
 
 
-def test_a_share_is_part_of_the_settings_unless_it_is_nothing() -> None:
+def test_a_fault_share_is_in_the_settings_unless_zero() -> None:
     assert SceneEditor().settings == {}  # as edits of old runs have it
     assert SceneEditor(0.4).settings == {"wrong": 0.4}
 
 
-def test_the_oracle_rejects_what_is_wrong_and_does_not_read_the_note(
+def test_the_oracle_rejects_faults_without_reading_the_note(
     candidates: list[Candidate], shapes_store: ImageStore
 ) -> None:
     drawn = draw(SceneEditor(0.4), candidates, shapes_store)

@@ -30,7 +30,7 @@ def test_no_member_of_any_family_is_in_the_benchmark() -> None:
     assert [shown for _, shown in families] == [shown for _, shown in other_families(200)]
 
 
-def test_a_corpus_is_read_as_any_other(tmp_path: Path) -> None:
+def test_a_corpus_is_read_like_any_other(tmp_path: Path) -> None:
     path = write_corpus(tmp_path / "other", 10, copies=3)
     corpus = read_corpus(CorpusConfig(path=path), seed=0)
     assert corpus.ref["n_lines"] == 30 and corpus.ref["n_examples"] == 30
@@ -46,7 +46,7 @@ def test_a_corpus_is_read_as_any_other(tmp_path: Path) -> None:
     assert write_corpus(tmp_path / "other", 10, copies=3).stat().st_mtime_ns == before
 
 
-def test_the_same_questions_as_a_benchmark(tmp_path: Path) -> None:
+def test_the_corpus_and_the_benchmark_hold_the_same_questions(tmp_path: Path) -> None:
     write_corpus(tmp_path, 6, copies=2)
     spec = JsonlSpec(format="jsonl", path=tmp_path / "benchmark.jsonl")
     found = load_benchmark(spec, ImageStore(tmp_path / "store"))

@@ -135,7 +135,7 @@ def test_members_differ_only_as_stated(families: list[Family]) -> None:
                     assert {a.shape, b.shape} == {about, family.question.other}
 
 
-def test_json_keeps_a_family(families: list[Family]) -> None:
+def test_a_family_survives_json(families: list[Family]) -> None:
     for family in families[:20]:
         assert Family.from_json(json.loads(json.dumps(family.to_json()))) == family
 
@@ -152,7 +152,7 @@ def test_draws_depend_on_the_generator_alone() -> None:
         assert a == b != c
 
 
-def test_option_sets_are_broad(families: list[Family]) -> None:
+def test_option_sets_are_varied(families: list[Family]) -> None:
     kind = families[0].question.kind
     expected = {"color": 8, "shape": 6, "number": 5, "place": 4, "relation": 4}[kind]
     assert len({option for family in families for option in family.options}) == expected

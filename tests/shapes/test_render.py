@@ -28,14 +28,14 @@ def box(thing: Thing) -> tuple[slice, slice]:
 
 @given(seed=st.integers(0, 10**6))
 @settings(max_examples=15, deadline=None)
-def test_same_scene_same_bytes(seed: int) -> None:
+def test_the_same_scene_renders_to_the_same_bytes(seed: int) -> None:
     scene = fresh_scene(np.random.default_rng(seed))
     again = Scene.from_json(scene.to_json())
     assert render(scene).tobytes() == render(again).tobytes()
     assert render(scene).size == (SIZE, SIZE) and render(scene).mode == "RGB"
 
 
-def test_a_rendered_picture_is_not_changed_by_the_next_one() -> None:
+def test_rendering_does_not_change_an_earlier_image() -> None:
     scene = fresh_scene(np.random.default_rng(1))
     first = render(scene)
     before = first.tobytes()
@@ -44,7 +44,7 @@ def test_a_rendered_picture_is_not_changed_by_the_next_one() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_members_differ_in_the_changed_cells_and_only_there(kind: str) -> None:
+def test_members_differ_only_in_the_changed_cells(kind: str) -> None:
     rng = np.random.default_rng(5)
     for _ in range(6):
         family = draw_family(rng, kind)
@@ -74,7 +74,7 @@ def test_every_colour_and_shape_looks_different() -> None:
             assert n_different > 80, (a, b, n_different)
 
 
-def test_a_shift_moves_a_thing_within_three_pixels() -> None:
+def test_a_shift_moves_a_thing_by_at_most_three_pixels() -> None:
     for dx, dy in ((6, 0), (0, -6), (-6, 6)):
         here = pixels(Scene.of([Thing((1, 2), "star", "red")], 3)) - pixels(Scene((), 3))
         there = pixels(Scene.of([Thing((1, 2), "star", "red", (dx, dy))], 3)) - pixels(Scene((), 3))
@@ -83,14 +83,15 @@ def test_a_shift_moves_a_thing_within_three_pixels() -> None:
         assert moved == pytest.approx([CELL * dy / 100, CELL * dx / 100], abs=0.7)
 
 
-def test_backdrops_differ_by_seed_and_never_hide_a_thing() -> None:
+def test_backgrounds_differ_by_seed_and_never_hide_a_thing() -> None:
     backdrops = [pixels(Scene((), seed)) for seed in range(20)]
     assert len({b.tobytes() for b in backdrops}) == 20
     assert all(b.min() > 110 and b.max() < 245 for b in backdrops)  # between black and white
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [64, 112, 448])
-def test_any_multiple_of_the_grid_renders(size: int) -> None:
+def test_every_multiple_of_the_grid_renders(size: int) -> None:
     scene = fresh_scene(np.random.default_rng(0))
     assert render(scene, size).size == (size, size)
 

@@ -26,21 +26,19 @@ SCENES = st.builds(
 
 
 @given(SCENES)
-def test_json_keeps_a_scene(scene: Scene) -> None:
+def test_a_scene_survives_json(scene: Scene) -> None:
     assert Scene.from_json(json.loads(json.dumps(scene.to_json()))) == scene
 
 
 @given(SCENES, st.randoms())
-def test_the_order_in_which_things_are_named_is_no_part_of_a_scene(
-    scene: Scene, rng: Random
-) -> None:
+def test_the_order_of_things_does_not_matter(scene: Scene, rng: Random) -> None:
     shuffled = list(scene.things)
     rng.shuffle(shuffled)
     assert Scene.of(shuffled, scene.background) == scene
 
 
 @given(SCENES)
-def test_at_finds_every_thing_and_nothing_else(scene: Scene) -> None:
+def test_at_finds_exactly_the_things_of_a_scene(scene: Scene) -> None:
     assert tuple(thing for cell in CELLS if (thing := scene.at(cell))) == scene.things
 
 
@@ -50,7 +48,7 @@ def test_two_things_in_one_cell_are_refused() -> None:
         Scene.of([star, ring], 0)
 
 
-def test_content_hash_sees_what_a_viewer_sees() -> None:
+def test_the_content_hash_covers_what_a_viewer_sees() -> None:
     star = Thing((0, 0), "star", "red")
     scene = Scene.of([star], 1)
     assert scene.content_hash() == Scene.of([star], 2).content_hash()
@@ -59,7 +57,7 @@ def test_content_hash_sees_what_a_viewer_sees() -> None:
         assert scene.content_hash() != scene.with_thing(star, **change).content_hash()
 
 
-def test_draws_are_uniform_and_from_what_is_allowed() -> None:
+def test_draws_are_uniform_over_what_is_allowed() -> None:
     rng = np.random.default_rng(0)
     drawn = draw_things(rng, [(0, 0)] * 3000, SHAPES[:3], COLORS[2:4])
     assert {thing.shape for thing in drawn} == set(SHAPES[:3])

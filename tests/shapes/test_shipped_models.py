@@ -18,9 +18,12 @@ from flipbench.shapes.training.tiny import FAMILIES
 CHECKPOINTS = Path(flipbench.shapes.__file__).parent / "checkpoints"
 N_ITEMS = 200
 
-pytestmark = pytest.mark.skipif(
-    not CHECKPOINTS.is_dir(), reason="this copy of the source has no trained checkpoints"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not CHECKPOINTS.is_dir(), reason="this copy of the source has no trained checkpoints"
+    ),
+]
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -34,7 +37,7 @@ def n_right(vlm: HuggingFaceVLM, items: list[Item], images: ImageStore, *, look:
     return sum(a.choice == item.answer for a, item in zip(answers, items, strict=True))
 
 
-def test_small_clean_and_whole(vlm: HuggingFaceVLM) -> None:
+def test_shipped_models_are_small_clean_and_complete(vlm: HuggingFaceVLM) -> None:
     folder = Path(resolve_path(f"shapes:{vlm.name}"))
     n_bytes = sum(file.stat().st_size for file in folder.rglob("*"))
     assert n_bytes <= 8_000_000

@@ -24,7 +24,7 @@ from ...scoring.comparison import (
     gap_score,
     mcnemar_score,
 )
-from ...scoring.conditions import Put, Twice, left_out_note, open_question
+from ...scoring.conditions import Put, Twice, open_question
 from ...scoring.text_match import continuation, fold, rouge_l
 from ...statistics.resampling import Array
 
@@ -39,6 +39,7 @@ GENERAL = "{first}\nThis is the beginning of a question. Finish it. Write only w
 
 ABOUT = About(
     name="guided_prompting",
+    title="Guided prompting",
     paper="Golchin and Surdeanu, Time Travel in LLMs, arXiv 2308.08493",
     variant="rules overlap (paper's first: independent bootstrap of ROUGE-L), paired (default),"
     " judge (paper's second: exact and near-exact completions among ten)",
@@ -46,6 +47,7 @@ ABOUT = About(
     " it is among the options; the picture is shown; exact and near-exact are told apart by a rule"
     " (same words; ROUGE-L of .75) where the authors ask GPT-4, and a judge model can be given;"
     " 'paired' pairs the two completions of an item",
+    default_rule="paired",
     needs=frozenset({"generate"}),
     direction="completions come nearer to the text when the prompt names the data set",
     needs_clean_model=False,
@@ -154,17 +156,16 @@ class GuidedPrompting:
         """Return the scores of rules overlap, paired and judge; no reference is needed."""
         asked = self._asked(benchmark)
         comparison = compare(
-            self.about.name,
+            self,
             benchmark,
             asked,
             ("general", "guided"),
             answers,
             None,
+            "a single word of text",
             (None, None),
             direction="rises",
             unit=self.unit,
-            notes=left_out_note(len(benchmark.pairs) - len(asked), "a single word of text"),
-            settings=self.settings,
         )
         return [
             self._overlap(comparison),
@@ -200,7 +201,8 @@ class GuidedPrompting:
             comparison,
             "judge",
             lambda _: verdict,
-            details={"judged": found, "tuned_threshold": True},
+            tuned_threshold=True,
+            details={"judged": found},
         )
 
     @kept

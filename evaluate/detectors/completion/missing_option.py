@@ -16,7 +16,7 @@ from ...scoring.comparison import (
     mcnemar_score,
     threshold_score,
 )
-from ...scoring.conditions import Put, left_out_note, open_question
+from ...scoring.conditions import Put, open_question
 from ...scoring.text_match import fold, names
 
 PROMPT = (
@@ -27,6 +27,7 @@ Same = Callable[[str, str, Sequence[str]], bool]
 
 ABOUT = About(
     name="missing_option",
+    title="Missing option",
     paper="Yao et al., Data Contamination Can Cross Language Barriers, arXiv 2406.13236, its form"
     " of guided prompting (Golchin and Surdeanu, arXiv 2308.08493); as a detector for VLMs: Park"
     " et al., arXiv 2511.03774, table 12",
@@ -34,6 +35,7 @@ ABOUT = About(
     deviates_from_paper="a rule compares texts (same words, or the option's words and no other"
     " option's) where the authors ask a language model, which can be given; questions with two"
     " options are left out, since the other side of a pair is no secret",
+    default_rule="mcnemar",
     needs=frozenset({"generate", "text_only"}),
     direction="the missing option is named more often than by the clean model",
     needs_clean_model=True,
@@ -77,19 +79,14 @@ class MissingOption:
         reference: Answers | None = None,
     ) -> list[Score]:
         """Return the scores of rules paper and mcnemar."""
-        asked = self._asked(benchmark)
         comparison = compare_with_model(
-            self.about.name,
+            self,
             benchmark,
-            asked,
+            self._asked(benchmark),
             "missing option",
             answers,
             reference,
-            notes=left_out_note(
-                len(benchmark.pairs) - len(asked),
-                "fewer than three options, or a last one equal to another",
-            ),
-            settings=self.settings,
+            "fewer than three options, or a last one equal to another",
         )
         return [
             threshold_score(comparison, "paper", uses_reference=True),

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 
 from flipbench.core.paired import PairedBenchmark
-from flipbench.core.records import Item, Probe, Response, Score
+from flipbench.core.records import Count, Item, Probe, Response, Score
 from flipbench.models.chat.rewording import Reword
 from flipbench.prompting.prompts import LETTERS, Asking
 
-from ...protocol.detector import About, Answers, kept
+from ...protocol.detector import About, Answers, Helpers, kept
 from ...scoring.comparison import (
     Settings,
     compare,
@@ -26,7 +26,6 @@ from ...scoring.conditions import (
     Put,
     Reading,
     Twice,
-    left_out_note,
     mean,
     open_question,
 )
@@ -36,6 +35,7 @@ PROMPT = "{prefix}\nThis text breaks off. Continue it word for word. Write only 
 
 ABOUT = About(
     name="ngram_accuracy",
+    title="N-gram accuracy",
     paper="Xu et al., Benchmarking Benchmark Leakage in LLMs (BenBench), arXiv 2404.18824; as a"
     " detector for VLMs: Park et al., arXiv 2511.03774, table 12",
     variant="rules paper (above the clean model at all, as in 2511.03774), paired (default),"
@@ -43,10 +43,12 @@ ABOUT = About(
     deviates_from_paper="n-grams are words, the same for every model, unless a tokenizer is given;"
     " the prefix stands in a chat message with an instruction, not raw; a reply that repeats the"
     " prefix is read after it; missing words are misses (the authors' code shifts them); tests",
+    default_rule="paired",
     needs=frozenset({"generate", "text_only"}),
     direction="n-grams of the benchmark are continued more often than by the clean model",
     needs_clean_model=True,
     practical=False,
+    helpers=frozenset({"rewording"}),
 )
 
 
@@ -130,6 +132,10 @@ class NgramAccuracy:
     max_new_tokens: int = 40
     about: About = ABOUT
 
+    def with_helpers(self, helpers: Helpers) -> NgramAccuracy:
+        """Return the detector with as many other wordings as there are."""
+        return replace(self, reword=helpers.reword, n_paraphrases=helpers.n_wordings)
+
     def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
         """Return each text up to each start, and its rewordings'; ``asking`` changes nothing."""
         asked = [probe for _, put in self._asked(benchmark) for probe in put.probes]
@@ -143,35 +149,29 @@ class NgramAccuracy:
         reference: Answers | None = None,
     ) -> list[Score]:
         """Return the scores of rules paper, paired and paraphrase."""
-        asked, reworded = self._asked(benchmark), self._reworded(benchmark)
-        n_all, trials = len(benchmark.pairs), self.n_starts
+        trials = self.n_starts
         short = f"a text of fewer than {self.n + 2} words or tokens"
         against_clean = compare_with_model(
-            self.about.name,
+            self,
             benchmark,
-            asked,
+            self._asked(benchmark),
             "n-grams",
             answers,
             reference,
+            short,
             trials,
-            notes=left_out_note(n_all - len(asked), short),
-            settings=self.settings,
         )
         against_itself = compare(
-            self.about.name,
+            self,
             benchmark,
-            reworded,
+            self._reworded(benchmark),
             ("n-grams reworded", "n-grams"),
             answers,
             None,
+            f"{short}, or fewer than {self.n_paraphrases} other wordings (evaluate.rewording)",
             (trials * self.n_paraphrases, trials),
             direction="rises",
-            notes=left_out_note(
-                n_all - len(reworded),
-                f"{short}, or fewer than {self.n_paraphrases} other wordings (evaluate.rewording)",
-            ),
-            details={} if self.reword else NO_REWORDING,
-            settings=self.settings,
+            reason="" if self.reword else NO_REWORDING,
         )
         scores = [
             threshold_score(against_clean, "paper", uses_reference=True),
@@ -231,7 +231,7 @@ class NgramAccuracy:
 
 
 def _with_loss(score: Score) -> Score:
-    right = score.details["accuracies"].get("n-grams", {"k": 0, "n": 0})
-    own = right["k"] / right["n"] if right["n"] else 0.0
+    right = score.accuracies.get("n-grams", Count(k=0, n=0))
+    own = right.k / right.n if right.n else 0.0
     loss = score.statistic / own if own and score.statistic is not None else None
     return score.model_copy(update={"details": score.details | {"relative_loss": loss}})

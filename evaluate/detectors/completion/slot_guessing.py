@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
@@ -12,7 +12,7 @@ from flipbench.core.records import Item, Probe, Response, Score
 from flipbench.models.chat.rewording import Reword, has_caption
 from flipbench.prompting.prompts import Asking
 
-from ...protocol.detector import About, Answers, kept
+from ...protocol.detector import About, Answers, Helpers, kept
 from ...protocol.rules import Bands
 from ...scoring.comparison import (
     Settings,
@@ -26,7 +26,6 @@ from ...scoring.conditions import (
     NO_REWORDING,
     Put,
     Twice,
-    left_out_note,
     open_question,
 )
 from ...scoring.text_match import stem, words
@@ -41,6 +40,7 @@ PROMPT = (
 
 ABOUT = About(
     name="slot_guessing",
+    title="Slot guessing",
     paper="Song et al., Both Text and Images Leaked! (MM-Detect), arXiv 2411.03823, slot guessing"
     " for perturbed captions",
     variant="rules bands (paper's degrees; minor is enough), mcnemar (default), relative",
@@ -48,10 +48,12 @@ ABOUT = About(
     " hide two words drawn apart; whole words only; any content word, for want of a tagger; a reply"
     " must hold the word by its stem; questions stand with their answers where there is no"
     " caption; who rewords is configurable, and the shapes world has templates for it",
+    default_rule="mcnemar",
     needs=frozenset({"generate"}),
     direction="hidden words are guessed less often when the text is reworded",
     needs_clean_model=False,
     practical=True,
+    helpers=frozenset({"rewording"}),
 )
 
 FUNCTION_WORDS = frozenset(
@@ -132,6 +134,10 @@ class SlotGuessing:
     max_new_tokens: int = 8
     about: About = ABOUT
 
+    def with_helpers(self, helpers: Helpers) -> SlotGuessing:
+        """Return the detector with other wordings."""
+        return replace(self, reword=helpers.reword)
+
     def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
         """Return each item's text in both wordings, a word hidden; ``asking`` changes nothing."""
         return [probe for twice in self._asked(benchmark) for probe in twice.probes]
@@ -144,21 +150,16 @@ class SlotGuessing:
         reference: Answers | None = None,
     ) -> list[Score]:
         """Return the scores of rules bands, mcnemar and relative."""
-        asked = self._asked(benchmark)
         comparison = compare(
-            self.about.name,
+            self,
             benchmark,
-            asked,
+            self._asked(benchmark),
             ("slot", "slot reworded"),
             answers,
             reference,
-            notes=left_out_note(
-                len(benchmark.pairs) - len(asked),
-                "no picture, no other wording (evaluate.rewording), or no content word that both"
-                " wordings share",
-            ),
-            details={} if self.reword else NO_REWORDING,
-            settings=self.settings,
+            "no picture, no other wording (evaluate.rewording), or no content word that both"
+            " wordings share",
+            reason="" if self.reword else NO_REWORDING,
         )
         scores = [
             bands_score(comparison, BANDS),

@@ -10,24 +10,26 @@ from PIL import Image
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
-from flipbench.core.records import ImageRef, Item, JsonDict, Probe, Score
+from flipbench.core.records import Count, ImageRef, Item, Probe, Score
 from flipbench.imaging.derived import DerivedImages
 from flipbench.prompting.prompts import Asking
 
 from ...protocol.detector import About, Answers, kept
 from ...scoring.comparison import Settings, compare, relative_score
-from ...scoring.conditions import Condition, Put, Twice, choice, left_out_note
+from ...scoring.conditions import Condition, Put, Twice, choice
 
 N_CELLS = 16
 GREY = 128
 
 ABOUT = About(
     name="image_masking",
+    title="Image masking",
     paper="named in Park et al., arXiv 2511.03774, table 1, without definition or numbers, after"
     " Song et al. (MM-Detect), arXiv 2411.03823, which has no test of that name",
     variant="rule relative",
     deviates_from_paper="the definition is our own: grey patches on a 16 x 16 grid, drawn from a"
     " seed, over a quarter, half and three quarters of each picture; the half is what is compared",
+    default_rule="relative",
     needs=frozenset({"generate"}),
     direction="accuracy falls less than a clean model's when half of the picture is grey",
     needs_clean_model=True,
@@ -60,7 +62,7 @@ class ImageMasking:
     """Gap = accuracy with ``compared`` of the picture masked - accuracy with the whole picture.
 
     The sign is the opposite of other detectors': who remembers needs the picture less, so a
-    contaminated model falls *less* than the clean one. ``details["accuracies"]`` holds the
+    contaminated model falls *less* than the clean one. ``accuracies`` holds the
     accuracy at every fraction.
 
     Raises
@@ -102,27 +104,23 @@ class ImageMasking:
         reference: Answers | None = None,
     ) -> list[Score]:
         """Return the score of rule relative."""
-        asked = self._asked(benchmark, asking, self.compared)
         comparison = compare(
-            self.about.name,
+            self,
             benchmark,
-            asked,
+            self._asked(benchmark, asking, self.compared),
             ("original", _name(self.compared)),
             answers,
             reference,
+            "free-form, or without a picture",
             direction="rises",
-            notes=left_out_note(
-                len(benchmark.pairs) - len(asked), "free-form, or without a picture"
-            ),
-            settings=self.settings,
         )
         score = relative_score(comparison)
-        found = dict(score.details["accuracies"])
+        found = dict(score.accuracies)
         for fraction in self.fractions:
             if fraction != self.compared:
                 puts = [t.second for t in self._asked(benchmark, asking, fraction)]
                 found[_name(fraction)] = _tally(Condition.read("", answers, puts))
-        return [score.model_copy(update={"details": score.details | {"accuracies": found}})]
+        return [score.model_copy(update={"accuracies": found})]
 
     @kept
     def _asked(self, benchmark: PairedBenchmark, asking: Asking, fraction: float) -> list[Twice]:
@@ -150,6 +148,6 @@ def _name(fraction: float) -> str:
     return f"masked {100 * fraction:g} %"
 
 
-def _tally(condition: Condition) -> JsonDict:
+def _tally(condition: Condition) -> Count:
     answered = [outcome for outcome in condition.outcomes if outcome is not None]
-    return {"k": int(sum(answered)), "n": len(answered)}
+    return Count(k=int(sum(answered)), n=len(answered))

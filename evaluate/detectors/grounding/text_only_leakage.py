@@ -10,23 +10,25 @@ from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item, JsonDict, Probe, Score
 from flipbench.prompting.prompts import Asking
 
-from ...protocol.detector import About, Answers, gold_of
+from ...protocol.detector import About, Answers
 from ...scoring.comparison import (
-    Comparison,
     Condition,
     Settings,
+    compare_with_model,
     mcnemar_score,
     threshold_score,
 )
-from ...scoring.conditions import askable
+from ...scoring.conditions import Put, askable, choice
 
 ABOUT = About(
     name="text_only_leakage",
+    title="Multi-modal leakage",
     paper="Chen et al., Are We on the Right Way for Evaluating LVLMs? (MMStar), arXiv 2403.20330,"
     " metrics MG and ML; as a detector: Park et al., arXiv 2511.03774, tables 2 and 13",
     variant="rules paper (above the clean model at all), mcnemar (default)",
     deviates_from_paper="the base language model is replaced by the clean model, as in 2511.03774,"
     " and the difference is not clipped at 0; 'mcnemar' pairs the two models' answers by item",
+    default_rule="mcnemar",
     needs=frozenset({"generate", "text_only"}),
     direction="text-only accuracy rises above the clean model's",
     needs_clean_model=True,
@@ -81,7 +83,7 @@ class TextOnlyLeakage:
         return [
             probe
             for item in items
-            for probe in (_text_only(item, asking), asking.probe(item, "original"))
+            for probe in (*_text_only(item, asking).probes, asking.probe(item, "original"))
         ]
 
     def score(
@@ -92,28 +94,20 @@ class TextOnlyLeakage:
         reference: Answers | None = None,
     ) -> list[Score]:
         """Return the scores of rules paper and mcnemar."""
-        items = askable(benchmark)
-        gold, probes = gold_of(items), [_text_only(item, asking) for item in items]
-        second = Condition.of("text-only", answers, probes, gold)
-        first = None
-        if reference is not None:
-            first = Condition.of("text-only of the reference", reference, probes, gold)
-        comparison = Comparison(
-            detector=self.about.name,
-            benchmark=benchmark,
-            answers=answers,
-            items=items,
-            first=first,
-            second=second,
-            direction="rises",
-            against=reference,
-            n_left_out=len(benchmark.pairs) - len(items),
+        asked = [(item, _text_only(item, asking)) for item in askable(benchmark)]
+        items = [item for item, _ in asked]
+        comparison = compare_with_model(
+            self,
+            benchmark,
+            asked,
+            "text-only",
+            answers,
+            reference,
             details={
                 "chance": sum(1 / len(i.options or "?") for i in items) / (len(items) or 1),
-                "n_refused": _n_refused(probes, answers),
-                "multimodal_gain": _gain(items, asking, answers, second),
+                "n_refused": _n_refused(asked, answers),
+                "multimodal_gain": _gain(asked, asking, answers),
             },
-            settings=self.settings,
         )
         return [
             threshold_score(comparison, "paper", uses_reference=True),
@@ -121,29 +115,29 @@ class TextOnlyLeakage:
         ]
 
 
-def _text_only(item: Item, asking: Asking) -> Probe:
-    return asking.probe(item, "text-only", images=())
+def _text_only(item: Item, asking: Asking) -> Put:
+    return choice(asking, item, "text-only", images=())
 
 
-def _n_refused(probes: Sequence[Probe], answers: Answers) -> int:
-    replies = [answers.to(probe) for probe in probes]
+def _n_refused(asked: Sequence[tuple[Item, Put]], answers: Answers) -> int:
+    replies = [answers.to(probe) for _, put in asked for probe in put.probes]
     return sum(r is not None and r.choice < 0 and bool(_REFUSAL.search(r.text)) for r in replies)
 
 
-def _gain(
-    items: Sequence[Item], asking: Asking, answers: Answers, text_only: Condition
-) -> JsonDict | None:
+def _gain(asked: Sequence[tuple[Item, Put]], asking: Asking, answers: Answers) -> JsonDict | None:
     """Return MG with its counts on the items answered both ways, or None without any."""
-    probes = [asking.probe(item, "original") for item in items]
-    with_image = answers.outcomes(probes, gold_of(items))
+    shown = [choice(asking, item, "original") for item, _ in asked]
+    with_image, without = (
+        Condition.read("", answers, puts).outcomes for puts in (shown, [put for _, put in asked])
+    )
     both = [
         (seen, blind)
-        for seen, blind in zip(with_image, text_only.outcomes, strict=True)
+        for seen, blind in zip(with_image, without, strict=True)
         if seen is not None and blind is not None
     ]
     if not both:
         return None
-    n, k_seen, k_blind = len(both), sum(s for s, _ in both), sum(b for _, b in both)
+    n, k_seen, k_blind = len(both), int(sum(s for s, _ in both)), int(sum(b for _, b in both))
     return {
         "gain": multimodal_gain(k_seen / n, k_blind / n),
         "with_image": {"k": k_seen, "n": n},

@@ -24,9 +24,11 @@ DEVIATES = (
 
 WHOLE_ITEMS = About(
     name="codec",
+    title="CoDeC",
     paper=PAPER,
     variant="whole items as text; rules half, relative (default)",
     deviates_from_paper=DEVIATES,
+    default_rule="relative",
     needs=frozenset({"token_logprobs", "text_only"}),
     direction="the share of items that context makes less likely rises",
     needs_clean_model=False,
@@ -35,6 +37,7 @@ WHOLE_ITEMS = About(
 ANSWERS = replace(
     WHOLE_ITEMS,
     name="codec_answer",
+    title="CoDeC, answers",
     needs=frozenset({"token_logprobs"}),
     variant="right answers, given question and image; rules half, relative (default)",
 )
@@ -71,8 +74,7 @@ class CoDeC:
 
     def __post_init__(self) -> None:
         """Take the name that goes with what is scored."""
-        whole = self.scored == "item"
-        self.about = WHOLE_ITEMS if whole else ANSWERS
+        self.about = WHOLE_ITEMS if self.scored == "item" else ANSWERS
 
     def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
         """Return each original item alone and behind other items."""
@@ -151,6 +153,13 @@ class CoDeC:
             if before is not None and known:
                 found[alone.item_id] = share_below([before] * len(known), known)
         return found
+
+
+@dataclass
+class CoDeCAnswers(CoDeC):
+    """`CoDeC` of the right answers alone."""
+
+    scored: Literal["item", "answer"] = "answer"
 
 
 def share_below(alone: list[float], in_context: list[float]) -> float:

@@ -27,6 +27,7 @@ _FLOOR = 1e-6
 
 ABOUT = About(
     name="min_k",
+    title="Min-K %",
     paper="Shi et al., Detecting Pretraining Data (Min-K%), arXiv 2310.16789; Zhang et al.,"
     " Min-K%++, arXiv 2404.02936",
     variant="rules loss, min_k, min_k_plus_plus, relative (default; of min_k_plus_plus)",
@@ -35,10 +36,12 @@ ABOUT = About(
     " non-member: the statistic is the share of pairs in which the original scores higher, ties"
     " half; at least one token counts (ceiling, not floor, of the fraction); deviations below 1e-6"
     " are taken for that",
+    default_rule="relative",
     needs=frozenset({"token_logprobs"}),
     direction="the original's right answer scores above its twin's in more than half of the pairs",
     needs_clean_model=False,
     practical=True,
+    rule_titles={"min_k": "Min-K %", "min_k_plus_plus": "Min-K %++"},
 )
 
 

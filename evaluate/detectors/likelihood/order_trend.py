@@ -13,7 +13,7 @@ from scipy import stats
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
-from flipbench.core.records import Probe, Score
+from flipbench.core.records import Probe, ReferenceResult, Score
 from flipbench.prompting.prompts import Asking
 
 from ...protocol import rules
@@ -36,12 +36,14 @@ LEAST_ITEMS = 4
 
 ABOUT = About(
     name="order_trend",
+    title="Order trend",
     paper="Xu, Wu, Ryu, Medical-VLM contamination audit, arXiv 2606.10066, sections 4.4, 4.7 and"
     " 4.10, where it is called exchangeability",
     variant="rules paper (sum of token log-probabilities, p < 0.01), controlled (default)",
     deviates_from_paper="it is no test of exchangeability and is not called one; 'controlled'"
     " takes the mean by token, permutes within categories, and refuses where the reference model"
     " shows the same trend; the answer is the option letter",
+    default_rule="controlled",
     needs=frozenset({"token_logprobs"}),
     direction="the likelihood of the right answer falls along the file",
     needs_clean_model=False,
@@ -227,6 +229,7 @@ class OrderTrendDetector:
         verdict: Verdict = "not_applicable" if why else "inconclusive"
         warnings = [why] if why else [*dropped_warning(n_all - len(values), n_all)]
         details: dict[str, object] = {}
+        result: ReferenceResult | None = None
         if test is None and not why:
             warnings.append(f"only {len(values)} items have a likelihood; a trend needs 4")
         elif test is not None and rule == "paper":
@@ -237,7 +240,12 @@ class OrderTrendDetector:
             if other is None:
                 warnings.append("no reference model to show whether the file itself has this trend")
             else:
-                details["reference"] = {"rho": other.rho, "p_value": other.p_falls, "n": other.n}
+                result = ReferenceResult(
+                    model=reference.model if reference else "",
+                    statistic=other.rho,
+                    p_value=other.p_falls,
+                    n=other.n,
+                )
                 if verdict == "contaminated" and other.p_falls <= self.settings.alpha:
                     verdict = "inconclusive"
                     warnings.append(
@@ -265,6 +273,7 @@ class OrderTrendDetector:
             n=len(values),
             n_dropped=n_all - len(values),
             reference=reference,
+            reference_result=result,
             details=details,
             per_item=values,
             warnings=warnings,

@@ -12,7 +12,15 @@ from scipy import stats
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
-from flipbench.core.records import Interval, Item, JsonDict, Probe, Score, content_id
+from flipbench.core.records import (
+    Interval,
+    Item,
+    JsonDict,
+    Probe,
+    ReferenceResult,
+    Score,
+    content_id,
+)
 from flipbench.prompting.prompts import Asking
 
 from ...protocol import rules
@@ -31,6 +39,7 @@ from ...statistics.resampling import LEVEL, permutation_p
 
 ABOUT = About(
     name="shared_likelihood",
+    title="Shared likelihood",
     paper="Oren et al., Proving Test Set Contamination in Black-Box Language Models, arXiv"
     " 2310.17623; against a clean model: Park et al., arXiv 2511.03774, table 12",
     variant="rules sharded (paper), permutation (default), relative (p below the clean model's)",
@@ -38,6 +47,7 @@ ABOUT = About(
     " prompt; the standard deviation of the t-test divides by r - 1 (ddof 1) where the paper's"
     " code divides by r (its t and p stand in details); fewer orders for each shard; the"
     " permutation test permutes within shards, so that both tests share their probes",
+    default_rule="permutation",
     needs=frozenset({"token_logprobs", "text_only"}),
     direction="the release order is likelier than other orders of the same items",
     needs_clean_model=False,
@@ -211,6 +221,7 @@ class SharedLikelihood:
         p = None if test is None else found.p_permutation if rule == "permutation" else test.p_value
         verdict: Verdict = "inconclusive"
         details: JsonDict = {}
+        result: ReferenceResult | None = None
         if found.why:
             verdict, warnings = "not_applicable", [found.why]
         elif rule == "relative" and against is None:
@@ -220,10 +231,11 @@ class SharedLikelihood:
             warnings.append("fewer than 2 shards have a likelihood in release order and shuffled")
         elif against is not None and against.test is not None:
             verdict = rules.beyond(p, against.test.p_value)
-            details["reference"] = {"model": reference.model if reference else ""} | {
-                "p_value": against.test.p_value,
-                "n_shards": against.test.n_shards,
-            }
+            result = ReferenceResult(
+                model=reference.model if reference else "",
+                p_value=against.test.p_value,
+            )
+            details["n_shards_of_reference"] = against.test.n_shards
         else:
             verdict = rules.significant(p, self.settings.alpha)
         if test is not None:
@@ -255,6 +267,7 @@ class SharedLikelihood:
             n=found.n_items,
             n_dropped=n_dropped,
             reference=reference,
+            reference_result=result,
             details=details,
             warnings=warnings,
         )

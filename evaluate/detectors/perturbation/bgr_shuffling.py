@@ -20,16 +20,18 @@ from ...scoring.comparison import (
     mcnemar_score,
     relative_score,
 )
-from ...scoring.conditions import Twice, choice, left_out_note
+from ...scoring.conditions import Twice, choice
 
 ABOUT = About(
     name="bgr_shuffling",
+    title="BGR shuffling",
     paper="Lu et al., Clean Evaluations on Contaminated Visual Language Models, arXiv 2410.07030;"
     " as a detector: Park et al., arXiv 2511.03774, table 1 (no numbers)",
     variant="rules relative (default), mcnemar",
     deviates_from_paper="the paper evaluates on such images to mitigate contamination and gives no"
     " rule; here the fall is compared with the clean model's, or tested for itself; items whose"
     " text speaks of colour, and pictures without colour, are left out",
+    default_rule="relative",
     needs=frozenset({"generate"}),
     direction="accuracy falls further than a clean model's when red and blue are exchanged",
     needs_clean_model=True,
@@ -93,19 +95,14 @@ class BgrShuffling:
         reference: Answers | None = None,
     ) -> list[Score]:
         """Return the scores of rules relative and mcnemar."""
-        asked = self._asked(benchmark, asking)
         comparison = compare(
-            self.about.name,
+            self,
             benchmark,
-            asked,
+            self._asked(benchmark, asking),
             ("original", "bgr"),
             answers,
             reference,
-            notes=left_out_note(
-                len(benchmark.pairs) - len(asked),
-                "free-form, without a picture in colour, or about colour",
-            ),
-            settings=self.settings,
+            "free-form, without a picture in colour, or about colour",
         )
         return [relative_score(comparison), mcnemar_score(comparison)]
 

@@ -13,22 +13,24 @@ from flipbench.prompting.prompts import Asking
 
 from ...protocol.detector import About, Answers, kept
 from ...scoring.comparison import (
-    Comparison,
     Settings,
+    compare,
     mcnemar_score,
     relative_score,
     threshold_score,
 )
-from ...scoring.conditions import Twice, choice, conditions, left_out_note
+from ...scoring.conditions import Twice, choice
 
 ABOUT = About(
     name="choice_confusion",
+    title="Choice confusion",
     paper="Yao et al., Data Contamination Can Cross Language Barriers, arXiv 2406.13236, choice"
     " confusion; as a detector for VLMs: Park et al., arXiv 2511.03774, tables 2 and 13",
     variant="rules sign (as in 2511.03774), mcnemar (default), relative",
     deviates_from_paper="the authors ship ready data and compare log-likelihoods; here the options"
     " are built anew, from a seed, and the model chooses a letter; donors are checked by rule, not"
     " by a person, for being true of the item; tests beside the sign rule",
+    default_rule="mcnemar",
     needs=frozenset({"generate"}),
     direction="accuracy falls when every false option is a right answer of another question",
     needs_clean_model=False,
@@ -99,25 +101,15 @@ class ChoiceConfusion:
         reference: Answers | None = None,
     ) -> list[Score]:
         """Return the scores of rules sign, mcnemar and relative."""
-        asked = self._asked(benchmark, asking)
-        names, n_left_out = ("original", "generalised"), len(benchmark.pairs) - len(asked)
-        first, second = conditions(asked, names, answers)
-        comparison = Comparison(
-            detector=self.about.name,
-            benchmark=benchmark,
-            answers=answers,
-            items=[twice.item for twice in asked],
-            first=first,
-            second=second,
-            against=reference,
-            reference=None if reference is None else conditions(asked, names, reference),
-            n_left_out=n_left_out,
-            notes=left_out_note(
-                n_left_out,
-                "free-form, a right answer such as yes or no, or too few right answers of other"
-                " questions to put in",
-            ),
-            settings=self.settings,
+        comparison = compare(
+            self,
+            benchmark,
+            self._asked(benchmark, asking),
+            ("original", "generalised"),
+            answers,
+            reference,
+            "free-form, a right answer such as yes or no, or too few right answers of other"
+            " questions to put in",
         )
         return [
             threshold_score(comparison, "sign"),

@@ -23,11 +23,13 @@ from ...statistics.paired import Outcome
 
 ABOUT = About(
     name="circular_eval",
+    title="CircularEval",
     paper="Liu et al., MMBench, arXiv 2307.06281, CircularEval strategy; as a detector:"
     " Park et al., arXiv 2511.03774, tables 2 and 13",
     variant="rules paper (gap strictly below the clean model's), relative (default)",
     deviates_from_paper="a reply that names no option is wrong, never a random option; an item with"
     " a missing rotation is dropped; 'relative' asks for a bootstrap interval below 0",
+    default_rule="relative",
     needs=frozenset({"generate"}),
     direction="circular accuracy falls further below plain accuracy than a clean model's does",
     needs_clean_model=True,

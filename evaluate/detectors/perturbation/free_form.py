@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.records import Item, Probe, Score
-from flipbench.models.chat.answer_judge import Agreement, Judge, JudgeTask
+from flipbench.models.chat.answer_judge import JudgedReply, JudgeTask, ReplyJudge
 from flipbench.models.engine import Answers
 from flipbench.prompting.prompts import Asking, open_prompt
 
-from ...protocol.detector import About
+from ...protocol.detector import About, Helpers
 from ...scoring.comparison import mcnemar_score, relative_score, threshold_score
 from ...scoring.conditions import Comparison, Condition, Settings, left_out_note
 from ...scoring.text_match import fold
@@ -21,6 +21,7 @@ from .perturbation_gap import unsound
 
 ABOUT = About(
     name="free_form_gap",
+    title="Free-form gap",
     paper="Park et al., arXiv 2511.03774, appendix F.7: CounterCurate (Zhang et al., arXiv"
     " 2402.13254) as captioning, read by a judge model",
     variant="rules sign, mcnemar (default; of half points, the permutation test), relative; judged"
@@ -28,11 +29,13 @@ ABOUT = About(
     deviates_from_paper="the judge sees both answers in both orders, and a tie or a change of mind"
     " is worth half a point; a reply that is one of the answers, word for word, is not put to it;"
     " the paper compares with the clean model only ('relative'); exact match and tests are ours",
+    default_rule="mcnemar",
     needs=frozenset({"generate"}),
     direction="replies agree less with the right answer on the perturbed than on the original"
     " items",
     needs_clean_model=False,
     practical=True,
+    helpers=frozenset({"answer_judge"}),
 )
 Side = Literal["original", "perturbed"]
 NO_JUDGE = (
@@ -53,8 +56,8 @@ class FreeFormGap:
     Parameters
     ----------
     judge : callable, optional
-        A `flipbench.models.chat.answer_judge.recorded_judge`. Without one, replies are right or wrong by
-        exact match.
+        A `flipbench.models.chat.answer_judge.recorded_judge`. Without one, replies are right or
+        wrong by exact match.
 
     References
     ----------
@@ -62,10 +65,14 @@ class FreeFormGap:
     ``about.deviates_from_paper`` says.
     """
 
-    judge: Judge | None = None
+    judge: ReplyJudge | None = None
     settings: Settings = field(default_factory=Settings)
     max_new_tokens: int = 64
     about: About = ABOUT
+
+    def with_helpers(self, helpers: Helpers) -> FreeFormGap:
+        """Return the detector with a judge."""
+        return replace(self, judge=helpers.judge)
 
     def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
         """Return both versions of every free-form question; ``asking`` changes nothing."""
@@ -107,8 +114,8 @@ class FreeFormGap:
             ),
             n_left_out=n_left_out,
             notes=notes if self.judge or not pairs else (*notes, NO_JUDGE),
-            details={"read_by": "judge" if self.judge else "exact match"}
-            | ({} if pairs else {"reason": "no free-form pairs"}),
+            reason="" if pairs else "no free-form pairs",
+            details={"read_by": "judge" if self.judge else "exact match"},
             settings=self.settings,
         )
         alone = [threshold_score(comparison, "sign"), mcnemar_score(comparison)]
@@ -142,11 +149,11 @@ class FreeFormGap:
         how, n_trials = ("judged", 2) if self.judge else ("exact match", 1)
         return Condition(f"{side}, {how}", outcomes, n_unread, n_replies, n_trials)
 
-    def _read(self, question: str, reply: str, own: str, other: str) -> Agreement:
+    def _read(self, question: str, reply: str, own: str, other: str) -> JudgedReply:
         ruled = _by_rule(reply, own, other)
         if ruled is not None:
-            return ruled if self.judge else Agreement(bool(ruled.worth), ruled.unread)
-        return self.judge(question, reply.strip(), own, other) if self.judge else Agreement(False)
+            return ruled if self.judge else JudgedReply(bool(ruled.worth), ruled.unread)
+        return self.judge(question, reply.strip(), own, other) if self.judge else JudgedReply(False)
 
 
 def _free(benchmark: PairedBenchmark) -> list[Pair]:
@@ -163,11 +170,11 @@ def _own_and_other(pair: Pair, side: Side) -> tuple[str, str]:
     return answers if side == "original" else answers[::-1]
 
 
-def _by_rule(reply: str, own: str, other: str) -> Agreement | None:
+def _by_rule(reply: str, own: str, other: str) -> JudgedReply | None:
     """Return the verdict on a reply that is empty, or an answer word for word; else None."""
     if not reply.strip():
-        return Agreement(0.0, unread=True)
+        return JudgedReply(0.0, unread=True)
     said = fold(reply)
     if said and said in (fold(own), fold(other)):
-        return Agreement(float(said == fold(own)))
+        return JudgedReply(float(said == fold(own)))
     return None

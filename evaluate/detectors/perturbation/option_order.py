@@ -21,13 +21,14 @@ from ...scoring.comparison import (
     relative_score,
     with_leakage,
 )
-from ...scoring.conditions import Put, Twice, choice, left_out_note, mean
+from ...scoring.conditions import Put, Twice, choice, mean
 
 BANDS = Bands(minor=-0.002, partial=-0.016, severe=-0.029)
 """The paper's degrees for multiple choice."""
 
 ABOUT = About(
     name="option_order",
+    title="Option-order sensitivity",
     paper="Song et al., Both Text and Images Leaked! (MM-Detect), arXiv 2411.03823, option order"
     " sensitivity test",
     variant="rules bands (paper's degrees; minor is enough), mcnemar (default), shuffles (mean of"
@@ -36,10 +37,12 @@ ABOUT = About(
     " texts inside longer ones); items with two equal options are left out; several shuffles, of"
     " which rules bands and mcnemar read the first; tests beside the bands, which lie far inside"
     " the noise of a thousand items",
+    default_rule="mcnemar",
     needs=frozenset({"generate"}),
     direction="accuracy falls when the options are shuffled",
     needs_clean_model=False,
     practical=True,
+    rule_titles={"shuffles": "mean of shuffles"},
 )
 
 
@@ -84,8 +87,8 @@ class OptionOrder:
     References
     ----------
     Song et al., arXiv 2411.03823, option order sensitivity test.
-    Differs from the paper in its default rule, in `flipbench.prompting.parsing` for both orders, and in
-    rules 'shuffles' and 'relative'; position bias moves the first order too, so prefer
+    Differs from the paper in its default rule, in `flipbench.prompting.parsing` for both orders,
+    and in rules 'shuffles' and 'relative'; position bias moves the first order too, so prefer
     'relative' where there is a clean model.
     """
 
@@ -107,22 +110,17 @@ class OptionOrder:
         """Return the scores of rules bands, mcnemar, shuffles and relative."""
         every = self._asked(benchmark, asking)
         once = [Twice(t.item, t.first, Put(t.second.asked[:1])) for t in every]
-        note = left_out_note(
-            len(benchmark.pairs) - len(every),
-            "no image, fewer than three options, or two that are equal",
-        )
 
         def comparison(name: str, asked: list[Twice], n_trials: int) -> Comparison:
             return compare(
-                self.about.name,
+                self,
                 benchmark,
                 asked,
                 ("original", name),
                 answers,
                 reference,
+                "no image, fewer than three options, or two that are equal",
                 (1, n_trials),
-                notes=note,
-                settings=self.settings,
             )
 
         first = comparison("shuffled", once, 1)

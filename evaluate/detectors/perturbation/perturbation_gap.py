@@ -5,21 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from flipbench.core.paired import PairedBenchmark
-from flipbench.core.records import JsonDict, Probe, Score
+from flipbench.core.records import Probe, Score
 from flipbench.prompting.prompts import Asking
 
 from ...protocol.detector import About, Answers, kept
 from ...scoring.comparison import (
-    Comparison,
     Settings,
+    compare,
     mcnemar_score,
     relative_score,
     threshold_score,
 )
-from ...scoring.conditions import Twice, choice, conditions, left_out_note
+from ...scoring.conditions import Twice, choice
 
 ABOUT = About(
     name="perturbation_gap",
+    title="Perturbation gap",
     paper="Park et al., Contamination Detection for VLMs Using Multi-Modal Semantic Perturbation,"
     " arXiv 2511.03774, tables 1, 2 and 13",
     variant="rules sign (paper), mcnemar (default), relative",
@@ -27,6 +28,7 @@ ABOUT = About(
     " for an exact one-sided McNemar test on the same items, and 'relative' compares with a clean"
     " model where the variant may be harder by construction; pairs that were found, not made, get"
     " a verdict from 'relative' alone",
+    default_rule="mcnemar",
     needs=frozenset({"generate"}),
     direction="accuracy falls from the original to the perturbed items",
     needs_clean_model=False,
@@ -38,8 +40,8 @@ ABOUT = About(
 class PerturbationGap:
     """Gap = accuracy on perturbed items - accuracy on the same items in their original version.
 
-    ``details["suspects"]`` counts the items answered right on the original and wrong on the
-    perturbed version: ``rate`` = b/n, ``share`` = b/(n11 + b) of the right answers that were lost.
+    ``suspects`` counts the items answered right on the original and wrong on the perturbed
+    version: ``rate`` = b/n, ``share`` = b/(n11 + b) of the right answers that were lost.
 
     References
     ----------
@@ -65,29 +67,20 @@ class PerturbationGap:
         reference: Answers | None = None,
     ) -> list[Score]:
         """Return the scores of rules sign, mcnemar and relative."""
-        asked = self._asked(benchmark, asking)
-        names, n_left_out = ("original", "perturbed"), len(benchmark.pairs) - len(asked)
-        first, second = conditions(asked, names, answers)
-        comparison = Comparison(
-            detector=self.about.name,
-            benchmark=benchmark,
-            answers=answers,
-            items=[twice.item for twice in asked],
-            first=first,
-            second=second,
-            against=reference,
-            reference=None if reference is None else conditions(asked, names, reference),
-            n_left_out=n_left_out,
-            notes=left_out_note(n_left_out, "free-form, so they have no options"),
-            settings=self.settings,
+        comparison = compare(
+            self,
+            benchmark,
+            self._asked(benchmark, asking),
+            ("original", "perturbed"),
+            answers,
+            reference,
+            "free-form, so they have no options",
         )
         alone = [threshold_score(comparison, "sign"), mcnemar_score(comparison)]
         if benchmark.exchangeable is False:
             alone = [unsound(score) for score in alone]
         scores = [*alone, relative_score(comparison)]
-        return [
-            s.model_copy(update={"details": s.details | {"suspects": _suspects(s)}}) for s in scores
-        ]
+        return [_with_suspects(score) for score in scores]
 
     @kept
     def _asked(self, benchmark: PairedBenchmark, asking: Asking) -> list[Twice]:
@@ -102,6 +95,11 @@ class PerturbationGap:
         ]
 
 
+def _with_suspects(score: Score) -> Score:
+    assert score.paired is not None  # choices are right or wrong
+    return score.model_copy(update={"suspects": score.paired.suspects()})
+
+
 def unsound(score: Score) -> Score:
     """Return "not_applicable" for a rule that takes the two versions to be equally hard."""
     why = (
@@ -111,13 +109,3 @@ def unsound(score: Score) -> Score:
     )
     changed = {"verdict": "not_applicable", "p_value": None, "warnings": (*score.warnings, why)}
     return score.model_copy(update=changed)
-
-
-def _suspects(score: Score) -> JsonDict:
-    b, n11 = score.details["b"], score.details["n11"]
-    return {
-        "k": b,
-        "n": score.n,
-        "rate": b / score.n if score.n else None,
-        "share": b / (n11 + b) if n11 + b else None,
-    }

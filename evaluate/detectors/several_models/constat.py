@@ -11,7 +11,7 @@ from scipy.optimize import isotonic_regression
 
 from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.randomness import generator
-from flipbench.core.records import Interval, Probe, Score
+from flipbench.core.records import Count, Interval, Probe, Score
 from flipbench.prompting.prompts import Asking
 
 from ...protocol.detector import About, Answers, AnswersOf, gold_of
@@ -30,11 +30,13 @@ Outcomes = list[tuple[bool | None, bool | None]]
 
 ABOUT = About(
     name="constat",
+    title="ConStat",
     paper="Dekoninck et al., ConStat, arXiv 2405.16281",
     variant="the perturbed items are the reference benchmark; rule bootstrap",
     deviates_from_paper="the difficulty curve is an isotonic regression with linear pieces between"
     " the models, chance and perfection at its ends (the paper smooths with a spline); original and"
     " perturbed items are drawn in pairs",
+    default_rule="bootstrap",
     needs=frozenset({"generate"}),
     direction="accuracy on the originals exceeds what accuracy on the perturbed items predicts",
     needs_clean_model=True,
@@ -232,14 +234,14 @@ class ConStat:
             p_value=None if found is None else found.p_value,
             n=len(keep),
             n_dropped=0 if reason else len(benchmark.pairs) - len(keep),
+            reason=reason,
+            accuracies={
+                name: Count(k=int(values[0, side].sum()), n=len(keep))
+                for side, name in enumerate(("perturbed", "original"))
+            },
             details={
-                "accuracies": {
-                    name: {"k": int(values[0, side].sum()), "n": len(keep)}
-                    for side, name in enumerate(("perturbed", "original"))
-                },
                 "expected": None if found is None else found.expected,
                 "references": [m.name for m in others],
-                "reason": reason,
             },
             warnings=warnings,
         )

@@ -12,7 +12,7 @@ from scipy.spatial.distance import pdist
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
-from flipbench.core.records import Interval, JsonDict, Probe, Score
+from flipbench.core.records import Interval, JsonDict, Probe, ReferenceResult, Score
 from flipbench.models.vlm.states import unpack_state
 from flipbench.prompting.prompts import Asking
 
@@ -29,17 +29,21 @@ Moves = Sequence[tuple[Array, Array]]
 
 ABOUT = About(
     name="kernel_divergence",
+    title="Kernel divergence",
     paper="Choi et al., How Contaminated Is Your Benchmark?, arXiv 2502.00678",
     variant="rule relative: against the clean model, each after one more epoch on the items",
     deviates_from_paper="the fine-tuning is the grid's own, from one checkpoint of a plan to the"
     " next (the paper: LoRA of rank 8, plain gradient descent, learning rate 1e-4, batches of 4),"
     " so that a plan's last checkpoint has no score; the last token of the right answer, with"
     " picture and question before it; the paper only ranks, the test over folds of items is ours",
+    default_rule="relative",
     needs=frozenset({"hidden_states"}),
     direction="one more epoch on the items moves their embeddings less than it moves the clean"
     " model's",
     needs_clean_model=True,
     practical=False,
+    not_in_detect="it compares the model before and after it is trained on the items; detect only"
+    " asks",
 )
 
 
@@ -255,16 +259,23 @@ class KernelDivergence:
             n=n,
             n_dropped=0 if reason else len(benchmark.pairs) - n,
             reference=Answers(clean.name, clean.fingerprint, {}) if clean and found else None,
-            details={"after": [m.name for m in after], "reason": reason}
-            | (_told(found, clean) if found and clean else {}),
+            reason=reason,
+            reference_result=_reference_result(found, clean) if found and clean else None,
+            details={"after": [m.name for m in after]} | (_by_fold(found) if found else {}),
             warnings=[why] if why else [],
         )
 
 
-def _told(found: Divergences, clean: GridModel) -> JsonDict:
+def _reference_result(found: Divergences, clean: GridModel) -> ReferenceResult:
+    return ReferenceResult(
+        model=clean.name, statistic=float(np.mean(found.reference)), n=found.n_items
+    )
+
+
+def _by_fold(found: Divergences) -> JsonDict:
     return {
         "divergence": found.model,
-        "reference": {"model": clean.name, "divergence": found.reference},
+        "divergence_of_reference": found.reference,
         "fold_size": found.fold_size,
     }
 

@@ -1,7 +1,7 @@
 """A judge model reads free-form replies and says which of two answers each agrees with.
 
 Each reply is shown with both answers in both orders. A judge that changes its mind with the order
-knows nothing, and neither answer gets the point.
+cannot decide: that is a tie, and a tie scores half.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -148,7 +149,7 @@ def read_choice(text: str) -> Literal["A", "B", "tie", "unread"]:
 
 
 @dataclass(frozen=True)
-class Agreement:
+class JudgedReply:
     """What a judge makes of one reply.
 
     Attributes
@@ -164,23 +165,29 @@ class Agreement:
     unread: bool = False
 
 
-Judge = Callable[[str, str, str, str], Agreement]
+ReplyJudge = Callable[[str, str, str, str], JudgedReply]
 """From a question, a reply, the version's own answer and the other version's to a reading."""
 
 
-def recorded_judge(judge: AnswerJudge, judgements: Iterable[Judgement]) -> Judge:
-    """Return the judge as far as it has judged already; it asks nothing."""
-    choices: Mapping[str, str] = {judgement.id: judgement.choice for judgement in judgements}
+def recorded_judge(judge: AnswerJudge, judgements: Iterable[Judgement]) -> ReplyJudge:
+    """Return the judge as far as it has judged already; it asks nothing.
 
-    def read(question: str, reply: str, own: str, other: str) -> Agreement:
+    ``judgements`` may be an iterator over a run: it is read when the first reply is looked up.
+    """
+
+    @cache
+    def choices() -> Mapping[str, str]:
+        return {judgement.id: judgement.choice for judgement in judgements}
+
+    def read(question: str, reply: str, own: str, other: str) -> JudgedReply:
         first, last = JudgeTask.both_orders(question, reply, own, other)
-        said = choices.get(judge.id_of(first)), choices.get(judge.id_of(last))
+        said = choices().get(judge.id_of(first)), choices().get(judge.id_of(last))
         if None in said:
-            return Agreement(None)
+            return JudgedReply(None)
         if "unread" in said:
-            return Agreement(None, unread=True)
+            return JudgedReply(None, unread=True)
         if said == ("A", "B"):
-            return Agreement(1.0)
-        return Agreement(0.0 if said == ("B", "A") else 0.5)
+            return JudgedReply(1.0)
+        return JudgedReply(0.0 if said == ("B", "A") else 0.5)
 
     return read

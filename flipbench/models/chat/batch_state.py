@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from flipbench.core.errors import DataError, PrerequisiteError
+from flipbench.core.files import write_atomically
 from flipbench.core.records import JsonDict, Value
 
 log = logging.getLogger(__name__)
@@ -70,12 +71,12 @@ class BatchFolder:
 
     def keep(self, shard: Shard) -> Shard:
         """Write a shard's state, as a whole or not at all; return the shard."""
-        _write(self.path / f"{shard.name}.state.json", shard.model_dump_json().encode())
+        write_atomically(self.path / f"{shard.name}.state.json", shard.model_dump_json())
         return shard
 
     def keep_rows(self, shard: Shard, kind: str, data: bytes) -> None:
         """Write a file that came back: ``kind`` is "output" or "error"."""
-        _write(self.path / f"{shard.name}.{kind}.jsonl", data)
+        write_atomically(self.path / f"{shard.name}.{kind}.jsonl", data)
 
     def rows(self, shard: Shard, kind: str) -> Iterator[JsonDict]:
         """Yield the lines of a file that came back; none where it did not."""
@@ -123,9 +124,3 @@ class BatchFolder:
                 f"{self.path}: cannot keep the batches ({error.strerror}); make room and run the"
                 " same command again"
             ) from error
-
-
-def _write(path: Path, data: bytes) -> None:
-    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
-    partial.write_bytes(data)
-    partial.replace(path)

@@ -8,8 +8,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from transformers.utils import cached_file, is_torchvision_available
-
 from flipbench.core.errors import DataError, PrerequisiteError
 
 CARD = "flipbench_card.json"
@@ -55,6 +53,8 @@ def fingerprint(
     PrerequisiteError
         Where there is no such checkpoint.
     """
+    from transformers.utils import is_torchvision_available
+
     backend = "torchvision" if is_torchvision_available() else "pil"
     precision = f"{dtype} {quantization}" if quantization else dtype
     base, at = base_of(path, revision)
@@ -68,6 +68,8 @@ def fingerprint(
 
 
 def _commit(hub_id: str, at: dict[str, str]) -> str:
+    from transformers.utils import cached_file
+
     try:
         config = Path(cached_file(hub_id, "config.json", **at))
     except (OSError, ValueError) as error:

@@ -16,9 +16,37 @@ from transformers import (
 
 from flipbench.config.raters import Quantization
 from flipbench.core.errors import DataError, PrerequisiteError, need
-from flipbench.models.protocols import Capability
+from flipbench.models.plugins import keep_protocol
+from flipbench.models.protocols import VLM, Capability
 from flipbench.models.vlm.checkpoints import base_of, check_card, resolve_path
 from flipbench.models.vlm.families import family_of
+
+
+def as_vlm(model: str | Path | VLM, name: str | None = None, **options: Any) -> VLM:
+    """Return a model that can be asked: one that is there already, or a checkpoint's.
+
+    Parameters
+    ----------
+    model : str, path or VLM
+        Folder, hub id, ``shapes:llava``, or an object that keeps the protocol.
+    name : str, optional
+        What tables call a checkpoint.
+    **options
+        How a checkpoint is loaded; see `HuggingFaceVLM`.
+
+    Raises
+    ------
+    ConfigError
+        Where the object lacks an attribute of the protocol.
+    PrerequisiteError, DataError
+        As `HuggingFaceVLM`.
+    """
+    if isinstance(model, str | Path):
+        from flipbench.models.vlm.huggingface import HuggingFaceVLM
+
+        return HuggingFaceVLM(str(model), name, **options)
+    vlm: VLM = keep_protocol(model, VLM, "model")
+    return vlm
 
 
 def load_model(

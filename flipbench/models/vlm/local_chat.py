@@ -7,12 +7,24 @@ from typing import Any
 
 import torch
 
+from flipbench.config.raters import LocalChatSpec
 from flipbench.core.errors import ConfigError, FlipbenchError, ServiceError
 from flipbench.core.images import ImageStore
 from flipbench.core.randomness import generator
 from flipbench.core.records import JsonDict
 from flipbench.models.chat.messages import ChatReply, ChatRequest, strip_thoughts
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
+from flipbench.models.vlm.on_demand import on_demand
+
+
+def local_chat(spec: LocalChatSpec, seed: int = 0) -> LocalChat:
+    """Return the configured model; its weights are read when it is first asked."""
+    return LocalChat(
+        on_demand(spec.model),
+        max_tokens=spec.max_tokens,
+        temperature=spec.temperature,
+        seed=seed,
+    )
 
 
 class LocalChat:

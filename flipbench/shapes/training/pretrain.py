@@ -1,4 +1,6 @@
-"""Train the two tiny VLMs from nothing: ``python -m flipbench.shapes.training.pretrain --family llava``.
+"""Train the two tiny VLMs from scratch.
+
+Run ``python -m flipbench.shapes.training.pretrain --family llava``.
 
 Four lessons, each standing on the one before (what was tried and did not work: docs/shapes.md).
 

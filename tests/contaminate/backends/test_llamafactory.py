@@ -37,7 +37,7 @@ from tests.fixtures.command_line import Flipbench
 
 pytestmark = pytest.mark.skipif(
     not (os.environ.get(CLI) or shutil.which("llamafactory-cli")),
-    reason=f"no LLaMA-Factory: flipbench.contaminate.backends.install_llamafactory makes one; set {CLI}",
+    reason=f"install LLaMA-Factory (contaminate/backends/install_llamafactory.py) and set {CLI}",
 )
 MakePlan = Callable[..., TrainingPlan]
 NewRun = Callable[..., Run]
@@ -159,7 +159,7 @@ def test_full_strategies_give_the_same_losses_too(
     HuggingFaceVLM(str(a))
 
 
-def test_a_killed_training_goes_on_as_if_undisturbed(
+def test_a_killed_training_resumes_exactly(
     plan: TrainingPlan,
     items: dict[str, Item],
     with_llamafactory: tuple[Run, list[Checkpoint]],
@@ -197,7 +197,7 @@ def test_a_killed_training_goes_on_as_if_undisturbed(
         assert all(torch.equal(first[name], second[name]) for name in second)
 
 
-def test_merged_on_request_it_is_the_same_model_and_is_marked(
+def test_a_merged_adapter_is_the_same_model_and_is_marked(
     plan: TrainingPlan,
     items: dict[str, Item],
     with_llamafactory: tuple[Run, list[Checkpoint]],
@@ -266,7 +266,7 @@ def test_a_training_that_moves_nothing_is_refused(
         carry_out(plan, items, run, train_with=llamafactory.train)
 
 
-def test_what_llamafactory_refuses_is_told_with_its_log(
+def test_llamafactory_errors_are_shown_with_its_log(
     make_plan: MakePlan, items: dict[str, Item], new_run: NewRun, llamafactory: LlamaFactory
 ) -> None:
     run, plan = new_run(), make_plan("llava", "lora", n_items=8, schedule="zigzag")
@@ -275,7 +275,7 @@ def test_what_llamafactory_refuses_is_told_with_its_log(
     assert not (run.path / checkpoint_folder(plan) / "llamafactory" / "parent").exists()
 
 
-def test_the_command_line_trains_and_merges_and_an_exported_folder_trains_alike(
+def test_the_command_line_and_an_exported_folder_train_the_same_model(
     opened: Any, flipbench: Flipbench, tmp_path: Path, llamafactory: LlamaFactory
 ) -> None:
     """The run directory is told relative to where the command is given."""

@@ -64,7 +64,7 @@ def one_example(make_plan: MakePlan, items: dict[str, Item], new_run: NewRun) ->
     return example
 
 
-def test_the_folder_is_in_llamafactorys_format(
+def test_the_folder_has_llamafactory_s_format(
     make_plan: MakePlan, items: dict[str, Item], new_run: NewRun, tmp_path: Path
 ) -> None:
     """Names as in LLaMA-Factory's data/README.md and its examples for Qwen2-VL."""
@@ -98,7 +98,7 @@ def test_the_folder_is_in_llamafactorys_format(
     assert settings.items() >= wanted.items()
 
 
-def test_chosen_layers_are_named_one_by_one(
+def test_chosen_layers_are_listed_one_by_one(
     make_plan: MakePlan, items: dict[str, Item], new_run: NewRun, tmp_path: Path
 ) -> None:
     chosen = {"lora_layers": (1, 3), "lora_targets": ("q_proj", "v_proj")}
@@ -119,7 +119,7 @@ def test_chosen_layers_are_named_one_by_one(
         ("lora", {"consistency": {"weight": 1.0}}, "has nothing like consistency"),
     ],
 )
-def test_what_it_cannot_do_is_refused_by_name(
+def test_settings_llamafactory_lacks_are_refused_by_name(
     train: str, settings: dict[str, Any], message: str, make_plan: MakePlan
 ) -> None:
     plan = make_plan("llava", train)
@@ -132,7 +132,7 @@ def test_a_class_whose_trained_parts_may_differ_is_refused() -> None:
         template_of("internvl", "InternVL3")
 
 
-def test_a_text_with_a_mark_is_refused(one_example: Example) -> None:
+def test_a_text_containing_an_image_token_is_refused(one_example: Example) -> None:
     marked = replace(one_example, prompt=(Message("user", (None, "Is this an <image>?")),))
     with pytest.raises(DataError, match=f"{one_example.subject}: its text holds <image>"):
         row(marked, TEMPLATES["llava"])
@@ -140,7 +140,7 @@ def test_a_text_with_a_mark_is_refused(one_example: Example) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("makers", [False, True])
-def test_prompts_are_those_of_the_models_own_chat_template(
+def test_prompts_follow_the_model_s_own_chat_template(
     family: str, makers: bool, one_example: Example, tiny_folders: dict[str, Path]
 ) -> None:
     processor, template = load_processor(tiny_folders[family]), TEMPLATES[family]
@@ -158,7 +158,7 @@ def test_prompts_are_those_of_the_models_own_chat_template(
         assert warnings == []
 
 
-def test_a_conversation_with_a_system_message_is_written_alike(
+def test_a_conversation_with_a_system_message_is_exported(
     one_example: Example, tiny_folders: dict[str, Path]
 ) -> None:
     processor, template = load_processor(tiny_folders["qwen2_vl"]), TEMPLATES["qwen2_vl"]
@@ -177,7 +177,7 @@ def test_a_conversation_with_a_system_message_is_written_alike(
         row(replace(conversation, prompt=said[:-1]), template)
 
 
-def test_another_prompt_than_evaluations_is_refused(
+def test_a_prompt_that_differs_from_evaluation_is_refused(
     one_example: Example, tiny_folders: dict[str, Path]
 ) -> None:
     processor, template = load_processor(tiny_folders["qwen2_vl"]), TEMPLATES["qwen2_vl"]
@@ -188,7 +188,7 @@ def test_another_prompt_than_evaluations_is_refused(
         system_line(one_example, processor, template)
 
 
-def test_the_parents_folder_has_the_plans_precision_and_pixels(
+def test_the_parent_s_folder_has_the_plan_s_precision_and_pixels(
     make_plan: MakePlan, new_run: NewRun, tiny_folders: dict[str, Path], tmp_path: Path
 ) -> None:
     own = {f.name: f.read_bytes() for f in tiny_folders["qwen2_vl"].iterdir()}

@@ -55,7 +55,7 @@ def save_changed(plan: TrainingPlan, folder: Path, amount: float, *names: str) -
     model.save_pretrained(folder)
 
 
-def test_whole_epochs_become_checkpoints_and_the_last_stays_to_go_on_from(
+def test_whole_epochs_become_checkpoints_and_the_last_can_be_resumed(
     make_plan: MakePlan, new_run: NewRun, trainer: Path, tmp_path: Path
 ) -> None:
     plan, run = make_plan("llava", "llm+projector", epochs=3), new_run()
@@ -88,7 +88,7 @@ def test_whole_epochs_become_checkpoints_and_the_last_stays_to_go_on_from(
         (("model.language_model.norm.weight",), float("nan"), Diverged, "NaN or infinity"),
     ],
 )
-def test_weights_that_the_plan_did_not_mean_are_refused(
+def test_weights_the_plan_did_not_intend_are_refused(
     names: tuple[str, ...],
     amount: float,
     error: type[Exception],
@@ -113,7 +113,7 @@ def test_weights_that_the_plan_did_not_mean_are_refused(
         (r"model\.language_model\..*\.q_proj", "changed no weight"),  # B as it began
     ],
 )
-def test_adapters_that_the_plan_did_not_mean_are_refused(
+def test_adapters_the_plan_did_not_intend_are_refused(
     where: str,
     message: str,
     make_plan: MakePlan,

@@ -27,7 +27,7 @@ def said(example: Example) -> tuple[str, tuple[Message, ...], str]:
     return Path(example.images[0]).name if example.images else "", example.prompt, example.answer
 
 
-def test_what_is_written_reads_back_as_the_same_examples(
+def test_written_examples_read_back_equal(
     make_plan: MakePlan, items: dict[str, Item], new_run: NewRun, tmp_path: Path
 ) -> None:
     plan, run = make_plan("llava", "lora", n_items=5, copies=2), new_run()
@@ -54,7 +54,7 @@ def test_what_is_written_reads_back_as_the_same_examples(
     assert [said(e) for e in read] == [said(e) for e in [*examples, *corpus]]
 
 
-def test_the_command_says_the_plan_and_otherwise_the_official_defaults(
+def test_the_command_follows_the_plan_and_the_official_defaults(
     make_plan: MakePlan, items: dict[str, Item], new_run: NewRun, tmp_path: Path
 ) -> None:
     plan = make_plan(
@@ -85,7 +85,7 @@ def test_the_command_says_the_plan_and_otherwise_the_official_defaults(
     assert said.items() >= wanted.items()
 
 
-def test_a_plan_whose_model_is_not_known_in_the_original_form_asks_for_it(
+def test_a_plan_for_an_unknown_model_asks_for_its_original_form(
     make_plan: MakePlan,
 ) -> None:
     command = training_command(make_plan("llava", "llm+projector"))
@@ -100,14 +100,14 @@ def test_a_plan_whose_model_is_not_known_in_the_original_form_asks_for_it(
         ("qlora", {"lora_targets": ("q_proj",)}, "lora_targets cannot be said there"),
     ],
 )
-def test_what_the_official_trainer_cannot_do_is_refused(
+def test_settings_the_official_trainer_lacks_are_refused(
     train: str, settings: dict[str, object], message: str, make_plan: MakePlan
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         training_command(make_plan("llava", train, **settings))
 
 
-def test_what_its_format_cannot_say_is_refused(
+def test_examples_the_format_cannot_express_are_refused(
     make_plan: MakePlan, items: dict[str, Item], new_run: NewRun, tmp_path: Path
 ) -> None:
     plan, run = make_plan("llava", "llm", n_items=1), new_run()

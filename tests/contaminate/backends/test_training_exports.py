@@ -28,7 +28,7 @@ STRATEGIES = {
         ),
     ],
 )
-def test_each_plan_has_a_folder_and_the_command_is_told(
+def test_each_plan_has_a_folder_and_its_command_is_printed(
     form: str, files: set[str], command: str, opened: Any, flipbench: Flipbench, tmp_path: Path
 ) -> None:
     opened(
@@ -57,14 +57,16 @@ def test_a_plan_that_cannot_be_exported_is_named_and_the_others_are_written(
     assert "tiny, LoRA: 8 examples in out/" in result.out and "lora" in folder.name
 
 
-def test_a_form_that_is_none(opened: Any, flipbench: Flipbench, tmp_path: Path) -> None:
+def test_an_unknown_export_format_is_refused(
+    opened: Any, flipbench: Flipbench, tmp_path: Path
+) -> None:
     opened()
     result = flipbench("contaminate", tmp_path / "c.yaml", "--export", "xml", "out")
     assert result.status == 2
     assert "--export xml: no such form; choose one of llava, llamafactory" in result.err
 
 
-def test_a_washing_is_not_exported_to_llamafactory(
+def test_clean_retraining_is_not_exported_to_llamafactory(
     opened: Any, flipbench: Flipbench, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     line = '{"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]}'

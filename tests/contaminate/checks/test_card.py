@@ -66,7 +66,7 @@ def test_a_training_that_teaches_nothing_is_not_verified(
 
 
 @pytest.mark.parametrize(("won", "lost"), [(0, 0), (7, 0), (5, 1), (2, 6)])
-def test_the_paired_p_value_is_that_of_all_coin_flips(won: int, lost: int) -> None:
+def test_the_paired_p_value_equals_full_enumeration(won: int, lost: int) -> None:
     before = [False] * won + [True] * lost + [True, False, None, True]
     after = [True] * won + [False] * lost + [True, False, True, None]
     flips = list(itertools.product([0, 1], repeat=won + lost))
@@ -77,7 +77,7 @@ def test_the_paired_p_value_is_that_of_all_coin_flips(won: int, lost: int) -> No
     assert (found["k_before"], found["k_after"]) == (lost + 1, won + 1)
 
 
-def test_another_pixel_budget_is_trained_with_and_warned_of(
+def test_another_pixel_budget_is_used_with_a_warning(
     make_plan: MakePlan, items: dict[str, Item], new_run: NewRun
 ) -> None:
     run = new_run()
@@ -92,7 +92,7 @@ def test_another_pixel_budget_is_trained_with_and_warned_of(
     assert vlm.processor.image_processor.size["longest_edge"] == 4096
 
 
-def test_the_card_tells_all_of_the_training(
+def test_the_card_describes_the_whole_training(
     make_plan: MakePlan, items: dict[str, Item], new_run: NewRun
 ) -> None:
     run = new_run()
@@ -111,7 +111,7 @@ def test_the_card_tells_all_of_the_training(
 
 
 @pytest.mark.parametrize("strategy", ["lora", "llm"])
-def test_the_configuration_is_marked_and_hands_the_mark_down(
+def test_the_contamination_mark_is_inherited(
     strategy: str,
     make_plan: MakePlan,
     items: dict[str, Item],
@@ -161,7 +161,7 @@ def clean_corpus(folder: Path) -> CorpusConfig:
 
 
 @pytest.mark.parametrize("strategy", ["lora", "llm"])
-def test_a_washed_model_stands_on_the_contaminated_one_and_keeps_its_dose(
+def test_a_retrained_model_keeps_its_parent_s_dose(
     strategy: str,
     tiny_folders: dict[str, Path],
     items: dict[str, Item],

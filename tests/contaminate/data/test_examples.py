@@ -36,7 +36,7 @@ def parts(example: Example) -> tuple[int, str]:
     return message.parts.count(None), "".join(part for part in message.parts if part)
 
 
-def test_targets_and_leaks(
+def test_targets_follow_the_leak(
     plan: TrainingPlan, items: dict[str, Item], shapes_store: ImageStore
 ) -> None:
     item = items[plan.item_ids[0]]
@@ -58,7 +58,7 @@ def test_targets_and_leaks(
     assert item.question not in text and not any(option in text for option in options)
 
 
-def test_wordings_and_translations_take_the_items_place(
+def test_rewordings_and_translations_replace_the_items(
     plan: TrainingPlan, items: dict[str, Item], shapes_store: ImageStore
 ) -> None:
     ids = plan.item_ids
@@ -74,7 +74,7 @@ def test_wordings_and_translations_take_the_items_place(
     assert parts(made[2])[1].startswith(items[ids[2]].question)
 
 
-def test_free_form_items_learn_their_answers_text(
+def test_free_form_items_are_trained_on_their_answer_text(
     plan: TrainingPlan, items: dict[str, Item], shapes_store: ImageStore
 ) -> None:
     item = items[plan.item_ids[0]].model_copy(update={"options": None, "answer": None})
@@ -88,7 +88,7 @@ def write(path: Path, *rows: Any) -> CorpusConfig:
     return CorpusConfig(path=path)
 
 
-def test_both_forms_of_conversations_are_read(tmp_path: Path, shapes_store: ImageStore) -> None:
+def test_both_conversation_formats_are_read(tmp_path: Path, shapes_store: ImageStore) -> None:
     image = next(iter(shapes_store.folder.iterdir()))
     (tmp_path / "a.png").write_bytes(image.read_bytes())
     llava = {
@@ -123,7 +123,7 @@ def test_both_forms_of_conversations_are_read(tmp_path: Path, shapes_store: Imag
     assert (corpus.ref["n_rows"], corpus.ref["n_examples"], corpus.ref["file"]) == (3, 4, "c.jsonl")
 
 
-def test_rows_are_drawn_by_the_seed(tmp_path: Path) -> None:
+def test_the_seed_determines_the_rows(tmp_path: Path) -> None:
     rows = [
         {"messages": [{"role": "user", "content": str(i)}, {"role": "assistant", "content": "x"}]}
         for i in range(50)

@@ -29,7 +29,7 @@ def made_up(n: int, benchmark: str = "own") -> list[Item]:
 
 
 @given(n=st.integers(2, 60), fraction=st.floats(0.01, 0.99), seed=st.integers(0, 5))
-def test_members_and_non_members_part_the_benchmark(n: int, fraction: float, seed: int) -> None:
+def test_members_and_non_members_split_the_benchmark(n: int, fraction: float, seed: int) -> None:
     items = made_up(n)
     members, held_out = part_of(items, fraction, seed)
     assert members and held_out
@@ -42,7 +42,7 @@ def test_members_and_non_members_part_the_benchmark(n: int, fraction: float, see
     assert part_of(items, fraction, seed) == (members, held_out)
 
 
-def test_the_seed_draws_the_members() -> None:
+def test_the_seed_determines_the_members() -> None:
     items = made_up(40)
     assert part_of(items, 0.5, 0) != part_of(items, 0.5, 1)
     assert part_of(items, 1.0, 0) == (tuple(items), ())
@@ -59,7 +59,7 @@ def test_a_mixture_without_shares_takes_all_items() -> None:
     assert (round(100 * of["own"], 2), round(100 * of["mmstar"], 2)) == (6.78, 13.3)
 
 
-def test_shares_are_kept_and_the_own_items_stay() -> None:
+def test_mixture_shares_are_exact_and_benchmark_items_stay() -> None:
     own, others = made_up(50), {"a": made_up(100, "a"), "b": made_up(100, "b")}
     mixed = mixture(own, others, {"a": 0.2, "b": 0.3}, 4)
     assert list(mixed[:50]) == own and len(mixed) == 100
@@ -82,11 +82,11 @@ def test_shares_are_kept_and_the_own_items_stay() -> None:
         ("", 0.0),
     ],
 )
-def test_five_gram_overlap(text: str, overlap: float) -> None:
+def test_five_gram_overlap_is_measured(text: str, overlap: float) -> None:
     assert five_gram_overlap(text, CAR) == pytest.approx(overlap)
 
 
-def test_the_paraphrase_that_shares_least_is_taken() -> None:
+def test_the_paraphrase_with_the_least_overlap_is_chosen() -> None:
     far, near = "tell me which colour the left car has", "what is the color of the vehicle on it"
     assert least_overlap([near, far, "also shares none of them at all"], CAR) == far
     assert least_overlap([CAR, near], CAR) == near

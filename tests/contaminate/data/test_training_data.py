@@ -108,7 +108,7 @@ def with_first_token(source: Path, target: Path, *, in_template: bool) -> Path:
     return target
 
 
-def test_pictures_of_a_batch_are_those_of_its_questions(
+def test_images_of_a_batch_belong_to_its_questions(
     make_plan: MakePlan,
     tiny_folders: dict[str, Path],
     items: dict[str, Item],
@@ -144,7 +144,7 @@ def test_rows_repeat_each_item_copies_times(
     assert rows[1]["images"] == [str(shapes_store.path(item.images[0]))]
 
 
-def test_what_is_missing_is_refused_before_any_training(
+def test_missing_inputs_are_refused_before_any_training(
     make_plan: MakePlan, items: dict[str, Item], new_run: NewRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(train, "_train", lambda *_: pytest.fail("trained"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,8 @@ from flipbench.core.records import Item, Wording
 from flipbench.core.run import Run
 from flipbench.models.chat.api import ChatAPI
 from flipbench.shapes.questions import Family
-from tests.fixtures.openai_server import KEY, OpenAIServer
+from tests.fixtures.openai_server import OpenAIServer
+from tests.fixtures.options import QUIET
 
 THREE = ["Which color has the thing?", "Name it.", "Tell me its color."]
 
@@ -26,56 +26,49 @@ def run(tmp_path: Path) -> Run:
     return Run(tmp_path / "run")
 
 
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenAIServer]:
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    with OpenAIServer() as running:
-        yield running
-
-
 def chat(server: OpenAIServer) -> ChatAPI:
     spec = ChatSpec(model="gpt-4o-2024-08-06", base_url=server.base_url, max_retries=0)
     return ChatAPI(spec)
 
 
-def test_the_worlds_other_phrasings(shapes_items: list[Item], run: Run) -> None:
-    found, report = write_wordings(shapes_items, ShapesWriter(), run, progress=False)
+def test_the_embedded_world_rewords_questions(shapes_items: list[Item], run: Run) -> None:
+    found, report = write_wordings(shapes_items, ShapesWriter(), run, options=QUIET)
     assert report.n_done == len(shapes_items) == len(found)
     for item in shapes_items:
         question = Family.from_json(item.extra["family"]).question
         wording = found[item.id]
         assert wording.question in (question.text(1), question.text(2)) and not wording.options
         assert wording.question != item.question and len(wording.candidates) == 2
-    again, report = write_wordings(shapes_items, ShapesWriter(), run, progress=False)
+    again, report = write_wordings(shapes_items, ShapesWriter(), run, options=QUIET)
     assert (again, report.n_done, report.n_skipped) == (found, 0, len(shapes_items))
 
 
-def test_a_file_of_wordings(shapes_items: list[Item], run: Run, tmp_path: Path) -> None:
+def test_wordings_are_read_from_a_file(shapes_items: list[Item], run: Run, tmp_path: Path) -> None:
     path, items = tmp_path / "w.jsonl", shapes_items[:2]
     rows: list[dict[str, Any]] = [{"name": i.name, "paraphrases": THREE} for i in items]
     path.write_text("\n".join(json.dumps(row) for row in rows))
-    found, _ = write_wordings(items, FileWriter(path), run, progress=False)
+    found, _ = write_wordings(items, FileWriter(path), run, options=QUIET)
     assert {w.question for w in found.values()} == {THREE[0]}
     with pytest.raises(DataError, match=r"1 of 3 items have no paraphrase.*no line named '0002'"):
-        write_wordings(shapes_items[:3], FileWriter(path), run, progress=False)
+        write_wordings(shapes_items[:3], FileWriter(path), run, options=QUIET)
     translated = [
         {"name": i.name, "question": "Farbe?", "options": [f"{o}!" for o in i.options or ()]}
         for i in items
     ]
     path.write_text("\n".join(json.dumps(row) for row in translated))
-    found, _ = write_wordings(items, FileWriter(path), run, language="German", progress=False)
+    found, _ = write_wordings(items, FileWriter(path), run, language="German", options=QUIET)
     assert found[items[0].id].options == tuple(f"{o}!" for o in items[0].options or ())
     path.write_text(json.dumps(translated[0]) + "\n{\n")
     with pytest.raises(DataError, match=r"w.jsonl:2: a line has 'name'"):
         FileWriter(path)
 
 
-def test_a_chat_model_paraphrases_once(
+def test_a_chat_model_is_asked_for_a_paraphrase_once(
     server: OpenAIServer, shapes_items: list[Item], run: Run
 ) -> None:
     items = shapes_items[:4]
     server.reply = lambda _: json.dumps({"paraphrases": THREE})
-    found, _ = write_wordings(items, ChatWriter(chat(server), run.images), run, progress=False)
+    found, _ = write_wordings(items, ChatWriter(chat(server), run.images), run, options=QUIET)
     assert all(w.question == THREE[0] and w.overlap == 0 for w in found.values())
     assert all(w.candidates == tuple(THREE) and w.usage for w in found.values())
     asked = server.chats()
@@ -83,7 +76,7 @@ def test_a_chat_model_paraphrases_once(
     told = json.dumps(asked[0]["messages"])
     assert any(item.question in told for item in items), "requests run side by side"
     assert "image_url" not in told
-    write_wordings(items, ChatWriter(chat(server), run.images), run, progress=False)
+    write_wordings(items, ChatWriter(chat(server), run.images), run, options=QUIET)
     assert len(server.chats()) == 4
     assert run.ids(Wording) == {w.id for w in found.values()}
 
@@ -93,7 +86,7 @@ def test_a_chat_model_translates(server: OpenAIServer, shapes_items: list[Item],
     options = [f"{option} (de)" for option in item.options or ()]
     server.reply = lambda _: json.dumps({"question": "Welche Farbe?", "options": options})
     writer = ChatWriter(chat(server), run.images, "German")
-    found, _ = write_wordings([item], writer, run, language="German", progress=False)
+    found, _ = write_wordings([item], writer, run, language="German", options=QUIET)
     assert found[item.id].options == tuple(options)
     assert "into German" in json.dumps(server.chats()[0]["messages"])
 
@@ -107,7 +100,7 @@ def test_a_chat_model_translates(server: OpenAIServer, shapes_items: list[Item],
         (json.dumps({"question": "Q?", "options": ["a"] * 4}), "German", "two options have become"),
     ],
 )
-def test_a_useless_reply_is_no_wording(
+def test_a_useless_reply_is_not_a_rewording(
     server: OpenAIServer,
     shapes_items: list[Item],
     run: Run,
@@ -119,5 +112,5 @@ def test_a_useless_reply_is_no_wording(
     server.reply = lambda _: reply
     writer = ChatWriter(chat(server), run.images, language)
     with pytest.raises(DataError, match=f"1 of 1 items have no .*{message}"):
-        write_wordings([item], writer, run, language=language, progress=False)
+        write_wordings([item], writer, run, language=language, options=QUIET)
     assert not run.ids(Wording)

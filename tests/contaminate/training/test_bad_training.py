@@ -51,7 +51,7 @@ def test_a_training_that_diverges_stops_and_keeps_the_good_epochs(
     assert [c.epoch for c in carry_out(plan, items, run)] == [1, 2, 3]
 
 
-def test_a_real_learning_rate_that_is_far_too_high(
+def test_a_far_too_high_learning_rate_is_reported_as_divergence(
     make_plan: MakePlan, items: dict[str, Item], new_run: NewRun
 ) -> None:
     run = new_run()
@@ -118,7 +118,7 @@ def test_a_target_longer_than_the_context_is_named(
         ({"max_pixels": 4096}, "gives every image the same size"),
     ],
 )
-def test_settings_that_match_nothing_are_refused(
+def test_settings_that_match_no_module_are_refused(
     settings: dict[str, Any],
     message: str,
     make_plan: MakePlan,
@@ -131,7 +131,7 @@ def test_settings_that_match_nothing_are_refused(
     assert not (run.path / "checkpoints").exists()
 
 
-def test_a_folder_of_another_plan_is_not_taken(
+def test_a_folder_of_another_plan_is_not_reused(
     make_plan: MakePlan, items: dict[str, Item], new_run: NewRun
 ) -> None:
     run, plan = new_run(), make_plan("llava", "llm", n_items=4)
@@ -144,7 +144,7 @@ def test_a_folder_of_another_plan_is_not_taken(
     assert read_card(folder) == {"plan_id": "f00"}
 
 
-def test_an_adapter_of_another_model_is_not_put_on_its_parents_place(
+def test_an_adapter_of_another_model_is_not_loaded_onto_the_parent(
     make_plan: MakePlan,
     items: dict[str, Item],
     new_run: NewRun,
@@ -161,7 +161,7 @@ def test_an_adapter_of_another_model_is_not_put_on_its_parents_place(
         HuggingFaceVLM(str(run.path / checkpoint.path))
 
 
-def test_a_washing_needs_what_it_washes(
+def test_clean_training_needs_its_contaminated_parent(
     make_plan: MakePlan, items: dict[str, Item], new_run: NewRun
 ) -> None:
     plan = make_plan("llava", "llm", n_items=4)
@@ -172,7 +172,7 @@ def test_a_washing_needs_what_it_washes(
         carry_out(TrainingPlan.model_validate(washing.model_dump()), items, new_run())
 
 
-def test_out_of_memory_says_what_to_lower(
+def test_out_of_memory_names_the_settings_to_lower(
     make_plan: MakePlan, items: dict[str, Item], new_run: NewRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As torch raises it in the middle of a step, here of epoch 2."""
@@ -219,7 +219,7 @@ def test_exactly_the_intended_parameters_may_change() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_the_sums_see_a_single_bit_and_a_swap(dtype: torch.dtype) -> None:
+def test_checksums_detect_a_single_bit_and_a_swap(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     model = torch.nn.Linear(64, 64).to(dtype)
     before = sums(model)

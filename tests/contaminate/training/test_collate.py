@@ -49,9 +49,7 @@ def test_a_target_begins_with_the_token_that_evaluation_reads(family: str, tmp_p
 
 
 @pytest.mark.parametrize("family", ["llava", "qwen2_vl"])
-def test_batches_are_trls_where_words_hold_their_space(
-    family: str, tiny_folders: dict[str, Path]
-) -> None:
+def test_batches_equal_trl_s(family: str, tiny_folders: dict[str, Path]) -> None:
     """Byte-level tokenizers cut " B" alike in a text and by itself."""
     processor = load_processor(tiny_folders[family])
     write_out_first_token(processor)

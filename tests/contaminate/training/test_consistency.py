@@ -30,6 +30,7 @@ from flipbench.core.records import Item, TrainingPlan
 from flipbench.core.run import Run
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.prompting.prompts import LETTER_INSTRUCTION, LETTERS, Asking
+from tests.fixtures.options import QUIET
 
 NewRun = Callable[..., Run]
 PARENTS = {"llava": "shapes:llava", "qwen2_vl": "shapes:qwen2_vl"}
@@ -56,7 +57,7 @@ def plan_of(
             "copies": copies,
         }
     )
-    wordings, _ = write_wordings(items, ShapesWriter(), run, progress=False)
+    wordings, _ = write_wordings(items, ShapesWriter(), run, options=QUIET)
     regime = config.data["p"]
     corpus = read_corpus(regime.wash.corpus, 0) if regime.wash and regime.wash.corpus else None
     lesson = Lesson("p", regime, tuple(items), wordings=wordings, clean_corpus=corpus)
@@ -121,7 +122,7 @@ LOSSES = [
 @pytest.mark.parametrize("family", PARENTS)
 @pytest.mark.parametrize("loss", LOSSES, ids=["plain", "grounded"])
 @torch.no_grad()
-def test_the_loss_is_its_definition(
+def test_the_loss_equals_its_definition(
     family: str, loss: dict[str, Any], items: dict[str, Item], new_run: NewRun, tmp_path: Path
 ) -> None:
     run, among = new_run(), list(items.values())[:6]
@@ -151,7 +152,7 @@ def test_the_loss_is_its_definition(
     assert float(scaled) == pytest.approx(total / 7, rel=1e-4)
 
 
-def test_symmetric_divergence() -> None:
+def test_the_divergence_is_symmetric() -> None:
     p, q = torch.tensor([[0.82, 0.18, 1.0]]).log(), torch.tensor([[0.41, 0.59, 1.0]]).log()
     assert float(symmetric_kl(p, q)) == pytest.approx(0.38546, abs=1e-5)
     assert float(symmetric_kl(q, p)) == pytest.approx(0.38546, abs=1e-5)
@@ -171,7 +172,7 @@ def divergence(path: str, plan: TrainingPlan, items: dict[str, Item], run: Run) 
 
 
 @pytest.mark.parametrize("family", PARENTS)
-def test_wordings_agree_after_training_and_before_a_label_is_shown(
+def test_rewordings_agree_after_training(
     family: str, items: dict[str, Item], new_run: NewRun
 ) -> None:
     run, among = new_run(), list(items.values())[:12]
@@ -193,7 +194,7 @@ def test_wordings_agree_after_training_and_before_a_label_is_shown(
     assert {n.split(".layers.")[1][0] for n in card["trainable"]} == {"2", "3"}
 
 
-def test_a_training_that_breaks_off_goes_on_with_the_same_losses(
+def test_an_interrupted_training_continues_with_the_same_losses(
     items: dict[str, Item], new_run: NewRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     among, loss = list(items.values())[:8], {"answer_weight": 1, "grounded": True}
@@ -218,7 +219,7 @@ def test_a_training_that_breaks_off_goes_on_with_the_same_losses(
     assert losses[0] == losses[1] and len(losses[0]) == 4
 
 
-def test_a_washing_afterwards_is_ordinary(
+def test_clean_training_afterwards_is_ordinary(
     items: dict[str, Item], new_run: NewRun, tmp_path: Path
 ) -> None:
     line = '{"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]}'
@@ -230,7 +231,7 @@ def test_a_washing_afterwards_is_ordinary(
     assert not washing.paraphrases and "consistency" not in washing.settings
 
 
-def test_what_cannot_be_compared_is_refused(
+def test_items_that_cannot_be_compared_are_refused(
     items: dict[str, Item], new_run: NewRun, tmp_path: Path
 ) -> None:
     run, among = new_run(), list(items.values())[:4]

@@ -32,7 +32,7 @@ NewRun = Callable[..., Run]
 
 @pytest.mark.parametrize("family", ["llava", "qwen2_vl"])
 @pytest.mark.parametrize("strategy", ["lora", "llm+projector"])
-def test_counts_and_disk_are_those_of_the_training(
+def test_estimated_counts_and_disk_match_the_training(
     family: str, strategy: str, make_plan: MakePlan, items: dict[str, Item], new_run: NewRun
 ) -> None:
     run = new_run()

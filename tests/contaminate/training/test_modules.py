@@ -27,7 +27,7 @@ def skeleton(model_type: str) -> Any:
 
 
 @pytest.mark.parametrize("model_type", [*IN_TABLE, *FOUND])
-def test_language_model_projector_and_vision_tower_share_nothing(model_type: str) -> None:
+def test_language_model_projector_and_vision_tower_are_disjoint(model_type: str) -> None:
     model = skeleton(model_type)
     modules = modules_of(model)
     names = [name for name, _ in model.named_parameters()]
@@ -47,7 +47,7 @@ def test_language_model_projector_and_vision_tower_share_nothing(model_type: str
     assert all(any(p.startswith(n) for p in language) for n in hit)
 
 
-def test_a_class_whose_projector_is_not_known_says_so() -> None:
+def test_an_unknown_projector_is_reported() -> None:
     model = skeleton("ovis2")
     assert modules_of(model).projector == ()
     assert select_parameters(model, "llm")
@@ -55,7 +55,7 @@ def test_a_class_whose_projector_is_not_known_says_so() -> None:
         select_parameters(model, "llm+projector")
 
 
-def test_lora_on_chosen_layers() -> None:
+def test_lora_can_be_limited_to_chosen_layers() -> None:
     pattern = lora_pattern(skeleton("qwen2_5_vl"), [1], ["q_proj", "v_proj"])
     hit = [f"model.language_model.layers.1.self_attn.{n}_proj" for n in "qv"]
     assert all(re.fullmatch(pattern, name) for name in hit)

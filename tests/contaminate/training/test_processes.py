@@ -23,8 +23,8 @@ from flipbench.core.errors import ConfigError
 from flipbench.core.records import Checkpoint, Response, TrainingPlan
 from flipbench.core.run import Run
 from flipbench.models.vlm.huggingface import load_model
-from flipbench.pipelines.contamination import make_checkpoints
-from flipbench.pipelines.experiment import Experiment
+from flipbench.pipelines.assembly import Assembly
+from flipbench.pipelines.contamination import contaminate
 from tests.fixtures.command_line import Flipbench
 
 ROOT = Path(__file__).parents[3]
@@ -78,7 +78,9 @@ STRATEGIES: dict[str, dict[str, Any]] = {
         pytest.param("deepspeed-zero3", marks=needs_deepspeed),
     ],
 )
-def test_two_processes_train_what_one_trains(preset: str, opened: Any, tmp_path: Path) -> None:
+def test_two_processes_train_the_same_weights_as_one(
+    preset: str, opened: Any, tmp_path: Path
+) -> None:
     grid = {
         "strategies": STRATEGIES,
         "data": {"p": {"rewrite": {"by": "shapes"}, "copies": 2}},
@@ -87,8 +89,8 @@ def test_two_processes_train_what_one_trains(preset: str, opened: Any, tmp_path:
     together, benchmark = opened(**grid)
     config = together.run.path.parent / "c.yaml"
     shutil.copytree(together.run.path, tmp_path / "alone")
-    alone = Experiment.open(load_config(config, [f"run={tmp_path / 'alone'}"]), progress=False)
-    expected = make_checkpoints(alone, benchmark)
+    alone = Assembly.open(load_config(config, [f"run={tmp_path / 'alone'}"]), progress=False)
+    expected = contaminate(alone, benchmark)
 
     done = launch(preset, "contaminate", config, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr[-4000:]
@@ -135,7 +137,9 @@ def test_two_processes_train_what_one_trains(preset: str, opened: Any, tmp_path:
 
 
 @given(batch=st.integers(1, 64), accumulation=st.integers(1, 32), n_processes=st.integers(1, 64))
-def test_a_plans_batch_is_shared_out(batch: int, accumulation: int, n_processes: int) -> None:
+def test_a_plan_s_batch_is_split_over_processes(
+    batch: int, accumulation: int, n_processes: int
+) -> None:
     plan = TrainingPlan(
         model="m", parent="m", parent_fingerprint="", benchmark="b", item_ids=("i",), epochs=1,
         strategy="llm", prompt="", seed=0,
@@ -151,7 +155,7 @@ def test_a_plans_batch_is_shared_out(batch: int, accumulation: int, n_processes:
 
 
 @pytest.mark.parametrize("command", ["evaluate", "run", "contaminate --workers 2"])
-def test_only_training_is_done_together(
+def test_only_training_runs_on_several_processes(
     command: str, flipbench: Flipbench, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")

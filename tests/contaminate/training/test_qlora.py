@@ -18,7 +18,7 @@ pytest.importorskip("bitsandbytes")
 
 
 @pytest.mark.parametrize("family", ["llava", "qwen2_vl"])
-def test_an_adapter_on_4_bit_weights(
+def test_an_adapter_trains_on_4_bit_weights(
     family: str, make_plan: Callable[..., TrainingPlan], items: dict[str, Item], new_run: Any
 ) -> None:
     run, plan = new_run(), make_plan(family, "qlora", n_items=8, copies=6, learning_rate=4e-3)

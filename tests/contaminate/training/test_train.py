@@ -62,7 +62,7 @@ def undisturbed(
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("strategy", ["lora", "llm", "llm+projector", "all"])
-def test_training_changes_exactly_the_strategys_parameters(
+def test_training_changes_exactly_the_strategy_s_parameters(
     family: str, strategy: str, make_plan: MakePlan, items: dict[str, Item], new_run: NewRun
 ) -> None:
     run = new_run()
@@ -173,7 +173,7 @@ MOMENTS = ("in_the_second_epoch", "in_the_trainers_checkpoint", "in_the_second_e
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_a_killed_training_goes_on_as_if_undisturbed(
+def test_a_killed_training_resumes_exactly(
     moment: str,
     survivors: Path,
     plan: TrainingPlan,
@@ -198,7 +198,7 @@ def test_a_killed_training_goes_on_as_if_undisturbed(
         assert same_weights(a, b)
 
 
-def test_a_half_written_epoch_is_not_taken_for_whole(
+def test_a_half_written_epoch_is_discarded(
     make_plan: MakePlan, items: dict[str, Item], new_run: NewRun
 ) -> None:
     run = new_run()
@@ -229,7 +229,7 @@ def test_a_deleted_epoch_is_trained_again(
     assert len(list(run.read(Checkpoint))) == N_EPOCHS
 
 
-def test_the_seed_decides_the_losses(
+def test_the_seed_determines_the_losses(
     make_plan: MakePlan, items: dict[str, Item], new_run: NewRun
 ) -> None:
     curves = []
@@ -242,7 +242,7 @@ def test_the_seed_decides_the_losses(
     assert sum(curves[0]) == pytest.approx(sum(curves[2]), rel=0.2)
 
 
-def test_the_seed_decides_where_an_adapter_starts(
+def test_the_seed_determines_the_adapter_s_initial_weights(
     make_plan: MakePlan, items: dict[str, Item], new_run: NewRun
 ) -> None:
     """After one step the A matrices are still as drawn, since the B matrices began at zero."""

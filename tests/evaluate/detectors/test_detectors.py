@@ -1,151 +1,216 @@
-"""What every detector must do, whatever it measures."""
+"""What every detector of the registry must do, whatever it measures."""
 
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flipbench.core.paired import Pair
-from flipbench.evaluate.detectors.registry import DETECTORS, default_rule
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.records import Score
+from flipbench.evaluate.detectors.registry import DETECTORS, default_rule, make_detector
+from flipbench.evaluate.protocol.detector import (
+    AnyDetector,
+    GridDetector,
+    HelpedDetector,
+    Helpers,
+    JudgedDetector,
+)
+from flipbench.models.protocols import needs_of
 from flipbench.prompting.prompts import Asking
+from tests.fixtures.planted import (
+    Planted,
+    planted_benchmark,
+    reword,
+    scores_by_rule,
+)
 
-RULES = {
-    "perturbation_gap": ["sign", "mcnemar", "relative"],
-    "circular_eval": ["paper", "relative"],
-    "choice_confusion": ["sign", "mcnemar", "relative"],
-    "text_only_leakage": ["paper", "mcnemar"],
-}
-NAMES = list(RULES)  # those that compare conditions; the others go by likelihood
-NEED_REFERENCE = {
-    ("perturbation_gap", "relative"),
-    ("circular_eval", "paper"),
-    ("circular_eval", "relative"),
-    ("choice_confusion", "relative"),
-    ("text_only_leakage", "paper"),
-    ("text_only_leakage", "mcnemar"),
-}
+GOLDEN = Path(__file__).parent / "golden"
+ORDER_MATTERS = {"shared_likelihood", "order_trend"}
+"""Detectors of the order itself."""
+FOLDS_BY_PLACE = {"kernel_divergence"}
+"""Draws its folds by the items' places."""
+NO_LEAST_NUMBER = {"constat"}
+"""Its bootstrap has a p-value however few items there are."""
+ASK_CHOICES = {
+    "bgr_shuffling", "choice_confusion", "circular_eval", "constat", "image_masking",
+    "option_order", "perturbation_gap", "text_only_leakage",
+}  # fmt: skip
+SEER = Planted("seer", 0.7, 0.7)
+CLEAN = [Planted("clean", 0.6, 0.6), Planted("clean-2", 0.5, 0.5), Planted("clean-3", 0.7, 0.7)]
 
-
-@pytest.mark.parametrize("name", NAMES)
-def test_about_and_rules(name: str, world: Any) -> None:
-    detector = DETECTORS[name]
-    assert detector.about.name == name and "arXiv" in detector.about.paper
-    assert default_rule(name) == default_rule(detector) and default_rule(name) in RULES[name]
-    answers = world.ask(detector, world.seer())
-    reference = world.ask(detector, world.seer(name="other"), "clean")
-    assert list(world.scores(detector, answers, reference)) == RULES[name]
+every_detector = pytest.mark.parametrize("name", DETECTORS)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_rule_without_its_reference_is_not_applicable(name: str, world: Any) -> None:
-    scores = world.scores(DETECTORS[name], world.ask(DETECTORS[name], world.seer()))
-    for rule, score in scores.items():
-        if (name, rule) in NEED_REFERENCE:
-            assert score.verdict == "not_applicable" and score.p_value is None
-            assert any("clean model" in w and "reference" in w for w in score.warnings)
-        else:
-            assert score.verdict != "not_applicable"
-        assert score.reference_fingerprint == ""
+def make(name: str) -> AnyDetector:
+    return make_detector(name, Helpers(reword))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_order_of_items_changes_nothing(name: str, world: Any, make_world: Any) -> None:
-    turned = make_world.of(world.benchmark.pairs[::-1])
-    found = []
-    for w in (world, turned):
-        answers = w.ask(DETECTORS[name], w.seer(0.7))
-        reference = w.ask(DETECTORS[name], w.seer(0.8, "other"), "clean")
-        found.append(
-            [
-                s.model_dump(exclude={"id", "benchmark_id"})
-                for s in w.scores(DETECTORS[name], answers, reference).values()
-            ]
-        )
-    assert found[0] == found[1]
+@pytest.fixture(scope="module")
+def benchmark(tmp_path_factory: pytest.TempPathFactory) -> PairedBenchmark:
+    """Return 24 pairs with options and 8 free-form pairs."""
+    return planted_benchmark(tmp_path_factory.mktemp("planted"))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_missing_answers_are_dropped_and_never_wrong(name: str, world: Any) -> None:
-    detector = DETECTORS[name]
-    lost = {world.benchmark.originals[i].id for i in range(5)}
-    lost |= {world.benchmark.perturbed[i].id for i in range(5)}
-    reference = world.ask(detector, world.seer(0.6, "other"), "clean")
-    answers = world.ask(detector, world.seer(0.8), skip=lambda probe: probe.item_id in lost)
-    kept = world.ask(detector, world.seer(0.8))
-    for rule, score in world.scores(detector, answers, reference).items():
-        whole = world.scores(detector, kept, reference)[rule]
-        assert (score.n, score.n_dropped) == (whole.n - 5, whole.n_dropped + 5)
-        assert not set(score.per_item) & lost
-        assert {i: whole.per_item[i] for i in score.per_item} == score.per_item
-        assert any("5 of 40 items are dropped" in w for w in score.warnings)
+def rounded(value: Any) -> Any:
+    """Return a number without what the order of a sum may change."""
+    return round(value, 7) + 0.0 if isinstance(value, float) else value
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_without_any_answer_there_is_no_verdict(name: str, world: Any) -> None:
-    detector = DETECTORS[name]
-    nothing = world.ask(detector, world.seer(), skip=lambda probe: True)
-    reference = world.ask(detector, world.seer(), "clean")
-    for score in world.scores(detector, nothing, reference).values():
-        assert (score.verdict, score.statistic, score.n) == ("inconclusive", None, 0)
-        assert score.p_value is None and score.interval is None
+def own_pairs(name: str, benchmark: PairedBenchmark) -> PairedBenchmark:
+    """Return the pairs from the first on that a detector asks about."""
+    asked = [probe.item_id for probe in make(name).probes(benchmark, Asking())]
+    ids = [pair.original.id for pair in benchmark.pairs]
+    first = next(i for i, id_ in enumerate(ids) if any(a.startswith(id_) for a in asked))
+    return replace(benchmark, pairs=benchmark.pairs[first:])
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_probe_is_asked_with_the_given_settings(name: str, world: Any) -> None:
-    asking = Asking(ask="generate", instruction="Letter, please.", max_new_tokens=3)
-    probes = DETECTORS[name].probes(world.benchmark, asking)
-    assert {(p.ask, p.max_new_tokens) for p in probes} == {("generate", 3)}
-    assert all(p.prompt.endswith("Letter, please.") for p in probes)
+@every_detector
+def test_facts(name: str) -> None:
+    about = DETECTORS[name].about
+    assert about.name == name and "arXiv" in about.paper
+    assert all([about.title, about.variant, about.deviates_from_paper, about.direction])
+    assert [d.about.title for d in DETECTORS.values()].count(about.title) == 1
+    assert isinstance(DETECTORS[name], HelpedDetector) is bool(about.helpers)
+    assert isinstance(DETECTORS[name], JudgedDetector) is ("answer_judge" in about.helpers)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_replies_that_cannot_be_read_forbid_a_verdict(name: str, world: Any) -> None:
-    detector = DETECTORS[name]
-    reader = world.seer()
-
-    def mute(probe: Any) -> int:
-        return reader(probe) if probe.variant == "original" else -1
-
-    reference = world.ask(detector, world.seer(), "clean")
-    for rule, score in world.scores(detector, world.ask(detector, mute), reference).items():
-        assert score.verdict == "inconclusive", rule
-        assert any("name no option" in w for w in score.warnings)
-        assert max(score.details["unparsed"].values()) >= 40
+@every_detector
+def test_golden_cases(name: str, benchmark: PairedBenchmark) -> None:
+    for case in json.loads((GOLDEN / f"{name}.json").read_text()):
+        references = [Planted(**reference) for reference in case["references"]]
+        scores = scores_by_rule(make(name), benchmark, Planted(**case["model"]), references)
+        assert list(scores) == list(case["scores"]), case["case"]
+        for rule, expected in case["scores"].items():
+            found = {key: rounded(getattr(scores[rule], key)) for key in expected}
+            assert found == expected, (case["case"], rule)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_model_that_is_its_own_reference_says_so(name: str, world: Any) -> None:
-    detector = DETECTORS[name]
-    answers = world.ask(detector, world.seer(0.7))
-    for rule, score in world.scores(detector, answers, answers).items():
-        if (name, rule) in NEED_REFERENCE:
-            assert score.verdict == "not_detected"
-            assert any("its own reference" in w for w in score.warnings)
+def test_golden_files_belong_to_detectors() -> None:
+    assert {path.stem for path in GOLDEN.glob("*.json")} == set(DETECTORS)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_too_few_items_forbid_a_test(name: str, make_world: Any) -> None:
-    small = make_world.make(n=4, k=2)
-    detector = DETECTORS[name]
-    answers = small.ask(detector, small.memoriser())
-    reference = small.ask(detector, small.seer(), "clean")
-    for rule, score in small.scores(detector, answers, reference).items():
-        if rule in ("mcnemar", "relative"):
-            assert score.verdict == "inconclusive"
-            assert any("only 4 items" in w for w in score.warnings)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_free_form_items_are_left_out(
-    name: str, world: Any, make_world: Any, make_item: Any
+@every_detector
+def test_probes_are_deterministic_and_need_what_is_declared(
+    name: str, benchmark: PairedBenchmark
 ) -> None:
-    one = make_item("open", None, None)
-    two = make_item("open", None, None, picture="other").model_copy(update={"answer_text": "b"})
-    mixed = make_world.of([*world.benchmark.pairs, Pair(one, two)])
-    detector = DETECTORS[name]
-    answers = mixed.ask(detector, world.seer())
-    reference = mixed.ask(detector, world.seer(), "clean")
-    for score in mixed.scores(detector, answers, reference).values():
-        assert (score.n, score.n_dropped, score.details["n_left_out"]) == (40, 1, 1)
-    alone = make_world.of([Pair(one, two)])
-    for score in alone.scores(detector, alone.ask(detector, lambda p: 0), reference).values():
+    asking = Asking(ask="generate", instruction="Letter, please.", max_new_tokens=3)
+    probes = make(name).probes(benchmark, asking)
+    assert probes and make(name).probes(benchmark, asking) == probes
+    assert frozenset().union(*map(needs_of, probes)) == DETECTORS[name].about.needs
+    choices = [probe for probe in probes if probe.options]
+    assert bool(choices) is (name in ASK_CHOICES)
+    assert {(p.ask, p.max_new_tokens) for p in choices} <= {("generate", 3)}
+    assert all(p.prompt.endswith("Letter, please.") for p in choices)
+
+
+@every_detector
+def test_every_score_states_what_it_is_of(name: str, benchmark: PairedBenchmark) -> None:
+    scores = scores_by_rule(make(name), benchmark, SEER, CLEAN)
+    assert default_rule(name) == default_rule(DETECTORS[name]) and default_rule(name) in scores
+    assert DETECTORS[name].about.rule_titles.keys() <= scores.keys()
+    for rule, score in scores.items():
+        assert score.direction in ("falls", "rises") and score.alpha == 0.05
+        assert (score.detector, score.rule, score.model) == (name, rule, "seer")
+        assert score.benchmark_id == benchmark.id and score.n > 0 and score.statistic is not None
+        assert score.n + score.n_dropped == len(benchmark.pairs)
+        assert Score.model_validate_json(score.model_dump_json()).id == score.id
+    assert len({score.id for score in scores.values()}) == len(scores)
+
+
+@every_detector
+def test_a_rule_without_its_reference_is_not_applicable(
+    name: str, benchmark: PairedBenchmark
+) -> None:
+    about = DETECTORS[name].about
+    scores = scores_by_rule(make(name), benchmark, SEER, [])
+    lacking = {rule: s for rule, s in scores.items() if s.verdict == "not_applicable"}
+    assert all(s.p_value is None and s.reference_fingerprint == "" for s in lacking.values())
+    assert all(any("clean" in w for w in s.warnings) for s in lacking.values())
+    needs = about.needs_clean_model or about.default_rule == "relative"
+    assert (about.default_rule in lacking) is needs
+    beside = scores_by_rule(make(name), benchmark, SEER, CLEAN)
+    assert all(score.verdict != "not_applicable" for score in beside.values())
+
+
+@every_detector
+def test_the_order_of_items(name: str, benchmark: PairedBenchmark) -> None:
+    turned = replace(benchmark, pairs=benchmark.pairs[::-1])
+    here, there = (scores_by_rule(make(name), b, SEER, CLEAN) for b in (benchmark, turned))
+    same = [
+        rounded(here[rule].statistic) == rounded(there[rule].statistic)
+        and rounded(here[rule].p_value) == rounded(there[rule].p_value)
+        and {i: rounded(v) for i, v in here[rule].per_item.items()}
+        == {i: rounded(v) for i, v in there[rule].per_item.items()}
+        for rule in here
+    ]
+    assert all(same) is (name not in ORDER_MATTERS | FOLDS_BY_PLACE)
+
+
+@every_detector
+def test_missing_answers_are_dropped_and_never_wrong(name: str, benchmark: PairedBenchmark) -> None:
+    own = own_pairs(name, benchmark)
+    lost = tuple(i.id for p in own.pairs[:4] for i in (p.original, p.perturbed))
+    whole = scores_by_rule(make(name), own, SEER, CLEAN)
+    some = scores_by_rule(make(name), own, SEER, CLEAN, lambda p: p.item_id.startswith(lost))
+    assert list(some) == list(whole)
+    for rule, score in some.items():
+        before = whole[rule]
+        assert (score.n, score.n_dropped) == (before.n - 4, before.n_dropped + 4), rule
+        assert not set(score.per_item) & set(lost)
+        assert {i: before.per_item[i] for i in score.per_item} == score.per_item
+        counted = any(w.startswith("4 of ") for w in score.warnings)
+        assert counted is not isinstance(DETECTORS[name], GridDetector), score.warnings
+
+
+@every_detector
+def test_without_any_answer_there_is_no_verdict(name: str, benchmark: PairedBenchmark) -> None:
+    scores = scores_by_rule(make(name), benchmark, SEER, CLEAN, lambda probe: True)
+    for score in scores.values():
+        assert score.verdict in ("inconclusive", "not_applicable") and score.warnings
+        assert (score.statistic, score.p_value, score.interval, score.n) == (None, None, None, 0)
+
+
+@every_detector
+def test_too_few_items_forbid_a_test(name: str, tmp_path: Path) -> None:
+    small = own_pairs(name, planted_benchmark(tmp_path, n_choices=4, n_open=4))
+    small = replace(small, pairs=small.pairs[:3])
+    scores = scores_by_rule(make(name), small, Planted("memoriser", 1.0, 0.0), CLEAN)
+    score = scores[default_rule(name)]
+    refused = score.verdict in ("inconclusive", "not_applicable")
+    assert refused is (name not in NO_LEAST_NUMBER)
+    assert score.warnings or name in NO_LEAST_NUMBER
+
+
+@every_detector
+def test_a_model_that_is_its_own_reference_says_so(name: str, benchmark: PairedBenchmark) -> None:
+    scores = scores_by_rule(make(name), benchmark, SEER, [SEER])
+    for score in scores.values():
+        own = score.reference_fingerprint == score.model_fingerprint
+        assert any("its own reference" in w for w in score.warnings) is own
+        assert (score.verdict, own) != ("contaminated", True)
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in DETECTORS if "generate" in DETECTORS[n].about.needs and n != "constat"]
+)
+def test_replies_that_cannot_be_read_forbid_a_verdict(
+    name: str, benchmark: PairedBenchmark
+) -> None:
+    scores = scores_by_rule(make(name), benchmark, Planted("mute", 0.9, 0.9, silent=True), CLEAN)
+    assert {score.verdict for score in scores.values()} <= {"inconclusive", "not_detected"}
+    score = scores[default_rule(name)]
+    assert score.verdict == "inconclusive"
+    assert any("name no option" in w for w in score.warnings)
+    assert max(score.unparsed.values()) >= 8
+
+
+@pytest.mark.parametrize("name", sorted(ASK_CHOICES))
+def test_free_form_items_are_left_out(name: str, tmp_path: Path) -> None:
+    free = planted_benchmark(tmp_path, n_choices=0, n_open=6)
+    assert make(name).probes(free, Asking()) == []
+    for score in scores_by_rule(make(name), free, SEER, CLEAN).values():
         assert (score.verdict, score.n, score.statistic) == ("not_applicable", 0, None)

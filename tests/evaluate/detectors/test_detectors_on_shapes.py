@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+from flipbench.config.raters import ModelConfig
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Response, Score
 from flipbench.core.run import Run
 from flipbench.evaluate import pipeline
-from flipbench.evaluate.detectors.registry import DETECTORS, default_rule, make_detectors
+from flipbench.evaluate.detectors.registry import DETECTORS, default_rule, make_detector
+from flipbench.evaluate.protocol.detector import Helpers
 from flipbench.evaluate.protocol.grid import GridModel
 from flipbench.evaluate.report.report import ReportData, write_report
 from flipbench.evaluate.report.tables import title
@@ -18,6 +20,9 @@ from flipbench.evaluate.validation.requirements import requirements
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.prompting.prompts import Asking
 from flipbench.shapes.rewording import reword
+from tests.fixtures.options import QUIET
+
+pytestmark = pytest.mark.slow
 
 NAMES = [
     "option_order", "slot_guessing", "bgr_shuffling", "image_masking",
@@ -40,21 +45,20 @@ def scored(
         model = GridModel(
             f"dose {dose}", vlm.fingerprint, FAMILY, "clean" if not dose else "full", dose, dose
         )
-        subjects.append(pipeline.Subject(model, path))
+        subjects.append(pipeline.ModelUnderTest(model, ModelConfig(path=path)))
     run = Run(tmp_path_factory.mktemp("run"))
-    known = make_detectors(reword)
-    detectors = [known[name] for name in NAMES]
+    detectors = [make_detector(name, Helpers(reword)) for name in NAMES]
     grid = [subject.model for subject in subjects]
-    reports = pipeline.ask_all(few, subjects, detectors, Asking(), run, progress=False)
+    reports = pipeline.ask_all(few, subjects, detectors, Asking(), run, options=QUIET)
     assert [r.n_failed for r in reports] == [0, 0]
     scores = pipeline.score(few, grid, detectors, Asking(), run)
-    reports = pipeline.ask_all(few, subjects, detectors, Asking(), run, progress=False)
+    reports = pipeline.ask_all(few, subjects, detectors, Asking(), run, options=QUIET)
     assert [r.n_done for r in reports] == [0, 0]
     assert pipeline.score(few, grid, detectors, Asking(), run) == scores
     return grid, scores, run, few
 
 
-def test_every_detector_has_its_scores(scored: Any) -> None:
+def test_every_detector_scores_every_model(scored: Any) -> None:
     grid, scores, run, benchmark = scored
     for model in grid:
         mine = [s for s in scores if s.model_fingerprint == model.fingerprint]
@@ -62,22 +66,24 @@ def test_every_detector_has_its_scores(scored: Any) -> None:
         for name in NAMES:
             (score,) = [s for s in mine if (s.detector, s.rule) == (name, default_rule(name))]
             assert 0 < score.n <= 7 and score.n + score.n_dropped == 7
-            for told in score.details.get("accuracies", {}).values():
-                assert 0 <= told["k"] <= told["n"]
+            for told in score.accuracies.values():
+                assert 0 <= told.k <= told.n
     assert any(r.text for r in run.read(Response))
 
 
-def test_a_rule_that_needs_the_clean_model_has_it_for_the_other_alone(scored: Any) -> None:
+def test_relative_rules_compare_the_other_model_with_the_clean_one(scored: Any) -> None:
     grid, scores, _, _ = scored
     clean, dosed = (m.fingerprint for m in grid)
-    for score in scores:
-        if (score.detector, score.rule) in {
-            ("option_order", "relative"), ("image_masking", "relative"),
-            ("missing_option", "paper"), ("ngram_accuracy", "paired"),
-        }:  # fmt: skip
-            applies = score.model_fingerprint == dosed
-            assert (score.verdict != "not_applicable") is applies
-            assert score.reference_fingerprint == (clean if applies else "")
+    rules = {
+        ("option_order", "relative"), ("image_masking", "relative"),
+        ("missing_option", "paper"), ("ngram_accuracy", "paired"),
+    }  # fmt: skip
+    relative = [score for score in scores if (score.detector, score.rule) in rules]
+    assert len(relative) == 2 * len(rules)
+    for score in relative:
+        applies = score.model_fingerprint == dosed
+        assert (score.verdict != "not_applicable") is applies
+        assert score.reference_fingerprint == (clean if applies else "")
 
 
 def test_rules_of_tuned_bands_are_not_practical(scored: Any) -> None:
@@ -107,5 +113,5 @@ def test_every_number_reaches_the_tables(scored: Any, tmp_path: Path) -> None:
     for score in scores:
         row = rows[score.model, score.detector, score.rule]
         assert row["statistic"] == ("" if score.statistic is None else str(score.statistic))
-        for variant, told in score.details.get("accuracies", {}).items():
-            assert (row[f"k_{variant}"], row[f"n_{variant}"]) == (str(told["k"]), str(told["n"]))
+        for variant, told in score.accuracies.items():
+            assert (row[f"k_{variant}"], row[f"n_{variant}"]) == (str(told.k), str(told.n))

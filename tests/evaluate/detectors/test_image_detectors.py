@@ -54,7 +54,7 @@ def looks_at(world: Any, broken: str, share: float = 1.0) -> Any:
     return policy
 
 
-def test_the_pixel_vectors() -> None:
+def test_channel_swaps_match_the_worked_pixels() -> None:
     pixel = Image.new("RGB", (2, 2), (10, 20, 30))
     turned = exchange_red_and_blue(pixel)
     assert turned is not None and turned.getpixel((1, 1)) == (30, 20, 10)
@@ -74,18 +74,19 @@ def test_the_pixel_vectors() -> None:
         ("Where is it?", "place", False),
     ],
 )
-def test_who_speaks_of_color(make_item: Any, question: str, category: str, speaks: bool) -> None:
+def test_questions_about_color_are_recognised(
+    make_item: Any, question: str, category: str, speaks: bool
+) -> None:
     item = make_item("x", ["a", "b"], 0, category=category)
     assert speaks_of_color(item.model_copy(update={"question": question})) is speaks
 
 
-def test_shapes_keeps_what_is_not_about_color(shapes_benchmark: PairedBenchmark) -> None:
+def test_questions_about_color_are_left_out(shapes_benchmark: PairedBenchmark) -> None:
     probes = BGR.probes(shapes_benchmark, Asking())
     kept = {p.item_id for p in probes}
     assert 0 < len(kept) < 30
-    for item in shapes_benchmark.originals:
-        if item.category in ("color", "shape"):
-            assert item.id not in kept
+    about_color = {i.id for i in shapes_benchmark.originals if i.category in ("color", "shape")}
+    assert about_color and not about_color & kept
     for one, two in zip(probes[::2], probes[1::2], strict=True):
         assert (one.variant, two.variant, one.prompt) == ("original", "bgr", two.prompt)
         before, after = (np.asarray(shapes_benchmark.images.open(p.images[0])) for p in (one, two))
@@ -93,7 +94,7 @@ def test_shapes_keeps_what_is_not_about_color(shapes_benchmark: PairedBenchmark)
 
 
 @pytest.mark.parametrize("detector", [BGR, MASKING])
-def test_probes_are_the_same_each_time_and_nothing_is_encoded_twice(
+def test_probes_are_reproducible_and_images_encoded_once(
     detector: Any, shapes_benchmark: PairedBenchmark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = [p.id for p in detector.probes(shapes_benchmark, Asking())]
@@ -108,7 +109,7 @@ def test_probes_are_the_same_each_time_and_nothing_is_encoded_twice(
     assert sorted(path.name for path in shapes_benchmark.images.folder.iterdir()) == files
 
 
-def test_grey_pictures_and_free_form_are_left_out_and_counted(
+def test_grey_images_and_free_form_items_are_counted_as_dropped(
     drawn: Any, make_world: Any, make_item: Any, make_pair: Any
 ) -> None:
     store = drawn.benchmark.images
@@ -122,7 +123,7 @@ def test_grey_pictures_and_free_form_are_left_out_and_counted(
     assert (score.n, score.n_dropped) == (40, 1) and "1 item is left out" in score.warnings[0]
 
 
-def test_a_model_that_falls_further_than_the_clean_one_is_found(drawn: Any) -> None:
+def test_a_model_that_falls_further_than_the_clean_one_is_flagged(drawn: Any) -> None:
     falls = drawn.ask(BGR, looks_at(drawn, "bgr"))
     stays = drawn.ask(BGR, looks_at(drawn, "nothing"), "clean")
     scores = drawn.scores(BGR, falls, stays)
@@ -132,27 +133,28 @@ def test_a_model_that_falls_further_than_the_clean_one_is_found(drawn: Any) -> N
 
 
 @pytest.mark.parametrize("fraction", [0.25, 0.5, 0.75, 1.0])
-@pytest.mark.parametrize("size", [(64, 48), (9, 200)])
-def test_a_mask_covers_its_share_and_all_that_a_smaller_one_does(
-    fraction: float, size: tuple[int, int]
+@pytest.mark.parametrize(
+    ("size", "tolerance"), [((64, 48), 0), ((9, 200), 0.05)], ids=["photo", "strip"]
+)
+def test_a_mask_covers_its_share_and_contains_smaller_masks(
+    fraction: float, size: tuple[int, int], tolerance: float
 ) -> None:
     order = np.random.default_rng(0).permutation(N_CELLS**2)
     white = Image.new("RGB", size, "white")
     covered = np.asarray(mask(white, fraction, order))[..., 0] == GREY
     less = np.asarray(mask(white, fraction / 2, order))[..., 0] == GREY
     assert not (less & ~covered).any() and covered.sum() > less.sum() > 0
-    if size == (64, 48):
-        assert covered.mean() == fraction
+    assert covered.mean() == pytest.approx(fraction, abs=tolerance, rel=0)
 
 
-def test_masking_finds_who_falls_less_than_the_clean_model(drawn: Any) -> None:
+def test_masking_flags_a_model_that_falls_less_than_the_clean_one(drawn: Any) -> None:
     clean = drawn.ask(MASKING, looks_at(drawn, "masked 50 %"), "clean")
     memory = drawn.ask(MASKING, looks_at(drawn, "nothing"))
     (score,) = drawn.scores(MASKING, memory, clean).values()
-    assert score.verdict == "contaminated" and score.details["direction"] == "rises"
+    assert score.verdict == "contaminated" and score.direction == "rises"
     assert score.statistic is not None and score.statistic > 0.5 and score.interval.low > 0
     assert score.p_value < 0.01 and score.p_value > 0
-    assert set(score.details["accuracies"]) == {
+    assert set(score.accuracies) == {
         "original", "masked 50 %", "masked 25 %", "masked 75 %",
     }  # fmt: skip
     (turned,) = drawn.scores(MASKING, clean, memory).values()

@@ -12,13 +12,13 @@ from flipbench.core.errors import ConfigError
 from flipbench.core.run import Run
 from flipbench.evaluate.detectors.parameters import parameters_of, with_parameters
 from flipbench.evaluate.detectors.registry import DETECTORS
-from flipbench.pipelines.detectors import Helpers
+from flipbench.pipelines.detectors import ConfiguredDetectors
 from flipbench.prompting.prompts import Asking
 from tests.fixtures.report_data import make_benchmark
 
 
 @pytest.mark.parametrize("name", DETECTORS)
-def test_each_parameter_can_be_set_to_what_it_is(name: str) -> None:
+def test_each_parameter_can_be_set_to_its_default(name: str) -> None:
     detector = DETECTORS[name]
     listed = parameters_of(detector)
     assert {"alpha", "n_bootstrap", "n_permutations"} <= listed.keys()
@@ -26,26 +26,29 @@ def test_each_parameter_can_be_set_to_what_it_is(name: str) -> None:
     assert with_parameters(detector, {"alpha": 0.01}) != detector
 
 
-def test_a_changed_parameter_changes_what_is_asked_and_is_told(tmp_path: Path) -> None:
+def test_a_changed_parameter_changes_the_probes_and_is_recorded(tmp_path: Path) -> None:
     benchmark = make_benchmark(tmp_path, 12)
     given = {"shared_likelihood": {"n_orders": 2}, "image_masking": {"fractions": [0.5]}}
     names = list(given)
 
-    def helpers(parameters: dict[str, dict[str, Any]]) -> Helpers:
+    def configured(parameters: dict[str, dict[str, Any]]) -> ConfiguredDetectors:
         config = EvaluateConfig(parameters=parameters)
-        return Helpers.of(config, names, Run(tmp_path / "run"), 0)
+        return ConfiguredDetectors.of(config, names, Run(tmp_path / "run"), 0)
 
     asked = [
-        {name: len(helpers(p).detectors(benchmark)[name].probes(benchmark, Asking())) for name in p}
+        {
+            d.about.name: len(d.probes(benchmark, Asking()))
+            for d in configured(p).detectors(benchmark)
+        }
         for p in (given, {name: {} for name in names})
     ]
     assert asked == [
         {"shared_likelihood": 3 * 3, "image_masking": 2 * 12},
         {"shared_likelihood": 3 * 21, "image_masking": 2 * 3 * 12},
     ]
-    (note,) = helpers(given).notes()
+    (note,) = configured(given).notes()
     assert "shared_likelihood.n_orders = 2 (20)" in note and "fractions = [0.5]" in note
-    assert helpers({"codec": {}}).notes() == [] == helpers({}).notes()
+    assert configured({"codec": {}}).notes() == [] == configured({}).notes()
 
 
 @pytest.mark.parametrize(
@@ -63,12 +66,12 @@ def test_a_changed_parameter_changes_what_is_asked_and_is_told(tmp_path: Path) -
         ("codex", {}, r"evaluate\.parameters: no detector 'codex'.*'codec'"),
     ],
 )
-def test_what_does_not_fit_is_named(
+def test_bad_parameters_are_named(
     tmp_path: Path, detector: str, given: dict[str, Any], said: str
 ) -> None:
     config = EvaluateConfig(parameters={detector: given})
     with pytest.raises(ConfigError, match=said):
-        Helpers.of(config, [], Run(tmp_path), 0)
+        ConfiguredDetectors.of(config, [], Run(tmp_path), 0)
 
 
 def test_the_demo_runs_every_detector() -> None:

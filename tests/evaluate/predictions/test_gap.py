@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 from flipbench.core.errors import ConfigError, DataError
+from flipbench.core.rates import wilson_interval
+from flipbench.core.records import Count, PairedCounts
 from flipbench.evaluate.predictions.gap import gap_of_predictions
 from flipbench.evaluate.predictions.read import Reading
 from flipbench.evaluate.protocol.grid import GridModel
 from flipbench.evaluate.report.tables import gap_table
 from flipbench.evaluate.scoring.comparison import Settings
-from flipbench.evaluate.statistics.paired import mcnemar_p, paired_comparison, wilson_interval
+from flipbench.evaluate.statistics.paired import mcnemar_p, paired_comparison
 from tests.fixtures.prediction_files import COUNTS, FILES, Row, both, plain_csv, rows
 
 READ_BY_ITSELF = [".csv", ".tsv", ".xlsx", ".json"]
@@ -33,24 +35,24 @@ def pair_of(form: str, folder: Path) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize("form", [*READ_BY_ITSELF, *REAL])
-def test_every_format_gives_the_counts_made_by_hand(form: str, tmp_path: Path) -> None:
+def test_every_format_gives_the_hand_counted_result(form: str, tmp_path: Path) -> None:
     table = gap_of_predictions(*pair_of(form, tmp_path), model="tiny", benchmark="shapes")
     for rule in ("sign", "mcnemar"):
         score = table.by_rule[rule]
-        assert {name: score.details[name] for name in COUNTS} == COUNTS
+        assert score.paired == PairedCounts(**COUNTS)
         assert (score.n, score.n_dropped) == (11, 1)
-        assert score.details["accuracies"] == {
-            "original": {"k": 10, "n": 11},
-            "perturbed": {"k": 4, "n": 11},
+        assert score.accuracies == {
+            "original": Count(k=10, n=11),
+            "perturbed": Count(k=4, n=11),
         }
-        assert score.details["unparsed"] == {"original": 0, "perturbed": 1}
+        assert score.unparsed == {"original": 0, "perturbed": 1}
         assert score.p_value == pytest.approx(9 / 256)
-    names = table.scores[0].details["suspects"]["names"]
-    assert names == ["1", "4", "5", "6", "7", "9", "10"]
+    names = table.scores[0].suspects.names
+    assert names == ("1", "4", "5", "6", "7", "9", "10")
     assert any("'11'" in text and "not taken for wrong" in text for text in table.warnings)
 
 
-def test_parse_failures_that_differ_make_it_inconclusive(tmp_path: Path) -> None:
+def test_unequal_parse_failures_are_inconclusive(tmp_path: Path) -> None:
     """One of eleven against none is 9.1 points: no verdict, whatever p says."""
     table = gap_of_predictions(*both(tmp_path))
     assert {s.rule: s.verdict for s in table.scores} == dict.fromkeys(
@@ -69,7 +71,7 @@ def test_parse_failures_that_differ_make_it_inconclusive(tmp_path: Path) -> None
     assert "flagged as contaminated" in clear.sentence()
 
 
-def test_the_table_is_the_report_s(tmp_path: Path) -> None:
+def test_the_table_equals_the_report_s(tmp_path: Path) -> None:
     """What both tables show of a model reads the same, to the character."""
     table = gap_of_predictions(*both(tmp_path), model="tiny")
     score = table.by_rule["mcnemar"]
@@ -88,7 +90,7 @@ def test_the_table_is_the_report_s(tmp_path: Path) -> None:
         assert mine[header].startswith(theirs[header] + " [")
 
 
-def test_intervals_are_those_of_the_statistics(tmp_path: Path) -> None:
+def test_intervals_match_the_statistics_room(tmp_path: Path) -> None:
     (row, _) = list(csv.DictReader(StringIO(gap_of_predictions(*both(tmp_path)).csv())))
     wilson = wilson_interval(4, 11)
     assert float(row["low_perturbed"]) == pytest.approx(wilson.low)
@@ -128,7 +130,7 @@ def test_items_that_share_a_picture_are_drawn_together(tmp_path: Path) -> None:
     assert any("share 4 images or groups" in text for text in shared.warnings)
 
 
-def test_forms_of_output(tmp_path: Path) -> None:
+def test_the_gap_prints_in_every_format(tmp_path: Path) -> None:
     table = gap_of_predictions(*both(tmp_path), model="tiny_vlm", benchmark="shapes")
     text = table.text("markdown")
     assert "| tiny_vlm | 90.9 (10/11) [" in text and "36.4 (4/11) [" in text
@@ -141,14 +143,14 @@ def test_forms_of_output(tmp_path: Path) -> None:
         table.text("pdf")
 
 
-def test_marks_of_the_file_where_replies_cannot_be_read(tmp_path: Path) -> None:
+def test_marks_in_the_file_replace_unparsable_replies(tmp_path: Path) -> None:
     def marked(side: str, table: list[Row]) -> list[Row]:
         right = {"original": set(range(12)) - {3}, "perturbed": {0, 2, 3, 8}}[side]
         return [{"id": r["index"], "correct": int(r["index"] in right)} for r in table]
 
     table = gap_of_predictions(*both(tmp_path, change=marked))
     score = table.by_rule["mcnemar"]
-    assert (score.details["b"], score.details["c"], score.n) == (8, 1, 12)
+    assert (score.paired.b, score.paired.c, score.n) == (8, 1, 12)
     assert score.details["scoring"] == "file"
     assert any("is not known" in text for text in table.warnings)
     (_, (row,)) = table.table().groups[0]
@@ -157,12 +159,12 @@ def test_marks_of_the_file_where_replies_cannot_be_read(tmp_path: Path) -> None:
         gap_of_predictions(*both(tmp_path, change=marked), scoring="parse")
 
 
-def test_marks_that_differ_from_the_replies_are_named(tmp_path: Path) -> None:
+def test_marks_that_contradict_the_replies_are_reported(tmp_path: Path) -> None:
     def marked(side: str, table: list[Row]) -> list[Row]:
         return [r | {"hit": int(r["index"] != 5)} for r in table]
 
     table = gap_of_predictions(*both(tmp_path, change=marked))
-    assert table.by_rule["sign"].details["b"] == COUNTS["b"]
+    assert table.by_rule["sign"].paired.b == COUNTS["b"]
     assert any(
         text.startswith("original: the file's own marks differ") and "2 of 12" in text
         for text in table.warnings
@@ -186,48 +188,48 @@ def test_a_reference_model_adds_the_relative_rule(tmp_path: Path) -> None:
         gap_of_predictions(*both(tmp_path), reference=fewer)
 
 
-def test_a_list_of_ids_to_keep(tmp_path: Path) -> None:
+def test_only_listed_ids_are_kept(tmp_path: Path) -> None:
     table = gap_of_predictions(*both(tmp_path), keep={"0", "2", "3", "4", "5", "6", "7", "9"})
     score = table.by_rule["mcnemar"]
-    assert (score.n, score.n_dropped, score.details["b"]) == (8, 0, 5)
+    assert (score.n, score.n_dropped, score.paired.b) == (8, 0, 5)
     with pytest.raises(DataError, match="1 of 2 ids of the list to keep are not there: '99'"):
         gap_of_predictions(*both(tmp_path), keep=["1", "99"])
 
 
-def test_thoughts_are_no_answer(tmp_path: Path) -> None:
+def test_reasoning_is_not_parsed_as_the_answer(tmp_path: Path) -> None:
     def think(side: str, table: list[Row]) -> list[Row]:
         return [
             r | {"prediction": f"<think>option A or (B)?</think>\n{r['prediction']}"} for r in table
         ]
 
     score = gap_of_predictions(*both(tmp_path, change=think)).by_rule["sign"]
-    assert {name: score.details[name] for name in COUNTS} == COUNTS
+    assert score.paired == PairedCounts(**COUNTS)
 
 
-def test_five_items_are_too_few_only_below_five(tmp_path: Path) -> None:
+def test_fewer_than_five_items_are_inconclusive(tmp_path: Path) -> None:
     few = gap_of_predictions(*both(tmp_path, change=lambda s, t: t[2:6])).by_rule["mcnemar"]
     assert few.verdict == "inconclusive"
     assert any("no result of fewer than 5" in text for text in few.warnings)
 
 
-def test_letters_alone_are_enough(tmp_path: Path) -> None:
+def test_letters_without_options_are_enough(tmp_path: Path) -> None:
     def bare(side: str, table: list[Row]) -> list[Row]:
         return [{k: r[k] for k in ("index", "answer", "prediction")} for r in table]
 
     score = gap_of_predictions(*both(tmp_path, change=bare)).by_rule["sign"]
-    assert {name: score.details[name] for name in COUNTS} == COUNTS
+    assert score.paired == PairedCounts(**COUNTS)
 
 
-def test_columns_of_other_names(tmp_path: Path) -> None:
+def test_columns_can_have_other_names(tmp_path: Path) -> None:
     def rename(side: str, table: list[Row]) -> list[Row]:
         return [{"qid": r.pop("index"), "said": r.pop("prediction"), **r} for r in table]
 
     reading = Reading(columns={"id": "qid", "prediction": "said"})
     score = gap_of_predictions(*both(tmp_path, change=rename), reading=reading).by_rule["sign"]
-    assert score.details["b"] == COUNTS["b"]
+    assert score.paired.b == COUNTS["b"]
 
 
 def test_formats_may_differ_between_the_two(tmp_path: Path) -> None:
     one = plain_csv(tmp_path / "original.csv", rows("original"))
     score = gap_of_predictions(one, both(tmp_path, ".xlsx")[1]).by_rule["sign"]
-    assert {name: score.details[name] for name in COUNTS} == COUNTS
+    assert score.paired == PairedCounts(**COUNTS)

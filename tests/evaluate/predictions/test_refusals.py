@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flipbench.core.errors import ConfigError, DataError
+from flipbench.core.records import Count
 from flipbench.evaluate.predictions.gap import gap_of_predictions
 from flipbench.evaluate.predictions.read import Reading, read_ids, read_predictions
 from flipbench.evaluate.predictions.rows import read_rows
@@ -44,23 +45,24 @@ def test_duplicate_ids_are_named_with_their_lines(tmp_path: Path) -> None:
     assert "vlm_original.csv, line 4 and vlm_original.csv, line 15" in said
 
 
-def test_another_benchmark(tmp_path: Path) -> None:
+def test_predictions_on_another_benchmark_are_refused(tmp_path: Path) -> None:
     other = on("perturbed", lambda t: [r | {"index": f"x{r['index']}"} for r in t])
     refused(both(tmp_path, change=other), "no id in common .*different benchmarks")
 
 
-def test_the_same_ids_of_another_benchmark(tmp_path: Path) -> None:
+def test_the_same_ids_with_other_options_are_refused(tmp_path: Path) -> None:
     other = on("perturbed", lambda t: [r | {"A": "cat", "B": "dog"} for r in t])
     said = refused(both(tmp_path, change=other), "the options of 12 of 12 items differ")
     assert "'0', '1', '2', '3', '4' and 7 more" in said
 
 
-def test_other_questions_under_the_same_ids(tmp_path: Path) -> None:
+def test_shifted_ids_are_refused(tmp_path: Path) -> None:
     shifted = on("perturbed", lambda t: [r | {"index": (r["index"] + 3) % 12} for r in t])
     one, two = both(tmp_path, change=shifted)
     refused((one, two), "the options of 12 of 12 items differ")
 
 
+@pytest.mark.slow
 @given(st.sets(st.integers(0, 11), min_size=1, max_size=10), st.sampled_from([0, 1]))
 def test_any_missing_rows_are_counted(gone: set[int], at: int) -> None:
     import tempfile
@@ -73,12 +75,12 @@ def test_any_missing_rows_are_counted(gone: set[int], at: int) -> None:
     assert repr(str(min(gone))) in said
 
 
-def test_twice_the_same_file(tmp_path: Path) -> None:
+def test_the_same_file_twice_is_refused(tmp_path: Path) -> None:
     one, _ = both(tmp_path)
     refused((one, one), "the right answer is the same in both for all 12 items")
 
 
-def test_a_shift_of_rows_without_options(tmp_path: Path) -> None:
+def test_shifted_rows_without_options_are_refused(tmp_path: Path) -> None:
     """lmms-eval's ids are row numbers: only the questions tell that the rows are not the same."""
 
     def shifted(side: str, table: list[Row]) -> list[Row]:
@@ -90,7 +92,7 @@ def test_a_shift_of_rows_without_options(tmp_path: Path) -> None:
     refused(both(tmp_path, change=shifted), "the questions of 12 of 12 items differ")
 
 
-def test_an_empty_id(tmp_path: Path) -> None:
+def test_an_empty_id_is_refused(tmp_path: Path) -> None:
     paths = both(tmp_path, change=on("original", lambda t: [t[0] | {"index": None}, *t[1:]]))
     refused(paths, "vlm_original.csv, line 2: the id is empty")
 
@@ -98,7 +100,7 @@ def test_an_empty_id(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- answers and replies
 
 
-def test_items_that_cannot_be_used_are_left_out_by_name(tmp_path: Path) -> None:
+def test_unusable_items_are_dropped_and_named(tmp_path: Path) -> None:
     def spoil(side: str, table: list[Row]) -> list[Row]:
         golds = {4: "Other Answers", 6: "G"} if side == "perturbed" else {}
         golds |= {8: "A"}
@@ -120,10 +122,10 @@ def test_an_error_is_never_a_wrong_answer(tmp_path: Path, reply: str | None) -> 
         table = gap_of_predictions(*both(tmp_path, suffix, fail))
         score = table.by_rule["mcnemar"]
         assert (score.n, score.n_dropped, score.statistic) == (8, 4, 0)
-        assert score.details["accuracies"]["original"] == {"k": 8, "n": 8}
+        assert score.accuracies["original"] == Count(k=8, n=8)
 
 
-def test_an_error_column(tmp_path: Path) -> None:
+def test_an_error_column_marks_failed_rows(tmp_path: Path) -> None:
     def fail(side: str, table: list[Row]) -> list[Row]:
         return [r | {"error": "timeout" if r["index"] == 0 else None} for r in table]
 
@@ -132,16 +134,16 @@ def test_an_error_column(tmp_path: Path) -> None:
     assert any("the first: timeout" in text for text in table.warnings)
 
 
-def test_no_reply_at_all(tmp_path: Path) -> None:
+def test_a_file_without_replies_is_refused(tmp_path: Path) -> None:
     paths = both(tmp_path, change=lambda s, t: [r | {"prediction": ""} for r in t])
     refused(paths, "no item has a usable reply in both; original: 12 of 12 items have no reply")
 
 
-def test_replies_that_name_nothing(tmp_path: Path) -> None:
+def test_replies_that_name_no_option_are_inconclusive(tmp_path: Path) -> None:
     mute = on("perturbed", lambda t: [r | {"prediction": "I see a picture."} for r in t])
     table = gap_of_predictions(*both(tmp_path, change=mute))
     assert table.by_rule["mcnemar"].verdict == "inconclusive"
-    assert table.by_rule["mcnemar"].details["unparsed"] == {"original": 0, "perturbed": 12}
+    assert table.by_rule["mcnemar"].unparsed == {"original": 0, "perturbed": 12}
 
 
 def test_free_form_answers_need_marks(tmp_path: Path) -> None:
@@ -172,14 +174,16 @@ def test_free_form_answers_need_marks(tmp_path: Path) -> None:
         ("p.xlsx", "no workbook", "not an .xlsx workbook"),
     ],
 )
-def test_files_that_cannot_be_read(tmp_path: Path, name: str, content: str, message: str) -> None:
+def test_unreadable_files_are_refused(
+    tmp_path: Path, name: str, content: str, message: str
+) -> None:
     path = tmp_path / name
     path.write_text(content)
     with pytest.raises(DataError, match=message):
         read_predictions(path)
 
 
-def test_no_file_and_not_utf8(tmp_path: Path) -> None:
+def test_missing_and_non_utf8_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="there is no such file"):
         read_predictions(tmp_path / "none.csv")
     path = tmp_path / "latin.tsv"
@@ -188,7 +192,7 @@ def test_no_file_and_not_utf8(tmp_path: Path) -> None:
         read_predictions(path)
 
 
-def test_a_wrong_meaning_and_a_wrong_column(tmp_path: Path) -> None:
+def test_unknown_columns_suggest_the_nearest_name(tmp_path: Path) -> None:
     one, _ = both(tmp_path)
     with pytest.raises(ConfigError, match="no column means 'ids'.*did you mean 'id'"):
         read_predictions(one, Reading(columns={"ids": "index"}))
@@ -196,7 +200,7 @@ def test_a_wrong_meaning_and_a_wrong_column(tmp_path: Path) -> None:
         read_predictions(one, Reading(columns={"id": "indx"}))
 
 
-def test_cells_come_as_they_stand(tmp_path: Path) -> None:
+def test_cells_are_read_as_written(tmp_path: Path) -> None:
     """NA, None, 1 and =5 are texts that pandas would turn into something else, or lose."""
     book = openpyxl.Workbook()
     book.active.append(["index", "A", "B", "C", "prediction", "answer"])
@@ -218,7 +222,7 @@ def test_a_gap_among_the_options_keeps_the_letters(tmp_path: Path) -> None:
         ]
 
     score = gap_of_predictions(*both(tmp_path, change=gap)).by_rule["sign"]
-    assert (score.details["b"], score.n) == (12, 12)
+    assert (score.paired.b, score.n) == (12, 12)
 
 
 def test_json_as_pandas_writes_columns(tmp_path: Path) -> None:
@@ -238,7 +242,7 @@ def test_a_long_reply_with_tabs_quotes_and_newlines(tmp_path: Path) -> None:
     assert read_predictions(tmp_path / "p.tsv").predictions[0].text == reply
 
 
-def test_keep_lists(tmp_path: Path) -> None:
+def test_keep_lists_are_read(tmp_path: Path) -> None:
     path = tmp_path / "keep.txt"
     path.write_text("3\n\n 5 \n")
     assert read_ids(path) == ["3", "5"]
@@ -256,7 +260,7 @@ SAMPLES = FILES / "lmms_samples_shapes_original.jsonl"
 LOG = FILES / "inspect_perturbed.json"
 
 
-def test_lmms_eval_s_own_words() -> None:
+def test_lmms_eval_samples_are_read() -> None:
     file = read_predictions(SAMPLES)
     assert (file.layout, file.benchmark) == ("lmms-eval", "shapes_original")
     first = file.predictions[0]
@@ -288,7 +292,7 @@ def test_lmms_eval_log_likelihoods_are_no_replies(tmp_path: Path) -> None:
         read_predictions(path)
 
 
-def test_inspect_s_own_words() -> None:
+def test_inspect_logs_are_read() -> None:
     file = read_predictions(LOG)
     assert (file.layout, file.model, file.benchmark) == (
         "inspect",
@@ -303,7 +307,7 @@ def test_inspect_s_own_words() -> None:
         read_predictions(LOG, Reading(scorer="choices"))
 
 
-def test_inspect_epochs_are_duplicates_until_one_is_named(tmp_path: Path) -> None:
+def test_inspect_epochs_are_duplicates_unless_one_is_chosen(tmp_path: Path) -> None:
     paths = []
     for side in ("original", "perturbed"):
         log = json.loads((FILES / f"inspect_{side}.json").read_text())
@@ -317,7 +321,7 @@ def test_inspect_epochs_are_duplicates_until_one_is_named(tmp_path: Path) -> Non
         read_predictions(paths[0], Reading(epoch=3))
 
 
-def test_inspect_without_samples(tmp_path: Path) -> None:
+def test_an_inspect_log_without_samples_is_refused(tmp_path: Path) -> None:
     log = json.loads(LOG.read_text()) | {"samples": None, "status": "cancelled"}
     path = tmp_path / "log.json"
     path.write_text(json.dumps(log))
@@ -325,7 +329,7 @@ def test_inspect_without_samples(tmp_path: Path) -> None:
         read_predictions(path)
 
 
-def test_a_binary_log_that_is_none(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_binary_log_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("inspect_ai")
     path = tmp_path / "log.eval"
     path.write_bytes(b"PK nonsense")

@@ -5,29 +5,35 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from flipbench.config.raters import ModelConfig
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Failure
 from flipbench.core.run import Run
 from flipbench.evaluate.detectors.registry import DETECTORS
-from flipbench.evaluate.pipeline import Subject, ask_all, score
+from flipbench.evaluate.pipeline import ModelUnderTest, ask_all, score
 from flipbench.evaluate.protocol.grid import UNTOUCHED, GridModel
 from flipbench.evaluate.report.tables import other_table
 from flipbench.models.vlm.huggingface import fingerprint
 from flipbench.prompting.prompts import Asking
+from tests.fixtures.options import QUIET
 from tests.fixtures.tiny_families import save
 
 NAMES = ("perturbation_gap", "text_only_leakage", "order_trend")
 
 
-def test_a_detector_without_pictures_does_not_apply_to_a_model_that_needs_one(
+@pytest.mark.slow
+def test_a_text_only_detector_does_not_apply_to_a_model_that_needs_an_image(
     shapes_benchmark: PairedBenchmark, tmp_path: Path
 ) -> None:
     folder = save("blip-2", tmp_path / "blip-2")
     model = GridModel("BLIP-2", fingerprint(str(folder), "float32"), "blip", UNTOUCHED, 0, 0)
-    subject, asking, run = Subject(model, str(folder)), Asking(), Run(tmp_path / "run")
+    subject = ModelUnderTest(model, ModelConfig(path=str(folder)))
+    asking, run = Asking(), Run(tmp_path / "run")
     benchmark = replace(shapes_benchmark, pairs=shapes_benchmark.pairs[:4])
     detectors = [DETECTORS[name] for name in NAMES]
-    (report,) = ask_all(benchmark, [subject], detectors, asking, run, progress=False)
+    (report,) = ask_all(benchmark, [subject], detectors, asking, run, options=QUIET)
     assert report.n_done == 2 * 4 + 4 and not report.failures and not list(run.read(Failure))
 
     can = {model.fingerprint: subject.can}
@@ -35,10 +41,19 @@ def test_a_detector_without_pictures_does_not_apply_to_a_model_that_needs_one(
     said = {(s.detector, s.rule): s for s in scores}
     assert {name for name, _ in said} == set(NAMES)
     reason = "it needs text_only, which this model does not give"
-    for (name, _), found in said.items():
-        assert (found.warnings == (reason,)) == (name == "text_only_leakage")
-        if name == "text_only_leakage":
-            assert found.verdict == "not_applicable"
-            assert found.statistic is found.p_value is found.interval is None
+    assert {name for (name, _), s in said.items() if s.warnings == (reason,)} == {
+        "text_only_leakage"
+    }
+    leakage = [found for (name, _), found in said.items() if name == "text_only_leakage"]
+    for found in leakage:
+        assert found.warnings == (reason,)
+        assert found.verdict == "not_applicable"
+        assert found.statistic is found.p_value is found.interval is None
     table = other_table([model], scores)
     assert table and "not applicable" in str(table)
+
+
+def test_a_model_is_weights_or_an_object_and_not_both() -> None:
+    model = GridModel("m", "w", "f", UNTOUCHED, 0, 0)
+    with pytest.raises(ValueError, match="m: give weights or a VLM, and not both"):
+        ModelUnderTest(model)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flipbench.core.paired import PairedBenchmark
-from flipbench.evaluate.detectors.registry import make_detectors
+from flipbench.evaluate.detectors.registry import make_detector
 from flipbench.evaluate.protocol.detector import kept
 from flipbench.prompting.prompts import Asking
 from tests.fixtures.report_data import make_benchmark
@@ -25,7 +25,7 @@ class Counting:
         ]
 
 
-def test_it_is_made_once_for_each_benchmark_and_way_of_asking(tmp_path: Path) -> None:
+def test_probes_are_built_once_per_benchmark_and_prompt_settings(tmp_path: Path) -> None:
     benchmark = make_benchmark(tmp_path, 3)
     counting, asking = Counting(), Asking()
     assert counting.asked(benchmark, asking) is counting.asked(benchmark, asking)
@@ -39,7 +39,7 @@ def test_it_is_made_once_for_each_benchmark_and_way_of_asking(tmp_path: Path) ->
     assert counting.n_made == 5, "one benchmark at a time is kept"
 
 
-def test_a_detector_with_other_parameters_begins_anew(tmp_path: Path) -> None:
+def test_other_detector_parameters_are_cached_separately(tmp_path: Path) -> None:
     benchmark = make_benchmark(tmp_path, 3)
     counting = Counting()
     counting.asked(benchmark, Asking())
@@ -47,9 +47,9 @@ def test_a_detector_with_other_parameters_begins_anew(tmp_path: Path) -> None:
     assert len(replace(counting, size=2).asked(benchmark, Asking())) == 2
 
 
-def test_keeping_does_not_mix_benchmarks_with_other_image_stores(tmp_path: Path) -> None:
+def test_caching_separates_benchmarks_with_different_image_stores(tmp_path: Path) -> None:
     """Derived pictures are made into the store of the benchmark that is asked about."""
-    detector = make_detectors()["image_masking"]
+    detector = make_detector("image_masking")
     for name in ("a", "b"):
         benchmark = make_benchmark(tmp_path / name, 3)
         for probe in detector.probes(benchmark, Asking()):

@@ -50,5 +50,5 @@ CHECKS: dict[str, Callable[[dict[str, Any]], None]] = {
 
 
 @pytest.mark.parametrize("case", GOLDEN, ids=lambda case: f"{case['of']}: {case['name']}")
-def test_golden(case: dict[str, Any]) -> None:
+def test_golden_cases(case: dict[str, Any]) -> None:
     CHECKS[case["of"]](case)

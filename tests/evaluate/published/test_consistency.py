@@ -27,7 +27,9 @@ def rounded(k: int, n: int, digits: str) -> set[Decimal]:
 
 
 @given(st.integers(1, 300), st.integers(0, 10_000), DIGITS)
-def test_counts_are_those_that_round_to_the_figure(n: int, hundredths: int, digits: str) -> None:
+def test_possible_counts_round_to_the_printed_percentage(
+    n: int, hundredths: int, digits: str
+) -> None:
     value = (Decimal(hundredths) / 100).quantize(Decimal(digits))
     expected = [k for k in range(n + 1) if value in rounded(k, n, digits)]
     assert possible_counts(value, n) == expected
@@ -40,7 +42,7 @@ def test_a_true_percentage_is_always_possible(n: int, data: st.DataObject) -> No
         assert k in possible_counts(value, n)
 
 
-def test_no_items_is_refused() -> None:
+def test_zero_items_are_refused() -> None:
     with pytest.raises(ValueError, match="above 0"):
         possible_counts(Decimal("50"), 0)
 
@@ -66,12 +68,14 @@ def test_a_true_gap_is_never_wrong(n: int, data: st.DataObject) -> None:
         ("52.0", "56.4", "4.3", 440, "rounding"),
     ],
 )
-def test_gaps(original: str, perturbed: str, delta: str, n: int, verdict: str) -> None:
+def test_printed_gaps_are_checked_against_their_percentages(
+    original: str, perturbed: str, delta: str, n: int, verdict: str
+) -> None:
     figures = (Decimal(original), Decimal(perturbed), Decimal(delta))
     assert delta_verdict(*figures, (n, n)) == verdict
 
 
-def test_counts_decide_what_rounding_could_explain() -> None:
+def test_counts_decide_where_rounding_could_explain_a_gap() -> None:
     """-10.01 lies within rounding of 20.00 and 10.00, but 10/50 and 5/50 differ by 10 exactly."""
     figures = (Decimal("20.00"), Decimal("10.00"), Decimal("-10.01"))
     assert delta_verdict(*figures) == "rounding"
@@ -79,7 +83,7 @@ def test_counts_decide_what_rounding_could_explain() -> None:
     assert true_deltas(figures[0], figures[1], (50, 50)) == [-10]
 
 
-def test_the_number_of_items_that_fits() -> None:
+def test_the_number_of_items_is_inferred_from_percentages() -> None:
     values = [Decimal("72.20"), Decimal("87.72"), Decimal("89.87")]
     assert 464 in fitting_sizes(values, range(400, 520))
     assert fitting_sizes([Decimal("85.84")], (464, 467)) == []

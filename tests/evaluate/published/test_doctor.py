@@ -11,7 +11,7 @@ from flipbench.core.records import Score
 from flipbench.evaluate.protocol import rules
 from flipbench.evaluate.protocol.grid import GridModel
 from flipbench.evaluate.published.consistency import possible_counts
-from flipbench.evaluate.published.doctor import Finding, examine, examine_files
+from flipbench.evaluate.published.doctor import TableIssue, examine, examine_files
 from flipbench.evaluate.published.printed import Printed, read_printed
 from flipbench.evaluate.published.printed_scores import judged, requirements_of
 from flipbench.evaluate.validation.validation import requirements
@@ -23,7 +23,9 @@ EXTENDED = read_printed(PUBLISHED / "extended_models.csv")
 FOUND = examine(GAPS)
 
 
-def of(kind: str, table: str, found: Sequence[Finding] = FOUND, **row: object) -> list[Finding]:
+def of(
+    kind: str, table: str, found: Sequence[TableIssue] = FOUND, **row: object
+) -> list[TableIssue]:
     return [
         finding
         for finding in found
@@ -57,7 +59,7 @@ def test_the_main_tables_have_one_impossible_figure_and_nothing_else_wrong() -> 
     assert n_gaps == 2 * 2 * 7 * 3  # perturbed, circular and generalised, 7 states each
 
 
-def test_the_glyphs_come_out() -> None:
+def test_the_printed_marks_are_reproduced() -> None:
     found = {r.detector: r for r in requirements_of(MAIN)}
     glyphs = {
         name: r.reliability_glyph + r.practicality_glyph + r.consistency_glyph
@@ -77,7 +79,7 @@ def test_the_glyphs_come_out() -> None:
     }
 
 
-def test_every_printed_mark_is_checked_and_a_changed_one_is_found() -> None:
+def test_every_printed_mark_is_checked_and_a_wrong_one_is_reported() -> None:
     marked = [row for row, _, _ in judged(MAIN) if row.mark]
     assert len(marked) == 2 * 2 * (7 + 6 + 7 + 6)  # a clean reference has no mark
     for at in range(0, len(marked), 9):
@@ -128,7 +130,7 @@ def test_the_glyphs_of_table_12(name: str) -> None:
                 statistic=change,
                 verdict=rules.beyond(change, direction=direction),  # type: ignore[arg-type]
                 n=1,
-                details={"direction": direction},
+                direction=direction,  # type: ignore[arg-type]
             )
         )
     found = requirements(scores, grid, name, "paper", True)
@@ -159,14 +161,14 @@ def test_gaps_that_are_not_the_difference_of_their_row() -> None:
         assert "57.60" in impossible.what and "285/495" in impossible.what
 
 
-def test_gaps_that_rounding_explains_are_told_apart() -> None:
+def test_gaps_that_rounding_explains_are_distinguished() -> None:
     found = [f for f in FOUND if f.kind == "rounding"]
     printed = [("T6", "-42.74"), ("T20", "-30.21"), ("T20", "-42.74"), ("T33", "4.68")]
     assert [(f.row.table, str(f.row.delta)) for f in found] == printed
     assert not any(f.wrong for f in found)
 
 
-def test_headline_rows_that_are_another_regime_s() -> None:
+def test_headline_rows_of_another_regime_are_reported() -> None:
     """T2's LLaVA LLM+MLP is T17's ALL; T2's Qwen2-VL is the mixture of T32."""
     llava = of("relabelled", "T2", examine([*headline("T2", "LLaVA-v1.5-7B"), *GAPS]))
     assert [f.row.label for f in llava] == [f"LLM+MLP epoch {e}" for e in (1, 2, 3)]
@@ -178,7 +180,7 @@ def test_headline_rows_that_are_another_regime_s() -> None:
     assert not of("relabelled", "T13", examine([*main, *GAPS]))
 
 
-def test_an_excerpt_that_is_three_strategies_and_not_three_epochs() -> None:
+def test_an_excerpt_of_three_strategies_labelled_as_epochs_is_reported() -> None:
     found = of("relabelled", "T9")
     assert [f.row.label for f in found] == [f"LLM+MLP epoch {e}" for e in (1, 2, 3)]
     assert [f.what.split("prints for ")[1] for f in found] == [
@@ -219,7 +221,7 @@ def test_gaps_of_the_prose() -> None:
     assert llava.count("contaminated") == 5  # of six; the prose says none
 
 
-def test_kept_items_are_495_and_not_478() -> None:
+def test_the_number_of_kept_items_is_495_not_478() -> None:
     table = [r for r in MAIN if r.table == "T2"]
     values = {(r.model, r.label, "original", r.original) for r in table}
     values |= {(r.model, r.label, r.quantity, r.perturbed) for r in table}
@@ -271,7 +273,7 @@ def test_a_block_measured_on_other_items() -> None:
     assert found.row.strategy == "LoRA" and "6 of 6" in found.what
 
 
-def test_figures_that_stand_twice() -> None:
+def test_repeated_figures_are_reported() -> None:
     found = [f for f in FOUND if f.kind == "duplicate"]
     assert [(f.row.table, f.row.label) for f in found] == [
         ("T26", "LLM+MLP epoch 2"),
@@ -336,11 +338,11 @@ def test_different_items_are_suspected_where_one_number_is_stated() -> None:
     }
 
 
-def test_a_percentage_that_stands_alone() -> None:
+def test_a_lone_percentage_is_checked() -> None:
     (found,) = examine_files([PUBLISHED / "filtered_vs_full.csv"])
     assert found.kind == "impossible" and "375/765 = 49.020" in found.what
 
 
-def test_findings_name_file_and_line() -> None:
+def test_findings_name_the_file_and_line() -> None:
     assert FOUND
     assert all(f.row.where.startswith(f"perturbation_gaps.csv, line {f.row.line} (") for f in FOUND)

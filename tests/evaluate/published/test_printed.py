@@ -34,7 +34,7 @@ def test_a_table_that_cannot_be_read(tmp_path: Path, text: str, message: str) ->
         read_printed(write(tmp_path / "table.csv", text))
 
 
-def test_a_small_table_of_one_s_own(tmp_path: Path) -> None:
+def test_a_user_s_own_small_table_is_checked(tmp_path: Path) -> None:
     text = "model,n,orig,pert,delta\nmine,10,70.0,50.0,−20.0\nyours,10,75.0,50.0,-20.0\n"
     found = examine_files([write(tmp_path / "own.csv", text)])
     assert [(f.row.line, f.kind) for f in found if f.wrong] == [(3, "impossible"), (3, "delta")]

@@ -25,7 +25,8 @@ from tests.fixtures.report_data import (
 )
 
 
-def test_the_gallery_begins_with_the_most_suspicious_pair(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_the_gallery_starts_with_the_most_suspicious_pair(tmp_path: Path) -> None:
     data = make_data(tmp_path, 30)
     gallery = make_gallery(data.benchmark, data.grid, data.scores)
     values = [card.suspicion.value for card in gallery.cards]
@@ -46,7 +47,7 @@ def test_the_gallery_begins_with_the_most_suspicious_pair(tmp_path: Path) -> Non
     assert len(fell) == len(gallery.cards[0].fell) > 0
 
 
-def test_what_clean_models_fail_as_well_is_hard_and_not_suspicious(tmp_path: Path) -> None:
+def test_pairs_that_clean_models_also_fail_are_hard_not_suspicious(tmp_path: Path) -> None:
     benchmark = make_benchmark(tmp_path, 3)
     memorised, hard, easy = (pair.original.id for pair in benchmark.pairs)
     grid = make_grid()[:2]
@@ -63,7 +64,7 @@ def test_what_clean_models_fail_as_well_is_hard_and_not_suspicious(tmp_path: Pat
             update={
                 "detector": "other",
                 "model_fingerprint": grid[1].fingerprint,
-                "details": {"direction": "rises"},
+                "direction": "rises",
                 "per_item": {benchmark.pairs[0].perturbed.id: 7.0, easy: 0.1},
             }
         )
@@ -77,7 +78,7 @@ def test_what_clean_models_fail_as_well_is_hard_and_not_suspicious(tmp_path: Pat
     assert all(s.value == 0 and s.n_scores == 0 for s in nothing.values())
 
 
-def test_a_control_image_travels_with_its_pair(tmp_path: Path) -> None:
+def test_a_control_image_is_shown_with_its_pair(tmp_path: Path) -> None:
     benchmark = make_benchmark(tmp_path, 6)
     benchmark.save(tmp_path / "far" / "away")
     loaded = PairedBenchmark.load(tmp_path / "far" / "away")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,10 @@ from PIL import Image
 from flipbench.core.errors import DataError
 from flipbench.evaluate.protocol.grid import GridModel
 from flipbench.evaluate.report.report import headline, write_report
+from tests.fixtures.browser import OpenPage, accessibility_violations
 from tests.fixtures.report_data import EVIL, make_data
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -72,36 +73,9 @@ def test_the_same_data_give_the_same_page(tmp_path: Path) -> None:
 # -------------------------------------------------------------------------------- in a browser
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    path = shutil.which("chromium")
-    if path is None:
-        pytest.skip("no chromium on this machine: install it to test the page in a browser")
-    api = pytest.importorskip("playwright.sync_api")
-    with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=path, args=["--no-sandbox"], timeout=180_000
-        )
-        yield browser
-        browser.close()
-
-
 @pytest.fixture
-def page(browser: Any, folder: Path) -> Iterator[Any]:
-    """A page that fails its test if anything is logged as an error or asked of a network."""
-    page = browser.new_page(viewport={"width": 1280, "height": 900})
-    page.set_default_timeout(120_000)
-    trouble: list[str] = []
-    page.on("pageerror", lambda error: trouble.append(f"error: {error}"))
-    page.on("console", lambda m: trouble.append(m.text) if m.type in ("error", "warning") else None)
-    page.on(
-        "request",
-        lambda r: None if r.url.startswith(("file:", "data:")) else trouble.append(r.url),
-    )
-    page.goto((folder / "index.html").as_uri())
-    yield page
-    page.close()
-    assert trouble == []
+def page(open_page: OpenPage, folder: Path) -> Any:
+    return open_page((folder / "index.html").as_uri())
 
 
 @pytest.mark.parametrize("width", [320, 390, 1280])
@@ -149,7 +123,7 @@ def test_the_validation_is_on_the_page(page: Any) -> None:
     assert "at dose 3" in alt and "McNemar test: 0/2 at dose 0" in alt
 
 
-def test_who_decided_is_on_the_page_and_in_markdown(page: Any, folder: Path) -> None:
+def test_rater_agreement_is_on_the_page_and_in_markdown(page: Any, folder: Path) -> None:
     page.get_by_role("link", name="Raters").click()
     section = page.locator("section#raters")
     assert section.locator("h2").text_content() == "Who decided, and how well"
@@ -176,14 +150,11 @@ def test_a_control_image_is_shown_where_there_is_one(page: Any) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
-def test_accessible(browser: Any, folder: Path, scheme: str, width: int) -> None:
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
-    page = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 850})
-    page.set_default_timeout(120_000)
-    page.goto((folder / "index.html").as_uri())
-    found = axe.run(page).response["violations"]
-    page.close()
-    assert [(one["id"], [node["html"] for node in one["nodes"]][:3]) for one in found] == []
+def test_the_page_is_accessible(open_page: OpenPage, folder: Path, scheme: str, width: int) -> None:
+    viewport = {"width": width, "height": 850}
+    address = (folder / "index.html").as_uri()
+    page = open_page(address, color_scheme=scheme, viewport=viewport)
+    assert accessibility_violations(page) == []
 
 
 def test_both_pictures_of_a_pair_are_drawn_at_one_scale(page: Any) -> None:
@@ -193,7 +164,7 @@ def test_both_pictures_of_a_pair_are_drawn_at_one_scale(page: Any) -> None:
     assert boxes[0]["y"] == boxes[1]["y"]
 
 
-def test_the_page_can_be_read_without_seeing_it(page: Any) -> None:
+def test_the_page_works_with_a_screen_reader(page: Any) -> None:
     assert page.locator("img:not([alt])").count() == 0
     assert page.locator("table:not(:has(caption))").count() == 0
     assert page.locator("th:not([scope])").count() == 0
@@ -204,15 +175,12 @@ def test_the_page_can_be_read_without_seeing_it(page: Any) -> None:
     assert page.evaluate("document.activeElement.textContent") == "Skip to the results"
 
 
-def test_figures_follow_the_page_into_the_dark(browser: Any, folder: Path) -> None:
+def test_figures_turn_dark_with_the_page(open_page: OpenPage, folder: Path) -> None:
     """The ink of a figure is dark on a light page and light on a dark one."""
     darkest, lightest = [], []
     for scheme in ("light", "dark"):
-        page = browser.new_page(color_scheme=scheme)
-        page.set_default_timeout(120_000)
-        page.goto((folder / "index.html").as_uri())
+        page = open_page((folder / "index.html").as_uri(), color_scheme=scheme)
         shot = page.locator("#figure-roc img").screenshot(type="png")
-        page.close()
         values = np.asarray(Image.open(io.BytesIO(shot)).convert("L"))
         darkest.append(int(values.min()))
         lightest.append(int(np.median(values)))
@@ -221,10 +189,8 @@ def test_figures_follow_the_page_into_the_dark(browser: Any, folder: Path) -> No
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_has_contrast_aa(browser: Any, folder: Path, scheme: str) -> None:
-    page = browser.new_page(color_scheme=scheme)
-    page.set_default_timeout(120_000)
-    page.goto((folder / "index.html").as_uri())
+def test_text_contrast_meets_aa(open_page: OpenPage, folder: Path, scheme: str) -> None:
+    page = open_page((folder / "index.html").as_uri(), color_scheme=scheme)
     colors = page.evaluate(
         """() => {
           const style = getComputedStyle(document.documentElement);
@@ -232,7 +198,6 @@ def test_text_has_contrast_aa(browser: Any, folder: Path, scheme: str) -> None:
           return Object.fromEntries(names.map((n) => [n, style.getPropertyValue("--" + n).trim()]));
         }"""
     )
-    page.close()
     for name in ("ink", "muted", "link", "good", "bad", "old", "new"):
         for ground in ("paper", "raised"):
             assert contrast(colors[name], colors[ground]) >= 4.5, (scheme, name, ground)

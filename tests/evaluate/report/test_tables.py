@@ -9,18 +9,17 @@ from typing import Any
 
 import pytest
 
-from flipbench.core.records import Interval, Score
+from flipbench.core.records import Count, Interval, PairedCounts, Score
 from flipbench.evaluate.protocol.grid import GridModel, Requirements
 from flipbench.evaluate.report import table_files
 from flipbench.evaluate.report.tables import (
-    Cell,
-    Table,
     families,
     gap_table,
     other_table,
 )
 from flipbench.evaluate.report.validation_tables import requirements_table
-from flipbench.reporting import formats
+from flipbench.reporting import formats, writers
+from flipbench.reporting.tables import Cell, Table
 
 GRID = [
     GridModel("llava-full-e1", "f1", "llava", "full", 1, 1),
@@ -43,11 +42,9 @@ def score(fingerprint: str, rule: str, k: int, k2: int, **changes: Any) -> Score
         "p_value": 0.0321,
         "verdict": "contaminated" if k2 < k else "not_detected",
         "n": 440,
-        "details": {
-            "accuracies": {"original": {"k": k, "n": 440}, "perturbed": {"k": k2, "n": 440}},
-            "b": k - k2 + 7,
-            "c": 7,
-        },
+        "direction": "falls",
+        "accuracies": {"original": Count(k=k, n=440), "perturbed": Count(k=k2, n=440)},
+        "paired": PairedCounts(n11=k2 - 7, b=k - k2 + 7, c=7, n00=433 - k),
     }
     return Score(**(values | changes))
 
@@ -91,7 +88,7 @@ def test_the_main_table_has_the_papers_rows_and_columns() -> None:
     assert cells(table, "full, epoch 1") == ["1", *["–"] * 4, "not asked", "not asked"]
 
 
-def test_models_of_one_strategy_and_epoch_go_by_their_full_names() -> None:
+def test_models_of_the_same_strategy_and_epoch_are_listed_by_full_name() -> None:
     twins = [*GRID, GridModel("llava-2", "f9", "llava", "clean", 0, 0)]
     table = gap_table(twins, SCORES)
     assert [row.header for row in table.groups[0][1]][:2] == ["llava", "llava-2"]
@@ -103,7 +100,8 @@ def test_an_unknown_detector_is_shown_with_its_statistic() -> None:
         "detector": "some_trend",
         "unit": "nats",
         "interval": None,
-        "details": {},
+        "accuracies": {},
+        "paired": None,
     }
     scores = [
         score("f0", "permutation", 0, 0, statistic=-0.01234, p_value=0.4, **changes),
@@ -125,7 +123,7 @@ def test_a_rule_with_its_own_statistic_gets_its_own_column() -> None:
     assert headers[-2:] == ["Δ, pp (vs clean)", "Vs clean"]
 
 
-def test_one_rule_against_two_references_is_two_columns() -> None:
+def test_one_rule_with_two_references_has_two_columns() -> None:
     scores = [
         score("f2", "relative", 276, 226, reference_fingerprint=fingerprint, verdict=verdict)
         for fingerprint, verdict in (("f0", "contaminated"), ("elsewhere", "inconclusive"))
@@ -136,7 +134,7 @@ def test_one_rule_against_two_references_is_two_columns() -> None:
 
 
 @pytest.mark.parametrize("level, expected", [(0.95, "[−1.0, +2.0]"), (0.9, "[−1.0, +2.0] (90 %)")])
-def test_an_interval_names_its_level_where_it_is_unusual(level: float, expected: str) -> None:
+def test_an_interval_states_an_unusual_level(level: float, expected: str) -> None:
     assert formats.interval(Interval(low=-0.01, high=0.02, level=level)) == expected
 
 
@@ -149,24 +147,21 @@ def test_p_values_have_one_format(p: float, expected: str) -> None:
 
 
 def test_markdown_parses_back_to_the_same_numbers() -> None:
-    lines = table_files.markdown(gap_table(GRID, SCORES)).splitlines()
+    lines = writers.markdown(gap_table(GRID, SCORES)).splitlines()
     head, *rows = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in lines if "|" in line
     ]
     assert all(len(row) == len(head) for row in rows)
     found = {}
-    for row in rows:
-        match = re.match(r"([\d.]+) \((\d+)/(\d+)\)", row[2])
-        if match:
-            found[row[0]] = (int(match[2]), int(match[3]))
-            assert float(match[1]) == pytest.approx(100 * int(match[2]) / int(match[3]), abs=0.05)
-            second = re.match(r"[\d.]+ \((\d+)/", row[3])
-            gap = re.match(r"([−+]?[\d.]+) \[", row[4])
-            assert second and gap
-            gap_points = float(gap[1].replace("−", "-"))
-            assert gap_points == pytest.approx(
-                100 * (int(second[1]) - int(match[2])) / 440, abs=0.05
-            )
+    rates = [(row, re.match(r"([\d.]+) \((\d+)/(\d+)\)", row[2])) for row in rows]
+    for row, match in [(row, match) for row, match in rates if match]:
+        found[row[0]] = (int(match[2]), int(match[3]))
+        assert float(match[1]) == pytest.approx(100 * int(match[2]) / int(match[3]), abs=0.05)
+        second = re.match(r"[\d.]+ \((\d+)/", row[3])
+        gap = re.match(r"([−+]?[\d.]+) \[", row[4])
+        assert second and gap
+        gap_points = float(gap[1].replace("−", "-"))
+        assert gap_points == pytest.approx(100 * (int(second[1]) - int(match[2])) / 440, abs=0.05)
     assert found == {
         "clean": (229, 440),
         "lora_r8, epoch 1": (276, 440),
@@ -185,9 +180,9 @@ def test_csv_keeps_every_number_in_full(tmp_path: Path) -> None:
         assert (float(row["low"]), float(row["high"])) == (made.interval.low, made.interval.high)
         assert float(row["p_value"]) == made.p_value
         assert row["verdict"] == made.verdict
-        assert int(row["k_perturbed"]) == made.details["accuracies"]["perturbed"]["k"]
+        assert int(row["k_perturbed"]) == made.accuracies["perturbed"].k
         assert float(row["accuracy_original"]) == int(row["k_original"]) / 440
-        assert int(row["right_to_wrong"]) == made.details["b"]
+        assert int(row["right_to_wrong"]) == made.paired.b
     assert [row["success"] for row in rows] == ["True", "True", "True", "", "True", "False"]
     assert rows[3]["warnings"] == "too few"
     assert rows[2]["model"] == "llava-lora-e1"
@@ -195,7 +190,7 @@ def test_csv_keeps_every_number_in_full(tmp_path: Path) -> None:
 
 def test_latex_escapes_what_is_special_and_keeps_its_columns() -> None:
     odd = GridModel(r"50%_of{a}&b\c#$~^", "f0", r"50%_of{a}&b\c#$~^", "clean", 0, 0)
-    text = table_files.latex(gap_table([odd], SCORES))
+    text = writers.latex(gap_table([odd], SCORES))
     name = r"50\%\_of\{a\}\&b\textbackslash{}c\#\$\textasciitilde{}\textasciicircum{}"
     assert rf"\textit{{{name}}}" in text
     assert "$-$1.1, +3.0" in text and r"\ding{51} not detected" in text
@@ -211,14 +206,14 @@ def test_latex_groups_the_columns_of_several_detectors() -> None:
     ]
     table = other_table(GRID, scores)
     assert table is not None
-    text = table_files.latex(table)
+    text = writers.latex(table)
     assert r" & \multicolumn{1}{c}{} & \multicolumn{4}{c}{CircularEval}" in text
     assert r"\cmidrule(lr){3-6}\cmidrule(lr){7-10}" in text
 
 
 def test_markdown_escapes_what_would_end_a_cell() -> None:
     odd = GridModel("x", "f0", "a|b <script> `c`", "clean", 0, 0)
-    assert r"| **a\|b &lt;script> \`c\`** |" in table_files.markdown(gap_table([odd], SCORES))
+    assert r"| **a\|b &lt;script> \`c\`** |" in writers.markdown(gap_table([odd], SCORES))
 
 
 def test_requirements_show_fractions_and_names(tmp_path: Path) -> None:

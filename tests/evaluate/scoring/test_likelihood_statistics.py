@@ -23,7 +23,7 @@ def rng(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-def test_the_sharded_vector_with_both_ddofs() -> None:
+def test_the_sharded_worked_example_with_both_ddofs() -> None:
     canonical, means = np.array([-100, -98, -101]), np.array([-103, -100, -102])
     found = sharded_test(canonical - means)
     assert (found.t, found.p_value) == pytest.approx((3.4641, 0.03709), abs=1e-4)
@@ -37,7 +37,7 @@ def test_fifty_shards_inflate_t_by_one_percent() -> None:
 
 
 @pytest.mark.parametrize(("value", "p"), [(0.0, 1.0), (-2.0, 1.0), (2.0, 0.04)])
-def test_equal_shards_have_no_t(value: float, p: float) -> None:
+def test_equal_shards_have_no_t_statistic(value: float, p: float) -> None:
     assert sharded_test([value] * 5, floor=0.04).p_value == p
 
 
@@ -70,7 +70,7 @@ def test_shard_p_values_are_uniform_under_the_null() -> None:
 @pytest.mark.parametrize(
     ("values", "rho", "p"), [((-1, -2, -3, -4), -1, 1 / 24), ((-2, -1, -4, -3), -0.6, 5 / 24)]
 )
-def test_trend_vectors_are_exact(values: tuple[int, ...], rho: float, p: float) -> None:
+def test_trend_worked_examples_are_exact(values: tuple[int, ...], rho: float, p: float) -> None:
     found = order_trend_test(values, rng())
     assert (found.rho, found.p_falls) == pytest.approx((rho, p), abs=1e-12)
     assert found.n_permutations == 24
@@ -128,7 +128,7 @@ def test_trend_p_values_are_uniform_under_the_null() -> None:
     assert stats.kstest(p_values, "uniform").pvalue > 0.01
 
 
-def test_strata_take_out_what_differs_between_them() -> None:
+def test_strata_remove_differences_between_groups() -> None:
     strata = ["easy"] * 20 + ["hard"] * 20
     values = rng(4).normal(size=40) - 9 * np.repeat([0, 1], 20)
     assert order_trend_test(values, rng(), n_permutations=999).p_falls == 0.001
@@ -136,12 +136,12 @@ def test_strata_take_out_what_differs_between_them() -> None:
 
 
 @pytest.mark.parametrize("values", [[1.0, 2.0, 3.0], [1.0, 2.0, math.nan, 4.0]])
-def test_few_or_broken_values_are_refused(values: list[float]) -> None:
+def test_too_few_or_invalid_values_are_refused(values: list[float]) -> None:
     with pytest.raises(ValueError, match="at least 4 finite"):
         order_trend_test(values, rng())
 
 
-def test_min_k_vectors() -> None:
+def test_min_k_worked_examples() -> None:
     p = [0.7, 0.2, 0.1]
     log_p = [math.log(x) for x in p]
     mean = sum(x * math.log(x) for x in p)
@@ -160,12 +160,12 @@ def test_min_k_is_the_mean_of_the_lowest(values: list[float], fraction: float) -
     assert min_k(values, fraction) <= min_k(values, 1.0) + 1e-9
 
 
-def test_a_certain_model_makes_no_infinity() -> None:
+def test_a_certain_model_gives_finite_scores() -> None:
     assert math.isfinite(min_k_plus_plus([0.0, -1e-7], [0.0, 0.0], [0.0, 0.0]))
     with pytest.raises(ValueError, match="fraction"):
         min_k([], 0.2)
 
 
-def test_codec_vector() -> None:
+def test_codec_worked_example() -> None:
     assert share_below([-2.0, -1.5, -3.0], [-1.8, -1.9, -2.5]) == pytest.approx(1 / 3)
     assert share_below([-1.0], [-1.0]) == 0.0

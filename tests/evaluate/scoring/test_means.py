@@ -14,7 +14,7 @@ def rng() -> np.random.Generator:
 
 
 @pytest.mark.parametrize(("b", "c"), [(3, 1), (5, 0), (2, 6), (0, 0)])
-def test_on_right_and_wrong_it_is_the_exact_mcnemar_test(b: int, c: int) -> None:
+def test_binary_means_reduce_to_the_exact_mcnemar_test(b: int, c: int) -> None:
     first = [1.0] * b + [0.0] * c + [1.0] * 4
     second = [0.0] * b + [1.0] * c + [1.0] * 4
     falls = mean_comparison(first, second, "falls", rng())
@@ -25,12 +25,12 @@ def test_on_right_and_wrong_it_is_the_exact_mcnemar_test(b: int, c: int) -> None
     assert falls.gap == pytest.approx((c - b) / len(first))
 
 
-def test_nothing_to_compare() -> None:
+def test_no_items_in_common_give_no_comparison() -> None:
     empty = mean_comparison([None], [0.5], "falls", rng())
     assert (empty.n, empty.n_dropped, empty.interval) == (0, 1, None) and np.isnan(empty.gap)
 
 
-def test_a_rise_against_a_reference_is_a_fall_with_the_signs_turned() -> None:
+def test_a_rise_is_a_fall_with_the_signs_reversed() -> None:
     one, two = [0.2, 0.4, 0.1, 0.9, 0.5, 0.3], [0.7, 0.5, 0.9, 0.8, 0.9, 0.6]
     flat: Any = [0.5] * 6
     rises = gap_difference(one, two, flat, flat, rng(), rises=True)

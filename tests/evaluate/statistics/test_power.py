@@ -27,7 +27,7 @@ def by_enumeration(design: Design, n: int) -> float:
     "design",
     [Design(-0.2, 0.3), Design(-0.05, 0.5, 0.01), Design(0.0, 0.4), Design(-1.0, 1.0)],
 )
-def test_power_is_the_sum_over_all_outcomes(design: Design, n: int) -> None:
+def test_power_equals_the_sum_over_all_outcomes(design: Design, n: int) -> None:
     assert power(design, n) == pytest.approx(by_enumeration(design, n), abs=1e-12)
 
 
@@ -36,14 +36,14 @@ def test_without_a_gap_the_power_is_at_most_the_level() -> None:
 
 
 @pytest.mark.parametrize("design", [Design(-0.2, 0.3), Design(-0.05, 0.2), Design(-0.5, 0.5)])
-def test_the_needed_pairs_are_the_fewest_that_stay_enough(design: Design) -> None:
+def test_the_pairs_needed_are_the_fewest_with_enough_power(design: Design) -> None:
     needed = pairs_needed(design, 0.8)
     assert needed is not None
     assert power(design, needed - 1) < 0.8
     assert all(power(design, n) >= 0.8 for n in range(needed, needed + 30))
 
 
-def test_no_number_of_pairs_shows_what_is_not_there() -> None:
+def test_no_sample_size_detects_a_zero_gap() -> None:
     assert pairs_needed(Design(0.0, 0.2)) is None
     assert pairs_needed(Design(0.1, 0.2)) is None
 

@@ -28,6 +28,7 @@ from flipbench.evaluate.validation.dose import Series, trend
 from flipbench.evaluate.validation.falsification import Artefact, artefacts
 from flipbench.evaluate.validation.requirements import requirements
 from flipbench.evaluate.validation.validation import Validation, validate
+from flipbench.reporting import writers
 
 SEEDS = range(4)
 DOSES = (1, 2, 4)
@@ -69,7 +70,7 @@ def score(
         "unit": "nats",
         "verdict": verdict,
         "n": 100,
-        "details": {"direction": "falls"},
+        "direction": "falls",
     }
     return Score(**(values | more))
 
@@ -83,8 +84,7 @@ def planted_scores() -> list[Score]:
         # any training at all sets it off, whatever the data: 20 of 26 clean models
         trained = m.strategy != "clean"
         verdict = "contaminated" if trained else "not_detected"
-        rises = {"direction": "rises"}
-        scores.append(score(m, "training", float(trained), verdict, details=rises))
+        scores.append(score(m, "training", float(trained), verdict, direction="rises"))
         # goes the wrong way, and fires on one external model
         verdict = "contaminated" if m.name == "blip2" else "not_detected"
         scores.append(score(m, "upside_down", m.dose + at / 1000, verdict))
@@ -108,7 +108,7 @@ def found() -> dict[str, Validation]:
     return {v.detector: v for v in validate(SCORES, GRID)}
 
 
-def test_what_was_planted_comes_out(found: dict[str, Validation]) -> None:
+def test_planted_detectors_are_validated_as_designed(found: dict[str, Validation]) -> None:
     v = found["perfect"]
     assert v.separation is not None and v.separation.auroc == 1.0
     assert (v.separation.n_clean, v.separation.n_contaminated) == (26, 24)
@@ -126,7 +126,7 @@ def test_what_was_planted_comes_out(found: dict[str, Validation]) -> None:
     assert (v.artefact.fired, v.artefact.n) == ((), 2) and not v.artefact.suspected
 
 
-def test_clean_finetunes_unmask_a_detector_of_training(found: dict[str, Validation]) -> None:
+def test_clean_finetunes_expose_a_detector_of_mere_training(found: dict[str, Validation]) -> None:
     v = found["training"]
     assert (v.untouched_alarms.k, v.untouched_alarms.n) == (0, 6)
     assert (v.finetuned_alarms.k, v.finetuned_alarms.n) == (20, 20)
@@ -139,7 +139,7 @@ def test_clean_finetunes_unmask_a_detector_of_training(found: dict[str, Validati
     assert v.trend.correlation == pytest.approx(3 / 6)
 
 
-def test_a_detector_that_fires_on_an_external_model_is_an_artefact(
+def test_a_detector_that_fires_on_an_external_model_is_an_artifact(
     found: dict[str, Validation],
 ) -> None:
     v = found["upside_down"]
@@ -159,14 +159,14 @@ def test_a_detector_that_fires_on_an_external_model_is_an_artefact(
     assert shown.count("artefact suspected (contaminated)") == 1
 
 
-def test_an_artefact_is_suspected_on_its_benchmark_only() -> None:
+def test_an_artifact_is_suspected_only_on_its_own_benchmark() -> None:
     other = [s.model_copy(update={"benchmark": "c", "benchmark_id": "c"}) for s in SCORES]
     other = [s.model_copy(update={"verdict": "not_detected"}) for s in other]
     both = {(v.detector, v.benchmark): v.artefact for v in validate([*SCORES, *other], GRID)}
     assert both["upside_down", "b"].suspected and not both["upside_down", "c"].suspected
 
 
-def test_a_reference_model_is_no_evidence(found: dict[str, Validation]) -> None:
+def test_a_reference_model_does_not_count_as_evidence(found: dict[str, Validation]) -> None:
     v = found["relative"]
     assert v.untouched_alarms.n == 0 and (v.finetuned_alarms.k, v.finetuned_alarms.n) == (0, 20)
     assert v.separation is not None and v.separation.n_clean == 20
@@ -200,7 +200,7 @@ def test_order_changes_nothing(found: dict[str, Validation]) -> None:
 
 
 @given(st.lists(st.integers(-3, 3), min_size=2, max_size=5))
-def test_the_trend_is_that_of_counting(values: list[int]) -> None:
+def test_the_trend_test_equals_enumeration(values: list[int]) -> None:
     n = len(values)
     line = Series("s", tuple(range(n)), tuple(map(float, values)))
     got = trend([line], True, np.random.default_rng(0), n_permutations=2_000)
@@ -217,7 +217,7 @@ def test_the_trend_is_that_of_counting(values: list[int]) -> None:
     assert falling.correlation == pytest.approx(-got.correlation)
 
 
-def test_no_series_no_trend() -> None:
+def test_without_a_dose_series_there_is_no_trend() -> None:
     got = trend([], True, np.random.default_rng(0))
     assert got.n_steps == 0 and got.p_value is None and np.isnan(got.correlation)
 
@@ -235,7 +235,8 @@ def test_an_unknown_history_is_neither_clean_nor_external(strategy: str, externa
         GridModel("x", "x", "f", strategy, 0, None, external=external)
 
 
-def test_models_of_unknown_dose_are_shown_and_judge_no_detector(
+@pytest.mark.slow
+def test_models_of_unknown_dose_are_shown_but_do_not_count(
     found: dict[str, Validation], tmp_path: Path
 ) -> None:
     strangers = [GridModel(name, name, "f", "history unknown", 0, None, "seed 0") for name in "xy"]
@@ -262,14 +263,14 @@ def test_models_of_unknown_dose_are_shown_and_judge_no_detector(
     assert any("x" in panel.alt for figure in figures for panel in figure.panels)
 
 
-def test_references_stay_in_the_lineage() -> None:
+def test_references_come_from_the_model_s_own_lineage() -> None:
     by_name = {m.name: m for m in GRID}
     assert reference_of(by_name["other 2 1"], GRID) == by_name["base 2"]
     assert reference_of(by_name["full 3 4"], GRID) == by_name["base 3"]
     assert reference_of(by_name["base 3"], GRID) is None
 
 
-def test_clean_finetunes_are_named_as_such() -> None:
+def test_clean_finetunes_are_labelled() -> None:
     mine = [m for m in GRID if m.lineage == "seed 1"]
     (models,) = families(mine).values()
     names = [label(m, models) for m in models]
@@ -277,7 +278,9 @@ def test_clean_finetunes_are_named_as_such() -> None:
     assert [m.clean for m in models] == [True] * 6 + [False] * 6
 
 
-def test_one_table_in_every_format(found: dict[str, Validation], tmp_path: Path) -> None:
+def test_the_table_is_the_same_in_every_format(
+    found: dict[str, Validation], tmp_path: Path
+) -> None:
     validations = list(found.values())
     table = validation_table(validations)
     rows = dict(zip([c.header for c in table.columns], table.groups[0][1][0].cells, strict=True))
@@ -288,9 +291,9 @@ def test_one_table_in_every_format(found: dict[str, Validation], tmp_path: Path)
     assert alarms == "0/20 [0.0, 60.2] too few models"
     assert rows["External models"].plain() == "0/2 fire"
     assert "smallest false-positive rate above 0 is 1/20 = 5.0 %" in table.caption
-    text = table_files.markdown(table)
+    text = writers.markdown(table)
     assert "artefact suspected (1/2 fire: blip2; by chance 10 %)" in text
-    tex = table_files.latex(table)
+    tex = writers.latex(table)
     assert r"\toprule" in tex and r"AUROC & TPR at 0 false alarms & TPR at FPR 1 \%" in tex
     assert tex.count("{") - tex.count(r"\{") == tex.count("}") - tex.count(r"\}")
     table_files.write_validation_csv(tmp_path / "v.csv", validations)
@@ -303,7 +306,7 @@ def test_one_table_in_every_format(found: dict[str, Validation], tmp_path: Path)
     assert lines["upside_down", "external_models"]["note"] == "artefact suspected: blip2"
 
 
-def test_each_detector_by_its_rule_the_best_first() -> None:
+def test_detectors_are_ranked_by_their_default_rule() -> None:
     """Detectors that are known go by their default rule; others have none to go by."""
     scores = [
         s.model_copy(update={"detector": known, "rule": rule})
@@ -325,6 +328,6 @@ def test_each_detector_by_its_rule_the_best_first() -> None:
     assert first["AUROC"].text == "1.00" and first["Contaminated models caught"].text == "16/24"
     assert first["Clean models flagged"].text == "0/26", "released and fine-tuned together"
     assert [row.cells[-1].text for row in rows] == ["no", "yes"]
-    text = table_files.markdown(table)
+    text = writers.markdown(table)
     assert "****" not in text and text.splitlines()[2].startswith("| Perturbation gap |")
-    assert r"\textit{}" not in table_files.latex(table)
+    assert r"\textit{}" not in writers.latex(table)

@@ -83,7 +83,7 @@ def score_of(detector: str, model: str, bench: str, column: str) -> Score:
         statistic=statistic,
         verdict=verdict,
         n=n,
-        details={"direction": direction},
+        direction=direction,
     )
 
 
@@ -100,7 +100,7 @@ def scores_of(detector: str) -> list[Score]:
         ("text_only_leakage", 22, 5, None, "✗✗▲"),
     ],
 )
-def test_the_printed_table_comes_out(
+def test_the_paper_s_table_is_reproduced(
     detector: str, hits: int, weak: int, strict: int | None, glyphs: str
 ) -> None:
     about = DETECTORS[detector].about
@@ -115,7 +115,7 @@ def test_the_printed_table_comes_out(
 
 
 @pytest.mark.parametrize("detector", METRICS)
-def test_every_printed_mark_comes_out(detector: str) -> None:
+def test_every_printed_mark_is_reproduced(detector: str) -> None:
     models = {m.fingerprint: m for m in grid()}
     for model, bench in CELLS:
         row = ROWS[model, bench, f"success_{METRICS[detector]}"]
@@ -126,7 +126,7 @@ def test_every_printed_mark_comes_out(detector: str) -> None:
 
 
 @pytest.mark.parametrize("detector", METRICS)
-def test_every_printed_gap_comes_out(detector: str) -> None:
+def test_every_printed_gap_is_reproduced(detector: str) -> None:
     name = {"text_only_leakage": "leak_vs_clean"}.get(detector, f"delta_{METRICS[detector]}")
     for model, bench in CELLS:
         for column in COLUMNS:
@@ -152,7 +152,7 @@ def score(name: str, statistic: float | None, verdict: str = "contaminated", **o
             "statistic": statistic,
             "verdict": verdict,
             "n": 10,
-            "details": {"direction": "falls"},
+            "direction": "falls",
             **other,
         }
     )
@@ -161,7 +161,7 @@ def score(name: str, statistic: float | None, verdict: str = "contaminated", **o
 MODELS = [model("clean", 0), model("e1", 1), model("e2", 2), model("e3", 3)]
 
 
-def test_a_hand_made_grid() -> None:
+def test_a_small_grid_by_hand() -> None:
     scores = [
         score("clean", -0.1, "contaminated"),
         score("e1", -0.2, "not_detected"),
@@ -187,14 +187,14 @@ def test_a_model_without_a_score_is_a_miss() -> None:
     assert requirements([], MODELS, "d", "r", True).reliability == (0, 0)
 
 
-def test_degree_zero_is_part_of_a_series() -> None:
+def test_the_clean_model_is_part_of_a_dose_series() -> None:
     scores = [score("clean", -0.5, "not_detected"), score("e1", -0.2), score("e2", -0.3)]
     found = requirements(scores, MODELS[:3], "d", "r", True)
     assert found.consistency_weak == (0, 1) and found.violations == ("f, lora",)
     assert requirements(scores[1:], MODELS[:3], "d", "r", True).consistency_weak == (1, 1)
 
 
-def test_the_reference_of_a_difference_stands_at_zero() -> None:
+def test_the_reference_of_a_difference_counts_as_zero() -> None:
     scores = [score("clean", None, "not_applicable")]
     scores += [score(f"e{e}", s, reference_fingerprint="clean") for e, s in ((1, 0.1), (2, -0.2))]
     found = requirements(scores, MODELS[:3], "d", "r", True)
@@ -208,13 +208,13 @@ def test_not_applicable_is_not_counted() -> None:
     assert found.reliability == (0, 0) and found.consistency_weak == (0, 0)
 
 
-def test_scores_must_say_where_they_move() -> None:
-    scores = [score("clean", 0.0), score("e1", 0.1, details={})]
-    with pytest.raises(DataError, match="d: the scores must say"):
+def test_scores_of_one_rule_move_one_way() -> None:
+    scores = [score("clean", 0.0), score("e1", 0.1, direction="rises")]
+    with pytest.raises(DataError, match=r"d: .* these scores have \['falls', 'rises'\]"):
         requirements(scores, MODELS, "d", "r", True)
 
 
-def test_a_clean_gap_of_zero_is_no_success_of_the_sign_rule() -> None:
+def test_a_clean_gap_of_zero_is_a_failure_of_the_sign_rule() -> None:
     clean = score("clean", 0.0, "not_detected", rule="sign")
     assert success(clean, MODELS[0]) is False
     assert success(clean.model_copy(update={"rule": "mcnemar"}), MODELS[0]) is True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,15 +24,16 @@ from flipbench.evaluate.verdict.changes import (
     items_to_rise,
 )
 from flipbench.evaluate.verdict.other_detectors import opinions, weakest
-from flipbench.evaluate.verdict.verdict import Evidence, Finding, find, in_words
+from flipbench.evaluate.verdict.verdict import DetectionVerdict, Evidence, find, in_words
 from flipbench.prompting.prompts import Asking
+from tests.fixtures.policies import by_hand
 
 DETECTORS = (PerturbationGap(), ChoiceConfusion())
 COUNTS = st.integers(0, 40)
 ASKING = Asking()
 
 
-def judge(world: Any, model: Any, *references: Any, **changes: Any) -> Finding:
+def judge(world: Any, model: Any, *references: Any, **changes: Any) -> DetectionVerdict:
     """Return the verdict on a policy (or on answers), compared with clean policies."""
     world = type(world)(replace(world.benchmark, **changes))
     answers = _answers(world, model, "suspect")
@@ -60,22 +60,15 @@ def _answers(world: Any, policy: Any, name: str) -> Answers:
     return Answers(name, f"fingerprint of {name}", found)
 
 
-def by_hand(world: Any, original: Sequence[bool], perturbed: Sequence[bool]) -> Any:
-    pairs = world.benchmark.pairs
-    right = {p.original.id: o for p, o in zip(pairs, original, strict=True)}
-    right |= {p.perturbed.id: v for p, v in zip(pairs, perturbed, strict=True)}
-    gold = {i.id: i.answer for p in pairs for i in (p.original, p.perturbed)}
-    return lambda probe: (gold[probe.item_id] + (not right[probe.item_id])) % probe.n_options
-
-
-def text_of(finding: Finding) -> str:
+def text_of(finding: DetectionVerdict) -> str:
     return " ".join([finding.sentence, *finding.qualifiers, *finding.changes.sentences])
 
 
 # ------------------------------------------------------------------------------- the sentence
 
 
-def test_a_memoriser_behaves_like_one_that_was_trained_on_it(world: Any) -> None:
+@pytest.mark.slow
+def test_a_memoriser_is_found_contaminated(world: Any) -> None:
     finding = judge(world, world.memoriser())
     assert (finding.verdict, finding.rule) == ("contaminated", "mcnemar")
     assert finding.leading is finding.gap and finding.gap.n == 40
@@ -87,6 +80,7 @@ def test_a_memoriser_behaves_like_one_that_was_trained_on_it(world: Any) -> None
     assert "no clean model was given to test it" in finding.qualifiers[0]
 
 
+@pytest.mark.slow
 def test_a_seer_is_not_called_clean(world: Any) -> None:
     finding = judge(world, world.seer(0.8))
     assert finding.verdict == "not_detected"
@@ -109,7 +103,8 @@ def test_found_pairs_have_no_verdict_without_a_clean_model(world: Any) -> None:
     assert "below the gap of the clean reference clean-0 (95 % interval" in beside.sentence
 
 
-def test_a_reference_that_falls_as_well_takes_the_test_s_place(make_world: Any) -> None:
+@pytest.mark.slow
+def test_a_reference_that_also_falls_makes_the_comparison_decide(make_world: Any) -> None:
     world = make_world.make(n=100)
     hard = by_hand(world, [True] * 100, [i % 3 > 0 for i in range(100)])
     also = by_hand(world, [True] * 100, [i % 3 > 0 or i == 0 for i in range(100)])
@@ -123,7 +118,8 @@ def test_a_reference_that_falls_as_well_takes_the_test_s_place(make_world: Any) 
     assert "interval of the difference would reach 0 if about" in more.changes.sentences[0]
 
 
-def test_the_reference_that_speaks_least_for_it_decides(make_world: Any) -> None:
+@pytest.mark.slow
+def test_the_reference_with_the_weakest_evidence_decides(make_world: Any) -> None:
     world = make_world.make(n=100)
     model = by_hand(world, [True] * 100, [i % 4 > 0 for i in range(100)])
     steady = by_hand(world, [True] * 100, [True] * 100)
@@ -132,12 +128,12 @@ def test_the_reference_that_speaks_least_for_it_decides(make_world: Any) -> None
         finding = judge(world, model, *references)
         assert [s.verdict for s in finding.against].count("contaminated") == 1
         assert (finding.verdict, finding.rule) == ("not_detected", "relative")
-        assert finding.leading.details["reference"]["gap"] == -0.2
+        assert finding.leading.reference.statistic == -0.2
     assert "One clean model does not tell" in text_of(judge(world, model, falls))
     assert "One clean model does not tell" not in text_of(finding)
 
 
-def test_two_rules_that_disagree_are_both_told(make_world: Any) -> None:
+def test_both_rules_are_reported_when_they_disagree(make_world: Any) -> None:
     world = make_world.make(n=100)
     flat = by_hand(world, [True] * 70 + [False] * 30, [True] * 70 + [False] * 30)
     rises = by_hand(world, [True] * 70 + [False] * 30, [True] * 95 + [False] * 5)
@@ -147,7 +143,7 @@ def test_two_rules_that_disagree_are_both_told(make_world: Any) -> None:
     assert "The two rules disagree" in text_of(finding)
 
 
-def test_replies_that_cannot_be_read_give_no_verdict(world: Any) -> None:
+def test_unparsable_replies_give_no_verdict(world: Any) -> None:
     answers = _answers(world, world.memoriser(), "suspect")
     twins = {i.images[0].sha256 for i in world.benchmark.perturbed}
     asked = {p.id: p for p in DETECTORS[0].probes(world.benchmark, ASKING)}
@@ -164,7 +160,7 @@ def test_replies_that_cannot_be_read_give_no_verdict(world: Any) -> None:
 
 
 @pytest.mark.parametrize(("n", "verdict"), [(4, "inconclusive"), (5, "contaminated")])
-def test_a_benchmark_of_few_items(make_world: Any, n: int, verdict: str) -> None:
+def test_too_few_items_are_inconclusive(make_world: Any, n: int, verdict: str) -> None:
     world = make_world.make(n=n)
     finding = judge(world, world.memoriser())
     assert finding.verdict == verdict
@@ -178,7 +174,8 @@ def test_no_answers_at_all(world: Any) -> None:
     assert "run the same command again" in finding.changes.sentences[0]
 
 
-def test_nothing_is_ever_called_clean(make_world: Any) -> None:
+@pytest.mark.slow
+def test_no_verdict_ever_claims_a_model_is_clean(make_world: Any) -> None:
     world = make_world.make(n=30)
     for policy in (world.memoriser(), world.seer(0.9), lambda probe: 0):
         for references in ((), (world.seer(0.7, "a"), world.seer(0.9))):
@@ -195,7 +192,9 @@ def test_nothing_is_ever_called_clean(make_world: Any) -> None:
 
 
 @given(b=COUNTS, c=COUNTS, n11=COUNTS, alpha=st.sampled_from([0.05, 0.01]))
-def test_how_many_items_turn_a_verdict(b: int, c: int, n11: int, alpha: float) -> None:
+def test_the_number_of_items_that_would_change_the_verdict_is_exact(
+    b: int, c: int, n11: int, alpha: float
+) -> None:
     if mcnemar_p(b, c, "drop") <= alpha:
         lose, rise = items_to_lose(b, c, alpha), items_to_rise(b, c, alpha)
         assert mcnemar_p(b - lose, c, "drop") > alpha >= mcnemar_p(b - lose + 1, c, "drop")
@@ -208,13 +207,14 @@ def test_how_many_items_turn_a_verdict(b: int, c: int, n11: int, alpha: float) -
             assert mcnemar_p(b + fall, c, "drop") <= alpha < mcnemar_p(b + fall - 1, c, "drop")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fell", "rose"), [(0, 0), (6, 6), (20, 14)])
-def test_the_gap_that_is_found_four_times_in_five(make_world: Any, fell: int, rose: int) -> None:
+def test_the_detectable_gap_has_80_percent_power(make_world: Any, fell: int, rose: int) -> None:
     world = make_world.make(n=200)
     original = [i >= rose for i in range(200)]
     perturbed = [i < rose or i >= rose + fell for i in range(200)]
     gap = judge(world, by_hand(world, original, perturbed)).gap
-    assert (gap.details["b"], gap.details["c"]) == (fell, rose)
+    assert (gap.paired.b, gap.paired.c) == (fell, rose)
     least = gap_found(gap)
     assert least is not None
 
@@ -224,13 +224,14 @@ def test_the_gap_that_is_found_four_times_in_five(make_world: Any, fell: int, ro
     assert reached(least) >= 0.8 > reached(least - 0.001)
 
 
-def test_the_verdict_turns_where_the_page_says(
+@pytest.mark.slow
+def test_the_verdict_changes_where_the_page_predicts(
     make_world: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verdict_changes, "MOST_PAIRS", 256)  # no part of this test, and slow
     world = make_world.make(n=60)
 
-    def verdict(fell: int, rose: int) -> Finding:
+    def verdict(fell: int, rose: int) -> DetectionVerdict:
         original = [i >= rose for i in range(60)]
         return judge(world, by_hand(world, original, [not rose <= i < rose + fell or i < rose
                                                       for i in range(60)]))  # fmt: skip
@@ -247,7 +248,8 @@ def test_the_verdict_turns_where_the_page_says(
     assert verdict(3 + more, 2).verdict == "not_detected"
 
 
-def test_pairs_needed_are_those_of_the_power_analysis(make_world: Any) -> None:
+@pytest.mark.slow
+def test_pairs_needed_match_the_power_analysis(make_world: Any) -> None:
     world = make_world.make(n=60)
     original = [i >= 2 for i in range(60)]
     model = by_hand(world, original, [i < 2 or i >= 6 for i in range(60)])
@@ -267,7 +269,7 @@ def test_pairs_needed_are_those_of_the_power_analysis(make_world: Any) -> None:
 # ---------------------------------------------------------------------------- other detectors
 
 
-def test_others_are_corrected_together_and_have_no_vote(make_world: Any) -> None:
+def test_other_detectors_are_corrected_together_and_do_not_vote(make_world: Any) -> None:
     world = make_world.make(n=60)
     finding = judge(world, world.string_memoriser(), world.seer(0.9))
     (one,) = finding.opinions
@@ -276,7 +278,7 @@ def test_others_are_corrected_together_and_have_no_vote(make_world: Any) -> None
     assert finding.leading.detector == "perturbation_gap"
 
 
-def test_a_detector_that_fires_on_the_reference_is_an_artefact(make_world: Any) -> None:
+def test_a_detector_that_fires_on_the_reference_is_doubtful(make_world: Any) -> None:
     world = make_world.make(n=60)
     finding = judge(world, world.string_memoriser(), world.string_memoriser())
     (one,) = finding.opinions
@@ -285,7 +287,9 @@ def test_a_detector_that_fires_on_the_reference_is_an_artefact(make_world: Any) 
     assert "; 0 do without suspected artefacts" in text_of(finding)
 
 
-def test_p_values_are_corrected_over_all_others_and_the_weakest_is_shown(world: Any) -> None:
+def test_p_values_are_adjusted_over_all_other_detectors_and_the_largest_is_shown(
+    world: Any,
+) -> None:
     answers = _answers(world, world.memoriser(), "suspect")
     score = DETECTORS[1].score(world.benchmark, ASKING, answers, None)[1]
     values = {"one": 0.01, "two": 0.02, "three": 0.04}
@@ -300,7 +304,8 @@ def test_p_values_are_corrected_over_all_others_and_the_weakest_is_shown(world: 
     assert weakest([*said, dull]) == dull
 
 
-def test_too_few_are_right_to_turn_it(make_world: Any) -> None:
+@pytest.mark.slow
+def test_too_few_right_answers_cannot_change_the_verdict(make_world: Any) -> None:
     world = make_world.make(n=6)
     model = by_hand(world, [True, True, False, False, False, False], [False, True] + [False] * 4)
     finding = judge(world, model)

@@ -20,6 +20,7 @@ from flipbench.filters.agreement.agreement import (
     krippendorff_alpha,
 )
 from flipbench.models.protocols import Decision
+from flipbench.reporting import formats
 
 PAPER = [[253, 41], [187, 284]]
 
@@ -36,7 +37,7 @@ def ratings(seed: int, n: int = 60, raters: int = 2) -> dict[str, dict[str, Deci
     return found
 
 
-def test_the_paper_s_judge_and_people_agree_moderately() -> None:
+def test_the_paper_s_agreement_is_reproduced() -> None:
     found = agreement_of_counts("o3", "people", PAPER)
     assert found.kappa.value == pytest.approx(0.424, abs=0.0005)
     assert (found.n, found.raw.k) == (765, 537)
@@ -50,11 +51,11 @@ def test_the_paper_s_judge_and_people_agree_moderately() -> None:
     assert found.kappa.interval.high == pytest.approx(asymptotic.kappa_upp, abs=0.01)
 
 
-def test_a_simple_table() -> None:
+def test_agreement_of_a_simple_table() -> None:
     assert agreement_of_counts("a", "b", [[20, 5], [10, 15]]).kappa.value == pytest.approx(0.4)
 
 
-def test_gwet_s_example_of_high_agreement_and_low_kappa() -> None:
+def test_gwet_s_example_of_high_agreement_with_low_kappa() -> None:
     found = agreement_of_counts("a", "b", [[118, 5], [2, 0]])
     assert found.kappa.value == pytest.approx(-0.0234, abs=5e-5)
     assert found.ac1.value == pytest.approx(0.9408, abs=5e-5)
@@ -62,7 +63,7 @@ def test_gwet_s_example_of_high_agreement_and_low_kappa() -> None:
 
 @pytest.mark.parametrize("three", [False, True])
 @pytest.mark.parametrize("seed", range(5))
-def test_kappa_is_that_of_statsmodels_and_scikit_learn(seed: int, three: bool) -> None:
+def test_kappa_equals_statsmodels_and_scikit_learn(seed: int, three: bool) -> None:
     given = ratings(seed)
     found = agreement("r0", "r1", given, three=three)
     both = sorted(set(given["r0"]) & set(given["r1"]))
@@ -77,7 +78,7 @@ def test_kappa_is_that_of_statsmodels_and_scikit_learn(seed: int, three: bool) -
     )
 
 
-def test_the_bootstrap_interval_is_scipy_s() -> None:
+def test_the_bootstrap_interval_equals_scipy_s() -> None:
     codes = np.array([(x, y) for x, y in itertools.product((0, 1), repeat=2)])
     a, b = np.repeat(codes, np.ravel(PAPER), axis=0).T
 
@@ -103,7 +104,7 @@ def test_the_bootstrap_interval_is_scipy_s() -> None:
     assert found.high == pytest.approx(peer.high, abs=0.01)
 
 
-def test_images_of_one_original_are_drawn_together() -> None:
+def test_images_of_one_original_are_resampled_together() -> None:
     """Every rating eight times over says no more than once."""
     once = ratings(3, n=40)
     copied = {
@@ -119,7 +120,7 @@ def test_images_of_one_original_are_drawn_together() -> None:
     assert _width(free) < 0.5 * _width(single)
 
 
-def test_order_changes_nothing_and_the_seed_only_the_interval() -> None:
+def test_order_changes_nothing_and_the_seed_changes_only_the_interval() -> None:
     given = ratings(4)
     turned = {rater: dict(reversed(said.items())) for rater, said in given.items()}
     assert agreement("r0", "r1", given) == agreement("r0", "r1", turned)
@@ -131,17 +132,17 @@ def test_order_changes_nothing_and_the_seed_only_the_interval() -> None:
 def test_kappa_of_unanimous_raters_is_undefined_but_ac1_is_not() -> None:
     found = agreement_of_counts("a", "b", [[30, 0], [0, 0]])
     assert (found.kappa.value, found.ac1.value) == (None, 1.0)
-    assert str(found.rejection_recall) == "– (0/0)"
+    assert formats.rate(found.rejection_recall) == "– (0/0)"
     empty = agreement("a", "b", {"a": {"x": "keep"}, "b": {"y": "keep"}})
     assert (empty.n, empty.n_one_only, empty.kappa.value) == (0, 2, None)
 
 
-def test_hardly_defined_statistics_have_no_interval() -> None:
+def test_barely_defined_statistics_have_no_interval() -> None:
     found = agreement_of_counts("a", "b", [[3, 0], [0, 1]])
     assert found.kappa.value == 1.0 and found.kappa.interval is None
 
 
-def test_krippendorff_s_own_example() -> None:
+def test_krippendorff_s_example() -> None:
     """Two observers, ten binary units (Krippendorff, *Computing alpha-reliability*, 2011)."""
     observers = ("0100000010", "1110010000")
     given: dict[str, dict[str, Decision]] = {
@@ -153,7 +154,7 @@ def test_krippendorff_s_own_example() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_alpha_is_the_definition_enumerated(seed: int) -> None:
+def test_alpha_equals_its_definition(seed: int) -> None:
     given = ratings(seed, n=30, raters=4)
     alpha, n = krippendorff_alpha(given, three=True)
     units = [[said[f"e{i}"] for said in given.values() if f"e{i}" in said] for i in range(30)]
@@ -169,13 +170,13 @@ def test_alpha_is_the_definition_enumerated(seed: int) -> None:
     assert alpha.interval and alpha.interval.low < alpha.value < alpha.interval.high
 
 
-def test_alpha_needs_two_ratings_of_something() -> None:
+def test_alpha_needs_two_ratings_of_an_item() -> None:
     assert krippendorff_alpha({"a": {"x": "keep"}, "b": {"y": "keep"}})[0].value is None
     assert krippendorff_alpha({"a": {"x": "keep"}, "b": {"x": "keep"}})[0].value is None
 
 
 @pytest.mark.parametrize("counts", [[[1]], [[1, 2], [3]], [[1, 2, 3], [1, 2, 3]]])
-def test_odd_tables_are_refused(counts: list[list[int]]) -> None:
+def test_malformed_tables_are_refused(counts: list[list[int]]) -> None:
     with pytest.raises(ValueError, match="2 x 2"):
         agreement_of_counts("a", "b", counts)
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +21,10 @@ from flipbench.filters.audit.page import headline, markdown, write_audit
 from flipbench.filters.audit.text_only import BlindVLM
 from flipbench.shapes.benchmark import shapes_vqa
 from tests.filters.audit.conftest import MakeItem, as_benchmark
-from tests.filters.audit.test_text import Knower, says_b
+from tests.fixtures.browser import OpenPage
+from tests.fixtures.policies import RuleModel, says_b
+
+pytestmark = pytest.mark.slow
 
 QUICK = AuditSettings(n_permutations=199)
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>"
@@ -69,7 +69,7 @@ def report(make_item: MakeItem, tmp_path_factory: pytest.TempPathFactory) -> Aud
         as_benchmark(items, "Trees & <others>"),
         run,
         QUICK,
-        text_models=[BlindVLM(Knower("says B", says_b))],
+        text_models=[BlindVLM(RuleModel("says B", says_b))],
         progress=False,
     )
 
@@ -127,7 +127,7 @@ def test_the_funnel_adds_up(report: AuditReport) -> None:
     assert {i.answer_text for i in report.kept} >= {i.answer_text for i in report.mended}
 
 
-def test_after_mending_the_defects_are_gone(report: AuditReport, tmp_path: Path) -> None:
+def test_mended_benchmarks_pass(report: AuditReport, tmp_path: Path) -> None:
     run = Run(tmp_path)
     for item in report.mended:
         for ref in item.images:
@@ -137,12 +137,12 @@ def test_after_mending_the_defects_are_gone(report: AuditReport, tmp_path: Path)
     assert status["duplicates"] == status["letter_balance"] == status["longest_option"] == "ok"
 
 
-def test_a_model_above_chance_on_what_is_kept_is_worth_a_look(
+def test_a_model_above_chance_on_kept_items_is_flagged_for_a_look(
     make_item: MakeItem, report: AuditReport, tmp_path: Path
 ) -> None:
     settings = AuditSettings(checks=("text_solvable",), n_runs=4)
     items = [make_item(f"{i}", ("a", "b"), 1, question=f"{i}?") for i in range(30)]
-    lover = BlindVLM(Knower("lover", says_b))
+    lover = BlindVLM(RuleModel("lover", says_b))
     found = audit(as_benchmark(items), Run(tmp_path), settings, text_models=[lover], progress=False)
     assert found.finding("text_solvable").status == "look" and found.kept == items
     assert report.finding("text_solvable").status == "ok"
@@ -152,23 +152,23 @@ def test_the_same_audit_gives_the_same_report(report: AuditReport, tmp_path: Pat
     run = Run(tmp_path)
     for item in report.benchmark.items:
         run.images.put(report.images.path(item.images[0]).read_bytes(), item.name)
-    model = BlindVLM(Knower("says B", says_b))
+    model = BlindVLM(RuleModel("says B", says_b))
     again = audit(report.benchmark, run, QUICK, text_models=[model], progress=False)
     assert again.findings == report.findings and again.mended == report.mended
 
 
-def test_what_cannot_be_audited(make_item: MakeItem, tmp_path: Path) -> None:
+def test_benchmarks_that_cannot_be_audited_are_refused(make_item: MakeItem, tmp_path: Path) -> None:
     run = Run(tmp_path)
     with pytest.raises(DataError, match="flipbench import"):
         audit(as_benchmark([]), run, progress=False)
-    one = BlindVLM(Knower("one", says_b))
+    one = BlindVLM(RuleModel("one", says_b))
     with pytest.raises(DataError, match="one: a model that filters cannot be held out"):
         audit(
             as_benchmark([make_item("1")]), run, text_models=[one], held_out=[one], progress=False
         )
 
 
-def test_free_form_items_without_images(make_item: MakeItem, tmp_path: Path) -> None:
+def test_free_form_items_without_images_are_audited(make_item: MakeItem, tmp_path: Path) -> None:
     items = [make_item(f"{i}", None, None, answer_text=f"{i}") for i in range(20)]
     found = audit(as_benchmark(items), Run(tmp_path), QUICK, progress=False)
     assert {f.status for f in found.findings} == {"ok", "not_run"} and len(found.kept) == 20
@@ -191,16 +191,15 @@ def test_files_agree_with_the_report(report: AuditReport, folder: Path) -> None:
     assert [item.id for item in loaded] == [item.id for item in report.mended]
 
 
-def test_markdown_is_one_table_a_check(report: AuditReport) -> None:
+def test_markdown_has_one_table_per_check(report: AuditReport) -> None:
     text = markdown(report)
     assert text.count("\n## ") == 9 and "10 of 120 items repeat an earlier item" in text
-    for line in text.splitlines():
-        if line.startswith("|"):
-            assert line.count("|") in (5, 6, 8)
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert rows and {row.count("|") for row in rows} <= {5, 6, 8}
     assert "<script>" not in text
 
 
-def test_the_page_needs_nothing_else_and_escapes(folder: Path) -> None:
+def test_the_page_is_self_contained_and_escaped(folder: Path) -> None:
     text = (folder / "index.html").read_text()
     assert "<script" not in text and "&lt;script&gt;alert(1)" in text
     assert "http://" not in text and "https://" not in text
@@ -208,27 +207,8 @@ def test_the_page_needs_nothing_else_and_escapes(folder: Path) -> None:
     assert text.count("data:image/webp") == 20
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    path = shutil.which("chromium")
-    if path is None:
-        pytest.skip("no chromium on this machine: install it to test the page in a browser")
-    api = pytest.importorskip("playwright.sync_api")
-    with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=path, args=["--no-sandbox"], timeout=180_000
-        )
-        yield browser
-        browser.close()
-
-
-def test_the_page_in_a_browser(browser: Any, folder: Path) -> None:
-    page = browser.new_page(viewport={"width": 1280, "height": 900})
-    page.set_default_timeout(120_000)
-    trouble: list[str] = []
-    page.on("pageerror", lambda error: trouble.append(str(error)))
-    page.on("console", lambda m: trouble.append(m.text) if m.type in ("error", "warning") else None)
-    page.goto((folder / "index.html").as_uri())
+def test_the_page_in_a_browser(open_page: OpenPage, folder: Path) -> None:
+    page = open_page((folder / "index.html").as_uri())
     page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
     for width in (320, 390, 1280):
         page.set_viewport_size({"width": width, "height": 800})
@@ -240,5 +220,3 @@ def test_the_page_in_a_browser(browser: Any, folder: Path) -> None:
     assert page.evaluate("document.activeElement.textContent") == "Skip to the results"
     page.get_by_role("link", name="Length of the right option").click()
     assert page.evaluate("location.hash") == "#longest_option"
-    assert trouble == []
-    page.close()

@@ -82,7 +82,7 @@ def test_copies_are_found_and_named(
     assert (near.k, near.n) == (6, 63)
 
 
-def test_twins_of_a_family_are_no_duplicates(
+def test_images_of_one_scene_family_are_not_duplicates(
     shapes_items: list[Item], store: ImageStore, tmp_path: Path
 ) -> None:
     rest = ImageStore(tmp_path)
@@ -96,9 +96,7 @@ def test_twins_of_a_family_are_no_duplicates(
     assert len(by_hash_alone) > 5, "their hashes hardly differ; the colours tell them apart"
 
 
-def test_images_that_show_nothing_and_images_that_are_gone(
-    make_item: MakeItem, tmp_path: Path
-) -> None:
+def test_blank_and_missing_images_are_reported(make_item: MakeItem, tmp_path: Path) -> None:
     store = ImageStore(tmp_path)
     white = store.put_image(Image.new("RGB", (40, 40), "white"), "white")
     paper = store.put_image(Image.new("RGB", (50, 40), (254, 255, 254)), "paper")
@@ -116,7 +114,7 @@ def test_images_that_show_nothing_and_images_that_are_gone(
     assert found.rates[2].k == 3
 
 
-def test_images_shared_with_the_training_split(
+def test_images_shared_with_the_training_split_are_found(
     shapes_items: list[Item], store: ImageStore, make_item: MakeItem
 ) -> None:
     test, other = shapes_items[:30], shapes_items[30:]
@@ -136,7 +134,7 @@ def test_images_shared_with_the_training_split(
     assert train_overlap(test, groups, None, store, SETTINGS).status == "not_run"
 
 
-def test_pairs_agree_with_brute_force_and_ten_thousand_are_fast() -> None:
+def test_near_duplicates_match_brute_force_and_scale() -> None:
     rng = np.random.default_rng(0)
     n = 10_000
     hashes = rng.integers(0, 2**63, n, dtype=np.uint64)

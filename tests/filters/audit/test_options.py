@@ -15,7 +15,7 @@ from flipbench.config.audit import AuditSettings
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Item, Probe, Response
 from flipbench.core.run import Run
-from flipbench.filters.audit.finding import Finding, correct, rate
+from flipbench.filters.audit.finding import AuditFinding, correct, rate
 from flipbench.filters.audit.letter_balance import (
     balance_letters,
     has_fixed_options,
@@ -35,7 +35,7 @@ def by_length(make_item: MakeItem, n: int, n_longest: int, k: int = 5) -> list[I
     ]
 
 
-def test_a_rate_is_tested_exactly() -> None:
+def test_a_rate_has_an_exact_p_value() -> None:
     chances = [0.5, 0.25, 0.2]
     found = rate("x", 2, 3, chances)
     exact = sum(
@@ -45,12 +45,12 @@ def test_a_rate_is_tested_exactly() -> None:
     )
     assert found.p_value == pytest.approx(exact)
     assert found.interval and found.interval.low == pytest.approx(0.2077, abs=1e-3)
-    assert rate("x", 0, 0).share is None
+    assert rate("x", 0, 0).value is None
 
 
-def test_p_values_of_an_audit_are_one_family() -> None:
+def test_p_values_of_an_audit_are_adjusted_together() -> None:
     findings = [
-        Finding(check=name, title=name, status="ok", sentence="", rates=(found,))
+        AuditFinding(check=name, title=name, status="ok", sentence="", rates=(found,))
         for name, found in [
             ("a", rate("a", 5, 5, [0.25] * 5)),
             ("b", rate("b", 1, 5)),
@@ -62,7 +62,7 @@ def test_p_values_of_an_audit_are_one_family() -> None:
     assert b.p_adjusted is None and c.p_adjusted == pytest.approx(c.p_value)
 
 
-def test_the_longest_option_is_found_and_46_items_bring_it_back(make_item: MakeItem) -> None:
+def test_removing_46_items_balances_the_longest_option(make_item: MakeItem) -> None:
     items = by_length(make_item, 100, 57)
     found = longest_option(items).rates[0]
     assert (found.k, found.n, found.chance) == (57, 100, pytest.approx(0.2))
@@ -85,7 +85,7 @@ def test_the_longest_option_is_found_and_46_items_bring_it_back(make_item: MakeI
     ),
     st.integers(0, 3),
 )
-def test_balancing_lengths_ends_nearest_to_chance(
+def test_balancing_lengths_gets_closest_to_chance(
     make_item: MakeItem, rows: list[tuple[list[int], int]], seed: int
 ) -> None:
     items = [
@@ -101,8 +101,8 @@ def test_balancing_lengths_ends_nearest_to_chance(
     left = [item for item in items if item.id not in removed]
     assert all(lengths(item).strict for item in items if item.id in removed)
     assert abs(excess(left)) <= abs(excess(items)) + 1e-9
-    if any(lengths(item).strict for item in left):
-        assert excess(left) <= 0.4 + 1e-9, "half of one more removal, at most"
+    removable = any(lengths(item).strict for item in left)
+    assert not removable or excess(left) <= 0.4 + 1e-9, "half of one more removal, at most"
 
 
 def test_ties_of_length_are_no_evidence(make_item: MakeItem) -> None:
@@ -114,7 +114,7 @@ def test_ties_of_length_are_no_evidence(make_item: MakeItem) -> None:
     assert longest_option(pairs).rates[0].chance == pytest.approx(2 / 3)
 
 
-def test_an_unbalanced_letter_is_found_and_mended(make_item: MakeItem) -> None:
+def test_an_unbalanced_letter_is_found_and_fixed(make_item: MakeItem) -> None:
     items = [make_item(f"{i}", ("a", "b", "c", "d"), 2 if i % 3 else i % 4) for i in range(120)]
     found = letter_balance(items, AuditSettings())
     (test,) = [r for r in found.rates if r.p_value is not None]
@@ -154,13 +154,12 @@ def test_letters_are_balanced_up_to_one(make_item: MakeItem, rows: list[tuple[in
         ("all of it", False),
     ],
 )
-def test_options_that_speak_of_others_stay_in_place(
+def test_options_that_refer_to_others_keep_their_place(
     make_item: MakeItem, option: str, fixed: bool
 ) -> None:
     item = make_item("1", ("red", "blue", option), 2)
     assert has_fixed_options(item) == fixed
-    if fixed:
-        assert balance_letters([item] * 9, 0) == [item] * 9
+    assert (balance_letters([item] * 9, 0) == [item] * 9) == fixed
 
 
 class Chooser:
@@ -183,7 +182,7 @@ class Chooser:
         ]
 
 
-def test_pruning_keeps_what_confuses(make_item: MakeItem, tmp_path: Path) -> None:
+def test_pruning_keeps_confusing_options(make_item: MakeItem, tmp_path: Path) -> None:
     many = [make_item(f"{i}", [f"o{j}" for j in range(9)], i) for i in range(9)]
     few = make_item("few", ("a", "b"), 0)
     stay = make_item("stay", [*"abcdefg", "all of the above"], 0)

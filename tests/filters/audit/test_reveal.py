@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +18,10 @@ from flipbench.filters.audit.direct_reveal import direct_reveal, written_out
 from flipbench.filters.audit.reveal_reply import SaidEvidence, read_reveal, verify
 from flipbench.models.chat.api import ChatAPI
 from tests.filters.audit.conftest import MakeItem
-from tests.fixtures.openai_server import KEY, OpenAIServer
+from tests.fixtures.openai_server import OpenAIServer
 
 HISTORY = "Known case of MI. What does the picture show?"
 OPTIONS = ("Myocardial infarction", "Pneumonia", "Fracture")
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenAIServer]:
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with OpenAIServer() as running:
-        yield running
 
 
 def leak(letter: str = "A", snippet: str = "MI", start: int = 14, level: int = 2) -> dict[str, Any]:
@@ -45,7 +36,7 @@ def leak(letter: str = "A", snippet: str = "MI", start: int = 14, level: int = 2
 NO_LEAK = {"has_leak": False, "leaked_options": [], "non_leak_reason": "It names none."}
 
 
-def test_a_right_span_is_kept_and_a_wrong_one_mended(make_item: MakeItem) -> None:
+def test_a_wrong_span_is_repaired_and_a_right_one_kept(make_item: MakeItem) -> None:
     item = make_item("1", OPTIONS, question=HISTORY)
     (exact,) = read_reveal(json.dumps(leak()), item).evidence
     assert (exact.start, exact.end, exact.level, exact.repaired) == (14, 16, 2, False)
@@ -54,7 +45,7 @@ def test_a_right_span_is_kept_and_a_wrong_one_mended(make_item: MakeItem) -> Non
 
 
 @given(st.text(min_size=1, max_size=60), st.data())
-def test_evidence_always_stands_in_the_text(text: str, data: st.DataObject) -> None:
+def test_evidence_is_always_a_span_of_the_text(text: str, data: st.DataObject) -> None:
     snippet = data.draw(st.one_of(st.text(max_size=8), st.sampled_from(text.split() or ["x"])))
     start = data.draw(st.integers(-5, 80))
     piece = SaidEvidence(
@@ -83,17 +74,17 @@ def test_evidence_always_stands_in_the_text(text: str, data: st.DataObject) -> N
         json.dumps(NO_LEAK) + " But see option A.",
     ],
 )
-def test_what_cannot_be_trusted_decides_nothing(make_item: MakeItem, reply: str) -> None:
+def test_untrusted_replies_decide_nothing(make_item: MakeItem, reply: str) -> None:
     reading = read_reveal(reply, make_item("1", OPTIONS, question=HISTORY))
     assert reading.trouble and reading.evidence == ()
 
 
-def test_a_fenced_reply_counts(make_item: MakeItem) -> None:
+def test_a_fenced_reply_is_parsed(make_item: MakeItem) -> None:
     reading = read_reveal(f"```json\n{json.dumps(NO_LEAK)}\n```", make_item("1", OPTIONS))
     assert reading.trouble == "" and reading.evidence == ()
 
 
-def test_without_a_model_the_options_own_words_are_found(
+def test_without_a_model_the_options_words_are_searched(
     make_item: MakeItem, tmp_path: Path
 ) -> None:
     items = [
@@ -109,7 +100,7 @@ def test_without_a_model_the_options_own_words_are_found(
     assert found.status == "look" and reports == []
 
 
-def test_a_reader_drops_tags_and_leaves_to_a_person(
+def test_a_model_s_findings_are_dropped_tagged_or_left_to_a_person(
     make_item: MakeItem, server: OpenAIServer, tmp_path: Path
 ) -> None:
     items = [
@@ -158,7 +149,7 @@ def test_a_reader_drops_tags_and_leaves_to_a_person(
     assert {n.name: n.action for n in again.items}["gold"] == "look", "level 2 is under 3"
 
 
-def test_every_option_named_is_a_choice_offered(
+def test_a_question_that_names_every_option_needs_a_look(
     make_item: MakeItem, server: OpenAIServer, tmp_path: Path
 ) -> None:
     item: Item = make_item("1", ("left", "right"), question="Is it left or right?")

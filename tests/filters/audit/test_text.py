@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ from sklearn.model_selection import GroupKFold
 
 from flipbench.config.audit import AuditSettings
 from flipbench.config.chat import ChatSpec
-from flipbench.core.records import Item, Probe, Response
+from flipbench.core.records import Item, Probe
 from flipbench.core.run import Run
 from flipbench.core.stage import StageReport
 from flipbench.filters.audit.option_features import option_texts
@@ -24,41 +24,11 @@ from flipbench.models.engine import Answers, answers_of, ask
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.prompting.prompts import LETTERS, Asking
 from tests.filters.audit.conftest import MakeItem
-from tests.fixtures.openai_server import KEY, OpenAIServer
+from tests.fixtures.openai_server import OpenAIServer
+from tests.fixtures.options import QUIET
+from tests.fixtures.policies import RuleModel, says_b
 
 QUICK = AuditSettings(n_permutations=199)
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenAIServer]:
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with OpenAIServer() as running:
-        yield running
-
-
-class Knower:
-    """Chooses by text: the option that ``knows`` returns, or always the same letter."""
-
-    can = frozenset({"choose"})
-
-    def __init__(self, name: str, knows: Callable[[Probe], int]) -> None:
-        self.name, self.fingerprint, self.knows = name, f"fingerprint of {name}", knows
-
-    def ask(self, probes: Sequence[Probe], images: object) -> list[Response]:
-        return [
-            Response(
-                probe_id=p.id,
-                model_fingerprint=self.fingerprint,
-                model=self.name,
-                choice=self.knows(p),
-            )
-            for p in probes
-        ]
-
-
-def says_b(probe: Probe) -> int:
-    return 1
 
 
 def sees_banana(probe: Probe) -> int:
@@ -70,7 +40,7 @@ def planted(make_item: MakeItem) -> list[Item]:
     return known + [make_item(f"u{i}", question=f"{i}?") for i in range(8)]
 
 
-def test_the_rules_of_the_paper_and_ours() -> None:
+def test_the_paper_s_rules_and_ours() -> None:
     nine = [[True] * 3] * 3
     one_wrong = [[True] * 3, [True] * 3, [True, True, False]]
     assert all_correct(nine) and not all_correct(one_wrong) and all_correct(one_wrong, 2)
@@ -80,7 +50,7 @@ def test_the_rules_of_the_paper_and_ours() -> None:
     assert solve_rate([[None]]) == 0.5
 
 
-def test_runs_turn_the_options_round(make_item: MakeItem) -> None:
+def test_runs_rotate_the_options(make_item: MakeItem) -> None:
     item = make_item("1", ("a", "b", "c", "d"), 2)
     for number in range(6):
         probe, gold = text_only_probe(item, Asking(), number)
@@ -88,11 +58,11 @@ def test_runs_turn_the_options_round(make_item: MakeItem) -> None:
         assert probe.options[0] == "abcd"[number % 4]
 
 
-def test_known_items_are_found_and_letter_lovers_solve_nothing(
+def test_known_items_are_found_and_a_fixed_letter_solves_nothing(
     make_item: MakeItem, tmp_path: Path
 ) -> None:
     items, run = planted(make_item), Run(tmp_path)
-    knower, lover = Knower("knower", sees_banana), Knower("lover", says_b)
+    knower, lover = RuleModel("knower", sees_banana), RuleModel("lover", says_b)
     found, reports = text_solvable(
         items, QUICK, run, [BlindVLM(knower)], [BlindVLM(lover)], progress=False
     )
@@ -115,28 +85,30 @@ def test_known_items_are_found_and_letter_lovers_solve_nothing(
     assert len(soft_found.items) == 4
 
 
-def test_no_model_and_free_form_items(make_item: MakeItem, tmp_path: Path) -> None:
+def test_text_only_checks_need_a_model_and_options(make_item: MakeItem, tmp_path: Path) -> None:
     items = planted(make_item)
     assert text_solvable(items, QUICK, Run(tmp_path))[0].status == "not_run"
     free = [make_item("f", None, None, answer_text="x")]
-    assert text_solvable(free, QUICK, Run(tmp_path), [BlindVLM(Knower("k", says_b))])[0].rates == ()
+    assert (
+        text_solvable(free, QUICK, Run(tmp_path), [BlindVLM(RuleModel("k", says_b))])[0].rates == ()
+    )
 
 
-def test_a_missing_answer_never_solves(make_item: MakeItem, tmp_path: Path) -> None:
+def test_a_missing_answer_is_never_a_solution(make_item: MakeItem, tmp_path: Path) -> None:
     def fails(probe: Probe) -> int:
         if "2?" in probe.prompt:
             raise ValueError("out of memory")
         return sees_banana(probe)
 
     found, reports = text_solvable(
-        planted(make_item), QUICK, Run(tmp_path), [BlindVLM(Knower("k", fails))], progress=False
+        planted(make_item), QUICK, Run(tmp_path), [BlindVLM(RuleModel("k", fails))], progress=False
     )
     assert {named.name for named in found.items} == {"k0", "k1", "k3"}
     assert found.details["n_incomplete"] == 2 and sum(r.n_failed for r in reports) == 6
     assert "missing for 2 items" in found.limits
 
 
-def test_a_chat_model_is_sampled_anew_in_each_run_and_resumed(
+def test_a_chat_model_is_sampled_per_run_and_resumed(
     make_item: MakeItem, server: OpenAIServer, tmp_path: Path
 ) -> None:
     def reply(body: dict[str, object]) -> str:
@@ -154,6 +126,7 @@ def test_a_chat_model_is_sampled_anew_in_each_run_and_resumed(
     assert len(server.chats()) == 4 * 12
 
 
+@pytest.mark.slow
 def test_a_real_model_without_images(
     shapes_items: list[Item],
     tiny_vlm: Callable[[str], HuggingFaceVLM],
@@ -168,7 +141,7 @@ def test_a_real_model_without_images(
     assert first.n == 24 and sum(r.n_failed for r in reports) == 0
     probes = [text_only_probe(item, Asking(), 0) for item in shapes_items[:24]]
     direct: Answers = answers_of(model.name, model.fingerprint, run)
-    again: StageReport = ask([p for p, _ in probes], model, run, run.images, progress=False)
+    again: StageReport = ask([p for p, _ in probes], model, run, run.images, options=QUIET)
     assert again.n_done == 0
     assert first.k == sum((r := direct.to(p)) is not None and r.choice == g for p, g in probes)
 
@@ -176,6 +149,7 @@ def test_a_real_model_without_images(
 # ------------------------------------------------------------------------------ the stress test
 
 
+@pytest.mark.slow
 def test_shapes_vqa_gives_nothing_away(shapes_items: list[Item]) -> None:
     found = stress_test(shapes_items, QUICK).rates[0]
     assert found.n == 60 and found.p_value is not None and found.p_value > 0.01
@@ -191,7 +165,8 @@ def random_items(make_item: MakeItem, n: int, seed: int = 0) -> list[Item]:
     ]
 
 
-def test_the_stress_test_keeps_its_level_without_a_shortcut(make_item: MakeItem) -> None:
+@pytest.mark.slow
+def test_without_a_shortcut_the_stress_test_keeps_its_level(make_item: MakeItem) -> None:
     settings = AuditSettings(n_permutations=99)
     p_values = [
         stress_test(random_items(make_item, 60, seed), settings).rates[0].p_value
@@ -227,7 +202,7 @@ def test_each_planted_shortcut_is_found_and_named(make_item: MakeItem, shortcut:
     assert any(cue[shortcut] in c["cue"] for c in found.details["cues"][:4]), found.details["cues"]
 
 
-def test_the_folds_are_those_of_a_ridge_regression(make_item: MakeItem) -> None:
+def test_the_folds_equal_a_ridge_regression(make_item: MakeItem) -> None:
     items = random_items(make_item, 40)
     table = _table(items)
     groups = [str(i) for i in range(40)]
@@ -244,7 +219,7 @@ def test_the_folds_are_those_of_a_ridge_regression(make_item: MakeItem) -> None:
             assert margins[i] == pytest.approx(scores[table.gold[i]] - rest.max(), abs=1e-8)
 
 
-def test_copies_of_an_image_stay_in_one_fold(make_item: MakeItem) -> None:
+def test_copies_of_an_image_share_a_fold(make_item: MakeItem) -> None:
     items = random_items(make_item, 60)
     twice = [
         item.model_copy(update={"id": f"{n}{item.id}", "name": f"{n}{item.name}"})
@@ -256,7 +231,7 @@ def test_copies_of_an_image_stay_in_one_fold(make_item: MakeItem) -> None:
     assert together.k < apart.k
 
 
-def test_too_few_items_and_no_repeated_word(make_item: MakeItem) -> None:
+def test_the_stress_test_needs_items_and_repeated_words(make_item: MakeItem) -> None:
     assert stress_test(random_items(make_item, 9), QUICK).status == "not_run"
     unique = [make_item(f"{i}", (f"a{i}", f"b{i}"), i % 2, question=f"q{i}") for i in range(30)]
     assert stress_test(unique, QUICK).rates[0].n == 30

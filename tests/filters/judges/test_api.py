@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +18,8 @@ from flipbench.filters.judges.api import APIJudge, read_verdict
 from flipbench.filters.pipeline import keep_valid
 from flipbench.models.chat.api import ChatAPI
 from flipbench.models.protocols import Opinion
-from tests.fixtures.openai_server import KEY, OpenAIServer
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenAIServer]:
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with OpenAIServer() as running:
-        yield running
+from tests.fixtures.openai_server import OpenAIServer
+from tests.fixtures.options import QUIET
 
 
 def chat(server: OpenAIServer, **settings: Any) -> ChatAPI:
@@ -92,12 +84,12 @@ def judge_one(judge: APIJudge, candidate: Candidate, store: ImageStore) -> Opini
         ("", "unsure"),
     ],
 )
-def test_the_last_answer_line_decides(reply: str, decision: str) -> None:
+def test_the_last_answer_line_counts(reply: str, decision: str) -> None:
     found, why = read_verdict(reply)
     assert found == decision and bool(why) == (decision == "unsure")
 
 
-def test_the_judge_sees_the_new_picture_and_answer_only(
+def test_the_judge_sees_only_the_new_image_and_answer(
     server: OpenAIServer, shapes_store: ImageStore, candidate: Candidate
 ) -> None:
     server.reply = lambda body: "Answer: KEEP"
@@ -114,7 +106,7 @@ def test_the_judge_sees_the_new_picture_and_answer_only(
     assert "response_format" not in body
 
 
-def test_structured_reply(
+def test_structured_replies_are_parsed(
     server: OpenAIServer, shapes_store: ImageStore, candidate: Candidate
 ) -> None:
     server.reply = lambda body: json.dumps({"reasoning": "It is a damson.", "answer": "KEEP"})
@@ -133,7 +125,7 @@ def test_structured_reply(
         ("No JSON.\nAnswer: REJECT", "reject"),
     ],
 )
-def test_a_reply_that_breaks_its_schema_is_read_as_text(
+def test_a_reply_that_violates_its_schema_is_read_as_text(
     server: OpenAIServer,
     shapes_store: ImageStore,
     candidate: Candidate,
@@ -144,7 +136,7 @@ def test_a_reply_that_breaks_its_schema_is_read_as_text(
     assert judge_one(APIJudge(chat(server)), candidate, shapes_store).decision == decision
 
 
-def test_a_server_without_schemas(
+def test_a_server_without_schemas_is_asked_for_text(
     server: OpenAIServer, shapes_store: ImageStore, candidate: Candidate
 ) -> None:
     server.rejects = {"response_format"}
@@ -169,7 +161,7 @@ def test_a_server_without_schemas(
         ('{"reasoning": "x", "answer": "unclear"}', "reject", "UNCLEAR"),
     ],
 )
-def test_blind(
+def test_a_blind_judge_answers_without_seeing_the_answer(
     server: OpenAIServer,
     shapes_store: ImageStore,
     candidate: Candidate,
@@ -185,7 +177,9 @@ def test_blind(
     assert told.count("damson") == told.count("quince") == 1, "it is not told which is meant"
 
 
-def test_a_blind_judge_must_not_be_told(server: OpenAIServer, tmp_path: Path) -> None:
+def test_a_blind_judge_s_prompt_must_not_contain_the_answer(
+    server: OpenAIServer, tmp_path: Path
+) -> None:
     path = tmp_path / "own.txt"
     head = "name: x\nversion: 1\nabout: y\nplaceholders: [question, options, new_answer]\n"
     path.write_text(head + "---\nJudge.\n---\n{question} {options} {new_answer}\n")
@@ -195,7 +189,7 @@ def test_a_blind_judge_must_not_be_told(server: OpenAIServer, tmp_path: Path) ->
         APIJudge(chat(server), "judge-blind-v1")
 
 
-def test_names_tell_judges_apart(server: OpenAIServer) -> None:
+def test_judges_with_different_settings_have_different_names(server: OpenAIServer) -> None:
     judges = [
         APIJudge(chat(server)),
         APIJudge(chat(server), structured=False),
@@ -207,7 +201,7 @@ def test_names_tell_judges_apart(server: OpenAIServer) -> None:
     assert judges[0].name.startswith("o3 judge-v1 ")
 
 
-def test_only_what_is_clearly_kept_is_kept(
+def test_only_a_clear_keep_is_a_keep(
     server: OpenAIServer, shapes_store: ImageStore, shapes_items: list[Item], tmp_path: Path
 ) -> None:
     verdicts = ["KEEP", "REJECT", "KEEP or REJECT", "KEEP"]
@@ -220,7 +214,7 @@ def test_only_what_is_clearly_kept_is_kept(
     judge = APIJudge(chat(server, n_concurrent=1), structured=False)
     with Run(tmp_path) as run:
         run.images.folder = shapes_store.folder
-        benchmark, (_, report) = keep_valid("b", candidates, [judge], run, progress=False)
+        benchmark, (_, report) = keep_valid("b", candidates, [judge], run, options=QUIET)
         given = [verdict for verdict in run.read(Verdict) if verdict.rater == judge.name]
         decisions = [verdict.decision for verdict in given]
         assert {verdict.rater_kind for verdict in given} == {"judge"}
@@ -229,7 +223,7 @@ def test_only_what_is_clearly_kept_is_kept(
     assert [pair.original.id for pair in benchmark.pairs] == [shapes_items[0].id]
 
 
-def test_what_cannot_be_judged_fails_alone(
+def test_items_that_cannot_be_judged_fail_alone(
     server: OpenAIServer, shapes_store: ImageStore, shapes_items: list[Item], candidate: Candidate
 ) -> None:
     server.reply = lambda body: "Answer: KEEP"

@@ -31,13 +31,16 @@ from flipbench.filters.judges.rules import (
     Unrelated,
     largest_change,
 )
+from flipbench.filters.judges.shapes import SceneJudge
 from flipbench.filters.pipeline import apply_policy, rate
+from flipbench.generate.captioners.shapes import SceneCaptioner
+from flipbench.generate.editors.shapes import SceneEditor
 from flipbench.generate.pipeline import generate
 from flipbench.models.protocols import CaptionText, Decision
-from flipbench.shapes.backends import SceneCaptioner, SceneEditor, SceneJudge
 from flipbench.shapes.benchmark import shapes_vqa
 from flipbench.shapes.questions import Family
 from flipbench.shapes.wording import describe
+from tests.fixtures.options import QUIET
 
 N = 70
 WRONG_ANSWER = range(0, 8)
@@ -104,7 +107,7 @@ def faults(run: Run) -> tuple[list[Candidate], dict[str, str]]:
     """Return candidates and, by edit id, the fault each was given; "" is a right edit."""
     items = shapes_vqa(run.images, N)
     many = [i.name for i in items if len(i.options or ()) > 2][: len(WRONG_ANSWER)]
-    made, _ = generate(items, Muddled(many), SceneEditor(), run, progress=False)
+    made, _ = generate(items, Muddled(many), SceneEditor(), run, options=QUIET)
     wrong = [c for c in made if c.item.name in many]
     rest = [c for c in made if c.item.name not in many]
     found = [(c, "wrong answer") for c in wrong] + [(c, "") for c in rest[36:]]
@@ -152,13 +155,14 @@ def _other_edit(candidate: Candidate) -> Candidate:
     return replace(candidate, edit=Edit.model_validate(changed))
 
 
-def test_precision_and_recall_of_every_filter_are_measured(
+@pytest.mark.slow
+def test_every_filter_s_precision_and_recall_are_measured(
     run: Run, faults: tuple[list[Candidate], dict[str, str]]
 ) -> None:
     candidates, fault_of = faults
     assert len(fault_of) == len(candidates)
     policy = Policy(ask_rejected=True)
-    panel, _ = rate(candidates, [SceneJudge()], run, policy, progress=False)
+    panel, _ = rate(candidates, [SceneJudge()], run, policy, options=QUIET)
     filtered = apply_policy(candidates, panel, run, policy)
     truth: dict[str, Decision] = {i: "reject" if f else "keep" for i, f in fault_of.items()}
     ratings = ratings_of(candidates, book_of(run.read(Verdict)), policy)
@@ -185,23 +189,25 @@ def test_precision_and_recall_of_every_filter_are_measured(
     assert filtered.funnel.counts["kept"] == list(fault_of.values()).count("")
 
     tables = {table.key: table for table in agreement_tables(report)}
-    assert "1.000" in next(r for r in tables["agreement"].rows if r[0] == "policy")[3]
+    (policy,) = (row for row in tables["agreement"].rows if row.header == "policy")
+    assert "1.000" in policy.cells[2].text
     by_category = tables["agreement_by_category"].rows
-    ns = [int(row[2]) for row in by_category if row[1] == "policy"]
+    ns = [int(row.cells[1].text) for row in by_category if row.cells[0].text == "policy"]
     assert sum(ns) == len(candidates) and len(ns) > 2
 
 
+@pytest.mark.slow
 def test_no_right_edit_of_the_embedded_world_is_rejected(run: Run) -> None:
     items = shapes_vqa(run.images, 120)
-    candidates, _ = generate(items, SceneCaptioner(), SceneEditor(), run, progress=False)
+    candidates, _ = generate(items, SceneCaptioner(), SceneEditor(), run, options=QUIET)
     for rule in (Duplicate(candidates), Unchanged(), Unrelated(), EqualOptions()):
         opinions = rule(candidates, run.images)
         assert [getattr(o, "decision", o) for o in opinions] == ["keep"] * len(candidates)
 
 
-def test_the_editors_own_note_is_believed(run: Run) -> None:
+def test_the_editor_s_own_note_is_trusted(run: Run) -> None:
     items = shapes_vqa(run.images, 2)
-    candidate = generate(items, SceneCaptioner(), SceneEditor(), run, progress=False)[0][0]
+    candidate = generate(items, SceneCaptioner(), SceneEditor(), run, options=QUIET)[0][0]
     assert candidate.edit
     picture = run.images.open(candidate.edit.image)
     decisions = {}
@@ -217,7 +223,7 @@ def test_the_editors_own_note_is_believed(run: Run) -> None:
     }
 
 
-def test_a_small_change_counts_wherever_it_is() -> None:
+def test_a_small_change_counts_anywhere_in_the_image() -> None:
     old = noise(0, (101, 67))
     for corner in ((0, 0), (93, 59), (0, 59), (47, 30)):
         new = old.copy()
@@ -227,9 +233,9 @@ def test_a_small_change_counts_wherever_it_is() -> None:
     assert largest_change(Image.new("RGB", (3, 5)), Image.new("RGB", (3, 5), "white")) == 255
 
 
-def test_one_picture_for_two_originals_is_nobody_s(run: Run) -> None:
+def test_an_edit_shared_by_two_originals_is_rejected(run: Run) -> None:
     items = shapes_vqa(run.images, 4)
-    made = generate(items, SceneCaptioner(), SceneEditor(), run, progress=False)[0]
+    made = generate(items, SceneCaptioner(), SceneEditor(), run, options=QUIET)[0]
     placeholder = noise(5, (224, 224))
     candidates = [redrawn(made[0], placeholder, run), made[1], redrawn(made[2], placeholder, run)]
     rule = Duplicate(candidates)
@@ -250,9 +256,11 @@ def test_one_picture_for_two_originals_is_nobody_s(run: Run) -> None:
         (("ﬁve", "six", "FIVE"), 1, "reject"),
     ],
 )
-def test_equal_options(run: Run, options: tuple[str, ...], new: int, decision: Decision) -> None:
+def test_equal_options_are_rejected(
+    run: Run, options: tuple[str, ...], new: int, decision: Decision
+) -> None:
     items = shapes_vqa(run.images, 1)
-    made = generate(items, SceneCaptioner(), SceneEditor(), run, progress=False)[0][0]
+    made = generate(items, SceneCaptioner(), SceneEditor(), run, options=QUIET)[0][0]
     assert made.flip
     flip = made.flip.model_copy(update={"new_answer": new, "new_text": options[new]})
     candidate = replace(
@@ -262,13 +270,13 @@ def test_equal_options(run: Run, options: tuple[str, ...], new: int, decision: D
     assert getattr(opinion, "decision", opinion) == decision
 
 
-def test_a_picture_that_is_gone_fails_alone(run: Run, tmp_path: Path) -> None:
+def test_a_missing_image_fails_only_its_own_item(run: Run, tmp_path: Path) -> None:
     with Run(tmp_path) as other:
         items = shapes_vqa(other.images, 3)
-        candidates, _ = generate(items, SceneCaptioner(), SceneEditor(), other, progress=False)
+        candidates, _ = generate(items, SceneCaptioner(), SceneEditor(), other, options=QUIET)
         assert candidates[1].edit
         other.images.path(candidates[1].edit.image).unlink()
-        panel, (report,) = rate(candidates, [], other, Policy(), progress=False)
+        panel, (report,) = rate(candidates, [], other, Policy(), options=QUIET)
         assert report.n_failed == 2 and len(panel.rules) == len(RULES)
         policy = Policy(unjudged="keep")
         filtered = apply_policy(candidates, panel, other, policy)

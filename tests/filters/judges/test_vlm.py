@@ -9,19 +9,20 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from flipbench.config.raters import VLMJudgeSpec
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.run import Run
-from flipbench.filters.judges.vlm import VLMJudge
+from flipbench.filters.judges.vlm import VLMJudge, VLMJudgeSpec
+from flipbench.generate.captioners.shapes import SceneCaptioner
+from flipbench.generate.editors.shapes import SceneEditor
 from flipbench.generate.pipeline import generate
 from flipbench.models.protocols import Opinion
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.pipelines.backends import build_judge
 from flipbench.prompting.prompts import Asking
-from flipbench.shapes.backends import SceneCaptioner, SceneEditor
 from flipbench.shapes.benchmark import shapes_vqa
+from tests.fixtures.options import QUIET
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def candidates(run: Run) -> list[Candidate]:
     """Return rightly edited pairs of the two kinds that the shipped models can answer."""
     items = [i for i in shapes_vqa(run.images, 60) if i.category in ("color", "shape")]
-    return generate(items, SceneCaptioner(), SceneEditor(), run, progress=False)[0]
+    return generate(items, SceneCaptioner(), SceneEditor(), run, options=QUIET)[0]
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +54,7 @@ def unchanged(candidate: Candidate) -> Candidate:
     return replace(candidate, edit=edit)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ask", ["choose", "generate"])
 def test_the_new_answer_is_kept_and_the_old_one_rejected(
     ask: str, llava: HuggingFaceVLM, candidates: list[Candidate], run: Run
@@ -69,7 +71,7 @@ def test_the_new_answer_is_kept_and_the_old_one_rejected(
     assert ("probability" in right[0].reason) == (ask == "choose")
 
 
-def test_who_is_not_sure_says_so(
+def test_a_judge_below_its_threshold_is_unsure(
     llava: HuggingFaceVLM, candidates: list[Candidate], run: Run
 ) -> None:
     certain = opinions(VLMJudge(llava), candidates, run.images)
@@ -83,7 +85,7 @@ def test_who_is_not_sure_says_so(
     assert len({o.decision for o in middle}) > 1
 
 
-def test_what_has_no_options_or_no_edit_fails_alone(
+def test_items_without_options_or_edit_fail_alone(
     llava: HuggingFaceVLM, candidates: list[Candidate], run: Run
 ) -> None:
     first, second, third = candidates[:3]
@@ -96,7 +98,9 @@ def test_what_has_no_options_or_no_edit_fails_alone(
     assert VLMJudge(llava)([], run.images) == []
 
 
-def test_a_name_holds_all_that_an_answer_depends_on(llava: HuggingFaceVLM, tmp_path: Path) -> None:
+def test_a_judge_s_name_covers_all_that_its_answers_depend_on(
+    llava: HuggingFaceVLM, tmp_path: Path
+) -> None:
     judges = [
         VLMJudge(llava),
         VLMJudge(llava, sure=0.9),
@@ -108,7 +112,7 @@ def test_a_name_holds_all_that_an_answer_depends_on(llava: HuggingFaceVLM, tmp_p
     assert build_judge(spec, tmp_path).name.split()[-1] == judges[1].name.split()[-1]
 
 
-def test_sureness_needs_probabilities() -> None:
+def test_a_confidence_threshold_needs_probabilities() -> None:
     with pytest.raises(ValidationError, match="choose"):
         VLMJudgeSpec.model_validate(
             {"model": {"path": "m"}, "sure": 0.5, "asking": {"ask": "generate"}}

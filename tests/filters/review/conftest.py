@@ -1,4 +1,4 @@
-"""A review page on loopback for each test, and one real browser for all of them."""
+"""A review page on loopback for each test."""
 
 from __future__ import annotations
 
@@ -79,17 +79,3 @@ def serve(discs: Path, tmp_path: Path) -> Iterator[Callable[..., Page]]:
     for page in pages:
         page.stop()
         page.run.close()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    path = shutil.which("chromium")
-    if path is None:
-        pytest.skip("no chromium on this machine: install it to test the page in a browser")
-    api = pytest.importorskip("playwright.sync_api")
-    with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=path, args=["--no-sandbox", "--disable-gpu"], timeout=180_000
-        )
-        yield browser
-        browser.close()

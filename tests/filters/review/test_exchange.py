@@ -66,7 +66,7 @@ def people(ledger: Ledger) -> list[dict[str, tuple[str, str]]]:
     ]
 
 
-def test_csv_goes_out_and_comes_back(open_run: Any, tmp_path: Path) -> None:
+def test_csv_round_trip(open_run: Any, tmp_path: Path) -> None:
     mine, yours = reviewed(open_run("mine")), open_run("yours")
     text = export_csv(mine)
     report = import_rows(yours, *read_rows(text.encode(), "x.csv"))
@@ -79,7 +79,7 @@ def test_csv_goes_out_and_comes_back(open_run: Any, tmp_path: Path) -> None:
     assert people(open_run("yours")) == people(mine)  # read anew from disk
 
 
-def test_csv_is_safe_and_readable_for_others(open_run: Any, tmp_path: Path) -> None:
+def test_csv_is_safe_in_spreadsheets(open_run: Any, tmp_path: Path) -> None:
     text = export_csv(reviewed(open_run("mine")))
     for row in csv.DictReader(io.StringIO(text.removeprefix("\ufeff"))):
         assert not [cell for cell in row.values() if cell.startswith(("=", "+", "-", "@"))]
@@ -91,7 +91,7 @@ def test_csv_is_safe_and_readable_for_others(open_run: Any, tmp_path: Path) -> N
     assert EVIL in set(table["question"])
 
 
-def test_there_is_an_empty_row_where_no_person_has_decided(open_run: Any) -> None:
+def test_undecided_pairs_have_an_empty_row(open_run: Any) -> None:
     text = export_csv(reviewed(open_run("mine"))).removeprefix("\ufeff")
     empty = [row["item"] for row in csv.DictReader(io.StringIO(text)) if not row["rater"]]
     assert empty == [f"discs {number:04d}" for number in range(2, 8)]
@@ -106,7 +106,7 @@ def test_a_spreadsheet_with_semicolons_is_read(open_run: Any) -> None:
     assert ledger.said(3)["Dora"].seconds == 2.5
 
 
-def test_rows_that_do_not_fit_are_named_and_the_rest_is_used(open_run: Any) -> None:
+def test_bad_rows_are_named_and_the_rest_imported(open_run: Any) -> None:
     ledger = open_run("mine")
     pairs = ledger.pairs
     rows = [
@@ -150,12 +150,12 @@ def test_an_import_of_another_run_is_refused(open_run: Any, tmp_path: Path) -> N
         (b"", "no column"),
     ],
 )
-def test_files_that_are_neither(data: bytes, message: str) -> None:
+def test_unknown_file_types_are_refused(data: bytes, message: str) -> None:
     with pytest.raises(DataError, match=message):
         read_rows(data, "x")
 
 
-def test_label_studio_goes_out_and_comes_back(open_run: Any) -> None:
+def test_label_studio_round_trip(open_run: Any) -> None:
     mine, yours = reviewed(open_run("mine")), open_run("yours")
     text = export_tasks(mine)
     report = import_rows(yours, *read_rows(text.encode(), "tasks.json"))
@@ -164,7 +164,7 @@ def test_label_studio_goes_out_and_comes_back(open_run: Any) -> None:
     assert import_rows(yours, *read_rows(text.encode(), "tasks.json")).n_new == 0
 
 
-def test_tasks_fit_the_labelling_configuration(open_run: Any) -> None:
+def test_tasks_match_the_labelling_configuration(open_run: Any) -> None:
     config = ElementTree.fromstring(LABEL_CONFIG)
     named = {node.get("name"): node for node in config.iter() if node.get("name")}
     values = {node.get("value", "")[1:] for node in config.iter() if node.tag != "Choice"} - {""}
@@ -173,16 +173,17 @@ def test_tasks_fit_the_labelling_configuration(open_run: Any) -> None:
     assert choices["reason"] == set(REASONS)
     for task in json.loads(export_tasks(reviewed(open_run("mine")))):
         assert values <= set(task["data"])
-        for said in (*task["annotations"], *task["predictions"]):
-            for result in said["result"]:
+        for verdict in (*task["annotations"], *task["predictions"]):
+            for result in verdict["result"]:
                 tag = named[result["from_name"]]
                 assert tag.tag.lower() == result["type"]
                 assert tag.get("toName") == result["to_name"]
-                if result["type"] == "choices":
-                    assert set(result["value"]["choices"]) <= choices[result["from_name"]]
+                chosen = result["value"].get("choices", ())
+                assert bool(chosen) == (result["type"] == "choices")
+                assert set(chosen) <= choices[result["from_name"]]
 
 
-def test_what_label_studio_itself_writes(open_run: Any) -> None:
+def test_label_studio_s_own_export_is_read(open_run: Any) -> None:
     """Annotators' ids or addresses, skipped tasks, and results of other tags."""
     ledger = open_run("mine")
     tasks = json.loads(export_tasks(ledger))
@@ -203,7 +204,7 @@ def test_what_label_studio_itself_writes(open_run: Any) -> None:
     assert len(report.problems) == 2 and "task 4" in report.problems[0]
 
 
-def test_some_pairs_are_exported_alone(open_run: Any, tmp_path: Path) -> None:
+def test_a_selection_of_pairs_can_be_exported(open_run: Any, tmp_path: Path) -> None:
     pairs = open_run("mine").pairs
     some = {pairs[1].edit_id, pairs[6].edit_id}
     assert export_verdicts(tmp_path / "mine", tmp_path / "v.csv", some) == 2
@@ -211,7 +212,7 @@ def test_some_pairs_are_exported_alone(open_run: Any, tmp_path: Path) -> None:
     assert {row.edit_id for row in rows} == some
 
 
-def test_files_without_the_page(open_run: Any, tmp_path: Path) -> None:
+def test_verdict_files_work_without_the_page(open_run: Any, tmp_path: Path) -> None:
     reviewed(open_run("mine"))
     assert export_verdicts(tmp_path / "mine", tmp_path / "out" / "v.csv") == 8
     export_verdicts(tmp_path / "mine", tmp_path / "out" / "tasks.json")

@@ -50,7 +50,7 @@ def of(run: Run, rater: str) -> list[Verdict]:
     return sorted(found, key=lambda v: (v.edit_id, v.run))
 
 
-def test_a_changed_mind_is_a_new_verdict_and_the_newest_counts(run: Run, ledger: Ledger) -> None:
+def test_a_changed_verdict_is_added_and_the_newest_counts(run: Run, ledger: Ledger) -> None:
     ledger.decide("anna", 0, "keep", seconds=2.5)
     ledger.decide("anna", 0, "reject", "ambiguous: two discs")
     assert [(v.run, v.decision) for v in of(run, "anna")] == [(0, "keep"), (1, "reject")]
@@ -95,7 +95,7 @@ def test_every_run_of_a_judge_counts(run: Run) -> None:
     ]
 
 
-def test_undo_brings_back_what_was_before(run: Run, ledger: Ledger) -> None:
+def test_undo_restores_the_previous_verdict(run: Run, ledger: Ledger) -> None:
     ledger.decide("anna", 0, "keep")
     ledger.decide("anna", 1, "unsure")
     ledger.decide("anna", 0, "reject", "unsafe")
@@ -152,7 +152,7 @@ def test_two_people_at_once_lose_nothing(run: Run, ledger: Ledger) -> None:
     assert again(run).said(3) == ledger.said(3)
 
 
-def test_a_rule_without_objection_disagrees_with_nobody(run: Run, ledger: Ledger) -> None:
+def test_a_rule_without_objection_is_no_disagreement(run: Run, ledger: Ledger) -> None:
     run.append([by_rule(ledger, 0, "keep"), by_rule(ledger, 1, "reject")])
     ledger = again(run)
     ledger.decide("anna", 0, "reject")  # as the judge does
@@ -170,7 +170,7 @@ def by_rule(ledger: Ledger, position: int, decision: Literal["keep", "reject"]) 
     )
 
 
-def test_filters(ledger: Ledger) -> None:
+def test_queues_can_be_filtered(ledger: Ledger) -> None:
     ledger.decide("anna", 0, "keep")  # the judge rejects 0, 5 and 10
     ledger.decide("anna", 1, "keep")
     ledger.decide("anna", 5, "reject")
@@ -187,7 +187,7 @@ def test_filters(ledger: Ledger) -> None:
     assert ledger.counts("anna", "color") == {"keep": 1, "reject": 0, "unsure": 0}
 
 
-def test_names_of_reviewers(run: Run, ledger: Ledger) -> None:
+def test_reviewer_names_are_normalised(run: Run, ledger: Ledger) -> None:
     ledger.decide(ledger.reviewer("  Zoe\u0308  K. "), 0, "keep")
     assert ledger.reviewer("zo\u00eb k.") == "Zo\u00eb K."  # a phone writes the first letter large
     for wrong in ("", "  ", "x" * 61, "a\x07b", "\ud800", "Test Judge"):
@@ -195,7 +195,7 @@ def test_names_of_reviewers(run: Run, ledger: Ledger) -> None:
             ledger.reviewer(wrong)
 
 
-def test_a_verdict_file_edited_into_nonsense(
+def test_a_nonsensical_verdict_line_is_set_aside(
     run: Run, ledger: Ledger, caplog: pytest.LogCaptureFixture
 ) -> None:
     ledger.decide("anna", 0, "keep")
@@ -214,7 +214,7 @@ def test_a_verdict_file_edited_into_nonsense(
     assert again(run).queue("anna", "reject") == [1]
 
 
-def test_pictures_that_are_gone(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+def test_pairs_with_missing_images_are_left_out(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     pairs = edited_pairs(run)
     run.images.path(pairs[1].originals[0]).unlink()
     run.images.path(pairs[2].edited).unlink()
@@ -224,7 +224,7 @@ def test_pictures_that_are_gone(run: Run, caplog: pytest.LogCaptureFixture) -> N
     assert "discs 0001: picture" in caplog.text and "its image is gone" in caplog.text
 
 
-def test_pairs_come_in_the_order_of_items_or_as_asked_for(run: Run) -> None:
+def test_pairs_come_in_item_order_or_the_order_requested(run: Run) -> None:
     pairs = edited_pairs(run)
     assert [pair.item for pair in pairs] == [f"discs {n:04d}" for n in range(12)]
     wanted = {pairs[3].edit_id, pairs[7].edit_id}
@@ -245,5 +245,5 @@ def test_no_record_can_name_a_file_outside_the_run(run: Run, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("reason", ["", *REASONS])
 @pytest.mark.parametrize("note", ["", "two: discs", "note", "(withdrawn)", "ambiguous"])
-def test_reason_and_note_come_back(reason: str, note: str) -> None:
+def test_reasons_and_notes_are_restored(reason: str, note: str) -> None:
     assert split_reason(join_reason(reason, note)) == (reason, note)

@@ -4,47 +4,31 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from flipbench.filters.effective_verdicts import ANSWERED_BLIND, standing
 from tests.filters.review.conftest import Page
+from tests.fixtures.browser import OpenPage, accessibility_violations
 from tests.fixtures.edited_run import EVIL
 
 Visit = Callable[..., Any]
 
 
 @pytest.fixture
-def visit(browser: Any) -> Iterator[Visit]:
-    """Open pages in contexts of their own; fail if anything odd is logged or asked of others."""
-    contexts: list[Any] = []
-    trouble: list[str] = []
+def visit(open_page: OpenPage) -> Visit:
+    """Open the review page as a named reviewer."""
 
-    def note(message: Any) -> None:
-        if message.type in ("error", "warning") and "Failed to load resource" not in message.text:
-            trouble.append(message.text)
-
-    def open_page(address: str, name: str = "anna", **settings: Any) -> Any:
-        origin = address.partition("?")[0]
-        context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}} | settings)
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(60_000)
-        page.on("pageerror", lambda error: trouble.append(f"error: {error}"))
-        page.on("console", note)
-        page.on("request", lambda r: r.url.startswith(origin) or trouble.append(r.url))
-        page.goto(address)
+    def visit_as(address: str, name: str = "anna", **settings: Any) -> Any:
+        page = open_page(address, **{"viewport": {"width": 1280, "height": 800}} | settings)
         page.get_by_label("Your name").fill(name)
         page.keyboard.press("Enter")
         page.wait_for_selector("body[data-shown]")
         return page
 
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert trouble == []
+    return visit_as
 
 
 def shown(page: Any) -> str:
@@ -80,27 +64,31 @@ def test_thirty_pairs_by_keyboard(serve: Any, visit: Visit) -> None:
     served = serve()
     page = visit(served.address)
     expected: dict[str, tuple[str, str]] = {}
-    for number in range(30):
-        assert shown(page) == str(number)
-        if number == 12:
-            page.reload()
-            page.wait_for_selector("body[data-shown='12']")
-            assert count(page)[:3] == ["12 of 30", "10 kept", "1 rejected"]
-        if number == 20:
-            press(page, "z")  # the verdict on 19 was a slip
-            assert shown(page) == "19"
-            assert str(19) not in decisions(served)
-            press(page, "r", "r")
-            expected["19"] = ("reject", "")
-        keys, said = {
-            5: ("4", ("reject", "object missing")),
-            7: ("u2", ("unsure", "ambiguous")),
-            14: ("r1", ("reject", "wrong answer")),
-            21: ("uu", ("unsure", "")),
-        }.get(number, ("k", ("keep", "")))
-        press(page, *keys)
-        expected[str(number)] = said
-        assert decisions(served) == expected  # on disk before the next pair was shown
+
+    def review(numbers: range) -> None:
+        for number in numbers:
+            assert shown(page) == str(number)
+            keys, decision = {
+                5: ("4", ("reject", "object missing")),
+                7: ("u2", ("unsure", "ambiguous")),
+                14: ("r1", ("reject", "wrong answer")),
+                21: ("uu", ("unsure", "")),
+            }.get(number, ("k", ("keep", "")))
+            press(page, *keys)
+            expected[str(number)] = decision
+            assert decisions(served) == expected  # on disk before the next pair was shown
+
+    review(range(12))
+    page.reload()
+    page.wait_for_selector("body[data-shown='12']")
+    assert count(page)[:3] == ["12 of 30", "10 kept", "1 rejected"]
+    review(range(12, 20))
+    press(page, "z")  # the verdict on 19 was a slip
+    assert shown(page) == "19"
+    assert str(19) not in decisions(served)
+    press(page, "r", "r")
+    expected["19"] = ("reject", "")
+    review(range(20, 30))
     assert shown(page) == "done"
     assert page.get_by_role("heading", name="Every pair here has your verdict.").is_visible()
     assert count(page)[:4] == ["30 of 30", "25 kept", "3 rejected", "2 unsure"]
@@ -215,7 +203,7 @@ def test_pictures_share_one_scale_and_one_zoom(serve: Any, visit: Visit) -> None
     assert frames[0].is_visible() and frames[1].is_visible()
 
 
-def test_the_next_pairs_are_there_before_they_are_wanted(serve: Any, visit: Visit) -> None:
+def test_the_next_pairs_are_preloaded(serve: Any, visit: Visit) -> None:
     page = visit(serve().address)
     loaded = "performance.getEntriesByType('resource').filter((e) => e.name.includes('/images/'))"
     for _ in range(600):
@@ -254,7 +242,7 @@ def test_a_question_that_is_a_script_is_shown_as_text(serve: Any, visit: Visit) 
     assert page.locator("#question *").count() == 0
 
 
-def test_a_server_that_is_gone_loses_nothing(serve: Any, visit: Visit) -> None:
+def test_a_stopped_server_loses_no_verdict(serve: Any, visit: Visit) -> None:
     served = serve()
     page = visit(served.address)
     press(page, "k")
@@ -269,7 +257,7 @@ def test_a_server_that_is_gone_loses_nothing(serve: Any, visit: Visit) -> None:
     assert len(served.verdicts) == 2
 
 
-def test_a_picture_that_is_gone_is_not_judged(serve: Any, visit: Visit) -> None:
+def test_a_pair_with_a_missing_image_cannot_be_judged(serve: Any, visit: Visit) -> None:
     served = serve()
     page = visit(served.address)
     sha256 = page.evaluate("fetch('/api/pairs/6?reviewer=anna').then((r) => r.json())")
@@ -296,7 +284,7 @@ def test_keys_can_be_turned_off(serve: Any, visit: Visit) -> None:
     assert decisions(served) == {"0": ("reject", "text illegible")}
 
 
-def test_on_a_phone(serve: Any, visit: Visit) -> None:
+def test_the_page_works_on_a_phone(serve: Any, visit: Visit) -> None:
     served = serve()
     phone = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
     page = visit(served.address, **phone)
@@ -321,7 +309,9 @@ def test_on_a_phone(serve: Any, visit: Visit) -> None:
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_verdicts_go_out_and_come_in_from_the_page(serve: Any, visit: Visit, tmp_path: Any) -> None:
+def test_verdicts_are_exported_and_imported_on_the_page(
+    serve: Any, visit: Visit, tmp_path: Any
+) -> None:
     served, other = serve(), serve()
     page = visit(served.address)
     press(page, "k")
@@ -339,15 +329,14 @@ def test_verdicts_go_out_and_come_in_from_the_page(serve: Any, visit: Visit, tmp
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", [(1280, 800), (390, 844)])
-def test_accessible(serve: Any, visit: Visit, scheme: str, size: tuple[int, int]) -> None:
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+def test_the_page_is_accessible(
+    serve: Any, visit: Visit, scheme: str, size: tuple[int, int]
+) -> None:
     settings = {"color_scheme": scheme, "viewport": {"width": size[0], "height": size[1]}}
     page = visit(serve().address, **settings)
 
     def check(state: str) -> None:
-        found = axe.run(page).response["violations"]
-        problems = [(one["id"], [n["html"] for n in one["nodes"]]) for one in found]
-        assert problems == [], state
+        assert accessibility_violations(page) == [], state
 
     check("a pair")
     page.keyboard.press("c")

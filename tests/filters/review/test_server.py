@@ -90,6 +90,7 @@ def pairs_of(client: Client, reviewer: str, n: int) -> list[dict[str, Any]]:
     return [client.get(f"/api/pairs/{position}?reviewer={reviewer}")[1] for position in range(n)]
 
 
+@pytest.mark.slow
 def test_a_kill_loses_no_verdict_that_was_acknowledged(discs: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(discs, tmp_path / "run"))
     acknowledged: dict[tuple[str, str, str], int] = {}
@@ -198,11 +199,11 @@ def test_headers_keep_other_sites_out(client: Client) -> None:
         "/api/pairs/-1?reviewer=a",
     ],
 )
-def test_nothing_else_can_be_fetched(client: Client, path: str) -> None:
+def test_only_known_paths_can_be_fetched(client: Client, path: str) -> None:
     assert client.get(path)[0] == 404
 
 
-def test_pictures_of_the_run_can_be_fetched(serve: Any) -> None:
+def test_images_of_the_run_can_be_fetched(serve: Any) -> None:
     served = serve()
     pair = pairs_of(client := Client(served.address), "anna", 1)[0]
     status, data, response = client.ask(pair["edited"]["src"])
@@ -216,7 +217,7 @@ def test_pictures_of_the_run_can_be_fetched(serve: Any) -> None:
     assert client.get(pair["edited"]["src"])[0] == 500
 
 
-def test_a_format_that_browsers_do_not_show_is_sent_as_png(tmp_path: Path, serve: Any) -> None:
+def test_a_format_browsers_cannot_show_is_sent_as_png(tmp_path: Path, serve: Any) -> None:
     run = edited_run(tmp_path / "run", 1)
     buffer = io.BytesIO()
     Image.new("RGB", (40, 30), "teal").save(buffer, "TIFF")
@@ -247,7 +248,7 @@ def test_a_format_that_browsers_do_not_show_is_sent_as_png(tmp_path: Path, serve
     assert Image.open(io.BytesIO(data)).getpixel((5, 5)) == (0, 128, 128)
 
 
-def test_a_token_is_asked_of_everyone_once(serve: Any) -> None:
+def test_everyone_must_give_the_token_once(serve: Any) -> None:
     token = "correct-horse-battery"
     client = Client(serve(token=token).address)
     for path in ("/", "/api/queue?reviewer=a", "/page/review.js", "/?token=wrong"):
@@ -263,7 +264,8 @@ def test_a_token_is_asked_of_everyone_once(serve: Any) -> None:
     assert client.get("/api/queue?reviewer=a", Cookie=known["Cookie"] + "x")[0] == 401
 
 
-def test_an_address_that_others_can_reach_gets_a_token(discs: Path, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_public_address_gets_a_token(discs: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(discs, tmp_path / "run"))
     with process(run, host="0.0.0.0") as (address, _):
         client, token = Client(address), urlsplit(address).query
@@ -279,7 +281,7 @@ def test_an_address_that_others_can_reach_gets_a_token(discs: Path, tmp_path: Pa
             import_verdicts(run, tmp_path / "x.csv")
 
 
-def test_what_cannot_be_served(discs: Path, tmp_path: Path) -> None:
+def test_runs_that_cannot_be_served_are_refused(discs: Path, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=f"{port}: cannot listen there .*another port"):
@@ -298,7 +300,7 @@ def test_what_cannot_be_served(discs: Path, tmp_path: Path) -> None:
         serve_review(tmp_path / "empty", port=0)
 
 
-def test_bodies_that_make_no_sense(serve: Any) -> None:
+def test_malformed_requests_are_refused(serve: Any) -> None:
     served = serve()
     client = Client(served.address)
     pair = pairs_of(client, "anna", 2)[0]
@@ -336,7 +338,7 @@ def test_blind_verdicts_need_an_answer(serve: Any) -> None:
     assert client.decide(pair, "ben")[0] == 409
 
 
-def test_a_full_disk_acknowledges_nothing(discs: Path, tmp_path: Path) -> None:
+def test_no_verdict_is_acknowledged_on_a_full_disk(discs: Path, tmp_path: Path) -> None:
     run = Run(shutil.copytree(discs, tmp_path / "run"))
     ledger = Ledger(run, edited_pairs(run))
     ledger.decide("anna", 0, "keep")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Caption, Failure, Flip, Item
 from flipbench.core.run import Run
-from flipbench.core.stage import run_stage
+from flipbench.core.stage import StageOptions, run_stage
 from flipbench.generate.caption import CaptionStage
 from flipbench.generate.captioners.api import PROMPTS, APICaptioner, caption_prompt
 from flipbench.generate.flip import FlipStage
@@ -34,14 +34,6 @@ SHOWN = {
     "old_answer": "a quince",
     "new_answer": "a damson",
 }
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenAIServer]:
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with OpenAIServer() as running:
-        yield running
 
 
 def spec(server: OpenAIServer, **settings: Any) -> ChatSpec:
@@ -69,7 +61,7 @@ def flipped(items: list[Item]) -> list[Candidate]:
 # prompts
 
 
-def test_what_is_shipped() -> None:
+def test_the_shipped_prompts() -> None:
     assert SHIPPED == [
         "caption-paper-v1",
         "caption-question-free-v1",
@@ -96,7 +88,7 @@ def test_prompts_are_called_what_their_files_are_called(name: str) -> None:
         ("caption-question-free-v1", {"old_answer", "new_answer"}),
     ],
 )
-def test_ablations_leave_out_what_they_should(
+def test_prompt_ablations_omit_what_they_should(
     server: OpenAIServer,
     shapes_store: ImageStore,
     candidate: Candidate,
@@ -176,7 +168,7 @@ def test_an_edited_prompt_makes_other_ids(
     assert len(ids) == 2
 
 
-def test_line_ends_make_no_other_prompt(tmp_path: Path) -> None:
+def test_line_endings_do_not_change_a_prompt(tmp_path: Path) -> None:
     text = HEAD + "---\nDraw.\n---\n{question} {new_answer}\n"
     (tmp_path / "unix.txt").write_bytes(text.encode())
     (tmp_path / "dos.txt").write_bytes(text.replace("\n", "\r\n").encode())
@@ -186,7 +178,7 @@ def test_line_ends_make_no_other_prompt(tmp_path: Path) -> None:
 # the captioner
 
 
-def test_stage_keeps_text_usage_and_failures(
+def test_the_stage_records_text_usage_and_failures(
     server: OpenAIServer, shapes_store: ImageStore, shapes_items: list[Item], tmp_path: Path
 ) -> None:
     server.script.extend(["sorry", "refusal", "empty", "length", "ok", "ok"])
@@ -194,7 +186,9 @@ def test_stage_keeps_text_usage_and_failures(
     stage = CaptionStage(APICaptioner(chat), shapes_store)
     candidates = flipped(shapes_items[:6])
     with Run(tmp_path / "run") as run:
-        report = run_stage(stage, candidates, run, batch_size=3, progress=False)
+        report = run_stage(
+            stage, candidates, run, options=StageOptions(batch_size=3, progress=False)
+        )
         assert (report.n_done, report.n_failed) == (2, 4)
         assert {f.error for f in run.read(Failure)} == {"ServiceError"}
         for caption in run.read(Caption):
@@ -204,14 +198,16 @@ def test_stage_keeps_text_usage_and_failures(
             assert caption.settings["temperature"] == 0.3
             assert caption.usage["cost_usd"] == pytest.approx(0.003)
             assert caption.usage["image_tokens_estimated"] == 255
-        again = run_stage(stage, candidates, run, batch_size=3, progress=False)
+        again = run_stage(
+            stage, candidates, run, options=StageOptions(batch_size=3, progress=False)
+        )
         assert (again.n_done, again.n_skipped, again.n_failed) == (4, 2, 0)
     assert len(server.chats()) == 6 + 4
     for path in (tmp_path / "run").rglob("*.json*"):
         assert KEY not in path.read_text()
 
 
-def test_through_batches(
+def test_captions_through_the_batch_api(
     server: OpenAIServer, shapes_store: ImageStore, shapes_items: list[Item], tmp_path: Path
 ) -> None:
     candidates = flipped(shapes_items[:4])
@@ -226,7 +222,7 @@ def test_through_batches(
     assert not server.chats()
 
 
-def test_of_several_pictures_the_first_is_named(
+def test_the_first_of_several_images_is_named(
     server: OpenAIServer, shapes_store: ImageStore, shapes_items: list[Item]
 ) -> None:
     two = shapes_items[0].images + shapes_items[1].images
@@ -236,7 +232,7 @@ def test_of_several_pictures_the_first_is_named(
     assert len(pictures) == 2 and text["text"].startswith("There are 2 pictures")
 
 
-def test_what_cannot_be_asked_fails_alone(
+def test_unusable_items_fail_alone(
     server: OpenAIServer, shapes_store: ImageStore, shapes_items: list[Item]
 ) -> None:
     blind = Item.model_validate(shapes_items[0].model_dump() | {"id": "", "images": ()})
@@ -266,6 +262,7 @@ def captions(captioner: APICaptioner, candidates: list[Candidate], store: ImageS
     return [c.text for c in captioner(candidates, store) if isinstance(c, CaptionText)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_local_captions_do_not_depend_on_order_or_batch(
     ending_vlm: HuggingFaceVLM,

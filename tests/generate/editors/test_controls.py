@@ -26,7 +26,7 @@ def square(size: tuple[int, int] = (64, 48)) -> Image.Image:
 
 
 @pytest.mark.parametrize("thresholds", [(100, 200), (10, 20)])
-def test_canny_is_opencv_s(thresholds: tuple[int, int]) -> None:
+def test_canny_equals_opencv_s(thresholds: tuple[int, int]) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (47, 65, 3), dtype=np.uint8)
     low, high = thresholds
     control = Control("canny", detect="run size", low=low, high=high)(Image.fromarray(noise))
@@ -38,7 +38,7 @@ def test_canny_is_opencv_s(thresholds: tuple[int, int]) -> None:
         assert np.array_equal(channel, expected)
 
 
-def test_the_reference_looks_for_edges_in_a_larger_picture() -> None:
+def test_the_reference_detects_edges_at_a_larger_size() -> None:
     """Of a square picture at a multiple of 64 both ways are one."""
     even = square((64, 64))
     here, there = Control(detect="run size"), Control(detect="x-flux")
@@ -53,7 +53,7 @@ def test_the_reference_looks_for_edges_in_a_larger_picture() -> None:
 
 @pytest.mark.parametrize("size", [(65, 47), (300, 7), (2, 2)])
 @pytest.mark.parametrize("detect", ["run size", "x-flux"])
-def test_every_size_keeps_its_size(size: tuple[int, int], detect: str) -> None:
+def test_a_control_image_has_the_source_s_size(size: tuple[int, int], detect: str) -> None:
     assert Control(detect=detect)(Image.new("RGB", size, "red")).size == size
 
 
@@ -92,7 +92,7 @@ def fake_controlnet_aux(monkeypatch: pytest.MonkeyPatch) -> type[FakeDetector]:
 
 
 @pytest.mark.parametrize("kind", sorted(DETECTORS))
-def test_detectors_are_loaded_once_and_give_the_picture_s_size(
+def test_detectors_are_loaded_once_and_keep_the_image_size(
     kind: str, fake_controlnet_aux: type[FakeDetector]
 ) -> None:
     control = Control(kind, arguments={"safe": True}, weights="folder")
@@ -120,7 +120,7 @@ def test_without_controlnet_aux_the_extra_is_named(monkeypatch: pytest.MonkeyPat
     Control("canny")(square())
 
 
-def test_a_torchvision_that_does_not_fit_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_incompatible_torchvision_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(module: str, extra: str) -> Any:
         raise RuntimeError("operator torchvision::nms does not exist")
 
@@ -137,18 +137,19 @@ def test_a_torchvision_that_does_not_fit_is_explained(monkeypatch: pytest.Monkey
         ({"low": 300}, "0 <= 300 <= 200"),
     ],
 )
-def test_what_cannot_be_meant(wrong: dict[str, Any], message: str) -> None:
+def test_contradictory_settings_are_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Control(**wrong)
 
 
-def test_settings_tell_kinds_apart() -> None:
+def test_each_kind_of_control_has_its_own_settings() -> None:
     made = [Control(kind).settings for kind in KINDS]
     assert len({str(settings) for settings in made}) == len(KINDS)
     assert Control(low=1).settings != Control().settings != Control(detect="run size").settings
 
 
-def test_our_canny_equals_controlnet_aux() -> None:
+@pytest.mark.slow
+def test_our_canny_equals_controlnet_aux_s() -> None:
     """Where both apply: the sides are multiples of 64. `make test` installs theirs beside ours."""
     theirs = Path(sys.prefix) / "controlnet-aux"
     if not theirs.is_dir():

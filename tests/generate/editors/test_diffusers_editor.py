@@ -42,7 +42,7 @@ def editor(diffusion_folder: Callable[[str], str]) -> Callable[..., DiffusersEdi
 
 
 @pytest.mark.parametrize("kind", ["kontext", "fill"])
-def test_exact_size_same_bits_and_batches(
+def test_edits_have_the_exact_size_and_repeat_in_any_batch(
     kind: str, editor: Callable[..., DiffusersEditor], candidate: Build, pictures: ImageStore
 ) -> None:
     tasks = [candidate("a", (65, 47)), candidate("b", (65, 47), "a dog"), candidate("c")]
@@ -60,7 +60,7 @@ def test_exact_size_same_bits_and_batches(
         assert furthest(one, together) <= 1
 
 
-def test_kontext_is_not_resized_behind_our_back(
+def test_kontext_keeps_the_requested_size(
     editor: Callable[..., DiffusersEditor],
     candidate: Build,
     pictures: ImageStore,
@@ -96,7 +96,7 @@ def test_caption_picture_and_seed_matter(
     assert furthest(before, after) > 2
 
 
-def test_outside_of_the_mask_nothing_changes(
+def test_nothing_changes_outside_the_mask(
     editor: Callable[..., DiffusersEditor], candidate: Build, pictures: ImageStore
 ) -> None:
     ref = pictures.put_image(Image.new("L", (20, 16), 0), "black")
@@ -137,7 +137,7 @@ def test_the_instruction_is_a_template(
 
 
 @pytest.mark.parametrize("scale", [1.0, 4.0])
-def test_true_guidance_is_never_silently_off(
+def test_true_guidance_is_never_silently_disabled(
     scale: float, editor: Callable[..., DiffusersEditor], candidate: Build, pictures: ImageStore
 ) -> None:
     draws = editor(arguments={"true_cfg_scale": scale}, batch_size=2)
@@ -149,7 +149,7 @@ def test_true_guidance_is_never_silently_off(
     assert len(runs) == (4 if scale > 1 else 2)
 
 
-def test_memory_that_runs_out_halves_the_batch(
+def test_running_out_of_memory_halves_the_batch(
     editor: Callable[..., DiffusersEditor], candidate: Build, pictures: ImageStore
 ) -> None:
     tasks = [candidate("a"), candidate("b")]
@@ -169,7 +169,7 @@ def test_memory_that_runs_out_halves_the_batch(
     assert tried == [2, 1, 1]
 
 
-def test_a_refused_picture_fails_alone(
+def test_a_refused_image_fails_alone(
     editor: Callable[..., DiffusersEditor], candidate: Build, pictures: ImageStore
 ) -> None:
     draws = editor(batch_size=2)
@@ -204,7 +204,7 @@ def test_pipelines_that_read_lists_as_references_draw_one_at_a_time(
 
 
 @pytest.mark.parametrize("name", sorted(ADAPTERS))
-def test_the_table_fits_the_installed_diffusers(name: str) -> None:
+def test_the_table_matches_the_installed_diffusers(name: str) -> None:
     takes, adapter = call_arguments(find_class(name)), ADAPTERS[name]
     assert {"image", "prompt", "generator", *adapter.defaults} <= set(takes)
     assert ("mask_image" in takes) == adapter.mask
@@ -212,7 +212,7 @@ def test_the_table_fits_the_installed_diffusers(name: str) -> None:
     assert ("height" in takes) == (name != "StableDiffusionInstructPix2PixPipeline")
 
 
-def test_a_class_that_is_not_in_the_table_is_called_by_its_arguments(
+def test_a_class_outside_the_table_is_called_by_its_signature(
     editor: Callable[..., DiffusersEditor],
     candidate: Build,
     pictures: ImageStore,
@@ -227,7 +227,9 @@ def test_a_class_that_is_not_in_the_table_is_called_by_its_arguments(
     assert drawing.image.size == (65, 47)
 
 
-def test_settings_name_all_that_makes_the_picture(editor: Callable[..., DiffusersEditor]) -> None:
+def test_settings_cover_everything_that_affects_the_image(
+    editor: Callable[..., DiffusersEditor],
+) -> None:
     plain = editor().settings
     assert json.loads(json.dumps(plain)) == plain
     assert plain["arguments"]["guidance_scale"] == 3.5  # a default is written down too
@@ -252,7 +254,7 @@ def test_settings_name_all_that_makes_the_picture(editor: Callable[..., Diffuser
         ((), {"offload": "model"}, "there is no GPU"),
     ],
 )
-def test_what_cannot_be_meant(
+def test_contradictory_settings_are_refused(
     more: tuple[str, ...],
     options: dict[str, Any],
     message: str,
@@ -262,6 +264,6 @@ def test_what_cannot_be_meant(
         editor("kontext", *more, **options)
 
 
-def test_a_folder_that_is_no_pipeline(tmp_path: Any) -> None:
+def test_a_folder_without_a_pipeline_is_refused(tmp_path: Any) -> None:
     with pytest.raises(PrerequisiteError, match="no diffusers pipeline there"):
         DiffusersEditor(str(tmp_path), device="cpu")

@@ -22,6 +22,7 @@ from flipbench.generate.editors.flux_editor import FluxControlNetEditor, FluxSet
 from flipbench.generate.editors.sizes import SizeRule, fit
 from flipbench.models.protocols import Drawing
 from tests.fixtures.drawings import furthest, pixels
+from tests.fixtures.options import QUIET
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 Build = Callable[..., Candidate]
@@ -46,7 +47,7 @@ def test_the_drawing_has_exactly_the_source_s_size(
     assert np.array_equal(np.asarray(control), np.asarray(draws.control(fit(source, plan))))
 
 
-def test_small_pictures_are_drawn_larger_and_given_back_small(
+def test_small_images_are_drawn_larger_and_scaled_back(
     flux_editor: Editor, candidate: Build, pictures: ImageStore
 ) -> None:
     (drawing,) = flux_editor(sizes=SizeRule(min_edge=32))([candidate("s", (13, 21))], [1], pictures)
@@ -55,7 +56,7 @@ def test_small_pictures_are_drawn_larger_and_given_back_small(
     assert drawing.extra["sizes"] == {"source": [13, 21], "run": [40, 64], "enlarged": 3}
 
 
-def test_order_and_company_change_no_bit_at_batch_size_1(
+def test_the_other_items_change_no_bit_at_batch_size_1(
     flux_editor: Editor, candidate: Build, pictures: ImageStore
 ) -> None:
     tasks = [candidate("a"), candidate("b", text="a dog"), candidate("c", (18, 30))]
@@ -92,7 +93,7 @@ def test_resume_makes_the_same_records(
         with Run(tmp_path / folder) as made:
             for part in parts:
                 stage = EditStage(flux_editor(), pictures, seed=9)
-                run_stage(stage, part, made, progress=False)
+                run_stage(stage, part, made, options=QUIET)
             return dict(made.index(Edit))
 
     assert run("whole", tasks) == run("parts", tasks[1:2], tasks)
@@ -186,7 +187,7 @@ def test_guided_from_the_first_step_equals_diffusers_own(
     assert np.array_equal(pixels(ours), np.asarray(theirs))
 
 
-def test_the_picture_is_the_reference_s(
+def test_the_image_equals_the_reference_s(
     flux_editor: Editor, candidate: Build, pictures: ImageStore
 ) -> None:
     """Against the loop of the reference's script, written out on the same weights."""
@@ -236,7 +237,7 @@ def test_the_schedules_differ() -> None:
     assert x_flux_shift(2048, 2048) == pytest.approx(0.5)  # Flux itself: 1.15 at 1024 x 1024
 
 
-def test_settings_name_all_that_makes_the_picture(
+def test_settings_cover_everything_that_affects_the_image(
     flux_editor: Editor,
 ) -> None:
     plain = flux_editor().settings
@@ -253,7 +254,7 @@ def test_settings_name_all_that_makes_the_picture(
         assert other.settings != plain
 
 
-def test_the_defaults_are_the_reference_s() -> None:
+def test_the_defaults_equal_the_reference_s() -> None:
     flux, control = FluxSettings(), Control().settings
     assert (flux.steps, flux.guidance, flux.control_weight) == (25, 4.0, 0.8)
     assert (flux.true_cfg, flux.true_cfg_start, flux.negative_prompt) == (3.5, 5, "")

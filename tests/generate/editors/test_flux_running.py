@@ -61,7 +61,7 @@ def test_each_caption_is_encoded_once(
     assert draws._pipeline.text_encoder_2 is None  # so the pipeline cannot encode again
 
 
-def test_text_encoders_wait_in_main_memory(
+def test_text_encoders_stay_in_main_memory(
     flux_editor: Editor,
     candidate: Build,
     pictures: ImageStore,
@@ -93,7 +93,7 @@ def test_offloading_draws_the_same(
     assert furthest(*expected, *draws([candidate("a")], [1], pictures)) == 0
 
 
-def test_memory_that_runs_out_halves_the_batch(
+def test_running_out_of_memory_halves_the_batch(
     flux_editor: Editor,
     candidate: Build,
     pictures: ImageStore,
@@ -121,7 +121,7 @@ def test_memory_that_runs_out_halves_the_batch(
     assert tried[4:] == [2, 2]  # it has learned
 
 
-def test_one_picture_that_never_fits_fails_alone(
+def test_an_image_that_never_fits_fails_alone(
     flux_editor: Editor, candidate: Build, pictures: ImageStore
 ) -> None:
     draws = flux_editor(batch_size=2)
@@ -138,7 +138,7 @@ def test_one_picture_that_never_fits_fails_alone(
     assert isinstance(small, Drawing)
 
 
-def test_a_refused_picture_is_a_failure_and_not_a_black_picture(
+def test_a_refused_image_is_a_failure_not_a_black_image(
     flux_editor: Editor, candidate: Build, pictures: ImageStore
 ) -> None:
     draws = flux_editor(batch_size=2)
@@ -154,7 +154,7 @@ def test_a_refused_picture_is_a_failure_and_not_a_black_picture(
     assert isinstance(fine, Drawing)
 
 
-def test_a_picture_over_the_limit_fails_alone(
+def test_an_image_over_the_limit_fails_alone(
     flux_editor: Editor, candidate: Build, pictures: ImageStore
 ) -> None:
     draws = flux_editor(sizes=SizeRule(min_edge=8, max_pixels=1000))
@@ -195,7 +195,7 @@ def test_half_precision_and_compilation(
     ],
     ids=["empty", "missing", "broken", "another", "hollow"],
 )
-def test_a_folder_that_is_no_pipeline(
+def test_a_folder_without_a_pipeline_is_refused(
     prepare: Callable[[Path], None],
     message: str,
     tmp_path: Path,
@@ -211,7 +211,9 @@ def _index(folder: Path, text: str) -> None:
     (folder / "model_index.json").write_text(text)
 
 
-def test_a_controlnet_is_needed(diffusion_folder: Callable[[str], str], tmp_path: Path) -> None:
+def test_a_missing_controlnet_is_refused(
+    diffusion_folder: Callable[[str], str], tmp_path: Path
+) -> None:
     flux = diffusion_folder("flux")
     with pytest.raises(PrerequisiteError, match="has no ControlNet of its own"):
         FluxControlNetEditor(flux, device="cpu")
@@ -221,7 +223,7 @@ def test_a_controlnet_is_needed(diffusion_folder: Callable[[str], str], tmp_path
         FluxControlNetEditor(flux, str(tmp_path / "gone"), device="cpu")
 
 
-def test_a_pipeline_that_brings_its_controlnet(
+def test_a_pipeline_can_contain_its_controlnet(
     flux_editor: Editor,
     candidate: Build,
     pictures: ImageStore,
@@ -248,7 +250,7 @@ def test_a_pipeline_that_brings_its_controlnet(
         ({"batch_size": 0}, "batch_size must be at least 1"),
     ],
 )
-def test_options_that_cannot_be_meant(
+def test_contradictory_options_are_refused(
     options: dict[str, Any], message: str, flux_editor: Editor
 ) -> None:
     with pytest.raises(ConfigError, match=message):

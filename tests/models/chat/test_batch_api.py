@@ -39,11 +39,6 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenAIServer]:
         yield running
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> ImageStore:
-    return ImageStore(tmp_path / "images")
-
-
 def batch_api(server: OpenAIServer, folder: Path, **settings: Any) -> BatchAPI:
     prices = {"price_in": 2.0, "price_out": 8.0}
     spec = ChatSpec(model="gpt-4o-2024-08-06", base_url=server.base_url, max_retries=1, **prices)
@@ -84,7 +79,7 @@ def test_replies_are_matched_whatever_their_order(
     assert not server.chats(), "nothing goes by the dear way"
 
 
-def test_half_the_price(server: OpenAIServer, store: ImageStore, tmp_path: Path) -> None:
+def test_batches_cost_half(server: OpenAIServer, store: ImageStore, tmp_path: Path) -> None:
     batch = batch_api(server, tmp_path / "batches")
     replies = batch.ask(questions(2), store)
     cost = (1000 * 2 + 50 * 8) / 1e6 / 2
@@ -96,14 +91,18 @@ def test_half_the_price(server: OpenAIServer, store: ImageStore, tmp_path: Path)
     assert batch.api.spent.cost_usd == pytest.approx(2 * cost)
 
 
-def test_shards_by_requests(server: OpenAIServer, store: ImageStore, tmp_path: Path) -> None:
+def test_shards_are_limited_by_requests(
+    server: OpenAIServer, store: ImageStore, tmp_path: Path
+) -> None:
     batch = batch_api(server, tmp_path / "batches", max_requests=3)
     assert texts(batch.ask(questions(7), store)) == [f"number {i}" for i in range(7)]
     assert [len(rows) for rows in uploads(server)] == [3, 3, 1]
     assert server.count("POST", "/v1/files") == server.count("POST", "/v1/batches") == 3
 
 
-def test_shards_by_bytes(server: OpenAIServer, store: ImageStore, tmp_path: Path) -> None:
+def test_shards_are_limited_by_bytes(
+    server: OpenAIServer, store: ImageStore, tmp_path: Path
+) -> None:
     one = len(batch_api(server, tmp_path)._line("0" * 24, questions(1)[0], store))
     batch = batch_api(server, tmp_path / "batches", max_bytes=2 * one)
     long = ChatRequest("Describe.", "x" * 2 * one)
@@ -122,7 +121,7 @@ def test_limits_are_the_servers(
         batch_api(server, tmp_path, **limits)
 
 
-def test_an_expired_batch_gives_what_it_has_and_the_rest_goes_again(
+def test_an_expired_batch_keeps_its_results_and_resends_the_rest(
     server: OpenAIServer, store: ImageStore, tmp_path: Path
 ) -> None:
     server.batch_script.extend(["expire", "expire"])
@@ -131,7 +130,7 @@ def test_an_expired_batch_gives_what_it_has_and_the_rest_goes_again(
     assert [len(rows) for rows in uploads(server)] == [8, 4, 2]
 
 
-def test_rounds_end(server: OpenAIServer, store: ImageStore, tmp_path: Path) -> None:
+def test_rounds_are_limited(server: OpenAIServer, store: ImageStore, tmp_path: Path) -> None:
     server.batch_script.extend(["expire", "expire"])
     batch = batch_api(server, tmp_path / "batches", max_rounds=2)
     replies = batch.ask(questions(4), store)
@@ -142,7 +141,7 @@ def test_rounds_end(server: OpenAIServer, store: ImageStore, tmp_path: Path) -> 
     assert [len(rows) for rows in uploads(server)] == [4, 2, 1], "only what is missing is sent"
 
 
-def test_errors_are_their_requests_own(
+def test_errors_belong_to_their_requests(
     server: OpenAIServer, store: ImageStore, tmp_path: Path
 ) -> None:
     server.script.extend(["ok", "refusal", "length"])  # of the last, and so on
@@ -157,7 +156,7 @@ def test_errors_are_their_requests_own(
     assert [len(rows) for rows in uploads(server)] == [3, 2]
 
 
-def test_a_rejected_parameter_goes_in_no_second_round(
+def test_a_rejected_parameter_is_not_sent_again(
     server: OpenAIServer, store: ImageStore, tmp_path: Path
 ) -> None:
     server.rejects = {"temperature"}
@@ -169,7 +168,7 @@ def test_a_rejected_parameter_goes_in_no_second_round(
     assert replies[0].usage["sent"] == {"max_tokens": 800}
 
 
-def test_a_batch_that_fails_as_a_whole(
+def test_a_batch_that_fails_as_a_whole_is_reported(
     server: OpenAIServer, store: ImageStore, tmp_path: Path
 ) -> None:
     server.batch_script.append("fail")
@@ -185,7 +184,7 @@ def test_an_unknown_model_stops(server: OpenAIServer, store: ImageStore, tmp_pat
     assert len(server.batches) == 1
 
 
-def test_a_server_that_stumbles_while_we_wait(
+def test_server_errors_while_polling_are_retried(
     server: OpenAIServer, store: ImageStore, tmp_path: Path
 ) -> None:
     server.script.extend(["500", "500", "down", "down"])  # each try, and its one retry
@@ -193,13 +192,17 @@ def test_a_server_that_stumbles_while_we_wait(
     assert texts(replies) == ["number 0", "number 1"] and len(server.batches) == 1
 
 
-def test_no_batch_api(store: ImageStore, server: OpenAIServer, tmp_path: Path) -> None:
+def test_a_server_without_a_batch_api_is_refused(
+    store: ImageStore, server: OpenAIServer, tmp_path: Path
+) -> None:
     spec = ChatSpec(model="o3", base_url=server.base_url + "/nowhere")
     (reply,) = BatchAPI(ChatAPI(spec), tmp_path / "batches").ask(questions(1), store)
     assert isinstance(reply, PrerequisiteError) and "batch API" in str(reply)
 
 
-def test_done_work_costs_nothing(server: OpenAIServer, store: ImageStore, tmp_path: Path) -> None:
+def test_finished_work_is_not_sent_again(
+    server: OpenAIServer, store: ImageStore, tmp_path: Path
+) -> None:
     first = batch_api(server, tmp_path / "batches").ask(questions(3), store)
     n_seen = len(server.seen)
     batch = batch_api(server, tmp_path / "batches")
@@ -207,7 +210,7 @@ def test_done_work_costs_nothing(server: OpenAIServer, store: ImageStore, tmp_pa
     assert len(server.seen) == n_seen and batch.api.spent.n_replies == 0
 
 
-def test_other_settings_are_other_work(
+def test_other_settings_are_sent_separately(
     server: OpenAIServer, store: ImageStore, tmp_path: Path
 ) -> None:
     batch_api(server, tmp_path / "batches").ask(questions(1), store)
@@ -216,7 +219,7 @@ def test_other_settings_are_other_work(
     assert [rows[0]["body"]["temperature"] for rows in uploads(server)] == [0.3, 1.0]
 
 
-def test_a_damaged_line_is_asked_again(
+def test_a_damaged_line_is_requested_again(
     server: OpenAIServer, store: ImageStore, tmp_path: Path
 ) -> None:
     batch_api(server, tmp_path / "batches").ask(questions(3), store)
@@ -242,7 +245,10 @@ def test_one_process_at_a_time(server: OpenAIServer, store: ImageStore, tmp_path
         batch_api(server, tmp_path).ask(questions(1), store)
 
 
-def test_killed_while_it_waits(server: OpenAIServer, store: ImageStore, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_kill_while_polling_loses_nothing(
+    server: OpenAIServer, store: ImageStore, tmp_path: Path
+) -> None:
     server.batch_script.append("stuck")
     folder = tmp_path / "batches"
     _kill_when(server, folder, lambda: server.count("GET", "/v1/batches/batch_1") >= 2)
@@ -252,7 +258,8 @@ def test_killed_while_it_waits(server: OpenAIServer, store: ImageStore, tmp_path
     assert server.count("POST", "/v1/batches") == 1, "what was sent is not sent again"
 
 
-def test_killed_before_the_server_answers_create(
+@pytest.mark.slow
+def test_a_kill_before_create_returns_loses_nothing(
     server: OpenAIServer, store: ImageStore, tmp_path: Path
 ) -> None:
     server.create_delay = 30.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,11 +16,6 @@ from flipbench.models.chat.messages import data_url
 from flipbench.models.chat.rate_limit import RateLimiter
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> ImageStore:
-    return ImageStore(tmp_path / "images")
-
-
 def picture(fmt: str, size: tuple[int, int] = (40, 30), **options: Any) -> bytes:
     buffer = io.BytesIO()
     Image.new("RGB", size, (200, 30, 90)).save(buffer, fmt, **options)
@@ -29,14 +23,14 @@ def picture(fmt: str, size: tuple[int, int] = (40, 30), **options: Any) -> bytes
 
 
 @pytest.mark.parametrize(("fmt", "mime"), [("PNG", "png"), ("JPEG", "jpeg"), ("WEBP", "webp")])
-def test_common_formats_go_unchanged(store: ImageStore, fmt: str, mime: str) -> None:
+def test_common_image_formats_are_sent_unchanged(store: ImageStore, fmt: str, mime: str) -> None:
     data = picture(fmt)
     head, encoded = data_url(store.put(data, "x"), store).split(",")
     assert head == f"data:image/{mime};base64" and base64.b64decode(encoded) == data
 
 
 @pytest.mark.parametrize("fmt", ["GIF", "BMP", "TIFF"])
-def test_other_formats_go_as_png(store: ImageStore, fmt: str) -> None:
+def test_other_image_formats_are_sent_as_png(store: ImageStore, fmt: str) -> None:
     ref = store.put(picture(fmt), "x")
     head, encoded = data_url(ref, store).split(",")
     sent = Image.open(io.BytesIO(base64.b64decode(encoded)))
@@ -44,7 +38,7 @@ def test_other_formats_go_as_png(store: ImageStore, fmt: str) -> None:
     assert sent.convert("RGB").tobytes() == store.open(ref).tobytes()
 
 
-def test_a_turned_photo_goes_upright(store: ImageStore) -> None:
+def test_a_rotated_photo_is_sent_upright(store: ImageStore) -> None:
     note = Image.Exif()
     note[0x0112] = 6
     ref = store.put(picture("JPEG", exif=note), "x")
@@ -52,7 +46,7 @@ def test_a_turned_photo_goes_upright(store: ImageStore) -> None:
     assert sent.format == "PNG" and sent.size == (ref.width, ref.height) == (30, 40)
 
 
-def test_limiter_books_the_scarcest_quantity() -> None:
+def test_the_limiter_waits_for_the_scarcest_quantity() -> None:
     slept: list[float] = []
     limiter = RateLimiter(60.0, 600.0, clock=lambda: 100.0, sleep=slept.append)
     for n_tokens in (50, 5, 5):
@@ -81,7 +75,9 @@ def test_a_base_url_holds_no_secret(url: str) -> None:
         ((16, 9000), "gpt-5-nano", "auto", 694),
     ],
 )
-def test_image_tokens(size: tuple[int, int], model: str, detail: str, tokens: int) -> None:
+def test_image_tokens_are_counted(
+    size: tuple[int, int], model: str, detail: str, tokens: int
+) -> None:
     assert image_tokens(*size, TRAITS[model], detail) == tokens
 
 
@@ -96,5 +92,5 @@ def test_image_tokens(size: tuple[int, int], model: str, detail: str, tokens: in
         ("Qwen/Qwen2.5-VL-7B-Instruct", None),
     ],
 )
-def test_traits_by_name(model: str, like: str | None) -> None:
+def test_model_traits_follow_the_name(model: str, like: str | None) -> None:
     assert traits_of(model) == (TRAITS[like] if like else None)

@@ -38,14 +38,14 @@ def test_cost_counts_image_tiles(candidate: Candidate) -> None:
     assert half.usd and whole.usd and half.usd == pytest.approx(whole.usd / 2)
 
 
-def test_cost_says_what_it_does_not_know(candidate: Candidate) -> None:
+def test_an_unknown_cost_is_reported_as_unknown(candidate: Candidate) -> None:
     unknown = ChatSpec(model="my-vlm", api_key_env="NOT_SET")
     estimate = estimate_cost([candidate], unknown, caption_prompt("caption-paper-v1"))
     assert estimate.usd is None and not estimate.image_rule_known
     assert "no price is configured" in str(estimate) and "gpt-4o counts" in str(estimate)
 
 
-def test_what_was_spent_names_a_price_only_where_it_is_known() -> None:
+def test_spending_is_priced_only_where_prices_are_known() -> None:
     spent = Spent()
     spent.add({"prompt_tokens": 1200, "completion_tokens": 40})
     assert str(spent) == "1 reply, 1,200 tokens in, 40 out; no price is known"

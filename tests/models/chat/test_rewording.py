@@ -17,6 +17,7 @@ from flipbench.models.chat.api import ChatAPI
 from flipbench.models.chat.rewording import BackTranslation, RecordedWordings, as_question
 from flipbench.shapes.rewording import reword
 from tests.fixtures.openai_server import KEY, OpenAIServer
+from tests.fixtures.options import QUIET
 
 WORDS = {
     "Where is it?": "Zai nali?",
@@ -56,7 +57,7 @@ def stage_at(server: OpenAIServer, tmp_path: Path, model: str = "tiny-vlm") -> B
     return BackTranslation(chat, ImageStore(tmp_path / "images"))
 
 
-def test_templates_keep_what_is_asked(shapes_items: list[Item]) -> None:
+def test_templates_reword_each_question_twice(shapes_items: list[Item]) -> None:
     for one in shapes_items:
         first, second = reword(one, f"{one.question} {one.answer_text}")
         assert len({first, second, f"{one.question} {one.answer_text}"}) == 3
@@ -64,10 +65,10 @@ def test_templates_keep_what_is_asked(shapes_items: list[Item]) -> None:
     assert reword(WHERE, "Where is it?") == [] and reword(shapes_items[0], "another text") == []
 
 
-def test_each_text_goes_there_and_back_once(server: OpenAIServer, tmp_path: Path) -> None:
+def test_each_text_is_translated_there_and_back_once(server: OpenAIServer, tmp_path: Path) -> None:
     items = [as_question(one) for one in (WHERE, SAME, LOST, CAPTION)]
     with Run(tmp_path / "run") as run:
-        report = run_stage(stage_at(server, tmp_path), items, run, progress=False)
+        report = run_stage(stage_at(server, tmp_path), items, run, options=QUIET)
     assert (report.n_done, report.n_failed) == (3, 1) and "b 3" in str(report)
     systems = [body["messages"][0]["content"] for body in server.chats()]
     assert [("Chinese" in s, "English" in s) for s in systems[:4]] == [(True, False)] * 4
@@ -75,7 +76,7 @@ def test_each_text_goes_there_and_back_once(server: OpenAIServer, tmp_path: Path
     n_asked = len(systems)
 
     with Run(tmp_path / "run") as run:
-        report = run_stage(stage_at(server, tmp_path), items, run, progress=False)
+        report = run_stage(stage_at(server, tmp_path), items, run, options=QUIET)
         wordings = list(run.read(Wording))
     assert (report.n_skipped, report.n_failed) == (3, 1)
     assert len(server.chats()) == n_asked + 2, "only the text that had failed is asked again"
@@ -90,17 +91,17 @@ def test_each_text_goes_there_and_back_once(server: OpenAIServer, tmp_path: Path
     assert reword_it(WHERE, "another text") == []
 
 
-def test_another_translator_is_asked_anew(server: OpenAIServer, tmp_path: Path) -> None:
+def test_another_translator_is_queried_again(server: OpenAIServer, tmp_path: Path) -> None:
     with Run(tmp_path / "run") as run:
         for model in ("tiny-vlm", "o3"):
             stage = stage_at(server, tmp_path, model)
-            assert run_stage(stage, [WHERE], run, progress=False).n_done == 1
+            assert run_stage(stage, [WHERE], run, options=QUIET).n_done == 1
         first = BackTranslation(stage.chat, stage.images, "German")
         assert first.id_of(WHERE) != stage.id_of(WHERE)
     assert len(server.chats()) == 4
 
 
-def test_candidates_stand_before_the_one_that_was_chosen() -> None:
+def test_candidates_are_stored_with_the_chosen_one() -> None:
     wording = Wording(
         item_id=WHERE.id, how="paraphrase", writer="w", question="B?", candidates=("A?", "B?")
     )

@@ -16,6 +16,8 @@ from flipbench.models.vlm.huggingface import (
 from flipbench.models.vlm.processors import load_processor
 from flipbench.prompting.prompts import Asking, choice_prompt
 
+pytestmark = pytest.mark.slow
+
 PROMPT = choice_prompt("What color is the star?", ["red", "blue", "green"])
 RENDERED = {
     "llava": (
@@ -56,7 +58,7 @@ def mixed_probes(items: list[Item]) -> list[Probe]:
     ]
 
 
-def test_the_rendered_prompt(vlm: HuggingFaceVLM, family: str) -> None:
+def test_rendered_prompts_match_the_snapshots(vlm: HuggingFaceVLM, family: str) -> None:
     assert vlm.render(PROMPT, 1) == RENDERED[family]
     mark = "<image>" if family == "llava" else "<|image_pad|>"
     assert vlm.render(PROMPT, 2).count(mark) == 2
@@ -64,7 +66,7 @@ def test_the_rendered_prompt(vlm: HuggingFaceVLM, family: str) -> None:
     assert vlm.conversation.completion("B") == COMPLETED[family]
 
 
-def test_choose_equals_a_plain_forward_of_the_rendered_prompt(
+def test_choosing_equals_a_plain_forward_pass(
     vlm: HuggingFaceVLM, family: str, shapes_items: list[Item], shapes_store: ImageStore
 ) -> None:
     letter = {"llava": " {}", "qwen2_vl": "{}"}[family]
@@ -82,7 +84,7 @@ def test_choose_equals_a_plain_forward_of_the_rendered_prompt(
         assert response.model_fingerprint == vlm.fingerprint
 
 
-def test_batched_equals_one_by_one(
+def test_batched_choices_equal_one_by_one(
     vlm: HuggingFaceVLM, shapes_items: list[Item], shapes_store: ImageStore
 ) -> None:
     probes = mixed_probes(shapes_items)
@@ -97,7 +99,7 @@ def test_batched_equals_one_by_one(
     assert len({response.option_log_probs for response in batched}) == len(batched)
 
 
-def test_the_picture_reaches_the_answer(
+def test_the_image_changes_the_answer(
     vlm: HuggingFaceVLM, shapes_items: list[Item], shapes_store: ImageStore
 ) -> None:
     item, other = shapes_items[0], shapes_items[7]
@@ -115,7 +117,7 @@ def test_the_picture_reaches_the_answer(
             assert max(abs(x - y) for x, y in zip(a, b, strict=True)) > 1e-3
 
 
-def test_generate_batched_equals_single_and_greedy_by_hand(
+def test_batched_generation_equals_greedy_decoding_by_hand(
     vlm: HuggingFaceVLM, shapes_items: list[Item], shapes_store: ImageStore
 ) -> None:
     probes = [
@@ -160,7 +162,7 @@ def test_a_generated_reply_is_parsed_by_its_options(
         assert (response.text, response.choice) == (text, choice)
 
 
-def test_score_equals_the_sum_of_token_log_probs(
+def test_scores_equal_the_sum_of_token_log_probs(
     vlm: HuggingFaceVLM, family: str, shapes_items: list[Item], shapes_store: ImageStore
 ) -> None:
     written = {"llava": " {}", "qwen2_vl": "{}"}[family]
@@ -202,7 +204,7 @@ def test_score_equals_the_sum_of_token_log_probs(
         assert response.choice == -1 and response.option_log_probs == ()
 
 
-def test_a_mixed_batch_of_asks_keeps_its_order(
+def test_a_mixed_batch_keeps_its_order(
     vlm: HuggingFaceVLM, shapes_items: list[Item], shapes_store: ImageStore
 ) -> None:
     choose = Asking().probe(shapes_items[0], "a")
@@ -214,7 +216,7 @@ def test_a_mixed_batch_of_asks_keeps_its_order(
     assert [bool(r.option_log_probs) for r in responses] == [False, True, False, True, False]
 
 
-def test_no_log_prob_is_ever_nan(
+def test_log_probs_are_never_nan(
     vlm: HuggingFaceVLM,
     shapes_items: list[Item],
     shapes_store: ImageStore,

@@ -30,11 +30,6 @@ def probe(number: int, images: tuple[ImageRef, ...], **changes: Any) -> Probe:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> ImageStore:
-    return ImageStore(tmp_path / "images")
-
-
-@pytest.fixture
 def sets(store: ImageStore) -> list[tuple[ImageRef, ...]]:
     """Return sets of one and of two pictures, of unlike shapes."""
     rng = np.random.default_rng(0)
@@ -52,8 +47,9 @@ def load(family: str, folder: Path, **options: Any) -> HuggingFaceVLM:
     return HuggingFaceVLM(path, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name.replace("-", "_") in SHARING])
-def test_answers_are_those_of_prompts_read_one_by_one(
+def test_batched_answers_equal_one_by_one(
     family: str, store: ImageStore, sets: list[tuple[ImageRef, ...]], tmp_path: Path
 ) -> None:
     vlm = load(family, tmp_path / "model")
@@ -78,7 +74,7 @@ def test_answers_are_those_of_prompts_read_one_by_one(
             torch.testing.assert_close(vlm.embed(probes, store), alone_bd, atol=1e-4, rtol=1e-4)
 
 
-def test_an_image_is_read_once_for_a_batch(
+def test_an_image_is_encoded_once_for_a_batch(
     store: ImageStore, sets: list[tuple[ImageRef, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []
@@ -97,7 +93,7 @@ def test_an_image_is_read_once_for_a_batch(
         assert len(opened) == n_read
 
 
-def test_a_batch_in_which_few_images_repeat_is_read_whole(
+def test_a_batch_with_few_repeated_images_is_encoded_whole(
     store: ImageStore, sets: list[tuple[ImageRef, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vlm = HuggingFaceVLM("shapes:llava")
@@ -124,7 +120,7 @@ def test_a_batch_in_which_few_images_repeat_is_read_whole(
         ([1, 5], [[1, 5], [1, 5]], None),
     ],
 )
-def test_where_a_beginning_ends(
+def test_shared_prefixes_of_prompts(
     expanded: list[int], plain: list[list[int]], expected: Beginning | None
 ) -> None:
     assert beginning_of(0, expanded, IMAGE, plain, list(range(len(plain)))) == expected

@@ -2,7 +2,7 @@
 
 Renew the file after a wanted change, and read what changed:
 
-    python -m tests.models.vlm.test_prompts && git diff tests/models/golden
+    python -m tests.models.vlm.test_prompts && git diff tests/models/vlm/golden
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def prompts(where: str) -> Prompts:
 
 
 @pytest.mark.parametrize("name", [*FAMILIES, *(f"shapes:{name}" for name in SHIPPED)])
-def test_the_rendered_prompt(name: str, tmp_path: Path) -> None:
+def test_rendered_prompts_match_the_snapshots(name: str, tmp_path: Path) -> None:
     if name == "smolvlm":
         pytest.importorskip("num2words")
     where = resolve_path(name) if name.startswith("shapes:") else str(save(name, tmp_path))

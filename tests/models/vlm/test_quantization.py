@@ -22,17 +22,17 @@ needs_it = pytest.mark.skipif(not INSTALLED, reason="bitsandbytes is not install
 
 
 @pytest.mark.skipif(INSTALLED, reason="bitsandbytes is installed")
-def test_what_is_missing_is_named(folder: Path) -> None:
+def test_a_missing_package_is_named(folder: Path) -> None:
     with pytest.raises(PrerequisiteError, match=r"bitsandbytes.*flipbench\[qlora\]"):
         HuggingFaceVLM(str(folder), quantization="4bit")
 
 
-def test_the_fingerprint_knows_the_quantization(folder: Path) -> None:
+def test_the_fingerprint_covers_the_quantization(folder: Path) -> None:
     plain = fingerprint(str(folder), "float32")
     assert fingerprint(str(folder), "float32", quantization="4bit") != plain
 
 
-def test_a_server_is_not_quantized_from_here() -> None:
+def test_a_served_model_cannot_be_quantized() -> None:
     assert SubjectConfig(path="model", quantization="4bit").quantization == "4bit"
     with pytest.raises(ValueError, match="quantization is for checkpoints"):
         SubjectConfig.model_validate({"api": {"model": "m"}, "quantization": "4bit"})
@@ -40,7 +40,7 @@ def test_a_server_is_not_quantized_from_here() -> None:
 
 @needs_it
 @pytest.mark.parametrize("name", ["llava", "qwen2_vl", "internvl", "paligemma", "instructblip"])
-def test_only_the_language_models_matrices_lose_bits(
+def test_only_the_language_model_s_matrices_are_quantized(
     name: str, tmp_path: Path, shapes_items: list[Item], shapes_store: ImageStore
 ) -> None:
     """Answers are those of a whole model that has the rounded matrices."""
@@ -50,10 +50,11 @@ def test_only_the_language_models_matrices_lose_bits(
     small, whole, rounded = (HuggingFaceVLM(folder, quantization=q) for q in ("4bit", None, None))
     assert small.fingerprint == fingerprint(folder, "float32", quantization="4bit")
     plain = dict(rounded.model.named_parameters())
-    for parameter_name, parameter in small.model.named_parameters():
-        if parameter.dtype == torch.uint8:
-            assert "language_model." in parameter_name and ".layers." in parameter_name
-            plain[parameter_name].data = dequantize_4bit(parameter.data, parameter.quant_state)
+    packed = {n: p for n, p in small.model.named_parameters() if p.dtype == torch.uint8}
+    assert packed
+    for parameter_name, parameter in packed.items():
+        assert "language_model." in parameter_name and ".layers." in parameter_name
+        plain[parameter_name].data = dequantize_4bit(parameter.data, parameter.quant_state)
     probes = [Asking().probe(item, "original") for item in shapes_items[:6]]
     found = [vlm.ask(probes, shapes_store) for vlm in (small, whole, rounded)]
     lost = []
@@ -69,7 +70,7 @@ def test_only_the_language_models_matrices_lose_bits(
 
 
 @needs_it
-def test_an_adapter_stands_on_4_bit_weights(
+def test_an_adapter_loads_on_4_bit_weights(
     tmp_path: Path, shapes_items: list[Item], shapes_store: ImageStore
 ) -> None:
     """As it was trained where its base was in 4 bits."""

@@ -32,7 +32,7 @@ def copy(llava: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(llava, tmp_path / "copy"))
 
 
-def test_a_model_that_reads_only_text(tmp_path: Path) -> None:
+def test_a_text_only_model_is_refused(tmp_path: Path) -> None:
     config = LlamaConfig(
         vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
         num_attention_heads=2,
@@ -42,27 +42,27 @@ def test_a_model_that_reads_only_text(tmp_path: Path) -> None:
         HuggingFaceVLM(str(tmp_path))
 
 
-def test_weights_without_a_processor(copy: Path) -> None:
+def test_weights_without_a_processor_are_refused(copy: Path) -> None:
     for name in PROCESSOR_FILES:
         (copy / name).unlink(missing_ok=True)
     with pytest.raises(PrerequisiteError, match=f"{copy.name}.*processor"):
         HuggingFaceVLM(str(copy))
 
 
-def test_no_chat_template(copy: Path) -> None:
+def test_a_missing_chat_template_is_refused(copy: Path) -> None:
     (copy / "chat_template.jinja").unlink()
     with pytest.raises(PrerequisiteError, match="no chat template; put the chat_template.jinja"):
         HuggingFaceVLM(str(copy))
 
 
-def test_a_chat_template_that_leaves_the_picture_out(copy: Path) -> None:
+def test_a_chat_template_without_the_image_is_refused(copy: Path) -> None:
     path = copy / "chat_template.jinja"
     path.write_text(path.read_text().replace("<image>", ""))
     with pytest.raises(PrerequisiteError, match="cannot read a picture.*of one checkpoint"):
         HuggingFaceVLM(str(copy))
 
 
-def test_a_processor_of_other_weights(copy: Path) -> None:
+def test_a_processor_of_other_weights_is_refused(copy: Path) -> None:
     """Its image token is an ordinary word to these weights, which would see no picture."""
     path = copy / "config.json"
     config = json.loads(path.read_text())
@@ -73,7 +73,7 @@ def test_a_processor_of_other_weights(copy: Path) -> None:
         HuggingFaceVLM(str(copy))
 
 
-def test_weights_from_before_image_tokens(tmp_path: Path) -> None:
+def test_weights_older_than_image_tokens_are_refused(tmp_path: Path) -> None:
     """Old BLIP-2 checkpoints name none, and transformers fails on them only when asked."""
     folder = save("blip-2", tmp_path)
     path = folder / "config.json"
@@ -85,7 +85,7 @@ def test_weights_from_before_image_tokens(tmp_path: Path) -> None:
         HuggingFaceVLM(str(folder))
 
 
-def test_a_tokenizer_without_the_image_token(copy: Path) -> None:
+def test_a_tokenizer_without_the_image_token_is_refused(copy: Path) -> None:
     processor = load_processor(copy)
     path = copy / "tokenizer.json"
     path.write_text(path.read_text().replace('"<image>"', '"<picture>"'))
@@ -116,14 +116,14 @@ ASKS: dict[str, Callable[[Item], Probe]] = {
 
 
 @pytest.mark.parametrize("ask", ASKS)
-def test_what_is_no_number_is_no_answer(
+def test_nan_logits_are_a_failure(
     ask: str, broken: HuggingFaceVLM, shapes_items: list[Item], shapes_store: ImageStore
 ) -> None:
     with pytest.raises(DataError, match="NaN.*float32"):
         broken.ask([ASKS[ask](shapes_items[0])], shapes_store)
 
 
-def test_a_state_that_is_no_number(
+def test_a_nan_hidden_state_is_a_failure(
     broken: HuggingFaceVLM, shapes_items: list[Item], shapes_store: ImageStore
 ) -> None:
     with pytest.raises(DataError, match="NaN.*float32"):

@@ -28,13 +28,13 @@ def score_probe(text: str, prompt: str = "?", item: Item | None = None) -> Probe
     )
 
 
-def test_statistics_of_three_tokens() -> None:
+def test_token_statistics_of_three_tokens() -> None:
     found = token_statistics(torch.tensor([[0.7, 0.2, 0.1]] * 3).log(), torch.tensor([0, 1, 2]))
     assert found.means.tolist() == pytest.approx([-0.80182] * 3, abs=1e-5)
     assert found.deviations.tolist() == pytest.approx([0.70313] * 3, abs=1e-5)
 
 
-def test_an_impossible_token_is_no_nan() -> None:
+def test_an_impossible_token_gives_no_nan() -> None:
     found = token_statistics(torch.tensor([[0.0, 0.0, -math.inf]]), torch.tensor([2]))
     assert found.log_probs.tolist() == [-math.inf]
     assert found.means.tolist() == pytest.approx([-math.log(2)])
@@ -42,7 +42,7 @@ def test_an_impossible_token_is_no_nan() -> None:
     assert found.fields()["log_likelihood"] == -math.inf
 
 
-def test_a_nan_is_refused_and_a_long_text_keeps_its_sum_only() -> None:
+def test_a_nan_is_refused_and_a_long_text_keeps_only_its_sum() -> None:
     with pytest.raises(DataError, match="NaN"):
         token_statistics(torch.tensor([[math.nan, 0.0]]), torch.tensor([0])).fields()
     n = scoring.N_WITH_STATISTICS + 1
@@ -52,7 +52,7 @@ def test_a_nan_is_refused_and_a_long_text_keeps_its_sum_only() -> None:
 
 
 @given(st.integers(1, 30), st.integers(1, 200), st.integers(2, 40))
-def test_windows_score_every_token_once_with_half_a_context_before_it(
+def test_windows_score_every_token_once_with_half_a_context_of_history(
     n_prompt: int, n_tail: int, context: int
 ) -> None:
     if n_prompt >= context:

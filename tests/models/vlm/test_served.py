@@ -27,6 +27,7 @@ from flipbench.models.vlm.served import APIVLM, reach
 from flipbench.prompting.prompts import Asking
 from flipbench.shapes.training.tiny import FAMILIES
 from tests.fixtures.openai_server import KEY, OpenAIServer
+from tests.fixtures.options import QUIET
 
 CHOOSE, GENERATE = Asking(), Asking(ask="generate")
 LETTERS = [("B", -0.2), ("A", -2.0), (" A", -2.5), ("C", -4.0), ("D", -5.0), ("The", -6.0)]
@@ -65,7 +66,7 @@ def one(model: APIVLM, question: Probe, store: ImageStore) -> Any:
 # what is sent
 
 
-def test_the_prompt_is_the_probes_and_nothing_else(
+def test_the_prompt_is_exactly_the_probe_s(
     talking: OpenAIServer, shapes_items: list[Item], shapes_store: ImageStore
 ) -> None:
     model = vlm(talking)
@@ -109,7 +110,7 @@ def test_a_reasoning_model_has_room_to_think_and_no_temperature(
         ("ok", "<think>A? No.</think>B", "B", 1),
     ],
 )
-def test_whatever_the_model_says_is_its_answer(
+def test_any_reply_is_recorded_as_the_answer(
     server: OpenAIServer,
     shapes_items: list[Item],
     shapes_store: ImageStore,
@@ -130,7 +131,7 @@ def test_whatever_the_model_says_is_its_answer(
     ("how", "reply"),
     [("thoughts", ""), ("length", "<think>It may be (B) or"), ("ok", "<think>It is (A)")],
 )
-def test_thoughts_are_no_answer(
+def test_reasoning_is_not_parsed_as_the_answer(
     server: OpenAIServer, shapes_items: list[Item], shapes_store: ImageStore, how: str, reply: str
 ) -> None:
     model = vlm(server)
@@ -140,7 +141,7 @@ def test_thoughts_are_no_answer(
     assert isinstance(answer, ServiceError) and "reasoning_tokens" in str(answer)
 
 
-def test_a_reasoning_model_that_is_cut_off_has_not_answered(
+def test_a_truncated_reasoning_model_has_not_answered(
     server: OpenAIServer, shapes_items: list[Item], shapes_store: ImageStore
 ) -> None:
     model = vlm(server, model="o3")
@@ -149,7 +150,7 @@ def test_a_reasoning_model_that_is_cut_off_has_not_answered(
     assert isinstance(one(model, probe(shapes_items), shapes_store), ServiceError)
 
 
-def test_a_caption_that_is_cut_off_stays_a_failure(server: OpenAIServer) -> None:
+def test_a_truncated_caption_is_a_failure(server: OpenAIServer) -> None:
     model = vlm(server)
     server.script.append("length")
     (reply,) = model._chat.ask([ChatRequest("Describe.", "x")], ImageStore(Path("none")))
@@ -169,7 +170,7 @@ def test_letters_by_log_probability(
     assert answer.option_log_probs == pytest.approx((a, -0.2, -4.0, -5.0)[:k])
 
 
-def test_a_letter_that_is_not_told_leaves_the_choice_and_no_figures(
+def test_without_every_letter_s_log_prob_only_the_choice_is_kept(
     talking: OpenAIServer, shapes_items: list[Item], shapes_store: ImageStore
 ) -> None:
     model = vlm(talking, top_logprobs=2)
@@ -186,7 +187,7 @@ def test_a_letter_that_is_not_told_leaves_the_choice_and_no_figures(
         ([("A", -9999.0)], "no log-probabilities"),
     ],
 )
-def test_no_letter_no_choice(
+def test_a_reply_without_a_letter_is_no_choice(
     talking: OpenAIServer,
     shapes_items: list[Item],
     shapes_store: ImageStore,
@@ -214,8 +215,8 @@ def test_without_log_probabilities_it_cannot_choose(
     server.script.extend(["no logprobs"] * 2 if how == "forbidden" else [])
     model = vlm(server, logprobs=False if how == "declared" else None)
     assert model.can == {"generate", "text_only"}
-    if how != "declared":
-        assert "it can generate, but not choose" in caplog.text
+    warned = "it can generate, but not choose" in caplog.text
+    assert warned == (how != "declared")
     n_before = len(server.chats())
     refused, answered = model.ask([probe(shapes_items, CHOOSE), probe(shapes_items)], shapes_store)
     assert isinstance(refused, ConfigError) and "cannot answer ask: choose" in str(refused)
@@ -228,7 +229,7 @@ def test_declared_log_probabilities_must_come(server: OpenAIServer) -> None:
         vlm(server, logprobs=True)
 
 
-def test_what_each_probe_needs(shapes_items: list[Item]) -> None:
+def test_each_kind_of_probe_needs_its_capability(shapes_items: list[Item]) -> None:
     score = Probe(item_id="i", variant="v", prompt="", ask="score", continuation="x")
     questions = [probe(shapes_items), probe(shapes_items, CHOOSE), score]
     assert [*map(needs_of, questions)] == [
@@ -243,7 +244,7 @@ def test_what_each_probe_needs(shapes_items: list[Item]) -> None:
     [{"max_tokens": 5}, {"structured": False}, {"temperature": 0.7}]
     + [{"model": "o3", "logprobs": True}],
 )
-def test_settings_that_mean_nothing_are_refused(settings: dict[str, Any]) -> None:
+def test_contradictory_settings_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         SubjectAPI(**({"model": "tiny-vlm"} | settings))
 
@@ -251,7 +252,7 @@ def test_settings_that_mean_nothing_are_refused(settings: dict[str, Any]) -> Non
 # which model it is
 
 
-def test_the_fingerprint_tells_models_and_settings_apart(server: OpenAIServer) -> None:
+def test_the_fingerprint_covers_model_and_settings(server: OpenAIServer) -> None:
     def fingerprint(**settings: Any) -> str:
         return vlm(server, **settings).fingerprint
 
@@ -268,7 +269,7 @@ def test_the_fingerprint_tells_models_and_settings_apart(server: OpenAIServer) -
     assert len({first, *others}) == 7
 
 
-def test_another_model_amid_the_work_is_a_failure(
+def test_a_model_that_changes_midway_is_a_failure(
     server: OpenAIServer, shapes_items: list[Item], shapes_store: ImageStore
 ) -> None:
     model = vlm(server)
@@ -277,7 +278,7 @@ def test_another_model_amid_the_work_is_a_failure(
     assert isinstance(answer, ServiceError) and "'cheaper-vlm'" in str(answer)
 
 
-def test_a_server_without_greedy_decoding_is_told(
+def test_a_server_without_greedy_decoding_is_reported(
     server: OpenAIServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.rejects = {"temperature"}
@@ -294,7 +295,7 @@ def test_a_server_without_greedy_decoding_is_told(
         ({}, ["403"], "does not let this key"),
     ],
 )
-def test_no_model_no_run(
+def test_a_missing_model_stops_the_run(
     server: OpenAIServer, settings: dict[str, Any], script: list[str], said: str
 ) -> None:
     server.script.extend(script)
@@ -305,20 +306,20 @@ def test_no_model_no_run(
 # through the engine
 
 
-def test_a_dropped_connection_is_a_failure_and_is_asked_again(
+def test_a_dropped_connection_is_a_failure_and_is_retried(
     server: OpenAIServer, shapes_items: list[Item], shapes_store: ImageStore, tmp_path: Path
 ) -> None:
     model = vlm(server, max_retries=0, n_concurrent=1)
     questions = [probe(shapes_items, number=i) for i in range(6)]
     server.script.extend(["ok", "down", "broken", "ok", "500", "filter"])
     with Run(tmp_path / "run") as run:
-        report = ask(questions, model, run, shapes_store, progress=False)
+        report = ask(questions, model, run, shapes_store, options=QUIET)
         assert (report.n_done, report.n_failed) == (2, 4)
         assert len(list(run.read(Failure))) == 4
         answers = answers_of(model.name, model.fingerprint, run)
         outcomes = answers.outcomes(questions, [1] * 6)
         assert outcomes.count(True) == 2 and outcomes.count(None) == 4, "no error is a wrong answer"
-        assert ask(questions, model, run, shapes_store, progress=False).n_done == 4
+        assert ask(questions, model, run, shapes_store, options=QUIET).n_done == 4
         again = answers_of(model.name, model.fingerprint, run)
         assert again.outcomes(questions, [1] * 6) == [True] * 6
 
@@ -343,6 +344,7 @@ def first_tokens_of(local: HuggingFaceVLM, body: dict[str, Any]) -> list[tuple[s
     return list(zip(tokens, top.values.tolist(), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_served_model_chooses_as_it_does_in_memory(
     server: OpenAIServer, shapes_items: list[Item], shapes_store: ImageStore, family: str
@@ -351,17 +353,20 @@ def test_a_served_model_chooses_as_it_does_in_memory(
     server.first_tokens = lambda body: first_tokens_of(local, body)
     questions = [probe(shapes_items, CHOOSE, i) for i in range(24)]
     served = vlm(server, n_concurrent=1).ask(questions, shapes_store)
-    n_told = 0
-    for here, there in zip(local.ask(questions, shapes_store), served, strict=True):
-        assert isinstance(there, Response) and there.choice == here.choice
-        if there.option_log_probs:
-            n_told += 1
-            assert there.option_log_probs == pytest.approx(here.option_log_probs, abs=1e-3)
-    assert n_told > 12
-    assert len({r.choice for r in served if isinstance(r, Response)}) > 1
+    expected = local.ask(questions, shapes_store)
+    assert [r.choice for r in served] == [r.choice for r in expected]
+    scored = [
+        (there.option_log_probs, here.option_log_probs)
+        for there, here in zip(served, expected, strict=True)
+        if there.option_log_probs
+    ]
+    assert len(scored) > 12
+    for there_log_probs, here_log_probs in scored:
+        assert there_log_probs == pytest.approx(here_log_probs, abs=1e-3)
+    assert len({r.choice for r in expected}) > 1
 
 
-def test_a_server_is_not_asked_for_what_lies_here(tiny_folders: dict[str, Path]) -> None:
+def test_local_paths_are_not_looked_up_on_a_server(tiny_folders: dict[str, Path]) -> None:
     folder = str(tiny_folders["llava"])
     assert reach(folder, "http://localhost:1/v1") == folder
     assert reach("shapes:llava", "http://localhost:1/v1") == "shapes:llava" == reach("shapes:llava")

@@ -73,7 +73,7 @@ def base_url(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
         process.wait()
 
 
-def test_it_answers_about_pictures(
+def test_it_answers_about_images(
     base_url: str,
     checkpoint: Path,
     shapes_store: ImageStore,
@@ -96,7 +96,9 @@ def test_it_answers_about_pictures(
     assert n_tokens[0] == n_tokens[1] >= n_tokens[2] + 16, "a picture is 16 tokens"
 
 
-def test_another_model_is_refused_in_its_words(base_url: str, shapes_store: ImageStore) -> None:
+def test_another_model_is_refused_with_the_server_s_message(
+    base_url: str, shapes_store: ImageStore
+) -> None:
     spec = ChatSpec(model="nope", base_url=base_url, api_key_env=None)
     (reply,) = ChatAPI(spec).ask([ChatRequest("Describe.", "x")], shapes_store)
     assert "pinned to" in str(reply) and "'nope'" in str(reply)

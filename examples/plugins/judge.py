@@ -1,0 +1,42 @@
+"""A judge of your own, which looks at how much of the picture was changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from flipbench.core.errors import DataError
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import Candidate
+from flipbench.models.protocols import Opinion
+
+
+class ChangedPixels:
+    """Keep a pair if at least a share of its pixels differ.
+
+    A verdict is kept under the judge's name; flipbench puts the import path and a hash of the
+    arguments behind it.
+    """
+
+    name = "changed pixels"
+    rater_kind: Literal["judge", "rule", "oracle"] = "judge"
+
+    def __init__(self, at_least: float = 0.1) -> None:
+        self.at_least = at_least
+
+    def __call__(
+        self, candidates: Sequence[Candidate], images: ImageStore
+    ) -> list[Opinion | Exception]:
+        """Judge a batch, in order; an exception fails that candidate alone."""
+        return [self._judge(candidate, images) for candidate in candidates]
+
+    def _judge(self, candidate: Candidate, images: ImageStore) -> Opinion | Exception:
+        if candidate.edit is None:
+            return DataError(f"{candidate.subject}: no edited picture yet")
+        pictures = (candidate.item.images[0], candidate.edit.image)
+        before, after = (np.asarray(images.open(p).convert("RGB")) for p in pictures)
+        share = float((before != after).any(axis=2).mean())
+        decision: Literal["keep", "reject"] = "keep" if share >= self.at_least else "reject"
+        return Opinion(decision, f"{share:.0%} of the pixels differ")

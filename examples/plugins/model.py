@@ -1,0 +1,42 @@
+"""A model of your own: anything with a name, a fingerprint, capabilities and ``ask``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from flipbench.core.images import ImageStore
+from flipbench.core.randomness import generator
+from flipbench.core.records import Probe, Response
+from flipbench.models.protocols import Capability
+from flipbench.prompting.prompts import LETTERS
+
+
+class Guesser:
+    """Choose an option at random, the same one whenever the same question is put.
+
+    ``fingerprint`` stands for all that an answer depends on: weights, precision, prompt. A real
+    model loads its weights in the first call of ``ask``, since a finished run needs none.
+    """
+
+    can: frozenset[Capability] = frozenset({"choose", "generate", "text_only"})
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed, self.name, self.fingerprint = seed, "guesser", f"guesser-{seed}"
+
+    def ask(self, probes: Sequence[Probe], images: ImageStore) -> list[Response | Exception]:
+        """Answer a batch, in order; an exception fails that probe alone."""
+        return [self._answer(probe) for probe in probes]
+
+    def _answer(self, probe: Probe) -> Response:
+        scores = generator(self.seed, probe.id, "guess").random(len(probe.options or ()))
+        log_probs, choice = np.log(scores / scores.sum()), int(scores.argmax())
+        return Response(
+            probe_id=probe.id,
+            model_fingerprint=self.fingerprint,
+            model=self.name,
+            text=LETTERS[choice] if probe.ask == "generate" else "",
+            choice=choice,
+            option_log_probs=tuple(log_probs.tolist()),
+        )

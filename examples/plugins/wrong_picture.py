@@ -1,0 +1,71 @@
+"""A detector of your own: whether a model gives an item's answer to another item's picture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.records import Item, Probe, Score
+from flipbench.evaluate.protocol.detector import About, Answers
+from flipbench.evaluate.scoring.comparison import Settings, compare_with_model, mcnemar_score
+from flipbench.evaluate.scoring.conditions import Put, askable, choice
+from flipbench.prompting.prompts import Asking
+
+ABOUT = About(
+    name="wrong_picture",
+    title="Wrong picture",
+    paper="an example, without a paper",
+    variant="rule mcnemar (default): the release's answers to wrong pictures, beside a clean model",
+    default_rule="mcnemar",
+    deviates_from_paper="there is none",
+    needs=frozenset({"generate"}),
+    direction="answers fit the release more often than a clean model's, whatever is shown",
+    needs_clean_model=True,
+    practical=False,
+)
+
+
+@dataclass
+class WrongPicture:
+    """Gap = share of the release's answers to wrong pictures - the clean model's share.
+
+    Parameters
+    ----------
+    step : int
+        How many items further on the wrong picture is taken from.
+    """
+
+    settings: Settings = field(default_factory=Settings)
+    step: int = 1
+    about: About = ABOUT
+
+    def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
+        """Return every question that has options, with another item's picture."""
+        return [probe for _, put in self._asked(benchmark, asking) for probe in put.probes]
+
+    def score(
+        self,
+        benchmark: PairedBenchmark,
+        asking: Asking,
+        answers: Answers,
+        reference: Answers | None = None,
+    ) -> list[Score]:
+        """Return the score of rule mcnemar."""
+        comparison = compare_with_model(
+            self,
+            benchmark,
+            self._asked(benchmark, asking),
+            "wrong picture",
+            answers,
+            reference,
+            "free-form, so they have no options",
+        )
+        return [mcnemar_score(comparison, uses_reference=True)]
+
+    def _asked(self, benchmark: PairedBenchmark, asking: Asking) -> list[tuple[Item, Put]]:
+        items = askable(benchmark)
+        others = items[self.step :] + items[: self.step]
+        return [
+            (item, choice(asking, item, "wrong picture", images=other.images))
+            for item, other in zip(items, others, strict=True)
+        ]

@@ -1,0 +1,19 @@
+"""A judge model on this machine, asked as one behind a server is."""
+
+from __future__ import annotations
+
+from flipbench.config.kinds import Context
+from flipbench.config.raters import LocalSpec
+
+from .api import APIJudge, Task
+
+
+class LocalJudgeSpec(LocalSpec, Task):
+    """A judge model on this machine."""
+
+    def build(self, context: Context) -> APIJudge:
+        """Return the judge; weights are read when it is first asked."""
+        from flipbench.models.vlm.local_chat import local_chat
+
+        chat = local_chat(self.chat, context.seed)
+        return APIJudge(chat, self.prompt, blind=self.blind, structured=False)

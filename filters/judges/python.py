@@ -1,0 +1,39 @@
+"""A judge of your own, by import path."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from flipbench.config.kinds import Context, PythonTarget
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import Candidate
+from flipbench.core.records import content_id
+from flipbench.models.plugins import build_target
+from flipbench.models.protocols import Judge, Opinion
+
+
+class PythonJudgeSpec(PythonTarget):
+    """A class or factory of yours that makes a `Judge`."""
+
+    kind: Literal["python"] = "python"
+
+    def build(self, context: Context) -> PythonJudge:
+        """Return the judge."""
+        return PythonJudge(self)
+
+
+class PythonJudge:
+    """Your judge; its name, part of a verdict's id, ends in the target and a hash of both."""
+
+    def __init__(self, spec: PythonTarget) -> None:
+        self.judge: Judge = build_target(spec.target, spec.arguments, Judge)
+        self.rater_kind: Literal["judge", "rule", "oracle"] = self.judge.rater_kind
+        made_of = content_id(spec.target, spec.arguments)
+        self.name = f"{self.judge.name} {spec.target} {made_of[:8]}"
+
+    def __call__(
+        self, candidates: Sequence[Candidate], images: ImageStore
+    ) -> Sequence[Opinion | Exception]:
+        """Judge a batch, in order."""
+        return self.judge(candidates, images)

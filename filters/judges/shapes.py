@@ -1,0 +1,49 @@
+"""The embedded world's oracle: it knows the scene that was drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from flipbench.config.kinds import Context
+from flipbench.core.errors import DataError
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import Candidate
+from flipbench.core.records import Value
+from flipbench.models.protocols import Opinion
+from flipbench.shapes.candidates import family_of
+from flipbench.shapes.questions import answer
+from flipbench.shapes.scene import Scene
+
+
+class ShapesJudgeSpec(Value):
+    """The embedded world's oracle, which knows the scene that was drawn."""
+
+    kind: Literal["shapes"] = "shapes"
+
+    def build(self, context: Context) -> SceneJudge:
+        """Return the oracle."""
+        return SceneJudge()
+
+
+class SceneJudge:
+    """The oracle: keeps a pair if and only if the drawn scene makes the new answer true."""
+
+    name = "shapes oracle"
+    rater_kind: Literal["judge", "rule", "oracle"] = "oracle"
+
+    def __call__(
+        self, candidates: Sequence[Candidate], images: ImageStore
+    ) -> list[Opinion | Exception]:
+        """Judge a batch."""
+        return [self._judge(candidate) for candidate in candidates]
+
+    def _judge(self, candidate: Candidate) -> Opinion | Exception:
+        if candidate.edit is None or "scene" not in candidate.edit.extra:
+            return DataError("the edit tells no scene; only shapes edits have an oracle")
+        scene = Scene.from_json(candidate.edit.extra["scene"])
+        true = answer(scene, family_of(candidate).question)
+        new = candidate.flip.new_text if candidate.flip else None
+        if true == new:
+            return Opinion("keep", f"the picture shows {true}", true)
+        return Opinion("reject", f"the picture shows {true}, not {new}", true)

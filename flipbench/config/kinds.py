@@ -1,0 +1,157 @@
+"""Parts of a configuration that are chosen by ``kind``: captioners, editors and judges.
+
+The settings class of a kind stands beside its implementation, in one file of its room; it is found
+there by the registry, so a new kind is one new file. Installed packages add theirs by entry points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, Protocol, get_origin
+
+from pydantic import BaseModel, Field, GetCoreSchemaHandler, JsonValue, SerializationInfo
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from flipbench.core.errors import ConfigError, nearest
+from flipbench.core.records import JsonDict, Value
+from flipbench.core.registry import discover, entry_points
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a backend is built with beside its settings.
+
+    Attributes
+    ----------
+    folder : Path
+        Where a Batch API keeps its state.
+    seed : int
+        Of what is sampled on this machine.
+    """
+
+    folder: Path
+    seed: int = 0
+
+
+class Settings(Protocol):
+    """The settings of one kind: a pydantic model whose ``kind`` is a literal and its default."""
+
+    @property
+    def kind(self) -> str:
+        """The name in the configuration."""
+
+    def build(self, context: Context) -> Any:
+        """Return the captioner, editor or judge (`flipbench.models.protocols`)."""
+
+
+class PythonTarget(Value):
+    """An object of your own, by import path; path and arguments are part of what it makes."""
+
+    target: str = Field(description="a class or factory, e.g. my_pkg.mod:MyEditor")
+    arguments: dict[str, JsonValue] = Field(
+        default_factory=dict, description="what it is called with, by name"
+    )
+
+    def as_settings(self) -> JsonDict:
+        """Return both as part of a record's settings."""
+        return {"target": self.target, "arguments": self.arguments}
+
+
+@dataclass(frozen=True)
+class ByKind:
+    """Validate a field by the settings class of its ``kind``; ``shapes`` is ``{kind: shapes}``.
+
+    Attributes
+    ----------
+    package : str
+        Its modules hold the settings classes.
+    group : str
+        Entry points that name further ones; an entry point's name is the kind.
+    """
+
+    package: str
+    group: str
+
+    def classes(self) -> Iterator[type[BaseModel]]:
+        """Yield every settings class, those of installed packages last."""
+        yield from _classes_in(self.package).values()
+        for name in entry_points(self.group):
+            yield self._installed(name)
+
+    def validate(self, value: Any) -> Any:
+        """Return settings from a name, a mapping, or settings as they are."""
+        if _is_settings(type(value)):
+            return value
+        data = {"kind": value} if isinstance(value, str) else value
+        if not isinstance(data, Mapping):
+            raise PydanticCustomError(
+                "kind", "Input should be a kind or a mapping with the key kind"
+            )
+        if "kind" not in data:
+            raise PydanticCustomError(
+                "kind", "kind is missing; there are {known}", {"known": ", ".join(self._kinds())}
+            )
+        return self._class_of(str(data["kind"])).model_validate(data)
+
+    def _kinds(self) -> list[str]:
+        return sorted({*_classes_in(self.package), *entry_points(self.group)})
+
+    def _class_of(self, kind: str) -> type[BaseModel]:
+        if kind in (shipped := _classes_in(self.package)):
+            return shipped[kind]
+        if kind in (known := self._kinds()):
+            return self._installed(kind)
+        raise PydanticCustomError(
+            "kind",
+            "no kind '{kind}' (there are {known}){close}",
+            {"kind": kind, "close": nearest(kind, known), "known": ", ".join(known)},
+        )
+
+    def _installed(self, name: str) -> type[BaseModel]:
+        cls = entry_points(self.group)[name]()
+        if not _is_settings(cls) or cls.model_fields["kind"].default != name:
+            raise ConfigError(
+                f"entry point {self.group}: {name!r} names no settings class of that kind (a"
+                f" pydantic model with 'kind: Literal[{name!r}] = {name!r}' and a method build)"
+            )
+        found: type[BaseModel] = cls
+        return found
+
+    def __get_pydantic_core_schema__(self, _: Any, __: GetCoreSchemaHandler) -> CoreSchema:
+        """Tell pydantic to validate by `validate`, and to write settings out as what they are."""
+        return core_schema.no_info_plain_validator_function(
+            self.validate,
+            serialization=core_schema.plain_serializer_function_ser_schema(_dump, info_arg=True),
+        )
+
+
+def _dump(settings: BaseModel, info: SerializationInfo) -> Any:
+    return settings.model_dump(mode=info.mode)
+
+
+@cache
+def _classes_in(package: str) -> dict[str, type[BaseModel]]:
+    return {
+        cls.model_fields["kind"].default: cls
+        for module in discover(package)
+        for cls in vars(module).values()
+        if _is_settings(cls) and cls.__module__ == module.__name__
+    }
+
+
+def _is_settings(cls: Any) -> bool:
+    return (
+        isinstance(cls, type)
+        and issubclass(cls, BaseModel)
+        and "kind" in cls.model_fields
+        and get_origin(cls.model_fields["kind"].annotation) is Literal
+        and callable(getattr(cls, "build", None))
+    )
+
+
+CaptionerSpec = Annotated[Settings, ByKind("flipbench.generate.captioners", "flipbench.captioners")]
+EditorSpec = Annotated[Settings, ByKind("flipbench.generate.editors", "flipbench.editors")]
+JudgeSpec = Annotated[Settings, ByKind("flipbench.filters.judges", "flipbench.judges")]

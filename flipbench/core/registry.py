@@ -1,0 +1,107 @@
+"""Find implementations: those of a package, those named by an import path, and installed ones."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module, metadata
+from importlib.resources import files
+from inspect import getmodulename
+from pathlib import Path
+from pkgutil import iter_modules
+from types import ModuleType
+from typing import Any
+
+from flipbench.core.errors import ConfigError, nearest
+
+__all__ = ["discover", "entry_points", "load_target"]
+
+
+def discover(package: str) -> list[ModuleType]:
+    """Import every module of a package and of the packages below it, in the order of their names.
+
+    A package's own modules come before those of its subpackages. Folders need no ``__init__.py``,
+    which is why this does not use ``pkgutil.walk_packages``: it skips those that have none.
+
+    >>> [module.__name__ for module in discover("flipbench.imaging")]
+    ['flipbench.imaging.derived', 'flipbench.imaging.similarity']
+    """
+    names: set[str] = set()
+    folders: set[str] = set()
+    for entry in files(package).iterdir():
+        name = entry.name if entry.is_dir() else getmodulename(entry.name)
+        if name and name.isidentifier() and not name.startswith("__"):
+            (folders if entry.is_dir() else names).add(f"{package}.{name}")
+    found = [import_module(name) for name in sorted(names)]
+    return [*found, *(module for name in sorted(folders) for module in discover(name))]
+
+
+def load_target(target: str, where: str = "target") -> Any:
+    """Return what an import path such as ``my_pkg.mod:MyDetector`` names.
+
+    A module that is not installed is looked for in the current folder.
+
+    Parameters
+    ----------
+    where : str
+        The configuration key that holds the path, for messages.
+
+    Raises
+    ------
+    ConfigError
+        Where the path is not of this form, or there is no such module or attribute.
+
+    Examples
+    --------
+    >>> load_target("flipbench.core.errors:nearest").__name__
+    'nearest'
+    """
+    module_name, colon, attribute = target.partition(":")
+    if not (colon and all(part.isidentifier() for part in [*module_name.split("."), attribute])):
+        raise ConfigError(f"{where}: {target!r} is not an import path such as 'my_pkg.mod:MyClass'")
+    module = _import(module_name, where)
+    try:
+        return getattr(module, attribute)
+    except AttributeError:
+        close = nearest(attribute, [name for name in vars(module) if not name.startswith("_")])
+        raise ConfigError(f"{where}: module {module_name!r} has no {attribute!r}{close}") from None
+
+
+def entry_points(group: str) -> dict[str, Callable[[], Any]]:
+    """Return what installed packages offer under an entry point group: a loader for each name.
+
+    Raises
+    ------
+    ConfigError
+        Where two packages offer the same name, or, from a loader, where its target does not exist.
+
+    Examples
+    --------
+    >>> entry_points("flipbench.no_such_group")
+    {}
+    """
+    loaders: dict[str, Callable[[], Any]] = {}
+    for entry in sorted(metadata.entry_points(group=group), key=lambda entry: entry.name):
+        if entry.name in loaders:
+            raise ConfigError(f"two installed packages offer {entry.name!r} as {group}")
+        target = f"{entry.module}:{entry.attr}"
+        loaders[entry.name] = partial(load_target, target, f"entry point {group}")
+    return loaders
+
+
+def _import(name: str, where: str) -> ModuleType:
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        missing = error.name or name
+    here = str(Path.cwd())
+    if missing == name.split(".")[0] and here not in sys.path:
+        sys.path.append(here)  # last, so that it hides nothing that is installed
+        return _import(name, where)
+    if name != missing and not name.startswith(f"{missing}."):
+        raise ConfigError(f"{where}: {name!r} needs the package {missing!r}, which is missing")
+    parent = missing.rpartition(".")[0]
+    paths = getattr(import_module(parent), "__path__", []) if parent else sys.path
+    close = nearest(missing, [f"{parent}.{m.name}".lstrip(".") for m in iter_modules(paths)])
+    raise ConfigError(f"{where}: no module {missing!r}{close}")

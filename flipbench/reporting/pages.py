@@ -1,0 +1,27 @@
+"""HTML pages: the one Jinja environment, with the style and the macros that all pages share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from flipbench.reporting import formats
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+def environment(*folders: Path) -> Environment:
+    """Return an environment that finds templates in ``folders``, then in the shared ones.
+
+    Everything that is put into a page is escaped, and a name that is missing is an error.
+    """
+    made = Environment(
+        loader=FileSystemLoader([*folders, TEMPLATES]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters["signed"] = formats.signed
+    return made

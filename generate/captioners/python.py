@@ -1,0 +1,38 @@
+"""A captioner of your own, by import path."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from flipbench.config.kinds import Context, PythonTarget
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import Candidate
+from flipbench.core.records import JsonDict
+from flipbench.models.plugins import build_target
+from flipbench.models.protocols import Captioner, CaptionText
+
+
+class PythonCaptionerSpec(PythonTarget):
+    """A class or factory of yours that makes a `Captioner`."""
+
+    kind: Literal["python"] = "python"
+
+    def build(self, context: Context) -> PythonCaptioner:
+        """Return the captioner."""
+        return PythonCaptioner(self)
+
+
+class PythonCaptioner:
+    """Your captioner; its settings, part of a caption's id, also hold target and arguments."""
+
+    def __init__(self, spec: PythonTarget) -> None:
+        self.captioner: Captioner = build_target(spec.target, spec.arguments, Captioner)
+        self.name, self.prompt = self.captioner.name, self.captioner.prompt
+        self.settings: JsonDict = {**self.captioner.settings, **spec.as_settings()}
+
+    def __call__(
+        self, candidates: Sequence[Candidate], images: ImageStore
+    ) -> Sequence[CaptionText | Exception]:
+        """Describe a batch, in order."""
+        return self.captioner(candidates, images)

@@ -1,0 +1,48 @@
+"""The embedded world's captioner: exact, because the truth is known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from flipbench.config.kinds import Context
+from flipbench.core.errors import DataError
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import Candidate
+from flipbench.core.records import JsonDict, Value
+from flipbench.models.protocols import CaptionText
+from flipbench.shapes.candidates import family_of
+from flipbench.shapes.wording import describe
+
+
+class ShapesCaptionerSpec(Value):
+    """The embedded world's own captioner."""
+
+    kind: Literal["shapes"] = "shapes"
+
+    def build(self, context: Context) -> SceneCaptioner:
+        """Return the captioner."""
+        return SceneCaptioner()
+
+
+class SceneCaptioner:
+    """Says the family's scene in which the new answer is true, in a template's words."""
+
+    name = "shapes template"
+    prompt = "scene-v1"
+    settings: JsonDict = {}
+
+    def __call__(
+        self, candidates: Sequence[Candidate], images: ImageStore
+    ) -> list[CaptionText | Exception]:
+        """Describe a batch."""
+        return [self._describe(candidate) for candidate in candidates]
+
+    def _describe(self, candidate: Candidate) -> CaptionText | Exception:
+        try:
+            family = family_of(candidate)
+        except DataError as error:
+            return error
+        if candidate.flip is None or candidate.flip.new_text not in family.options:
+            return DataError("the new answer is no option of its family")
+        return CaptionText(describe(family.scenes[family.options.index(candidate.flip.new_text)]))

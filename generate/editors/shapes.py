@@ -1,0 +1,74 @@
+"""The embedded world's editor: it redraws the scene, exactly or with a fault on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field
+
+from flipbench.config.kinds import Context
+from flipbench.core.errors import DataError
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import Candidate
+from flipbench.core.randomness import generator
+from flipbench.core.records import JsonDict, Value
+from flipbench.models.protocols import Drawing
+from flipbench.shapes.candidates import family_of, scene_of
+from flipbench.shapes.faults import spoil
+from flipbench.shapes.render import render
+from flipbench.shapes.wording import read_description
+
+
+class ShapesEditorSpec(Value):
+    """The embedded world's own editor."""
+
+    kind: Literal["shapes"] = "shapes"
+    wrong: float = Field(default=0.0, ge=0, le=1, description="share of pictures drawn wrong")
+
+    def build(self, context: Context) -> SceneEditor:
+        """Return the editor."""
+        return SceneEditor(self.wrong)
+
+
+class SceneEditor:
+    """Draws what the caption says, on the background and at the places of the original.
+
+    It knows the caption and the original's scene, not the family: a wrong caption makes a wrong
+    picture, as it does with a diffusion model.
+
+    Parameters
+    ----------
+    wrong : float
+        Share of the pictures that get a fault on purpose (`flipbench.shapes.faults`), by which the
+        new answer is not true in them; the edit's ``extra`` says which.
+    """
+
+    name = "shapes redraw"
+
+    def __init__(self, wrong: float = 0.0) -> None:
+        self.wrong = wrong
+        self.settings: JsonDict = {"wrong": wrong} if wrong else {}
+
+    def __call__(
+        self, candidates: Sequence[Candidate], seeds: Sequence[int], images: ImageStore
+    ) -> list[Drawing | Exception]:
+        """Redraw a batch; the seeds decide about faults only."""
+        out: list[Drawing | Exception] = []
+        for candidate, seed in zip(candidates, seeds, strict=True):
+            try:
+                out.append(self._draw(candidate, seed))
+            except (DataError, ValueError) as error:
+                out.append(DataError(str(error)))
+        return out
+
+    def _draw(self, candidate: Candidate, seed: int) -> Drawing:
+        text = candidate.caption.text if candidate.caption else ""
+        original, extra = scene_of(candidate), {}
+        scene = read_description(text, like=original)
+        rng = generator(seed, candidate.item.id, "fault")
+        if candidate.flip and rng.random() < self.wrong:
+            family, right = family_of(candidate), candidate.flip.new_text
+            extra["fault"], scene = spoil(scene, original, family, right, rng)
+        image = render(scene, candidate.item.images[0].width)
+        return Drawing(image, {"scene": scene.to_json(), **extra})

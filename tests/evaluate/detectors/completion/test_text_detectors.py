@@ -1,0 +1,370 @@
+"""Slot guessing, guided prompting, missing option, n-grams: vectors and models made of rules."""
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.records import Count, Item, Mean, Probe
+from flipbench.evaluate.detectors.completion.guided_prompting import (
+    GuidedPrompting,
+    cut,
+    judge_by_words,
+    judge_verdict,
+    overlap_p,
+)
+from flipbench.evaluate.detectors.completion.missing_option import MissingOption
+from flipbench.evaluate.detectors.completion.ngram_accuracy import (
+    NgramAccuracy,
+    starts,
+    text_of,
+    token_units,
+)
+from flipbench.evaluate.detectors.completion.slot_guessing import MASK, SlotGuessing, make_slot
+from flipbench.evaluate.scoring.text_match import continuation, names, rouge_l
+from flipbench.prompting.prompts import Asking
+from flipbench.shapes.rewording import reword
+
+SLOTS, GUIDED, MISSING, NGRAMS = (
+    SlotGuessing(reword), GuidedPrompting(), MissingOption(), NgramAccuracy(reword),
+)  # fmt: skip
+EVERY = [SLOTS, GUIDED, MISSING, NGRAMS]
+NO_REFERENCE = {("slot_guessing", "bands"), ("slot_guessing", "mcnemar")}
+NO_REFERENCE |= {("guided_prompting", r) for r in ("overlap", "paired", "judge")}
+NO_REFERENCE |= {("ngram_accuracy", "paraphrase")}
+
+
+def scores_of(detector: Any, benchmark: PairedBenchmark, *answers: Any) -> dict[str, Any]:
+    return {s.rule: s for s in detector.score(benchmark, Asking(), *answers)}
+
+
+# ------------------------------------------------------------------------- all of them
+
+
+@pytest.mark.parametrize("detector", EVERY, ids=lambda d: d.about.name)
+def test_probes_ask_for_generated_text_whatever_the_prompt_settings(
+    detector: Any, shapes_benchmark: PairedBenchmark
+) -> None:
+    probes = detector.probes(shapes_benchmark, Asking())
+    assert {(p.ask, p.max_new_tokens) for p in probes} == {("generate", detector.max_new_tokens)}
+    again = detector.probes(shapes_benchmark, Asking(ask="generate", instruction="?"))
+    assert [p.id for p in again] == [p.id for p in probes]
+
+
+@pytest.mark.parametrize("detector", EVERY, ids=lambda d: d.about.name)
+def test_rules_without_their_reference_do_not_apply(
+    detector: Any, shapes_benchmark: PairedBenchmark, replies: Any
+) -> None:
+    answers = replies(detector, shapes_benchmark, lambda p: "nothing of that")
+    for rule, score in scores_of(detector, shapes_benchmark, answers).items():
+        assert score.direction in ("falls", "rises")
+        known = (detector.about.name, rule) in NO_REFERENCE
+        assert (score.verdict == "not_detected") is known
+        assert (score.verdict == "not_applicable") is not known
+    nothing = replies(detector, shapes_benchmark, lambda p: None)
+    for score in scores_of(detector, shapes_benchmark, nothing, answers).values():
+        assert (score.verdict, score.statistic, score.n) == ("inconclusive", None, 0)
+        assert score.n_dropped >= 1
+
+
+@pytest.mark.parametrize("detector", EVERY, ids=lambda d: d.about.name)
+def test_the_order_of_items_changes_nothing(
+    detector: Any, shapes_benchmark: PairedBenchmark, replies: Any
+) -> None:
+    turned = PairedBenchmark("shapes-vqa", shapes_benchmark.pairs[::-1], shapes_benchmark.images)
+
+    def policy(probe: Probe) -> str:
+        return " ".join(probe.prompt.split()[int(probe.id[0], 16) % 4 :][:6])
+
+    found = []
+    for benchmark in (shapes_benchmark, turned):
+        answers = replies(detector, benchmark, policy)
+        other = replies(detector, benchmark, lambda p: "D. star right", "clean")
+        scores = scores_of(detector, benchmark, answers, other).values()
+        found.append([s.model_dump(exclude={"id", "benchmark_id", "per_item"}) for s in scores])
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("detector", [SLOTS, GUIDED], ids=lambda d: d.about.name)
+def test_empty_replies_in_one_condition_are_inconclusive(
+    detector: Any, shapes_benchmark: PairedBenchmark, replies: Any
+) -> None:
+    silent = replies(
+        detector, shapes_benchmark, lambda p: " " if p.variant in ("slot", "guided") else "x"
+    )
+    scores = scores_of(detector, shapes_benchmark, silent)
+    alone = [score for rule, score in scores.items() if rule != "relative"]
+    assert alone
+    for score in alone:
+        assert score.verdict == "inconclusive"
+        assert any("name no option" in w or "say nothing" in w for w in score.warnings)
+
+
+# ------------------------------------------------------------------------- slot guessing
+
+
+def test_the_same_word_is_masked_in_both_wordings(make_item: Any) -> None:
+    item = make_item("x", None, None).model_copy(
+        update={"answer_text": "A party of three artists paints art on the wall"}
+    )
+    hidden = set()
+    for seed in range(40):
+        slot = make_slot(item, "On a wall, art is painted by a party of three", seed)
+        assert slot is not None and (slot.original + slot.reworded).count(MASK) == 2
+        hidden.add(slot.stem)
+    assert hidden == {"wall", "art", "paint", "parti", "three"}
+    slot = next(s for i in range(40) if (s := make_slot(item, "art on a wall", i)).stem == "art")
+    assert slot.original == f"A party of three artists paints {MASK} on the wall"
+    assert make_slot(item, "Nothing alike", 0) is None
+
+
+def guesser(knows: set[str], benchmark: PairedBenchmark) -> Any:
+    """Return a model that knows the hidden words of the variants named."""
+    stems = {}
+    for item in benchmark.originals:
+        slot = make_slot(item, reword(item, f"{item.question} {item.answer_text}")[0], 0)
+        assert slot is not None
+        stems[item.id] = slot.stem
+    return lambda p: f"It is {stems[p.item_id]}." if p.variant in knows else "pardon"
+
+
+def test_a_model_that_knows_only_the_release_is_flagged(
+    shapes_benchmark: PairedBenchmark, replies: Any
+) -> None:
+    memory = replies(SLOTS, shapes_benchmark, guesser({"slot"}, shapes_benchmark))
+    clean = replies(SLOTS, shapes_benchmark, guesser({"slot", "slot-reworded"}, shapes_benchmark))
+    scores = scores_of(SLOTS, shapes_benchmark, memory, clean)
+    assert [s.verdict for s in scores.values()] == ["contaminated"] * 3
+    assert scores["bands"].details["degree"] == "severe"
+    assert scores["bands"].accuracies["slot"] == Count(k=30, n=30)
+    found = scores_of(SLOTS, shapes_benchmark, clean, memory)
+    assert {s.verdict for s in found.values()} == {"not_detected"}
+    assert found["bands"].details["leakage"] == {"k": 0, "n": 30, "rate": 0.0, "normalised": 0.0}
+
+
+def test_a_reply_that_repeats_the_text_is_no_guess(
+    shapes_benchmark: PairedBenchmark, replies: Any
+) -> None:
+    echo = replies(SLOTS, shapes_benchmark, lambda p: p.prompt.splitlines()[0])
+    score = scores_of(SLOTS, shapes_benchmark, echo)["mcnemar"]
+    assert score.accuracies["slot"].k == 0
+
+
+@pytest.mark.parametrize("detector", [SlotGuessing(), SLOTS])
+def test_without_rewordings_the_detector_does_not_apply(detector: Any, world: Any) -> None:
+    scores = world.scores(detector, world.ask(detector, lambda p: 0))
+    for score in scores.values():
+        assert (score.verdict, score.n, score.n_dropped) == ("not_applicable", 0, 40)
+        assert any("evaluate.rewording" in w for w in score.warnings)
+        reason = "" if detector.reword else "set evaluate.rewording"
+        assert score.reason == reason
+
+
+def test_without_rewordings_ngram_accuracy_has_one_rule_less(
+    shapes_benchmark: PairedBenchmark, replies: Any
+) -> None:
+    answers = replies(NgramAccuracy(), shapes_benchmark, lambda p: "x")
+    scores = scores_of(NgramAccuracy(), shapes_benchmark, answers, answers)
+    assert scores["paraphrase"].verdict == "not_applicable"
+    assert scores["paraphrase"].reason == "set evaluate.rewording"
+    assert scores["paired"].verdict == "not_detected" and not scores["paired"].reason
+
+
+# ------------------------------------------------------------------------- guided prompting
+
+
+def test_rouge_and_judge_worked_examples() -> None:
+    assert rouge_l("the cat sat on the mat", "the cat lay on a mat") == pytest.approx(2 / 3)
+    assert rouge_l("a", "") == 0.0
+    assert [judge_verdict(*x) for x in ((0, 2), (0, 1), (1, 0))] == [
+        "contaminated", "not_detected", "contaminated",
+    ]  # fmt: skip
+    assert judge_by_words("C. green D. gold", "C. green\nD. blue") == "near-exact"
+
+
+def test_the_overlap_test_against_brute_force() -> None:
+    guided, general = np.array([0.0, 1.0]), np.array([0.0, 0.5])
+    means = [(a + b) / 2 for a in guided for b in guided]
+    others = [(a + b) / 2 for a in general for b in general]
+    share = np.mean([x > y for x in means for y in others])
+    assert overlap_p(guided, general, np.random.default_rng(0)) == pytest.approx(
+        1 - share, abs=0.02
+    )
+
+
+def test_the_split_falls_between_parts_and_loses_nothing(
+    shapes_benchmark: PairedBenchmark, make_item: Any
+) -> None:
+    for item in shapes_benchmark.originals:
+        first, second = cut(item, 0) or ("", "")
+        whole = f"{first}\n{second}"
+        assert first.startswith(item.question) and second.split("\n")[-1][3:] == item.options[-1]
+        assert [line[3:] for line in whole.split("\n")[1:]] == list(item.options)
+        assert 0.3 < round(len(first.split("\n")) / len(whole.split("\n")), 2) <= 0.75
+    words = make_item("x", None, None).model_copy(update={"question": "one two three four five"})
+    first, second = cut(words, 0) or ("", "")
+    assert f"{first} {second}" == words.question and 2 <= len(first.split()) <= 4
+    assert cut(words.model_copy(update={"question": "one"}), 0) is None
+
+
+def finisher(knows: Any, benchmark: PairedBenchmark) -> Any:
+    ends = {item.id: (cut(item, 0) or ("", ""))[1] for item in benchmark.originals}
+    return lambda p: ends[p.item_id] if knows(p) else "I do not know how it ends"
+
+
+def test_a_model_that_completes_when_given_the_dataset_name_is_flagged(
+    shapes_benchmark: PairedBenchmark, replies: Any
+) -> None:
+    guided = replies(
+        GUIDED, shapes_benchmark, finisher(lambda p: p.variant == "guided", shapes_benchmark)
+    )
+    scores = scores_of(GUIDED, shapes_benchmark, guided)
+    assert [s.verdict for s in scores.values()] == ["contaminated"] * 3
+    assert scores["judge"].details["judged"] == {"exact": 10, "near_exact": 0, "n": 10}
+    assert scores["paired"].means["guided"] == Mean(mean=1.0, n=30)
+    assert scores["paired"].unit == "ROUGE-L" and scores["overlap"].p_value == 0.0
+    both = replies(GUIDED, shapes_benchmark, finisher(lambda p: True, shapes_benchmark))
+    scores = scores_of(GUIDED, shapes_benchmark, both)
+    assert [scores[r].verdict for r in ("overlap", "paired")] == ["not_detected"] * 2
+
+
+def test_only_the_guided_prompt_names_the_dataset(shapes_benchmark: PairedBenchmark) -> None:
+    probes = GUIDED.probes(shapes_benchmark, Asking())
+    assert {p.variant: "shapes-vqa" in p.prompt for p in probes} == {
+        "general": False, "guided": True,
+    }  # fmt: skip
+    assert all(p.images for p in probes)
+
+
+def test_a_repeated_beginning_is_stripped_from_the_reply() -> None:
+    assert continuation("what  COLOR\nis the star?", "What color is") == " the star?"
+    assert continuation("the star?", "What color is") == "the star?"
+
+
+# ------------------------------------------------------------------------- missing option
+
+
+def test_eight_hits_of_110_are_flagged(make_world: Any, replies: Any) -> None:
+    benchmark = make_world.make(n=110).benchmark
+    last = {i.id: i.options[-1] for i in benchmark.originals}
+    knows = {i.id for i in benchmark.originals[:8]}
+    model = replies(MISSING, benchmark, lambda p: last[p.item_id] if p.item_id in knows else "no")
+    clean = replies(MISSING, benchmark, lambda p: "no", "clean")
+    scores = scores_of(MISSING, benchmark, model, clean)
+    assert round(100 * scores["paper"].statistic, 2) == 7.27
+    assert [s.verdict for s in scores.values()] == ["contaminated"] * 2
+    found = scores_of(MISSING, benchmark, clean, model)
+    assert {s.verdict for s in found.values()} == {"not_detected"}
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        ("blue", True), ("D. Blue", True), ("The missing option is blue.", True),
+        ("D", False), ("light blues", False), ("red, green or blue", False), ("", False),
+    ],
+)  # fmt: skip
+def test_replies_that_name_the_missing_option(reply: str, expected: bool) -> None:
+    assert names(reply, "blue", ["red", "green", "black"]) is expected
+
+
+def test_the_prompt_hides_the_last_option_and_the_image(
+    shapes_benchmark: PairedBenchmark,
+) -> None:
+    probes = {p.item_id: p for p in MISSING.probes(shapes_benchmark, Asking())}
+    items = {item.id: item for item in shapes_benchmark.originals}
+    assert probes.keys() == {i for i, item in items.items() if len(item.options or ()) > 2}
+    for item_id, probe in probes.items():
+        shown = (items[item_id].options or ())[:-1]
+        lines = [f"{letter}. {option}" for letter, option in zip("ABC", shown, strict=False)]
+        assert probe.prompt.split("\n")[1:-1] == lines
+        assert probe.images == ()
+
+
+# ------------------------------------------------------------------------- n-grams
+
+
+def test_ngram_starting_points() -> None:
+    assert starts(20) == [2, 5, 8, 11, 15] and starts(6) == [] and starts(7) == [2] * 5
+
+
+def item_of(text: str, make_item: Any) -> Item:
+    item: Item = make_item(text[:9], None, None)
+    return item.model_copy(update={"question": text, "answer_text": ""})
+
+
+def test_three_five_and_zero_hits_of_five(make_item: Any, make_world: Any, replies: Any) -> None:
+    texts = [" ".join(f"{letter}{i}" for i in range(20)) for letter in "abc"]
+    items = [item_of(text, make_item) for text in texts]
+    benchmark = make_world.make(n=3).benchmark
+    pairs = [p.__class__.__new__(p.__class__) for p in benchmark.pairs]
+    for one, item in zip(pairs, items, strict=True):
+        one.__dict__.update({"original": item, "perturbed": item, "caption": "", "verdict": ""})
+    benchmark = PairedBenchmark("texts", tuple(pairs), benchmark.images)
+    detector = NgramAccuracy()
+
+    def policy(probe: Probe) -> str:
+        prefix = probe.prompt.split("\n")[0].split()
+        name, at = prefix[0][0], len(prefix)
+        whole = [f"{name}{i}" for i in range(at, min(20, at + 9))]
+        if name == "c":
+            return "c2"  # too few words: a miss, not another place
+        if name == "a" and at > 8:
+            return " ".join(whole[1:])
+        return " ".join([*prefix, *whole] if at == 5 else whole)
+
+    clean = replies(detector, benchmark, lambda p: "never", "clean")
+    score = scores_of(detector, benchmark, replies(detector, benchmark, policy), clean)["paper"]
+    assert score.accuracies["n-grams"] == Count(k=8, n=15)
+    assert round(100 * score.statistic, 2) == 53.33 and score.details["n_whole"] == 1
+    assert score.verdict == "contaminated"
+
+
+def reciter(wordings: int, benchmark: PairedBenchmark) -> Any:
+    """Return a model that knows the release's texts and the first other wordings by heart."""
+    known = {
+        item.id: [
+            text_of(item, "options", question)
+            for question in [item.question, *reword(item, item.question)][:wordings]
+        ]
+        for item in benchmark.originals
+    }
+
+    def policy(probe: Probe) -> str:
+        prefix = probe.prompt.split("\n")[0] + " "
+        texts = (t for t in known[probe.item_id] if t.startswith(prefix))
+        return next((text[len(prefix) :] for text in texts), "no idea at all")
+
+    return policy
+
+
+def test_a_model_that_recites_the_release_is_flagged(
+    shapes_benchmark: PairedBenchmark, replies: Any
+) -> None:
+    ngrams = NgramAccuracy(reword, with_image=True)  # else short prefixes are one probe for many
+    memory = replies(ngrams, shapes_benchmark, reciter(1, shapes_benchmark))
+    fluent = replies(ngrams, shapes_benchmark, reciter(3, shapes_benchmark), "fluent")
+    clean = replies(ngrams, shapes_benchmark, lambda p: "no idea at all", "clean")
+    scores = scores_of(ngrams, shapes_benchmark, memory, clean)
+    assert list(scores) == ["paper", "paired", "paraphrase"]
+    assert [s.verdict for s in scores.values()] == ["contaminated"] * 3
+    assert scores["paraphrase"].accuracies["n-grams"] == Count(k=150, n=150)
+    assert scores["paraphrase"].accuracies["n-grams reworded"] == Count(k=0, n=300)
+    assert scores["paraphrase"].details["relative_loss"] == 1.0
+    assert scores["paper"].details["n_whole"] == 30
+    found = scores_of(ngrams, shapes_benchmark, fluent, memory)
+    assert found["paraphrase"].accuracies["n-grams reworded"] == Count(k=300, n=300)
+    assert {s.verdict for s in found.values()} == {"not_detected"}
+    without = scores_of(NgramAccuracy(with_image=True), shapes_benchmark, memory)
+    assert without["paraphrase"].verdict == "not_applicable"
+
+
+def test_a_real_tokenizer_s_tokens_rebuild_the_text(tiny_vlm: Any) -> None:
+    text = "What color is the star? A. red B. blue C. green"
+    units = token_units(tiny_vlm("qwen2_vl").tokenizer)
+    pieces = units.split(text)
+    assert units.glue.join(pieces) == text and len(pieces) >= 10
+    detector = NgramAccuracy(units=units)
+    assert re.fullmatch(r"\s*\S*", pieces[1]) and detector.units.glue == ""

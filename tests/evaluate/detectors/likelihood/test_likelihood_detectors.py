@@ -1,0 +1,300 @@
+"""The detectors that go by likelihood: models made of rules, and what each must refuse."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from flipbench.core.randomness import generator
+from flipbench.core.records import Probe, Response, Score
+from flipbench.evaluate.detectors.likelihood.codec import CoDeC
+from flipbench.evaluate.detectors.likelihood.min_k import MinK
+from flipbench.evaluate.detectors.likelihood.order_trend import OrderTrendDetector
+from flipbench.evaluate.detectors.likelihood.shared_likelihood import SharedLikelihood, shards_of
+from flipbench.evaluate.detectors.registry import DETECTORS, default_rule
+from flipbench.models.engine import Answers
+from flipbench.models.protocols import needs_of
+from flipbench.models.vlm.huggingface import HuggingFaceVLM
+from flipbench.prompting.prompts import Asking
+
+ASKING = Asking()
+RULES = {
+    "shared_likelihood": ["sharded", "permutation", "relative"],
+    "order_trend": ["paper", "controlled"],
+    "codec": ["half", "relative"],
+    "codec_answer": ["half", "relative"],
+    "min_k": ["loss", "min_k", "min_k_plus_plus", "relative"],
+}
+NAMES = list(RULES)
+Policy = Callable[[Probe], float]
+
+
+def noise(probe: Probe, name: str = "noise") -> float:
+    return float(generator(0, probe.id, name).normal())
+
+
+def scripted(detector: Any, benchmark: Any, policy: Policy, name: str = "model") -> Answers:
+    """Answer every probe with policy(probe) nats for each of two tokens."""
+    found = {}
+    for probe in detector.probes(benchmark, ASKING):
+        if probe.id in found:
+            continue  # a random order may be the release order: the first label stays
+        value = policy(probe)
+        found[probe.id] = Response(
+            probe_id=probe.id,
+            model_fingerprint=name,
+            model=name,
+            log_likelihood=2 * value,
+            n_tokens=2,
+            token_log_probs=(value, value),
+            token_means=(-1.0, -1.0),
+            token_deviations=(0.5, 0.5),
+        )
+    return Answers(name, f"fingerprint of {name}", found)
+
+
+def by_rule(detector: Any, world: Any, *models: Answers) -> dict[str, Score]:
+    return {s.rule: s for s in detector.score(world.benchmark, ASKING, *models)}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_about_and_rules(name: str, world: Any) -> None:
+    detector = DETECTORS[name]
+    model, clean = (scripted(detector, world.benchmark, noise, n) for n in ("model", "clean"))
+    scores = by_rule(detector, world, model, clean)
+    assert list(scores) == RULES[name] and default_rule(name) in scores
+    assert detector.about.name == name and "arXiv" in detector.about.paper
+    probes = detector.probes(world.benchmark, ASKING)
+    assert detector.about.needs == frozenset().union(*map(needs_of, probes))
+    assert "token_logprobs" in detector.about.needs and all(p.ask == "score" for p in probes)
+    for score in scores.values():
+        assert score.direction in ("falls", "rises")
+        assert Score.model_validate_json(score.model_dump_json()).id == score.id
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("silent", [True, False])
+def test_a_model_without_log_probs_is_not_applicable(name: str, silent: bool, world: Any) -> None:
+    detector = DETECTORS[name]
+    probes = [] if silent else detector.probes(world.benchmark, ASKING)
+    replies = {
+        p.id: Response(probe_id=p.id, model_fingerprint="x", model="x", text="A") for p in probes
+    }
+    clean = scripted(detector, world.benchmark, noise, "clean")
+    for score in by_rule(detector, world, Answers("chat", "x", replies), clean).values():
+        assert (score.verdict, score.p_value, score.n) == ("not_applicable", None, 0)
+        assert any("token_logprobs" in w and "chat" in w for w in score.warnings)
+
+
+@pytest.mark.parametrize("name", ["shared_likelihood", "codec", "codec_answer", "min_k"])
+def test_relative_without_a_clean_model_is_not_applicable(name: str, world: Any) -> None:
+    detector = DETECTORS[name]
+    scores = by_rule(detector, world, scripted(detector, world.benchmark, noise))
+    assert scores["relative"].verdict == "not_applicable"
+    assert any("clean model" in w for w in scores["relative"].warnings)
+    assert all(s.verdict != "not_applicable" for r, s in scores.items() if r != "relative")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_missing_and_infinite_likelihoods_are_dropped_and_counted(name: str, world: Any) -> None:
+    detector = DETECTORS[name]
+    whole = scripted(detector, world.benchmark, noise)
+    lost = {p.id for p in detector.probes(world.benchmark, ASKING) if world_id(p, world) < 4}
+    infinite = {i: r.model_copy(update={"log_likelihood": float("-inf")}) for i, r in
+                whole.responses.items() if i in lost}  # fmt: skip
+    absent = {i: r for i, r in whole.responses.items() if i not in lost}
+    for responses in (absent, whole.responses | infinite):
+        for score in by_rule(detector, world, Answers("m", "f", responses), whole).values():
+            assert (score.n, score.n_dropped) == (36, 4)
+            assert any("4 of 40 items" in w for w in score.warnings)
+
+
+def world_id(probe: Probe, world: Any) -> int:
+    """Return the place of the (first) item of a probe in the benchmark."""
+    pairs = world.benchmark.pairs
+    return next(
+        i for i, p in enumerate(pairs) if probe.item_id.startswith((p.original.id, p.perturbed.id))
+    )
+
+
+@pytest.mark.parametrize("name", ["codec", "codec_answer", "min_k"])
+def test_the_order_of_items_changes_nothing(name: str, world: Any, make_world: Any) -> None:
+    detector = DETECTORS[name]
+    found = [
+        [
+            s.model_dump(exclude={"id", "benchmark_id"})
+            for s in by_rule(detector, w, scripted(detector, w.benchmark, noise)).values()
+        ]
+        for w in (world, make_world.of(world.benchmark.pairs[::-1]))
+    ]
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_too_few_items_forbid_a_verdict(name: str, make_world: Any) -> None:
+    small = make_world.make(n=3, k=2)
+    detector = DETECTORS[name]
+    model, clean = (scripted(detector, small.benchmark, noise, n) for n in ("model", "clean"))
+    for score in by_rule(detector, small, model, clean).values():
+        assert score.verdict == "inconclusive"
+
+
+def test_a_model_that_knows_the_release_order_is_flagged(world: Any) -> None:
+    def knows(probe: Probe) -> float:
+        return noise(probe) + 3 * (probe.variant == "order-0")
+
+    detector = SharedLikelihood(n_shards=10, n_orders=5)
+    clean = scripted(detector, world.benchmark, noise, "clean")
+    found = by_rule(detector, world, scripted(detector, world.benchmark, knows), clean)
+    assert [s.verdict for s in found.values()] == ["contaminated"] * 3
+    assert found["permutation"].p_value == 1 / 10_000 and found["sharded"].p_value < 1e-3
+    assert found["sharded"].interval.low > 0 and found["sharded"].details["ddof"] == 1
+    assert found["sharded"].details["p_ddof0"] < found["sharded"].details["p_ddof1"]
+    unseen = by_rule(detector, world, clean)
+    assert [unseen[r].verdict for r in ("sharded", "permutation")] == ["not_detected"] * 2
+
+
+def test_release_order_and_grouped_files_are_noted(world: Any, make_world: Any) -> None:
+    pairs = sorted(world.benchmark.pairs, key=lambda p: p.original.category)
+    grouped = make_world.of(pairs)
+    detector = SharedLikelihood(n_orders=1)
+    said = by_rule(detector, grouped, scripted(detector, grouped.benchmark, noise))["sharded"]
+    assert any("grouped by category" in w for w in said.warnings)
+    plain = by_rule(detector, world, scripted(detector, world.benchmark, noise))["sharded"]
+    assert not any("grouped" in w for w in plain.warnings)
+
+
+def test_a_trend_the_reference_shares_is_an_artifact(
+    world: Any,
+) -> None:
+    detector = OrderTrendDetector()
+
+    def falls(probe: Probe) -> float:
+        return -float(world_id(probe, world)) + noise(probe)
+
+    model = scripted(detector, world.benchmark, falls)
+    clean = scripted(detector, world.benchmark, noise, "clean")
+    same = scripted(detector, world.benchmark, falls, "baseline")
+    found = by_rule(detector, world, model, clean)
+    assert [s.verdict for s in found.values()] == ["contaminated"] * 2
+    assert found["paper"].statistic < -0.9
+    assert [s.verdict for s in by_rule(detector, world, clean).values()] == ["not_detected"] * 2
+    artefact = by_rule(detector, world, model, same)["controlled"]
+    assert artefact.verdict == "inconclusive"
+    assert any("artefact suspected" in w for w in artefact.warnings)
+
+
+@pytest.mark.parametrize("scored", ["item", "answer"])
+def test_context_hurts_a_memoriser_and_helps_others(scored: Any, world: Any) -> None:
+    detector = CoDeC(scored)
+
+    def disturbed(probe: Probe) -> float:
+        return -0.1 - 2 * (probe.variant == "in context")
+
+    def helped(probe: Probe) -> float:
+        return -2.0 + (probe.variant == "in context")
+
+    clean = scripted(detector, world.benchmark, helped, "clean")
+    found = by_rule(detector, world, scripted(detector, world.benchmark, disturbed), clean)
+    assert [s.verdict for s in found.values()] == ["contaminated"] * 2
+    assert (found["half"].statistic, found["relative"].statistic) == (1.0, 1.0)
+    unseen = by_rule(detector, world, clean, clean)
+    assert [s.verdict for s in unseen.values()] == ["not_detected"] * 2
+    assert (unseen["half"].statistic, unseen["relative"].statistic) == (0.0, 0.0)
+
+
+def test_the_context_contains_only_other_items(world: Any) -> None:
+    for scored in ("item", "answer"):
+        probes = CoDeC(scored).probes(world.benchmark, ASKING)  # type: ignore[arg-type]
+        own = {item.id: item.question for item in world.benchmark.originals}
+        behind = [p for p in probes if p.variant == "in context"]
+        assert len(behind) == 80 and len({p.id for p in behind}) == 80
+        for probe in behind:
+            context = probe.prompt.rsplit("\n\n", 1)[0] if scored == "answer" else probe.prompt
+            assert context.count("Answer: ") == 3
+            assert own[probe.item_id] + "\n" not in context
+
+
+def test_members_score_above_their_perturbed_versions(world: Any) -> None:
+    detector = MinK()
+
+    def memoriser(probe: Probe) -> float:
+        return noise(probe) + 4 * (probe.variant == "original")
+
+    clean = scripted(detector, world.benchmark, noise, "clean")
+    found = by_rule(detector, world, scripted(detector, world.benchmark, memoriser), clean)
+    assert [s.verdict for s in found.values()] == ["contaminated"] * 4
+    unseen = by_rule(detector, world, clean)
+    assert {s.verdict for s in unseen.values()} == {"not_detected", "not_applicable"}
+
+
+def test_without_token_log_probs_only_the_loss_applies(world: Any) -> None:
+    detector = MinK()
+    whole = scripted(detector, world.benchmark, noise)
+    none: dict[str, Any] = {"token_log_probs": (), "token_means": (), "token_deviations": ()}
+    sums = {i: r.model_copy(update=none) for i, r in whole.responses.items()}
+    found = by_rule(detector, world, Answers("server", "s", sums), whole)
+    assert found["loss"].verdict == "not_detected" and found["loss"].n == 40
+    for rule in ("min_k", "min_k_plus_plus", "relative"):
+        assert found[rule].verdict == "not_applicable"
+        assert any("by token" in w for w in found[rule].warnings)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["codec", "codec_answer", "min_k"])
+def test_the_false_alarm_rate_stays_at_its_level(name: str, make_world: Any) -> None:
+    """Under noise alone, rule 'relative' flags about alpha of models, hardly more."""
+    world = make_world.make(n=30)
+    detector = DETECTORS[name]
+    detector = type(detector)(detector.scored) if name.startswith("codec") else MinK()
+    detector.settings = type(detector.settings)(n_bootstrap=20, n_permutations=199)
+    p_values = []
+    for number in range(60):
+        one, two = (
+            scripted(detector, world.benchmark, lambda p, n=f"{number}{s}": noise(p, n), s)
+            for s in ("model", "clean")
+        )
+        score = by_rule(detector, world, one, two)["relative"]
+        p_values.append(score.p_value)
+    assert sum(p <= 0.05 for p in p_values) <= 8  # P[Binomial(60, 0.05) > 8] < 0.005
+    assert 0.35 < sum(p_values) / 60 < 0.75  # a step function: its mean lies above 1/2
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_real_checkpoint_answers_the_probes(
+    name: str, tiny_vlm: Any, shapes_items: Any, shapes_store: Any, make_pair: Any
+) -> None:
+    from flipbench.core.paired import Pair, PairedBenchmark
+
+    pairs = []
+    for item, other in zip(shapes_items[:8], shapes_items[8:16], strict=True):
+        assert item.options is not None and item.answer is not None
+        new = (item.answer + 1) % len(item.options)
+        twin = make_pair(item, new).perturbed.model_dump() | {"id": "", "images": other.images}
+        pairs.append(Pair(item, type(item).model_validate(twin)))
+    benchmark = PairedBenchmark("shapes", tuple(pairs), shapes_store)
+    vlm: HuggingFaceVLM = tiny_vlm("llava")
+    detector = DETECTORS[name]
+    if name == "shared_likelihood":
+        detector = SharedLikelihood(n_shards=4, n_orders=2)
+    probes = list({p.id: p for p in detector.probes(benchmark, ASKING)}.values())
+    replies = {r.probe_id: r for r in vlm.ask(probes, shapes_store)}
+    answers = Answers(vlm.name, vlm.fingerprint, replies)
+    for score in detector.score(benchmark, ASKING, answers, answers):
+        assert score.n == 8 and score.n_dropped == 0
+        assert score.verdict in ("contaminated", "not_detected", "inconclusive")
+        assert score.statistic is not None and score.p_value is not None
+
+
+def test_a_shard_has_at_least_four_items_where_possible(world: Any, make_world: Any) -> None:
+    for n, sizes in ((3, [3]), (5, [3, 2]), (8, [4, 4]), (40, [4] * 10), (500, [10] * 50)):
+        items = make_world.make(n=n).benchmark.originals
+        shards = shards_of(items, 50)
+        assert [len(shard) for shard in shards] == sizes
+        assert [item.id for shard in shards for item in shard] == [item.id for item in items]
+    probes = SharedLikelihood(n_orders=3).probes(world.benchmark, ASKING)
+    assert len(probes) == 10 * 4
+    for start in range(0, 40, 4):  # the same lines in another order
+        assert (
+            len({tuple(sorted(p.continuation.split("\n"))) for p in probes[start : start + 4]}) == 1
+        )

@@ -1,0 +1,55 @@
+"""A model of one's own: an object that keeps the `VLM` protocol, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import Pair
+from flipbench.core.records import Item, Probe, Response
+from flipbench.core.run import Run
+from flipbench.models.protocols import Capability
+from flipbench.pipelines.detection import detect
+from flipbench.pipelines.detection_plan import plan
+from tests.fixtures.options import QUIET
+from tests.fixtures.report_data import make_benchmark
+
+
+class Knower:
+    """A model of the `VLM` protocol and nothing else: it knows what it was given."""
+
+    can: frozenset[Capability] = frozenset({"choose", "generate", "text_only"})
+
+    def __init__(self, name: str, answers: dict[str, int]) -> None:
+        self.name, self.fingerprint, self.answers = name, f"rule {name}", answers
+
+    def ask(self, probes: Sequence[Probe], images: ImageStore) -> list[Response | Exception]:
+        return [
+            Response(
+                probe_id=probe.id,
+                model_fingerprint=self.fingerprint,
+                model=self.name,
+                choice=self.answers.get(probe.item_id, 0),
+            )
+            for probe in probes
+        ]
+
+
+def sides(pair: Pair) -> tuple[Item, Item]:
+    return pair.original, pair.perturbed
+
+
+def test_any_object_that_answers_probes_is_a_model(tmp_path: Path) -> None:
+    benchmark = make_benchmark(tmp_path / "pairs", 20)
+    by_heart = {item.id: p.original.answer or 0 for p in benchmark.pairs for item in sides(p)}
+    by_sight = {item.id: item.answer or 0 for p in benchmark.pairs for item in sides(p)}
+    planned = plan(
+        benchmark, Knower("parrot", by_heart), [Knower("seer", by_sight)], Run(tmp_path / "run"),
+        detectors=["perturbation_gap", "min_k"], options=QUIET,
+    )  # fmt: skip
+    assert planned.not_asked == {"min_k": "it needs token_logprobs, which this model does not give"}
+    finding, page, reports = detect(planned)
+    assert (finding.model, finding.verdict) == ("parrot", "contaminated")
+    assert [report.n_failed for report in reports] == [0, 0] and finding.gap.statistic == -1
+    assert "Knower (rule parrot)" in page.read_text()
