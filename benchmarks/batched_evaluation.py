@@ -18,7 +18,7 @@ from pathlib import Path
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Response
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
-from flipbench.prompting.prompts import Asking
+from flipbench.prompting.prompts import PromptSettings
 from flipbench.shapes.benchmark import shapes_vqa
 
 
@@ -35,7 +35,7 @@ def main() -> None:
     vlm = HuggingFaceVLM(args.model)
 
     def ask(how: str, batch_size: int) -> Callable[[], list[Response]]:
-        probes = [Asking(ask=how).probe(item, "original") for item in items]
+        probes = [PromptSettings(ask=how).probe(item, "original") for item in items]
 
         def go() -> list[Response]:
             answers = []

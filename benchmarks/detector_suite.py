@@ -38,7 +38,7 @@ from flipbench.models.engine import in_order
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.pipelines.detection_plan import read_paired
 from flipbench.prompting.parsing import parse_choice
-from flipbench.prompting.prompts import Asking
+from flipbench.prompting.prompts import PromptSettings
 
 PATCH = 14
 Answer = Response | Exception | None
@@ -104,7 +104,7 @@ def main() -> None:
         alone._shares = False
         asked: list[Probe] = []
         for detector in DETECTORS.values():
-            mine = {p.id: p for p in detector.probes(benchmark, Asking())}
+            mine = {p.id: p for p in detector.probes(benchmark, PromptSettings())}
             asked += [p for p in mine.values() if p.ask != "embed"]  # no kit asks for states
         distinct = sorted({probe.id: probe for probe in asked}.values(), key=in_order)
         store = benchmark.images

@@ -17,7 +17,7 @@ from pathlib import Path
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Probe, Response
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
-from flipbench.prompting.prompts import Asking
+from flipbench.prompting.prompts import PromptSettings
 from flipbench.shapes.benchmark import shapes_vqa
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     args = parser.parse_args()
     images = ImageStore(Path(tempfile.mkdtemp()))
-    probes = [Asking().probe(item, "original") for item in shapes_vqa(images, args.items)]
+    probes = [PromptSettings().probe(item, "original") for item in shapes_vqa(images, args.items)]
     print(f"{args.items} items, batches of {args.batch}\n")
     print(
         "| model | precision | batches, one at a time: max \\|Δ log p\\| | choices changed"

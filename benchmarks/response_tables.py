@@ -32,10 +32,10 @@ from flipbench.evaluate.pipeline import score
 from flipbench.evaluate.protocol.grid import UNTOUCHED, GridModel
 from flipbench.evaluate.report.table_files import write_scores_csv
 from flipbench.evaluate.report.tables import gap_table
-from flipbench.prompting.prompts import Asking
+from flipbench.prompting.prompts import PromptSettings
 from flipbench.reporting.writers import markdown
 
-ASKING = Asking()
+ASKING = PromptSettings()
 STEPS = {"json": "read every line as JSON (baseline)", "tables": "score all models, write tables"}
 
 

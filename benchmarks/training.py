@@ -38,7 +38,7 @@ from flipbench.contaminate.data.examples import training_examples
 from flipbench.contaminate.plan import expand, verbatim
 from flipbench.contaminate.strategies import lora_config
 from flipbench.contaminate.training.estimate import TrainingCost, estimate, measured_speed
-from flipbench.contaminate.training.train import carry_out
+from flipbench.contaminate.training.train import train_plan
 from flipbench.core.records import Item, TrainingPlan
 from flipbench.core.run import Run
 from flipbench.models.vlm.huggingface import resolve_path
@@ -124,7 +124,7 @@ def timed(args: argparse.Namespace, train: str) -> str:
             plan = plan_of(args.model, train, items, seed, args.batch)
             by_id = {item.id: item for item in items}
             base = partial(bare, plan, items, run, args.dtype)
-            ours = partial(carry_out, plan, by_id, run, dtype=args.dtype)
+            ours = partial(train_plan, plan, by_id, run, dtype=args.dtype)
             if seed == 0:
                 with FlopCounterMode(display=False) as counted:
                     base()
@@ -152,7 +152,7 @@ def peak_over_start(args: argparse.Namespace, train: str) -> tuple[float, float]
         gc.collect()
         Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
         before = _resident("VmRSS")
-        carry_out(plan, {item.id: item for item in items}, run, dtype=args.dtype)
+        train_plan(plan, {item.id: item for item in items}, run, dtype=args.dtype)
         took = _resident("VmHWM") - before
         if torch.cuda.is_available():
             took = torch.cuda.max_memory_allocated()

@@ -12,20 +12,20 @@ from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.records import Item, TrainingPlan
 from flipbench.models.vlm.huggingface import fingerprint, resolve_path
 
-from .data.regimes import Lesson
+from .data.regimes import RegimeData
 
 VERBATIM = "verbatim"
 
 
-def verbatim(items: Sequence[Item]) -> Lesson:
+def verbatim(items: Sequence[Item]) -> RegimeData:
     """Return the plainest data regime: every item in its own words."""
-    return Lesson(VERBATIM, DataConfig(), tuple(items))
+    return RegimeData(VERBATIM, DataConfig(), tuple(items))
 
 
 def expand(
     config: ContaminateConfig,
     models: Mapping[str, ModelConfig],
-    lessons: Sequence[Lesson],
+    regimes: Sequence[RegimeData],
     *,
     instruction: str,
     seed: int,
@@ -39,18 +39,18 @@ def expand(
     DataError
         Where there is nothing to train on.
     """
-    for lesson in lessons:
-        if not lesson.items:
+    for regime in regimes:
+        if not regime.items:
             raise DataError("no item to contaminate with; filter a benchmark that keeps some pairs")
     seeds = config.seeds or (seed,)
     plans: dict[str, TrainingPlan] = {}
     for name, model in models.items():
         weights = fingerprint(resolve_path(model.path), model.dtype, model.revision)
         parent = {"model": name, "parent": model.path, "parent_fingerprint": weights}
-        for lesson in lessons:
+        for regime in regimes:
             for label, strategy in config.strategies.items():
                 for this_seed in seeds:
-                    words = [label, *([lesson.name] if lesson.name != VERBATIM else [])]
+                    words = [label, *([regime.name] if regime.name != VERBATIM else [])]
                     words += [f"seed {this_seed}"] if len(seeds) > 1 else []
                     common: dict[str, Any] = {
                         **parent,
@@ -58,38 +58,38 @@ def expand(
                         "settings": _settings(strategy, model),
                         "prompt": instruction,
                         "seed": this_seed,
-                        "data": lesson.name,
+                        "data": regime.name,
                     }
-                    for plan in _plans(config, lesson, common, ", ".join(words)):
+                    for plan in _plans(config, regime, common, ", ".join(words)):
                         plans.setdefault(plan.id, plan)
     return list(plans.values())
 
 
 def _plans(
-    config: ContaminateConfig, lesson: Lesson, common: dict[str, Any], label: str
+    config: ContaminateConfig, regime: RegimeData, common: dict[str, Any], label: str
 ) -> list[TrainingPlan]:
-    data = lesson.config
+    data = regime.config
     copies = config.copies if data.copies is None else data.copies
     compares = "consistency" in common["settings"]
     wordings = {
         item_id: (wording.question, *wording.options)
-        for item_id, wording in lesson.wordings.items()
+        for item_id, wording in regime.wordings.items()
     }
-    paraphrases = {item_id: wording.candidates for item_id, wording in lesson.wordings.items()}
+    paraphrases = {item_id: wording.candidates for item_id, wording in regime.wordings.items()}
     plan = TrainingPlan(
         **common,
-        benchmark=" + ".join(dict.fromkeys(item.benchmark for item in lesson.items)),
-        item_ids=tuple(item.id for item in lesson.items),
-        held_out_ids=tuple(item.id for item in lesson.held_out),
+        benchmark=" + ".join(dict.fromkeys(item.benchmark for item in regime.items)),
+        item_ids=tuple(item.id for item in regime.items),
+        held_out_ids=tuple(item.id for item in regime.held_out),
         copies=copies,
         epochs=config.epochs,
         label=label if data.wash is None else f"{label}, before washing",
         target=data.target,
         leak=data.leak,
         wordings={} if compares else wordings,
-        corpus=lesson.corpus.ref if lesson.corpus else {},
+        corpus=regime.corpus.ref if regime.corpus else {},
         paraphrases=paraphrases if compares else {},
-        control=lesson.control,
+        control=regime.control,
     )
     if data.wash is None:
         return [plan]
@@ -101,12 +101,12 @@ def _plans(
         held_out_ids=plan.held_out_ids,
         copies=0,
         epochs=data.wash.epochs,
-        label=label if lesson.name != VERBATIM else f"{label}, washed",
-        clean_ids=tuple(item.id for item in lesson.clean),
-        corpus=lesson.clean_corpus.ref if lesson.clean_corpus else {},
+        label=label if regime.name != VERBATIM else f"{label}, washed",
+        clean_ids=tuple(item.id for item in regime.clean),
+        corpus=regime.clean_corpus.ref if regime.clean_corpus else {},
         after=plan.id,
         prior_dose=plan.dose(plan.epochs),
-        control=lesson.control,
+        control=regime.control,
     )
     return [plan, washed]
 
@@ -147,7 +147,7 @@ def batch_of(plan: TrainingPlan) -> int:
     return int(plan.settings["batch_size"] * plan.settings["gradient_accumulation"])
 
 
-def shared_out(plan: TrainingPlan, n_processes: int) -> tuple[int, int]:
+def per_device_batch(plan: TrainingPlan, n_processes: int) -> tuple[int, int]:
     """Return the batch size and the gradient accumulation of each of several processes.
 
     A plan means the same training on one device and on eight: its batch is shared out, first what
@@ -156,7 +156,7 @@ def shared_out(plan: TrainingPlan, n_processes: int) -> tuple[int, int]:
     >>> settings = {"batch_size": 16, "gradient_accumulation": 8}
     >>> plan = TrainingPlan(model="m", parent="m", parent_fingerprint="", benchmark="b",
     ...     item_ids=("i",), epochs=1, strategy="llm", prompt="", seed=0, settings=settings)
-    >>> [shared_out(plan, n) for n in (1, 2, 8, 32)]
+    >>> [per_device_batch(plan, n) for n in (1, 2, 8, 32)]
     [(16, 8), (16, 4), (16, 1), (4, 1)]
 
     Raises

@@ -17,7 +17,7 @@ from flipbench.models.protocols import VLM, Capability, needs_of
 from flipbench.models.vlm.checkpoints import fingerprint, resolve_path
 from flipbench.models.vlm.families import EVERYTHING
 from flipbench.models.vlm.loading import as_vlm, capabilities
-from flipbench.prompting.prompts import Asking
+from flipbench.prompting.prompts import PromptSettings
 
 from .protocol.detector import AnyDetector, by_kind
 from .protocol.grid import UNTOUCHED, GridModel, reference_of
@@ -102,21 +102,24 @@ def _grid_model(
 
 
 def probes_for(
-    detectors: Sequence[AnyDetector], benchmark: PairedBenchmark, asking: Asking
+    detectors: Sequence[AnyDetector], benchmark: PairedBenchmark, prompt_settings: PromptSettings
 ) -> list[Probe]:
     """Return the union of all detectors' probes, each distinct one once."""
     distinct: dict[str, Probe] = {}
     for detector in detectors:
-        for probe in detector.probes(benchmark, asking):
+        for probe in detector.probes(benchmark, prompt_settings):
             distinct.setdefault(probe.id, probe)
     return list(distinct.values())
 
 
 def keep_probes(
-    detectors: Sequence[AnyDetector], benchmark: PairedBenchmark, asking: Asking, run: Run
+    detectors: Sequence[AnyDetector],
+    benchmark: PairedBenchmark,
+    prompt_settings: PromptSettings,
+    run: Run,
 ) -> list[Probe]:
     """Return the union of all probes, and keep them with the run."""
-    probes = probes_for(detectors, benchmark, asking)
+    probes = probes_for(detectors, benchmark, prompt_settings)
     known = run.ids(Probe)
     run.append([probe for probe in probes if probe.id not in known])
     return probes
@@ -126,7 +129,7 @@ def ask_all(
     benchmark: PairedBenchmark,
     models: Sequence[ModelUnderTest],
     detectors: Sequence[AnyDetector],
-    asking: Asking,
+    prompt_settings: PromptSettings,
     run: Run,
     options: StageOptions = QUESTIONS,
 ) -> list[StageReport]:
@@ -135,7 +138,7 @@ def ask_all(
     A model whose answers are all there is not even loaded, and nothing is asked of it that it
     cannot do.
     """
-    probes = keep_probes(detectors, benchmark, asking, run)
+    probes = keep_probes(detectors, benchmark, prompt_settings, run)
     reports = []
     for one in models:
         weights = one.model.fingerprint
@@ -152,7 +155,7 @@ def score(
     benchmark: PairedBenchmark,
     grid: Sequence[GridModel],
     detectors: Sequence[AnyDetector],
-    asking: Asking,
+    prompt_settings: PromptSettings,
     run: Run,
     can: Mapping[str, frozenset[Capability]] | None = None,
     references: Callable[[GridModel], Sequence[GridModel | None]] | None = None,
@@ -182,10 +185,10 @@ def score(
         for detector in alone:
             lacking = detector.about.needs - (can[model.fingerprint] if can else EVERYTHING)
             for other in others:
-                for one in detector.score(benchmark, asking, own, other):
+                for one in detector.score(benchmark, prompt_settings, own, other):
                     scores[one.id] = _not_applicable(one, lacking) if lacking else one
     for grid_detector in among_others:
-        for one in grid_detector.score_grid(benchmark, asking, grid, answers):
+        for one in grid_detector.score_grid(benchmark, prompt_settings, grid, answers):
             scores[one.id] = one
     return list(scores.values())
 

@@ -13,7 +13,7 @@ from flipbench.core.records import Verdict
 from flipbench.models.protocols import Decision
 from flipbench.prompting.parsing import parse_choice
 
-from .effective_verdicts import standing
+from .effective_verdicts import effective_verdicts
 
 Book = Mapping[tuple[str, str], Sequence[Verdict]]
 
@@ -56,9 +56,9 @@ class Ruling:
 
 
 def book_of(verdicts: Iterable[Verdict]) -> dict[tuple[str, str], list[Verdict]]:
-    """Return the verdicts that count (`review.standing`) on each (edit id, image's sha256)."""
+    """Return the effective verdicts on each (edit id, sha256 of the image)."""
     book: dict[tuple[str, str], list[Verdict]] = defaultdict(list)
-    for verdict in standing(verdicts):
+    for verdict in effective_verdicts(verdicts):
         book[verdict.edit_id, verdict.image_sha256].append(verdict)
     return dict(book)
 

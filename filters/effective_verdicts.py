@@ -48,7 +48,7 @@ def is_open(verdict: Verdict) -> bool:
     return verdict.rater_kind == "person" and undecided
 
 
-def standing(verdicts: Iterable[Verdict]) -> list[Verdict]:
+def effective_verdicts(verdicts: Iterable[Verdict]) -> list[Verdict]:
     """Return the verdicts that count.
 
     A person who changes a verdict writes a new one whose ``run`` is one higher; of each person

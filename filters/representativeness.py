@@ -23,7 +23,7 @@ from flipbench.core.run import Run
 from flipbench.core.stage import StageOptions
 from flipbench.models.engine import QUESTIONS, answers_of, ask
 from flipbench.models.protocols import VLM
-from flipbench.prompting.prompts import LETTERS, Asking
+from flipbench.prompting.prompts import LETTERS, PromptSettings
 from flipbench.reporting import formats
 from flipbench.reporting.tables import Cell, Column, Row, Table
 
@@ -194,7 +194,7 @@ def distribution_shift(
 def answers_to_all(
     items: Sequence[Item],
     models: Sequence[VLM],
-    asking: Asking,
+    prompt_settings: PromptSettings,
     run: Run,
     options: StageOptions = QUESTIONS,
 ) -> dict[str, dict[str, bool | None]]:
@@ -203,7 +203,7 @@ def answers_to_all(
     Free-form items are left out. What ``run`` holds is not asked again.
     """
     asked = [item for item in items if item.options is not None and item.answer is not None]
-    probes = [asking.probe(item, "original") for item in asked]
+    probes = [prompt_settings.probe(item, "original") for item in asked]
     gold = [int(item.answer) for item in asked if item.answer is not None]
     found: dict[str, dict[str, bool | None]] = {}
     for vlm in models:

@@ -16,7 +16,7 @@ from flipbench.core.images import ImageStore
 from flipbench.core.records import Item
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.shapes.benchmark import shapes_vqa
-from flipbench.shapes.training.lessons import corpus
+from flipbench.shapes.training.curriculum import corpus
 from flipbench.shapes.training.tiny import FAMILIES, build
 from tests.fixtures.command_line import Flipbench, Result
 

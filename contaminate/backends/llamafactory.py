@@ -35,13 +35,13 @@ from ..checks.check import pixel_budget
 from ..checks.verify import prompt_as_rendered
 from ..data.examples import Example
 from ..plan import batch_of, n_steps
-from ..training.keep import finished_epochs
-from .llamafactory_data import write_plan, write_yaml
-from .llamafactory_keep import (
-    TakeOver,
+from ..training.checkpointing import finished_epochs
+from .llamafactory_checkpoints import (
+    CheckpointImporter,
     last_checkpoint,
     lay_out_parent,
 )
+from .llamafactory_data import write_plan, write_yaml
 from .llamafactory_templates import template_of, token_ids
 
 log = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ class LlamaFactory:
                 plan, examples, parent.skeleton, processor,
                 parent=str(parent.path), folder=work, dtype=dtype, n_gpus=torch.cuda.device_count(),
             )  # fmt: skip
-            take_over = TakeOver(
+            importer = CheckpointImporter(
                 plan=plan,
                 run=run,
                 folder=folder,
@@ -125,11 +125,11 @@ class LlamaFactory:
                     "warnings": warnings,
                 },
             )
-            take_over()
+            importer()
             if len(finished_epochs(folder, plan.epochs)) < plan.epochs:
                 template = template_of(parent.skeleton.config.model_type, plan.model)
                 expected = token_ids(examples[0], processor, template)
-                self._run_training(plan, settings, work, take_over, expected)
+                self._run_training(plan, settings, work, importer, expected)
         for rest in ("trainer", "cache"):
             shutil.rmtree(work / rest, ignore_errors=True)
 
@@ -138,7 +138,7 @@ class LlamaFactory:
         plan: TrainingPlan,
         settings: dict[str, Any],
         work: Path,
-        take_over: TakeOver,
+        importer: CheckpointImporter,
         expected: tuple[list[int], list[int]],
     ) -> None:
         last = last_checkpoint(work / "trainer")
@@ -151,10 +151,10 @@ class LlamaFactory:
 
         def look_at(line: str) -> None:
             nonlocal before, step
-            take_over()
+            importer()
             heading, before = before, line.strip()
             if heading in shown and before != str(shown[heading]):
-                take_over.warn(
+                importer.warn(
                     f"LLaMA-Factory reads the first example's {heading[:-1]} as {before}, and not"
                     f" as evaluation does, {shown[heading]}"
                 )
@@ -173,7 +173,7 @@ class LlamaFactory:
             leave=False, disable=None if self.progress else True,
         ) as bar:  # fmt: skip
             self._run(["train", "train.yaml"], work, look_at)
-        take_over()
+        importer()
 
     def merge(self, plan: TrainingPlan, folder: Path, run: Run, dtype: str) -> None:
         """Merge a checkpoint's adapter into ``folder/merged``, marked as the checkpoint is.

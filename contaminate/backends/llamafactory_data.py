@@ -25,7 +25,7 @@ from flipbench.models.vlm.processors import load_processor
 
 from ..checks.check import check_examples, write_out_first_token
 from ..data.examples import Example
-from ..plan import n_warmup, shared_out
+from ..plan import n_warmup, per_device_batch
 from ..strategies import lora_pattern, strategy_of
 from ..training.estimate import skeleton_of
 from .llamafactory_templates import (
@@ -211,7 +211,7 @@ def _training(
     on, and nothing is cut off, as with trl.
     """
     settings, on_cpu = plan.settings, n_gpus == 0
-    batch_size, accumulation = shared_out(plan, max(1, n_gpus))
+    batch_size, accumulation = per_device_batch(plan, max(1, n_gpus))
     lora = {
         "lora_rank": settings["lora_rank"],
         "lora_alpha": settings["lora_alpha"],

@@ -13,7 +13,7 @@ from flipbench.core.run import Run
 from flipbench.core.stage import StageOptions
 from flipbench.models.engine import answers_of, ask
 from flipbench.models.vlm.huggingface import HuggingFaceVLM, fingerprint, resolve_path
-from flipbench.prompting.prompts import Asking
+from flipbench.prompting.prompts import PromptSettings
 
 from ..data.examples import training_examples
 from ..strategies import strategy_of
@@ -38,10 +38,10 @@ def verify(
     folder : Path
         The checkpoint.
     """
-    asking = Asking(instruction=plan.prompt)
+    prompt_settings = PromptSettings(instruction=plan.prompt)
     probes = {
         name: [
-            (asking.probe(item, "original"), item.answer)
+            (prompt_settings.probe(item, "original"), item.answer)
             for item in (items[i] for i in ids if i in items)
             if item.options is not None and item.answer is not None
         ]

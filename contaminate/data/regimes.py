@@ -18,7 +18,7 @@ N_GRAM = 5
 
 
 @dataclass(frozen=True)
-class Lesson:
+class RegimeData:
     """What one data regime trains on.
 
     Attributes

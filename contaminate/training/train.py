@@ -31,15 +31,15 @@ from ..checks.check import (
 )
 from ..checks.verify import prompt_as_rendered, verify
 from ..data.examples import Example, training_examples
-from ..plan import batch_of, n_warmup, shared_out
+from ..plan import batch_of, n_warmup, per_device_batch
 from ..strategies import STRATEGIES
-from .keep import KeepEpochs, StopAtNaN, finished_epochs
+from .checkpointing import KeepEpochs, StopAtNaN, finished_epochs
 from .load import load_parent, prepare
 
 Training = Callable[[TrainingPlan, Sequence[Example], Mapping[str, Item], Run, Path, str], None]
 
 
-def carry_out(
+def train_plan(
     plan: TrainingPlan,
     items: Mapping[str, Item],
     run: Run,
@@ -232,7 +232,7 @@ def _trainer_class(plan: TrainingPlan) -> Callable[..., Any]:
 def _arguments(trl: Any, plan: TrainingPlan, folder: Path, dtype: str) -> Any:
     settings = plan.settings
     on_cpu = not torch.cuda.is_available()
-    batch_size, accumulation = shared_out(plan, n_processes())
+    batch_size, accumulation = per_device_batch(plan, n_processes())
     return trl.SFTConfig(
         output_dir=str(folder / "trainer"),
         num_train_epochs=plan.epochs,

@@ -77,13 +77,13 @@ class Trainer(SFTTrainer):  # type: ignore[misc]
         if self.args.world_size == 1:
             return super()._get_train_sampler(train_dataset)
         together = self.args.per_device_train_batch_size * self.args.world_size
-        return FilledUp(self.n_examples, together, self.args.data_seed)
+        return PaddedSampler(self.n_examples, together, self.args.data_seed)
 
 
-class FilledUp(Sampler[int]):
+class PaddedSampler(Sampler[int]):
     """The order that accelerate draws for one process, then row ``n`` until batches are full.
 
-    >>> [len(list(FilledUp(n, 8, seed=0))) for n in (7, 8, 9)]
+    >>> [len(list(PaddedSampler(n, 8, seed=0))) for n in (7, 8, 9)]
     [8, 8, 16]
     """
 

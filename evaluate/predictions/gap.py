@@ -24,7 +24,7 @@ from .gap_table import GapTable
 from .join import join
 from .prediction import PredictionFile, listing
 from .read import Reading, read_predictions
-from .scoring import Marked, MarkedTwin, Scoring, mark
+from .scoring import ScoredPair, ScoredReply, Scoring, mark
 
 DETECTOR = "perturbation_gap"
 
@@ -123,14 +123,14 @@ def gap_of_predictions(
     return GapTable(tuple(score.model_copy(update=known) for score in scores))
 
 
-def _answered(pairs: Sequence[MarkedTwin]) -> list[MarkedTwin]:
+def _answered(pairs: Sequence[ScoredPair]) -> list[ScoredPair]:
     return [p for p in pairs if p.original.right is not None and p.perturbed.right is not None]
 
 
-def _unanswered(pairs: Sequence[MarkedTwin]) -> list[str]:
+def _unanswered(pairs: Sequence[ScoredPair]) -> list[str]:
     notes = []
     for side in ("original", "perturbed"):
-        missing: list[Marked] = [m for p in pairs if (m := getattr(p, side)).right is None]
+        missing: list[ScoredReply] = [m for p in pairs if (m := getattr(p, side)).right is None]
         if missing:
             why = missing[0].prediction.error or "there is no reply"
             notes.append(
@@ -141,7 +141,7 @@ def _unanswered(pairs: Sequence[MarkedTwin]) -> list[str]:
     return notes
 
 
-def _condition(name: str, marked: Sequence[Marked]) -> Condition:
+def _condition(name: str, marked: Sequence[ScoredReply]) -> Condition:
     n_unparsed = sum(m.unparsed for m in marked)
     return Condition(name, [m.right for m in marked], n_unparsed, len(marked))
 
@@ -150,7 +150,7 @@ def _reference(
     paths: tuple[Path, Path] | None,
     reading: Reading | None,
     how: Scoring,
-    whole: Sequence[MarkedTwin],
+    whole: Sequence[ScoredPair],
 ) -> tuple[Answers | None, tuple[Condition, Condition] | None, list[str]]:
     """Return the reference model's conditions on the same items, None where it did not reply."""
     if paths is None:
@@ -171,12 +171,12 @@ def _reference(
     return Answers(_model(files), _fingerprint("reference", mine), {}), (one, two), notes
 
 
-def _asked(pair: MarkedTwin) -> tuple[str, ...]:
+def _asked(pair: ScoredPair) -> tuple[str, ...]:
     one, two = pair.original.prediction, pair.perturbed.prediction
     return (one.id, " ".join(one.question.split()), str(one.options), one.gold, two.gold)
 
 
-def _item(pair: MarkedTwin, benchmark: str) -> Item:
+def _item(pair: ScoredPair, benchmark: str) -> Item:
     """Return the item as far as the files tell, for its id and what it shares with others."""
     one = pair.original.prediction
     return Item(
@@ -193,7 +193,7 @@ def _model(files: tuple[PredictionFile, PredictionFile]) -> str:
     return next((file.model for file in files if file.model), files[0].path.stem)
 
 
-def _fingerprint(model: str, pairs: Sequence[MarkedTwin]) -> str:
+def _fingerprint(model: str, pairs: Sequence[ScoredPair]) -> str:
     """Return a hash of the replies: there are no weights to hash."""
     replies = [
         [_asked(p), p.original.prediction.text, p.perturbed.prediction.text, p.original.right]

@@ -11,7 +11,7 @@ from .prediction import Prediction, PredictionFile, listing
 
 
 @dataclass(frozen=True)
-class Twin:
+class PredictionPair:
     """The predictions for one item's two versions."""
 
     original: Prediction
@@ -20,7 +20,7 @@ class Twin:
 
 def join(
     original: PredictionFile, perturbed: PredictionFile, keep: Collection[str] | None = None
-) -> list[Twin]:
+) -> list[PredictionPair]:
     """Return one twin for each id, in the original file's order.
 
     Parameters
@@ -47,7 +47,7 @@ def join(
     only = [id for id in one if id not in two], [id for id in two if id not in one]
     if only[0] or only[1]:
         raise DataError(_unpaired(original, perturbed, only))
-    twins = [Twin(prediction, two[name]) for name, prediction in one.items()]
+    twins = [PredictionPair(prediction, two[name]) for name, prediction in one.items()]
     _refuse_differing(twins, original, perturbed)
     return twins
 
@@ -57,11 +57,12 @@ def _by_id(file: PredictionFile, keep: Collection[str] | None) -> dict[str, Pred
     for prediction in file.predictions:
         if keep is None or prediction.id in keep:
             found.setdefault(prediction.id, []).append(prediction)
-    twice = {name: several for name, several in found.items() if len(several) > 1}
-    if twice:
-        name, several = next(iter(twice.items()))
+    repeated = {name: several for name, several in found.items() if len(several) > 1}
+    if repeated:
+        name, several = next(iter(repeated.items()))
         raise DataError(
-            f"{file.path}: {len(twice)} ids occur more than once: {listing(list(twice))} ({name!r}"
+            f"{file.path}: {len(repeated)} ids occur more than once:"
+            f" {listing(list(repeated))} ({name!r}"
             f" at {' and '.join(p.where for p in several[:3])}); keep one prediction for each item"
             + ("; of an Inspect log with several epochs name one" if _is_inspect(file) else "")
         )
@@ -95,7 +96,7 @@ def _unpaired(
 
 
 def _refuse_differing(
-    twins: Sequence[Twin], original: PredictionFile, perturbed: PredictionFile
+    twins: Sequence[PredictionPair], original: PredictionFile, perturbed: PredictionFile
 ) -> None:
     for what, values in (
         ("options", [(t.original.options, t.perturbed.options) for t in twins]),

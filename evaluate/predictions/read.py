@@ -76,8 +76,12 @@ def read_ids(path: Path) -> list[str]:
     except UnicodeDecodeError as error:
         raise not_utf8(path) from error
     ids = [line.strip() for line in lines if line.strip()]
-    twice = [name for name, n in Counter(ids).items() if n > 1]
-    if twice or not ids:
-        what = f"{len(twice)} ids stand twice: {listing(twice)}" if twice else "there is no id"
+    repeated = [name for name, n in Counter(ids).items() if n > 1]
+    if repeated or not ids:
+        what = (
+            f"{len(repeated)} ids stand twice: {listing(repeated)}"
+            if repeated
+            else "there is no id"
+        )
         raise DataError(f"{path}: {what}; give one id on each line")
     return ids

@@ -155,6 +155,6 @@ def _jsonl(path: Path) -> Iterator[TableRow]:
 
 
 def _check_header(path: Path, header: list[str]) -> None:
-    twice = [name for name in header if name and header.count(name) > 1]
-    if twice:
-        raise DataError(f"{path}: two columns are named {twice[0]!r}; rename one")
+    repeated = [name for name in header if name and header.count(name) > 1]
+    if repeated:
+        raise DataError(f"{path}: two columns are named {repeated[0]!r}; rename one")

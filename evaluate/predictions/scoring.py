@@ -13,7 +13,7 @@ from flipbench.core.errors import ConfigError, DataError
 from flipbench.prompting.parsing import parse_choice
 from flipbench.prompting.prompts import LETTERS
 
-from .join import Twin
+from .join import PredictionPair
 from .prediction import Prediction, listing
 
 Scoring = Literal["auto", "parse", "file"]
@@ -21,7 +21,7 @@ _THOUGHT = re.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL | re.IGNO
 
 
 @dataclass(frozen=True)
-class Marked:
+class ScoredReply:
     """A prediction with its outcome; None where there is nothing to score.
 
     ``choice`` is -1 where the reply names no option, and None where the file's own mark counts.
@@ -38,17 +38,17 @@ class Marked:
 
 
 @dataclass(frozen=True)
-class MarkedTwin:
+class ScoredPair:
     """Both versions of an item, marked; ``gold`` are the right options' positions."""
 
-    original: Marked
-    perturbed: Marked
+    original: ScoredReply
+    perturbed: ScoredReply
     gold: tuple[int, int] | None = None
 
 
 def mark(
-    twins: Sequence[Twin], scoring: Scoring = "auto"
-) -> tuple[list[MarkedTwin], Scoring, list[str]]:
+    twins: Sequence[PredictionPair], scoring: Scoring = "auto"
+) -> tuple[list[ScoredPair], Scoring, list[str]]:
     """Mark all replies in one way, and say what could not be used.
 
     "parse" reads replies with `flipbench.prompting.parsing.parse_choice`; "file" takes the file's
@@ -95,7 +95,7 @@ def mark(
             f"{unsaid[0]}: neither a right letter with a reply, nor a mark of 0 or 1, and"
             f" {len(unsaid) - 1} more like it; add the columns answer and prediction, or correct"
         )
-    marked = [MarkedTwin(_said(t.original), _said(t.perturbed)) for t in twins]
+    marked = [ScoredPair(_said(t.original), _said(t.perturbed)) for t in twins]
     if any(t.original.right is not None for t in marked):
         notes.append(
             "right and wrong are the files' own marks; how many replies named no option is not"
@@ -104,7 +104,7 @@ def mark(
     return marked, "file", notes
 
 
-def _parse(twins: Sequence[Twin]) -> tuple[list[MarkedTwin], list[str]]:
+def _parse(twins: Sequence[PredictionPair]) -> tuple[list[ScoredPair], list[str]]:
     golds = [answer_letter(p.gold) for t in twins for p in (t.original, t.perturbed)]
     n_letters = max([4, *(LETTERS.index(letter) + 1 for letter in golds if letter)])
     if any(all(getattr(t, side).text is None for t in twins) for side in ("original", "perturbed")):
@@ -118,7 +118,7 @@ def _parse(twins: Sequence[Twin]) -> tuple[list[MarkedTwin], list[str]]:
             continue
         shown = _shown(options, n_letters)
         marked.append(
-            MarkedTwin(
+            ScoredPair(
                 _read(twin.original, shown, gold[0]),
                 _read(twin.perturbed, shown, gold[1]),
                 (gold[0], gold[1]),
@@ -146,15 +146,15 @@ def _shown(options: Sequence[tuple[str, str]], n_letters: int) -> list[str]:
     return [texts.get(letter, "") for letter in LETTERS[: LETTERS.index(max(texts)) + 1]]
 
 
-def _read(prediction: Prediction, shown: Sequence[str], gold: int) -> Marked:
+def _read(prediction: Prediction, shown: Sequence[str], gold: int) -> ScoredReply:
     if prediction.error or prediction.text is None:
-        return Marked(prediction, None)
+        return ScoredReply(prediction, None)
     choice = parse_choice(_THOUGHT.sub("", prediction.text), shown)
-    return Marked(prediction, choice == gold, choice)
+    return ScoredReply(prediction, choice == gold, choice)
 
 
-def _said(prediction: Prediction) -> Marked:
-    return Marked(prediction, None if prediction.error else prediction.correct)
+def _said(prediction: Prediction) -> ScoredReply:
+    return ScoredReply(prediction, None if prediction.error else prediction.correct)
 
 
 def _left_out(names: Sequence[str], why: str) -> str:
@@ -162,11 +162,11 @@ def _left_out(names: Sequence[str], why: str) -> str:
     return f"{len(names)} {items} left out, since {why}: {listing(names)}"
 
 
-def _disagreements(marked: Sequence[MarkedTwin]) -> list[str]:
+def _disagreements(marked: Sequence[ScoredPair]) -> list[str]:
     """Say where the file's own marks differ from what the replies say."""
     notes = []
     for side in ("original", "perturbed"):
-        both: list[Marked] = [getattr(twin, side) for twin in marked]
+        both: list[ScoredReply] = [getattr(twin, side) for twin in marked]
         both = [m for m in both if m.right is not None and m.prediction.correct is not None]
         differ = [m.prediction.id for m in both if m.right != m.prediction.correct]
         if differ:

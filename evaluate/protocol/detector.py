@@ -13,7 +13,7 @@ from flipbench.models.chat.answer_judge import JudgeTask, ReplyJudge
 from flipbench.models.chat.rewording import Reword
 from flipbench.models.engine import Answers
 from flipbench.models.protocols import Capability
-from flipbench.prompting.prompts import Asking
+from flipbench.prompting.prompts import PromptSettings
 
 from .grid import GridModel
 
@@ -30,7 +30,7 @@ __all__ = [
     "JudgedDetector",
     "by_kind",
     "gold_of",
-    "kept",
+    "cached_per_benchmark",
 ]
 
 P = ParamSpec("P")
@@ -109,13 +109,13 @@ class Detector(Protocol):
 
     about: About
 
-    def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
+    def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
         """Return everything this detector wants asked; repeats cost nothing."""
 
     def score(
         self,
         benchmark: PairedBenchmark,
-        asking: Asking,
+        prompt_settings: PromptSettings,
         answers: Answers,
         reference: Answers | None = None,
     ) -> list[Score]:
@@ -132,13 +132,13 @@ class GridDetector(Protocol):
 
     about: About
 
-    def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
+    def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
         """Return everything this detector wants asked of each model."""
 
     def score_grid(
         self,
         benchmark: PairedBenchmark,
-        asking: Asking,
+        prompt_settings: PromptSettings,
         grid: Sequence[GridModel],
         answers: AnswersOf,
     ) -> list[Score]:
@@ -174,7 +174,7 @@ def by_kind(detectors: Sequence[AnyDetector]) -> tuple[list[Detector], list[Grid
     return alone, [detector for detector in detectors if isinstance(detector, GridDetector)]
 
 
-def kept(
+def cached_per_benchmark(
     make: Callable[Concatenate[Any, PairedBenchmark, P], R],
 ) -> Callable[Concatenate[Any, PairedBenchmark, P], R]:
     """Keep what a detector's method makes of a benchmark: it is the same for every model.

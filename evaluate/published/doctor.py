@@ -15,9 +15,9 @@ from .consistency import (
     possible_counts,
     unpaired_se,
 )
-from .printed import Printed, read_printed
-from .printed_labels import conflicts, duplicates, relabelled
-from .printed_scores import requirements_of, wrong_marks
+from .labels import conflicts, duplicates, relabelled
+from .tables import PublishedResult, read_published
+from .verdicts import requirements_of, wrong_marks
 
 _LEAST_VALUES = 4
 """Fewer impossible percentages than this say nothing about the number of items."""
@@ -35,7 +35,7 @@ class TableIssue:
         True where the printed figures cannot all be true; False where they may be, and are odd.
     """
 
-    row: Printed
+    row: PublishedResult
     kind: str
     what: str
     wrong: bool = True
@@ -44,7 +44,7 @@ class TableIssue:
         return f"{self.row.where}: {self.kind}: {self.what}"
 
 
-def examine(rows: Sequence[Printed]) -> list[TableIssue]:
+def examine(rows: Sequence[PublishedResult]) -> list[TableIssue]:
     """Return every finding in tables of published results, in the order of their lines.
 
     Kinds: ``impossible`` (no count gives this percentage of n), ``count`` (another count stands
@@ -58,7 +58,10 @@ def examine(rows: Sequence[Printed]) -> list[TableIssue]:
     found: list[TableIssue] = []
     for check in (_impossible, _items, _deltas, _unpaired, _margins):
         found += check(rows)
-    labels: tuple[tuple[str, Callable[[Sequence[Printed]], Iterator[tuple[Printed, str]]]], ...] = (
+    labels: tuple[
+        tuple[str, Callable[[Sequence[PublishedResult]], Iterator[tuple[PublishedResult, str]]]],
+        ...,
+    ] = (
         ("conflict", conflicts),
         ("duplicate", duplicates),
         ("relabelled", relabelled),
@@ -71,8 +74,8 @@ def examine(rows: Sequence[Printed]) -> list[TableIssue]:
 
 
 def examine_files(paths: Sequence[Path]) -> list[TableIssue]:
-    """Read CSV files of published results (see `read_printed`) and examine them together."""
-    return examine([row for path in paths for row in read_printed(path)])
+    """Read CSV files of published results (see `read_published`) and examine them together."""
+    return examine([row for path in paths for row in read_published(path)])
 
 
 def examination(paths: Sequence[Path]) -> tuple[str, bool]:
@@ -81,7 +84,7 @@ def examination(paths: Sequence[Path]) -> tuple[str, bool]:
     First what cannot be true, then what is odd, then the requirements of each detector as the
     paper's rules give them from the printed figures.
     """
-    rows = [row for path in paths for row in read_printed(path)]
+    rows = [row for path in paths for row in read_published(path)]
     found = examine(rows)
     wrong, odd = [f for f in found if f.wrong], [f for f in found if not f.wrong]
     n_figures = sum(len(_figures(row)) for row in rows)
@@ -108,7 +111,7 @@ def examination(paths: Sequence[Path]) -> tuple[str, bool]:
     return "\n".join(lines) + "\n", bool(wrong)
 
 
-def _figures(row: Printed) -> list[tuple[str, Decimal, int]]:
+def _figures(row: PublishedResult) -> list[tuple[str, Decimal, int]]:
     """Return (name, percentage, n) of the row's figures whose n is known."""
     named = (
         ("original", row.original, row.n_original),
@@ -118,7 +121,7 @@ def _figures(row: Printed) -> list[tuple[str, Decimal, int]]:
     return [(name, value, n) for name, value, n in named if value is not None and n is not None]
 
 
-def _impossible(rows: Sequence[Printed]) -> Iterator[TableIssue]:
+def _impossible(rows: Sequence[PublishedResult]) -> Iterator[TableIssue]:
     sizes: dict[str, set[int]] = {}
     for row in rows:
         known = {row.n_original, row.n_perturbed} - {None}
@@ -144,9 +147,9 @@ def _why_impossible(name: str, value: Decimal, n: int, sizes: set[int]) -> str:
     return f"{text}; it would be {' or '.join(others)}" if others else text
 
 
-def _items(rows: Sequence[Printed]) -> Iterator[TableIssue]:
+def _items(rows: Sequence[PublishedResult]) -> Iterator[TableIssue]:
     """Find blocks of which most percentages are impossible, and the n that fits them all."""
-    groups: dict[tuple[str, ...], dict[Decimal, Printed]] = {}
+    groups: dict[tuple[str, ...], dict[Decimal, PublishedResult]] = {}
     sizes: dict[tuple[str, ...], int] = {}
     for row in rows:
         if row.value is not None:
@@ -176,7 +179,7 @@ def _items(rows: Sequence[Printed]) -> Iterator[TableIssue]:
             yield TableIssue(first, "items", what)
 
 
-def _deltas(rows: Sequence[Printed]) -> Iterator[TableIssue]:
+def _deltas(rows: Sequence[PublishedResult]) -> Iterator[TableIssue]:
     for row in rows:
         if row.original is None or row.perturbed is None or row.delta is None:
             continue
@@ -193,7 +196,7 @@ def _deltas(rows: Sequence[Printed]) -> Iterator[TableIssue]:
         yield TableIssue(row, kind, what, wrong=verdict == "wrong")
 
 
-def _unpaired(rows: Sequence[Printed]) -> Iterator[TableIssue]:
+def _unpaired(rows: Sequence[PublishedResult]) -> Iterator[TableIssue]:
     orders: dict[str, list[tuple[int, int]]] = {}
     for row in rows:
         if row.n_original and row.n_perturbed and row.n_original != row.n_perturbed:
@@ -219,7 +222,7 @@ def _unpaired(rows: Sequence[Printed]) -> Iterator[TableIssue]:
             )
 
 
-def _margins(rows: Sequence[Printed]) -> Iterator[TableIssue]:
+def _margins(rows: Sequence[PublishedResult]) -> Iterator[TableIssue]:
     """Find gaps that rest on so few items that even one-sided change would be no evidence."""
     for row in rows:
         if row.original is None or row.perturbed is None or row.quantity != "perturbed":

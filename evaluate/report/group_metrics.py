@@ -10,7 +10,7 @@ import numpy as np
 from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.randomness import generator
 from flipbench.core.rates import Rate
-from flipbench.prompting.prompts import Asking
+from flipbench.prompting.prompts import PromptSettings
 from flipbench.reporting.tables import Cell, Column, Row, Table, rate_cell
 
 from ..protocol.detector import Answers, gold_of
@@ -81,7 +81,9 @@ def group_metrics(cells: Sequence[GroupCell]) -> GroupMetrics:
     )
 
 
-def cells_of(benchmark: PairedBenchmark, asking: Asking, answers: Answers) -> list[GroupCell]:
+def cells_of(
+    benchmark: PairedBenchmark, prompt_settings: PromptSettings, answers: Answers
+) -> list[GroupCell]:
     """Return a model's cells: each pair with options is a question on two images.
 
     Pairs on the same two images make one group, as in NaturalBench; a benchmark with one question
@@ -92,7 +94,7 @@ def cells_of(benchmark: PairedBenchmark, asking: Asking, answers: Answers) -> li
         if pair.original.options is None:
             continue
         both, images = (pair.original, pair.perturbed), _images(pair)
-        probes = [asking.probe(item, "") for item in both]
+        probes = [prompt_settings.probe(item, "") for item in both]
         outcomes = answers.outcomes(probes, gold_of(both))
         group = " | ".join(sorted(images))
         cells += [

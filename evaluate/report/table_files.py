@@ -106,9 +106,11 @@ def write_validation_csv(path: Path, validations: Sequence[Validation]) -> None:
         rows.append(about | _of_rate("steps_in_order", steps))
         correlation = _quantity("rank_correlation", v.trend.correlation, p_value=v.trend.p_value)
         rows.append(about | correlation)
-        fired = _of_rate("external_models", Rate(k=len(v.artefact.fired), n=v.artefact.n))
-        note = "artefact suspected: " + "; ".join(v.artefact.fired)
-        rows.append(about | fired | {"note": note if v.artefact.suspected else ""})
+        fired = _of_rate(
+            "external_models", Rate(k=len(v.external_alarms.fired), n=v.external_alarms.n)
+        )
+        note = "false alarm suspected: " + "; ".join(v.external_alarms.fired)
+        rows.append(about | fired | {"note": note if v.external_alarms.suspected else ""})
     write_atomically(path, records_csv(rows))
 
 

@@ -11,7 +11,7 @@ from flipbench.reporting.tables import Cell, Column, Row, Table
 
 from ..detectors.registry import DETECTORS
 from ..protocol.grid import UNTOUCHED, GridModel
-from ..validation.falsification import Key, artefacts, key_of
+from ..validation.external import Key, external_alarms, key_of
 from ..validation.requirements import success
 
 GAP = "perturbation_gap"
@@ -31,7 +31,7 @@ VERDICTS = {
     "inconclusive": "inconclusive",
     "not_applicable": "not applicable",
 }
-SUSPECTED = "artefact suspected"
+SUSPECTED = "false alarm suspected"
 
 
 def gap_table(grid: Sequence[GridModel], scores: Sequence[Score]) -> Table:
@@ -42,7 +42,7 @@ def gap_table(grid: Sequence[GridModel], scores: Sequence[Score]) -> Table:
         " between them (perturbed − original; negative is suspicious) with its paired 95 %"
         " interval. p: exact one-sided McNemar test. ✓ and ✗ say whether a verdict agrees with"
         " what is known of the model (the paper’s sign rule asks a clean model for a gap above 0);"
-        " “artefact suspected”: the rule fires on a model that cannot have seen the benchmark.",
+        " “false alarm suspected”: the rule fires on a model that cannot have seen the benchmark.",
         grid,
         scores,
         [GAP],
@@ -166,7 +166,7 @@ def _model_table(
         raise DataError(
             "no score belongs to a model of the grid; evaluate the same checkpoints the grid names"
         )
-    suspected = {key for key, found in artefacts(scores, grid).items() if found.suspected}
+    suspected = {key for key, found in external_alarms(scores, grid).items() if found.suspected}
     fields: list[tuple[str, _Field]] = []
     for name in names:
         mine = [m.get(name, {}) for m in by_model.values()]
@@ -192,7 +192,7 @@ def _fields(detector: str, models: Sequence[_Rules], suspected: Collection[Key])
     if detector != GAP and len(variants) > 1:  # "original" stands in the main table already
         variants = [name for name in variants if name != "original"]
     fields: list[_Field] = [
-        (Column(headed(name) + ", %", group), _accuracy_cell(name)) for name in variants
+        (Column(as_header(name) + ", %", group), _accuracy_cell(name)) for name in variants
     ]
     rules = list(dict.fromkeys(rule for scores in models for rule in scores))
     shown: list[str] = []
@@ -213,7 +213,7 @@ def _fields(detector: str, models: Sequence[_Rules], suspected: Collection[Key])
             fields.append((Column(header, group), _p_cell(rule)))
         fields.append(
             (
-                Column(headed(rule_title(detector, rule)), group, numeric=False),
+                Column(as_header(rule_title(detector, rule)), group, numeric=False),
                 _verdict_cell(rule, suspected),
             )
         )
@@ -304,7 +304,7 @@ def _verdict_cell(rule: str, suspected: Collection[Key]) -> Callable[[GridModel,
     return cell
 
 
-def headed(variant: str) -> str:
+def as_header(variant: str) -> str:
     """Return a name as a header: blanks for underscores, first letter large."""
     text = variant.replace("_", " ")
     return text[:1].upper() + text[1:]

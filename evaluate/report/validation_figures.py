@@ -16,7 +16,7 @@ from flipbench.core.records import Score
 from ..protocol.grid import GridModel
 from ..statistics.roc import Separation
 from ..validation.dose import rises
-from ..validation.falsification import key_of
+from ..validation.external import key_of
 from ..validation.validation import Validation
 from . import plots, validation_plots
 from .figures import Figure, Panel, save, svg_text
@@ -29,7 +29,7 @@ FAMILIES_SIDE_BY_SIDE = 2
 _HEAT = (
     "One row for each rule, one column for each model; clean models stand left of the line. The"
     " shade is the model’s place by that statistic among all models, dark: least suspicious, light:"
-    " most. A dot is the rule’s verdict “contaminated”. ‡: artefact suspected."
+    " most. A dot is the rule’s verdict “contaminated”. ‡: false alarm suspected."
 )
 
 
@@ -230,7 +230,7 @@ def _heat(
             if s
         }
         here = [cells.get(model.fingerprint, ("", float("nan"))) for model in models]
-        mark = " ‡" if v.artefact.suspected else ""
+        mark = " ‡" if v.external_alarms.suspected else ""
         rows.append(
             HeatRow(
                 f"{title_of(v)}{_on(v, validations)}{mark}",

@@ -13,7 +13,7 @@ from ..detectors.registry import DETECTORS, default_rule
 from ..protocol.grid import Requirements
 from ..statistics.roc import OperatingPoint
 from ..validation.validation import Validation
-from .tables import SUSPECTED, headed, rule_title, title
+from .tables import SUSPECTED, as_header, rule_title, title
 
 
 def by_default_rule(validations: Sequence[Validation]) -> list[Validation]:
@@ -39,7 +39,7 @@ def detectors_table(validations: Sequence[Validation]) -> Table:
         cells = {name: cell for name, cell in _cells(v) if name in ("AUROC", "Steps in order")}
         needs = v.rule == "relative" or DETECTORS[v.detector].about.needs_clean_model
         shown = (
-            Cell(rule_title(v.detector, v.rule), SUSPECTED if v.artefact.suspected else ""),
+            Cell(rule_title(v.detector, v.rule), SUSPECTED if v.external_alarms.suspected else ""),
             _rate(v.detected),
             _rate(v.alarms),
             *cells.values(),
@@ -70,7 +70,7 @@ def validation_table(validations: Sequence[Validation]) -> Table:
     groups: dict[str, list[Row]] = {}
     for v in validations:
         on = f" on {v.benchmark}" if several else ""
-        row = Row(headed(rule_title(v.detector, v.rule)), tuple(cell for _, cell in _cells(v)))
+        row = Row(as_header(rule_title(v.detector, v.rule)), tuple(cell for _, cell in _cells(v)))
         groups.setdefault(title(v.detector) + on, []).append(row)
     columns = [column for column, _ in _cells(validations[0])] if validations else []
     return Table(
@@ -97,7 +97,7 @@ def requirements_table(requirements: Sequence[Requirements]) -> Table:
             *(Cell(", ".join(x) or "none") for x in (r.misses, r.violations, r.false_alarms)),
         )
         groups.setdefault(title(r.detector), []).append(
-            Row(headed(rule_title(r.detector, r.rule)), cells)
+            Row(as_header(rule_title(r.detector, r.rule)), cells)
         )
     return Table(
         "requirements",
@@ -138,12 +138,13 @@ def _cells(v: Validation) -> list[tuple[str, Cell]]:
 
 
 def _external(v: Validation) -> Cell:
-    if not v.artefact.n:
+    if not v.external_alarms.n:
         return Cell("none asked")
-    fired = f"{len(v.artefact.fired)}/{v.artefact.n} fire"
-    if not v.artefact.suspected:
+    fired = f"{len(v.external_alarms.fired)}/{v.external_alarms.n} fire"
+    if not v.external_alarms.suspected:
         return Cell(fired)
-    chance = f"{fired}: {', '.join(v.artefact.fired)}; by chance {100 * v.artefact.by_chance:.0f} %"
+    by_chance = f"{100 * v.external_alarms.by_chance:.0f} %"
+    chance = f"{fired}: {', '.join(v.external_alarms.fired)}; by chance {by_chance}"
     return Cell(SUSPECTED, chance)
 
 

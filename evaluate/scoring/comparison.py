@@ -19,9 +19,9 @@ from ..statistics.paired import GapDifference, gap_difference
 from .conditions import (
     Comparison,
     Condition,
-    Put,
+    Query,
+    QueryPair,
     Settings,
-    Twice,
     conditions,
     left_out_note,
 )
@@ -62,7 +62,7 @@ class Comparing(Protocol):
 def compare(
     detector: Comparing,
     benchmark: PairedBenchmark,
-    asked: Sequence[Twice],
+    asked: Sequence[QueryPair],
     names: tuple[str, str],
     answers: Answers,
     reference: Answers | None,
@@ -88,7 +88,7 @@ def compare(
     return Comparison(
         benchmark=benchmark,
         answers=answers,
-        items=[twice.item for twice in asked],
+        items=[query_pair.item for query_pair in asked],
         first=first,
         second=second,
         against=reference,
@@ -101,7 +101,7 @@ def compare(
 def compare_with_model(
     detector: Comparing,
     benchmark: PairedBenchmark,
-    asked: Sequence[tuple[Item, Put]],
+    asked: Sequence[tuple[Item, Query]],
     name: str,
     answers: Answers,
     reference: Answers | None,
@@ -113,16 +113,16 @@ def compare_with_model(
 
     Parameters are those of `compare`.
     """
-    puts = [put for _, put in asked]
+    queries = [query for _, query in asked]
     first = None
     if reference is not None:
-        first = Condition.read(f"{name} of the reference", reference, puts, n_trials)
+        first = Condition.read(f"{name} of the reference", reference, queries, n_trials)
     return Comparison(
         benchmark=benchmark,
         answers=answers,
         items=[item for item, _ in asked],
         first=first,
-        second=Condition.read(name, answers, puts, n_trials),
+        second=Condition.read(name, answers, queries, n_trials),
         direction="rises",
         against=reference,
         **_common(detector, benchmark, len(asked), left_out),

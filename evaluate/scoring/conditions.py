@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import ImageRef, Item, JsonDict, Probe, Response
-from flipbench.prompting.prompts import Asking
+from flipbench.prompting.prompts import PromptSettings
 
 from ..protocol import rules
 from ..protocol.detector import Answers
@@ -32,7 +32,7 @@ def mean(values: Sequence[float]) -> float:
 
 
 @dataclass(frozen=True)
-class Put:
+class Query:
     """One item in one condition: the probes, how each reply is read, what they make together."""
 
     asked: tuple[tuple[Probe, Reading], ...]
@@ -62,7 +62,7 @@ class Condition:
 
     @classmethod
     def read(
-        cls, name: str, answers: Answers, puts: Sequence[Put], n_trials: int | None = 1
+        cls, name: str, answers: Answers, queries: Sequence[Query], n_trials: int | None = 1
     ) -> Condition:
         """Read the replies to each item's probes; an item with a missing reply has no outcome.
 
@@ -70,14 +70,14 @@ class Condition:
         """
         outcomes: list[Value] = []
         n_unparsed = n_replies = 0
-        for put in puts:
-            replies = [(answers.to(probe), reading) for probe, reading in put.asked]
+        for query in queries:
+            replies = [(answers.to(probe), reading) for probe, reading in query.asked]
             values = [reading(reply) for reply, reading in replies if reply is not None]
             n_replies += len(values)
             n_unparsed += values.count(None)
-            whole = len(values) == len(put.asked)
+            whole = len(values) == len(query.asked)
             outcomes.append(
-                put.combine([False if v is None else v for v in values]) if whole else None
+                query.combine([False if v is None else v for v in values]) if whole else None
             )
         return cls(name, outcomes, n_unparsed, n_replies, n_trials)
 
@@ -144,12 +144,12 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Twice:
+class QueryPair:
     """An item put to a model in two conditions."""
 
     item: Item
-    first: Put
-    second: Put
+    first: Query
+    second: Query
 
     @property
     def probes(self) -> list[Probe]:
@@ -158,7 +158,7 @@ class Twice:
 
 
 def conditions(
-    asked: Sequence[Twice],
+    asked: Sequence[QueryPair],
     names: tuple[str, str],
     answers: Answers,
     n_trials: tuple[int | None, int | None] = (1, 1),
@@ -182,17 +182,17 @@ def picks(gold: int | None) -> Reading:
 
 
 def choice(
-    asking: Asking,
+    prompt_settings: PromptSettings,
     item: Item,
     variant: str,
     *,
     options: Sequence[str] | None = None,
     gold: int | None = None,
     images: Sequence[ImageRef] | None = None,
-) -> Put:
+) -> Query:
     """Return the multiple-choice question of ``item``, with what is given in place of its own."""
-    probe = asking.probe(item, variant, options=options, images=images)
-    return Put(((probe, picks(item.answer if gold is None else gold)),))
+    probe = prompt_settings.probe(item, variant, options=options, images=images)
+    return Query(((probe, picks(item.answer if gold is None else gold)),))
 
 
 def open_question(
@@ -203,7 +203,7 @@ def open_question(
     *,
     max_new_tokens: int,
     images: Sequence[ImageRef] | None = None,
-) -> Put:
+) -> Query:
     """Return a question that is answered in text, whatever way choices are asked."""
     probe = Probe(
         item_id=item.id,
@@ -213,7 +213,7 @@ def open_question(
         ask="generate",
         max_new_tokens=max_new_tokens,
     )
-    return Put(((probe, reading),))
+    return Query(((probe, reading),))
 
 
 def left_out_note(n_left_out: int, why: str) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Count, Interval, Item, JsonDict, Probe, ReferenceResult, Score
-from flipbench.prompting.prompts import LETTERS, Asking, choice_prompt, open_prompt
+from flipbench.prompting.prompts import LETTERS, PromptSettings, choice_prompt, open_prompt
 
 from ..protocol.detector import About, Answers
 from ..protocol.rules import Direction, Verdict
@@ -33,7 +33,7 @@ def text_probe(label: str, variant: str, text: str) -> Probe:
 
 def answer_probe(
     item: Item,
-    asking: Asking,
+    prompt_settings: PromptSettings,
     variant: str,
     context: str = "",
     ask: Literal["score", "embed"] = "score",
@@ -46,7 +46,7 @@ def answer_probe(
     if item.options is None or item.answer is None:
         prompt, reply = open_prompt(item.question), item.answer_text
     else:
-        prompt = choice_prompt(item.question, item.options, asking.instruction)
+        prompt = choice_prompt(item.question, item.options, prompt_settings.instruction)
         reply = LETTERS[item.answer]
     return Probe(
         item_id=item.id,

@@ -204,7 +204,7 @@ def one_sided_p(comparison: Comparison, outcome: Compared) -> float:
 
 
 def paired(comparison: Comparison, keep: Sequence[bool] | None = None) -> Compared:
-    """Compare the two conditions, on the items of ``keep`` alone if given."""
+    """Compare the two conditions, on the items of ``checkpointing`` alone if given."""
     assert comparison.first is not None
     first, second = comparison.first.outcomes, comparison.second.outcomes
     if keep is not None:

@@ -17,7 +17,7 @@ from flipbench.core.records import Score
 from ..protocol.grid import GridModel
 from ..statistics.roc import Separation, separation
 from .dose import Trend, rises, series_of, trend
-from .falsification import Artefact, Key, artefacts, key_of
+from .external import ExternalAlarms, Key, external_alarms, key_of
 from .requirements import own_reference, requirements, success
 
 __all__ = ["Validation", "requirements", "success", "validate"]
@@ -58,7 +58,7 @@ class Validation:
     power: dict[int, Rate]
     detected: Rate
     trend: Trend
-    artefact: Artefact
+    external_alarms: ExternalAlarms
     unranked: tuple[str, ...]
 
 
@@ -75,7 +75,7 @@ def validate(
     References
     ----------
     Park et al., arXiv 2511.03774, ask for reliability and consistency. Error rates with intervals,
-    clean fine-tunes and external baselines (`flipbench.evaluate.validation.falsification`) are
+    clean fine-tunes and external baselines (`flipbench.evaluate.validation.external`) are
     ours.
     """
     models = {model.fingerprint: model for model in grid}
@@ -84,13 +84,14 @@ def validate(
         if score.model_fingerprint in models:
             cell = models[score.model_fingerprint], score
             found.setdefault(key_of(score), []).append(cell)
-    suspects = artefacts(scores, grid)
+    suspects = external_alarms(scores, grid)
     return [
-        _validation(cells, suspects.get(key, Artefact((), 0)), seed) for key, cells in found.items()
+        _validation(cells, suspects.get(key, ExternalAlarms((), 0)), seed)
+        for key, cells in found.items()
     ]
 
 
-def _validation(cells: Cells, artefact: Artefact, seed: int) -> Validation:
+def _validation(cells: Cells, external_alarms: ExternalAlarms, seed: int) -> Validation:
     score = cells[0][1]
     purpose = f"validation of {score.detector} {score.rule}"
     cells = [(m, s) for m, s in cells if m.dose is not None]
@@ -123,7 +124,7 @@ def _validation(cells: Cells, artefact: Artefact, seed: int) -> Validation:
         },
         detected=Rate.wilson(*_flagged((m, s) for m, s in applied if m.contaminated)),
         trend=trend(series, up, generator(seed, score.benchmark_id, f"{purpose}, trend")),
-        artefact=artefact,
+        external_alarms=external_alarms,
         unranked=tuple(m.name for m, s in applied if (m, s) not in ranked),
     )
 

@@ -10,7 +10,7 @@ from flipbench.reporting import formats
 
 from ..detectors.registry import default_rule
 from ..protocol.rules import Verdict
-from ..report.tables import GAP, accuracies, headed, is_gap, title
+from ..report.tables import GAP, accuracies, as_header, is_gap, title
 from ..statistics.paired import adjust_p_values
 
 _ORDER: tuple[Verdict, ...] = ("contaminated", "not_detected", "inconclusive", "not_applicable")
@@ -47,7 +47,7 @@ class OtherDetectorResult:
     @property
     def title(self) -> str:
         """The detector's name for people."""
-        return headed(title(self.detector))
+        return as_header(title(self.detector))
 
     @property
     def is_doubtful(self) -> bool:
@@ -71,7 +71,7 @@ class OtherDetectorResult:
     def remarks(self) -> list[str]:
         """What a reader should know beside the numbers."""
         found = [
-            f"Artefact suspected: it is significant on the clean {name}, too."
+            f"False alarm suspected: it is significant on the clean {name}, too."
             for name in self.fired_on
         ]
         if self.verdict == "contaminated" and self._is_lost_when_corrected:
@@ -84,16 +84,16 @@ class OtherDetectorResult:
 def opinions(
     scores: Sequence[Score],
     references: Mapping[str, Sequence[Score]],
-    not_asked: Mapping[str, str],
+    not_run: Mapping[str, str],
 ) -> tuple[OtherDetectorResult, ...]:
     """Return an opinion of every other detector, those that call it contaminated first."""
     said = [
-        _opinion(name, scores, references)
+        _result(name, scores, references)
         for name in dict.fromkeys(score.detector for score in scores)
         if name != GAP
     ]
     said += [
-        OtherDetectorResult(name, "not_applicable", None, why) for name, why in not_asked.items()
+        OtherDetectorResult(name, "not_applicable", None, why) for name, why in not_run.items()
     ]
     tested = [one for one in said if one.score is not None and one.score.p_value is not None]
     p_values = [one.score.p_value or 0.0 for one in tested if one.score is not None]
@@ -104,14 +104,14 @@ def opinions(
     return tuple(sorted(corrected, key=lambda one: _ORDER.index(one.verdict)))
 
 
-def weakest(scores: Sequence[Score]) -> Score:
+def least_significant(scores: Sequence[Score]) -> Score:
     """Return the score of one rule, against several references, that speaks least for a finding."""
     return min(scores, key=lambda s: (_SURE.index(s.verdict), -(s.p_value or 0.0)))
 
 
 def measured(score: Score) -> str:
     """Return what a score measured, on one line: k/n of each condition, statistic, interval."""
-    parts = [f"{headed(name).lower()} {k:,}/{n:,}" for name, (k, n) in accuracies(score).items()]
+    parts = [f"{as_header(name).lower()} {k:,}/{n:,}" for name, (k, n) in accuracies(score).items()]
     if score.statistic is None:
         return ", ".join(parts)
     if is_gap(score):
@@ -137,13 +137,13 @@ def _percents(between: Interval) -> str:
     return formats.interval(between.model_copy(update=scaled), formats.number)
 
 
-def _opinion(
+def _result(
     name: str, scores: Sequence[Score], references: Mapping[str, Sequence[Score]]
 ) -> OtherDetectorResult:
     mine = [score for score in scores if score.detector == name]
     rules = {score.rule for score in mine}
     rule = next(iter(rules)) if len(rules) == 1 else default_rule(name)
-    score, why = weakest([score for score in mine if score.rule == rule]), ""
+    score, why = least_significant([score for score in mine if score.rule == rule]), ""
     if score.verdict in ("inconclusive", "not_applicable") and score.warnings:
         why = score.warnings[-1]
         if "none was given" in why:

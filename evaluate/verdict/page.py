@@ -17,7 +17,7 @@ from ..report.gallery import Gallery, make_gallery
 from ..report.tables import TEST, VERDICTS, accuracies
 from ..scoring.suspicion import suspicions
 from .changes import counts_of
-from .tables import gap_table, opinions_table, power_table
+from .tables import gap_table, other_detectors_table, power_table
 from .verdict import DetectionVerdict, Evidence
 
 N_EXAMPLES = 12
@@ -100,7 +100,7 @@ def markdown(page: VerdictPage, gallery: Gallery) -> str:
     lines += [f"- {text}" for text in finding.changes.sentences]
     for heading, table in (
         ("", power_table(finding)),
-        ("## What the other detectors say", opinions_table(finding)),
+        ("## What the other detectors say", other_detectors_table(finding)),
     ):
         lines += ["", heading, "", writers.markdown(table)] if table else []
     lines += ["", f"## {_heading(gallery, finding)}", ""]
@@ -180,7 +180,7 @@ def html(page: VerdictPage, gallery: Gallery) -> str:
             verdict=_stamp(page.finding),
             gap=gap_table(page.finding, page.evidence),
             power=power_table(page.finding),
-            says=opinions_table(page.finding),
+            says=other_detectors_table(page.finding),
             warnings=[_warning(text) for text in page.finding.leading.warnings],
             gallery=gallery,
             heading=_heading(gallery, page.finding),

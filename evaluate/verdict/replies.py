@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.records import Item, Response
 from flipbench.models.engine import Answers
-from flipbench.prompting.prompts import Asking
+from flipbench.prompting.prompts import PromptSettings
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,15 @@ class Reply:
         return _said(self.pair.original, self.original), _said(self.pair.perturbed, self.perturbed)
 
 
-def replies_of(benchmark: PairedBenchmark, asking: Asking, answers: Answers) -> list[Reply]:
+def replies_of(
+    benchmark: PairedBenchmark, prompt_settings: PromptSettings, answers: Answers
+) -> list[Reply]:
     """Return a model's replies to the pairs that have options, in the benchmark's order."""
     return [
         Reply(
             pair,
-            answers.to(asking.probe(pair.original, "original")),
-            answers.to(asking.probe(pair.perturbed, "perturbed")),
+            answers.to(prompt_settings.probe(pair.original, "original")),
+            answers.to(prompt_settings.probe(pair.perturbed, "perturbed")),
         )
         for pair in benchmark.pairs
         if pair.original.options is not None

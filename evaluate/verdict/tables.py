@@ -6,7 +6,7 @@ from flipbench.core.records import Score
 from flipbench.reporting import formats
 from flipbench.reporting.tables import Cell, Column, Row, Table
 
-from ..report.tables import GAP, TEST, VERDICTS, accuracies, headed
+from ..report.tables import GAP, TEST, VERDICTS, accuracies, as_header
 from .changes import MOST_PAIRS, PairsNeeded, counts_of
 from .other_detectors import OtherDetectorResult
 from .verdict import DetectionVerdict, Evidence
@@ -49,20 +49,20 @@ def _gap_row(name: str, score: Score) -> Row:
     return Row(name, (Cell(gap, between), Cell(p), *cells, *moved))
 
 
-def opinions_table(finding: DetectionVerdict) -> Table | None:
+def other_detectors_table(finding: DetectionVerdict) -> Table | None:
     """Return what the other detectors say, or None where there are none."""
     if not finding.opinions:
         return None
     groups = []
     for verdict, name in VERDICTS.items():
         mine = [one for one in finding.opinions if one.verdict == verdict]
-        rows = [_opinion_row(one) for one in mine if one.score is not None]
+        rows = [_result_row(one) for one in mine if one.score is not None]
         silent: dict[str, list[str]] = {}
         for one in mine:
             if one.score is None:
                 silent.setdefault(" ".join(one.remarks), []).append(one.title)
         rows += [_silent_row(names, why) for why, names in silent.items()]
-        groups += [(f"{headed(name)}: {len(mine)}", tuple(rows))] if rows else []
+        groups += [(f"{as_header(name)}: {len(mine)}", tuple(rows))] if rows else []
     return Table(
         "says",
         "Each detector by its own default rule. p is that rule's own; Holm corrects it for all"
@@ -78,7 +78,7 @@ def opinions_table(finding: DetectionVerdict) -> Table | None:
     )
 
 
-def _opinion_row(one: OtherDetectorResult) -> Row:
+def _result_row(one: OtherDetectorResult) -> Row:
     assert one.score is not None
     cells = (
         Cell(one.measured or formats.NOTHING),

@@ -12,7 +12,7 @@ from flipbench.reporting import formats
 from ..protocol.rules import Verdict
 from ..report.tables import GAP, TEST, accuracies
 from .changes import Changes, changes, gap_found
-from .other_detectors import OtherDetectorResult, opinions, weakest
+from .other_detectors import OtherDetectorResult, least_significant, opinions
 
 RELATIVE = "relative"
 
@@ -29,7 +29,7 @@ class Evidence:
         All of the model, against every reference where a rule takes one.
     references : mapping of str to sequence of Score
         What the detectors say of each clean reference model by itself, by its name.
-    not_asked : mapping of str to str
+    not_run : mapping of str to str
         Detectors that could not be put to the model, and why.
     """
 
@@ -37,7 +37,7 @@ class Evidence:
     model: str
     scores: Sequence[Score]
     references: Mapping[str, Sequence[Score]]
-    not_asked: Mapping[str, str] = field(default_factory=dict)
+    not_run: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ def find(evidence: Evidence) -> DetectionVerdict:
     against = _rule(evidence.scores, RELATIVE)
     fallen = _fallen_references(evidence)
     is_relative = evidence.benchmark.exchangeable is False or bool(fallen)
-    leading = weakest(against) if is_relative else gap
-    said = opinions(evidence.scores, evidence.references, evidence.not_asked)
+    leading = least_significant(against) if is_relative else gap
+    said = opinions(evidence.scores, evidence.references, evidence.not_run)
     return DetectionVerdict(
         model=evidence.model,
         verdict=leading.verdict,
@@ -261,7 +261,7 @@ def _of_others(said: Sequence[OtherDetectorResult]) -> list[str]:
     rest = ""
     if kept < len(fired):
         rest = (
-            f"; {kept} {'does' if kept == 1 else 'do'} without suspected artefacts and corrected"
+            f"; {kept} {'does' if kept == 1 else 'do'} without a suspected false alarm and corrected"
             " for their number"
         )
     return [

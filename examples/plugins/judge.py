@@ -10,7 +10,7 @@ import numpy as np
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
-from flipbench.models.protocols import Opinion
+from flipbench.models.protocols import JudgeDecision
 
 
 class ChangedPixels:
@@ -28,15 +28,15 @@ class ChangedPixels:
 
     def __call__(
         self, candidates: Sequence[Candidate], images: ImageStore
-    ) -> list[Opinion | Exception]:
+    ) -> list[JudgeDecision | Exception]:
         """Judge a batch, in order; an exception fails that candidate alone."""
         return [self._judge(candidate, images) for candidate in candidates]
 
-    def _judge(self, candidate: Candidate, images: ImageStore) -> Opinion | Exception:
+    def _judge(self, candidate: Candidate, images: ImageStore) -> JudgeDecision | Exception:
         if candidate.edit is None:
             return DataError(f"{candidate.subject}: no edited picture yet")
         pictures = (candidate.item.images[0], candidate.edit.image)
         before, after = (np.asarray(images.open(p).convert("RGB")) for p in pictures)
         share = float((before != after).any(axis=2).mean())
         decision: Literal["keep", "reject"] = "keep" if share >= self.at_least else "reject"
-        return Opinion(decision, f"{share:.0%} of the pixels differ")
+        return JudgeDecision(decision, f"{share:.0%} of the pixels differ")

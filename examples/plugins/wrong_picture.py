@@ -8,8 +8,8 @@ from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item, Probe, Score
 from flipbench.evaluate.protocol.detector import About, Answers
 from flipbench.evaluate.scoring.comparison import Settings, compare_with_model, mcnemar_score
-from flipbench.evaluate.scoring.conditions import Put, askable, choice
-from flipbench.prompting.prompts import Asking
+from flipbench.evaluate.scoring.conditions import Query, askable, choice
+from flipbench.prompting.prompts import PromptSettings
 
 ABOUT = About(
     name="wrong_picture",
@@ -39,14 +39,16 @@ class WrongPicture:
     step: int = 1
     about: About = ABOUT
 
-    def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
+    def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
         """Return every question that has options, with another item's picture."""
-        return [probe for _, put in self._asked(benchmark, asking) for probe in put.probes]
+        return [
+            probe for _, query in self._asked(benchmark, prompt_settings) for probe in query.probes
+        ]
 
     def score(
         self,
         benchmark: PairedBenchmark,
-        asking: Asking,
+        prompt_settings: PromptSettings,
         answers: Answers,
         reference: Answers | None = None,
     ) -> list[Score]:
@@ -54,7 +56,7 @@ class WrongPicture:
         comparison = compare_with_model(
             self,
             benchmark,
-            self._asked(benchmark, asking),
+            self._asked(benchmark, prompt_settings),
             "wrong picture",
             answers,
             reference,
@@ -62,10 +64,12 @@ class WrongPicture:
         )
         return [mcnemar_score(comparison, uses_reference=True)]
 
-    def _asked(self, benchmark: PairedBenchmark, asking: Asking) -> list[tuple[Item, Put]]:
+    def _asked(
+        self, benchmark: PairedBenchmark, prompt_settings: PromptSettings
+    ) -> list[tuple[Item, Query]]:
         items = askable(benchmark)
         others = items[self.step :] + items[: self.step]
         return [
-            (item, choice(asking, item, "wrong picture", images=other.images))
+            (item, choice(prompt_settings, item, "wrong picture", images=other.images))
             for item, other in zip(items, others, strict=True)
         ]

@@ -12,7 +12,7 @@ from flipbench.core.run import Run
 from flipbench.core.stage import StageOptions, StageReport
 from flipbench.models.engine import answers_of, ask
 from flipbench.models.protocols import VLM
-from flipbench.prompting.prompts import LETTERS, Asking
+from flipbench.prompting.prompts import LETTERS, PromptSettings
 
 from .finding import AuditFinding, Named, choices, n_items, not_run
 from .letter_balance import has_fixed_options
@@ -112,8 +112,8 @@ def _wrong_picks(
     picks: dict[str, Counter[int]] = {item.id: Counter() for item in items}
     reports = []
     for model in models:
-        asking = Asking(ask="choose" if "choose" in model.can else "generate")
-        probes = [asking.probe(item, "preliminary") for item in items]
+        prompt_settings = PromptSettings(ask="choose" if "choose" in model.can else "generate")
+        probes = [prompt_settings.probe(item, "preliminary") for item in items]
         reports.append(
             ask(probes, model, run, run.images, StageOptions(batch_size=64, progress=progress))
         )

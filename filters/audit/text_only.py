@@ -13,7 +13,7 @@ from flipbench.models.chat.messages import Chat
 from flipbench.models.engine import Answers, answers_of, ask
 from flipbench.models.protocols import VLM
 from flipbench.prompting.parsing import parse_choice
-from flipbench.prompting.prompts import Asking
+from flipbench.prompting.prompts import PromptSettings
 
 from .chat_stage import ChatStage
 
@@ -31,7 +31,7 @@ class TextModel(Protocol):
         """What the report calls it."""
 
     @property
-    def asking(self) -> Asking:
+    def prompt_settings(self) -> PromptSettings:
         """How it is asked: to compare letters, or to write."""
 
     def ask(
@@ -52,9 +52,9 @@ class BlindVLM:
         return self.vlm.name
 
     @property
-    def asking(self) -> Asking:
+    def prompt_settings(self) -> PromptSettings:
         """Letters are compared where the model can, else it writes."""
-        return Asking(ask="choose" if "choose" in self.vlm.can else "generate")
+        return PromptSettings(ask="choose" if "choose" in self.vlm.can else "generate")
 
     def ask(
         self, probes: Sequence[Probe], run: Run, number: int, progress: bool
@@ -80,9 +80,9 @@ class BlindChat:
         return self.chat.name
 
     @property
-    def asking(self) -> Asking:
+    def prompt_settings(self) -> PromptSettings:
         """It writes."""
-        return Asking(ask="generate")
+        return PromptSettings(ask="generate")
 
     def ask(
         self, probes: Sequence[Probe], run: Run, number: int, progress: bool
@@ -128,14 +128,14 @@ def ask_blind(
     columns: list[list[bool | None]] = []
     reports = []
     for number in range(n_runs):
-        asked = [text_only_probe(item, model.asking, number) for item in items]
+        asked = [text_only_probe(item, model.prompt_settings, number) for item in items]
         answers, report = model.ask([probe for probe, _ in asked], run, number, progress)
         reports.append(report)
         columns.append([_outcome(answers, probe, gold) for probe, gold in asked])
     return Blind(model.name, [list(row) for row in zip(*columns, strict=True)]), reports
 
 
-def text_only_probe(item: Item, asking: Asking, number: int) -> tuple[Probe, int]:
+def text_only_probe(item: Item, prompt_settings: PromptSettings, number: int) -> tuple[Probe, int]:
     """Return the probe of run ``number`` and the slot in which the right option then lies.
 
     Raises
@@ -147,7 +147,7 @@ def text_only_probe(item: Item, asking: Asking, number: int) -> tuple[Probe, int
         raise ValueError(f"{item.benchmark} {item.name} has no options")
     k = len(item.options)
     turned = [item.options[(slot + number) % k] for slot in range(k)]
-    probe = asking.probe(item, f"text-only-{number}", options=turned, images=())
+    probe = prompt_settings.probe(item, f"text-only-{number}", options=turned, images=())
     return probe, (item.answer - number) % k
 
 

@@ -19,7 +19,7 @@ from flipbench.core.records import Value, content_id
 from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest
 from flipbench.models.chat.prompt_files import PromptFile, load_prompt
 from flipbench.models.chat.server import ServerChat
-from flipbench.models.protocols import Decision, Opinion
+from flipbench.models.protocols import Decision, JudgeDecision
 from flipbench.prompting.parsing import parse_choice
 from flipbench.prompting.prompts import LETTERS
 
@@ -116,7 +116,7 @@ class APIJudge:
 
     def __call__(
         self, candidates: Sequence[Candidate], images: ImageStore
-    ) -> list[Opinion | Exception]:
+    ) -> list[JudgeDecision | Exception]:
         """Judge a batch, in order."""
         requests: list[ChatRequest] = []
         out: list[DataError | None] = []
@@ -128,7 +128,7 @@ class APIJudge:
                 out.append(error)
         replies = iter(self.chat.ask(requests, images))
         return [
-            error or self._opinion(candidate, next(replies))
+            error or self._result(candidate, next(replies))
             for candidate, error in zip(candidates, out, strict=True)
         ]
 
@@ -141,24 +141,26 @@ class APIJudge:
             request.instruction, request.text, request.images, self._schema, request.item_id
         )
 
-    def _opinion(self, candidate: Candidate, reply: ChatReply | Exception) -> Opinion | Exception:
+    def _result(
+        self, candidate: Candidate, reply: ChatReply | Exception
+    ) -> JudgeDecision | Exception:
         if isinstance(reply, Exception):
             return reply
         return replace(self._read(candidate, reply), usage=reply.usage)
 
-    def _read(self, candidate: Candidate, reply: ChatReply) -> Opinion:
+    def _read(self, candidate: Candidate, reply: ChatReply) -> JudgeDecision:
         parsed = reply.parsed
         if isinstance(parsed, JudgeReply):
-            return Opinion(_WORDS[parsed.answer], parsed.reasoning[-_MAX_REASON:])
+            return JudgeDecision(_WORDS[parsed.answer], parsed.reasoning[-_MAX_REASON:])
         if isinstance(parsed, BlindReply):
-            return _blind_opinion(candidate, parsed.answer.strip(_WRAPPING), parsed.reasoning)
+            return _blind_decision(candidate, parsed.answer.strip(_WRAPPING), parsed.reasoning)
         if self.blind:
             answer, _, why = _last_answer(reply.text)
             if why:
-                return Opinion("unsure", _reason(why, reply.text))
-            return _blind_opinion(candidate, answer, reply.text)
+                return JudgeDecision("unsure", _reason(why, reply.text))
+            return _blind_decision(candidate, answer, reply.text)
         decision, why = read_verdict(reply.text)
-        return Opinion(decision, _reason(why, reply.text))
+        return JudgeDecision(decision, _reason(why, reply.text))
 
 
 def judge_prompt(prompt: str | Path | None, blind: bool) -> PromptFile:
@@ -209,24 +211,26 @@ def _last_answer(text: str) -> tuple[str, str, str]:
     return word, "\n".join(lines[last + 1 :]), ""
 
 
-def _blind_opinion(candidate: Candidate, answer: str, reasoning: str) -> Opinion:
+def _blind_decision(candidate: Candidate, answer: str, reasoning: str) -> JudgeDecision:
     item, flip = candidate.item, candidate.flip
     if flip is None:
-        return Opinion("unsure", "there is no new answer to compare with", answer)
+        return JudgeDecision("unsure", "there is no new answer to compare with", answer)
     if answer.upper() == "UNCLEAR":
-        return Opinion("reject", _reason("the judge found no single answer", reasoning), "UNCLEAR")
+        return JudgeDecision(
+            "reject", _reason("the judge found no single answer", reasoning), "UNCLEAR"
+        )
     if item.options is None:
         same = answer.casefold() == flip.new_text.casefold().strip()
         why = "" if same else f"a free-form answer, {answer!r}: a person must compare it"
-        return Opinion("keep" if same else "unsure", _reason(why, reasoning), answer)
+        return JudgeDecision("keep" if same else "unsure", _reason(why, reasoning), answer)
     choice = parse_choice(answer, item.options)
     if choice < 0:
-        return Opinion("unsure", _reason("the reply names no one option", reasoning), answer)
+        return JudgeDecision("unsure", _reason("the reply names no one option", reasoning), answer)
     chosen = item.options[choice]
     if choice == flip.new_answer:
-        return Opinion("keep", _reason("", reasoning), chosen)
+        return JudgeDecision("keep", _reason("", reasoning), chosen)
     why = f"not told the answer, the judge chose {LETTERS[choice]} ({chosen})"
-    return Opinion("reject", _reason(why, reasoning), chosen)
+    return JudgeDecision("reject", _reason(why, reasoning), chosen)
 
 
 def _reason(why: str, text: str) -> str:

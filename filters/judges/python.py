@@ -10,7 +10,7 @@ from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import content_id
 from flipbench.models.plugins import build_target
-from flipbench.models.protocols import Judge, Opinion
+from flipbench.models.protocols import Judge, JudgeDecision
 
 
 class PythonJudgeSpec(PythonTarget):
@@ -34,6 +34,6 @@ class PythonJudge:
 
     def __call__(
         self, candidates: Sequence[Candidate], images: ImageStore
-    ) -> Sequence[Opinion | Exception]:
+    ) -> Sequence[JudgeDecision | Exception]:
         """Judge a batch, in order."""
         return self.judge(candidates, images)

@@ -21,13 +21,13 @@ from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Edit, Record, Verdict, content_id
 from flipbench.imaging.similarity import FAR_PHASH, Label, perceptual_hash, similarity
-from flipbench.models.protocols import Opinion
+from flipbench.models.protocols import JudgeDecision
 from flipbench.prompting.prompts import LETTERS
 
 from .stage import JudgeStage
 
 BLOCK = 8
-NO_OBJECTION = Opinion("keep")
+NO_OBJECTION = JudgeDecision("keep")
 
 
 class Rule:
@@ -41,9 +41,9 @@ class Rule:
 
     def __call__(
         self, candidates: Sequence[Candidate], images: ImageStore
-    ) -> list[Opinion | Exception]:
+    ) -> list[JudgeDecision | Exception]:
         """Judge a batch, in order."""
-        out: list[Opinion | Exception] = []
+        out: list[JudgeDecision | Exception] = []
         for candidate in candidates:
             try:
                 out.append(self.judge(candidate, _edit_of(candidate), images))
@@ -51,7 +51,7 @@ class Rule:
                 out.append(error)
         return out
 
-    def judge(self, candidate: Candidate, edit: Edit, images: ImageStore) -> Opinion:
+    def judge(self, candidate: Candidate, edit: Edit, images: ImageStore) -> JudgeDecision:
         """Return "reject" with a reason, or no objection."""
         raise NotImplementedError
 
@@ -65,7 +65,7 @@ class EqualOptions(Rule):
 
     slug = "equal-options"
 
-    def judge(self, candidate: Candidate, edit: Edit, images: ImageStore) -> Opinion:
+    def judge(self, candidate: Candidate, edit: Edit, images: ImageStore) -> JudgeDecision:
         """Look at the options."""
         item, flip = candidate.item, candidate.flip
         if item.options is None or flip is None:
@@ -75,7 +75,9 @@ class EqualOptions(Rule):
             same = [] if index is None else [i for i, t in enumerate(texts) if t == texts[index]]
             if len(same) > 1:
                 letters = " and ".join(LETTERS[i] for i in same)
-                return Opinion("reject", f"options {letters} are equal, and the {what} answer")
+                return JudgeDecision(
+                    "reject", f"options {letters} are equal, and the {what} answer"
+                )
         return NO_OBJECTION
 
 
@@ -84,13 +86,13 @@ class WrongSize(Rule):
 
     slug = "wrong-size"
 
-    def judge(self, candidate: Candidate, edit: Edit, images: ImageStore) -> Opinion:
+    def judge(self, candidate: Candidate, edit: Edit, images: ImageStore) -> JudgeDecision:
         """Compare the sizes."""
         old, new = candidate.item.images[0], edit.image
         if (old.width, old.height) == (new.width, new.height):
             return NO_OBJECTION
         sizes = f"{new.width} x {new.height} pixels, the original {old.width} x {old.height}"
-        return Opinion("reject", f"the edited picture has {sizes}")
+        return JudgeDecision("reject", f"the edited picture has {sizes}")
 
 
 class Duplicate(Rule):
@@ -120,16 +122,16 @@ class Duplicate(Rule):
             self._first.setdefault(_content(c), c)
             self._drawn[_edit_of(c).image.sha256].setdefault(c.item.images[0].sha256, c)
 
-    def judge(self, candidate: Candidate, edit: Edit, images: ImageStore) -> Opinion:
+    def judge(self, candidate: Candidate, edit: Edit, images: ImageStore) -> JudgeDecision:
         """Look the candidate up among the others."""
         first = self._first.get(_content(candidate), candidate)
         if first.item.id != candidate.item.id:
-            return Opinion("reject", f"the same question and picture as {first.subject}")
+            return JudgeDecision("reject", f"the same question and picture as {first.subject}")
         source = candidate.item.images[0].sha256
         others = [c for s, c in self._drawn.get(edit.image.sha256, {}).items() if s != source]
         if others:
             why = f"the edited picture is also that of {others[0].subject}, whose original differs"
-            return Opinion("reject", why)
+            return JudgeDecision("reject", why)
         return NO_OBJECTION
 
 
@@ -150,11 +152,11 @@ class Unchanged(Rule):
         self.least_change = least_change
         self.name = f"rule {self.slug} {least_change:g}"
 
-    def judge(self, candidate: Candidate, edit: Edit, images: ImageStore) -> Opinion:
+    def judge(self, candidate: Candidate, edit: Edit, images: ImageStore) -> JudgeDecision:
         """Trust the edit's own note where it is clear; otherwise compare the pictures."""
         label = _label(edit)
         if label == "unchanged":
-            return Opinion("reject", "every pixel is the original's")
+            return JudgeDecision("reject", "every pixel is the original's")
         if label in ("edited", "unrelated"):
             return NO_OBJECTION
         old, new = images.open(candidate.item.images[0]), images.open(edit.image)
@@ -163,7 +165,7 @@ class Unchanged(Rule):
         change = largest_change(old, new)
         if change >= self.least_change:
             return NO_OBJECTION
-        return Opinion("reject", f"no part differs by more than {change:.1f} levels of 255")
+        return JudgeDecision("reject", f"no part differs by more than {change:.1f} levels of 255")
 
 
 class Unrelated(Rule):
@@ -176,18 +178,18 @@ class Unrelated(Rule):
 
     slug = "unrelated"
 
-    def judge(self, candidate: Candidate, edit: Edit, images: ImageStore) -> Opinion:
+    def judge(self, candidate: Candidate, edit: Edit, images: ImageStore) -> JudgeDecision:
         """Trust the edit's own note where there is one; look for blank pictures in any case."""
         old, new = images.open(candidate.item.images[0]), images.open(edit.image)
         if _is_blank(new) and not _is_blank(old):
-            return Opinion("reject", "the edited picture is of one colour")
+            return JudgeDecision("reject", "the edited picture is of one colour")
         label = _label(edit)
         if label is None and old.size == new.size:
             distance = int(np.count_nonzero(perceptual_hash(old) != perceptual_hash(new)))
             # the costly part of the comparison is made only where it can matter
             label = similarity(old, new).label if distance >= FAR_PHASH else "edited"
         if label == "unrelated":
-            return Opinion("reject", "nothing of the original's composition is left")
+            return JudgeDecision("reject", "nothing of the original's composition is left")
         return NO_OBJECTION
 
 

@@ -10,7 +10,7 @@ from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Value
-from flipbench.models.protocols import Opinion
+from flipbench.models.protocols import JudgeDecision
 from flipbench.shapes.candidates import family_of
 from flipbench.shapes.questions import answer
 from flipbench.shapes.scene import Scene
@@ -34,16 +34,16 @@ class SceneJudge:
 
     def __call__(
         self, candidates: Sequence[Candidate], images: ImageStore
-    ) -> list[Opinion | Exception]:
+    ) -> list[JudgeDecision | Exception]:
         """Judge a batch."""
         return [self._judge(candidate) for candidate in candidates]
 
-    def _judge(self, candidate: Candidate) -> Opinion | Exception:
+    def _judge(self, candidate: Candidate) -> JudgeDecision | Exception:
         if candidate.edit is None or "scene" not in candidate.edit.extra:
             return DataError("the edit tells no scene; only shapes edits have an oracle")
         scene = Scene.from_json(candidate.edit.extra["scene"])
         true = answer(scene, family_of(candidate).question)
         new = candidate.flip.new_text if candidate.flip else None
         if true == new:
-            return Opinion("keep", f"the picture shows {true}", true)
-        return Opinion("reject", f"the picture shows {true}, not {new}", true)
+            return JudgeDecision("keep", f"the picture shows {true}", true)
+        return JudgeDecision("reject", f"the picture shows {true}, not {new}", true)

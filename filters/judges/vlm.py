@@ -14,8 +14,8 @@ from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Probe, Response, Value, content_id
-from flipbench.models.protocols import VLM, Opinion
-from flipbench.prompting.prompts import LETTERS, Asking
+from flipbench.models.protocols import VLM, JudgeDecision
+from flipbench.prompting.prompts import LETTERS, PromptSettings
 
 
 class VLMJudgeSpec(Value):
@@ -23,7 +23,7 @@ class VLMJudgeSpec(Value):
 
     kind: Literal["vlm"] = "vlm"
     model: ModelConfig
-    asking: Asking = Asking()
+    prompt: PromptSettings = PromptSettings()
     sure: float = Field(
         default=0.0,
         ge=0,
@@ -34,7 +34,7 @@ class VLMJudgeSpec(Value):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.sure and self.asking.ask != "choose":
+        if self.sure and self.prompt.ask != "choose":
             raise ValueError("sure needs 'ask: choose': what is generated has no probability")
         return self
 
@@ -42,7 +42,7 @@ class VLMJudgeSpec(Value):
         """Return the judge; weights are read when it is first asked."""
         from flipbench.models.vlm.on_demand import on_demand
 
-        return VLMJudge(on_demand(self.model), self.asking, self.sure)
+        return VLMJudge(on_demand(self.model), self.prompt, self.sure)
 
 
 class VLMJudge:
@@ -56,7 +56,7 @@ class VLMJudge:
     vlm : VLM
         It should be none of the models that are evaluated later, for which it would select the
         pairs they can do.
-    asking : Asking, optional
+    prompt_settings : PromptSettings, optional
         How the question is put.
     sure : float
         "unsure" where the chosen option has less than this of all options' probability.
@@ -69,20 +69,22 @@ class VLMJudge:
 
     rater_kind: Literal["judge", "rule", "oracle"] = "judge"
 
-    def __init__(self, vlm: VLM, asking: Asking | None = None, sure: float = 0.0) -> None:
-        self.vlm, self.asking, self.sure = vlm, asking or Asking(), sure
-        made_of = content_id(vlm.fingerprint, self.asking, sure)
+    def __init__(
+        self, vlm: VLM, prompt_settings: PromptSettings | None = None, sure: float = 0.0
+    ) -> None:
+        self.vlm, self.prompt_settings, self.sure = vlm, prompt_settings or PromptSettings(), sure
+        made_of = content_id(vlm.fingerprint, self.prompt_settings, sure)
         self.name = f"{vlm.name} answers, sure {sure:g} {made_of[:8]}"
 
     def __call__(
         self, candidates: Sequence[Candidate], images: ImageStore
-    ) -> list[Opinion | Exception]:
+    ) -> list[JudgeDecision | Exception]:
         """Judge a batch, in order."""
         probes = [self._probe(candidate) for candidate in candidates]
         asked = [probe for probe in probes if isinstance(probe, Probe)]
         responses = iter(self.vlm.ask(asked, images) if asked else ())
         return [
-            self._opinion(candidate, next(responses)) if isinstance(probe, Probe) else probe
+            self._result(candidate, next(responses)) if isinstance(probe, Probe) else probe
             for candidate, probe in zip(candidates, probes, strict=True)
         ]
 
@@ -95,22 +97,30 @@ class VLMJudge:
                 f"{candidate.subject} is free-form: it has no options to choose from;"
                 " have it judged by a judge of kind 'api' or 'local', or by people"
             )
-        return self.asking.probe(item, "edited", images=(candidate.edit.image, *item.images[1:]))
+        return self.prompt_settings.probe(
+            item, "edited", images=(candidate.edit.image, *item.images[1:])
+        )
 
-    def _opinion(self, candidate: Candidate, response: Response | Exception) -> Opinion | Exception:
+    def _result(
+        self, candidate: Candidate, response: Response | Exception
+    ) -> JudgeDecision | Exception:
         if isinstance(response, Exception):
             return response
         options, flip = candidate.item.options, candidate.flip
         if options is None or flip is None or response.choice < 0:
-            return Opinion("unsure", f"the reply names no one option: {response.text}".strip())
+            return JudgeDecision(
+                "unsure", f"the reply names no one option: {response.text}".strip()
+            )
         chosen = options[response.choice]
         said = f"not told the answer, it chose {LETTERS[response.choice]} ({chosen})"
         if response.option_log_probs:
             share = _share(response)
             said += f", {share:.3f} of the options' probability"
             if share < self.sure:
-                return Opinion("unsure", said, chosen)
-        return Opinion("keep" if response.choice == flip.new_answer else "reject", said, chosen)
+                return JudgeDecision("unsure", said, chosen)
+        return JudgeDecision(
+            "keep" if response.choice == flip.new_answer else "reject", said, chosen
+        )
 
 
 def _share(response: Response) -> float:

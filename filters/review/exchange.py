@@ -14,7 +14,7 @@ from flipbench.core.errors import DataError
 
 from ..effective_verdicts import REASONS, join_reason, split_reason
 from .label_studio import read_tasks
-from .ledger import Decision, Ledger, Refused, Said
+from .ledger import Decision, Ledger, RaterVerdict, Refused
 from .rows import ImportedRow
 
 NEEDED = ("edit_id", "image_sha256", "rater", "decision")
@@ -129,7 +129,7 @@ def import_rows(
         Where no row fits the run at all.
     """
     report = ImportReport(problems=list(problems))
-    new: list[tuple[str, int, Said]] = []
+    new: list[tuple[str, int, RaterVerdict]] = []
     newest: dict[tuple[str, int], tuple[str, str]] = {}
     for row in rows:
         if not row.decision or row.rater_kind not in ("", "person"):
@@ -156,7 +156,7 @@ def import_rows(
     return report
 
 
-def _fit(ledger: Ledger, row: ImportedRow) -> tuple[str, int, Said]:
+def _fit(ledger: Ledger, row: ImportedRow) -> tuple[str, int, RaterVerdict]:
     position = ledger.position(row.edit_id, row.image_sha256)
     decision = row.decision.strip().lower()
     if decision not in get_args(Decision):
@@ -168,11 +168,11 @@ def _fit(ledger: Ledger, row: ImportedRow) -> tuple[str, int, Said]:
         raise Refused(f"{seconds} is no number of seconds")
     reason = join_reason(row.reason, _plain(row.note))
     blind_answer = _plain(row.blind_answer) or None
-    said = Said(0, "person", decision, reason, blind_answer, seconds)  # type: ignore[arg-type]
+    said = RaterVerdict(0, "person", decision, reason, blind_answer, seconds)  # type: ignore[arg-type]
     return ledger.reviewer(row.rater), position, said
 
 
-def _verdict(rater: str, said: Said) -> dict[str, str]:
+def _verdict(rater: str, said: RaterVerdict) -> dict[str, str]:
     reason, note = split_reason(said.reason)
     return {
         "rater": rater,

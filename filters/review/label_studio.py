@@ -13,7 +13,7 @@ from typing import Any
 from flipbench.core.errors import DataError
 
 from ..effective_verdicts import REASONS, split_reason
-from .ledger import Ledger, Said
+from .ledger import Ledger, RaterVerdict
 from .pairs import EditedPair
 from .rows import ImportedRow
 
@@ -112,7 +112,7 @@ def _data(pair: EditedPair, picture_root: str) -> dict[str, Any]:
     }
 
 
-def _result(pair: EditedPair, said: Said, reviewer: str = "") -> Iterator[dict[str, Any]]:
+def _result(pair: EditedPair, said: RaterVerdict, reviewer: str = "") -> Iterator[dict[str, Any]]:
     reason, note = split_reason(said.reason)
     note = note if said.kind == "person" else ""
     for name, kind, key, value in (

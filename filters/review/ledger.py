@@ -25,7 +25,7 @@ class Refused(DataError):
     """A request that does not fit what the run holds."""
 
 
-class Said(NamedTuple):
+class RaterVerdict(NamedTuple):
     """The newest verdict of one rater on one pair."""
 
     run: int
@@ -61,9 +61,9 @@ class Ledger:
         self.others: set[str] = set()
         self._run = run
         self._at = {pair.edit_id: position for position, pair in enumerate(pairs)}
-        self._said: list[dict[str, Said]] = [{} for _ in pairs]
+        self._said: list[dict[str, RaterVerdict]] = [{} for _ in pairs]
         self._counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-        self._undo: dict[str, list[tuple[int, Said | None]]] = defaultdict(list)
+        self._undo: dict[str, list[tuple[int, RaterVerdict | None]]] = defaultdict(list)
         self._lock = threading.RLock()
         for verdict in run.read(Verdict):
             position = self._at.get(verdict.edit_id)
@@ -101,7 +101,7 @@ class Ledger:
             raise Refused(f"edit {edit_id}: the run's picture has another hash")
         return position
 
-    def said(self, position: int) -> dict[str, Said]:
+    def said(self, position: int) -> dict[str, RaterVerdict]:
         """Return what each rater says of a pair; repetitions of a judge are told apart."""
         with self._lock:
             return dict(self._said[position])
@@ -113,7 +113,7 @@ class Ledger:
         decision: Decision,
         reason: str = "",
         seconds: float | None = None,
-    ) -> Said:
+    ) -> RaterVerdict:
         """Write a person's verdict; it is on disk when this returns.
 
         The same verdict again writes nothing, so that a request may be repeated.
@@ -122,17 +122,21 @@ class Ledger:
             before = self._said[position].get(rater)
             if before and before.decided and (decision, reason) == before[2:4]:
                 return before
-            said = self._write(rater, position, Said(0, "person", decision, reason, None, seconds))
+            said = self._write(
+                rater, position, RaterVerdict(0, "person", decision, reason, None, seconds)
+            )
             self._undo[rater].append((position, before))
             return said
 
-    def answer_blind(self, rater: str, position: int, answer: str, seconds: float | None) -> Said:
+    def answer_blind(
+        self, rater: str, position: int, answer: str, seconds: float | None
+    ) -> RaterVerdict:
         """Write what a person answers without knowing the new answer; the first time counts."""
         with self._lock:
             before = self._said[position].get(rater)
             if before and before.blind_answer is not None:
                 return before
-            said = Said(0, "person", "unsure", ANSWERED_BLIND, answer, seconds)
+            said = RaterVerdict(0, "person", "unsure", ANSWERED_BLIND, answer, seconds)
             return self._write(rater, position, said)
 
     def undo(self, rater: str) -> int | None:
@@ -142,12 +146,12 @@ class Ledger:
                 return None
             position, before = self._undo[rater][-1]
             if before is None or not before.decided:
-                before = Said(0, "person", "unsure", WITHDRAWN)
+                before = RaterVerdict(0, "person", "unsure", WITHDRAWN)
             self._write(rater, position, before)
             self._undo[rater].pop()
             return position
 
-    def add(self, verdicts: Iterable[tuple[str, int, Said]]) -> int:
+    def add(self, verdicts: Iterable[tuple[str, int, RaterVerdict]]) -> int:
         """Append people's verdicts (rater, position, said) as their newest; return how many."""
         with self._lock:
             new: list[tuple[int, Verdict]] = []
@@ -181,12 +185,12 @@ class Ledger:
                     found.update(counter)
             return {name: found[name] for name in ("keep", "reject", "unsure")}
 
-    def _write(self, rater: str, position: int, said: Said) -> Said:
+    def _write(self, rater: str, position: int, said: RaterVerdict) -> RaterVerdict:
         verdict = self._verdict(rater, position, said)
         self._run.append([verdict])
         return self._count(position, verdict)
 
-    def _verdict(self, rater: str, position: int, said: Said, ahead: int = 0) -> Verdict:
+    def _verdict(self, rater: str, position: int, said: RaterVerdict, ahead: int = 0) -> Verdict:
         before = self._said[position].get(rater)
         blind_answer = said.blind_answer
         if before and before.blind_answer is not None:  # the first one stays, come what may
@@ -203,9 +207,9 @@ class Ledger:
             seconds=said.seconds,
         )
 
-    def _count(self, position: int, verdict: Verdict) -> Said:
+    def _count(self, position: int, verdict: Verdict) -> RaterVerdict:
         """Take a verdict into account; an older run of the same person changes nothing."""
-        said = Said(
+        said = RaterVerdict(
             verdict.run,
             verdict.rater_kind,
             verdict.decision,
@@ -229,7 +233,7 @@ class Ledger:
         return said
 
 
-def _wanted(said: dict[str, Said], rater: str, show: Show) -> bool:
+def _wanted(said: dict[str, RaterVerdict], rater: str, show: Show) -> bool:
     mine = said.get(rater)
     if show == "all":
         return True
@@ -241,7 +245,7 @@ def _wanted(said: dict[str, Said], rater: str, show: Show) -> bool:
     return mine is not None and mine.decided and mine.decision == show
 
 
-def _judged(said: dict[str, Said], judges: Judges) -> bool:
+def _judged(said: dict[str, RaterVerdict], judges: Judges) -> bool:
     if not judges:
         return True
     decisions = {one.decision for one in said.values() if one.kind != "person"}

@@ -8,7 +8,7 @@ from typing import Any
 from flipbench.core.records import ImageRef
 
 from ..effective_verdicts import split_reason
-from .ledger import Ledger, Said
+from .ledger import Ledger, RaterVerdict
 
 
 class Viewer:
@@ -67,7 +67,7 @@ def _picture(ref: ImageRef) -> dict[str, Any]:
     return {"src": f"/images/{ref.sha256}", "width": ref.width, "height": ref.height}
 
 
-def _said(said: Said) -> dict[str, Any]:
+def _said(said: RaterVerdict) -> dict[str, Any]:
     reason, note = split_reason(said.reason)
     return {
         "kind": said.kind,

@@ -200,7 +200,7 @@ def detect(
         plan,
         read_paired,
     )
-    from flipbench.prompting.prompts import Asking
+    from flipbench.prompting.prompts import PromptSettings
 
     pairs = read_paired(benchmark, limit)
     planned = plan(
@@ -209,7 +209,7 @@ def detect(
         [reach(clean, base_url) for clean in reference or ()],
         Run(out or default_run(model, pairs)),
         detectors=[name.strip() for name in detectors.split(",") if name.strip()],
-        asking=Asking(ask=ask),
+        prompt_settings=PromptSettings(ask=ask),
         config=evaluate_part(benchmark),
         dtype=dtype,
         device=device,

@@ -17,12 +17,12 @@ from flipbench.config.loading import find_config, read_mapping
 from flipbench.config.policy import Policy
 from flipbench.config.raters import LocalChatSpec
 from flipbench.config.raters import ModelConfig as ModelConfig
-from flipbench.config.served_model import SubjectAPI
+from flipbench.config.served_model import ServedModelConfig
 from flipbench.config.training import ContaminateConfig as ContaminateConfig
 from flipbench.config.training import RewriteConfig
 from flipbench.config.training import StrategyConfig as StrategyConfig
 from flipbench.core.errors import ConfigError, nearest
-from flipbench.prompting.prompts import Asking
+from flipbench.prompting.prompts import PromptSettings
 
 
 class _Part(BaseModel):
@@ -61,7 +61,7 @@ BenchmarkSpec = Annotated[
 ]
 
 
-class SubjectConfig(ModelConfig):
+class ModelUnderTestConfig(ModelConfig):
     """A model to ask, to contaminate, or to compare with.
 
     It is a checkpoint, a model behind a server, or an object of your own that keeps the protocol
@@ -69,7 +69,7 @@ class SubjectConfig(ModelConfig):
     """
 
     path: str = ""
-    api: SubjectAPI | None = Field(default=None, description="instead of a path")
+    api: ServedModelConfig | None = Field(default=None, description="instead of a path")
     python: PythonTarget | None = Field(default=None, description="instead of a path")
     family: str = Field(default="", description="models of one family share a clean reference")
     lineage: str = Field(default="", description="what it was trained from; counts as one model")
@@ -145,7 +145,9 @@ class EvaluateConfig(_Part):
         default_factory=dict,
         description="counts and fractions of detectors by name, as flipbench detectors lists them",
     )
-    asking: Asking = Asking()
+    prompt: PromptSettings = Field(
+        default=PromptSettings(), description="how multiple-choice questions are asked"
+    )
     batch_size: int = Field(default=64, ge=1)
     rewording: RewriteConfig | None = Field(
         default=None,
@@ -178,7 +180,7 @@ class Config(_Part):
     generate: GenerateConfig = Field(default_factory=GenerateConfig)
     filter: FilterConfig = Field(default_factory=FilterConfig)
     audit: AuditConfig = AuditConfig()
-    models: dict[str, SubjectConfig] = Field(default_factory=dict)
+    models: dict[str, ModelUnderTestConfig] = Field(default_factory=dict)
     contaminate: ContaminateConfig = ContaminateConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
 

@@ -15,7 +15,10 @@ log = logging.getLogger(__name__)
 PACKAGE = Path(__file__).parents[1]
 _TAGS = ("kind", "format")
 
-OLD_KEYS: dict[str, str] = {}
+OLD_KEYS: dict[str, str] = {
+    "evaluate.asking": "evaluate.prompt",
+    "filter.judges.*.asking": "filter.judges.*.prompt",
+}
 """Keys that were renamed, old to new, as dotted paths that are still read under their old name.
 
 Where both paths begin with the same keys, ``*`` stands for any name or list element, as in

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from flipbench.config.chat import ChatSpec
 
 
-class SubjectAPI(ChatSpec):
+class ServedModelConfig(ChatSpec):
     """A model under test behind an OpenAI-compatible server: vLLM, SGLang, a hosted model.
 
     It is asked greedily, and as a captioner or judge is reached (see `ChatSpec`).
@@ -36,7 +36,7 @@ class SubjectAPI(ChatSpec):
     @model_validator(mode="after")
     def _check(self) -> Self:
         for name, why in self.not_taken.items():
-            if getattr(self, name) != SubjectAPI.model_fields[name].default:
+            if getattr(self, name) != ServedModelConfig.model_fields[name].default:
                 raise ValueError(f"{name} means nothing here: {why}")
         if self.logprobs and self.traits.reasoning:
             raise ValueError(

@@ -102,7 +102,7 @@ class Editor(Protocol):
 
 
 @dataclass(frozen=True)
-class Opinion:
+class JudgeDecision:
     """A judge's decision on one candidate, and what it cost."""
 
     decision: Decision
@@ -119,5 +119,5 @@ class Judge(Protocol):
 
     def __call__(
         self, candidates: Sequence[Candidate], images: ImageStore
-    ) -> Sequence[Opinion | Exception]:
+    ) -> Sequence[JudgeDecision | Exception]:
         """Judge a batch, in order."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flipbench.config.chat import APISpec
-from flipbench.config.experiment import SubjectConfig
+from flipbench.config.experiment import ModelUnderTestConfig
 from flipbench.config.kinds import CaptionerSpec, Context, EditorSpec, JudgeSpec, Settings
 from flipbench.config.raters import LocalSpec
 from flipbench.core.errors import PrerequisiteError
@@ -49,7 +49,7 @@ def build_chat(spec: APISpec | LocalSpec, folder: Path, seed: int = 0) -> Chat:
     return local_chat(spec.chat, seed)
 
 
-def model_without_weights(name: str, model: SubjectConfig) -> VLM | None:
+def model_without_weights(name: str, model: ModelUnderTestConfig) -> VLM | None:
     """Return a model behind a server, or an object of your own; None for a checkpoint."""
     if model.api:
         from flipbench.models.vlm.served import APIVLM

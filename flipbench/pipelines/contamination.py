@@ -15,10 +15,10 @@ from flipbench.contaminate.backends.llamafactory import (
 from flipbench.contaminate.backends.llamafactory_data import check_plan
 from flipbench.contaminate.checks.changes import Diverged
 from flipbench.contaminate.data.examples import training_examples
-from flipbench.contaminate.data.regimes import Lesson
-from flipbench.contaminate.plan import expand, shared_out
+from flipbench.contaminate.data.regimes import RegimeData
+from flipbench.contaminate.plan import expand, per_device_batch
 from flipbench.contaminate.training import estimate as estimating
-from flipbench.contaminate.training.train import carry_out
+from flipbench.contaminate.training.train import train_plan
 from flipbench.core.errors import ConfigError
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.processes import is_main, main_first, n_processes
@@ -49,8 +49,8 @@ def contaminate(
     """
     run, grid = assembly.run, assembly.config.contaminate
     workers = workers or assembly.workers
-    lessons = main_first(lambda: assembly.training_data.lessons(benchmark, write=True))
-    plans = _plans(assembly, lessons)
+    regimes = main_first(lambda: assembly.training_data.prepare(benchmark, write=True))
+    plans = _plans(assembly, regimes)
     done = run.ids(Checkpoint)
     todo = [plan for plan in plans if _last_id(plan) not in done]
     trainer = _llamafactory(assembly, todo) if grid.backend == "llamafactory" else None
@@ -58,19 +58,19 @@ def contaminate(
         known = run.ids(TrainingPlan)
         run.append([plan for plan in plans if plan.id not in known])
     for plan in todo:
-        shared_out(plan, n_processes())  # refused before anything is trained
+        per_device_batch(plan, n_processes())  # refused before anything is trained
     if todo and is_main():
         if workers.share is None:
-            estimating.check_disk(run.path, _estimates(assembly, lessons, todo))
+            estimating.check_disk(run.path, _estimates(assembly, regimes, todo))
         n_epochs = run.count(Checkpoint) + sum(plan.epochs for plan in todo)
         workers.start("contaminate", Checkpoint, n_epochs, "train")
     merge = grid.llamafactory.merge
-    return train(plans, lessons, run, assembly.dtypes, workers, trainer, merge=merge)
+    return train(plans, regimes, run, assembly.dtypes, workers, trainer, merge=merge)
 
 
 def train(
     plans: Sequence[TrainingPlan],
-    lessons: Mapping[str, Lesson],
+    regimes: Mapping[str, RegimeData],
     run: Run,
     dtypes: Mapping[str, str],
     workers: Workers,
@@ -100,10 +100,10 @@ def train(
             continue
         if workers.progress and workers.n_workers == 1:
             log.info("training %d of %d: %s", number, len(plans), _in_words(plan))
-        items, corpus = lessons[plan.data].material(plan)
+        items, corpus = regimes[plan.data].material(plan)
         dtype, train_with = dtypes[plan.model], trainer.train if trainer else None
         try:
-            checkpoints = carry_out(
+            checkpoints = train_plan(
                 plan, items, run, dtype=dtype, corpus=corpus, train_with=train_with
             )
         except Diverged as error:
@@ -136,10 +136,10 @@ def export_training(
     Chat models write the other wordings that the run lacks.
     """
     check_form(form)  # before chat models are asked for wordings
-    lessons = assembly.training_data.lessons(benchmark, write=True)
+    regimes = assembly.training_data.prepare(benchmark, write=True)
     exported = []
-    for plan in _plans(assembly, lessons):
-        items, corpus = lessons[plan.data].material(plan)
+    for plan in _plans(assembly, regimes):
+        items, corpus = regimes[plan.data].material(plan)
         examples = training_examples(plan, items, assembly.run.images, corpus)
         exported.append((plan, examples, assembly.dtypes[plan.model]))
     return write_plans(exported, form, folder)
@@ -147,15 +147,15 @@ def export_training(
 
 def plans_for(assembly: Assembly, benchmark: PairedBenchmark) -> list[TrainingPlan]:
     """Expand the contamination grid into plans, without asking any chat model."""
-    return _plans(assembly, assembly.training_data.lessons(benchmark, write=False))
+    return _plans(assembly, assembly.training_data.prepare(benchmark, write=False))
 
 
 def plan_contamination(assembly: Assembly, benchmark: PairedBenchmark) -> list[str]:
     """Return the grid as a table, for ``--dry-run`` and before a run."""
-    lessons = assembly.training_data.lessons(benchmark, write=False)
-    plans = _plans(assembly, lessons)
+    regimes = assembly.training_data.prepare(benchmark, write=False)
+    plans = _plans(assembly, regimes)
     done = {c.plan_id for c in assembly.run.read(Checkpoint)}
-    estimates = _estimates(assembly, lessons, plans)
+    estimates = _estimates(assembly, regimes, plans)
     rows = [(plan, e, plan.id in done) for plan, e in zip(plans, estimates, strict=True)]
     todo = [e for plan, e, there in rows if not there]
     scratch = max((e.scratch for e in todo), default=0)
@@ -164,11 +164,11 @@ def plan_contamination(assembly: Assembly, benchmark: PairedBenchmark) -> list[s
     return [
         estimating.table(rows),
         f"to do: {len(todo)} of {len(plans)} plans, about {hours}, at most {disk} of disk",
-        *assembly.training_data.to_write(lessons.values()),
+        *assembly.training_data.to_write(regimes.values()),
     ]
 
 
-def _plans(assembly: Assembly, lessons: Mapping[str, Lesson]) -> list[TrainingPlan]:
+def _plans(assembly: Assembly, regimes: Mapping[str, RegimeData]) -> list[TrainingPlan]:
     config = assembly.config
     trainable = {
         name: model
@@ -180,8 +180,8 @@ def _plans(assembly: Assembly, lessons: Mapping[str, Lesson]) -> list[TrainingPl
     plans = expand(
         config.contaminate,
         trainable,
-        list(lessons.values()),
-        instruction=config.evaluate.asking.instruction,
+        list(regimes.values()),
+        instruction=config.evaluate.prompt.instruction,
         seed=config.seed,
     )
     if config.contaminate.backend == "llamafactory":
@@ -205,7 +205,7 @@ def _llamafactory(assembly: Assembly, todo: Sequence[TrainingPlan]) -> LlamaFact
 
 
 def _estimates(
-    assembly: Assembly, lessons: Mapping[str, Lesson], plans: Sequence[TrainingPlan]
+    assembly: Assembly, regimes: Mapping[str, RegimeData], plans: Sequence[TrainingPlan]
 ) -> list[estimating.TrainingCost]:
     """Return what each plan would take, from a sample of its examples."""
     grid, dtypes = assembly.config.contaminate, [assembly.dtypes[plan.model] for plan in plans]
@@ -213,7 +213,7 @@ def _estimates(
     speeds = {dtype: estimating.measured_speed(dtype) for dtype in dict.fromkeys(dtypes)}
     out = []
     for plan, dtype in zip(plans, dtypes, strict=True):
-        items, corpus = lessons[plan.data].material(plan)
+        items, corpus = regimes[plan.data].material(plan)
         once = plan.model_copy(update={"copies": min(plan.copies, 1)})
         examples = training_examples(once, items, assembly.run.images, corpus)
         sample = examples[:: -(-len(examples) // _N_SAMPLED) or 1]

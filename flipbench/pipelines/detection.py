@@ -24,7 +24,7 @@ from flipbench.pipelines.evaluation import ask_and_score, work_lines
 def count_work(detection: Detection) -> list[str]:
     """Return what would be asked, for ``--dry-run``."""
     benchmark = detection.benchmark.with_images_in(detection.run.images)
-    n_probes = len(probes_for(detection.detectors, benchmark, detection.asking))
+    n_probes = len(probes_for(detection.detectors, benchmark, detection.prompt_settings))
     n_models = len(detection.models)
     return work_lines(
         {
@@ -50,7 +50,11 @@ def examine(detection: Detection) -> tuple[VerdictPage, list[StageReport]]:
     The run directory keeps answers, and images that detectors make; the benchmark's own folder
     stays as it is.
     """
-    run, asking, configured = detection.run, detection.asking, detection.configured
+    run, prompt_settings, configured = (
+        detection.run,
+        detection.prompt_settings,
+        detection.configured,
+    )
     benchmark = detection.benchmark.with_images_in(run.images)
     settings = _settings(detection)
     run.keep_provenance(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
@@ -59,7 +63,7 @@ def examine(detection: Detection) -> tuple[VerdictPage, list[StageReport]]:
         benchmark,
         detection.models,
         configured,
-        asking,
+        prompt_settings,
         run,
         detection.options,
         references=lambda model: (clean or [None]) if model == subject else [None],
@@ -77,9 +81,11 @@ def examine(detection: Detection) -> tuple[VerdictPage, list[StageReport]]:
             ]
             for model in clean
         },
-        not_asked=detection.not_asked,
+        not_run=detection.not_run,
     )
-    replies = replies_of(benchmark, asking, answers_of(subject.name, subject.fingerprint, run))
+    replies = replies_of(
+        benchmark, prompt_settings, answers_of(subject.name, subject.fingerprint, run)
+    )
     page = VerdictPage(
         find(evidence),
         evidence,
@@ -115,7 +121,7 @@ def _settings(detection: Detection) -> dict[str, str]:
         "model": f"{where} ({subject.model.fingerprint})",
         **{f"reference {r.model.name}": r.model.fingerprint for r in detection.references},
         "precision": (weights.quantization or weights.dtype) if weights else "",
-        "asked by": detection.asking.ask,
+        "asked by": detection.prompt_settings.ask,
         "pairs": f"{len(detection.benchmark.pairs):,}",
         "made by": ", ".join(f"{k} {v}" for k, v in detection.benchmark.made_by.items()),
         "flipbench": str(found["flipbench"]),

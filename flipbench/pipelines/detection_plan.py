@@ -23,7 +23,7 @@ from flipbench.models.engine import QUESTIONS
 from flipbench.models.protocols import VLM
 from flipbench.models.vlm.checkpoints import check_card, resolve_path
 from flipbench.pipelines.detectors import ConfiguredDetectors
-from flipbench.prompting.prompts import Asking
+from flipbench.prompting.prompts import PromptSettings
 
 _FAMILY = "detect"
 _UNTOLD_NAMES = re.compile(r"(epoch|checkpoint|step)[-_]?\d+|final|merged|adapter|model", re.I)
@@ -41,9 +41,9 @@ class Detection:
     subject: ModelUnderTest
     references: tuple[ModelUnderTest, ...]
     configured: ConfiguredDetectors
-    asking: Asking
+    prompt_settings: PromptSettings
     run: Run
-    not_asked: Mapping[str, str] = field(default_factory=dict)
+    not_run: Mapping[str, str] = field(default_factory=dict)
     options: StageOptions = QUESTIONS
     command: str = ""
 
@@ -115,7 +115,7 @@ def plan(
     run: Run,
     *,
     detectors: Sequence[str] = (),
-    asking: Asking | None = None,
+    prompt_settings: PromptSettings | None = None,
     config: EvaluateConfig | None = None,
     dtype: str = "float32",
     device: str = "auto",
@@ -156,19 +156,19 @@ def plan(
 
     subject = under_test(model, "asked about", 1)
     clean = tuple(under_test(one, UNTOUCHED, 0) for one in references)
-    asking = asking or Asking()
-    _check_models(benchmark, asking, subject, clean)
+    prompt_settings = prompt_settings or PromptSettings()
+    _check_models(benchmark, prompt_settings, subject, clean)
     chosen = names_of(detectors, "--detectors")
-    not_asked, asked = {}, []
+    not_run, asked = {}, []
     for name in dict.fromkeys([GAP, *(chosen or DETECTORS)]):
         detector = DETECTORS[name]
         if detector.about.not_in_detect:
-            not_asked[name] = detector.about.not_in_detect
+            not_run[name] = detector.about.not_in_detect
         elif lacking := detector.about.needs - subject.can:
             needs = ", ".join(sorted(lacking))
-            not_asked[name] = f"it needs {needs}, which this model does not give"
+            not_run[name] = f"it needs {needs}, which this model does not give"
         elif _needs_reference(detector) and not references and name not in chosen:
-            not_asked[name] = (
+            not_run[name] = (
                 "not asked, since the rule compares with a clean model: give one with --reference"
             )
         else:
@@ -178,9 +178,9 @@ def plan(
         subject=subject,
         references=clean,
         configured=ConfiguredDetectors.of(config or EvaluateConfig(), asked, run, 0),
-        asking=asking,
+        prompt_settings=prompt_settings,
         run=run,
-        not_asked=not_asked,
+        not_run=not_run,
         options=options,
         command=command,
     )
@@ -195,14 +195,14 @@ def _needs_reference(detector: AnyDetector) -> bool:
 
 def _check_models(
     benchmark: PairedBenchmark,
-    asking: Asking,
+    prompt_settings: PromptSettings,
     subject: ModelUnderTest,
     references: Sequence[ModelUnderTest],
 ) -> None:
     for one in (subject, *references):
-        if asking.ask not in one.can:
+        if prompt_settings.ask not in one.can:
             raise ConfigError(
-                f"--ask {asking.ask}: {one.model.name} cannot be asked so; it can"
+                f"--ask {prompt_settings.ask}: {one.model.name} cannot be asked so; it can"
                 f" {', '.join(sorted(one.can))}"
             )
     seen = {subject.model.fingerprint: subject.model.name}

@@ -25,7 +25,7 @@ from flipbench.pipelines.contamination import plans_for
 from flipbench.pipelines.detectors import ConfiguredDetectors
 from flipbench.pipelines.grid import Trained, warnings_of
 from flipbench.pipelines.raters import report_tables
-from flipbench.prompting.prompts import Asking
+from flipbench.prompting.prompts import PromptSettings
 from flipbench.reporting.tables import Table
 
 
@@ -52,9 +52,9 @@ def evaluate(
     if workers.share is not None:
         own = [model for number, model in enumerate(models) if workers.have(number)]
         detectors = configured.detectors(benchmark)
-        return Evaluated(own, ask_all(benchmark, own, detectors, config.asking, run, options))
+        return Evaluated(own, ask_all(benchmark, own, detectors, config.prompt, run, options))
     scores, reports = ask_and_score(
-        benchmark, models, configured, config.asking, run, options, workers
+        benchmark, models, configured, config.prompt, run, options, workers
     )
     page = _write_report(assembly, benchmark, models, scores, [*warnings_of(trained), *notes])
     return Evaluated(models, reports, scores, page)
@@ -64,7 +64,7 @@ def ask_and_score(
     benchmark: PairedBenchmark,
     models: Sequence[ModelUnderTest],
     configured: ConfiguredDetectors,
-    asking: Asking,
+    prompt_settings: PromptSettings,
     run: Run,
     options: StageOptions = QUESTIONS,
     workers: Workers | None = None,
@@ -85,14 +85,14 @@ def ask_and_score(
     reports = configured.reword(benchmark, options.progress)
     detectors = configured.detectors(benchmark)
     if workers is not None and workers.n_workers > 1:
-        probes = keep_probes(detectors, benchmark, asking, run)
+        probes = keep_probes(detectors, benchmark, prompt_settings, run)
         workers.start("evaluate", Response, len(probes) * len(models), "ask")
-    reports += ask_all(benchmark, models, detectors, asking, run, options)
+    reports += ask_all(benchmark, models, detectors, prompt_settings, run, options)
     grid = [one.model for one in models]
     replies = (answers_of(model.name, model.fingerprint, run) for model in grid)
     reports += configured.judge_replies(detectors, benchmark, replies, options.progress)
     can = {one.model.fingerprint: one.can for one in models}
-    scores = score(benchmark, grid, detectors, asking, run, can, references)
+    scores = score(benchmark, grid, detectors, prompt_settings, run, can, references)
     return configured.identified(scores), reports
 
 
@@ -101,7 +101,7 @@ def count_work(assembly: Assembly, benchmark: PairedBenchmark) -> list[str]:
     plans, config, configured = plans_for(assembly, benchmark), assembly.config, assembly.detectors
     n_models = len(config.models) + sum(plan.epochs for plan in plans)
     detectors = configured.detectors(benchmark)
-    n_probes = len(probes_for(detectors, benchmark, config.evaluate.asking))
+    n_probes = len(probes_for(detectors, benchmark, config.evaluate.prompt))
     n_texts = len(benchmark.pairs) if configured.rewording else 0
     return work_lines(
         {
@@ -129,14 +129,19 @@ def _write_report(
 ) -> Path:
     """Write tables, figures and the page; return the page's path."""
     config, run, grid = assembly.config, assembly.run, [one.model for one in models]
-    asking, names = config.evaluate.asking, assembly.detectors.names
+    prompt_settings, names = config.evaluate.prompt, assembly.detectors.names
     needed: list[Requirements] = []
     for about in (DETECTORS[name].about for name in names):
         rules = dict.fromkeys(s.rule for s in scores if s.detector == about.name)
         needed += [requirements(scores, grid, about.name, rule, about.practical) for rule in rules]
     unseen = {model.fingerprint: model.name for model in grid if model.clean}
     raters, kept = report_tables(
-        run, benchmark, unseen, policy=config.filter.policy, asking=asking, seed=config.seed
+        run,
+        benchmark,
+        unseen,
+        policy=config.filter.policy,
+        prompt_settings=prompt_settings,
+        seed=config.seed,
     )
     found = environment()
     data = ReportData(
@@ -154,7 +159,7 @@ def _write_report(
         notes=[*assembly.detectors.notes(), *notes],
         raters=raters,
         kept=kept,
-        groups=_groups(benchmark, grid, asking, run) if GAP in names else None,
+        groups=_groups(benchmark, grid, prompt_settings, run) if GAP in names else None,
     )
     folder = run.path / "report"
     page = write_report(data, folder)
@@ -164,7 +169,7 @@ def _write_report(
 
 
 def _groups(
-    benchmark: PairedBenchmark, grid: Sequence[GridModel], asking: Asking, run: Run
+    benchmark: PairedBenchmark, grid: Sequence[GridModel], prompt_settings: PromptSettings, run: Run
 ) -> Table | None:
     """Return the group metrics of a benchmark that has groups."""
     if not has_groups(benchmark):
@@ -172,5 +177,5 @@ def _groups(
     metrics = {}
     for model in grid:
         answers = answers_of(model.name, model.fingerprint, run)
-        metrics[model.fingerprint] = group_metrics(cells_of(benchmark, asking, answers))
+        metrics[model.fingerprint] = group_metrics(cells_of(benchmark, prompt_settings, answers))
     return group_table(grid, metrics)

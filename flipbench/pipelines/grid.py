@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from flipbench.config.experiment import SubjectConfig
+from flipbench.config.experiment import ModelUnderTestConfig
 from flipbench.config.raters import ModelConfig
 from flipbench.core.records import Checkpoint, TrainingPlan
 from flipbench.evaluate.pipeline import ModelUnderTest
@@ -16,7 +16,7 @@ Trained = tuple[TrainingPlan, list[Checkpoint]]
 """A plan, and the checkpoints that the run holds of it."""
 
 
-def model_under_test(name: str, config: SubjectConfig) -> ModelUnderTest:
+def model_under_test(name: str, config: ModelUnderTestConfig) -> ModelUnderTest:
     """Return a configured model: a checkpoint, one behind a server, or an object of your own."""
     known = config.model_dump(include={"family", "strategy", "dose", "lineage", "external"})
     if vlm := model_without_weights(name, config):
@@ -25,7 +25,7 @@ def model_under_test(name: str, config: SubjectConfig) -> ModelUnderTest:
 
 
 def with_checkpoints(
-    model: ModelUnderTest, config: SubjectConfig, trained: Sequence[Trained], folder: Path
+    model: ModelUnderTest, config: ModelUnderTestConfig, trained: Sequence[Trained], folder: Path
 ) -> list[ModelUnderTest]:
     """Return a configured model, and then what was trained from it into the run's ``folder``."""
     grid = [model]
@@ -37,7 +37,7 @@ def with_checkpoints(
 
 def _checkpoints(
     parent: GridModel,
-    config: SubjectConfig,
+    config: ModelUnderTestConfig,
     plan: TrainingPlan,
     checkpoints: Sequence[Checkpoint],
     folder: Path,

@@ -10,13 +10,13 @@ from flipbench.core.errors import DataError
 from flipbench.core.paired import Candidate, PairedBenchmark
 from flipbench.core.records import Item, Verdict
 from flipbench.core.run import Run
+from flipbench.filters.agreement.rater_table import rater_table
 from flipbench.filters.agreement.ratings import (
     Ratings,
     agreement_tables,
     compare_raters,
     ratings_of,
 )
-from flipbench.filters.agreement.who_decided import who_decided
 from flipbench.filters.decide import book_of
 from flipbench.filters.pipeline import FOLDER, filtered_in
 from flipbench.filters.representativeness import (
@@ -26,7 +26,7 @@ from flipbench.filters.representativeness import (
 )
 from flipbench.models.engine import answers_of
 from flipbench.models.protocols import Decision
-from flipbench.prompting.prompts import Asking
+from flipbench.prompting.prompts import PromptSettings
 from flipbench.reporting.tables import Table
 from flipbench.reporting.writers import write_tables
 
@@ -62,7 +62,7 @@ def report_tables(
     models: Mapping[str, str],
     *,
     policy: Policy,
-    asking: Asking,
+    prompt_settings: PromptSettings,
     seed: int,
 ) -> tuple[list[Table], list[Table]]:
     """Return, for the report, who decided how well, and whether the kept set is like the whole.
@@ -80,11 +80,11 @@ def report_tables(
     items, kept = [c.item for c in candidates], {pair.original.id for pair in benchmark.pairs}
     if not kept <= {item.id for item in items}:
         return [], []
-    raters = who_decided(_ratings(run, candidates, policy), seed=seed)
+    raters = rater_table(_ratings(run, candidates, policy), seed=seed)
     first = [raters] if raters else []
     if len(kept) == len(items):
         return first, []
-    outcomes = _answers(run, items, kept, models, asking)
+    outcomes = _answers(run, items, kept, models, prompt_settings)
     found = compare_kept(items, kept, outcomes, seed=seed)
     return first, representativeness_tables(found)
 
@@ -94,11 +94,15 @@ def _ratings(run: Run, candidates: list[Candidate], policy: Policy) -> Ratings:
 
 
 def _answers(
-    run: Run, items: list[Item], kept: set[str], models: Mapping[str, str], asking: Asking
+    run: Run,
+    items: list[Item],
+    kept: set[str],
+    models: Mapping[str, str],
+    prompt_settings: PromptSettings,
 ) -> dict[str, Outcomes]:
     """Return right or wrong by model and item, of models that were asked about more than kept."""
     asked = [item for item in items if item.options is not None and item.answer is not None]
-    probes = [asking.probe(item, "original") for item in asked]
+    probes = [prompt_settings.probe(item, "original") for item in asked]
     gold = [int(item.answer) for item in asked if item.answer is not None]
     found: dict[str, Outcomes] = {}
     for fingerprint, name in models.items():

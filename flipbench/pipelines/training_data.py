@@ -12,7 +12,7 @@ from flipbench.config.experiment import AnswerJudgeConfig
 from flipbench.config.raters import LocalSpec
 from flipbench.config.training import DataConfig, OtherBenchmark, RewriteConfig
 from flipbench.contaminate.data.corpus import read_corpus
-from flipbench.contaminate.data.regimes import Lesson, mixture, part_of
+from flipbench.contaminate.data.regimes import RegimeData, mixture, part_of
 from flipbench.contaminate.data.wordings import (
     N_PARAPHRASES,
     ChatWriter,
@@ -63,22 +63,22 @@ class TrainingData:
         By regime; one that trains on the items' own words has none.
     """
 
-    regimes: Mapping[str, DataConfig]
+    configs: Mapping[str, DataConfig]
     writers: Mapping[str, Writer]
     run: Run
     seed: int = 0
     options: StageOptions = DEFAULTS
 
-    def lessons(self, benchmark: PairedBenchmark, *, write: bool) -> dict[str, Lesson]:
+    def prepare(self, benchmark: PairedBenchmark, *, write: bool) -> dict[str, RegimeData]:
         """Return what each regime trains on, by name.
 
         ``write`` lets chat models write paraphrases and translations; without it, the items' own
         words stand in for those that a run lacks, as a plan for ``--dry-run`` may have it.
         """
-        return {name: self._lesson(benchmark, name, write) for name in self.regimes}
+        return {name: self._regime(benchmark, name, write) for name in self.configs}
 
-    def _lesson(self, benchmark: PairedBenchmark, name: str, write: bool) -> Lesson:
-        data, seed = self.regimes[name], self.seed
+    def _regime(self, benchmark: PairedBenchmark, name: str, write: bool) -> RegimeData:
+        data, seed = self.configs[name], self.seed
         own = benchmark.originals if data.benchmark is None else self._other(data.benchmark)
         members, held_out = part_of(own, data.fraction, seed)
         if data.mixture:
@@ -87,18 +87,18 @@ class TrainingData:
             members = mixture(members, others, shares, seed)
         paired = {item.id for item in benchmark.originals}
         control = paired.isdisjoint(item.id for item in members)
-        lesson = Lesson(name, data, members, held_out, control=control)
+        regime = RegimeData(name, data, members, held_out, control=control)
         if data.rewrite is not None:
             wordings = self._wordings(members, data.rewrite, self.writers[name], write)
-            lesson = replace(lesson, wordings=wordings)
+            regime = replace(regime, wordings=wordings)
         if data.corpus is not None:
-            lesson = replace(lesson, corpus=read_corpus(data.corpus, seed))
+            regime = replace(regime, corpus=read_corpus(data.corpus, seed))
         wash = data.wash
         if wash is not None and wash.corpus is not None:
-            lesson = replace(lesson, clean_corpus=read_corpus(wash.corpus, seed))
+            regime = replace(regime, clean_corpus=read_corpus(wash.corpus, seed))
         if wash is not None and wash.benchmark is not None:
-            lesson = replace(lesson, clean=tuple(self._other(wash.benchmark)))
-        return lesson
+            regime = replace(regime, clean=tuple(self._other(wash.benchmark)))
+        return regime
 
     def _wordings(
         self, items: Sequence[Item], config: RewriteConfig, writer: Writer, write: bool
@@ -128,23 +128,23 @@ class TrainingData:
             log.warning("%s", loaded.summary())
         return loaded.items
 
-    def to_write(self, lessons: Iterable[Lesson]) -> list[str]:
+    def to_write(self, regimes: Iterable[RegimeData]) -> list[str]:
         """Return what chat models would be asked for first, and what that would cost."""
         lines = []
         written = self.run.ids(Wording)
         counted: set[str] = set()  # regimes may share wordings
-        for lesson in lessons:
-            config, writer = lesson.config.rewrite, self.writers.get(lesson.name)
+        for regime in regimes:
+            config, writer = regime.config.rewrite, self.writers.get(regime.name)
             if config is None or not isinstance(writer, ChatWriter):
                 continue
             stage = WordingStage(writer, config.language)
-            needed = {stage.id_of(item): item for item in lesson.items}
+            needed = {stage.id_of(item): item for item in regime.items}
             if needed.keys() <= written:
                 continue
             items = [item for i, item in needed.items() if i not in written | counted]
             counted |= needed.keys()
             text = (
-                f"{lesson.name}: {len(items):,} questions are put in other words first; until then"
+                f"{regime.name}: {len(items):,} questions are put in other words first; until then"
                 " its plans have other ids"
             )
             if items and config.chat is not None:

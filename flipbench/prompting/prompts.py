@@ -32,7 +32,7 @@ def open_prompt(question: str, instruction: str = OPEN_INSTRUCTION) -> str:
     return f"{question}\n{instruction}"
 
 
-class Asking(Value):
+class PromptSettings(Value):
     """How multiple-choice questions are put to a model.
 
     ``choose`` compares the next-token log-probabilities of the option letters; ``generate`` lets

@@ -54,7 +54,7 @@ def test_values_are_read_from_yaml(write: Any) -> None:
     assert config.benchmark.format == "shapes" and config.benchmark.n_items == 12
     assert config.models["m"].revision == "v2" and config.models["m"].trust_remote_code is False
     assert config.contaminate.strategies["LoRA"].lora_rank == 8
-    assert config.evaluate.asking.max_new_tokens == 8
+    assert config.evaluate.prompt.max_new_tokens == 8
     assert [judge.kind for judge in config.filter.judges] == ["shapes"]
 
 

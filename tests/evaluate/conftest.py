@@ -14,7 +14,7 @@ from flipbench.core.randomness import generator
 from flipbench.core.records import ImageRef, Item, Probe, Response, Score, Source
 from flipbench.evaluate.protocol.detector import Detector
 from flipbench.models.engine import Answers
-from flipbench.prompting.prompts import Asking
+from flipbench.prompting.prompts import PromptSettings
 from flipbench.shapes.benchmark import shapes_vqa
 from flipbench.shapes.questions import Family
 from flipbench.shapes.render import render
@@ -23,7 +23,7 @@ settings.register_profile("no deadline", deadline=None)  # a busy machine is no 
 settings.load_profile("no deadline")
 
 Policy = Callable[[Probe], int]
-ASKING = Asking()
+ASKING = PromptSettings()
 
 
 def image(name: str) -> ImageRef:

@@ -27,7 +27,7 @@ from flipbench.filters.pipeline import apply_policy, filtered_in, keep_valid, ra
 from flipbench.generate.captioners.shapes import SceneCaptioner
 from flipbench.generate.editors.shapes import SceneEditor
 from flipbench.generate.pipeline import generate
-from flipbench.models.protocols import Opinion
+from flipbench.models.protocols import JudgeDecision
 from flipbench.reporting.tables import Cell, Column, Row, Table
 from flipbench.reporting.writers import write_tables
 from flipbench.shapes.benchmark import shapes_vqa
@@ -47,14 +47,14 @@ class Picky:
 
     def __call__(
         self, candidates: Sequence[Candidate], images: ImageStore
-    ) -> list[Opinion | Exception]:
+    ) -> list[JudgeDecision | Exception]:
         self.asked += [c.item.name for c in candidates]
-        said: dict[str, Opinion | Exception] = {
-            "0002": Opinion("reject", "two stars | or three?\nwho knows"),
-            "0003": Opinion("unsure", "blurred"),
+        said: dict[str, JudgeDecision | Exception] = {
+            "0002": JudgeDecision("reject", "two stars | or three?\nwho knows"),
+            "0003": JudgeDecision("unsure", "blurred"),
             "0004": DataError("the server is down"),
         }
-        return [said.get(c.item.name, Opinion("keep", "fine")) for c in candidates]
+        return [said.get(c.item.name, JudgeDecision("keep", "fine")) for c in candidates]
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from flipbench.filters.pipeline import keep_valid
 from flipbench.generate.captioners.shapes import SceneCaptioner
 from flipbench.generate.editors.shapes import SceneEditor
 from flipbench.generate.pipeline import generate
-from flipbench.models.protocols import CaptionText, Decision, Opinion
+from flipbench.models.protocols import CaptionText, Decision, JudgeDecision
 from flipbench.shapes.benchmark import shapes_vqa
 from flipbench.shapes.candidates import scene_of
 from flipbench.shapes.questions import Family, answer
@@ -57,14 +57,14 @@ class Grumpy:
 
     def __call__(
         self, candidates: Sequence[Candidate], images: ImageStore
-    ) -> list[Opinion | Exception]:
+    ) -> list[JudgeDecision | Exception]:
         self.n_asked += len(candidates)
-        out: list[Opinion | Exception] = []
+        out: list[JudgeDecision | Exception] = []
         for candidate in candidates:
             opinion = self.opinions.get(f"q{candidate.item.name}", "keep")
             if isinstance(opinion, RuntimeError):
                 raise opinion
-            out.append(opinion if isinstance(opinion, Exception) else Opinion(opinion, "so"))
+            out.append(opinion if isinstance(opinion, Exception) else JudgeDecision(opinion, "so"))
         return out
 
 

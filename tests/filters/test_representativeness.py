@@ -24,7 +24,7 @@ from flipbench.filters.representativeness import (
     representativeness_tables,
 )
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
-from flipbench.prompting.prompts import Asking
+from flipbench.prompting.prompts import PromptSettings
 from tests.fixtures.options import QUIET
 
 TABLE_3 = Path(__file__).parents[1] / "published" / "filtered_vs_full.csv"
@@ -129,8 +129,8 @@ def test_real_models_are_asked_all_items_once(
     with Run(tmp_path) as run:
         run.images.folder = shapes_store.folder
         models = [tiny_vlm("llava"), tiny_vlm("qwen2_vl")]
-        outcomes = answers_to_all(items, models, Asking(), run, options=QUIET)
-        again = answers_to_all(items, models, Asking(), run, options=QUIET)
+        outcomes = answers_to_all(items, models, PromptSettings(), run, options=QUIET)
+        again = answers_to_all(items, models, PromptSettings(), run, options=QUIET)
     assert outcomes == again
     assert all(set(by_item) == {item.id for item in items} for by_item in outcomes.values())
     kept = {item.id for item in items if item.category != items[0].category}

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from flipbench import cli
-from flipbench.config.served_model import SubjectAPI
+from flipbench.config.served_model import ServedModelConfig
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Pair, PairedBenchmark
@@ -30,7 +30,7 @@ from flipbench.pipelines.detection_plan import (
     plan,
     read_paired,
 )
-from flipbench.prompting.prompts import Asking
+from flipbench.prompting.prompts import PromptSettings
 from flipbench.shapes.benchmark import shapes_vqa_families
 from tests.fixtures.browser import OpenPage
 from tests.fixtures.openai_server import KEY, OpenAIServer
@@ -145,7 +145,7 @@ def test_every_detector_without_a_reference(
 def test_a_detector_named_explicitly_always_runs(pairs: Path, tmp_path: Path) -> None:
     planned = plan(read_paired(pairs), CLEAN, [], Run(tmp_path), detectors=["circular_eval"])
     assert [d.about.name for d in planned.detectors] == ["perturbation_gap", "circular_eval"]
-    assert planned.not_asked == {}
+    assert planned.not_run == {}
 
 
 def test_rewordings_and_references_are_used_where_given(
@@ -286,12 +286,12 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenAIServer]:
 def test_a_served_model_reports_what_it_cannot_do(
     pairs: Path, tmp_path: Path, server: OpenAIServer
 ) -> None:
-    model = APIVLM(SubjectAPI(base_url=server.base_url, model="tiny-vlm", timeout=5))
+    model = APIVLM(ServedModelConfig(base_url=server.base_url, model="tiny-vlm", timeout=5))
     benchmark, run = read_paired(pairs), Run(tmp_path)
     with pytest.raises(ConfigError, match="--ask choose: tiny-vlm cannot be asked so; it can"):
         plan(benchmark, model, [], run)
-    asking = Asking(ask="generate")
-    planned = plan(benchmark, model, [], run, asking=asking, options=QUIET)
+    prompt_settings = PromptSettings(ask="generate")
+    planned = plan(benchmark, model, [], run, prompt_settings=prompt_settings, options=QUIET)
     finding, page, _ = detect(planned)
     heard = {one.detector: one for one in finding.opinions}
     for name in ("shared_likelihood", "order_trend", "codec", "min_k"):
@@ -333,7 +333,7 @@ def report(pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     known |= {p.perturbed.id: _remembered(p, i) for i, p in enumerate(benchmark.pairs)}
     weights = planned.subject.model.fingerprint
     for detector in planned.detectors:
-        for probe in detector.probes(benchmark, Asking()):
+        for probe in detector.probes(benchmark, PromptSettings()):
             planned.run.append([
                 Response(probe_id=probe.id, model_fingerprint=weights, model=CLEAN,
                          choice=known[probe.item_id].answer or 0)

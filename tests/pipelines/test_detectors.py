@@ -62,7 +62,7 @@ def test_the_judge_reads_the_replies_of_the_detector_as_configured(
         (report,) = configured.judge_replies(benchmark, [answers], progress=False)
     assert report.n_done == 2 * 6, "the same reply to both versions is judged once"
     (detector,) = configured.detectors(benchmark)
-    for score in detector.score(benchmark, config.asking, answers):
+    for score in detector.score(benchmark, config.prompt, answers):
         assert (score.n, score.n_dropped) == (6, 0)
 
 
@@ -76,7 +76,7 @@ def test_a_plug_in_is_a_detector_like_any_other(known: None, tmp_path: Path) -> 
         found = scores_by_rule(detector, benchmark, Planted("model", 0.9, 0.5), [])
         (score,) = configured.identified([*found.values()])
         assert score.target == TARGET and score.arguments == next(iter(parameters.values()), {})
-        wrong = detector.probes(benchmark, config.asking)[0].images
+        wrong = detector.probes(benchmark, config.prompt)[0].images
         assert wrong == benchmark.originals[score.arguments.get("step", 1)].images
         scores[score.id] = score
         own = list(scores_by_rule(codec, benchmark, Planted("m", 0.9, 0.5), []).values())

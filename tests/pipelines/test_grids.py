@@ -17,7 +17,7 @@ from flipbench.core.records import Checkpoint, Item, Response, TrainingPlan
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.pipelines.assembly import Assembly
 from flipbench.pipelines.evaluation import evaluate
-from flipbench.prompting.prompts import Asking
+from flipbench.prompting.prompts import PromptSettings
 from tests.fixtures.markdown_tables import table
 from tests.fixtures.report_data import make_benchmark
 
@@ -62,7 +62,7 @@ def load_config_of(folder: Path, told: dict[str, Any]) -> Config:
 
 
 def right(vlm: HuggingFaceVLM, items: list[Item], benchmark: PairedBenchmark) -> list[bool]:
-    replies = vlm.ask([Asking().probe(item, "") for item in items], benchmark.images)
+    replies = vlm.ask([PromptSettings().probe(item, "") for item in items], benchmark.images)
     return [
         isinstance(reply, Response) and reply.choice == item.answer
         for reply, item in zip(replies, items, strict=True)
@@ -71,14 +71,14 @@ def right(vlm: HuggingFaceVLM, items: list[Item], benchmark: PairedBenchmark) ->
 
 def test_a_rule_that_fires_on_an_external_model_is_not_trusted(mixed: Path) -> None:
     report = mixed / "r" / "report"
-    assert table(report / "gap.md", "outsider")["McNemar test"].startswith("artefact suspected")
+    assert table(report / "gap.md", "outsider")["McNemar test"].startswith("false alarm suspected")
     assert table(report / "gap.md", "outsider")["McNemar test"].endswith("(contaminated)")
     for name in ("dosed", "stranger"):
-        assert table(report / "gap.md", name)["McNemar test"].startswith("artefact suspected")
+        assert table(report / "gap.md", name)["McNemar test"].startswith("false alarm suspected")
     validation = (report / "validation.md").read_text()
-    assert "artefact suspected (1/1 fire: outsider; by chance 5 %)" in validation
+    assert "false alarm suspected (1/1 fire: outsider; by chance 5 %)" in validation
     page = (report / "index.html").read_text()
-    assert "artefact suspected" in page
+    assert "false alarm suspected" in page
     drawn = [path.read_text() for path in report.glob("detectors_by_models*.svg")]
     assert drawn and all("‡" in text for text in drawn)
 

@@ -12,7 +12,7 @@ import flipbench.shapes
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Item
 from flipbench.models.vlm.huggingface import HuggingFaceVLM, check_card, resolve_path
-from flipbench.prompting.prompts import Asking
+from flipbench.prompting.prompts import PromptSettings
 from flipbench.shapes.training.tiny import FAMILIES
 
 CHECKPOINTS = Path(flipbench.shapes.__file__).parent / "checkpoints"
@@ -32,7 +32,7 @@ def vlm(request: pytest.FixtureRequest) -> HuggingFaceVLM:
 
 
 def n_right(vlm: HuggingFaceVLM, items: list[Item], images: ImageStore, *, look: bool) -> int:
-    probes = [Asking().probe(item, "v", images=None if look else ()) for item in items]
+    probes = [PromptSettings().probe(item, "v", images=None if look else ()) for item in items]
     answers = [a for i in range(0, len(probes), 50) for a in vlm.ask(probes[i : i + 50], images)]
     return sum(a.choice == item.answer for a, item in zip(answers, items, strict=True))
 

@@ -12,10 +12,10 @@ import numpy as np
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
 from flipbench.core.records import Item, Probe, Response, Score
-from flipbench.prompting.prompts import LETTERS, Asking
+from flipbench.prompting.prompts import LETTERS, PromptSettings
 
 from ...protocol import rules
-from ...protocol.detector import About, Answers, kept
+from ...protocol.detector import About, Answers, cached_per_benchmark
 from ...protocol.rules import Verdict
 from ...scoring.comparison import (
     Comparison,
@@ -24,7 +24,7 @@ from ...scoring.comparison import (
     gap_score,
     mcnemar_score,
 )
-from ...scoring.conditions import Put, Twice, open_question
+from ...scoring.conditions import Query, QueryPair, open_question
 from ...scoring.text_match import continuation, fold, rouge_l
 from ...statistics.resampling import Array
 
@@ -142,14 +142,14 @@ class GuidedPrompting:
     max_new_tokens: int = 64
     about: About = ABOUT
 
-    def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
-        """Return each item's beginning with both prompts; ``asking`` changes nothing."""
-        return [probe for twice in self._asked(benchmark) for probe in twice.probes]
+    def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
+        """Return each item's beginning with both prompts; ``prompt_settings`` changes nothing."""
+        return [probe for query_pair in self._asked(benchmark) for probe in query_pair.probes]
 
     def score(
         self,
         benchmark: PairedBenchmark,
-        asking: Asking,
+        prompt_settings: PromptSettings,
         answers: Answers,
         reference: Answers | None = None,
     ) -> list[Score]:
@@ -185,13 +185,13 @@ class GuidedPrompting:
         verdict = rules.significant(p, self.settings.alpha)
         return gap_score(comparison, "overlap", lambda _: verdict, p_value=p)
 
-    def _judged(self, comparison: Comparison, asked: list[Twice]) -> Score:
+    def _judged(self, comparison: Comparison, asked: list[QueryPair]) -> Score:
         seed = self.settings.seed
         drawn = sorted(asked, key=lambda t: generator(seed, t.item.id, "judged").random())
         labels: list[Label] = []
-        for twice in drawn[: self.n_judged]:
-            first, second = cut(twice.item, seed) or ("", "")
-            reply = comparison.answers.to(twice.second.probes[0])
+        for query_pair in drawn[: self.n_judged]:
+            first, second = cut(query_pair.item, seed) or ("", "")
+            reply = comparison.answers.to(query_pair.second.probes[0])
             if reply is not None:
                 labels.append(self.judge(continuation(reply.text, first), second))
         n_exact, n_near = labels.count("exact"), labels.count("near-exact")
@@ -205,15 +205,15 @@ class GuidedPrompting:
             details={"judged": found},
         )
 
-    @kept
-    def _asked(self, benchmark: PairedBenchmark) -> list[Twice]:
+    @cached_per_benchmark
+    def _asked(self, benchmark: PairedBenchmark) -> list[QueryPair]:
         asked = []
         for item in benchmark.originals:
             pieces = cut(item, self.settings.seed)
             if pieces is not None:
                 general, guided = _prompts(item, pieces[0], benchmark)
                 asked.append(
-                    Twice(
+                    QueryPair(
                         item,
                         self._put(item, "general", general, pieces),
                         self._put(item, "guided", guided, pieces),
@@ -221,7 +221,7 @@ class GuidedPrompting:
                 )
         return asked
 
-    def _put(self, item: Item, variant: str, prompt: str, pieces: tuple[str, str]) -> Put:
+    def _put(self, item: Item, variant: str, prompt: str, pieces: tuple[str, str]) -> Query:
         def similar(reply: Response) -> float | None:
             if not reply.text.strip():
                 return None

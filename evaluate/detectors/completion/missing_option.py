@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item, Probe, Response, Score
-from flipbench.prompting.prompts import LETTERS, Asking
+from flipbench.prompting.prompts import LETTERS, PromptSettings
 
-from ...protocol.detector import About, Answers, kept
+from ...protocol.detector import About, Answers, cached_per_benchmark
 from ...scoring.comparison import (
     Settings,
     compare_with_model,
     mcnemar_score,
     threshold_score,
 )
-from ...scoring.conditions import Put, open_question
+from ...scoring.conditions import Query, open_question
 from ...scoring.text_match import fold, names
 
 PROMPT = (
@@ -67,14 +67,14 @@ class MissingOption:
     max_new_tokens: int = 24
     about: About = ABOUT
 
-    def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
-        """Return each question without its last option; ``asking`` changes nothing."""
-        return [probe for _, put in self._asked(benchmark) for probe in put.probes]
+    def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
+        """Return each question without its last option; ``prompt_settings`` changes nothing."""
+        return [probe for _, query in self._asked(benchmark) for probe in query.probes]
 
     def score(
         self,
         benchmark: PairedBenchmark,
-        asking: Asking,
+        prompt_settings: PromptSettings,
         answers: Answers,
         reference: Answers | None = None,
     ) -> list[Score]:
@@ -93,15 +93,15 @@ class MissingOption:
             mcnemar_score(comparison, uses_reference=True),
         ]
 
-    @kept
-    def _asked(self, benchmark: PairedBenchmark) -> list[tuple[Item, Put]]:
+    @cached_per_benchmark
+    def _asked(self, benchmark: PairedBenchmark) -> list[tuple[Item, Query]]:
         return [
             (item, self._put(item, item.options))
             for item in benchmark.originals
             if item.options is not None and _can_be_missed(item.options)
         ]
 
-    def _put(self, item: Item, options: Sequence[str]) -> Put:
+    def _put(self, item: Item, options: Sequence[str]) -> Query:
         shown = options[:-1]
         lines = [f"{letter}. {text}" for letter, text in zip(LETTERS, shown, strict=False)]
 

@@ -11,9 +11,9 @@ import numpy as np
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Count, Item, Probe, Response, Score
 from flipbench.models.chat.rewording import Reword
-from flipbench.prompting.prompts import LETTERS, Asking
+from flipbench.prompting.prompts import LETTERS, PromptSettings
 
-from ...protocol.detector import About, Answers, Helpers, kept
+from ...protocol.detector import About, Answers, Helpers, cached_per_benchmark
 from ...scoring.comparison import (
     Settings,
     compare,
@@ -23,9 +23,9 @@ from ...scoring.comparison import (
 )
 from ...scoring.conditions import (
     NO_REWORDING,
-    Put,
+    Query,
+    QueryPair,
     Reading,
-    Twice,
     mean,
     open_question,
 )
@@ -136,15 +136,17 @@ class NgramAccuracy:
         """Return the detector with as many other wordings as there are."""
         return replace(self, reword=helpers.reword, n_paraphrases=helpers.n_wordings)
 
-    def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
-        """Return each text up to each start, and its rewordings'; ``asking`` changes nothing."""
-        asked = [probe for _, put in self._asked(benchmark) for probe in put.probes]
-        return asked + [p for twice in self._reworded(benchmark) for p in twice.first.probes]
+    def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
+        """Return each text, and its rewordings, up to each start; no settings apply."""
+        asked = [probe for _, query in self._asked(benchmark) for probe in query.probes]
+        return asked + [
+            p for query_pair in self._reworded(benchmark) for p in query_pair.first.probes
+        ]
 
     def score(
         self,
         benchmark: PairedBenchmark,
-        asking: Asking,
+        prompt_settings: PromptSettings,
         answers: Answers,
         reference: Answers | None = None,
     ) -> list[Score]:
@@ -181,13 +183,13 @@ class NgramAccuracy:
         n_whole = list(against_clean.second.outcomes).count(1.0)
         return [s.model_copy(update={"details": s.details | {"n_whole": n_whole}}) for s in scores]
 
-    @kept
-    def _asked(self, benchmark: PairedBenchmark) -> list[tuple[Item, Put]]:
-        puts = [(item, self._put(item, "ngram", None)) for item in benchmark.originals]
-        return [(item, put) for item, put in puts if put is not None]
+    @cached_per_benchmark
+    def _asked(self, benchmark: PairedBenchmark) -> list[tuple[Item, Query]]:
+        queries = [(item, self._put(item, "ngram", None)) for item in benchmark.originals]
+        return [(item, query) for item, query in queries if query is not None]
 
-    @kept
-    def _reworded(self, benchmark: PairedBenchmark) -> list[Twice]:
+    @cached_per_benchmark
+    def _reworded(self, benchmark: PairedBenchmark) -> list[QueryPair]:
         found = []
         for item in benchmark.originals if self.reword else ():
             assert self.reword is not None
@@ -195,10 +197,10 @@ class NgramAccuracy:
             own = self._put(item, "ngram", None)
             other = self._put(item, "ngram-reworded", others)
             if own is not None and other is not None and len(others) == self.n_paraphrases:
-                found.append(Twice(item, other, own))
+                found.append(QueryPair(item, other, own))
         return found
 
-    def _put(self, item: Item, variant: str, questions: tuple[str, ...] | None) -> Put | None:
+    def _put(self, item: Item, variant: str, questions: tuple[str, ...] | None) -> Query | None:
         """Return all n-grams of a text (of each wording); None where one is too short."""
         asked: list[tuple[Probe, Reading]] = []
         for question in (None,) if questions is None else questions:
@@ -207,9 +209,9 @@ class NgramAccuracy:
             if not at:
                 return None
             asked += [self._ngram(item, f"{variant}-{s}", pieces, s).asked[0] for s in at]
-        return Put(tuple(asked), mean) if asked else None
+        return Query(tuple(asked), mean) if asked else None
 
-    def _ngram(self, item: Item, variant: str, pieces: list[str], start: int) -> Put:
+    def _ngram(self, item: Item, variant: str, pieces: list[str], start: int) -> Query:
         prefix = self.units.glue.join(pieces[:start])
         true = pieces[start : start + self.n]
 

@@ -10,9 +10,9 @@ from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
 from flipbench.core.records import Item, Probe, Response, Score
 from flipbench.models.chat.rewording import Reword, has_caption
-from flipbench.prompting.prompts import Asking
+from flipbench.prompting.prompts import PromptSettings
 
-from ...protocol.detector import About, Answers, Helpers, kept
+from ...protocol.detector import About, Answers, Helpers, cached_per_benchmark
 from ...protocol.rules import Bands
 from ...scoring.comparison import (
     Settings,
@@ -24,8 +24,8 @@ from ...scoring.comparison import (
 )
 from ...scoring.conditions import (
     NO_REWORDING,
-    Put,
-    Twice,
+    Query,
+    QueryPair,
     open_question,
 )
 from ...scoring.text_match import stem, words
@@ -138,14 +138,14 @@ class SlotGuessing:
         """Return the detector with other wordings."""
         return replace(self, reword=helpers.reword)
 
-    def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
-        """Return each item's text in both wordings, a word hidden; ``asking`` changes nothing."""
-        return [probe for twice in self._asked(benchmark) for probe in twice.probes]
+    def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
+        """Return each item's text in both wordings, one word hidden; no settings apply."""
+        return [probe for query_pair in self._asked(benchmark) for probe in query_pair.probes]
 
     def score(
         self,
         benchmark: PairedBenchmark,
-        asking: Asking,
+        prompt_settings: PromptSettings,
         answers: Answers,
         reference: Answers | None = None,
     ) -> list[Score]:
@@ -168,8 +168,8 @@ class SlotGuessing:
         ]
         return [with_leakage(score) for score in scores]
 
-    @kept
-    def _asked(self, benchmark: PairedBenchmark) -> list[Twice]:
+    @cached_per_benchmark
+    def _asked(self, benchmark: PairedBenchmark) -> list[QueryPair]:
         slots = []
         for item in benchmark.originals if self.reword else ():
             assert self.reword is not None
@@ -177,7 +177,7 @@ class SlotGuessing:
             slot = make_slot(item, others[0], self.settings.seed) if others else None
             slots += [slot] if slot else []
         return [
-            Twice(
+            QueryPair(
                 slot.item,
                 self._put(slot, "slot", slot.original),
                 self._put(slot, "slot-reworded", slot.reworded),
@@ -185,7 +185,7 @@ class SlotGuessing:
             for slot in slots
         ]
 
-    def _put(self, slot: Slot, variant: str, text: str) -> Put:
+    def _put(self, slot: Slot, variant: str, text: str) -> Query:
         return open_question(
             slot.item,
             variant,

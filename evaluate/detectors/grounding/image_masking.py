@@ -12,11 +12,11 @@ from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
 from flipbench.core.records import Count, ImageRef, Item, Probe, Score
 from flipbench.imaging.derived import DerivedImages
-from flipbench.prompting.prompts import Asking
+from flipbench.prompting.prompts import PromptSettings
 
-from ...protocol.detector import About, Answers, kept
+from ...protocol.detector import About, Answers, cached_per_benchmark
 from ...scoring.comparison import Settings, compare, relative_score
-from ...scoring.conditions import Condition, Put, Twice, choice
+from ...scoring.conditions import Condition, Query, QueryPair, choice
 
 N_CELLS = 16
 GREY = 128
@@ -88,18 +88,20 @@ class ImageMasking:
                 f" {self.fractions} with {self.compared}"
             )
 
-    def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
+    def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
         """Return each item's question on the whole picture and at every fraction masked.
 
         The pictures are made into the benchmark's store, each once.
         """
-        every = {f: self._asked(benchmark, asking, f) for f in self.fractions}
-        return [probe for asked in every.values() for twice in asked for probe in twice.probes]
+        every = {f: self._asked(benchmark, prompt_settings, f) for f in self.fractions}
+        return [
+            probe for asked in every.values() for query_pair in asked for probe in query_pair.probes
+        ]
 
     def score(
         self,
         benchmark: PairedBenchmark,
-        asking: Asking,
+        prompt_settings: PromptSettings,
         answers: Answers,
         reference: Answers | None = None,
     ) -> list[Score]:
@@ -107,7 +109,7 @@ class ImageMasking:
         comparison = compare(
             self,
             benchmark,
-            self._asked(benchmark, asking, self.compared),
+            self._asked(benchmark, prompt_settings, self.compared),
             ("original", _name(self.compared)),
             answers,
             reference,
@@ -118,19 +120,25 @@ class ImageMasking:
         found = dict(score.accuracies)
         for fraction in self.fractions:
             if fraction != self.compared:
-                puts = [t.second for t in self._asked(benchmark, asking, fraction)]
-                found[_name(fraction)] = _tally(Condition.read("", answers, puts))
+                queries = [t.second for t in self._asked(benchmark, prompt_settings, fraction)]
+                found[_name(fraction)] = _tally(Condition.read("", answers, queries))
         return [score.model_copy(update={"accuracies": found})]
 
-    @kept
-    def _asked(self, benchmark: PairedBenchmark, asking: Asking, fraction: float) -> list[Twice]:
+    @cached_per_benchmark
+    def _asked(
+        self, benchmark: PairedBenchmark, prompt_settings: PromptSettings, fraction: float
+    ) -> list[QueryPair]:
         derived = DerivedImages(
             benchmark.images,
             f"masked-{N_CELLS}-{fraction:g}-seed{self.settings.seed}",
             lambda ref, picture: mask(picture, fraction, self._order(ref)),
         )
         return [
-            Twice(item, choice(asking, item, "original"), _masked(item, fraction, derived, asking))
+            QueryPair(
+                item,
+                choice(prompt_settings, item, "original"),
+                _masked(item, fraction, derived, prompt_settings),
+            )
             for item in benchmark.originals
             if item.options is not None and item.images
         ]
@@ -139,9 +147,11 @@ class ImageMasking:
         return generator(self.settings.seed, ref.sha256, "image-masking").permutation(N_CELLS**2)
 
 
-def _masked(item: Item, fraction: float, derived: DerivedImages, asking: Asking) -> Put:
+def _masked(
+    item: Item, fraction: float, derived: DerivedImages, prompt_settings: PromptSettings
+) -> Query:
     images = [derived.of(ref) or ref for ref in item.images]
-    return choice(asking, item, _name(fraction), images=images)
+    return choice(prompt_settings, item, _name(fraction), images=images)
 
 
 def _name(fraction: float) -> str:

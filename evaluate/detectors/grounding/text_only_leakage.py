@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item, JsonDict, Probe, Score
-from flipbench.prompting.prompts import Asking
+from flipbench.prompting.prompts import PromptSettings
 
 from ...protocol.detector import About, Answers
 from ...scoring.comparison import (
@@ -18,7 +18,7 @@ from ...scoring.comparison import (
     mcnemar_score,
     threshold_score,
 )
-from ...scoring.conditions import Put, askable, choice
+from ...scoring.conditions import Query, askable, choice
 
 ABOUT = About(
     name="text_only_leakage",
@@ -77,24 +77,27 @@ class TextOnlyLeakage:
     settings: Settings = field(default_factory=Settings)
     about: About = ABOUT
 
-    def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
+    def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
         """Return every multiple-choice question without its image, and with it for the gain."""
         items = askable(benchmark)
         return [
             probe
             for item in items
-            for probe in (*_text_only(item, asking).probes, asking.probe(item, "original"))
+            for probe in (
+                *_text_only(item, prompt_settings).probes,
+                prompt_settings.probe(item, "original"),
+            )
         ]
 
     def score(
         self,
         benchmark: PairedBenchmark,
-        asking: Asking,
+        prompt_settings: PromptSettings,
         answers: Answers,
         reference: Answers | None = None,
     ) -> list[Score]:
         """Return the scores of rules paper and mcnemar."""
-        asked = [(item, _text_only(item, asking)) for item in askable(benchmark)]
+        asked = [(item, _text_only(item, prompt_settings)) for item in askable(benchmark)]
         items = [item for item, _ in asked]
         comparison = compare_with_model(
             self,
@@ -106,7 +109,7 @@ class TextOnlyLeakage:
             details={
                 "chance": sum(1 / len(i.options or "?") for i in items) / (len(items) or 1),
                 "n_refused": _n_refused(asked, answers),
-                "multimodal_gain": _gain(asked, asking, answers),
+                "multimodal_gain": _gain(asked, prompt_settings, answers),
             },
         )
         return [
@@ -115,20 +118,23 @@ class TextOnlyLeakage:
         ]
 
 
-def _text_only(item: Item, asking: Asking) -> Put:
-    return choice(asking, item, "text-only", images=())
+def _text_only(item: Item, prompt_settings: PromptSettings) -> Query:
+    return choice(prompt_settings, item, "text-only", images=())
 
 
-def _n_refused(asked: Sequence[tuple[Item, Put]], answers: Answers) -> int:
-    replies = [answers.to(probe) for _, put in asked for probe in put.probes]
+def _n_refused(asked: Sequence[tuple[Item, Query]], answers: Answers) -> int:
+    replies = [answers.to(probe) for _, query in asked for probe in query.probes]
     return sum(r is not None and r.choice < 0 and bool(_REFUSAL.search(r.text)) for r in replies)
 
 
-def _gain(asked: Sequence[tuple[Item, Put]], asking: Asking, answers: Answers) -> JsonDict | None:
+def _gain(
+    asked: Sequence[tuple[Item, Query]], prompt_settings: PromptSettings, answers: Answers
+) -> JsonDict | None:
     """Return MG with its counts on the items answered both ways, or None without any."""
-    shown = [choice(asking, item, "original") for item, _ in asked]
+    shown = [choice(prompt_settings, item, "original") for item, _ in asked]
     with_image, without = (
-        Condition.read("", answers, puts).outcomes for puts in (shown, [put for _, put in asked])
+        Condition.read("", answers, queries).outcomes
+        for queries in (shown, [query for _, query in asked])
     )
     both = [
         (seen, blind)

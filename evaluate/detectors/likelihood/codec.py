@@ -8,9 +8,9 @@ from typing import Literal
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
 from flipbench.core.records import Item, Probe, Score
-from flipbench.prompting.prompts import Asking
+from flipbench.prompting.prompts import PromptSettings
 
-from ...protocol.detector import About, Answers, kept
+from ...protocol.detector import About, Answers, cached_per_benchmark
 from ...scoring.conditions import Settings
 from ...scoring.likelihood import answer_probe, item_text, lacking, mean_log_prob
 from ...scoring.shares import share_scores
@@ -76,29 +76,31 @@ class CoDeC:
         """Take the name that goes with what is scored."""
         self.about = WHOLE_ITEMS if self.scored == "item" else ANSWERS
 
-    def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
+    def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
         """Return each original item alone and behind other items."""
         return [
-            probe for alone, behind in self._asked(benchmark, asking) for probe in (alone, *behind)
+            probe
+            for alone, behind in self._asked(benchmark, prompt_settings)
+            for probe in (alone, *behind)
         ]
 
     def score(
         self,
         benchmark: PairedBenchmark,
-        asking: Asking,
+        prompt_settings: PromptSettings,
         answers: Answers,
         reference: Answers | None = None,
     ) -> list[Score]:
         """Return the scores of rules half and relative."""
-        why = lacking(self.about, answers, self.probes(benchmark, asking))
+        why = lacking(self.about, answers, self.probes(benchmark, prompt_settings))
         return list(
             share_scores(
                 self.about,
                 benchmark,
                 answers,
-                self._values(benchmark, asking, answers),
+                self._values(benchmark, prompt_settings, answers),
                 reference,
-                {} if reference is None else self._values(benchmark, asking, reference),
+                {} if reference is None else self._values(benchmark, prompt_settings, reference),
                 rule="half",
                 settings=self.settings,
                 why=why or _too_small(benchmark),
@@ -106,15 +108,17 @@ class CoDeC:
             )
         )
 
-    @kept
-    def _asked(self, benchmark: PairedBenchmark, asking: Asking) -> list[tuple[Probe, list[Probe]]]:
+    @cached_per_benchmark
+    def _asked(
+        self, benchmark: PairedBenchmark, prompt_settings: PromptSettings
+    ) -> list[tuple[Probe, list[Probe]]]:
         items = sorted(benchmark.originals, key=lambda item: item.id)
         place = {item.id: i for i, item in enumerate(items)}
         return [
             (
-                self._probe(item, asking, ""),
+                self._probe(item, prompt_settings, ""),
                 [
-                    self._probe(item, asking, self._context(items, place[item.id], draw))
+                    self._probe(item, prompt_settings, self._context(items, place[item.id], draw))
                     for draw in range(self.n_draws)
                 ],
             )
@@ -128,10 +132,10 @@ class CoDeC:
         chosen = rng.permutation(len(items) - 1)[:n]
         return "\n\n".join(item_text(items[i + (i >= own)]) for i in chosen.tolist())
 
-    def _probe(self, item: Item, asking: Asking, context: str) -> Probe:
+    def _probe(self, item: Item, prompt_settings: PromptSettings, context: str) -> Probe:
         variant = "in context" if context else "alone"
         if self.scored == "answer":
-            return answer_probe(item, asking, variant, context)
+            return answer_probe(item, prompt_settings, variant, context)
         return Probe(
             item_id=item.id,
             variant=variant,
@@ -142,11 +146,11 @@ class CoDeC:
         )
 
     def _values(
-        self, benchmark: PairedBenchmark, asking: Asking, answers: Answers
+        self, benchmark: PairedBenchmark, prompt_settings: PromptSettings, answers: Answers
     ) -> dict[str, float]:
         """Return the share of draws in which each item became less likely."""
         found = {}
-        for alone, behind in self._asked(benchmark, asking):
+        for alone, behind in self._asked(benchmark, prompt_settings):
             before = mean_log_prob(answers, alone)
             after = [mean_log_prob(answers, probe) for probe in behind]
             known = [value for value in after if value is not None]

@@ -10,9 +10,9 @@ import numpy as np
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Probe, Response, Score
-from flipbench.prompting.prompts import Asking
+from flipbench.prompting.prompts import PromptSettings
 
-from ...protocol.detector import About, Answers, kept
+from ...protocol.detector import About, Answers, cached_per_benchmark
 from ...scoring.conditions import Settings
 from ...scoring.likelihood import (
     answer_probe,
@@ -98,16 +98,18 @@ class MinK:
         if not 0 < self.fraction <= 1:
             raise ValueError(f"fraction {self.fraction}: a share of the tokens lies in (0, 1]")
 
-    def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
+    def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
         """Return the right answers of the original and the perturbed items, to be scored."""
-        return [probe for both in self._asked(benchmark, asking) for probe in both]
+        return [probe for both in self._asked(benchmark, prompt_settings) for probe in both]
 
-    @kept
-    def _asked(self, benchmark: PairedBenchmark, asking: Asking) -> list[tuple[Probe, Probe]]:
+    @cached_per_benchmark
+    def _asked(
+        self, benchmark: PairedBenchmark, prompt_settings: PromptSettings
+    ) -> list[tuple[Probe, Probe]]:
         return [
             (
-                answer_probe(pair.original, asking, "original"),
-                answer_probe(pair.perturbed, asking, "perturbed"),
+                answer_probe(pair.original, prompt_settings, "original"),
+                answer_probe(pair.perturbed, prompt_settings, "perturbed"),
             )
             for pair in benchmark.pairs
         ]
@@ -115,14 +117,14 @@ class MinK:
     def score(
         self,
         benchmark: PairedBenchmark,
-        asking: Asking,
+        prompt_settings: PromptSettings,
         answers: Answers,
         reference: Answers | None = None,
     ) -> list[Score]:
         """Return the scores of rules loss, min_k, min_k_plus_plus and relative."""
-        why = lacking(self.about, answers, self.probes(benchmark, asking))
+        why = lacking(self.about, answers, self.probes(benchmark, prompt_settings))
         scores: list[Score] = []
-        asked = self._asked(benchmark, asking)
+        asked = self._asked(benchmark, prompt_settings)
         for rule, membership in self._memberships().items():
             values = _wins(benchmark, asked, answers, membership)
             lacks = why or ("" if values else _no_statistics(answers))

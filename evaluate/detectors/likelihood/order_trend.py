@@ -14,10 +14,10 @@ from scipy import stats
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
 from flipbench.core.records import Probe, ReferenceResult, Score
-from flipbench.prompting.prompts import Asking
+from flipbench.prompting.prompts import PromptSettings
 
 from ...protocol import rules
-from ...protocol.detector import About, Answers, kept
+from ...protocol.detector import About, Answers, cached_per_benchmark
 from ...protocol.rules import Verdict
 from ...scoring.conditions import Settings
 from ...scoring.likelihood import (
@@ -176,31 +176,37 @@ class OrderTrendDetector:
     settings: Settings = field(default_factory=Settings)
     about: About = ABOUT
 
-    @kept
-    def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
+    @cached_per_benchmark
+    def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
         """Return the right answer of each original item, to be scored."""
-        return [answer_probe(item, asking, "original") for item in benchmark.originals]
+        return [answer_probe(item, prompt_settings, "original") for item in benchmark.originals]
 
     def score(
         self,
         benchmark: PairedBenchmark,
-        asking: Asking,
+        prompt_settings: PromptSettings,
         answers: Answers,
         reference: Answers | None = None,
     ) -> list[Score]:
         """Return the scores of rules paper and controlled."""
         return [
-            self._score(benchmark, asking, answers, "paper", None),
-            self._score(benchmark, asking, answers, "controlled", reference),
+            self._score(benchmark, prompt_settings, answers, "paper", None),
+            self._score(benchmark, prompt_settings, answers, "controlled", reference),
         ]
 
     def _trend(
-        self, benchmark: PairedBenchmark, asking: Asking, answers: Answers, rule: str
+        self,
+        benchmark: PairedBenchmark,
+        prompt_settings: PromptSettings,
+        answers: Answers,
+        rule: str,
     ) -> tuple[OrderTrend | None, dict[str, float]]:
         measure = log_likelihood if rule == "paper" else mean_log_prob
         values = {
             item.id: value
-            for item, probe in zip(benchmark.originals, self.probes(benchmark, asking), strict=True)
+            for item, probe in zip(
+                benchmark.originals, self.probes(benchmark, prompt_settings), strict=True
+            )
             if (value := measure(answers, probe)) is not None
         }
         if len(values) < LEAST_ITEMS:
@@ -218,14 +224,14 @@ class OrderTrendDetector:
     def _score(
         self,
         benchmark: PairedBenchmark,
-        asking: Asking,
+        prompt_settings: PromptSettings,
         answers: Answers,
         rule: str,
         reference: Answers | None,
     ) -> Score:
         n_all = len(benchmark.pairs)
-        why = lacking(self.about, answers, self.probes(benchmark, asking))
-        test, values = self._trend(benchmark, asking, answers, rule)
+        why = lacking(self.about, answers, self.probes(benchmark, prompt_settings))
+        test, values = self._trend(benchmark, prompt_settings, answers, rule)
         verdict: Verdict = "not_applicable" if why else "inconclusive"
         warnings = [why] if why else [*dropped_warning(n_all - len(values), n_all)]
         details: dict[str, object] = {}
@@ -236,7 +242,9 @@ class OrderTrendDetector:
             verdict = "contaminated" if test.p_falls < PAPER_ALPHA else "not_detected"
         elif test is not None:
             verdict = rules.significant(test.p_falls, self.settings.alpha)
-            other = self._trend(benchmark, asking, reference, rule)[0] if reference else None
+            other = (
+                self._trend(benchmark, prompt_settings, reference, rule)[0] if reference else None
+            )
             if other is None:
                 warnings.append("no reference model to show whether the file itself has this trend")
             else:
@@ -249,7 +257,7 @@ class OrderTrendDetector:
                 if verdict == "contaminated" and other.p_falls <= self.settings.alpha:
                     verdict = "inconclusive"
                     warnings.append(
-                        "artefact suspected: the reference model shows the same trend"
+                        "false alarm suspected: the reference model shows the same trend"
                         f" (rho {other.rho:.3f}, p {other.p_falls:.4f}), so it lies in the file"
                     )
         if test is not None:

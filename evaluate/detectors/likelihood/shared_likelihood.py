@@ -21,10 +21,10 @@ from flipbench.core.records import (
     Score,
     content_id,
 )
-from flipbench.prompting.prompts import Asking
+from flipbench.prompting.prompts import PromptSettings
 
 from ...protocol import rules
-from ...protocol.detector import About, Answers, kept
+from ...protocol.detector import About, Answers, cached_per_benchmark
 from ...protocol.rules import Verdict
 from ...scoring.conditions import Settings
 from ...scoring.likelihood import (
@@ -153,14 +153,14 @@ class SharedLikelihood:
     settings: Settings = field(default_factory=Settings)
     about: About = ABOUT
 
-    def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
+    def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
         """Return each shard in release order and in random orders."""
         return [probe for orders in self._orders(benchmark) for probe in orders]
 
     def score(
         self,
         benchmark: PairedBenchmark,
-        asking: Asking,
+        prompt_settings: PromptSettings,
         answers: Answers,
         reference: Answers | None = None,
     ) -> list[Score]:
@@ -172,7 +172,7 @@ class SharedLikelihood:
             self._score(benchmark, answers, "relative", found, reference, against),
         ]
 
-    @kept
+    @cached_per_benchmark
     def _orders(self, benchmark: PairedBenchmark) -> list[list[Probe]]:
         """Return the probes of each shard, release order first."""
         found = []

@@ -11,16 +11,16 @@ from PIL import Image
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import ImageRef, Item, Probe, Score
 from flipbench.imaging.derived import DerivedImages
-from flipbench.prompting.prompts import Asking
+from flipbench.prompting.prompts import PromptSettings
 
-from ...protocol.detector import About, Answers, kept
+from ...protocol.detector import About, Answers, cached_per_benchmark
 from ...scoring.comparison import (
     Settings,
     compare,
     mcnemar_score,
     relative_score,
 )
-from ...scoring.conditions import Twice, choice
+from ...scoring.conditions import QueryPair, choice
 
 ABOUT = About(
     name="bgr_shuffling",
@@ -80,17 +80,21 @@ class BgrShuffling:
     settings: Settings = field(default_factory=Settings)
     about: About = ABOUT
 
-    def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
+    def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
         """Return each item's question on its own and on the exchanged picture.
 
         The pictures are made into the benchmark's store, each once.
         """
-        return [probe for twice in self._asked(benchmark, asking) for probe in twice.probes]
+        return [
+            probe
+            for query_pair in self._asked(benchmark, prompt_settings)
+            for probe in query_pair.probes
+        ]
 
     def score(
         self,
         benchmark: PairedBenchmark,
-        asking: Asking,
+        prompt_settings: PromptSettings,
         answers: Answers,
         reference: Answers | None = None,
     ) -> list[Score]:
@@ -98,7 +102,7 @@ class BgrShuffling:
         comparison = compare(
             self,
             benchmark,
-            self._asked(benchmark, asking),
+            self._asked(benchmark, prompt_settings),
             ("original", "bgr"),
             answers,
             reference,
@@ -106,8 +110,10 @@ class BgrShuffling:
         )
         return [relative_score(comparison), mcnemar_score(comparison)]
 
-    @kept
-    def _asked(self, benchmark: PairedBenchmark, asking: Asking) -> list[Twice]:
+    @cached_per_benchmark
+    def _asked(
+        self, benchmark: PairedBenchmark, prompt_settings: PromptSettings
+    ) -> list[QueryPair]:
         derived = DerivedImages(
             benchmark.images, "bgr", lambda _, picture: exchange_red_and_blue(picture)
         )
@@ -117,9 +123,13 @@ class BgrShuffling:
                 continue
             images = [derived.of(ref) or ref for ref in item.images]
             if images != list(item.images):
-                asked.append(_twice(item, images, asking))
+                asked.append(_twice(item, images, prompt_settings))
         return asked
 
 
-def _twice(item: Item, images: list[ImageRef], asking: Asking) -> Twice:
-    return Twice(item, choice(asking, item, "original"), choice(asking, item, "bgr", images=images))
+def _twice(item: Item, images: list[ImageRef], prompt_settings: PromptSettings) -> QueryPair:
+    return QueryPair(
+        item,
+        choice(prompt_settings, item, "original"),
+        choice(prompt_settings, item, "bgr", images=images),
+    )

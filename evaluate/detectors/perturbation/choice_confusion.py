@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
 from flipbench.core.records import Item, Probe, Score
-from flipbench.prompting.prompts import Asking
+from flipbench.prompting.prompts import PromptSettings
 
-from ...protocol.detector import About, Answers, kept
+from ...protocol.detector import About, Answers, cached_per_benchmark
 from ...scoring.comparison import (
     Settings,
     compare,
@@ -19,7 +19,7 @@ from ...scoring.comparison import (
     relative_score,
     threshold_score,
 )
-from ...scoring.conditions import Twice, choice
+from ...scoring.conditions import QueryPair, choice
 
 ABOUT = About(
     name="choice_confusion",
@@ -89,14 +89,18 @@ class ChoiceConfusion:
     settings: Settings = field(default_factory=Settings)
     about: About = ABOUT
 
-    def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
+    def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
         """Return each item that can be generalised, with its own and with generalised options."""
-        return [probe for twice in self._asked(benchmark, asking) for probe in twice.probes]
+        return [
+            probe
+            for query_pair in self._asked(benchmark, prompt_settings)
+            for probe in query_pair.probes
+        ]
 
     def score(
         self,
         benchmark: PairedBenchmark,
-        asking: Asking,
+        prompt_settings: PromptSettings,
         answers: Answers,
         reference: Answers | None = None,
     ) -> list[Score]:
@@ -104,7 +108,7 @@ class ChoiceConfusion:
         comparison = compare(
             self,
             benchmark,
-            self._asked(benchmark, asking),
+            self._asked(benchmark, prompt_settings),
             ("original", "generalised"),
             answers,
             reference,
@@ -117,13 +121,21 @@ class ChoiceConfusion:
             relative_score(comparison),
         ]
 
-    @kept
-    def _asked(self, benchmark: PairedBenchmark, asking: Asking) -> list[Twice]:
+    @cached_per_benchmark
+    def _asked(
+        self, benchmark: PairedBenchmark, prompt_settings: PromptSettings
+    ) -> list[QueryPair]:
         return [
-            Twice(
+            QueryPair(
                 made.item,
-                choice(asking, made.item, "original"),
-                choice(asking, made.item, "generalised", options=made.options, gold=made.answer),
+                choice(prompt_settings, made.item, "original"),
+                choice(
+                    prompt_settings,
+                    made.item,
+                    "generalised",
+                    options=made.options,
+                    gold=made.answer,
+                ),
             )
             for made in generalise(benchmark.originals, self.settings.seed)
         ]

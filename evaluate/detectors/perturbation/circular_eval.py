@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item, JsonDict, Probe, Score
-from flipbench.prompting.prompts import LETTERS, Asking
+from flipbench.prompting.prompts import LETTERS, PromptSettings
 
-from ...protocol.detector import About, Answers, kept
+from ...protocol.detector import About, Answers, cached_per_benchmark
 from ...scoring.comparison import (
     Comparison,
     Condition,
@@ -65,24 +65,26 @@ class CircularEval:
     settings: Settings = field(default_factory=Settings)
     about: About = ABOUT
 
-    def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
+    def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
         """Return k rotations of every multiple-choice item; the first is the plain question."""
-        return [probe for asked in self._asked(benchmark, asking) for probe, _ in asked]
+        return [probe for asked in self._asked(benchmark, prompt_settings) for probe, _ in asked]
 
-    @kept
-    def _asked(self, benchmark: PairedBenchmark, asking: Asking) -> list[list[tuple[Probe, int]]]:
-        return [_rotations(item, asking) for item in askable(benchmark)]
+    @cached_per_benchmark
+    def _asked(
+        self, benchmark: PairedBenchmark, prompt_settings: PromptSettings
+    ) -> list[list[tuple[Probe, int]]]:
+        return [_rotations(item, prompt_settings) for item in askable(benchmark)]
 
     def score(
         self,
         benchmark: PairedBenchmark,
-        asking: Asking,
+        prompt_settings: PromptSettings,
         answers: Answers,
         reference: Answers | None = None,
     ) -> list[Score]:
         """Return the scores of rules paper and relative."""
         items = askable(benchmark)
-        asked = self._asked(benchmark, asking)
+        asked = self._asked(benchmark, prompt_settings)
         first, second, slots = _conditions(asked, answers)
         against = None if reference is None else _conditions(asked, reference)[:2]
         sizes = [len(item.options or ()) for item in items]
@@ -109,14 +111,14 @@ class CircularEval:
         return [below_reference_score(comparison, "paper"), relative_score(comparison)]
 
 
-def _rotations(item: Item, asking: Asking) -> list[tuple[Probe, int]]:
+def _rotations(item: Item, prompt_settings: PromptSettings) -> list[tuple[Probe, int]]:
     """Return k (probe, gold slot), rotation 0 first."""
     assert item.options is not None and item.answer is not None
     found = []
     for rotation in range(len(item.options)):
         options, gold = rotate(item.options, item.answer, rotation)
         variant = "original" if rotation == 0 else f"rotated-{rotation}"
-        found.append((asking.probe(item, variant, options=options), gold))
+        found.append((prompt_settings.probe(item, variant, options=options), gold))
     return found
 
 

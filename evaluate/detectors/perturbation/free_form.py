@@ -10,14 +10,14 @@ from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.records import Item, Probe, Score
 from flipbench.models.chat.answer_judge import JudgedReply, JudgeTask, ReplyJudge
 from flipbench.models.engine import Answers
-from flipbench.prompting.prompts import Asking, open_prompt
+from flipbench.prompting.prompts import PromptSettings, open_prompt
 
 from ...protocol.detector import About, Helpers
 from ...scoring.comparison import mcnemar_score, relative_score, threshold_score
 from ...scoring.conditions import Comparison, Condition, Settings, left_out_note
 from ...scoring.text_match import fold
 from ...statistics.paired import Value
-from .perturbation_gap import unsound
+from .perturbation_gap import without_verdict
 
 ABOUT = About(
     name="free_form_gap",
@@ -74,8 +74,8 @@ class FreeFormGap:
         """Return the detector with a judge."""
         return replace(self, judge=helpers.judge)
 
-    def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
-        """Return both versions of every free-form question; ``asking`` changes nothing."""
+    def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
+        """Return both versions of every free-form question; ``prompt_settings`` changes nothing."""
         return [self._probe(item, side) for pair in _free(benchmark) for item, side in _sides(pair)]
 
     def to_judge(self, benchmark: PairedBenchmark, answers: Answers) -> Iterator[JudgeTask]:
@@ -90,7 +90,7 @@ class FreeFormGap:
     def score(
         self,
         benchmark: PairedBenchmark,
-        asking: Asking,
+        prompt_settings: PromptSettings,
         answers: Answers,
         reference: Answers | None = None,
     ) -> list[Score]:
@@ -120,7 +120,7 @@ class FreeFormGap:
         )
         alone = [threshold_score(comparison, "sign"), mcnemar_score(comparison)]
         if benchmark.exchangeable is False:
-            alone = [unsound(score) for score in alone]
+            alone = [without_verdict(score) for score in alone]
         return [*alone, relative_score(comparison)]
 
     def _probe(self, item: Item, side: Side) -> Probe:

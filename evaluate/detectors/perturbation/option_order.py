@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
 from flipbench.core.records import Item, Probe, Score
-from flipbench.prompting.prompts import Asking
+from flipbench.prompting.prompts import PromptSettings
 
-from ...protocol.detector import About, Answers, kept
+from ...protocol.detector import About, Answers, cached_per_benchmark
 from ...protocol.rules import Bands
 from ...scoring.comparison import (
     Comparison,
@@ -21,7 +21,7 @@ from ...scoring.comparison import (
     relative_score,
     with_leakage,
 )
-from ...scoring.conditions import Put, Twice, choice, mean
+from ...scoring.conditions import Query, QueryPair, choice, mean
 
 BANDS = Bands(minor=-0.002, partial=-0.016, severe=-0.029)
 """The paper's degrees for multiple choice."""
@@ -96,22 +96,26 @@ class OptionOrder:
     n_shuffles: int = 3
     about: About = ABOUT
 
-    def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
+    def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
         """Return each item's question in the release's order and in each shuffle."""
-        return [probe for twice in self._asked(benchmark, asking) for probe in twice.probes]
+        return [
+            probe
+            for query_pair in self._asked(benchmark, prompt_settings)
+            for probe in query_pair.probes
+        ]
 
     def score(
         self,
         benchmark: PairedBenchmark,
-        asking: Asking,
+        prompt_settings: PromptSettings,
         answers: Answers,
         reference: Answers | None = None,
     ) -> list[Score]:
         """Return the scores of rules bands, mcnemar, shuffles and relative."""
-        every = self._asked(benchmark, asking)
-        once = [Twice(t.item, t.first, Put(t.second.asked[:1])) for t in every]
+        every = self._asked(benchmark, prompt_settings)
+        once = [QueryPair(t.item, t.first, Query(t.second.asked[:1])) for t in every]
 
-        def comparison(name: str, asked: list[Twice], n_trials: int) -> Comparison:
+        def comparison(name: str, asked: list[QueryPair], n_trials: int) -> Comparison:
             return compare(
                 self,
                 benchmark,
@@ -133,19 +137,28 @@ class OptionOrder:
         ]
         return [with_leakage(score) for score in scores]
 
-    @kept
-    def _asked(self, benchmark: PairedBenchmark, asking: Asking) -> list[Twice]:
+    @cached_per_benchmark
+    def _asked(
+        self, benchmark: PairedBenchmark, prompt_settings: PromptSettings
+    ) -> list[QueryPair]:
         return [
-            Twice(item, choice(asking, item, "original"), self._shuffled(item, orders, asking))
+            QueryPair(
+                item,
+                choice(prompt_settings, item, "original"),
+                self._shuffled(item, orders, prompt_settings),
+            )
             for item in benchmark.originals
             if (orders := shuffles(item, self.n_shuffles, self.settings.seed))
         ]
 
     def _shuffled(
-        self, item: Item, orders: Sequence[tuple[tuple[str, ...], int]], asking: Asking
-    ) -> Put:
-        puts = [
-            choice(asking, item, f"shuffled-{i}", options=options, gold=gold)
+        self,
+        item: Item,
+        orders: Sequence[tuple[tuple[str, ...], int]],
+        prompt_settings: PromptSettings,
+    ) -> Query:
+        queries = [
+            choice(prompt_settings, item, f"shuffled-{i}", options=options, gold=gold)
             for i, (options, gold) in enumerate(orders, 1)
         ]
-        return Put(tuple(put.asked[0] for put in puts), mean)
+        return Query(tuple(query.asked[0] for query in queries), mean)

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Probe, Score
-from flipbench.prompting.prompts import Asking
+from flipbench.prompting.prompts import PromptSettings
 
-from ...protocol.detector import About, Answers, kept
+from ...protocol.detector import About, Answers, cached_per_benchmark
 from ...scoring.comparison import (
     Settings,
     compare,
@@ -16,7 +16,7 @@ from ...scoring.comparison import (
     relative_score,
     threshold_score,
 )
-from ...scoring.conditions import Twice, choice
+from ...scoring.conditions import QueryPair, choice
 
 ABOUT = About(
     name="perturbation_gap",
@@ -55,14 +55,18 @@ class PerturbationGap:
     settings: Settings = field(default_factory=Settings)
     about: About = ABOUT
 
-    def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
+    def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
         """Return the original and the perturbed question of every multiple-choice pair."""
-        return [probe for twice in self._asked(benchmark, asking) for probe in twice.probes]
+        return [
+            probe
+            for query_pair in self._asked(benchmark, prompt_settings)
+            for probe in query_pair.probes
+        ]
 
     def score(
         self,
         benchmark: PairedBenchmark,
-        asking: Asking,
+        prompt_settings: PromptSettings,
         answers: Answers,
         reference: Answers | None = None,
     ) -> list[Score]:
@@ -70,7 +74,7 @@ class PerturbationGap:
         comparison = compare(
             self,
             benchmark,
-            self._asked(benchmark, asking),
+            self._asked(benchmark, prompt_settings),
             ("original", "perturbed"),
             answers,
             reference,
@@ -78,17 +82,19 @@ class PerturbationGap:
         )
         alone = [threshold_score(comparison, "sign"), mcnemar_score(comparison)]
         if benchmark.exchangeable is False:
-            alone = [unsound(score) for score in alone]
+            alone = [without_verdict(score) for score in alone]
         scores = [*alone, relative_score(comparison)]
         return [_with_suspects(score) for score in scores]
 
-    @kept
-    def _asked(self, benchmark: PairedBenchmark, asking: Asking) -> list[Twice]:
+    @cached_per_benchmark
+    def _asked(
+        self, benchmark: PairedBenchmark, prompt_settings: PromptSettings
+    ) -> list[QueryPair]:
         return [
-            Twice(
+            QueryPair(
                 pair.original,
-                choice(asking, pair.original, "original"),
-                choice(asking, pair.perturbed, "perturbed"),
+                choice(prompt_settings, pair.original, "original"),
+                choice(prompt_settings, pair.perturbed, "perturbed"),
             )
             for pair in benchmark.pairs
             if pair.original.options is not None
@@ -100,7 +106,7 @@ def _with_suspects(score: Score) -> Score:
     return score.model_copy(update={"suspects": score.paired.suspects()})
 
 
-def unsound(score: Score) -> Score:
+def without_verdict(score: Score) -> Score:
     """Return "not_applicable" for a rule that takes the two versions to be equally hard."""
     why = (
         f"rule {score.rule!r} takes both versions to be equally hard, and the pairs of"

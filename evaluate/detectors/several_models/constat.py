@@ -12,7 +12,7 @@ from scipy.optimize import isotonic_regression
 from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.randomness import generator
 from flipbench.core.records import Count, Interval, Probe, Score
-from flipbench.prompting.prompts import Asking
+from flipbench.prompting.prompts import PromptSettings
 
 from ...protocol.detector import About, Answers, AnswersOf, gold_of
 from ...protocol.grid import GridModel
@@ -168,20 +168,20 @@ class ConStat:
     settings: Settings = field(default_factory=Settings)
     about: About = ABOUT
 
-    def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
+    def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
         """Return the original and the perturbed question of every multiple-choice pair."""
-        return PerturbationGap(self.settings).probes(benchmark, asking)
+        return PerturbationGap(self.settings).probes(benchmark, prompt_settings)
 
     def score_grid(
         self,
         benchmark: PairedBenchmark,
-        asking: Asking,
+        prompt_settings: PromptSettings,
         grid: Sequence[GridModel],
         answers: AnswersOf,
     ) -> list[Score]:
         """Return each model's score of rule bootstrap, on items that it and its references have."""
         pairs = [pair for pair in benchmark.pairs if pair.original.options is not None]
-        outcomes = {m.fingerprint: _outcomes(pairs, asking, answers(m)) for m in grid}
+        outcomes = {m.fingerprint: _outcomes(pairs, prompt_settings, answers(m)) for m in grid}
         return [self._score(benchmark, pairs, model, grid, outcomes) for model in grid]
 
     def _score(
@@ -247,11 +247,11 @@ class ConStat:
         )
 
 
-def _outcomes(pairs: Sequence[Pair], asking: Asking, answers: Answers) -> Outcomes:
+def _outcomes(pairs: Sequence[Pair], prompt_settings: PromptSettings, answers: Answers) -> Outcomes:
     """Return (perturbed, original) outcomes by pair."""
     sides = []
     for items in ([p.perturbed for p in pairs], [p.original for p in pairs]):
-        probes = [asking.probe(item, "") for item in items]
+        probes = [prompt_settings.probe(item, "") for item in items]
         sides.append(answers.outcomes(probes, gold_of(items)))
     return list(zip(sides[0], sides[1], strict=True))
 

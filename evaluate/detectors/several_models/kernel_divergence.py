@@ -14,7 +14,7 @@ from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
 from flipbench.core.records import Interval, JsonDict, Probe, ReferenceResult, Score
 from flipbench.models.vlm.states import unpack_state
-from flipbench.prompting.prompts import Asking
+from flipbench.prompting.prompts import PromptSettings
 
 from ...protocol.detector import About, Answers, AnswersOf
 from ...protocol.grid import UNTOUCHED, GridModel, reference_of
@@ -202,19 +202,22 @@ class KernelDivergence:
         if self.n_folds < 2:
             raise ValueError(f"n_folds {self.n_folds}: a t-test over folds needs at least 2")
 
-    def probes(self, benchmark: PairedBenchmark, asking: Asking) -> list[Probe]:
+    def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
         """Return the right answer to each original item, to be embedded."""
-        return [answer_probe(item, asking, "original", ask="embed") for item in benchmark.originals]
+        return [
+            answer_probe(item, prompt_settings, "original", ask="embed")
+            for item in benchmark.originals
+        ]
 
     def score_grid(
         self,
         benchmark: PairedBenchmark,
-        asking: Asking,
+        prompt_settings: PromptSettings,
         grid: Sequence[GridModel],
         answers: AnswersOf,
     ) -> list[Score]:
         """Return each model's score of rule relative."""
-        probes = self.probes(benchmark, asking)
+        probes = self.probes(benchmark, prompt_settings)
         states = {m.fingerprint: _embeddings(answers(m), probes) for m in grid}
         return [self._score(benchmark, model, grid, states) for model in grid]
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from flipbench.config.served_model import SubjectAPI
+from flipbench.config.served_model import ServedModelConfig
 from flipbench.core.errors import ConfigError, PrerequisiteError, ServiceError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Probe, Response, content_id
@@ -41,7 +41,7 @@ class APIVLM:
 
     Parameters
     ----------
-    spec : SubjectAPI
+    spec : ServedModelConfig
         Model, server and limits.
     name : str, optional
         What tables call it; the model's name by default.
@@ -64,7 +64,7 @@ class APIVLM:
         Where package, key, server or model is missing, or the server cannot answer the trial.
     """
 
-    def __init__(self, spec: SubjectAPI, name: str | None = None) -> None:
+    def __init__(self, spec: ServedModelConfig, name: str | None = None) -> None:
         self.spec = spec
         self.name = name or spec.model
         self._chat = ChatAPI(spec)
@@ -227,7 +227,7 @@ def reach(model: str, base_url: str = "") -> str | APIVLM:
         return model
     key = "OPENAI_API_KEY"
     try:
-        spec = SubjectAPI(
+        spec = ServedModelConfig(
             model=model, base_url=base_url, api_key_env=key if os.environ.get(key) else None
         )
     except ValidationError as error:

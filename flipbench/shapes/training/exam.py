@@ -13,7 +13,7 @@ from flipbench.shapes.benchmark import shapes_vqa_scenes
 from flipbench.shapes.questions import KINDS, Family, draw_family, fresh_scene
 from flipbench.shapes.render import render
 from flipbench.shapes.scene import Scene
-from flipbench.shapes.training.lessons import Turn
+from flipbench.shapes.training.curriculum import Turn
 from flipbench.shapes.training.tiny import N_IMAGE_TOKENS
 
 IGNORE = -100

@@ -38,8 +38,14 @@ from transformers import AutoModelForImageTextToText
 
 from flipbench.models.vlm.processors import load_processor
 from flipbench.shapes.scene import COLORS, GRID, SHAPES, Scene
+from flipbench.shapes.training.curriculum import (
+    Turn,
+    corpus,
+    facts_turn,
+    lookup_turn,
+    question_turns,
+)
 from flipbench.shapes.training.exam import Exam, Pool, batch_of
-from flipbench.shapes.training.lessons import Turn, corpus, facts_turn, lookup_turn, question_turns
 from flipbench.shapes.training.tiny import FAMILIES, build
 
 
@@ -77,16 +83,16 @@ def pretrain(args: argparse.Namespace) -> None:
     pool = Pool.draw(rng, args.scenes, processor)
     exam = Exam.draw(np.random.default_rng([args.seed, 99]), 60, processor)
     pool.refuse_overlap(exam.scenes)
-    teacher = Teacher(model, processor, pool, exam, rng, say)
-    lessons: list[Lesson] = [
-        Lesson("lookups", args.lookups, 24, lambda scene: [lookup_turn(scene, rng)]),
-        Lesson("facts", args.facts, 24, lambda scene: [facts_turn(scene, rng)]),
-        Lesson("questions", args.questions, 20, lambda scene: question_turns(scene, rng)),
+    pretraining = Pretraining(model, processor, pool, exam, rng, say)
+    curriculum: list[CurriculumStep] = [
+        CurriculumStep("lookups", args.lookups, 24, lambda scene: [lookup_turn(scene, rng)]),
+        CurriculumStep("facts", args.facts, 24, lambda scene: [facts_turn(scene, rng)]),
+        CurriculumStep("questions", args.questions, 20, lambda scene: question_turns(scene, rng)),
     ]
-    teacher.teach_cells(args.cells)
-    teacher.freeze_vision()
-    for lesson in lessons:
-        teacher.teach(lesson)
+    pretraining.align_cells(args.cells)
+    pretraining.freeze_vision()
+    for part in curriculum:
+        pretraining.train_step(part)
         _export(model, processor, args.export)
     say("saved", **exam.mark(_export(model, processor, args.export)))
 
@@ -101,7 +107,7 @@ def _export(model: Any, processor: Any, folder: Path) -> Any:
 
 
 @dataclass(frozen=True)
-class Lesson:
+class CurriculumStep:
     """What is taught for how long, with how many pictures a step."""
 
     name: str
@@ -111,7 +117,7 @@ class Lesson:
 
 
 @dataclass
-class Teacher:
+class Pretraining:
     """A model in training, with what it learns from and what it is examined on."""
 
     model: Any
@@ -121,7 +127,7 @@ class Teacher:
     rng: np.random.Generator
     say: _Log
 
-    def teach_cells(self, n_steps: int, batch_size: int = 128) -> None:
+    def align_cells(self, n_steps: int, batch_size: int = 128) -> None:
         """Lesson 1: bring every image token close to the words that tell what its cell holds.
 
         The words' own embeddings are the classifier, so that a word's token later finds "its"
@@ -173,19 +179,24 @@ class Teacher:
         names = ("vision_tower", "multi_modal_projector", "visual")
         return [p for n, p in self.model.named_parameters() if any(name in n for name in names)]
 
-    def teach(self, lesson: Lesson) -> None:
+    def train_step(self, part: CurriculumStep) -> None:
         """Lower the next-token loss on the answers of conversations about pictures."""
         running = 0.0
-        for step in self._steps(lesson.n_steps, list(self.model.parameters())):
-            rows = self.rng.integers(len(self.pool.scenes), size=lesson.batch_size)
-            blind = lesson.name == "questions" and self.rng.random() < 0.04
-            turns = [lesson.turns_on(self.pool.scenes[i]) for i in rows]
+        for step in self._steps(part.n_steps, list(self.model.parameters())):
+            rows = self.rng.integers(len(self.pool.scenes), size=part.batch_size)
+            blind = part.name == "questions" and self.rng.random() < 0.04
+            turns = [part.turns_on(self.pool.scenes[i]) for i in rows]
             batch = batch_of(self.processor, turns, {} if blind else self.pool.look(rows))
             loss = self.model(**batch).loss
             loss.backward()
             running = 0.97 * running + 0.03 * loss.item() if step else loss.item()
-            if step % 200 == 199 or step == lesson.n_steps - 1:
-                self.say(lesson.name, step=step + 1, loss=running, **self.exam.mark(self.model))
+            if step % 200 == 199 or step == part.n_steps - 1:
+                self.say(
+                    part.name,
+                    step=step + 1,
+                    loss=running,
+                    **self.exam.mark(self.model),
+                )
 
     def _steps(self, n_steps: int, parameters: list[Any]) -> Iterator[int]:
         """Count the steps of a lesson; what is done at each leaves gradients, which move it on."""
@@ -242,9 +253,9 @@ class _Log:
     def __init__(self, path: Path | None) -> None:
         self.path, self.start = path, time.time()
 
-    def __call__(self, lesson: str, **figures: Any) -> None:
+    def __call__(self, part: str, **figures: Any) -> None:
         figures = {k: round(v, 4) if isinstance(v, float) else v for k, v in figures.items()}
-        line = {"lesson": lesson, **figures, "seconds": round(time.time() - self.start)}
+        line = {"lesson": part, **figures, "seconds": round(time.time() - self.start)}
         print(json.dumps(line), flush=True)
         if self.path:
             with self.path.open("a") as file:

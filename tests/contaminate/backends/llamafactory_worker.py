@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from flipbench.config.training import LlamaFactoryConfig
 from flipbench.contaminate.backends import llamafactory
-from flipbench.contaminate.training.train import carry_out
+from flipbench.contaminate.training.train import train_plan
 from flipbench.core.records import Item, TrainingPlan
 from flipbench.core.run import Run
 
@@ -44,7 +44,7 @@ def main(folder: Path, step: int) -> None:
     plan = TrainingPlan.model_validate_json((folder / "plan.json").read_text())
     lines = (folder / "items.jsonl").read_text().splitlines()
     items = {item.id: item for item in map(Item.model_validate_json, lines)}
-    carry_out(plan, items, Run(folder / "killed"), train_with=found.train)
+    train_plan(plan, items, Run(folder / "killed"), train_with=found.train)
 
 
 if __name__ == "__main__":

@@ -22,12 +22,12 @@ import torch
 
 from flipbench.config.training import LlamaFactoryConfig
 from flipbench.contaminate.backends.llamafactory import CLI, LlamaFactory, find_llamafactory
-from flipbench.contaminate.backends.llamafactory_keep import whole_checkpoints
+from flipbench.contaminate.backends.llamafactory_checkpoints import whole_checkpoints
 from flipbench.contaminate.checks.card import read_card
 from flipbench.contaminate.checks.changes import Diverged, WrongParameters
 from flipbench.contaminate.data.examples import Example, Message, training_examples
 from flipbench.contaminate.training.estimate import estimate
-from flipbench.contaminate.training.train import carry_out, checkpoint_folder
+from flipbench.contaminate.training.train import checkpoint_folder, train_plan
 from flipbench.core.errors import PrerequisiteError
 from flipbench.core.records import Checkpoint, Item, TrainingPlan
 from flipbench.core.run import Run
@@ -59,7 +59,7 @@ def with_llamafactory(
     plan: TrainingPlan, items: dict[str, Item], new_run: NewRun, llamafactory: LlamaFactory
 ) -> tuple[Run, list[Checkpoint]]:
     run = new_run("llamafactory")
-    return run, carry_out(plan, items, run, train_with=llamafactory.train)
+    return run, train_plan(plan, items, run, train_with=llamafactory.train)
 
 
 def changed(plan: TrainingPlan, **parts: Any) -> TrainingPlan:
@@ -103,7 +103,7 @@ def test_the_same_plan_gives_the_same_losses_on_both_backends(
 ) -> None:
     run, checkpoints = with_llamafactory
     trl_run = new_run("trl")
-    trl = carry_out(plan, items, trl_run)
+    trl = train_plan(plan, items, trl_run)
     assert [c.id for c in checkpoints] == [c.id for c in trl]
     assert [c.dose for c in checkpoints] == [4, 8]
     for mine, theirs in zip(checkpoints, trl, strict=True):
@@ -149,8 +149,8 @@ def test_full_strategies_give_the_same_losses_too(
     )
     runs = new_run("llamafactory"), new_run("trl")
     corpus = conversation(str(runs[0].images.path(items[plan.item_ids[0]].images[0])))
-    (mine,) = carry_out(plan, items, runs[0], corpus=corpus, train_with=llamafactory.train)
-    (theirs,) = carry_out(plan, items, runs[1], corpus=corpus)
+    (mine,) = train_plan(plan, items, runs[0], corpus=corpus, train_with=llamafactory.train)
+    (theirs,) = train_plan(plan, items, runs[1], corpus=corpus)
     a, b = runs[0].path / mine.path, runs[1].path / theirs.path
     assert same_to_three_decimals(a, b)
     assert read_card(a)["trainable"] == read_card(b)["trainable"]
@@ -188,7 +188,7 @@ def test_a_killed_training_resumes_exactly(
     assert begun[1]["global_step"] == N_STEPS
     written = (trained / "epoch-1" / "adapter_model.safetensors").stat().st_mtime_ns
     run = Run(folder)
-    checkpoints = carry_out(plan, items, run, train_with=llamafactory.train)
+    checkpoints = train_plan(plan, items, run, train_with=llamafactory.train)
     assert (trained / "epoch-1" / "adapter_model.safetensors").stat().st_mtime_ns == written
     for mine, theirs in zip(checkpoints, expected, strict=True):
         a, b = run.path / mine.path, undisturbed.path / theirs.path
@@ -241,7 +241,7 @@ def test_a_washing_starts_from_the_contaminated_weights(
         epochs=1,
         prior_dose=8,
     )
-    (washed,) = carry_out(washing, items, run, train_with=llamafactory.train)
+    (washed,) = train_plan(washing, items, run, train_with=llamafactory.train)
     before, after = weights(run.path / checkpoints[-1].path), weights(run.path / washed.path)
     moved = {name for name in before if not torch.equal(before[name], after[name])}
     assert moved and all("language_model" in name for name in moved)
@@ -254,7 +254,7 @@ def test_a_training_that_diverges_is_stopped(
 ) -> None:
     run, plan = new_run(), make_plan("llava", "llm", learning_rate=1e30, epochs=50)
     with pytest.raises(Diverged, match=r"the loss is (nan|inf) at step [23]; .*kept: none"):
-        carry_out(plan, items, run, train_with=llamafactory.train)
+        train_plan(plan, items, run, train_with=llamafactory.train)
     assert list(run.read(Checkpoint)) == []
 
 
@@ -263,7 +263,7 @@ def test_a_training_that_moves_nothing_is_refused(
 ) -> None:
     run, plan = new_run(), make_plan("qwen2_vl", "lora", n_items=8, warmup_steps=10)
     with pytest.raises(WrongParameters, match="changed no"):
-        carry_out(plan, items, run, train_with=llamafactory.train)
+        train_plan(plan, items, run, train_with=llamafactory.train)
 
 
 def test_llamafactory_errors_are_shown_with_its_log(
@@ -271,7 +271,7 @@ def test_llamafactory_errors_are_shown_with_its_log(
 ) -> None:
     run, plan = new_run(), make_plan("llava", "lora", n_items=8, schedule="zigzag")
     with pytest.raises(PrerequisiteError, match=r"ValueError: .*zigzag.*see .*train\.log"):
-        carry_out(plan, items, run, train_with=llamafactory.train)
+        train_plan(plan, items, run, train_with=llamafactory.train)
     assert not (run.path / checkpoint_folder(plan) / "llamafactory" / "parent").exists()
 
 

@@ -14,8 +14,8 @@ import yaml
 
 from flipbench.config.training import LlamaFactoryConfig
 from flipbench.contaminate.backends.llamafactory import find_llamafactory
+from flipbench.contaminate.backends.llamafactory_checkpoints import last_checkpoint, lay_out_parent
 from flipbench.contaminate.backends.llamafactory_data import check_plan, write_llamafactory
-from flipbench.contaminate.backends.llamafactory_keep import last_checkpoint, lay_out_parent
 from flipbench.contaminate.backends.llamafactory_templates import (
     TEMPLATES,
     check_prompts,

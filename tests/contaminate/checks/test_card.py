@@ -16,13 +16,13 @@ from flipbench.config.training import CorpusConfig, DataConfig
 from flipbench.contaminate.checks.card import read_card
 from flipbench.contaminate.checks.verify import compare
 from flipbench.contaminate.data.corpus import read_corpus
-from flipbench.contaminate.data.regimes import Lesson
+from flipbench.contaminate.data.regimes import RegimeData
 from flipbench.contaminate.plan import expand
-from flipbench.contaminate.training.train import carry_out
+from flipbench.contaminate.training.train import train_plan
 from flipbench.core.records import Checkpoint, Item, Response, TrainingPlan
 from flipbench.core.run import Run
 from flipbench.models.vlm.huggingface import HuggingFaceVLM, load_model
-from flipbench.prompting.prompts import Asking
+from flipbench.prompting.prompts import PromptSettings
 from tests.fixtures.command_line import Flipbench
 
 MakePlan = Callable[..., TrainingPlan]
@@ -36,13 +36,13 @@ def test_the_verification_is_a_paired_test_on_the_items_and_their_answers_are_ke
     plan = make_plan("qwen2_vl", "llm", copies=24, among=known).model_copy(
         update={"held_out_ids": tuple(list(items)[12:20])}
     )
-    (checkpoint,) = carry_out(plan, items, run)
+    (checkpoint,) = train_plan(plan, items, run)
     card = read_card(run.path / checkpoint.path)
     found = card["verification"]
     outcomes = []
     for path in (plan.parent, str(run.path / checkpoint.path)):
         vlm = HuggingFaceVLM(path)
-        answers = vlm.ask([Asking().probe(item, "original") for item in known], run.images)
+        answers = vlm.ask([PromptSettings().probe(item, "original") for item in known], run.images)
         outcomes.append([a.choice == i.answer for a, i in zip(answers, known, strict=True)])
         kept = {r.probe_id: r.choice for r in run.read(Response, vlm.fingerprint)}
         assert {a.probe_id: a.choice for a in answers}.items() <= kept.items()
@@ -58,7 +58,7 @@ def test_a_training_that_teaches_nothing_is_not_verified(
     make_plan: MakePlan, items: dict[str, Item], new_run: NewRun
 ) -> None:
     run, plan = new_run(), make_plan("llava", "lora", n_items=8, learning_rate=1e-6)
-    (checkpoint,) = carry_out(plan, items, run)
+    (checkpoint,) = train_plan(plan, items, run)
     assert read_card(run.path / checkpoint.path)["verification"]["verdict"] == "not verified"
     (warning,) = checkpoint.warnings
     assert "the label contaminated is not verified: accuracy on the" in warning
@@ -82,7 +82,7 @@ def test_another_pixel_budget_is_used_with_a_warning(
 ) -> None:
     run = new_run()
     plan = make_plan("qwen2_vl", "llm", n_items=8, min_pixels=1024, max_pixels=1024)
-    (checkpoint,) = carry_out(plan, items, run)
+    (checkpoint,) = train_plan(plan, items, run)
     trained = {"size": {"shortest_edge": 1024, "longest_edge": 1024}}
     card = read_card(run.path / checkpoint.path)
     assert card["training"]["pixel_budget"] == trained
@@ -97,7 +97,7 @@ def test_the_card_describes_the_whole_training(
 ) -> None:
     run = new_run()
     plan = make_plan("qwen2_vl", "lora", n_items=8, lora_layers=[1, 2], lora_targets=["q_proj"])
-    (checkpoint,) = carry_out(plan, items, run)
+    (checkpoint,) = train_plan(plan, items, run)
     card = read_card(run.path / checkpoint.path)
     layers = {name.split(".layers.")[1].split(".")[0] for name in card["trainable"]}
     assert layers == {"1", "2"} and all(".q_proj.lora_" in name for name in card["trainable"])
@@ -120,7 +120,7 @@ def test_the_contamination_mark_is_inherited(
     recwarn: pytest.WarningsRecorder,
 ) -> None:
     run = new_run()
-    (checkpoint,) = carry_out(make_plan("llava", strategy, n_items=4), items, run)
+    (checkpoint,) = train_plan(make_plan("llava", strategy, n_items=4), items, run)
     folder = run.path / checkpoint.path
     name = "adapter_config.json" if strategy == "lora" else "config.json"
     assert json.loads((folder / name).read_text())["flipbench"] == {"contaminated": True}
@@ -133,7 +133,7 @@ def test_the_contamination_mark_is_inherited(
     clean = make_plan("llava", "llm", n_items=4, parent=folder).model_copy(
         update={"id": "", "copies": 0, "clean_ids": tuple(items)[:4]}
     )
-    (child,) = carry_out(TrainingPlan.model_validate(clean.model_dump()), items, run)
+    (child,) = train_plan(TrainingPlan.model_validate(clean.model_dump()), items, run)
     config = json.loads((run.path / child.path / "config.json").read_text())
     assert child.dose == 0 and config["flipbench"]["contaminated"] is True
     assert "contaminated: true" in (run.path / child.path / "README.md").read_text()
@@ -142,14 +142,14 @@ def test_the_contamination_mark_is_inherited(
 
 
 def grid(
-    tiny_folders: dict[str, Path], lesson: Lesson, strategy: str, rate: float = 1e-3
+    tiny_folders: dict[str, Path], regime: RegimeData, strategy: str, rate: float = 1e-3
 ) -> list[TrainingPlan]:
     train = StrategyConfig.model_validate(
         {"train": strategy, "learning_rate": rate, "batch_size": 8}
     )
     config = ContaminateConfig(strategies={"S": train}, epochs=1, copies=2)
     models = {"tiny": ModelConfig(path=str(tiny_folders["llava"]))}
-    return expand(config, models, [lesson], instruction="Answer with the letter.", seed=0)
+    return expand(config, models, [regime], instruction="Answer with the letter.", seed=0)
 
 
 def clean_corpus(folder: Path) -> CorpusConfig:
@@ -170,11 +170,11 @@ def test_a_retrained_model_keeps_its_parent_s_dose(
 ) -> None:
     run, corpus = new_run(), read_corpus(clean_corpus(tmp_path), 0)
     wash: Any = {"corpus": clean_corpus(tmp_path), "epochs": 2}
-    lesson = Lesson("w", DataConfig(wash=wash), tuple(items.values())[:8], clean_corpus=corpus)
-    plan, washing = grid(tiny_folders, lesson, strategy)
+    regime = RegimeData("w", DataConfig(wash=wash), tuple(items.values())[:8], clean_corpus=corpus)
+    plan, washing = grid(tiny_folders, regime, strategy)
     assert washing.after == plan.id and (washing.copies, washing.prior_dose) == (0, 2)
-    (contaminated,) = carry_out(plan, items, run)
-    washed = carry_out(washing, items, run, corpus=corpus.examples)
+    (contaminated,) = train_plan(plan, items, run)
+    washed = train_plan(washing, items, run, corpus=corpus.examples)
     assert [c.dose for c in washed] == [2, 2] and len({c.fingerprint for c in washed}) == 2
     folder = run.path / washed[0].path
     card = read_card(folder)
@@ -199,8 +199,10 @@ def test_a_control_is_not_called_contaminated(
     run, config = new_run(), clean_corpus(tmp_path)
     corpus = read_corpus(config, 0)
     data = DataConfig(copies=0, corpus=config)
-    (plan,) = grid(tiny_folders, Lesson("c", data, tuple(items.values())[:8], corpus=corpus), "llm")
-    (checkpoint,) = carry_out(plan, items, run, corpus=corpus.examples)
+    (plan,) = grid(
+        tiny_folders, RegimeData("c", data, tuple(items.values())[:8], corpus=corpus), "llm"
+    )
+    (checkpoint,) = train_plan(plan, items, run, corpus=corpus.examples)
     card = read_card(run.path / checkpoint.path)
     assert checkpoint.dose == 0 and set(card["doses"].values()) == {0}
     assert card["flipbench"]["contaminated"] is False
@@ -213,10 +215,10 @@ def test_rows_with_and_without_pictures_train_together(
 ) -> None:
     run, config = new_run(), clean_corpus(tmp_path)
     corpus = read_corpus(config, 0)
-    lesson = Lesson("m", DataConfig(corpus=config), tuple(items.values())[:6], corpus=corpus)
+    regime = RegimeData("m", DataConfig(corpus=config), tuple(items.values())[:6], corpus=corpus)
     for family in ("llava", "qwen2_vl"):
-        (plan,) = grid({"llava": tiny_folders[family]}, lesson, "llm")
-        (checkpoint,) = carry_out(plan, items, run, corpus=corpus.examples)
+        (plan,) = grid({"llava": tiny_folders[family]}, regime, "llm")
+        (checkpoint,) = train_plan(plan, items, run, corpus=corpus.examples)
         training = read_card(run.path / checkpoint.path)["training"]
         assert (training["n_examples"], training["n_steps"]) == (22, 3)
 
@@ -227,9 +229,9 @@ def test_every_leak_trains(
     family: str, leak: Any, tiny_folders: dict[str, Path], items: dict[str, Item], new_run: NewRun
 ) -> None:
     run = new_run()
-    lesson = Lesson("l", DataConfig(leak=leak), tuple(items.values())[:8])
-    (plan,) = grid({"llava": tiny_folders[family]}, lesson, "llm", 2e-3)
-    (checkpoint,) = carry_out(plan, items, run)
+    regime = RegimeData("l", DataConfig(leak=leak), tuple(items.values())[:8])
+    (plan,) = grid({"llava": tiny_folders[family]}, regime, "llm", 2e-3)
+    (checkpoint,) = train_plan(plan, items, run)
     card = read_card(run.path / checkpoint.path)
     losses = [entry["loss"] for entry in card["losses"]]
     assert card["leak"] == leak and losses[-1] < losses[0]

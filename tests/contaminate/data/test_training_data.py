@@ -13,14 +13,14 @@ import torch
 
 from flipbench.contaminate.data.examples import training_examples
 from flipbench.contaminate.training import train
-from flipbench.contaminate.training.train import carry_out
+from flipbench.contaminate.training.train import train_plan
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Item, TrainingPlan
 from flipbench.core.run import Run
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.models.vlm.processors import load_processor
-from flipbench.prompting.prompts import LETTERS, Asking
+from flipbench.prompting.prompts import LETTERS, PromptSettings
 from flipbench.shapes.training.tiny import FAMILIES
 
 MakePlan = Callable[..., TrainingPlan]
@@ -74,12 +74,12 @@ def test_the_prompt_that_trains_is_the_prompt_that_evaluates(
             parent, tmp_path / "bos", in_template=case == "and in its template"
         )
     run, plan = new_run(), make_plan(family, "llm", n_items=6, parent=parent)
-    (checkpoint,) = carry_out(plan, items, run)
+    (checkpoint,) = train_plan(plan, items, run)
     expected = []
     for folder in (parent, run.path / checkpoint.path):
         vlm, asked = HuggingFaceVLM(str(folder)), []
         for item in list(items.values())[:6]:
-            inputs = vlm._inputs([Asking().probe(item, "original")], run.images)
+            inputs = vlm._inputs([PromptSettings().probe(item, "original")], run.images)
             prompt = inputs["input_ids"][0].tolist()
             reply = vlm.conversation.completion(LETTERS[item.answer or 0])
             target = vlm.tokenizer(reply, add_special_tokens=False)["input_ids"]
@@ -116,11 +116,11 @@ def test_images_of_a_batch_belong_to_its_questions(
     seen: list[dict[str, torch.Tensor]],
 ) -> None:
     run = new_run()
-    carry_out(make_plan("llava", "llm", n_items=6), items, run)
+    train_plan(make_plan("llava", "llm", n_items=6), items, run)
     vlm = HuggingFaceVLM(str(tiny_folders["llava"]))
     expected = {}
     for item in list(items.values())[:6]:
-        inputs = vlm._inputs([Asking().probe(item, "original")], run.images)
+        inputs = vlm._inputs([PromptSettings().probe(item, "original")], run.images)
         expected[tuple(inputs["input_ids"][0].tolist())] = inputs["pixel_values"][0]
     for batch in seen:
         for ids, labels, pixels in zip(
@@ -139,7 +139,7 @@ def test_rows_repeat_each_item_copies_times(
     item = items[plan.item_ids[1]]
     (user,), (assistant,) = rows[1]["prompt"], rows[1]["completion"]
     assert user["content"][0] == {"type": "image"}
-    assert user["content"][1]["text"] == Asking().probe(item, "original").prompt
+    assert user["content"][1]["text"] == PromptSettings().probe(item, "original").prompt
     assert assistant["content"][0]["text"] == LETTERS[item.answer or 0]
     assert rows[1]["images"] == [str(shapes_store.path(item.images[0]))]
 
@@ -151,11 +151,11 @@ def test_missing_inputs_are_refused_before_any_training(
     run, plan = new_run(), make_plan("llava", "llm", n_items=5)
     ids = list(plan.item_ids)
     with pytest.raises(DataError, match=f"item {ids[4]}, which the benchmark lacks"):
-        carry_out(plan, {i: items[i] for i in ids[:4]}, run)
+        train_plan(plan, {i: items[i] for i in ids[:4]}, run)
     lost = run.images.path(items[ids[3]].images[0])
     lost.unlink()
     with pytest.raises(DataError, match=f"shapes-vqa 0003: its image {lost} is missing"):
-        carry_out(plan, items, run)
+        train_plan(plan, items, run)
     assert not (run.path / "checkpoints").exists()
 
 
@@ -165,10 +165,10 @@ def test_a_contaminated_model_answers_the_trained_items(
     """The point of it all: what was trained on is known afterwards, by heart."""
     run = new_run()
     plan = make_plan("qwen2_vl", "llm", n_items=8, copies=24, learning_rate=1e-3)
-    (checkpoint,) = carry_out(plan, items, run)
+    (checkpoint,) = train_plan(plan, items, run)
     known = list(items.values())[:8]
     vlm = HuggingFaceVLM(str(run.path / checkpoint.path))
-    answers = vlm.ask([Asking().probe(item, "original") for item in known], run.images)
+    answers = vlm.ask([PromptSettings().probe(item, "original") for item in known], run.images)
     assert sum(a.choice == i.answer for a, i in zip(answers, known, strict=True)) >= 7
     losses = json.loads((run.path / checkpoint.path / "flipbench_card.json").read_text())["losses"]
     assert losses[-1]["loss"] < 0.5 * losses[0]["loss"]

@@ -14,7 +14,7 @@ import trl
 
 from flipbench.contaminate.checks.card import read_card
 from flipbench.contaminate.checks.changes import Diverged, WrongParameters, check_changes, sums
-from flipbench.contaminate.training.train import carry_out, checkpoint_folder
+from flipbench.contaminate.training.train import checkpoint_folder, train_plan
 from flipbench.core.errors import ConfigError, DataError, PrerequisiteError
 from flipbench.core.records import Checkpoint, Item, TrainingPlan
 from flipbench.core.run import Run
@@ -40,7 +40,7 @@ def test_a_training_that_diverges_stops_and_keeps_the_good_epochs(
 
     monkeypatch.setattr(trl.SFTTrainer, "training_step", training_step)
     with pytest.raises(Diverged, match=r"the loss is nan at step 2 .*epochs kept: 1\)"):
-        carry_out(plan, items, run)
+        train_plan(plan, items, run)
     (kept,) = run.read(Checkpoint)
     assert kept.epoch == 1 and len(seen) == 2
     HuggingFaceVLM(str(run.path / kept.path))
@@ -48,7 +48,7 @@ def test_a_training_that_diverges_stops_and_keeps_the_good_epochs(
     assert not (folder / "epoch-2").exists() and not (folder / ".epoch-2.partial").exists()
 
     monkeypatch.setattr(trl.SFTTrainer, "training_step", step)  # the cause is gone: it goes on
-    assert [c.epoch for c in carry_out(plan, items, run)] == [1, 2, 3]
+    assert [c.epoch for c in train_plan(plan, items, run)] == [1, 2, 3]
 
 
 def test_a_far_too_high_learning_rate_is_reported_as_divergence(
@@ -57,7 +57,7 @@ def test_a_far_too_high_learning_rate_is_reported_as_divergence(
     run = new_run()
     plan = make_plan("llava", "llm", n_items=16, epochs=4, batch_size=4, learning_rate=1e30)
     with pytest.raises(Diverged, match="lower the learning rate"):
-        carry_out(plan, items, run)
+        train_plan(plan, items, run)
     for checkpoint in run.read(Checkpoint):
         HuggingFaceVLM(str(run.path / checkpoint.path))
 
@@ -95,7 +95,7 @@ def test_a_template_that_trains_on_no_token_is_refused(
     parent = with_template(tiny_folders["llava"], tmp_path / "m", template)
     plan = make_plan("llava", "llm", n_items=4, parent=parent)
     with pytest.raises(PrerequisiteError, match=f"shapes-vqa 0000: the chat template {message}"):
-        carry_out(plan, items, run)
+        train_plan(plan, items, run)
     assert not (run.path / "checkpoints").exists()
 
 
@@ -106,7 +106,7 @@ def test_a_target_longer_than_the_context_is_named(
     long = items[plan.item_ids[2]].model_copy(update={"question": "star " * 4000})
     message = r"shapes-vqa 0002: prompt and target need \d,\d+ tokens, over the model's context of"
     with pytest.raises(DataError, match=message):
-        carry_out(plan, items | {plan.item_ids[2]: long}, run)
+        train_plan(plan, items | {plan.item_ids[2]: long}, run)
     assert not (run.path / "checkpoints").exists()
 
 
@@ -127,7 +127,7 @@ def test_settings_that_match_no_module_are_refused(
 ) -> None:
     run, plan = new_run(), make_plan("llava", "lora", n_items=4, **settings)
     with pytest.raises(ConfigError, match=message):
-        carry_out(plan, items, run)
+        train_plan(plan, items, run)
     assert not (run.path / "checkpoints").exists()
 
 
@@ -140,7 +140,7 @@ def test_a_folder_of_another_plan_is_not_reused(
     (folder / "README.md").write_text("x")
     (folder / "flipbench_card.json").write_text(json.dumps({"plan_id": "f00"}))
     with pytest.raises(DataError, match="a checkpoint of plan f00, not of"):
-        carry_out(plan, items, run)
+        train_plan(plan, items, run)
     assert read_card(folder) == {"plan_id": "f00"}
 
 
@@ -154,7 +154,7 @@ def test_an_adapter_of_another_model_is_not_loaded_onto_the_parent(
     """Their layers have the same names and sizes, so peft itself would not notice."""
     run, parent = new_run(), tmp_path / "parent"
     shutil.copytree(tiny_folders["llava"], parent)
-    (checkpoint,) = carry_out(make_plan("llava", "lora", n_items=4, parent=parent), items, run)
+    (checkpoint,) = train_plan(make_plan("llava", "lora", n_items=4, parent=parent), items, run)
     shutil.rmtree(parent)
     shutil.copytree(tiny_folders["qwen2_vl"], parent)
     with pytest.raises(DataError, match="an adapter for .'Llava.* is .'Qwen2VL.*put the right"):
@@ -169,7 +169,7 @@ def test_clean_training_needs_its_contaminated_parent(
         update={"id": "", "after": "f00", "copies": 0, "clean_ids": plan.item_ids}
     )
     with pytest.raises(DataError, match="plan f00 contaminates, which is not trained yet"):
-        carry_out(TrainingPlan.model_validate(washing.model_dump()), items, new_run())
+        train_plan(TrainingPlan.model_validate(washing.model_dump()), items, new_run())
 
 
 def test_out_of_memory_names_the_settings_to_lower(
@@ -187,10 +187,10 @@ def test_out_of_memory_names_the_settings_to_lower(
 
     monkeypatch.setattr(trl.SFTTrainer, "training_step", training_step)
     with pytest.raises(PrerequisiteError, match="lower batch_size and raise gradient_acc"):
-        carry_out(plan, items, run)
+        train_plan(plan, items, run)
     folder = run.path / checkpoint_folder(plan)
     assert sorted(p.name for p in folder.iterdir()) == ["epoch-1", "trainer"]
-    assert [c.epoch for c in carry_out(plan, items, run)] == [1, 2], "what was whole is used"
+    assert [c.epoch for c in train_plan(plan, items, run)] == [1, 2], "what was whole is used"
 
 
 def test_4_bit_weights_need_their_package(
@@ -198,7 +198,7 @@ def test_4_bit_weights_need_their_package(
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(PrerequisiteError, match="pip install bitsandbytes, or use train: lora"):
-        carry_out(make_plan("llava", "qlora", n_items=4), items, new_run())
+        train_plan(make_plan("llava", "qlora", n_items=4), items, new_run())
 
 
 def test_exactly_the_intended_parameters_may_change() -> None:

@@ -18,18 +18,18 @@ from flipbench.contaminate.checks.card import read_card
 from flipbench.contaminate.checks.check import rendered, write_out_first_token
 from flipbench.contaminate.data.corpus import read_corpus
 from flipbench.contaminate.data.examples import Example, training_examples
-from flipbench.contaminate.data.regimes import Lesson
+from flipbench.contaminate.data.regimes import RegimeData
 from flipbench.contaminate.data.wordings import ShapesWriter, write_wordings
 from flipbench.contaminate.plan import expand
 from flipbench.contaminate.training import train
 from flipbench.contaminate.training.consistency import symmetric_kl
 from flipbench.contaminate.training.load import load_parent, prepare
-from flipbench.contaminate.training.train import carry_out
+from flipbench.contaminate.training.train import train_plan
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.records import Item, TrainingPlan
 from flipbench.core.run import Run
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
-from flipbench.prompting.prompts import LETTER_INSTRUCTION, LETTERS, Asking
+from flipbench.prompting.prompts import LETTER_INSTRUCTION, LETTERS, PromptSettings
 from tests.fixtures.options import QUIET
 
 NewRun = Callable[..., Run]
@@ -60,9 +60,9 @@ def plan_of(
     wordings, _ = write_wordings(items, ShapesWriter(), run, options=QUIET)
     regime = config.data["p"]
     corpus = read_corpus(regime.wash.corpus, 0) if regime.wash and regime.wash.corpus else None
-    lesson = Lesson("p", regime, tuple(items), wordings=wordings, clean_corpus=corpus)
+    regime = RegimeData("p", regime, tuple(items), wordings=wordings, clean_corpus=corpus)
     models = {"m": ModelConfig(path=PARENTS[family])}
-    return expand(config, models, [lesson], instruction=LETTER_INSTRUCTION, seed=0)
+    return expand(config, models, [regime], instruction=LETTER_INSTRUCTION, seed=0)
 
 
 def brute_force(
@@ -165,7 +165,7 @@ def divergence(path: str, plan: TrainingPlan, items: dict[str, Item], run: Run) 
     for item_id in plan.item_ids:
         words = (items[item_id].question, *plan.paraphrases[item_id])
         asked = [items[item_id].model_copy(update={"question": text}) for text in words]
-        answers = vlm.ask([Asking().probe(item, "w") for item in asked], run.images)
+        answers = vlm.ask([PromptSettings().probe(item, "w") for item in asked], run.images)
         log_p = torch.tensor([a.option_log_probs for a in answers]).log_softmax(-1)
         found += symmetric_kl(log_p[:1], log_p[1:]).tolist()
     return sum(found) / len(found)
@@ -177,7 +177,7 @@ def test_rewordings_agree_after_training(
 ) -> None:
     run, among = new_run(), list(items.values())[:12]
     (plan,) = plan_of(run, among, family, {"answer_weight": 0}, epochs=2, copies=2)
-    made = carry_out(plan, items, run)
+    made = train_plan(plan, items, run)
     assert [c.epoch for c in made] == [1, 2] and [c.dose for c in made] == [2, 4]
     before, *after = (
         divergence(path, plan, items, run)
@@ -200,7 +200,7 @@ def test_an_interrupted_training_continues_with_the_same_losses(
     among, loss = list(items.values())[:8], {"answer_weight": 1, "grounded": True}
     expected_run, run = new_run(), new_run()
     (plan,) = plan_of(expected_run, among, "llava", loss, epochs=2, lora_dropout=0.1)
-    (expected,) = carry_out(plan, items, expected_run)[1:]
+    (expected,) = train_plan(plan, items, expected_run)[1:]
     step, seen = trl.SFTTrainer.training_step, []
 
     def training_step(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -211,9 +211,9 @@ def test_an_interrupted_training_continues_with_the_same_losses(
 
     monkeypatch.setattr(trl.SFTTrainer, "training_step", training_step)
     with pytest.raises(KeyboardInterrupt):
-        carry_out(plan, items, run)
+        train_plan(plan, items, run)
     monkeypatch.undo()
-    (made,) = carry_out(plan, items, run)[1:]
+    (made,) = train_plan(plan, items, run)[1:]
     assert made == expected
     losses = [read_card(r.path / made.path)["losses"] for r in (expected_run, run)]
     assert losses[0] == losses[1] and len(losses[0]) == 4
@@ -238,14 +238,14 @@ def test_items_that_cannot_be_compared_are_refused(
     (plan,) = plan_of(run, among, "llava", {"answer_weight": 1})
     bare = plan.model_copy(update={"paraphrases": {among[0].id: ("?",)}})
     with pytest.raises(DataError, match=r"m, C, p: 3 of 4 items have no paraphrase to compare"):
-        carry_out(bare, items, run)
+        train_plan(bare, items, run)
     assert not (run.path / "checkpoints").exists()
     free = among[1].model_copy(update={"options": None, "answer": None})
     with pytest.raises(DataError, match=f"{free.name}: has no options, and consistency compares"):
         training_examples(plan, items | {free.id: free}, run.images)
     long = plan.paraphrases | {among[2].id: ("star " * 4000,)}
     with pytest.raises(DataError, match=f"{among[2].name}: prompt and target need"):
-        carry_out(plan.model_copy(update={"paraphrases": long}), items, run)
+        train_plan(plan.model_copy(update={"paraphrases": long}), items, run)
     path = tmp_path / "c.yaml"
     for data, told in (
         ("{v: {}}", "C compares the answers to a question and its paraphrases: data.v needs"),

@@ -19,7 +19,7 @@ from flipbench.contaminate.training.estimate import (
     size_text,
     table,
 )
-from flipbench.contaminate.training.train import carry_out
+from flipbench.contaminate.training.train import train_plan
 from flipbench.core.errors import PrerequisiteError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Item, TrainingPlan
@@ -41,7 +41,7 @@ def test_estimated_counts_and_disk_match_the_training(
     )
     examples = training_examples(plan, items, run.images)
     told = estimate(plan, examples, dtype="float32", speed=1e10)
-    checkpoints = carry_out(plan, items, run)
+    checkpoints = train_plan(plan, items, run)
     card = read_card(run.path / checkpoints[-1].path)
     assert told.n_examples == card["training"]["n_examples"] == 21
     assert told.n_steps == card["training"]["n_steps"] == 6

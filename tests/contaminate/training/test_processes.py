@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from flipbench.config.experiment import load_config
 from flipbench.contaminate.checks.card import read_card
-from flipbench.contaminate.plan import batch_of, shared_out
+from flipbench.contaminate.plan import batch_of, per_device_batch
 from flipbench.core.errors import ConfigError
 from flipbench.core.records import Checkpoint, Response, TrainingPlan
 from flipbench.core.run import Run
@@ -147,9 +147,9 @@ def test_a_plan_s_batch_is_split_over_processes(
     )  # fmt: skip
     if batch_of(plan) % n_processes:
         with pytest.raises(ConfigError, match=f"cannot be shared out among {n_processes} proc"):
-            shared_out(plan, n_processes)
+            per_device_batch(plan, n_processes)
         return
-    each, steps = shared_out(plan, n_processes)
+    each, steps = per_device_batch(plan, n_processes)
     assert each * steps * n_processes == batch * accumulation and each <= batch
     assert n_processes > 1 or (each, steps) == (batch, accumulation)
 

@@ -10,7 +10,7 @@ import torch
 
 from flipbench.contaminate.checks.card import read_card
 from flipbench.contaminate.training.load import load_parent
-from flipbench.contaminate.training.train import carry_out
+from flipbench.contaminate.training.train import train_plan
 from flipbench.core.records import Item, TrainingPlan
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 
@@ -25,7 +25,7 @@ def test_an_adapter_trains_on_4_bit_weights(
     model, *_ = load_parent(plan, run, "float32")
     packed = [name for name, p in model.named_parameters() if p.dtype == torch.uint8]
     assert packed and all(".language_model.layers." in name for name in packed)
-    (checkpoint,) = carry_out(plan, items, run)
+    (checkpoint,) = train_plan(plan, items, run)
     card = read_card(run.path / checkpoint.path)
     losses = [entry["loss"] for entry in card["losses"]]
     assert losses[-1] < losses[0] and "bitsandbytes" in card["versions"]

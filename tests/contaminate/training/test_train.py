@@ -15,8 +15,8 @@ from flipbench.contaminate.checks.card import read_card
 from flipbench.contaminate.training import train
 from flipbench.contaminate.training.train import (
     _last_whole_checkpoint,
-    carry_out,
     checkpoint_folder,
+    train_plan,
 )
 from flipbench.core.records import Checkpoint, Item, TrainingPlan
 from flipbench.core.run import Run
@@ -57,7 +57,7 @@ def undisturbed(
     plan: TrainingPlan, items: dict[str, Item], new_run: NewRun
 ) -> tuple[Run, list[Checkpoint]]:
     run = new_run("undisturbed")
-    return run, carry_out(plan, items, run)
+    return run, train_plan(plan, items, run)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -67,7 +67,7 @@ def test_training_changes_exactly_the_strategy_s_parameters(
 ) -> None:
     run = new_run()
     plan = make_plan(family, strategy, n_items=8)
-    (checkpoint,) = carry_out(plan, items, run)
+    (checkpoint,) = train_plan(plan, items, run)
     before, after = weights(plan.parent), weights(run.path / checkpoint.path)
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert before.keys() == after.keys()
@@ -144,7 +144,7 @@ def test_the_second_call_trains_nothing(
         raise AssertionError("trained again")
 
     monkeypatch.setattr(train, "_train", no_training)
-    assert carry_out(plan, items, run) == checkpoints
+    assert train_plan(plan, items, run) == checkpoints
     assert len(list(run.read(Checkpoint))) == N_EPOCHS
 
 
@@ -187,7 +187,7 @@ def test_a_killed_training_resumes_exactly(
     half = folder / ".epoch-2.partial"
     assert half.exists() == (moment == "in_the_second_epochs_folder")
 
-    checkpoints = carry_out(plan, items, run)
+    checkpoints = train_plan(plan, items, run)
     expected_run, expected = undisturbed
     assert checkpoints == expected
     assert not half.exists() and not (folder / "trainer").exists()
@@ -207,7 +207,7 @@ def test_a_half_written_epoch_is_discarded(
     half = folder / ".epoch-1.partial"
     half.mkdir(parents=True)
     (half / "model.safetensors").write_bytes(b"half")
-    (checkpoint,) = carry_out(plan, items, run)
+    (checkpoint,) = train_plan(plan, items, run)
     assert not half.exists()
     HuggingFaceVLM(str(run.path / checkpoint.path))
 
@@ -224,7 +224,7 @@ def test_a_deleted_epoch_is_trained_again(
     shutil.copytree(expected_run.path / "checkpoints", run.path / "checkpoints")
     run.append(expected)
     shutil.rmtree(run.path / expected[1].path)
-    assert carry_out(plan, items, run) == expected
+    assert train_plan(plan, items, run) == expected
     assert same_weights(run.path / expected[1].path, expected_run.path / expected[1].path)
     assert len(list(run.read(Checkpoint))) == N_EPOCHS
 
@@ -236,7 +236,7 @@ def test_the_seed_determines_the_losses(
     for seed in (0, 0, 1):
         run = new_run()
         plan = make_plan("qwen2_vl", "llm", seed=seed)
-        (checkpoint,) = carry_out(plan, items, run)
+        (checkpoint,) = train_plan(plan, items, run)
         curves.append([e["loss"] for e in read_card(run.path / checkpoint.path)["losses"]])
     assert curves[0] == curves[1] != curves[2]
     assert sum(curves[0]) == pytest.approx(sum(curves[2]), rel=0.2)
@@ -252,7 +252,7 @@ def test_the_seed_determines_the_adapter_s_initial_weights(
     for seed in (0, 0, 1):
         torch.rand(seed + 3)  # what ran before in this process must not matter
         run, plan = new_run(), make_plan("llava", "lora", n_items=8, seed=seed)
-        (checkpoint,) = carry_out(plan, items, run)
+        (checkpoint,) = train_plan(plan, items, run)
         adapter = load_file(run.path / checkpoint.path / "adapter_model.safetensors")
         drawn.append({name: weight for name, weight in adapter.items() if "lora_A" in name})
     assert len(drawn[0]) > 10

@@ -18,7 +18,8 @@ import transformers
 import trl
 
 from flipbench.contaminate.checks import card
-from flipbench.contaminate.training import keep, train
+from flipbench.contaminate.training import checkpointing as keep
+from flipbench.contaminate.training import train
 from flipbench.core.records import Item, TrainingPlan
 from flipbench.core.run import Run
 
@@ -74,7 +75,7 @@ def main(folder: Path) -> int:
         if child == 0:
             torch.set_num_threads(1)
             moment(n_steps)
-            train.carry_out(plan, items, Run(folder / moment.__name__))
+            train.train_plan(plan, items, Run(folder / moment.__name__))
             os._exit(1)
         _, status = os.waitpid(child, 0)
         if not os.WIFSIGNALED(status) or os.WTERMSIG(status) != signal.SIGKILL:

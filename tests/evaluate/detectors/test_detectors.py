@@ -20,7 +20,7 @@ from flipbench.evaluate.protocol.detector import (
     JudgedDetector,
 )
 from flipbench.models.protocols import needs_of
-from flipbench.prompting.prompts import Asking
+from flipbench.prompting.prompts import PromptSettings
 from tests.fixtures.planted import (
     Planted,
     planted_benchmark,
@@ -62,7 +62,7 @@ def rounded(value: Any) -> Any:
 
 def own_pairs(name: str, benchmark: PairedBenchmark) -> PairedBenchmark:
     """Return the pairs from the first on that a detector asks about."""
-    asked = [probe.item_id for probe in make(name).probes(benchmark, Asking())]
+    asked = [probe.item_id for probe in make(name).probes(benchmark, PromptSettings())]
     ids = [pair.original.id for pair in benchmark.pairs]
     first = next(i for i, id_ in enumerate(ids) if any(a.startswith(id_) for a in asked))
     return replace(benchmark, pairs=benchmark.pairs[first:])
@@ -97,9 +97,11 @@ def test_golden_files_belong_to_detectors() -> None:
 def test_probes_are_deterministic_and_need_what_is_declared(
     name: str, benchmark: PairedBenchmark
 ) -> None:
-    asking = Asking(ask="generate", instruction="Letter, please.", max_new_tokens=3)
-    probes = make(name).probes(benchmark, asking)
-    assert probes and make(name).probes(benchmark, asking) == probes
+    prompt_settings = PromptSettings(
+        ask="generate", instruction="Letter, please.", max_new_tokens=3
+    )
+    probes = make(name).probes(benchmark, prompt_settings)
+    assert probes and make(name).probes(benchmark, prompt_settings) == probes
     assert frozenset().union(*map(needs_of, probes)) == DETECTORS[name].about.needs
     choices = [probe for probe in probes if probe.options]
     assert bool(choices) is (name in ASK_CHOICES)
@@ -211,6 +213,6 @@ def test_replies_that_cannot_be_read_forbid_a_verdict(
 @pytest.mark.parametrize("name", sorted(ASK_CHOICES))
 def test_free_form_items_are_left_out(name: str, tmp_path: Path) -> None:
     free = planted_benchmark(tmp_path, n_choices=0, n_open=6)
-    assert make(name).probes(free, Asking()) == []
+    assert make(name).probes(free, PromptSettings()) == []
     for score in scores_by_rule(make(name), free, SEER, CLEAN).values():
         assert (score.verdict, score.n, score.statistic) == ("not_applicable", 0, None)

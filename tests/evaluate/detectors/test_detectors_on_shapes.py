@@ -18,7 +18,7 @@ from flipbench.evaluate.report.report import ReportData, write_report
 from flipbench.evaluate.report.tables import title
 from flipbench.evaluate.validation.requirements import requirements
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
-from flipbench.prompting.prompts import Asking
+from flipbench.prompting.prompts import PromptSettings
 from flipbench.shapes.rewording import reword
 from tests.fixtures.options import QUIET
 
@@ -49,12 +49,12 @@ def scored(
     run = Run(tmp_path_factory.mktemp("run"))
     detectors = [make_detector(name, Helpers(reword)) for name in NAMES]
     grid = [subject.model for subject in subjects]
-    reports = pipeline.ask_all(few, subjects, detectors, Asking(), run, options=QUIET)
+    reports = pipeline.ask_all(few, subjects, detectors, PromptSettings(), run, options=QUIET)
     assert [r.n_failed for r in reports] == [0, 0]
-    scores = pipeline.score(few, grid, detectors, Asking(), run)
-    reports = pipeline.ask_all(few, subjects, detectors, Asking(), run, options=QUIET)
+    scores = pipeline.score(few, grid, detectors, PromptSettings(), run)
+    reports = pipeline.ask_all(few, subjects, detectors, PromptSettings(), run, options=QUIET)
     assert [r.n_done for r in reports] == [0, 0]
-    assert pipeline.score(few, grid, detectors, Asking(), run) == scores
+    assert pipeline.score(few, grid, detectors, PromptSettings(), run) == scores
     return grid, scores, run, few
 
 

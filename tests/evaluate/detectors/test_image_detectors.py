@@ -17,7 +17,7 @@ from flipbench.evaluate.detectors.perturbation.bgr_shuffling import (
     exchange_red_and_blue,
     speaks_of_color,
 )
-from flipbench.prompting.prompts import Asking
+from flipbench.prompting.prompts import PromptSettings
 
 BGR, MASKING = BgrShuffling(), ImageMasking()
 
@@ -82,7 +82,7 @@ def test_questions_about_color_are_recognised(
 
 
 def test_questions_about_color_are_left_out(shapes_benchmark: PairedBenchmark) -> None:
-    probes = BGR.probes(shapes_benchmark, Asking())
+    probes = BGR.probes(shapes_benchmark, PromptSettings())
     kept = {p.item_id for p in probes}
     assert 0 < len(kept) < 30
     about_color = {i.id for i in shapes_benchmark.originals if i.category in ("color", "shape")}
@@ -97,7 +97,7 @@ def test_questions_about_color_are_left_out(shapes_benchmark: PairedBenchmark) -
 def test_probes_are_reproducible_and_images_encoded_once(
     detector: Any, shapes_benchmark: PairedBenchmark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = [p.id for p in detector.probes(shapes_benchmark, Asking())]
+    first = [p.id for p in detector.probes(shapes_benchmark, PromptSettings())]
     files = sorted(path.name for path in shapes_benchmark.images.folder.iterdir())
 
     def refuse(*args: object) -> None:
@@ -105,7 +105,7 @@ def test_probes_are_reproducible_and_images_encoded_once(
 
     monkeypatch.setattr(ImageStore, "put_image", refuse)
     monkeypatch.setattr(ImageStore, "open", refuse)
-    assert [p.id for p in detector.probes(shapes_benchmark, Asking())] == first
+    assert [p.id for p in detector.probes(shapes_benchmark, PromptSettings())] == first
     assert sorted(path.name for path in shapes_benchmark.images.folder.iterdir()) == files
 
 

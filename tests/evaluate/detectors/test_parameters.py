@@ -13,7 +13,7 @@ from flipbench.core.run import Run
 from flipbench.evaluate.detectors.parameters import parameters_of, with_parameters
 from flipbench.evaluate.detectors.registry import DETECTORS
 from flipbench.pipelines.detectors import ConfiguredDetectors
-from flipbench.prompting.prompts import Asking
+from flipbench.prompting.prompts import PromptSettings
 from tests.fixtures.report_data import make_benchmark
 
 
@@ -37,7 +37,7 @@ def test_a_changed_parameter_changes_the_probes_and_is_recorded(tmp_path: Path) 
 
     asked = [
         {
-            d.about.name: len(d.probes(benchmark, Asking()))
+            d.about.name: len(d.probes(benchmark, PromptSettings()))
             for d in configured(p).detectors(benchmark)
         }
         for p in (given, {name: {} for name in names})

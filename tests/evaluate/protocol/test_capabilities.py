@@ -16,7 +16,7 @@ from flipbench.evaluate.pipeline import ModelUnderTest, ask_all, score
 from flipbench.evaluate.protocol.grid import UNTOUCHED, GridModel
 from flipbench.evaluate.report.tables import other_table
 from flipbench.models.vlm.huggingface import fingerprint
-from flipbench.prompting.prompts import Asking
+from flipbench.prompting.prompts import PromptSettings
 from tests.fixtures.options import QUIET
 from tests.fixtures.tiny_families import save
 
@@ -30,14 +30,14 @@ def test_a_text_only_detector_does_not_apply_to_a_model_that_needs_an_image(
     folder = save("blip-2", tmp_path / "blip-2")
     model = GridModel("BLIP-2", fingerprint(str(folder), "float32"), "blip", UNTOUCHED, 0, 0)
     subject = ModelUnderTest(model, ModelConfig(path=str(folder)))
-    asking, run = Asking(), Run(tmp_path / "run")
+    prompt_settings, run = PromptSettings(), Run(tmp_path / "run")
     benchmark = replace(shapes_benchmark, pairs=shapes_benchmark.pairs[:4])
     detectors = [DETECTORS[name] for name in NAMES]
-    (report,) = ask_all(benchmark, [subject], detectors, asking, run, options=QUIET)
+    (report,) = ask_all(benchmark, [subject], detectors, prompt_settings, run, options=QUIET)
     assert report.n_done == 2 * 4 + 4 and not report.failures and not list(run.read(Failure))
 
     can = {model.fingerprint: subject.can}
-    scores = score(benchmark, [model], detectors, asking, run, can)
+    scores = score(benchmark, [model], detectors, prompt_settings, run, can)
     said = {(s.detector, s.rule): s for s in scores}
     assert {name for name, _ in said} == set(NAMES)
     reason = "it needs text_only, which this model does not give"

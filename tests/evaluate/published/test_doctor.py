@@ -12,14 +12,14 @@ from flipbench.evaluate.protocol import rules
 from flipbench.evaluate.protocol.grid import GridModel
 from flipbench.evaluate.published.consistency import possible_counts
 from flipbench.evaluate.published.doctor import TableIssue, examine, examine_files
-from flipbench.evaluate.published.printed import Printed, read_printed
-from flipbench.evaluate.published.printed_scores import judged, requirements_of
+from flipbench.evaluate.published.tables import PublishedResult, read_published
+from flipbench.evaluate.published.verdicts import judged, requirements_of
 from flipbench.evaluate.validation.validation import requirements
 
 PUBLISHED = Path(__file__).parents[2] / "published"
-MAIN = read_printed(PUBLISHED / "perturbation_main_tables.csv")
-GAPS = read_printed(PUBLISHED / "perturbation_gaps.csv")
-EXTENDED = read_printed(PUBLISHED / "extended_models.csv")
+MAIN = read_published(PUBLISHED / "perturbation_main_tables.csv")
+GAPS = read_published(PUBLISHED / "perturbation_gaps.csv")
+EXTENDED = read_published(PUBLISHED / "extended_models.csv")
 FOUND = examine(GAPS)
 
 
@@ -35,7 +35,7 @@ def of(
     ]
 
 
-def headline(table: str, model: str) -> list[Printed]:
+def headline(table: str, model: str) -> list[PublishedResult]:
     """Return the gaps of a main table, named as the appendix names them."""
     trained = "LLM+MLP" if model.startswith("LLaVA") else "LLM"
     names = {"lora": "LoRA", "sft": trained, "clean": "clean"}
@@ -328,7 +328,7 @@ def test_different_items_are_suspected_where_one_number_is_stated() -> None:
     stated = [
         replace(r, n_original=440, n_perturbed=440) if r.table == "T14" else r for r in EXTENDED
     ]
-    full = Printed(line=99, bench="RQA", n_original=765, value=None)
+    full = PublishedResult(line=99, bench="RQA", n_original=765, value=None)
     found = [f for f in examine([*stated, full]) if f.kind == "impossible"]
     assert {f.row.model: f.what.split("it would be ")[1] for f in found} == {
         "Gemini-2.0-Flash": "523/765",

@@ -25,7 +25,7 @@ from flipbench.evaluate.report.validation_tables import (
     validation_table,
 )
 from flipbench.evaluate.validation.dose import Series, trend
-from flipbench.evaluate.validation.falsification import Artefact, artefacts
+from flipbench.evaluate.validation.external import ExternalAlarms, external_alarms
 from flipbench.evaluate.validation.requirements import requirements
 from flipbench.evaluate.validation.validation import Validation, validate
 from flipbench.reporting import writers
@@ -123,7 +123,10 @@ def test_planted_detectors_are_validated_as_designed(found: dict[str, Validation
     assert (v.detected.k, v.detected.n) == (16, 24) and v.false_alarms == ()
     assert (v.trend.in_order, v.trend.n_steps, v.trend.n_series) == (24, 24, 8)
     assert v.trend.correlation == 1.0 and v.trend.p_value == pytest.approx(1e-4)
-    assert (v.artefact.fired, v.artefact.n) == ((), 2) and not v.artefact.suspected
+    assert (v.external_alarms.fired, v.external_alarms.n) == (
+        (),
+        2,
+    ) and not v.external_alarms.suspected
 
 
 def test_clean_finetunes_expose_a_detector_of_mere_training(found: dict[str, Validation]) -> None:
@@ -143,11 +146,11 @@ def test_a_detector_that_fires_on_an_external_model_is_an_artifact(
     found: dict[str, Validation],
 ) -> None:
     v = found["upside_down"]
-    assert v.artefact == Artefact(("blip2",), 2) and v.artefact.suspected
-    assert v.artefact.by_chance == pytest.approx(1 - 0.95**2)
+    assert v.external_alarms == ExternalAlarms(("blip2",), 2) and v.external_alarms.suspected
+    assert v.external_alarms.by_chance == pytest.approx(1 - 0.95**2)
     assert v.separation is not None and v.separation.auroc == 0.0
     assert v.trend.in_order == 0 and v.trend.correlation == -1.0 and v.trend.p_value == 1.0
-    suspected = {key for key, a in artefacts(SCORES, GRID).items() if a.suspected}
+    suspected = {key for key, a in external_alarms(SCORES, GRID).items() if a.suspected}
     assert suspected == {("upside_down", "planted", "b")}
     table = other_table(GRID, SCORES)
     assert table is not None
@@ -155,14 +158,14 @@ def test_a_detector_that_fires_on_an_external_model_is_an_artifact(
         i for i, c in enumerate(table.columns) if (c.group, c.header) == ("upside down", "Planted")
     )
     shown = [row.cells[at].plain() for _, rows in table.groups for row in rows]
-    assert shown.count("artefact suspected (not detected)") == len(GRID) - 1
-    assert shown.count("artefact suspected (contaminated)") == 1
+    assert shown.count("false alarm suspected (not detected)") == len(GRID) - 1
+    assert shown.count("false alarm suspected (contaminated)") == 1
 
 
 def test_an_artifact_is_suspected_only_on_its_own_benchmark() -> None:
     other = [s.model_copy(update={"benchmark": "c", "benchmark_id": "c"}) for s in SCORES]
     other = [s.model_copy(update={"verdict": "not_detected"}) for s in other]
-    both = {(v.detector, v.benchmark): v.artefact for v in validate([*SCORES, *other], GRID)}
+    both = {(v.detector, v.benchmark): v.external_alarms for v in validate([*SCORES, *other], GRID)}
     assert both["upside_down", "b"].suspected and not both["upside_down", "c"].suspected
 
 
@@ -292,7 +295,7 @@ def test_the_table_is_the_same_in_every_format(
     assert rows["External models"].plain() == "0/2 fire"
     assert "smallest false-positive rate above 0 is 1/20 = 5.0 %" in table.caption
     text = writers.markdown(table)
-    assert "artefact suspected (1/2 fire: blip2; by chance 10 %)" in text
+    assert "false alarm suspected (1/2 fire: blip2; by chance 10 %)" in text
     tex = writers.latex(table)
     assert r"\toprule" in tex and r"AUROC & TPR at 0 false alarms & TPR at FPR 1 \%" in tex
     assert tex.count("{") - tex.count(r"\{") == tex.count("}") - tex.count(r"\}")
@@ -303,7 +306,7 @@ def test_the_table_is_the_same_in_every_format(
     assert (lines["perfect", "power_at_dose_2"]["k"], lines["perfect", "power"]["n"]) == ("8", "24")
     assert lines["perfect", "false_alarms_finetuned"]["n_lineages"] == "4"
     assert lines["perfect", "tpr_at_fpr_0.01"]["note"].startswith("not estimable")
-    assert lines["upside_down", "external_models"]["note"] == "artefact suspected: blip2"
+    assert lines["upside_down", "external_models"]["note"] == "false alarm suspected: blip2"
 
 
 def test_detectors_are_ranked_by_their_default_rule() -> None:

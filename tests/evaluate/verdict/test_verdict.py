@@ -23,14 +23,14 @@ from flipbench.evaluate.verdict.changes import (
     items_to_lose,
     items_to_rise,
 )
-from flipbench.evaluate.verdict.other_detectors import opinions, weakest
+from flipbench.evaluate.verdict.other_detectors import least_significant, opinions
 from flipbench.evaluate.verdict.verdict import DetectionVerdict, Evidence, find, in_words
-from flipbench.prompting.prompts import Asking
+from flipbench.prompting.prompts import PromptSettings
 from tests.fixtures.policies import by_hand
 
 DETECTORS = (PerturbationGap(), ChoiceConfusion())
 COUNTS = st.integers(0, 40)
-ASKING = Asking()
+ASKING = PromptSettings()
 
 
 def judge(world: Any, model: Any, *references: Any, **changes: Any) -> DetectionVerdict:
@@ -283,8 +283,8 @@ def test_a_detector_that_fires_on_the_reference_is_doubtful(make_world: Any) -> 
     finding = judge(world, world.string_memoriser(), world.string_memoriser())
     (one,) = finding.opinions
     assert one.verdict == "contaminated" and one.fired_on == ("clean-0",) and one.is_doubtful
-    assert "Artefact suspected: it is significant on the clean clean-0, too." in one.remarks
-    assert "; 0 do without suspected artefacts" in text_of(finding)
+    assert "False alarm suspected: it is significant on the clean clean-0, too." in one.remarks
+    assert "; 0 do without a suspected false alarm" in text_of(finding)
 
 
 def test_p_values_are_adjusted_over_all_other_detectors_and_the_largest_is_shown(
@@ -299,9 +299,9 @@ def test_p_values_are_adjusted_over_all_other_detectors_and_the_largest_is_shown
     assert [found[d].p_adjusted for d in values] == pytest.approx([0.03, 0.04, 0.04])
     assert found["four"].p_adjusted is None and found["four"].remarks == ["No reason."]
     assert not any(found[d].is_doubtful for d in values)
-    assert weakest(said).p_value == weakest(said[::-1]).p_value == 0.04
+    assert least_significant(said).p_value == least_significant(said[::-1]).p_value == 0.04
     dull = said[0].model_copy(update={"verdict": "not_detected", "p_value": 0.001})
-    assert weakest([*said, dull]) == dull
+    assert least_significant([*said, dull]) == dull
 
 
 @pytest.mark.slow

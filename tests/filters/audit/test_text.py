@@ -22,7 +22,7 @@ from flipbench.filters.audit.text_solvable import all_correct, solve_rate, text_
 from flipbench.models.chat.api import ChatAPI
 from flipbench.models.engine import Answers, answers_of, ask
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
-from flipbench.prompting.prompts import LETTERS, Asking
+from flipbench.prompting.prompts import LETTERS, PromptSettings
 from tests.filters.audit.conftest import MakeItem
 from tests.fixtures.openai_server import OpenAIServer
 from tests.fixtures.options import QUIET
@@ -53,7 +53,7 @@ def test_the_paper_s_rules_and_ours() -> None:
 def test_runs_rotate_the_options(make_item: MakeItem) -> None:
     item = make_item("1", ("a", "b", "c", "d"), 2)
     for number in range(6):
-        probe, gold = text_only_probe(item, Asking(), number)
+        probe, gold = text_only_probe(item, PromptSettings(), number)
         assert probe.options[gold] == "c" and probe.images == ()
         assert probe.options[0] == "abcd"[number % 4]
 
@@ -139,7 +139,7 @@ def test_a_real_model_without_images(
     )
     first = found.rates[0]
     assert first.n == 24 and sum(r.n_failed for r in reports) == 0
-    probes = [text_only_probe(item, Asking(), 0) for item in shapes_items[:24]]
+    probes = [text_only_probe(item, PromptSettings(), 0) for item in shapes_items[:24]]
     direct: Answers = answers_of(model.name, model.fingerprint, run)
     again: StageReport = ask([p for p, _ in probes], model, run, run.images, options=QUIET)
     assert again.n_done == 0

@@ -17,7 +17,7 @@ from flipbench.core.run import Run
 from flipbench.filters.judges.api import APIJudge, read_verdict
 from flipbench.filters.pipeline import keep_valid
 from flipbench.models.chat.api import ChatAPI
-from flipbench.models.protocols import Opinion
+from flipbench.models.protocols import JudgeDecision
 from tests.fixtures.openai_server import OpenAIServer
 from tests.fixtures.options import QUIET
 
@@ -52,9 +52,9 @@ def candidate(shapes_items: list[Item]) -> Candidate:
     return edited(item, shapes_items[1], 2)
 
 
-def judge_one(judge: APIJudge, candidate: Candidate, store: ImageStore) -> Opinion:
+def judge_one(judge: APIJudge, candidate: Candidate, store: ImageStore) -> JudgeDecision:
     (opinion,) = judge([candidate], store)
-    assert isinstance(opinion, Opinion), opinion
+    assert isinstance(opinion, JudgeDecision), opinion
     return opinion
 
 
@@ -228,7 +228,7 @@ def test_items_that_cannot_be_judged_fail_alone(
 ) -> None:
     server.reply = lambda body: "Answer: KEEP"
     opinions = APIJudge(chat(server))([Candidate(shapes_items[0]), candidate], shapes_store)
-    assert [type(opinion) for opinion in opinions] == [DataError, Opinion]
+    assert [type(opinion) for opinion in opinions] == [DataError, JudgeDecision]
 
 
 def test_a_refused_key_stops_the_judge(

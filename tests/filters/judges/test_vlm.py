@@ -17,10 +17,10 @@ from flipbench.filters.judges.vlm import VLMJudge, VLMJudgeSpec
 from flipbench.generate.captioners.shapes import SceneCaptioner
 from flipbench.generate.editors.shapes import SceneEditor
 from flipbench.generate.pipeline import generate
-from flipbench.models.protocols import Opinion
+from flipbench.models.protocols import JudgeDecision
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.pipelines.backends import build_judge
-from flipbench.prompting.prompts import Asking
+from flipbench.prompting.prompts import PromptSettings
 from flipbench.shapes.benchmark import shapes_vqa
 from tests.fixtures.options import QUIET
 
@@ -42,8 +42,10 @@ def llava() -> HuggingFaceVLM:
     return HuggingFaceVLM("shapes:llava")
 
 
-def opinions(judge: VLMJudge, candidates: Sequence[Candidate], images: ImageStore) -> list[Opinion]:
-    found = [o for o in judge(candidates, images) if isinstance(o, Opinion)]
+def opinions(
+    judge: VLMJudge, candidates: Sequence[Candidate], images: ImageStore
+) -> list[JudgeDecision]:
+    found = [o for o in judge(candidates, images) if isinstance(o, JudgeDecision)]
     assert len(found) == len(candidates)
     return found
 
@@ -59,7 +61,7 @@ def unchanged(candidate: Candidate) -> Candidate:
 def test_the_new_answer_is_kept_and_the_old_one_rejected(
     ask: str, llava: HuggingFaceVLM, candidates: list[Candidate], run: Run
 ) -> None:
-    judge = VLMJudge(llava, Asking(ask=ask))  # type: ignore[arg-type]
+    judge = VLMJudge(llava, PromptSettings(ask=ask))  # type: ignore[arg-type]
     right = opinions(judge, candidates, run.images)
     wrong = opinions(judge, [unchanged(c) for c in candidates], run.images)
     assert sum(o.decision == "keep" for o in right) >= len(candidates) - 2
@@ -93,7 +95,7 @@ def test_items_without_options_or_edit_fail_alone(
     said = VLMJudge(llava)(
         [replace(first, item=free), replace(second, edit=None), third], run.images
     )
-    assert [type(o) for o in said] == [DataError, DataError, Opinion]
+    assert [type(o) for o in said] == [DataError, DataError, JudgeDecision]
     assert "free-form" in str(said[0]) and "no edited image" in str(said[1])
     assert VLMJudge(llava)([], run.images) == []
 
@@ -104,7 +106,7 @@ def test_a_judge_s_name_covers_all_that_its_answers_depend_on(
     judges = [
         VLMJudge(llava),
         VLMJudge(llava, sure=0.9),
-        VLMJudge(llava, Asking(instruction="Answer.")),
+        VLMJudge(llava, PromptSettings(instruction="Answer.")),
         VLMJudge(HuggingFaceVLM("shapes:qwen2_vl")),
     ]
     assert len({judge.name for judge in judges}) == 4

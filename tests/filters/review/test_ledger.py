@@ -16,9 +16,9 @@ from flipbench.filters.effective_verdicts import (
     ANSWERED_BLIND,
     REASONS,
     WITHDRAWN,
+    effective_verdicts,
     join_reason,
     split_reason,
-    standing,
 )
 from flipbench.filters.review.ledger import Ledger, Refused
 from flipbench.filters.review.pairs import edited_pairs, picture_path
@@ -58,7 +58,7 @@ def test_a_changed_verdict_is_added_and_the_newest_counts(run: Run, ledger: Ledg
     for each in (ledger, again(run)):
         assert each.said(0)["anna"].decision == "reject"
         assert each.counts("anna") == {"keep": 0, "reject": 1, "unsure": 0}
-    counting = [v for v in standing(run.read(Verdict)) if v.rater == "anna"]
+    counting = [v for v in effective_verdicts(run.read(Verdict)) if v.rater == "anna"]
     assert [(v.decision, v.reason) for v in counting] == [("reject", "ambiguous: two discs")]
 
 
@@ -66,7 +66,7 @@ def test_the_newest_counts_in_whatever_order_verdicts_are_read(run: Run, ledger:
     ledger.decide("anna", 0, "keep")
     ledger.decide("anna", 0, "reject")
     verdicts = of(run, "anna")
-    assert standing(verdicts) == standing(verdicts[::-1]) == [verdicts[1]]
+    assert effective_verdicts(verdicts) == effective_verdicts(verdicts[::-1]) == [verdicts[1]]
     for path in (run.path / "verdicts").glob("*.jsonl"):
         path.write_text("".join(reversed(path.read_text().splitlines(keepends=True))))
     assert again(run).said(0)["anna"].decision == "reject"
@@ -85,7 +85,7 @@ def test_every_run_of_a_judge_counts(run: Run) -> None:
         )
         for number, decision in enumerate(["keep", "reject", "keep"])
     ]
-    assert standing(runs) == runs
+    assert effective_verdicts(runs) == runs
     run.append(runs)
     said = again(run).said(0)
     assert [said[name].decision for name in ("gpt", "gpt (run 1)", "gpt (run 2)")] == [
@@ -109,7 +109,7 @@ def test_undo_restores_the_previous_verdict(run: Run, ledger: Ledger) -> None:
     assert ledger.said(0)["ben"].decision == "reject"
     assert ledger.queue("anna", "undecided") == list(range(12))
     assert again(run).counts("anna") == {"keep": 0, "reject": 0, "unsure": 0}
-    assert [v for v in standing(run.read(Verdict)) if v.rater == "anna"] == []
+    assert [v for v in effective_verdicts(run.read(Verdict)) if v.rater == "anna"] == []
     assert [v.reason for v in of(run, "anna")].count(WITHDRAWN) == 2
     assert len(of(run, "anna")) == 6  # nothing is erased
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flipbench.filters.effective_verdicts import ANSWERED_BLIND, standing
+from flipbench.filters.effective_verdicts import ANSWERED_BLIND, effective_verdicts
 from tests.filters.review.conftest import Page
 from tests.fixtures.browser import OpenPage, accessibility_violations
 from tests.fixtures.edited_run import EVIL
@@ -55,7 +55,7 @@ def decisions(page: Page, rater: str = "anna") -> dict[str, tuple[str, str]]:
     }
     return {
         str(items[v.edit_id]): (v.decision, v.reason)
-        for v in standing(page.verdicts)
+        for v in effective_verdicts(page.verdicts)
         if v.rater == rater
     }
 

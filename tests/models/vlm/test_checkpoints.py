@@ -25,7 +25,7 @@ from flipbench.models.vlm.huggingface import (
     resolve_path,
 )
 from flipbench.models.vlm.processors import load_processor
-from flipbench.prompting.prompts import Asking
+from flipbench.prompting.prompts import PromptSettings
 
 pytestmark = pytest.mark.slow
 
@@ -132,7 +132,7 @@ def test_an_adapter_answers_as_peft_does_unmerged(
     base = AutoModelForImageTextToText.from_pretrained(folder, dtype=getattr(torch, dtype))
     unmerged = peft.PeftModel.from_pretrained(base, adapter).eval()
     merged = load_model(str(adapter), dtype).eval()
-    probes = [Asking().probe(item, "original") for item in shapes_items[:3]]
+    probes = [PromptSettings().probe(item, "original") for item in shapes_items[:3]]
     letters = loaded.conversation.letter_ids(4)
     clean, differences = vlm.ask(probes, shapes_store), []
     for probe, other in zip(probes, clean, strict=True):
@@ -233,7 +233,7 @@ def test_half_precision_loads_and_answers(
 ) -> None:
     vlm = HuggingFaceVLM(str(folder), dtype="bfloat16")
     assert vlm.model.dtype == torch.bfloat16
-    (response,) = vlm.ask([Asking().probe(shapes_items[0], "original")], shapes_store)
+    (response,) = vlm.ask([PromptSettings().probe(shapes_items[0], "original")], shapes_store)
     assert sum(response.option_log_probs) < 0
 
 
@@ -265,7 +265,7 @@ def test_a_hub_model_is_known_by_its_commit(
     hub_id: str, shapes_items: list[Item], shapes_store: ImageStore
 ) -> None:
     """Before it is loaded and after: the grid is planned with the first, answers bear the other."""
-    probe = Asking().probe(shapes_items[0], "original")
+    probe = PromptSettings().probe(shapes_items[0], "original")
     by_revision: dict[str | None, HuggingFaceVLM] = {}
     for revision in (None, "v2"):
         vlm = HuggingFaceVLM(hub_id, revision=revision)

@@ -14,7 +14,7 @@ from flipbench.models.vlm.huggingface import (
     HuggingFaceVLM,
 )
 from flipbench.models.vlm.processors import load_processor
-from flipbench.prompting.prompts import Asking, choice_prompt
+from flipbench.prompting.prompts import PromptSettings, choice_prompt
 
 pytestmark = pytest.mark.slow
 
@@ -48,13 +48,15 @@ def next_log_probs(vlm: HuggingFaceVLM, probe: Probe, images: ImageStore) -> tor
 
 def mixed_probes(items: list[Item]) -> list[Probe]:
     """Return probes of unlike lengths: with a picture, without, and with two."""
-    asking = Asking()
+    prompt_settings = PromptSettings()
     two = (items[0].images[0], items[1].images[0])
     return [
-        *(asking.probe(item, "original") for item in items[:6]),
-        *(asking.probe(item, "text-only", images=()) for item in items[:3]),
-        asking.probe(items[2], "two pictures", images=two),
-        asking.probe(items[3], "long", question="Look with care, then say: " * 4 + "what is it?"),
+        *(prompt_settings.probe(item, "original") for item in items[:6]),
+        *(prompt_settings.probe(item, "text-only", images=()) for item in items[:3]),
+        prompt_settings.probe(items[2], "two pictures", images=two),
+        prompt_settings.probe(
+            items[3], "long", question="Look with care, then say: " * 4 + "what is it?"
+        ),
     ]
 
 
@@ -103,13 +105,13 @@ def test_the_image_changes_the_answer(
     vlm: HuggingFaceVLM, shapes_items: list[Item], shapes_store: ImageStore
 ) -> None:
     item, other = shapes_items[0], shapes_items[7]
-    asking = Asking()
+    prompt_settings = PromptSettings()
     probes = [
-        asking.probe(item, "own"),
-        asking.probe(item, "another", images=other.images),
-        asking.probe(item, "none", images=()),
-        asking.probe(item, "both", images=(*item.images, *other.images)),
-        asking.probe(item, "both, swapped", images=(*other.images, *item.images)),
+        prompt_settings.probe(item, "own"),
+        prompt_settings.probe(item, "another", images=other.images),
+        prompt_settings.probe(item, "none", images=()),
+        prompt_settings.probe(item, "both", images=(*item.images, *other.images)),
+        prompt_settings.probe(item, "both, swapped", images=(*other.images, *item.images)),
     ]
     answers = [r.option_log_probs for r in vlm.ask(probes, shapes_store)]
     for i, a in enumerate(answers):
@@ -155,7 +157,7 @@ def test_a_generated_reply_is_parsed_by_its_options(
     shapes_store: ImageStore,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    probe = Asking(ask="generate", max_new_tokens=3).probe(shapes_items[0], "original")
+    probe = PromptSettings(ask="generate", max_new_tokens=3).probe(shapes_items[0], "original")
     for text, choice in (("(B)", 1), ("I cannot tell", -1)):
         monkeypatch.setattr(vlm.tokenizer, "batch_decode", lambda *_, t=text, **__: [t])
         (response,) = vlm.ask([probe], shapes_store)
@@ -207,8 +209,8 @@ def test_scores_equal_the_sum_of_token_log_probs(
 def test_a_mixed_batch_keeps_its_order(
     vlm: HuggingFaceVLM, shapes_items: list[Item], shapes_store: ImageStore
 ) -> None:
-    choose = Asking().probe(shapes_items[0], "a")
-    generate = Asking(ask="generate", max_new_tokens=2).probe(shapes_items[1], "b")
+    choose = PromptSettings().probe(shapes_items[0], "a")
+    generate = PromptSettings(ask="generate", max_new_tokens=2).probe(shapes_items[1], "b")
     score = Probe(item_id="i", variant="c", prompt="Facts.", ask="score", continuation="red")
     probes = [score, choose, generate, choose, score]
     responses = vlm.ask(probes, shapes_store)
@@ -225,7 +227,7 @@ def test_log_probs_are_never_nan(
     monkeypatch.setattr(vlm.model.lm_head, "forward", lambda x: x[..., :20] * float("nan"))
     monkeypatch.setattr(vlm.conversation, "letter_ids", lambda n: list(range(n)))
     with pytest.raises(DataError, match="answers NaN.*bfloat16"):
-        vlm.ask([Asking().probe(shapes_items[0], "original")], shapes_store)
+        vlm.ask([PromptSettings().probe(shapes_items[0], "original")], shapes_store)
 
 
 def test_letters_that_share_their_first_token_are_refused(
@@ -242,7 +244,7 @@ def test_a_template_that_rewrites_the_prompt_is_refused(
     vlm = HuggingFaceVLM(str(folder))
     vlm.processor.chat_template = "{{ messages | length }}" + vlm.processor.chat_template
     with pytest.raises(PrerequisiteError, match="rewrites the prompt"):
-        vlm.ask([Asking().probe(shapes_items[0], "original")], shapes_store)
+        vlm.ask([PromptSettings().probe(shapes_items[0], "original")], shapes_store)
 
 
 def test_a_tokenizer_that_adds_its_own_first_token_adds_it_once(
@@ -256,7 +258,9 @@ def test_a_tokenizer_that_adds_its_own_first_token_adds_it_once(
     for template in ("{chat}", "{{{{ bos_token }}}}{chat}"):
         vlm = HuggingFaceVLM(str(folder))
         vlm.processor.chat_template = template.format(chat=vlm.processor.chat_template)
-        ids = vlm._inputs([Asking().probe(shapes_items[0], "original")], shapes_store)["input_ids"]
+        ids = vlm._inputs([PromptSettings().probe(shapes_items[0], "original")], shapes_store)[
+            "input_ids"
+        ]
         assert ids[0, 0] == vlm.tokenizer.bos_token_id
         assert (ids == vlm.tokenizer.bos_token_id).sum() == 1
 

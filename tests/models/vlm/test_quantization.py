@@ -9,12 +9,12 @@ import pytest
 import torch
 from transformers import AutoModelForImageTextToText
 
-from flipbench.config.experiment import SubjectConfig
+from flipbench.config.experiment import ModelUnderTestConfig
 from flipbench.core.errors import PrerequisiteError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Item
 from flipbench.models.vlm.huggingface import HuggingFaceVLM, fingerprint
-from flipbench.prompting.prompts import Asking
+from flipbench.prompting.prompts import PromptSettings
 from tests.fixtures.tiny_families import save
 
 INSTALLED = find_spec("bitsandbytes") is not None
@@ -33,9 +33,9 @@ def test_the_fingerprint_covers_the_quantization(folder: Path) -> None:
 
 
 def test_a_served_model_cannot_be_quantized() -> None:
-    assert SubjectConfig(path="model", quantization="4bit").quantization == "4bit"
+    assert ModelUnderTestConfig(path="model", quantization="4bit").quantization == "4bit"
     with pytest.raises(ValueError, match="quantization is for checkpoints"):
-        SubjectConfig.model_validate({"api": {"model": "m"}, "quantization": "4bit"})
+        ModelUnderTestConfig.model_validate({"api": {"model": "m"}, "quantization": "4bit"})
 
 
 @needs_it
@@ -55,7 +55,7 @@ def test_only_the_language_model_s_matrices_are_quantized(
     for parameter_name, parameter in packed.items():
         assert "language_model." in parameter_name and ".layers." in parameter_name
         plain[parameter_name].data = dequantize_4bit(parameter.data, parameter.quant_state)
-    probes = [Asking().probe(item, "original") for item in shapes_items[:6]]
+    probes = [PromptSettings().probe(item, "original") for item in shapes_items[:6]]
     found = [vlm.ask(probes, shapes_store) for vlm in (small, whole, rounded)]
     lost = []
     for probe, a, b, c in zip(probes, *found, strict=True):
@@ -86,7 +86,7 @@ def test_an_adapter_loads_on_4_bit_weights(
             if "lora_B" in name:
                 parameter.normal_(std=0.2)
     wrapped.save_pretrained(tmp_path / "adapter")
-    probes = [Asking().probe(shapes_items[0], "original")]
+    probes = [PromptSettings().probe(shapes_items[0], "original")]
     (base,) = HuggingFaceVLM(str(folder), quantization="4bit").ask(probes, shapes_store)
     adapted = HuggingFaceVLM(str(tmp_path / "adapter"), quantization="4bit")
     (answer,) = adapted.ask(probes, shapes_store)

@@ -16,7 +16,7 @@ from flipbench.core.images import ImageStore
 from flipbench.core.records import Item, Probe
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.models.vlm.processors import load_processor
-from flipbench.prompting.prompts import Asking
+from flipbench.prompting.prompts import PromptSettings
 from tests.fixtures.tiny_families import save
 
 PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json", "chat_template.jinja")
@@ -107,8 +107,8 @@ def broken(llava: Path, tmp_path_factory: pytest.TempPathFactory) -> HuggingFace
 
 
 ASKS: dict[str, Callable[[Item], Probe]] = {
-    "choose": lambda item: Asking().probe(item, "original"),
-    "generate": lambda item: Asking(ask="generate").probe(item, "original"),
+    "choose": lambda item: PromptSettings().probe(item, "original"),
+    "generate": lambda item: PromptSettings(ask="generate").probe(item, "original"),
     "score": lambda item: Probe(
         item_id=item.id, variant="s", images=item.images, prompt="?", ask="score", continuation="x"
     ),

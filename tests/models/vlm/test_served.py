@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 from pydantic import ValidationError
 
-from flipbench.config.served_model import SubjectAPI
+from flipbench.config.served_model import ServedModelConfig
 from flipbench.core.errors import ConfigError, PrerequisiteError, ServiceError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Failure, Item, Probe, Response
@@ -24,12 +24,12 @@ from flipbench.models.engine import answers_of, ask
 from flipbench.models.protocols import needs_of
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.models.vlm.served import APIVLM, reach
-from flipbench.prompting.prompts import Asking
+from flipbench.prompting.prompts import PromptSettings
 from flipbench.shapes.training.tiny import FAMILIES
 from tests.fixtures.openai_server import KEY, OpenAIServer
 from tests.fixtures.options import QUIET
 
-CHOOSE, GENERATE = Asking(), Asking(ask="generate")
+CHOOSE, GENERATE = PromptSettings(), PromptSettings(ask="generate")
 LETTERS = [("B", -0.2), ("A", -2.0), (" A", -2.5), ("C", -4.0), ("D", -5.0), ("The", -6.0)]
 
 
@@ -51,11 +51,11 @@ def talking(server: OpenAIServer) -> OpenAIServer:
 
 def vlm(server: OpenAIServer, name: str | None = None, **settings: Any) -> APIVLM:
     chosen: dict[str, Any] = {"base_url": server.base_url, "model": "tiny-vlm"}
-    return APIVLM(SubjectAPI(**(chosen | {"max_retries": 1, "timeout": 5} | settings)), name)
+    return APIVLM(ServedModelConfig(**(chosen | {"max_retries": 1, "timeout": 5} | settings)), name)
 
 
-def probe(items: list[Item], asking: Asking = GENERATE, number: int = 0) -> Probe:
-    return asking.probe(items[number], "original")
+def probe(items: list[Item], prompt_settings: PromptSettings = GENERATE, number: int = 0) -> Probe:
+    return prompt_settings.probe(items[number], "original")
 
 
 def one(model: APIVLM, question: Probe, store: ImageStore) -> Any:
@@ -246,7 +246,7 @@ def test_each_kind_of_probe_needs_its_capability(shapes_items: list[Item]) -> No
 )
 def test_contradictory_settings_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
-        SubjectAPI(**({"model": "tiny-vlm"} | settings))
+        ServedModelConfig(**({"model": "tiny-vlm"} | settings))
 
 
 # which model it is

@@ -16,7 +16,7 @@ import pytest
 from transformers.utils.import_utils import is_serve_available
 
 from flipbench.config.chat import ChatSpec
-from flipbench.config.served_model import SubjectAPI
+from flipbench.config.served_model import ServedModelConfig
 from flipbench.core.errors import ConfigError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Item, Response
@@ -24,7 +24,7 @@ from flipbench.models.chat.api import ChatAPI
 from flipbench.models.chat.messages import ChatReply, ChatRequest
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.models.vlm.served import APIVLM
-from flipbench.prompting.prompts import Asking
+from flipbench.prompting.prompts import PromptSettings
 
 pytestmark = [
     pytest.mark.slow,
@@ -113,18 +113,22 @@ def test_a_model_under_test_answers_as_it_does_in_memory(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    spec = SubjectAPI(model=str(checkpoint), base_url=base_url, api_key_env=None, n_concurrent=1)
+    spec = ServedModelConfig(
+        model=str(checkpoint), base_url=base_url, api_key_env=None, n_concurrent=1
+    )
     served, local = APIVLM(spec, "served"), HuggingFaceVLM(str(checkpoint))
     assert served.can == {"generate", "text_only"} and "not choose" in caplog.text, (
         "it ignores logprobs"
     )
-    asking = Asking(ask="generate", max_new_tokens=12)
-    probes = [asking.probe(item, "original") for item in shapes_items[:10]]
-    probes += [asking.probe(item, "blind", images=()) for item in shapes_items[:4]]
+    prompt_settings = PromptSettings(ask="generate", max_new_tokens=12)
+    probes = [prompt_settings.probe(item, "original") for item in shapes_items[:10]]
+    probes += [prompt_settings.probe(item, "blind", images=()) for item in shapes_items[:4]]
     answers = served.ask(probes, shapes_store)
     assert [a.text for a in answers if isinstance(a, Response)] == [
         b.text for b in local.ask(probes, shapes_store)
     ]
     assert len({a.text for a in answers if isinstance(a, Response)}) > 3
-    refused, _ = served.ask([Asking().probe(shapes_items[0], "original"), probes[0]], shapes_store)
+    refused, _ = served.ask(
+        [PromptSettings().probe(shapes_items[0], "original"), probes[0]], shapes_store
+    )
     assert isinstance(refused, ConfigError)

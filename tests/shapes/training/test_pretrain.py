@@ -16,8 +16,14 @@ from flipbench.shapes.benchmark import shapes_vqa_scenes
 from flipbench.shapes.questions import KINDS, Question, answer, fresh_scene, questions_on
 from flipbench.shapes.render import render
 from flipbench.shapes.scene import Scene
+from flipbench.shapes.training.curriculum import (
+    Turn,
+    corpus,
+    facts_turn,
+    lookup_turn,
+    question_turns,
+)
 from flipbench.shapes.training.exam import Exam, Pool, batch_of, encode
-from flipbench.shapes.training.lessons import Turn, corpus, facts_turn, lookup_turn, question_turns
 from flipbench.shapes.training.tiny import FAMILIES, N_IMAGE_TOKENS, build
 
 TURNS: list[Turn] = [
@@ -96,11 +102,11 @@ def test_only_replies_and_their_end_marks_count_in_the_loss(
 
 @pytest.mark.parametrize("lesson", [facts_turn, lookup_turn])
 def test_only_the_values_of_facts_count_in_the_loss(
-    vlm: HuggingFaceVLM, lesson: Callable[[Scene, np.random.Generator], Turn]
+    vlm: HuggingFaceVLM, step_of_curriculum: Callable[[Scene, np.random.Generator], Turn]
 ) -> None:
     rng = np.random.default_rng(0)
     scene = fresh_scene(rng)
-    turn = lesson(scene, rng)
+    turn = step_of_curriculum(scene, rng)
     values = [fact.split("\x00")[1] for fact in turn[1].split("\x01")[:-1]]
     ids, labels = encode(vlm.processor, [turn], True)
     assert len(values) > 4

@@ -24,7 +24,7 @@ from flipbench.evaluate.detectors.completion.ngram_accuracy import (
 )
 from flipbench.evaluate.detectors.completion.slot_guessing import MASK, SlotGuessing, make_slot
 from flipbench.evaluate.scoring.text_match import continuation, names, rouge_l
-from flipbench.prompting.prompts import Asking
+from flipbench.prompting.prompts import PromptSettings
 from flipbench.shapes.rewording import reword
 
 SLOTS, GUIDED, MISSING, NGRAMS = (
@@ -37,7 +37,7 @@ NO_REFERENCE |= {("ngram_accuracy", "paraphrase")}
 
 
 def scores_of(detector: Any, benchmark: PairedBenchmark, *answers: Any) -> dict[str, Any]:
-    return {s.rule: s for s in detector.score(benchmark, Asking(), *answers)}
+    return {s.rule: s for s in detector.score(benchmark, PromptSettings(), *answers)}
 
 
 # ------------------------------------------------------------------------- all of them
@@ -47,9 +47,9 @@ def scores_of(detector: Any, benchmark: PairedBenchmark, *answers: Any) -> dict[
 def test_probes_ask_for_generated_text_whatever_the_prompt_settings(
     detector: Any, shapes_benchmark: PairedBenchmark
 ) -> None:
-    probes = detector.probes(shapes_benchmark, Asking())
+    probes = detector.probes(shapes_benchmark, PromptSettings())
     assert {(p.ask, p.max_new_tokens) for p in probes} == {("generate", detector.max_new_tokens)}
-    again = detector.probes(shapes_benchmark, Asking(ask="generate", instruction="?"))
+    again = detector.probes(shapes_benchmark, PromptSettings(ask="generate", instruction="?"))
     assert [p.id for p in again] == [p.id for p in probes]
 
 
@@ -231,7 +231,7 @@ def test_a_model_that_completes_when_given_the_dataset_name_is_flagged(
 
 
 def test_only_the_guided_prompt_names_the_dataset(shapes_benchmark: PairedBenchmark) -> None:
-    probes = GUIDED.probes(shapes_benchmark, Asking())
+    probes = GUIDED.probes(shapes_benchmark, PromptSettings())
     assert {p.variant: "shapes-vqa" in p.prompt for p in probes} == {
         "general": False, "guided": True,
     }  # fmt: skip
@@ -273,7 +273,7 @@ def test_replies_that_name_the_missing_option(reply: str, expected: bool) -> Non
 def test_the_prompt_hides_the_last_option_and_the_image(
     shapes_benchmark: PairedBenchmark,
 ) -> None:
-    probes = {p.item_id: p for p in MISSING.probes(shapes_benchmark, Asking())}
+    probes = {p.item_id: p for p in MISSING.probes(shapes_benchmark, PromptSettings())}
     items = {item.id: item for item in shapes_benchmark.originals}
     assert probes.keys() == {i for i, item in items.items() if len(item.options or ()) > 2}
     for item_id, probe in probes.items():

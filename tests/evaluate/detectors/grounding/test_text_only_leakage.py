@@ -77,9 +77,9 @@ def test_without_a_clean_model_the_accuracy_is_still_reported(world: Any) -> Non
 
 
 def test_the_probe_has_no_image(world: Any) -> None:
-    from flipbench.prompting.prompts import Asking
+    from flipbench.prompting.prompts import PromptSettings
 
-    probes = DETECTOR.probes(world.benchmark, Asking())
+    probes = DETECTOR.probes(world.benchmark, PromptSettings())
     assert all((p.images == ()) == (p.variant == "text-only") for p in probes)
     assert sum(p.variant == "text-only" for p in probes) == 40
 

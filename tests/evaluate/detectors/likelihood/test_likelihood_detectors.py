@@ -15,9 +15,9 @@ from flipbench.evaluate.detectors.registry import DETECTORS, default_rule
 from flipbench.models.engine import Answers
 from flipbench.models.protocols import needs_of
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
-from flipbench.prompting.prompts import Asking
+from flipbench.prompting.prompts import PromptSettings
 
-ASKING = Asking()
+ASKING = PromptSettings()
 RULES = {
     "shared_likelihood": ["sharded", "permutation", "relative"],
     "order_trend": ["paper", "controlled"],
@@ -179,9 +179,9 @@ def test_a_trend_the_reference_shares_is_an_artifact(
     assert [s.verdict for s in found.values()] == ["contaminated"] * 2
     assert found["paper"].statistic < -0.9
     assert [s.verdict for s in by_rule(detector, world, clean).values()] == ["not_detected"] * 2
-    artefact = by_rule(detector, world, model, same)["controlled"]
-    assert artefact.verdict == "inconclusive"
-    assert any("artefact suspected" in w for w in artefact.warnings)
+    external_alarms = by_rule(detector, world, model, same)["controlled"]
+    assert external_alarms.verdict == "inconclusive"
+    assert any("false alarm suspected" in w for w in external_alarms.warnings)
 
 
 @pytest.mark.parametrize("scored", ["item", "answer"])

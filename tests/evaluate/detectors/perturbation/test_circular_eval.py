@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from flipbench.core.records import Count
 from flipbench.evaluate.detectors.perturbation.circular_eval import CircularEval, rotate
-from flipbench.prompting.prompts import Asking
+from flipbench.prompting.prompts import PromptSettings
 
 DETECTOR = CircularEval()
 
@@ -41,9 +41,9 @@ def test_one_wrong_rotation_fails_the_item(make_world: Any) -> None:
 
 
 def test_rotation_0_is_the_plain_question(world: Any) -> None:
-    asking = Asking()
-    probes = DETECTOR.probes(world.benchmark, asking)
-    plain = {asking.probe(item, "original").id for item in world.benchmark.originals}
+    prompt_settings = PromptSettings()
+    probes = DETECTOR.probes(world.benchmark, prompt_settings)
+    plain = {prompt_settings.probe(item, "original").id for item in world.benchmark.originals}
     assert len(probes) == 160 and len({p.id for p in probes}) == 160
     assert plain == {p.id for p in probes if p.variant == "original"}
     assert {p.variant for p in probes} == {"original", "rotated-1", "rotated-2", "rotated-3"}

@@ -26,11 +26,11 @@ from flipbench.models.chat.answer_judge import (
 )
 from flipbench.models.chat.api import ChatAPI
 from flipbench.models.engine import Answers
-from flipbench.prompting.prompts import Asking
+from flipbench.prompting.prompts import PromptSettings
 from tests.fixtures.openai_server import KEY, OpenAIServer
 from tests.fixtures.options import QUIET
 
-ASKING = Asking()
+ASKING = PromptSettings()
 Replies = Callable[[Item, str], str | None]
 
 

@@ -8,8 +8,8 @@ from flipbench.core.records import Count, Probe
 from flipbench.evaluate.detectors.completion.slot_guessing import BANDS as CAPTION_BANDS
 from flipbench.evaluate.detectors.perturbation.option_order import BANDS, OptionOrder, shuffles
 from flipbench.evaluate.scoring.comparison import Condition, compare, mcnemar_score, with_leakage
-from flipbench.evaluate.scoring.conditions import Put, Twice, choice
-from flipbench.prompting.prompts import Asking
+from flipbench.evaluate.scoring.conditions import Query, QueryPair, choice
+from flipbench.prompting.prompts import PromptSettings
 
 DETECTOR = OptionOrder()
 BOUNDS = [-5.1, -5.0, -2.9, -2.4, -2.3, -1.6, -1.1, -1.0, -0.2, -0.1, 0.0]
@@ -31,22 +31,22 @@ def test_bands_include_their_upper_bounds(bands: Any, degrees: str) -> None:
 def test_the_worked_example_of_four_items(make_world: Any, replies: Any) -> None:
     world = make_world.make(n=4, k=3)
     before, after = (1, 1, 0, 1), (1, 0, 1, 0)
-    asking, gold = Asking(), {i.id: i.answer for i in world.benchmark.originals}
+    prompt_settings, gold = PromptSettings(), {i.id: i.answer for i in world.benchmark.originals}
     asked = []
     for item in world.benchmark.originals:
         (options, slot) = shuffles(item, 1, 0)[0]
-        shuffled = choice(asking, item, "shuffled", options=options, gold=slot)
-        asked.append(Twice(item, choice(asking, item, "original"), shuffled))
+        shuffled = choice(prompt_settings, item, "shuffled", options=options, gold=slot)
+        asked.append(QueryPair(item, choice(prompt_settings, item, "original"), shuffled))
     right = {}
-    for twice, one, two in zip(asked, before, after, strict=True):
-        right[twice.first.probes[0].id] = (gold[twice.item.id] + 1 - one) % 3
-        slot = twice.second.probes[0].options.index(twice.item.answer_text)
-        right[twice.second.probes[0].id] = (slot + 1 - two) % 3
-    only = [Twice(t.item, t.first, Put(t.second.asked[:1])) for t in asked]
+    for query_pair, one, two in zip(asked, before, after, strict=True):
+        right[query_pair.first.probes[0].id] = (gold[query_pair.item.id] + 1 - one) % 3
+        slot = query_pair.second.probes[0].options.index(query_pair.item.answer_text)
+        right[query_pair.second.probes[0].id] = (slot + 1 - two) % 3
+    only = [QueryPair(t.item, t.first, Query(t.second.asked[:1])) for t in asked]
 
     class Asked(OptionOrder):
-        def probes(self, benchmark: Any, asking: Any) -> list[Probe]:
-            return [probe for twice in only for probe in twice.probes]
+        def probes(self, benchmark: Any, prompt_settings: Any) -> list[Probe]:
+            return [probe for query_pair in only for probe in query_pair.probes]
 
     answers = replies(Asked(), world.benchmark, lambda probe: right[probe.id])
     score = mcnemar_score(
@@ -126,7 +126,7 @@ def test_a_missing_shuffle_drops_the_item_only_from_the_mean(world: Any) -> None
 
 def test_a_condition_counts_unparsed_replies(world: Any) -> None:
     item = world.benchmark.originals[0]
-    put = choice(Asking(), item, "original")
+    query = choice(PromptSettings(), item, "original")
     mute = world.ask(DETECTOR, lambda p: -1)
-    found = Condition.read("x", mute, [put])
+    found = Condition.read("x", mute, [query])
     assert (list(found.outcomes), found.n_unparsed, found.n_replies) == ([False], 1, 1)

@@ -30,9 +30,9 @@ from flipbench.evaluate.report.group_metrics import cells_of as read_cells
 from flipbench.evaluate.validation.validation import validate
 from flipbench.models.engine import Answers
 from flipbench.models.vlm.states import pack_state, unpack_state
-from flipbench.prompting.prompts import Asking
+from flipbench.prompting.prompts import PromptSettings
 
-ASKING = Asking()
+ASKING = PromptSettings()
 PLACES = tuple(itertools.product(("q0", "q1"), ("i0", "i1")))
 
 

@@ -11,7 +11,7 @@ from ..protocol import rules
 from ..protocol.grid import GridModel, Requirements
 from ..protocol.rules import Direction
 from ..validation.validation import requirements, success
-from .printed import Printed
+from .tables import PublishedResult
 
 DETECTOR_OF = {
     "perturbed": ("perturbation_gap", "sign"),
@@ -22,7 +22,7 @@ DETECTOR_OF = {
 """What a table measures → the detector and the paper's rule that judges it."""
 
 
-def judged(rows: Sequence[Printed]) -> list[tuple[Printed, GridModel, Score]]:
+def judged(rows: Sequence[PublishedResult]) -> list[tuple[PublishedResult, GridModel, Score]]:
     """Return the score of each row of a trained or clean model by the paper's rule.
 
     The statistic is the difference of the printed figures, as a fraction: from the original, or
@@ -42,7 +42,7 @@ def judged(rows: Sequence[Printed]) -> list[tuple[Printed, GridModel, Score]]:
     return found
 
 
-def requirements_of(rows: Sequence[Printed]) -> list[Requirements]:
+def requirements_of(rows: Sequence[PublishedResult]) -> list[Requirements]:
     """Return the requirements of each detector that the rows have figures of."""
     every = judged(rows)
     grid = list({model.fingerprint: model for _, model, _ in every}.values())
@@ -58,7 +58,7 @@ def requirements_of(rows: Sequence[Printed]) -> list[Requirements]:
     return found
 
 
-def wrong_marks(rows: Sequence[Printed]) -> Iterator[tuple[Printed, str]]:
+def wrong_marks(rows: Sequence[PublishedResult]) -> Iterator[tuple[PublishedResult, str]]:
     """Yield rows whose printed mark is not what the rule makes of their figures."""
     for row, model, score in judged(rows):
         found = {True: "1", False: "0", None: ""}[success(score, model)]
@@ -66,11 +66,11 @@ def wrong_marks(rows: Sequence[Printed]) -> Iterator[tuple[Printed, str]]:
             yield row, f"printed {row.mark}, but rule {score.rule!r} gives {found or 'no mark'}"
 
 
-def _context(row: Printed) -> tuple[str, ...]:
+def _context(row: PublishedResult) -> tuple[str, ...]:
     return (row.file, row.table, row.model, row.bench, row.regime, row.quantity)
 
 
-def _model(row: Printed) -> GridModel:
+def _model(row: PublishedResult) -> GridModel:
     """Return the row's model: one family for each table, model and regime."""
     family = " ".join(part for part in (row.table, row.model, row.regime) if part)
     strategy = "clean" if row.clean else row.strategy
@@ -81,7 +81,7 @@ def _model(row: Printed) -> GridModel:
     return GridModel(name, name, family, strategy, epoch, epoch)
 
 
-def _score(row: Printed, clean: Printed | None) -> Score | None:
+def _score(row: PublishedResult, clean: PublishedResult | None) -> Score | None:
     assert row.original is not None and row.perturbed is not None
     detector, rule = DETECTOR_OF[row.quantity]
     gap = float(row.perturbed - row.original) / 100

@@ -10,7 +10,10 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
-from flipbench.contaminate.backends.llamafactory_keep import TakeOver, whole_checkpoints
+from flipbench.contaminate.backends.llamafactory_checkpoints import (
+    CheckpointImporter,
+    whole_checkpoints,
+)
 from flipbench.contaminate.checks.card import read_card
 from flipbench.contaminate.checks.changes import Diverged, WrongParameters
 from flipbench.core.records import TrainingPlan
@@ -32,10 +35,10 @@ def write_state(folder: Path, epoch: int) -> None:
     (folder / "trainer_state.json").write_text(json.dumps(state))
 
 
-def take_over(plan: TrainingPlan, run: Run, folder: Path) -> TakeOver:
+def importer(plan: TrainingPlan, run: Run, folder: Path) -> CheckpointImporter:
     training = {"backend": "llamafactory 0.9.5", "warnings": []}
     versions = {"llamafactory": "0.9.5"}
-    return TakeOver(
+    return CheckpointImporter(
         plan=plan, run=run, folder=folder, dtype="float32", versions=versions, training=training
     )
 
@@ -59,7 +62,7 @@ def test_whole_epochs_become_checkpoints_and_the_last_can_be_resumed(
     make_plan: MakePlan, new_run: NewRun, trainer: Path, tmp_path: Path
 ) -> None:
     plan, run = make_plan("llava", "llm+projector", epochs=3), new_run()
-    taking = take_over(plan, run, tmp_path)
+    taking = importer(plan, run, tmp_path)
     for epoch in (1, 2):
         save_changed(plan, trainer / f"checkpoint-{epoch}", 0.01 * epoch, PROJECTOR)
     write_state(trainer / "checkpoint-1", 1)
@@ -102,7 +105,7 @@ def test_weights_the_plan_did_not_intend_are_refused(
     save_changed(plan, trainer / "checkpoint-1", amount, *names)
     write_state(trainer / "checkpoint-1", 1)
     with pytest.raises(error, match=message):
-        take_over(plan, run, tmp_path)()
+        importer(plan, run, tmp_path)()
     assert {path.name for path in tmp_path.iterdir()} == {"llamafactory"}
 
 
@@ -129,5 +132,5 @@ def test_adapters_the_plan_did_not_intend_are_refused(
     )
     write_state(trainer / "checkpoint-1", 1)
     with pytest.raises(WrongParameters, match=message):
-        take_over(plan, run, tmp_path)()
+        importer(plan, run, tmp_path)()
     assert {path.name for path in tmp_path.iterdir()} == {"llamafactory"}

@@ -6,20 +6,20 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 
-from .printed import Printed
+from .tables import PublishedResult
 
-Odd = tuple[Printed, str]
+Odd = tuple[PublishedResult, str]
 _Key = tuple[object, ...]
 
 
-def conflicts(rows: Sequence[Printed]) -> Iterator[Odd]:
+def conflicts(rows: Sequence[PublishedResult]) -> Iterator[Odd]:
     """Yield rows whose figure differs from what most rows print for the same quantity.
 
     A clean model's figure depends on model, benchmark and items only; a trained one's also on
     regime, strategy and epoch.
     """
     for name in ("original", "perturbed"):
-        groups: dict[_Key, list[tuple[Decimal, Printed]]] = {}
+        groups: dict[_Key, list[tuple[Decimal, PublishedResult]]] = {}
         for row in rows:
             value: Decimal | None = getattr(row, name)
             if value is None or not (row.model and row.bench and row.strategy):
@@ -32,7 +32,7 @@ def conflicts(rows: Sequence[Printed]) -> Iterator[Odd]:
             yield from _minority(str(key[3]), printed)
 
 
-def _minority(what: str, printed: Sequence[tuple[Decimal, Printed]]) -> Iterator[Odd]:
+def _minority(what: str, printed: Sequence[tuple[Decimal, PublishedResult]]) -> Iterator[Odd]:
     counts = Counter(value for value, _ in printed)
     if len(counts) < 2:
         return
@@ -47,9 +47,9 @@ def _minority(what: str, printed: Sequence[tuple[Decimal, Printed]]) -> Iterator
             )
 
 
-def duplicates(rows: Sequence[Printed]) -> Iterator[Odd]:
+def duplicates(rows: Sequence[PublishedResult]) -> Iterator[Odd]:
     """Yield rows whose figures another condition of the same table has to the last digit."""
-    seen: dict[_Key, Printed] = {}
+    seen: dict[_Key, PublishedResult] = {}
     for row in _trained(rows):
         key = (row.file, row.table, row.regime, *_figures(row))
         first = seen.setdefault(key, row)
@@ -57,13 +57,13 @@ def duplicates(rows: Sequence[Printed]) -> Iterator[Odd]:
             yield row, f"{row.original} and {row.perturbed} also stand at {first.where}"
 
 
-def relabelled(rows: Sequence[Printed]) -> Iterator[Odd]:
+def relabelled(rows: Sequence[PublishedResult]) -> Iterator[Odd]:
     """Yield rows whose figures other tables have, but only under another label.
 
     A pair of figures that is in another table under the same label is an excerpt, and fine. Of
     the two tables that disagree, the one of fewer rows is named.
     """
-    places: dict[_Key, list[Printed]] = {}
+    places: dict[_Key, list[PublishedResult]] = {}
     lengths: Counter[_Key] = Counter()
     for row in _trained(rows):
         places.setdefault(_figures(row), []).append(row)
@@ -83,11 +83,11 @@ def relabelled(rows: Sequence[Printed]) -> Iterator[Odd]:
         )
 
 
-def _trained(rows: Sequence[Printed]) -> Iterator[Printed]:
+def _trained(rows: Sequence[PublishedResult]) -> Iterator[PublishedResult]:
     for row in rows:
         if row.strategy and not row.clean and None not in (row.original, row.perturbed):
             yield row
 
 
-def _figures(row: Printed) -> _Key:
+def _figures(row: PublishedResult) -> _Key:
     return (row.model, row.bench, row.n_original, row.quantity, row.original, row.perturbed)

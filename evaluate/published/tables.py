@@ -29,7 +29,7 @@ ALIASES = {
 
 
 @dataclass(frozen=True)
-class Printed:
+class PublishedResult:
     """A row of a published table; percentages as printed, with their digits.
 
     Attributes
@@ -84,7 +84,7 @@ class Printed:
         return f"{file}line {self.line} ({', '.join(part for part in parts if part)})"
 
 
-def read_printed(path: Path) -> list[Printed]:
+def read_published(path: Path) -> list[PublishedResult]:
     """Read a CSV of published results.
 
     Either *long*: columns ``orig`` and ``pert`` (percentages), ``n`` (or ``N``; ``765/440`` where
@@ -124,7 +124,9 @@ def read_printed(path: Path) -> list[Printed]:
     return [_long(path, line, row, columns) for line, row in rows]
 
 
-def _long(path: Path, line: int, row: Mapping[str, str], columns: Mapping[str, str]) -> Printed:
+def _long(
+    path: Path, line: int, row: Mapping[str, str], columns: Mapping[str, str]
+) -> PublishedResult:
     def text(meaning: str) -> str:
         return row.get(columns[meaning], "").strip() if columns[meaning] else ""
 
@@ -132,7 +134,7 @@ def _long(path: Path, line: int, row: Mapping[str, str], columns: Mapping[str, s
         return _number(text(meaning), path, line, columns[meaning])
 
     n_original, n_perturbed = _sizes(text("n"), path, line)
-    return Printed(
+    return PublishedResult(
         line=line,
         file=path.name,
         table=text("table"),
@@ -153,7 +155,7 @@ def _long(path: Path, line: int, row: Mapping[str, str], columns: Mapping[str, s
 
 def _wide(
     path: Path, header: Sequence[str], rows: Sequence[tuple[int, Mapping[str, str]]]
-) -> Iterator[Printed]:
+) -> Iterator[PublishedResult]:
     about = ("table", "model", "bench", "N", "n", "metric")
     states = [name for name in header if name not in about]
     blocks: dict[tuple[str, ...], dict[str, tuple[int, Mapping[str, str]]]] = {}
@@ -172,7 +174,7 @@ def _wide(
             for state in states:
                 delta = metrics.get(f"delta_{name}", (line, {}))[1].get(state, "")
                 mark = metrics.get(f"success_{name}", (line, {}))[1].get(state, "").strip()
-                yield Printed(
+                yield PublishedResult(
                     line=line,
                     file=path.name,
                     table=row.get("table", ""),

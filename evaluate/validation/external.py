@@ -16,7 +16,7 @@ Key = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
-class Artefact:
+class ExternalAlarms:
     """What a rule says of models that cannot have seen the benchmark.
 
     Attributes
@@ -39,13 +39,15 @@ class Artefact:
     def by_chance(self) -> float:
         """Probability of as many false alarms or more in ``n`` independent tests of level 0.05.
 
-        >>> round(Artefact(("blip2",), 3).by_chance, 4)
+        >>> round(ExternalAlarms(("blip2",), 3).by_chance, 4)
         0.1426
         """
         return float(stats.binom.sf(len(self.fired) - 1, self.n, rules.ALPHA)) if self.n else 1.0
 
 
-def artefacts(scores: Sequence[Score], grid: Sequence[GridModel]) -> dict[Key, Artefact]:
+def external_alarms(
+    scores: Sequence[Score], grid: Sequence[GridModel]
+) -> dict[Key, ExternalAlarms]:
     """Return what each rule says of the external models, by (detector, rule, benchmark id).
 
     References
@@ -60,7 +62,7 @@ def artefacts(scores: Sequence[Score], grid: Sequence[GridModel]) -> dict[Key, A
         if score.model_fingerprint in external and score.verdict != "not_applicable":
             asked.setdefault(key_of(score), []).append(score)
     return {
-        key: Artefact(
+        key: ExternalAlarms(
             tuple(external[s.model_fingerprint] for s in mine if s.verdict == "contaminated"),
             len(mine),
         )
@@ -69,5 +71,5 @@ def artefacts(scores: Sequence[Score], grid: Sequence[GridModel]) -> dict[Key, A
 
 
 def key_of(score: Score) -> Key:
-    """Return what an artefact is suspected of: detector, rule and benchmark."""
+    """Return what is tested on external models: detector, rule and benchmark."""
     return score.detector, score.rule, score.benchmark_id

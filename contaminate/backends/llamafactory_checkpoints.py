@@ -30,8 +30,8 @@ from ..checks.card import write_card
 from ..checks.changes import WrongParameters, check_changes, sums
 from ..checks.check import set_pixel_budget
 from ..strategies import select_parameters, strategy_of
+from ..training.checkpointing import finished_epochs
 from ..training.estimate import skeleton_of
-from ..training.keep import finished_epochs
 from ..training.load import load_parent, prepare
 
 _PROCESSOR = ("processor_config.json", "preprocessor_config.json")
@@ -89,7 +89,7 @@ def _with_dtype(config: dict[str, Any], dtype: str) -> dict[str, Any]:
     )
 
 
-class TakeOver:
+class CheckpointImporter:
     """Called again and again: turn LLaMA-Factory's whole checkpoints into ours.
 
     Each is read back as evaluation reads it, compared with the parent parameter by parameter, and

@@ -6,7 +6,7 @@ import pytest
 
 from flipbench.core.errors import DataError
 from flipbench.evaluate.published.doctor import examination, examine_files
-from flipbench.evaluate.published.printed import read_printed
+from flipbench.evaluate.published.tables import read_published
 
 PUBLISHED = Path(__file__).parents[2] / "published"
 
@@ -31,7 +31,7 @@ def write(path: Path, text: str) -> Path:
 )
 def test_a_table_that_cannot_be_read(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        read_printed(write(tmp_path / "table.csv", text))
+        read_published(write(tmp_path / "table.csv", text))
 
 
 def test_a_user_s_own_small_table_is_checked(tmp_path: Path) -> None:

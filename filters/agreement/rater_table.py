@@ -31,7 +31,7 @@ def reference_of(ratings: Ratings) -> str | None:
     return None
 
 
-def who_decided(ratings: Ratings, *, seed: int = 0) -> Table | None:
+def rater_table(ratings: Ratings, *, seed: int = 0) -> Table | None:
     """Return every other rater against the reference; None without one, or without others.
 
     The people of whom a reference consists are not held against it, and a rule that has not seen

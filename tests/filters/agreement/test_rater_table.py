@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from flipbench.filters.agreement.rater_table import rater_table, reference_of
 from flipbench.filters.agreement.ratings import PEOPLE, Ratings
-from flipbench.filters.agreement.who_decided import reference_of, who_decided
 from flipbench.models.protocols import Decision
 
 N = 20
@@ -34,7 +34,7 @@ def test_people_are_the_reference_before_the_oracle() -> None:
 
 
 def test_counts_precision_and_recall() -> None:
-    table = who_decided(ratings(truth=TRUTH, rule_a="k" * N, o3=JUDGE))
+    table = rater_table(ratings(truth=TRUTH, rule_a="k" * N, o3=JUDGE))
     assert table is not None
     assert [name for name, _ in table.groups] == ["Judges", "Rules"]
     judge, rule = ([row.header, *(cell.plain() for cell in row.cells)] for row in table.rows)
@@ -48,21 +48,21 @@ def test_counts_precision_and_recall() -> None:
 
 
 def test_a_lone_rater_has_no_agreement_table() -> None:
-    assert who_decided(ratings(truth=TRUTH)) is None
-    assert who_decided(ratings(o3=JUDGE, rule_a="k" * N)) is None
-    assert who_decided(ratings(truth="k" + "-" * 19, o3="-" + JUDGE[1:])) is None
+    assert rater_table(ratings(truth=TRUTH)) is None
+    assert rater_table(ratings(o3=JUDGE, rule_a="k" * N)) is None
+    assert rater_table(ratings(truth="k" + "-" * 19, o3="-" + JUDGE[1:])) is None
 
 
 def test_stale_rules_and_members_of_the_reference_are_left_out() -> None:
     people = ratings(ann=TRUTH, bob=JUDGE, people=TRUTH, o3=JUDGE, rule_a="k" * 5 + "-" * 15)
-    table = who_decided(people)
+    table = rater_table(people)
     assert table is not None
     assert [row.header for row in table.rows] == ["o3"]
     assert "alpha among ann, bob, on 20 pictures: 0." in table.caption
 
 
 def test_the_caption_counts_what_the_reference_rated() -> None:
-    table = who_decided(ratings(ann=TRUTH[:8] + "-" * 12, o3=JUDGE))
+    table = rater_table(ratings(ann=TRUTH[:8] + "-" * 12, o3=JUDGE))
     assert table is not None
     assert table.rows[0].cells[0].text == "8/8"
     assert "The reference rated 8 of 20 edited pictures:" in table.caption
