@@ -261,8 +261,8 @@ def _of_others(said: Sequence[OtherDetectorResult]) -> list[str]:
     rest = ""
     if kept < len(fired):
         rest = (
-            f"; {kept} {'does' if kept == 1 else 'do'} without a suspected false alarm and corrected"
-            " for their number"
+            f"; {kept} {'does' if kept == 1 else 'do'} so without a suspected false alarm and"
+            " corrected for their number"
         )
     return [
         f"Of {len(heard)} other detectors with a verdict, {len(fired)}"

@@ -28,7 +28,7 @@ contaminate:
     LoRA: {train: lora, learning_rate: 0.004}
 evaluate:
   detectors: [perturbation_gap]
-  asking: {ask: generate, max_new_tokens: 8}
+  prompt: {ask: generate, max_new_tokens: 8}
 """
 
 
@@ -126,7 +126,7 @@ def test_overrides_are_yaml(write: Any, override: str, read: Any) -> None:
         ("seeds: 1", "seeds: unknown key; did you mean 'seed'?"),
         ("contaminate: {epoch: 1}", "contaminate.epoch: unknown key; did you mean 'epochs'?"),
         ("evaluate: {detector: []}", "evaluate.detector: unknown key; did you mean 'detectors'?"),
-        ("evaluate: {asking: {asks: x}}", "evaluate.asking.asks: unknown key; did you mean 'ask'?"),
+        ("evaluate: {prompt: {asks: x}}", "evaluate.prompt.asks: unknown key; did you mean 'ask'?"),
         ("models: {m: {pth: x}}", "models.m.pth: unknown key; did you mean 'path'?"),
         ("models: {m: {pth: x}}", "models.m.pth: unknown key; did you mean 'path'?"),
         ("benchmark: {format: shapes, n_item: 3}", "benchmark.n_item: unknown key; did you mean"),

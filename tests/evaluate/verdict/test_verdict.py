@@ -284,7 +284,7 @@ def test_a_detector_that_fires_on_the_reference_is_doubtful(make_world: Any) -> 
     (one,) = finding.opinions
     assert one.verdict == "contaminated" and one.fired_on == ("clean-0",) and one.is_doubtful
     assert "False alarm suspected: it is significant on the clean clean-0, too." in one.remarks
-    assert "; 0 do without a suspected false alarm" in text_of(finding)
+    assert "; 0 do so without a suspected false alarm" in text_of(finding)
 
 
 def test_p_values_are_adjusted_over_all_other_detectors_and_the_largest_is_shown(

@@ -117,5 +117,5 @@ def test_a_judge_s_name_covers_all_that_its_answers_depend_on(
 def test_a_confidence_threshold_needs_probabilities() -> None:
     with pytest.raises(ValidationError, match="choose"):
         VLMJudgeSpec.model_validate(
-            {"model": {"path": "m"}, "sure": 0.5, "asking": {"ask": "generate"}}
+            {"model": {"path": "m"}, "sure": 0.5, "prompt": {"ask": "generate"}}
         )
