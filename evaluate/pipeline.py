@@ -59,7 +59,6 @@ class ModelUnderTest:
         ``known`` is what is known of it: family, strategy, dose, lineage, external, as `GridModel`
         has them. Without any, its history is unknown.
         """
-        vlm = as_vlm(vlm)
         return cls(_grid_model(vlm.name, vlm.fingerprint, **known), vlm=vlm)
 
     @classmethod

@@ -22,6 +22,7 @@ from flipbench.evaluate.report.tables import GAP
 from flipbench.models.engine import QUESTIONS
 from flipbench.models.protocols import VLM
 from flipbench.models.vlm.checkpoints import check_card, resolve_path
+from flipbench.models.vlm.loading import as_vlm
 from flipbench.pipelines.detectors import ConfiguredDetectors
 from flipbench.prompting.prompts import PromptSettings
 
@@ -149,7 +150,8 @@ def plan(
     def under_test(one: str | VLM, strategy: str, dose: int) -> ModelUnderTest:
         known = {"family": _FAMILY, "strategy": strategy, "dose": dose}
         if not isinstance(one, str):
-            return ModelUnderTest.from_vlm(one, lineage=one.name, **known)
+            vlm = as_vlm(one)
+            return ModelUnderTest.from_vlm(vlm, lineage=vlm.name, **known)
         name, loading = name_of(one), {"dtype": dtype, "device": device}
         weights = ModelConfig.model_validate({"path": one, "quantization": quantization} | loading)
         return ModelUnderTest.from_weights(weights, name, lineage=name, **known)

@@ -59,7 +59,7 @@ def test_the_judge_reads_the_replies_of_the_detector_as_configured(
         configured = ConfiguredDetectors.of(config, ["free_form_gap"], Run(tmp_path / "r"), 0)
         (detector,) = configured.detectors(benchmark)
         answers = answers_of(detector, benchmark, Planted("model", 0.0, 0.0))  # "no idea"
-        (report,) = configured.judge_replies(benchmark, [answers], progress=False)
+        (report,) = configured.judge_replies([detector], benchmark, [answers], progress=False)
     assert report.n_done == 2 * 6, "the same reply to both versions is judged once"
     (detector,) = configured.detectors(benchmark)
     for score in detector.score(benchmark, config.prompt, answers):
