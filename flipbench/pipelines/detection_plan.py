@@ -16,12 +16,13 @@ from flipbench.core.run import Run
 from flipbench.core.stage import StageOptions
 from flipbench.evaluate.detectors.registry import DETECTORS, default_rule, names_of
 from flipbench.evaluate.pipeline import ModelUnderTest
-from flipbench.evaluate.protocol.detector import AnyDetector, GridDetector
+from flipbench.evaluate.protocol.detector import AnyDetector, GridDetector, needs_when
 from flipbench.evaluate.protocol.grid import UNTOUCHED
 from flipbench.evaluate.report.tables import GAP
 from flipbench.models.engine import QUESTIONS
 from flipbench.models.protocols import VLM
 from flipbench.models.vlm.checkpoints import check_card, resolve_path
+from flipbench.models.vlm.loading import as_vlm
 from flipbench.pipelines.detectors import ConfiguredDetectors
 from flipbench.prompting.prompts import Asking
 
@@ -149,7 +150,8 @@ def plan(
     def under_test(one: str | VLM, strategy: str, dose: int) -> ModelUnderTest:
         known = {"family": _FAMILY, "strategy": strategy, "dose": dose}
         if not isinstance(one, str):
-            return ModelUnderTest.from_vlm(one, lineage=one.name, **known)
+            vlm = as_vlm(one)
+            return ModelUnderTest.from_vlm(vlm, lineage=vlm.name, **known)
         name, loading = name_of(one), {"dtype": dtype, "device": device}
         weights = ModelConfig.model_validate({"path": one, "quantization": quantization} | loading)
         return ModelUnderTest.from_weights(weights, name, lineage=name, **known)
@@ -164,7 +166,7 @@ def plan(
         detector = DETECTORS[name]
         if detector.about.not_in_detect:
             not_asked[name] = detector.about.not_in_detect
-        elif lacking := detector.about.needs - subject.can:
+        elif lacking := needs_when(detector.about, asking) - subject.can:
             needs = ", ".join(sorted(lacking))
             not_asked[name] = f"it needs {needs}, which this model does not give"
         elif _needs_reference(detector) and not references and name not in chosen:
@@ -200,6 +202,11 @@ def _check_models(
     references: Sequence[ModelUnderTest],
 ) -> None:
     for one in (subject, *references):
+        if not one.can & {"choose", "generate"}:
+            raise ConfigError(
+                f"{one.model.name} can neither choose between options nor generate text, and the"
+                " gap is measured by one of the two"
+            )
         if asking.ask not in one.can:
             raise ConfigError(
                 f"--ask {asking.ask}: {one.model.name} cannot be asked so; it can"
