@@ -232,9 +232,9 @@ def test_a_real_benchmark_cannot_be_drawn_by_the_embedded_world(
 def test_failed_items_are_counted_and_exit_with_status_1(
     flipbench: Flipbench, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from flipbench.shapes import backends
+    from flipbench.generate.editors import shapes
 
-    monkeypatch.setattr(backends, "render", lambda *_: (_ for _ in ()).throw(ValueError("no ink")))
+    monkeypatch.setattr(shapes, "render", lambda *_: (_ for _ in ()).throw(ValueError("no ink")))
     result = flipbench("generate", config, "--limit", "3", "-q")
     assert result.status == 1
     assert "edit: 0 done, 0 already there, 3 failed" in result.err
