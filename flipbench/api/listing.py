@@ -81,7 +81,7 @@ class DetectorTable:
         return display.html(f"{len(self.names)} detectors", [table])
 
 
-def detectors(names: Sequence[str] = ()) -> DetectorTable:
+def detectors(names: str | Sequence[str] = ()) -> DetectorTable:
     """Return detectors by name or import path, by default all that are known.
 
     Raises
@@ -97,7 +97,8 @@ def detectors(names: Sequence[str] = ()) -> DetectorTable:
     """
     from flipbench.evaluate.detectors.registry import DETECTORS, names_of
 
-    return DetectorTable(tuple(names_of(names or DETECTORS, "detectors")))
+    chosen = [names] if isinstance(names, str) else names
+    return DetectorTable(tuple(names_of(chosen or DETECTORS, "detectors")))
 
 
 def power(gap: float, changed: float, n_pairs: int, alpha: float = 0.05) -> float:

@@ -52,6 +52,7 @@ def test_every_detector_is_listed() -> None:
     needs = table.to_frame().set_index("name")["needs"]
     assert needs["perturbation_gap"] == "choose or generate" and needs["min_k"] == "token_logprobs"
     assert "CoDeC" in table._repr_html_() and "evaluate.parameters.codec: n_context 3" in str(table)
+    assert fb.detectors("codec").names == ("codec",)
     with pytest.raises(ConfigError, match="no detector 'codek'.*codec"):
         fb.detectors(["codek"])
 
