@@ -19,7 +19,7 @@ from flipbench.models.vlm.families import EVERYTHING
 from flipbench.models.vlm.loading import as_vlm, capabilities
 from flipbench.prompting.prompts import PromptSettings
 
-from .protocol.detector import AnyDetector, by_kind
+from .protocol.detector import AnyDetector, by_kind, needs_when
 from .protocol.grid import UNTOUCHED, GridModel, reference_of
 
 _HISTORIES = {0: UNTOUCHED, None: "history unknown"}
@@ -182,7 +182,8 @@ def score(
         compared = references(model) if references else [reference_of(model, grid)]
         own, others = answers(model), [answers(clean) if clean else None for clean in compared]
         for detector in alone:
-            lacking = detector.about.needs - (can[model.fingerprint] if can else EVERYTHING)
+            able = can[model.fingerprint] if can else EVERYTHING
+            lacking = needs_when(detector.about, prompt_settings) - able
             for other in others:
                 for one in detector.score(benchmark, prompt_settings, own, other):
                     scores[one.id] = _not_applicable(one, lacking) if lacking else one

@@ -1,8 +1,60 @@
-"""Answer-flipped benchmarks, controlled contamination, and detectors with honest statistics."""
+"""Answer-flipped benchmarks, controlled contamination, and detectors with honest statistics.
 
+``import flipbench as fb`` is quick; what a function needs is imported when it is called.
+"""
+
+import importlib
 import os
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flipbench.api import (
+        ContaminationResult,
+        DetectionResult,
+        DetectorTable,
+        EvaluationResult,
+        FilterResult,
+        GapResult,
+        GenerationResult,
+        contaminate,
+        demo,
+        detect,
+        detectors,
+        dry_run,
+        evaluate,
+        filter,
+        gap,
+        generate,
+        load_pairs,
+        pairs_needed,
+        power,
+        run,
+    )
 
 __version__ = "0.1.0"
+__all__ = [
+    "ContaminationResult",
+    "DetectionResult",
+    "DetectorTable",
+    "EvaluationResult",
+    "FilterResult",
+    "GapResult",
+    "GenerationResult",
+    "contaminate",
+    "demo",
+    "detect",
+    "detectors",
+    "dry_run",
+    "evaluate",
+    "filter",
+    "gap",
+    "generate",
+    "load_pairs",
+    "pairs_needed",
+    "power",
+    "run",
+]
 
 
 def _check_links() -> None:
@@ -19,4 +71,39 @@ def _check_links() -> None:
         )
 
 
+class _Stage(ModuleType):
+    """A stage's folder that can be called like the function of its name.
+
+    ``flipbench.evaluate`` is both the package of the stage and the function
+    ``flipbench.evaluate(config)``: importing anything of the folder would hide a plain function.
+    """
+
+    @property
+    def _function(self) -> Any:
+        return getattr(importlib.import_module("flipbench.api"), self.__name__.rpartition(".")[2])
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._function(*args, **kwargs)
+
+    @property
+    def __wrapped__(self) -> Any:
+        return self._function
+
+    @property
+    def __doc__(self) -> str:  # type: ignore[override]
+        return str(self._function.__doc__)
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return getattr(importlib.import_module("flipbench.api"), name)
+    raise AttributeError(f"module 'flipbench' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
+
+
 _check_links()
+for _name in ("contaminate", "evaluate", "generate"):
+    importlib.import_module(f"flipbench.{_name}").__class__ = _Stage

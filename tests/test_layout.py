@@ -77,12 +77,13 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "evaluate/predictions": (*MODELS, *SCORING, "evaluate/report"),
     "evaluate/published": (*SPINE, *JUDGED),
     "pipelines": EVERYTHING,
+    "api": EVERYTHING,
     "commands": EVERYTHING,
     "": EVERYTHING,
 }
 """Which room may import which; a room may always import itself. ``""`` holds the entry points."""
 
-FORBIDDEN_TO_ALL = {"pipelines": {"commands"}}
+FORBIDDEN_TO_ALL = {"pipelines": {"api", "commands"}, "api": {"commands"}}
 
 
 def room_of(file: str) -> str:

@@ -42,23 +42,24 @@ class PredictedPairs(PairedBenchmark):
 
 
 def gap_of_predictions(
-    original: Path,
-    perturbed: Path,
+    original: Path | PredictionFile,
+    perturbed: Path | PredictionFile,
     *,
     model: str = "",
     benchmark: str = "",
     reading: Reading | None = None,
     scoring: Scoring = "auto",
     keep: Collection[str] | None = None,
-    reference: tuple[Path, Path] | None = None,
+    reference: tuple[Path | PredictionFile, Path | PredictionFile] | None = None,
     settings: Settings | None = None,
 ) -> GapTable:
     """Compare a model's predictions on the original and on the perturbed items.
 
     Parameters
     ----------
-    original, perturbed : Path
-        Files that `flipbench.evaluate.predictions.read.read_predictions` reads, of one model.
+    original, perturbed : Path or PredictionFile
+        Files that `flipbench.evaluate.predictions.read.read_predictions` reads, or has read, of one
+        model.
     model, benchmark : str
         Names for the table; taken from the files if not given.
     scoring : {"auto", "parse", "file"}
@@ -85,22 +86,22 @@ def gap_of_predictions(
     Park et al., arXiv 2511.03774, tables 2 and 13 (sign rule).
     Differs from the paper as the detector perturbation_gap does (docs/papers.md).
     """
-    files = read_predictions(original, reading), read_predictions(perturbed, reading)
+    files = _read(original, reading), _read(perturbed, reading)
     pairs, how, notes = mark(join(*files, keep), scoring)
     whole = _answered(pairs)
     notes += _unanswered(pairs)
     if not whole:
         raise DataError(
-            f"{original} and {perturbed}: no item has a usable reply in both;"
+            f"{files[0].path} and {files[1].path}: no item has a usable reply in both;"
             f" {' '.join(notes) or 'all replies are missing'}"
         )
-    items = [_item(pair, benchmark or files[0].benchmark or original.stem) for pair in whole]
+    items = [_item(pair, benchmark or files[0].benchmark or files[0].path.stem) for pair in whole]
     asked = tuple(_asked(pair) for pair in whole)
     name = benchmark or " / ".join(dict.fromkeys(f.benchmark or f.path.stem for f in files))
     against, conditions, more = _reference(reference, reading, how, whole)
     comparison = Comparison(
         detector=DETECTOR,
-        benchmark=PredictedPairs(name, (), ImageStore(original.parent), asked=asked),
+        benchmark=PredictedPairs(name, (), ImageStore(files[0].path.parent), asked=asked),
         answers=Answers(model or _model(files), _fingerprint(model, whole), {}),
         items=items,
         first=_condition("original", [pair.original for pair in whole]),
@@ -121,6 +122,10 @@ def gap_of_predictions(
     if how == "file":
         known["unparsed"] = dict.fromkeys(("original", "perturbed"))
     return GapTable(tuple(score.model_copy(update=known) for score in scores))
+
+
+def _read(source: Path | PredictionFile, reading: Reading | None) -> PredictionFile:
+    return read_predictions(source, reading) if isinstance(source, Path) else source
 
 
 def _answered(pairs: Sequence[ScoredPair]) -> list[ScoredPair]:
@@ -147,22 +152,23 @@ def _condition(name: str, marked: Sequence[ScoredReply]) -> Condition:
 
 
 def _reference(
-    paths: tuple[Path, Path] | None,
+    sources: tuple[Path | PredictionFile, Path | PredictionFile] | None,
     reading: Reading | None,
     how: Scoring,
     whole: Sequence[ScoredPair],
 ) -> tuple[Answers | None, tuple[Condition, Condition] | None, list[str]]:
     """Return the reference model's conditions on the same items, None where it did not reply."""
-    if paths is None:
+    if sources is None:
         return None, None, []
-    files = read_predictions(paths[0], reading), read_predictions(paths[1], reading)
+    files = _read(sources[0], reading), _read(sources[1], reading)
     pairs, _, notes = mark(join(*files), how)
     found = {_asked(pair): pair for pair in pairs}
     missing = [p.original.prediction.id for p in whole if _asked(p) not in found]
     if missing:
         raise DataError(
-            f"{paths[0]} and {paths[1]}: the reference model lacks {len(missing)} of {len(whole)}"
-            f" items, or has other answers for them: {listing(missing)}; compare the same items"
+            f"{files[0].path} and {files[1].path}: the reference model lacks {len(missing)} of"
+            f" {len(whole)} items, or has other answers for them: {listing(missing)}; compare the"
+            " same items"
         )
     mine = [found[_asked(pair)] for pair in whole]
     one = _condition("original", [pair.original for pair in mine])

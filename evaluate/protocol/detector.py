@@ -31,6 +31,7 @@ __all__ = [
     "by_kind",
     "gold_of",
     "cached_per_benchmark",
+    "needs_when",
 ]
 
 P = ParamSpec("P")
@@ -41,6 +42,8 @@ AnswersOf = Callable[[GridModel], Answers]
 
 
 Helper = Literal["rewording", "answer_judge"]
+Need = Capability | Literal["choose or generate"]
+"""A capability, or whichever of the two the prompt settings ask multiple-choice questions by."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,8 @@ class About:
         The name in configurations and records, and the one that people read.
     variant : str
         Its decision rules in words.
+    needs : frozenset of str
+        What a model must be able to do; `needs_when` resolves "choose or generate".
     default_rule : str
         The rule that stands for the detector where one is shown.
     direction : str
@@ -75,7 +80,7 @@ class About:
     variant: str
     default_rule: str
     deviates_from_paper: str
-    needs: frozenset[Capability]
+    needs: frozenset[Need]
     direction: str
     needs_clean_model: bool
     practical: bool
@@ -166,6 +171,13 @@ class JudgedDetector(Protocol):
 
     def to_judge(self, benchmark: PairedBenchmark, answers: Answers) -> Iterable[JudgeTask]:
         """Return what the judge has to be asked about one model's answers."""
+
+
+def needs_when(about: About, prompt_settings: PromptSettings) -> frozenset[Capability]:
+    """Return what a model must be able to do where choices are asked by ``prompt_settings.ask``."""
+    return frozenset(
+        prompt_settings.ask if need == "choose or generate" else need for need in about.needs
+    )
 
 
 def by_kind(detectors: Sequence[AnyDetector]) -> tuple[list[Detector], list[GridDetector]]:

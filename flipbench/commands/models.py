@@ -21,21 +21,10 @@ def detectors(
     markdown: Annotated[bool, typer.Option(help="print the table of docs/papers.md")] = False,
 ) -> None:
     """List the detectors: paper, access they need, and how they differ from the paper."""
-    from flipbench.evaluate.detectors.parameters import parameters_of
-    from flipbench.evaluate.detectors.registry import DETECTORS, markdown_table, names_of
+    import flipbench as fb
 
-    chosen = names_of(names or DETECTORS, "detectors")
-    if markdown:
-        raise typer.Exit(say(markdown_table(chosen)))
-    for name in chosen:
-        detector = DETECTORS[name]
-        about = detector.about
-        clean = "needs a clean model" if about.needs_clean_model else "needs no clean model"
-        say(f"{name}\n  {about.paper}\n  {about.variant}")
-        say(f"  contaminated: {about.direction}; needs {', '.join(sorted(about.needs))}; {clean}")
-        parameters = ", ".join(f"{key} {value}" for key, value in parameters_of(detector).items())
-        say(f"  differs from the paper: {about.deviates_from_paper}")
-        say(f"  evaluate.parameters.{name}: {parameters}\n")
+    table = fb.detectors(names or ())
+    say(table.markdown() if markdown else str(table))
 
 
 @app.command(rich_help_panel=MODELS)
@@ -46,18 +35,14 @@ def power(
     alpha: Annotated[float, typer.Option(help="level of the one-sided exact test")] = 0.05,
 ) -> None:
     """Say how many pairs the McNemar test needs to see a gap, or how often it would see it."""
-    from flipbench.evaluate.statistics.power import Design, pairs_needed
-    from flipbench.evaluate.statistics.power import power as power_of
+    import flipbench as fb
 
-    try:
-        design = Design(gap=gap / 100, discordance=changed / 100, alpha=alpha)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
+    design = gap / 100, changed / 100
     if pairs is not None:
-        raise typer.Exit(say(f"{pairs} pairs: power {power_of(design, pairs):.3f}"))
-    for wanted in (0.8, 0.9, 0.95):
-        needed = pairs_needed(design, wanted)
-        say(f"power {wanted:.2f}: {'out of reach' if needed is None else f'{needed:,} pairs'}")
+        raise typer.Exit(say(f"{pairs} pairs: power {fb.power(*design, pairs, alpha):.3f}"))
+    for level in (0.8, 0.9, 0.95):
+        needed = fb.pairs_needed(*design, level, alpha)
+        say(f"power {level:.2f}: {'out of reach' if needed is None else f'{needed:,} pairs'}")
 
 
 @app.command(rich_help_panel=MODELS)
@@ -84,23 +69,24 @@ def gap(
     ] = "markdown",
 ) -> None:
     """Compare predictions that VLMEvalKit, lmms-eval, Inspect or a CSV file hold already."""
-    from flipbench.evaluate.predictions.gap import gap_of_predictions
-    from flipbench.evaluate.predictions.read import Reading, read_ids
+    import flipbench as fb
 
     columns = dict(one.split("=", 1) for one in column or () if "=" in one)
     if len(columns) != len(column or ()):
         raise ConfigError("--column: write NAME=COLUMN, e.g. id=qid")
-    table = gap_of_predictions(
+    result = fb.gap(
         original,
         perturbed,
         model=model,
         benchmark=benchmark,
-        reading=Reading(columns, scorer, epoch),
-        scoring=scoring,
-        keep=read_ids(keep) if keep else None,
         reference=reference,
+        columns=columns,
+        scoring=scoring,
+        scorer=scorer,
+        epoch=epoch,
+        keep=keep,
     )
-    say(table.text(form))
+    say(result.content.text(form))
 
 
 @app.command(rich_help_panel=MODELS)
@@ -190,35 +176,28 @@ def detect(
     command again asks nothing twice. It needs no clean model, but gains from one (--reference).
     With --base-url, a model or reference without a folder is a name on that server.
     """
-    from flipbench.core.run import Run
-    from flipbench.core.stage import StageOptions
-    from flipbench.models.vlm.served import reach
-    from flipbench.pipelines import detection
-    from flipbench.pipelines.detection_plan import (
-        default_run,
-        evaluate_part,
-        plan,
-        read_paired,
-    )
-    from flipbench.prompting.prompts import PromptSettings
+    from flipbench.api.detection import examined, plan_detection
 
-    pairs = read_paired(benchmark, limit)
-    planned = plan(
-        pairs,
-        reach(model, base_url),
-        [reach(clean, base_url) for clean in reference or ()],
-        Run(out or default_run(model, pairs)),
-        detectors=[name.strip() for name in detectors.split(",") if name.strip()],
-        prompt_settings=PromptSettings(ask=ask),
-        config=evaluate_part(benchmark),
+    planned = plan_detection(
+        base_url or model,
+        benchmark,
+        reference or (),
+        [name.strip() for name in detectors.split(",") if name.strip()],
+        out,
+        ask,
+        name=model if base_url else "",
+        limit=limit,
+        batch_size=batch_size,
         dtype=dtype,
         device=device,
         quantization=quantization,
-        options=StageOptions(batch_size=batch_size, progress=not quiet),
+        progress=not quiet,
         command="flipbench " + shlex.join(sys.argv[1:]),
     )
     if dry_run:
-        raise typer.Exit(say("\n".join(detection.count_work(planned))))
-    finding, page, reports = detection.detect(planned)
-    say("\n".join([finding.sentence, *(f"- {text}" for text in finding.qualifiers), str(page)]))
-    finish(reports)
+        from flipbench.pipelines.detection import count_work
+
+        raise typer.Exit(say("\n".join(count_work(planned))))
+    result = examined(planned)
+    say("\n".join([str(result), *(f"- {text}" for text in result.qualifiers), str(result.page)]))
+    finish(result.reports)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,11 +24,10 @@ from flipbench.commands import (
     finish,
     say,
 )
-from flipbench.commands.people import doubtful_edits
 from flipbench.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from flipbench.pipelines.evaluation import Evaluated
+    from flipbench.api import EvaluationResult
 
 
 @app.command(rich_help_panel=STAGES)
@@ -40,10 +39,16 @@ def demo(
     quiet: Quiet = False,
 ) -> None:
     """Run the whole loop with every detector on the embedded world, and write a page about it."""
-    from flipbench.pipelines.demo import run_demo
+    import flipbench as fb
 
-    status = run_demo(out, small=small, progress=not quiet)
-    raise typer.Exit(status)
+    start = time.time()
+    result = fb.demo(out, small=small, progress=not quiet)
+    assert result.page is not None  # this is no worker
+    for name in ("gap.md", "detectors.md"):  # the notes below them are on the page
+        say((result.page.parent / name).read_text().partition("\n- ")[0])
+    n_failed = sum(report.n_failed for report in result.reports)
+    say(f"{time.time() - start:.0f} s, {n_failed} failed. Now open {result.page}")
+    raise typer.Exit(1 if n_failed else 0)
 
 
 @app.command(rich_help_panel=STAGES)
@@ -58,15 +63,14 @@ def generate(
 ) -> None:
     """Make an answer-flipped twin: new answer, caption, redrawn image."""
     assembly = assemble(config, overrides, limit, quiet, workers=workers, worker=worker)
-    from flipbench.pipelines import generation
-    from flipbench.pipelines.filtering import has_pairs, make_pairs
+    import flipbench as fb
 
-    if has_pairs(assembly):
-        pairs, _ = make_pairs(assembly)
-        raise typer.Exit(say(f"{len(pairs.pairs)} pairs that exist already; nothing to generate"))
-    if dry_run:
-        raise typer.Exit(say("\n".join(generation.plan_generation(assembly))))
-    finish(generation.generate(assembly)[1], quiet=worker is not None)
+    if dry_run and not assembly.has_pairs:
+        raise typer.Exit(say("\n".join(fb.dry_run(assembly, "generate"))))
+    result = fb.generate(assembly)
+    if result.found is not None:
+        raise typer.Exit(say(str(result)))
+    finish(result.reports, quiet=worker is not None)
 
 
 @app.command("filter", rich_help_panel=STAGES)
@@ -82,24 +86,17 @@ def filter_(
     if dry_run and kept:
         raise ConfigError("--kept has nobody judge: there is nothing that --dry-run could count")
     assembly = assemble(config, overrides, limit, quiet)
-    from flipbench.pipelines.filtering import (
-        has_pairs,
-        make_pairs,
-        plan_filtering,
-        rebuild_kept,
-        spent_on_verdicts,
-    )
+    import flipbench as fb
 
-    if dry_run and not has_pairs(assembly):
-        raise typer.Exit(say("\n".join(plan_filtering(assembly))))
-    benchmark, reports = rebuild_kept(assembly, kept) if kept else make_pairs(assembly)
-    say("  ".join(f"{stage} {n}" for stage, n in benchmark.funnel.items()))
-    for rater, spent in spent_on_verdicts(assembly.run).items():
+    if dry_run and not assembly.has_pairs:
+        raise typer.Exit(say("\n".join(fb.dry_run(assembly, "filter"))))
+    result = fb.filter(assembly, kept=kept)
+    say("  ".join(f"{stage} {n}" for stage, n in result.pairs.funnel.items()))
+    for rater, spent in result.spent.items():
         say(f"{rater}: {spent}")
-    run = assembly.run.path
-    if not kept and not has_pairs(assembly) and (n := len(doubtful_edits(run))):
-        say(f"{n} doubtful: 'flipbench review {run} --doubtful' shows them to people")
-    finish(reports)
+    if n := result.n_doubtful:
+        say(f"{n} doubtful: 'flipbench review {result.run} --doubtful' shows them to people")
+    finish(result.reports)
 
 
 @app.command(rich_help_panel=STAGES)
@@ -144,25 +141,26 @@ def contaminate(
     assembly = assemble(
         config, overrides, None, quiet, workers=workers, worker=worker, together=True
     )
+    import flipbench as fb
     from flipbench.core.processes import is_main
-    from flipbench.pipelines import contamination
 
-    benchmark = assembly.pairs
     if export:
-        lines, n_refused = contamination.export_training(assembly, benchmark, *export)
+        from flipbench.pipelines.contamination import export_training
+
+        lines, n_refused = export_training(assembly, assembly.pairs, *export)
         raise typer.Exit(max(say("\n".join(lines)), int(n_refused > 0)))
     if is_main():
-        say("\n".join(contamination.plan_contamination(assembly, benchmark)))
+        say("\n".join(fb.dry_run(assembly, "contaminate")))
     if dry_run:
         return
-    trained = contamination.contaminate(assembly, benchmark)
+    result = fb.contaminate(assembly)
     if not is_main():
         return
-    for _, checkpoints in trained:
+    for _, checkpoints in result.trained:
         for checkpoint in checkpoints:
             say(f"{checkpoint.model}  dose {checkpoint.dose}  {checkpoint.path}")
-    if failures := contamination.training_failures(assembly.run, trained):
-        print(f"{len(failures)} plans failed; see failures/ in the run directory", file=sys.stderr)
+    if n := len(result.failures):
+        print(f"{n} plans failed; see failures/ in the run directory", file=sys.stderr)
         raise typer.Exit(1)
 
 
@@ -177,14 +175,11 @@ def evaluate(
 ) -> None:
     """Put every detector's questions to every model, and write the report."""
     assembly = assemble(config, overrides, None, quiet, workers=workers, worker=worker)
-    from flipbench.pipelines import evaluation
-    from flipbench.pipelines.contamination import contaminate
+    import flipbench as fb
 
-    benchmark = assembly.pairs
     if dry_run:
-        raise typer.Exit(say("\n".join(evaluation.count_work(assembly, benchmark))))
-    trained = contaminate(assembly, benchmark, replace(assembly.workers, share=None))
-    show_report(evaluation.evaluate(assembly, benchmark, trained))
+        raise typer.Exit(say("\n".join(fb.dry_run(assembly, "evaluate"))))
+    show_report(fb.evaluate(assembly))
 
 
 @app.command(rich_help_panel=STAGES)
@@ -198,15 +193,15 @@ def run(
 ) -> None:
     """Do all stages: generate, filter, contaminate, evaluate, report."""
     assembly = assemble(config, overrides, limit, quiet, workers=workers)
-    from flipbench.pipelines.loop import plan_all, run_all
+    import flipbench as fb
 
     if dry_run:
-        raise typer.Exit(say("\n".join(plan_all(assembly))))
-    show_report(run_all(assembly))
+        raise typer.Exit(say("\n".join(fb.dry_run(assembly))))
+    show_report(fb.run(assembly))
 
 
-def show_report(evaluated: Evaluated) -> None:
+def show_report(result: EvaluationResult) -> None:
     """Print the table of gaps and where the page lies; a worker has neither."""
-    if page := evaluated.page:
+    if page := result.page:
         say((page.parent / "gap.md").read_text() + f"\n{page}")
-    finish(evaluated.reports, quiet=page is None)
+    finish(result.reports, quiet=page is None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -189,13 +189,14 @@ class Config(_Part):
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
-def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """Read a configuration file, what it extends, and ``key=value`` overrides.
+def load_config(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
+    """Read a configuration, what it extends, and ``key=value`` overrides.
 
     Parameters
     ----------
-    path : path
-        A file, or the name of one that comes with flipbench, such as ``configs/shapes.yaml``.
+    source : path or mapping
+        A file, the name of one that comes with flipbench, such as ``configs/shapes.yaml``, or what
+        such a file holds.
 
     Raises
     ------
@@ -203,12 +204,14 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
         One message for all that is wrong: missing file, not YAML, unknown keys with the nearest
         right name, wrong types.
     """
-    path = find_config(path)
-    data = read_mapping(path, overrides)
+    if not isinstance(source, Mapping):
+        source = find_config(source)
+    data = read_mapping(source, overrides)
     try:
         return Config.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(f"{path}:\n" + "\n".join(_explain(error, data))) from error
+        where = source if isinstance(source, Path) else "configuration"
+        raise ConfigError(f"{where}:\n" + "\n".join(_explain(error, data))) from error
 
 
 def _explain(error: ValidationError, data: Any) -> Iterator[str]:

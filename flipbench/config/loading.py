@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -41,15 +42,20 @@ def _shipped(name: str | Path) -> Path:
     return PACKAGE.joinpath(*steps) if steps[:1] in (["configs"], ["shapes"]) else Path(name)
 
 
-def read_mapping(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+def read_mapping(source: Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Return what a file, those it extends, and overrides say together, under today's keys.
+
+    A mapping in the place of a file may extend files, too.
 
     Raises
     ------
     ConfigError
         Where a file is missing or not YAML, or an override is not ``key=value``.
     """
-    data = _read(path, ())
+    if isinstance(source, Mapping):
+        data = _extended(deepcopy(dict(source)), Path("configuration"), ())
+    else:
+        data = _read(source, ())
     overridden: set[tuple[str, ...]] = set()
     for override in overrides:
         key, equals, value = override.partition("=")
@@ -121,13 +127,18 @@ def _read(path: Path, readers: tuple[Path, ...]) -> dict[str, Any]:
         raise ConfigError(
             f"{path}: a configuration is a mapping of keys, not {type(data).__name__}"
         )
+    return _extended(data, path, (*readers, path.resolve()))
+
+
+def _extended(data: dict[str, Any], path: Path, readers: tuple[Path, ...]) -> dict[str, Any]:
+    """Return what ``path`` holds on top of the files it extends."""
     extends = data.pop("extends", [])
     bases = [extends] if isinstance(extends, str) else extends
     if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
         raise ConfigError(f"{path}: 'extends' is a file or a list of files, not {extends!r}")
     merged: dict[str, Any] = {}
     for base in bases:
-        _merge(merged, _read(find_config(base, path.parent), (*readers, path.resolve())))
+        _merge(merged, _read(find_config(base, path.parent), readers))
     rename_keys(data, str(path))
     _merge(merged, data)
     return merged

@@ -93,6 +93,11 @@ class Assembly:
         return self.run.path / "benchmark"
 
     @property
+    def has_pairs(self) -> bool:
+        """Whether the configured benchmark consists of pairs that exist already."""
+        return isinstance(self.config.benchmark, PairsSpec)
+
+    @property
     def pairs(self) -> PairedBenchmark:
         """The paired benchmark that the run holds."""
         return PairedBenchmark.load(self.benchmark_folder)

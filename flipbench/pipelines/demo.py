@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 from flipbench.config.experiment import Config, ShapesSpec, load_config
 from flipbench.core.workers import default_workers
 from flipbench.pipelines.assembly import Assembly
+from flipbench.pipelines.evaluation import Evaluated
 from flipbench.pipelines.loop import run_all
 from flipbench.shapes.other import write_corpus
 
@@ -41,21 +41,11 @@ def configure(out: Path, *, small: bool = False) -> Config:
     return load_config(CONFIG, [*changes, f"contaminate.data={json.dumps(data)}"])
 
 
-def run_demo(out: Path, *, small: bool = False, progress: bool = True) -> int:
-    """Run the demo into ``out``; return the exit status.
-
-    What an earlier run left there is not done again.
-    """
-    start = time.time()
+def run_demo(out: Path, *, small: bool = False, progress: bool = True) -> Evaluated:
+    """Run the demo into ``out``; what an earlier run left there is not done again."""
     config = configure(out, small=small)
     command = "flipbench demo --small" if small else "flipbench demo"
     assembly = Assembly.open(
         config, progress=progress, command=command, n_workers=default_workers()
     )
-    found = run_all(assembly, NOTES)
-    assert found.page is not None  # this is no worker
-    for name in ("gap.md", "detectors.md"):  # the notes below them are on the page
-        print((found.page.parent / name).read_text().partition("\n- ")[0])
-    n_failed = sum(report.n_failed for report in found.reports)
-    print(f"{time.time() - start:.0f} s, {n_failed} failed. Now open {found.page}")
-    return 1 if n_failed else 0
+    return run_all(assembly, NOTES)

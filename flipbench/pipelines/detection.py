@@ -39,7 +39,6 @@ def count_work(detection: Detection) -> list[str]:
 
 def detect(detection: Detection) -> tuple[DetectionVerdict, Path, list[StageReport]]:
     """Ask, score and write the page; answers that the run holds already are not asked again."""
-    transformers_logging.disable_progress_bar()
     page, reports = examine(detection)
     return page.finding, write_verdict(page, detection.run.path / "report"), reports
 
@@ -50,6 +49,7 @@ def examine(detection: Detection) -> tuple[VerdictPage, list[StageReport]]:
     The run directory keeps answers, and images that detectors make; the benchmark's own folder
     stays as it is.
     """
+    transformers_logging.disable_progress_bar()
     run, prompt_settings, configured = (
         detection.run,
         detection.prompt_settings,

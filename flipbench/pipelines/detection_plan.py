@@ -16,7 +16,7 @@ from flipbench.core.run import Run
 from flipbench.core.stage import StageOptions
 from flipbench.evaluate.detectors.registry import DETECTORS, default_rule, names_of
 from flipbench.evaluate.pipeline import ModelUnderTest
-from flipbench.evaluate.protocol.detector import AnyDetector, GridDetector
+from flipbench.evaluate.protocol.detector import AnyDetector, GridDetector, needs_when
 from flipbench.evaluate.protocol.grid import UNTOUCHED
 from flipbench.evaluate.report.tables import GAP
 from flipbench.models.engine import QUESTIONS
@@ -166,7 +166,7 @@ def plan(
         detector = DETECTORS[name]
         if detector.about.not_in_detect:
             not_run[name] = detector.about.not_in_detect
-        elif lacking := detector.about.needs - subject.can:
+        elif lacking := needs_when(detector.about, prompt_settings) - subject.can:
             needs = ", ".join(sorted(lacking))
             not_run[name] = f"it needs {needs}, which this model does not give"
         elif _needs_reference(detector) and not references and name not in chosen:
@@ -202,6 +202,11 @@ def _check_models(
     references: Sequence[ModelUnderTest],
 ) -> None:
     for one in (subject, *references):
+        if not one.can & {"choose", "generate"}:
+            raise ConfigError(
+                f"{one.model.name} can neither choose between options nor generate text, and the"
+                " gap is measured by one of the two"
+            )
         if prompt_settings.ask not in one.can:
             raise ConfigError(
                 f"--ask {prompt_settings.ask}: {one.model.name} cannot be asked so; it can"

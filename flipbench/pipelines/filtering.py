@@ -53,11 +53,6 @@ def make_pairs(assembly: Assembly) -> tuple[PairedBenchmark, list[StageReport]]:
     return benchmark, [*made, *judged]
 
 
-def has_pairs(assembly: Assembly) -> bool:
-    """Return whether the configured benchmark consists of pairs that exist already."""
-    return isinstance(assembly.config.benchmark, PairsSpec)
-
-
 def find_pairs(assembly: Assembly, spec: PairsSpec) -> PairedBenchmark:
     """Read pairs that exist already, say what is odd about them, and keep them with the run."""
     found = load_pairs(spec, assembly.run.images)
@@ -114,7 +109,7 @@ def rebuild_kept(assembly: Assembly, kept: Path) -> tuple[PairedBenchmark, list[
 
 def plan_filtering(assembly: Assembly) -> list[str]:
     """Return what is left to make and to judge, and what that would cost, for ``--dry-run``."""
-    if has_pairs(assembly):
+    if assembly.has_pairs:
         return ["the pairs exist already"]
     candidates = assembly.generator.progress(assembly.items)
     to_caption = [c for c in candidates if c.caption is None]

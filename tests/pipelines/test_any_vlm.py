@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
+from flipbench.core.errors import ConfigError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Pair
 from flipbench.core.records import Item, Probe, Response
@@ -21,8 +24,9 @@ class Knower:
 
     can: frozenset[Capability] = frozenset({"choose", "generate", "text_only"})
 
-    def __init__(self, name: str, answers: dict[str, int]) -> None:
+    def __init__(self, name: str, answers: dict[str, int], *can: Capability) -> None:
         self.name, self.fingerprint, self.answers = name, f"rule {name}", answers
+        self.can = frozenset(can) or self.can
 
     def ask(self, probes: Sequence[Probe], images: ImageStore) -> list[Response | Exception]:
         return [
@@ -53,3 +57,22 @@ def test_any_object_that_answers_probes_is_a_model(tmp_path: Path) -> None:
     assert (finding.model, finding.verdict) == ("parrot", "contaminated")
     assert [report.n_failed for report in reports] == [0, 0] and finding.gap.statistic == -1
     assert "Knower (rule parrot)" in page.read_text()
+
+
+def test_a_model_that_only_chooses_gets_a_verdict(tmp_path: Path) -> None:
+    benchmark = make_benchmark(tmp_path / "pairs", 20)
+    by_heart = {item.id: p.original.answer or 0 for p in benchmark.pairs for item in sides(p)}
+    chooser = Knower("chooser", by_heart, "choose")
+    planned = plan(benchmark, chooser, [], Run(tmp_path / "run"), options=QUIET)
+    assert "perturbation_gap" in planned.configured.names
+    assert "choice_confusion" in planned.configured.names
+    assert planned.not_run["guided_prompting"].startswith("it needs generate")
+    finding, _, _ = detect(planned)
+    assert finding.verdict == "contaminated" and finding.gap.n == 20
+
+
+def test_a_model_that_neither_chooses_nor_writes_is_refused(tmp_path: Path) -> None:
+    benchmark = make_benchmark(tmp_path / "pairs", 2)
+    silent = Knower("silent", {}, "token_logprobs")
+    with pytest.raises(ConfigError, match="silent can neither choose between options nor generate"):
+        plan(benchmark, silent, [], Run(tmp_path / "run"))

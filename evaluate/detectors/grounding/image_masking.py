@@ -30,7 +30,7 @@ ABOUT = About(
     deviates_from_paper="the definition is our own: grey patches on a 16 x 16 grid, drawn from a"
     " seed, over a quarter, half and three quarters of each picture; the half is what is compared",
     default_rule="relative",
-    needs=frozenset({"generate"}),
+    needs=frozenset({"choose or generate"}),
     direction="accuracy falls less than a clean model's when half of the picture is grey",
     needs_clean_model=True,
     practical=False,

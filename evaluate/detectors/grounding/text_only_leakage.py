@@ -29,7 +29,7 @@ ABOUT = About(
     deviates_from_paper="the base language model is replaced by the clean model, as in 2511.03774,"
     " and the difference is not clipped at 0; 'mcnemar' pairs the two models' answers by item",
     default_rule="mcnemar",
-    needs=frozenset({"generate", "text_only"}),
+    needs=frozenset({"choose or generate", "text_only"}),
     direction="text-only accuracy rises above the clean model's",
     needs_clean_model=True,
     practical=False,

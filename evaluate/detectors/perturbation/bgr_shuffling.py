@@ -32,7 +32,7 @@ ABOUT = About(
     " rule; here the fall is compared with the clean model's, or tested for itself; items whose"
     " text speaks of colour, and pictures without colour, are left out",
     default_rule="relative",
-    needs=frozenset({"generate"}),
+    needs=frozenset({"choose or generate"}),
     direction="accuracy falls further than a clean model's when red and blue are exchanged",
     needs_clean_model=True,
     practical=False,

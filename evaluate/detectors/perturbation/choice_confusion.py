@@ -31,7 +31,7 @@ ABOUT = About(
     " are built anew, from a seed, and the model chooses a letter; donors are checked by rule, not"
     " by a person, for being true of the item; tests beside the sign rule",
     default_rule="mcnemar",
-    needs=frozenset({"generate"}),
+    needs=frozenset({"choose or generate"}),
     direction="accuracy falls when every false option is a right answer of another question",
     needs_clean_model=False,
     practical=True,

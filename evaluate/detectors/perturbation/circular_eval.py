@@ -30,7 +30,7 @@ ABOUT = About(
     deviates_from_paper="a reply that names no option is wrong, never a random option; an item with"
     " a missing rotation is dropped; 'relative' asks for a bootstrap interval below 0",
     default_rule="relative",
-    needs=frozenset({"generate"}),
+    needs=frozenset({"choose or generate"}),
     direction="circular accuracy falls further below plain accuracy than a clean model's does",
     needs_clean_model=True,
     practical=False,

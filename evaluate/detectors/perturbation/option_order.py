@@ -38,7 +38,7 @@ ABOUT = About(
     " which rules bands and mcnemar read the first; tests beside the bands, which lie far inside"
     " the noise of a thousand items",
     default_rule="mcnemar",
-    needs=frozenset({"generate"}),
+    needs=frozenset({"choose or generate"}),
     direction="accuracy falls when the options are shuffled",
     needs_clean_model=False,
     practical=True,

@@ -29,7 +29,7 @@ ABOUT = About(
     " model where the variant may be harder by construction; pairs that were found, not made, get"
     " a verdict from 'relative' alone",
     default_rule="mcnemar",
-    needs=frozenset({"generate"}),
+    needs=frozenset({"choose or generate"}),
     direction="accuracy falls from the original to the perturbed items",
     needs_clean_model=False,
     practical=True,

@@ -37,7 +37,7 @@ ABOUT = About(
     " the models, chance and perfection at its ends (the paper smooths with a spline); original and"
     " perturbed items are drawn in pairs",
     default_rule="bootstrap",
-    needs=frozenset({"generate"}),
+    needs=frozenset({"choose or generate"}),
     direction="accuracy on the originals exceeds what accuracy on the perturbed items predicts",
     needs_clean_model=True,
     practical=False,

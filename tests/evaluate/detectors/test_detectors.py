@@ -18,6 +18,7 @@ from flipbench.evaluate.protocol.detector import (
     HelpedDetector,
     Helpers,
     JudgedDetector,
+    needs_when,
 )
 from flipbench.models.protocols import needs_of
 from flipbench.prompting.prompts import PromptSettings
@@ -39,6 +40,7 @@ ASK_CHOICES = {
     "bgr_shuffling", "choice_confusion", "circular_eval", "constat", "image_masking",
     "option_order", "perturbation_gap", "text_only_leakage",
 }  # fmt: skip
+WRITE = PromptSettings(ask="generate")
 SEER = Planted("seer", 0.7, 0.7)
 CLEAN = [Planted("clean", 0.6, 0.6), Planted("clean-2", 0.5, 0.5), Planted("clean-3", 0.7, 0.7)]
 
@@ -102,7 +104,12 @@ def test_probes_are_deterministic_and_need_what_is_declared(
     )
     probes = make(name).probes(benchmark, prompt_settings)
     assert probes and make(name).probes(benchmark, prompt_settings) == probes
-    assert frozenset().union(*map(needs_of, probes)) == DETECTORS[name].about.needs
+    assert frozenset().union(*map(needs_of, probes)) == needs_when(
+        DETECTORS[name].about, prompt_settings
+    )
+    others = make(name).probes(benchmark, PromptSettings(ask="choose"))
+    needs = needs_when(DETECTORS[name].about, PromptSettings(ask="choose"))
+    assert frozenset().union(*map(needs_of, others)) == needs
     choices = [probe for probe in probes if probe.options]
     assert bool(choices) is (name in ASK_CHOICES)
     assert {(p.ask, p.max_new_tokens) for p in choices} <= {("generate", 3)}
@@ -197,7 +204,12 @@ def test_a_model_that_is_its_own_reference_says_so(name: str, benchmark: PairedB
 
 
 @pytest.mark.parametrize(
-    "name", [n for n in DETECTORS if "generate" in DETECTORS[n].about.needs and n != "constat"]
+    "name",
+    [
+        n
+        for n, d in DETECTORS.items()
+        if "generate" in needs_when(d.about, WRITE) and n != "constat"
+    ],
 )
 def test_replies_that_cannot_be_read_forbid_a_verdict(
     name: str, benchmark: PairedBenchmark

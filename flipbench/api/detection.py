@@ -1,0 +1,316 @@
+"""Was this model trained on this benchmark? `detect`, and what it found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from flipbench.api import display
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from flipbench.config.raters import Quantization
+    from flipbench.core.paired import PairedBenchmark
+    from flipbench.core.records import Score
+    from flipbench.core.stage import StageReport
+    from flipbench.evaluate.protocol.rules import Verdict
+    from flipbench.evaluate.verdict.page import VerdictPage
+    from flipbench.models.protocols import VLM
+    from flipbench.pipelines.detection_plan import Detection
+
+
+def load_pairs(path: str | Path, limit: int | None = None) -> PairedBenchmark:
+    """Read a paired benchmark.
+
+    Parameters
+    ----------
+    path : str or Path
+        Its folder, a run directory that has one, or the configuration of such a run.
+    limit : int, optional
+        Take the first pairs only.
+
+    Returns
+    -------
+    PairedBenchmark
+        Its ``pairs``, a tuple of length n_pairs, hold each item's two versions.
+
+    Raises
+    ------
+    DataError
+        Where there is none, or it has no pairs.
+
+    Examples
+    --------
+    >>> import flipbench as fb
+    >>> fb.load_pairs("runs/mine")  # doctest: +SKIP
+    """
+    from flipbench.pipelines.detection_plan import read_paired
+
+    return read_paired(Path(path), limit)
+
+
+@dataclass(frozen=True, repr=False)
+class DetectionResult:
+    """The verdict on one model, and what it rests on; a notebook shows it as tables.
+
+    Attributes
+    ----------
+    content : VerdictPage
+        Everything that the verdict page is made of.
+    reports : sequence of StageReport
+        How many questions were asked, were answered before, and failed.
+    run : Path
+        The run directory, which holds the answers.
+    """
+
+    content: VerdictPage
+    reports: Sequence[StageReport]
+    run: Path
+
+    @property
+    def verdict(self) -> Verdict:
+        """One of "contaminated", "not_detected", "inconclusive" and "not_applicable".
+
+        "not_detected" does not mean clean.
+        """
+        return self.content.finding.verdict
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in a sentence, with the numbers it rests on."""
+        return self.content.finding.sentence
+
+    @property
+    def qualifiers(self) -> tuple[str, ...]:
+        """What the verdict assumes, and what speaks for or against it, in sentences."""
+        return self.content.finding.qualifiers
+
+    @property
+    def gap(self) -> Score:
+        """The score that decides.
+
+        The perturbation gap (perturbed - original accuracy, a fraction) under the McNemar test; its
+        difference from a clean reference's gap where the verdict follows rule "relative".
+        """
+        return self.content.finding.leading
+
+    @property
+    def scores(self) -> Sequence[Score]:
+        """The model's scores by all detectors and rules."""
+        return self.content.evidence.scores
+
+    @property
+    def not_run(self) -> Mapping[str, str]:
+        """Detectors that were left out, and why."""
+        return self.content.evidence.not_run
+
+    @cached_property
+    def page(self) -> Path:
+        """The verdict page in the run directory, written on first use."""
+        return self.save(self.run / "report")
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the page, its Markdown and JSON, and all scores; return the path of the page.
+
+        Raises
+        ------
+        DataError
+            Where the folder cannot be written, or an image of the benchmark is gone.
+        """
+        from flipbench.evaluate.verdict.page import write_verdict
+
+        return write_verdict(self.content, Path(folder))
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row for each detector and rule; see `flipbench.api.display.scores_frame`."""
+        return display.scores_frame(self.scores)
+
+    def __str__(self) -> str:
+        """Return the verdict in a sentence."""
+        return self.sentence
+
+    def __repr__(self) -> str:
+        """Return the verdict and its sentence."""
+        return f"<DetectionResult {self.verdict}: {self.sentence}>"
+
+    def _repr_html_(self) -> str:
+        from flipbench.evaluate.verdict.tables import gap_table, other_detectors_table
+
+        finding = self.content.finding
+        tables = [gap_table(finding, self.content.evidence), other_detectors_table(finding)]
+        return display.html(self.sentence, [table for table in tables if table])
+
+
+def detect(
+    model: str | Path | VLM,
+    pairs: PairedBenchmark | str | Path,
+    references: str | Path | VLM | Sequence[str | Path | VLM] = (),
+    detectors: str | Sequence[str] = (),
+    run: str | Path | None = None,
+    ask: Literal["choose", "generate"] = "choose",
+    *,
+    name: str = "",
+    limit: int | None = None,
+    batch_size: int = 64,
+    dtype: str = "float32",
+    device: str = "auto",
+    quantization: Quantization | None = None,
+    progress: bool = True,
+) -> DetectionResult:
+    """Ask a model about a paired benchmark, and return whether it was trained on the originals.
+
+    The verdict is that of the perturbation gap; the other detectors are shown beside it. The same
+    call again asks nothing twice.
+
+    Parameters
+    ----------
+    model : str, Path or VLM
+        A checkpoint's folder, a hub id, ``shapes:llava``, the address of an OpenAI-compatible
+        server, or any object that keeps the protocol `flipbench.models.protocols.VLM`.
+    pairs : PairedBenchmark, str or Path
+        The benchmark, or what `load_pairs` reads. A configuration also says who rewords texts and
+        judges replies for the detectors.
+    references : str, Path, VLM or sequence of them
+        Clean models to compare with. On a server, one that is no folder is a name there.
+    detectors : str or sequence of str
+        Names (see `flipbench.api.detectors`) or import paths; all by default.
+    run : str or Path, optional
+        The run directory; by default ``runs/detect-MODEL-BENCHMARK``, as on the command line.
+    ask : {"choose", "generate"}
+        Compare the likelihoods of the option letters, or let the model write and read the reply.
+    name : str
+        Which model of a server is asked; for a server only.
+    limit : int, optional
+        Take the first pairs only.
+    batch_size : int
+        Questions asked at once.
+    dtype, device, quantization : str
+        How weights are loaded: "float32", "bfloat16" or "float16"; "cpu", "cuda" or "auto"; "4bit".
+    progress : bool
+        Whether to show progress bars.
+
+    Raises
+    ------
+    ConfigError
+        Where a detector is unknown, a model cannot be asked in this way, or a reference is the
+        model itself.
+    DataError, PrerequisiteError
+        Where pairs or weights cannot be read, or a server or an optional package is missing.
+
+    Examples
+    --------
+    >>> import flipbench as fb
+    >>> result = fb.detect("my/checkpoint", "runs/mine", ["a/clean-model"])  # doctest: +SKIP
+    >>> result.verdict, result.gap.statistic  # doctest: +SKIP
+    ('contaminated', -0.1125)
+    """
+    planned = plan_detection(
+        model,
+        pairs,
+        references,
+        detectors,
+        run,
+        ask,
+        name=name,
+        limit=limit,
+        batch_size=batch_size,
+        dtype=dtype,
+        device=device,
+        quantization=quantization,
+        progress=progress,
+        command="flipbench.detect in Python",
+    )
+    return examined(planned)
+
+
+def plan_detection(
+    model: str | Path | VLM,
+    pairs: PairedBenchmark | str | Path,
+    references: str | Path | VLM | Sequence[str | Path | VLM] = (),
+    detectors: str | Sequence[str] = (),
+    run: str | Path | None = None,
+    ask: Literal["choose", "generate"] = "choose",
+    *,
+    name: str = "",
+    limit: int | None = None,
+    batch_size: int = 64,
+    dtype: str = "float32",
+    device: str = "auto",
+    quantization: Quantization | None = None,
+    progress: bool = True,
+    command: str = "",
+) -> Detection:
+    """Check what `detect` is given, before anything is loaded or asked.
+
+    Parameters and errors are those of `detect`; ``command`` is shown on the page.
+    """
+    from flipbench.config.experiment import EvaluateConfig
+    from flipbench.core.paired import PairedBenchmark
+    from flipbench.core.run import Run
+    from flipbench.core.stage import StageOptions
+    from flipbench.pipelines import detection_plan
+    from flipbench.prompting.prompts import PromptSettings
+
+    if isinstance(pairs, PairedBenchmark):
+        benchmark = replace(pairs, pairs=pairs.pairs[:limit]) if limit else pairs
+        config = EvaluateConfig()
+    else:
+        benchmark = load_pairs(pairs, limit)
+        config = detection_plan.evaluate_part(Path(pairs))
+    under_test, clean = _models(model, name, _several(references))
+    default_run = detection_plan.default_run(
+        under_test if isinstance(under_test, str) else under_test.name, benchmark
+    )
+    return detection_plan.plan(
+        benchmark,
+        under_test,
+        clean,
+        Run(Path(run or default_run)),
+        detectors=[detectors] if isinstance(detectors, str) and detectors else detectors,
+        prompt_settings=PromptSettings(ask=ask),
+        config=config,
+        dtype=dtype,
+        device=device,
+        quantization=quantization,
+        options=StageOptions(batch_size=batch_size, progress=progress),
+        command=command,
+    )
+
+
+def examined(planned: Detection) -> DetectionResult:
+    """Ask what was planned, and return what was found."""
+    from flipbench.pipelines.detection import examine
+
+    content, reports = examine(planned)
+    return DetectionResult(content, reports, planned.run.path)
+
+
+def _several(
+    references: str | Path | VLM | Sequence[str | Path | VLM],
+) -> Sequence[str | Path | VLM]:
+    return references if isinstance(references, list | tuple) else [references]  # type: ignore[list-item]
+
+
+def _models(
+    model: str | Path | VLM, name: str, references: Sequence[str | Path | VLM]
+) -> tuple[str | VLM, list[str | VLM]]:
+    """Return model and references as `plan` takes them; those on a server are reached."""
+    from flipbench.core.errors import ConfigError
+
+    def resolved(one: str | Path | VLM) -> str | VLM:
+        return str(one) if isinstance(one, Path) else one
+
+    if not name:
+        if isinstance(model, str) and model.startswith(("http://", "https://")):
+            raise ConfigError(f"{model}: a server; name the model there that is asked (name=…)")
+        return resolved(model), [resolved(one) for one in references]
+    if not isinstance(model, str):
+        raise ConfigError(f"name {name!r}: names a model on a server; give the server's address")
+    from flipbench.models.vlm.served import reach
+
+    clean = [reach(one, model) if isinstance(one, str) else resolved(one) for one in references]
+    return reach(name, model), clean

@@ -1,0 +1,75 @@
+"""How results are shown: scores as a data frame, and a few tables as HTML for a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from flipbench.core.records import Score
+    from flipbench.reporting.tables import Table
+
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+def html(headline: str, tables: Sequence[Table], page: Path | None = None) -> str:
+    """Return a headline and tables as HTML that needs nothing else and changes nothing else.
+
+    Parameters
+    ----------
+    page : Path, optional
+        The full report, named below the tables.
+    """
+    from flipbench.reporting.pages import environment
+
+    template = environment(_TEMPLATES).get_template("result.html.jinja")
+    return template.render(headline=headline, tables=tables, page=page)
+
+
+def frame_table(key: str, caption: str, frame: pd.DataFrame) -> Table:
+    """Return a data frame as a table; its first column heads the rows."""
+    from flipbench.reporting.tables import Cell, Column, Row, Table
+
+    stub, *others = map(str, frame.columns)
+    columns = tuple(Column(name, numeric=frame[name].dtype.kind in "iuf") for name in others)
+    rows = tuple(
+        Row(str(first), tuple(Cell(f"{value}") for value in values))
+        for first, *values in frame.itertuples(index=False)
+    )
+    return Table(key, caption, stub, columns, (("", rows),))
+
+
+def scores_frame(scores: Iterable[Score]) -> pd.DataFrame:
+    """Return one row for each score.
+
+    Returns
+    -------
+    DataFrame of shape (n_scores, 12)
+        ``statistic``, ``low`` and ``high`` (its confidence interval) are in ``unit``, fractions
+        where that is "fraction"; ``k/n`` has the right answers of each condition; ``reference`` is
+        the clean model that a rule compares with.
+    """
+    import pandas as pd
+
+    rows = [
+        {
+            "model": score.model,
+            "detector": score.detector,
+            "rule": score.rule,
+            "statistic": score.statistic,
+            "low": score.interval.low if score.interval else None,
+            "high": score.interval.high if score.interval else None,
+            "unit": score.unit,
+            "p_value": score.p_value,
+            "verdict": score.verdict,
+            "k/n": ", ".join(f"{name} {c.k}/{c.n}" for name, c in score.accuracies.items()),
+            "n": score.n,
+            "reference": score.reference.model if score.reference else "",
+        }
+        for score in scores
+    ]
+    columns = ["model", "detector", "rule", "statistic", "low", "high", "unit", "p_value"]
+    return pd.DataFrame(rows, columns=[*columns, "verdict", "k/n", "n", "reference"])

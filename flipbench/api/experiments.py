@@ -1,0 +1,281 @@
+"""A configured experiment from Python, stage by stage; `run` does all stages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from flipbench.api.results import (
+    ContaminationResult,
+    EvaluationResult,
+    FilterResult,
+    GenerationResult,
+)
+
+if TYPE_CHECKING:
+    from flipbench.config.experiment import Config
+    from flipbench.pipelines.assembly import Assembly
+
+    ConfigLike = str | Path | Mapping[str, Any] | Config | Assembly
+
+Stage = Literal["generate", "filter", "contaminate", "evaluate", "run"]
+
+
+def open_experiment(
+    config: ConfigLike,
+    overrides: Mapping[str, Any] | None = None,
+    limit: int | None = None,
+    n_workers: int = 1,
+    progress: bool = True,
+) -> Assembly:
+    """Return an experiment with its run directory; the parameters are those of `generate`."""
+    from flipbench.config.experiment import Config, load_config
+    from flipbench.pipelines.assembly import Assembly
+
+    if isinstance(config, Assembly):
+        return config
+    changes = [
+        f"{key}={json.dumps(value, default=str)}" for key, value in (overrides or {}).items()
+    ]
+    if isinstance(config, Config):
+        loaded = load_config(config.model_dump(mode="json"), changes) if changes else config
+    else:
+        loaded = load_config(config, changes)
+    command = "flipbench in Python"
+    return Assembly.open(
+        loaded, limit=limit, progress=progress, command=command, n_workers=n_workers
+    )
+
+
+def generate(
+    config: ConfigLike,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    limit: int | None = None,
+    n_workers: int = 1,
+    progress: bool = True,
+) -> GenerationResult:
+    """Draw a new answer for each item, caption it, and redraw the image.
+
+    What the run directory (``run`` in the configuration) holds is not done again, here and in all
+    other stages.
+
+    Parameters
+    ----------
+    config : str, Path, mapping or Config
+        A configuration file, what such a file holds, or a checked configuration.
+    overrides : mapping, optional
+        Values by dotted key, e.g. ``{"seed": 1, "contaminate.epochs": 2}``.
+    limit : int, optional
+        Take the benchmark's first items only.
+    n_workers : int
+        Processes that share the work, one for each GPU.
+    progress : bool
+        Whether to show progress bars.
+
+    Raises
+    ------
+    ConfigError
+        Where a key or a value is wrong.
+    DataError, PrerequisiteError
+        Where no item can be used, or a key for an API is missing.
+
+    Examples
+    --------
+    >>> import flipbench as fb
+    >>> fb.generate("configs/shapes.yaml", {"run": "runs/shapes"}, limit=8)  # doctest: +SKIP
+    <GenerationResult: 8 of 8 items edited, in runs/shapes>
+    """
+    from flipbench.pipelines import filtering, generation
+
+    experiment = open_experiment(config, overrides, limit, n_workers, progress)
+    if experiment.has_pairs:
+        found, reports = filtering.make_pairs(experiment)
+        return GenerationResult([], reports, experiment.run.path, found)
+    candidates, reports = generation.generate(experiment)
+    return GenerationResult(candidates, reports, experiment.run.path)
+
+
+def filter(
+    config: ConfigLike,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    kept: str | Path | None = None,
+    limit: int | None = None,
+    progress: bool = True,
+) -> FilterResult:
+    """Judge the edited pairs and keep the valid ones; what is not generated yet is generated.
+
+    Parameters
+    ----------
+    kept : str or Path, optional
+        A ``kept.csv``: make exactly these pairs, and judge none.
+    config, overrides, limit, progress
+        As in `generate`, errors included.
+
+    Examples
+    --------
+    >>> import flipbench as fb
+    >>> fb.filter("configs/shapes.yaml", {"run": "runs/shapes"}, limit=8)  # doctest: +SKIP
+    <FilterResult: 8 pairs of shapes-vqa kept, in runs/shapes/benchmark>
+    """
+    from flipbench.filters.funnel import read_doubtful
+    from flipbench.filters.pipeline import FOLDER
+    from flipbench.pipelines import filtering
+
+    experiment = open_experiment(config, overrides, limit, progress=progress)
+    run = experiment.run
+    if kept is not None:
+        pairs, reports = filtering.rebuild_kept(experiment, Path(kept))
+    else:
+        pairs, reports = filtering.make_pairs(experiment)
+    is_judged = kept is None and not experiment.has_pairs
+    doubtful = read_doubtful(run.path / FOLDER / "reasons.csv") if is_judged else ()
+    spent = filtering.spent_on_verdicts(run)
+    return FilterResult(pairs, reports, run.path, len(doubtful), spent)
+
+
+def contaminate(
+    config: ConfigLike,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    n_workers: int = 1,
+    progress: bool = True,
+) -> ContaminationResult:
+    """Train checkpoints of known contamination on the run's pairs, one for each epoch.
+
+    The parameters are those of `generate`.
+
+    Raises
+    ------
+    ConfigError
+        Where a key or a value is wrong.
+    DataError
+        Where the run has no pairs yet.
+    PrerequisiteError
+        Where the disk is too small or an optional package is missing.
+
+    Examples
+    --------
+    >>> import flipbench as fb
+    >>> trained = fb.contaminate("configs/contaminate/shapes.yaml")  # doctest: +SKIP
+    >>> trained.to_frame()[["model", "epoch", "dose"]]  # doctest: +SKIP
+    """
+    from flipbench.pipelines import contamination
+
+    experiment = open_experiment(config, overrides, None, n_workers, progress)
+    trained = contamination.contaminate(experiment, experiment.pairs)
+    return ContaminationResult(trained, experiment.run)
+
+
+def evaluate(
+    config: ConfigLike,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    n_workers: int = 1,
+    progress: bool = True,
+) -> EvaluationResult:
+    """Ask all models what the configured detectors need, score them, and write the report.
+
+    Checkpoints that the configuration plans and the run lacks are trained first. Parameters and
+    errors are those of `contaminate`.
+
+    Examples
+    --------
+    >>> import flipbench as fb
+    >>> result = fb.evaluate("configs/shapes.yaml", {"seed": 1})  # doctest: +SKIP
+    >>> result.to_frame().query("rule == 'mcnemar'")  # doctest: +SKIP
+    """
+    from flipbench.pipelines import contamination, evaluation
+
+    experiment = open_experiment(config, overrides, None, n_workers, progress)
+    pairs = experiment.pairs
+    alone = replace(experiment.workers, share=None)
+    trained = contamination.contaminate(experiment, pairs, alone)
+    return EvaluationResult(evaluation.evaluate(experiment, pairs, trained), experiment.run.path)
+
+
+def run(
+    config: ConfigLike,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    limit: int | None = None,
+    n_workers: int = 1,
+    progress: bool = True,
+) -> EvaluationResult:
+    """Do all stages: generate, filter, contaminate, evaluate.
+
+    Parameters and errors are those of `generate` and `contaminate`.
+
+    Examples
+    --------
+    >>> import flipbench as fb
+    >>> fb.run("configs/shapes.yaml", {"benchmark.n_items": 24}).page  # doctest: +SKIP
+    """
+    from flipbench.pipelines.loop import run_all
+
+    experiment = open_experiment(config, overrides, limit, n_workers, progress)
+    return EvaluationResult(run_all(experiment), experiment.run.path)
+
+
+def demo(
+    out: str | Path = "runs/demo", *, small: bool = False, progress: bool = True
+) -> EvaluationResult:
+    """Run all stages with every detector on the embedded world: a quarter of an hour on two cores.
+
+    Parameters
+    ----------
+    out : str or Path
+        The run directory.
+    small : bool
+        Do a tenth of the grid.
+
+    Examples
+    --------
+    >>> import flipbench as fb
+    >>> fb.demo(small=True).page  # doctest: +SKIP
+    PosixPath('runs/demo/report/index.html')
+    """
+    from flipbench.pipelines.demo import run_demo
+
+    return EvaluationResult(run_demo(Path(out), small=small, progress=progress), Path(out))
+
+
+def dry_run(
+    config: ConfigLike,
+    stage: Stage = "run",
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    limit: int | None = None,
+) -> list[str]:
+    """Return what a stage would do and cost, in lines of text; nothing is asked or made.
+
+    Parameters and errors are those of the stage.
+
+    Examples
+    --------
+    >>> import flipbench as fb
+    >>> fb.dry_run("configs/shapes.yaml", "generate", limit=8)  # doctest: +SKIP
+    ['would flip, caption and edit 8 items']
+    """
+    from flipbench.core.errors import ConfigError, nearest
+    from flipbench.pipelines import contamination, evaluation, filtering, generation, loop
+
+    on_items = {
+        "generate": generation.plan_generation,
+        "filter": filtering.plan_filtering,
+        "run": loop.plan_all,
+    }
+    on_pairs = {
+        "contaminate": contamination.plan_contamination,
+        "evaluate": evaluation.count_work,
+    }
+    if stage not in (stages := [*on_items, *on_pairs]):
+        raise ConfigError(f"no stage {stage!r}{nearest(stage, stages)}")
+    experiment = open_experiment(config, overrides, limit, progress=False)
+    if stage in on_items:
+        return on_items[stage](experiment)
+    return on_pairs[stage](experiment, experiment.pairs)

@@ -1,0 +1,155 @@
+"""What there is to measure with: the detectors, and how many pairs a test needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flipbench.api import display
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from flipbench.evaluate.protocol.detector import About
+    from flipbench.evaluate.statistics.power import Design
+
+
+@dataclass(frozen=True, repr=False)
+class DetectorTable:
+    """Detectors by name: paper, access they need, and how they differ from the paper."""
+
+    names: tuple[str, ...]
+
+    @property
+    def abouts(self) -> list[About]:
+        """The facts about each detector."""
+        from flipbench.evaluate.detectors.registry import DETECTORS
+
+        return [DETECTORS[name].about for name in self.names]
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row for each detector."""
+        import pandas as pd
+
+        rows = [
+            {
+                "name": about.name,
+                "title": about.title,
+                "needs": ", ".join(sorted(about.needs)),
+                "clean model": about.needs_clean_model,
+                "default rule": about.default_rule,
+                "contaminated": about.direction,
+                "paper": about.paper,
+            }
+            for about in self.abouts
+        ]
+        return pd.DataFrame(rows)
+
+    def markdown(self) -> str:
+        """Return the table of docs/papers.md."""
+        from flipbench.evaluate.detectors.registry import markdown_table
+
+        return markdown_table(self.names)
+
+    def __str__(self) -> str:
+        """Return a paragraph for each detector, its parameters included."""
+        from flipbench.evaluate.detectors.parameters import parameters_of
+        from flipbench.evaluate.detectors.registry import DETECTORS
+
+        paragraphs = []
+        for about in self.abouts:
+            clean = "needs a clean model" if about.needs_clean_model else "needs no clean model"
+            parameters = parameters_of(DETECTORS[about.name])
+            values = ", ".join(f"{key} {value}" for key, value in parameters.items())
+            paragraphs.append(
+                f"{about.name}\n  {about.paper}\n  {about.variant}\n"
+                f"  contaminated: {about.direction}; needs {', '.join(sorted(about.needs))};"
+                f" {clean}\n"
+                f"  differs from the paper: {about.deviates_from_paper}\n"
+                f"  evaluate.parameters.{about.name}: {values}\n"
+            )
+        return "\n".join(paragraphs)
+
+    def __repr__(self) -> str:
+        """Return the names."""
+        return f"<DetectorTable: {', '.join(self.names)}>"
+
+    def _repr_html_(self) -> str:
+        caption = "Needs: what a model must be able to do. Clean model: whether one is needed."
+        table = display.frame_table("detectors", caption, self.to_frame())
+        return display.html(f"{len(self.names)} detectors", [table])
+
+
+def detectors(names: str | Sequence[str] = ()) -> DetectorTable:
+    """Return detectors by name or import path, by default all that are known.
+
+    Raises
+    ------
+    ConfigError
+        Where there is no such detector.
+
+    Examples
+    --------
+    >>> import flipbench as fb
+    >>> fb.detectors(["perturbation_gap", "min_k"])
+    <DetectorTable: perturbation_gap, min_k>
+    """
+    from flipbench.evaluate.detectors.registry import DETECTORS, names_of
+
+    chosen = [names] if isinstance(names, str) else names
+    return DetectorTable(tuple(names_of(chosen or DETECTORS, "detectors")))
+
+
+def power(gap: float, changed: float, n_pairs: int, alpha: float = 0.05) -> float:
+    """Return how often the exact one-sided McNemar test would detect a gap.
+
+    Parameters
+    ----------
+    gap : float
+        Expected perturbed - original accuracy, a fraction; negative where memory is lost.
+    changed : float
+        Share of items that are right in exactly one version, a fraction.
+    alpha : float
+        Level of the test.
+
+    Raises
+    ------
+    ConfigError
+        Where no design has these values.
+
+    Examples
+    --------
+    >>> import flipbench as fb
+    >>> round(fb.power(gap=-0.05, changed=0.3, n_pairs=400), 3)
+    0.538
+    """
+    from flipbench.evaluate.statistics import power as statistics
+
+    return statistics.power(_design(gap, changed, alpha), n_pairs)
+
+
+def pairs_needed(gap: float, changed: float, power: float = 0.8, alpha: float = 0.05) -> int | None:
+    """Return how many pairs the test needs to reach a power; None where it is out of reach.
+
+    Parameters and errors are those of `power`.
+
+    Examples
+    --------
+    >>> import flipbench as fb
+    >>> fb.pairs_needed(gap=-0.05, changed=0.3)
+    776
+    """
+    from flipbench.evaluate.statistics import power as statistics
+
+    return statistics.pairs_needed(_design(gap, changed, alpha), power)
+
+
+def _design(gap: float, changed: float, alpha: float) -> Design:
+    from flipbench.core.errors import ConfigError
+    from flipbench.evaluate.statistics.power import Design
+
+    try:
+        return Design(gap=gap, discordance=changed, alpha=alpha)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error

@@ -1,0 +1,153 @@
+"""The perturbation gap of answers that exist already, in files or in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from flipbench.api import display
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from flipbench.core.records import Score
+    from flipbench.evaluate.predictions.gap_table import GapTable
+    from flipbench.evaluate.predictions.prediction import PredictionFile
+    from flipbench.evaluate.protocol.rules import Verdict
+
+    Answers = str | Path | Mapping[str, bool | None] | Sequence[bool | None]
+
+
+@dataclass(frozen=True, repr=False)
+class GapResult:
+    """The gap of one model by rule; a notebook shows it as a table.
+
+    Attributes
+    ----------
+    content : GapTable
+        The scores, and the forms they can be written in: ``content.markdown()``, ``latex``,
+        ``csv``, ``json``.
+    """
+
+    content: GapTable
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the exact McNemar test comes to; "not_detected" does not mean clean."""
+        return self.gap.verdict
+
+    @property
+    def gap(self) -> Score:
+        """The score of the McNemar test; its statistic is the gap, a fraction."""
+        return self.content.by_rule["mcnemar"]
+
+    @property
+    def scores(self) -> Sequence[Score]:
+        """Rules sign, mcnemar and, with a reference, relative."""
+        return self.content.scores
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row for each rule; see `flipbench.api.display.scores_frame`."""
+        return display.scores_frame(self.scores)
+
+    def __str__(self) -> str:
+        """Return what the McNemar test says of the gap, in a sentence."""
+        return self.content.sentence()
+
+    def __repr__(self) -> str:
+        """Return verdict and sentence."""
+        return f"<GapResult {self.verdict}: {self}>"
+
+    def _repr_html_(self) -> str:
+        return display.html(str(self), [self.content.table()])
+
+
+def gap(
+    original: Answers,
+    perturbed: Answers,
+    *,
+    model: str = "",
+    benchmark: str = "",
+    reference: tuple[Answers, Answers] | None = None,
+    columns: Mapping[str, str] | None = None,
+    scoring: Literal["auto", "parse", "file"] = "auto",
+    scorer: str = "",
+    epoch: int | None = None,
+    keep: str | Path | Collection[str] | None = None,
+) -> GapResult:
+    """Compare a model's answers on the original and on the perturbed version of the same items.
+
+    Parameters
+    ----------
+    original, perturbed : str, Path, mapping or sequence
+        Files of VLMEvalKit, lmms-eval or Inspect, or a table; or right and wrong: a mapping from
+        item id to bool, or a sequence of shape (n_items,) in the same order. None is no answer.
+    model, benchmark : str
+        Names for the table; taken from the files if not given.
+    reference : (original, perturbed), optional
+        A clean model's answers to the same items; adds the rule "relative".
+    columns : mapping of str to str, optional
+        Where a file calls a column otherwise, e.g. ``{"id": "qid"}``.
+    scoring : {"auto", "parse", "file"}
+        Read replies with flipbench's parser, take the file's own marks, or what there is.
+    scorer, epoch
+        Of an Inspect log with several.
+    keep : str, Path or collection of str, optional
+        The item ids to compare, or a file with one on each line.
+
+    Raises
+    ------
+    DataError
+        Where a file cannot be read, the two do not hold the same items, or no item is answered in
+        both versions.
+
+    Examples
+    --------
+    >>> import flipbench as fb
+    >>> result = fb.gap([True] * 18 + [False] * 2, [True] * 9 + [False] * 11, model="mine")
+    >>> result.gap.statistic, result.verdict
+    (-0.45, 'contaminated')
+    """
+    from flipbench.evaluate.predictions.gap import gap_of_predictions
+    from flipbench.evaluate.predictions.read import Reading, read_ids
+
+    table = gap_of_predictions(
+        _readable(original, "original"),
+        _readable(perturbed, "perturbed"),
+        model=model,
+        benchmark=benchmark,
+        reading=Reading(dict(columns or {}), scorer, epoch),
+        scoring=scoring,
+        keep=read_ids(Path(keep)) if isinstance(keep, str | Path) else keep,
+        reference=None
+        if reference is None
+        else (
+            _readable(reference[0], "reference, original"),
+            _readable(reference[1], "reference, perturbed"),
+        ),
+    )
+    return GapResult(table)
+
+
+def _readable(answers: Answers, name: str) -> Path | PredictionFile:
+    """Return a file's path, or right and wrong answers as if they had been read from a file."""
+    if isinstance(answers, str | Path):
+        return Path(answers)
+    from flipbench.evaluate.predictions.prediction import Prediction, PredictionFile
+
+    if not isinstance(answers, Mapping):
+        answers = {str(number): right for number, right in enumerate(answers)}
+    predictions = tuple(
+        Prediction(
+            id=str(item_id),
+            where=f"{name}, {item_id}",
+            text=None,
+            gold="",
+            correct=None if right is None else bool(right),
+            error="there is no answer" if right is None else "",
+        )
+        for item_id, right in answers.items()
+    )
+    return PredictionFile(Path(name), "Python", predictions)

@@ -1,0 +1,91 @@
+"""The stages from Python: from a file, a mapping or a Config, and what they return."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import flipbench as fb
+from flipbench.config.experiment import Config, load_config
+from flipbench.core.errors import ConfigError
+from flipbench.core.records import Edit, Flip
+from flipbench.core.run import Run
+
+TINY: dict[str, Any] = {
+    "benchmark": {"format": "shapes", "n_items": 12},
+    "models": {"tiny": {"path": "shapes:llava"}},
+    "contaminate": {"strategies": {}},
+    "evaluate": {"detectors": ["perturbation_gap"]},
+}
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_generate_and_filter_from_a_mapping(tmp_path: Path) -> None:
+    config = TINY | {"run": "runs/x"}
+    made = fb.generate(config, limit=6, progress=False)
+    assert str(made) == "6 of 6 items edited, in runs/x"
+    frame = made.to_frame()
+    assert (
+        len(frame) == 6 and frame["edited"].all() and (frame["answer"] != frame["new answer"]).all()
+    )
+
+    kept = fb.filter(config, limit=6, progress=False)
+    assert kept.pairs.pairs == fb.load_pairs(
+        "runs/x"
+    ).pairs and f"{len(kept.pairs.pairs)} pairs" in str(kept)
+    funnel = dict(kept.to_frame().itertuples(index=False))
+    assert funnel == kept.pairs.funnel and "funnel" in kept._repr_html_()
+    again = fb.filter(config, limit=6, progress=False)
+    assert sum(report.n_done for report in again.reports) == 0
+    assert TINY.keys() == config.keys() - {"run"}  # what was given is not changed
+
+
+def test_a_file_a_mapping_and_a_config_are_the_same_experiment(config: Path) -> None:
+    changes = {"benchmark.n_items": 3, "seed": 4}
+    loaded = load_config(config)
+    given: list[str | Config | dict[str, Any]] = [
+        str(config), loaded, {"extends": str(config)}, loaded.model_dump(mode="json"),
+    ]  # fmt: skip
+    results = [fb.generate(one, changes, progress=False) for one in given]
+    assert len({repr([c.edit for c in r.candidates]) for r in results}) == 1
+    assert len(results[0].candidates) == 3
+    assert sum(report.n_done for r in results[1:] for report in r.reports) == 0
+    assert load_config("runs/x/config.yaml").seed == 4
+
+
+def test_errors_are_those_of_the_command_line() -> None:
+    with pytest.raises(ConfigError, match=r"none.yaml: no such configuration"):
+        fb.evaluate("none.yaml")
+    with pytest.raises(ConfigError, match="configuration:\n  sead: unknown key.*seed"):
+        fb.generate(TINY | {"run": "x", "sead": 1})
+    with pytest.raises(ConfigError, match="no stage 'filtre'.*filter"):
+        fb.dry_run(TINY | {"run": "x"}, "filtre")  # type: ignore[arg-type]
+
+
+def test_a_dry_run_makes_nothing() -> None:
+    config = TINY | {"run": "runs/x"}
+    assert fb.dry_run(config, "generate", limit=8) == ["would flip, caption and edit 8 items"]
+    assert any("0 of 12 items are edited" in line for line in fb.dry_run(config))
+    assert not Run(Path("runs/x")).count(Edit) and not Run(Path("runs/x")).count(Flip)
+
+
+@pytest.mark.slow
+def test_all_stages_and_the_report() -> None:
+    config = TINY | {"run": "runs/x"}
+    result = fb.run(config, progress=False)
+    assert result.page == Path("runs/x/report/index.html") and result.page.exists()
+    frame = result.to_frame()
+    assert set(frame["rule"]) == {"sign", "mcnemar", "relative"} and set(frame["model"]) == {"tiny"}
+    assert "report/index.html" in result._repr_html_() and "1 model, 1 detector, 3 scores" in str(
+        result
+    )
+    again = fb.evaluate(config, progress=False)
+    assert again.to_frame().equals(frame) and sum(r.n_done for r in again.reports) == 0
+    assert fb.contaminate(config, progress=False).to_frame().empty
+    assert any("distinct probes" in line for line in fb.dry_run(config, "evaluate"))

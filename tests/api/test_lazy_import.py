@@ -1,0 +1,57 @@
+"""``import flipbench as fb``: quick, and complete."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+import time
+
+import pytest
+
+import flipbench as fb
+from flipbench import api
+
+HEAVY = ("torch", "transformers", "datasets", "pandas", "numpy", "pydantic", "flipbench.api")
+STAGES = ("contaminate", "evaluate", "generate")
+
+
+def python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def test_importing_flipbench_imports_nothing_heavy_and_is_quick() -> None:
+    start = time.perf_counter()
+    loaded = python(f"import sys, flipbench; print([m for m in {HEAVY} if m in sys.modules])")
+    assert loaded.strip() == "[]"
+    assert time.perf_counter() - start < 1
+
+
+def test_reading_the_documentation_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, flipbench as fb; help(fb.detect); fb.evaluate.__doc__; dir(fb);"
+        f"print('loaded', [m for m in {HEAVY[:-1]} if m in sys.modules])"
+    )
+    assert python(code).splitlines()[-1] == "loaded []"
+
+
+def test_every_name_is_there_and_documented() -> None:
+    assert sorted(fb.__all__) == sorted(api.__all__)
+    assert {*fb.__all__, "__version__"} == set(dir(fb))
+    for name in fb.__all__:
+        text = inspect.getdoc(getattr(fb, name)) or ""
+        assert "Examples\n" in text or (name[0].isupper() and text), name
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = fb.nothing  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_a_stage_is_both_a_package_and_a_function(name: str) -> None:
+    code = (
+        f"import flipbench as fb, flipbench.pipelines.loop, flipbench.{name};"
+        f"print(callable(fb.{name}), list(fb.{name}.__path__) != []);"
+        f"from flipbench.api import {name}; import inspect;"
+        f"print(inspect.signature(fb.{name}) == inspect.signature({name}))"
+    )
+    assert python(code).split() == ["True"] * 3
