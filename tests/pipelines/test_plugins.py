@@ -26,7 +26,8 @@ from flipbench.pipelines.backends import (
     build_judge,
     model_without_weights,
 )
-from flipbench.pipelines.detection import count_work, detect, plan
+from flipbench.pipelines.detection import count_work, detect
+from flipbench.pipelines.detection_plan import plan
 from tests.fixtures.command_line import Flipbench
 from tests.fixtures.report_data import make_benchmark
 
