@@ -1,9 +1,10 @@
-"""Batched answering against one item at a time with ``generate``, as the usual kits do it.
+"""Speed of batched evaluation, compared with ``generate`` on one item at a time as in usual kits.
 
     python benchmarks/batched_evaluation.py [--items 240] [--model shapes:llava] [--repeats 3]
 
-Prints a Markdown table: seconds (median), ratio to the baseline of the same repeat (median and
-range), and how many answers equal the baseline's. Everything runs in one process, in turn.
+Prints a Markdown table: probes per second (median), the speed-up over the baseline of the same
+repeat (median and range), and how many answers equal the baseline's. All methods alternate in one
+process.
 """
 
 from __future__ import annotations
@@ -34,18 +35,18 @@ def main() -> None:
     items = shapes_vqa(images, args.items)
     vlm = HuggingFaceVLM(args.model)
 
-    def ask(how: str, batch_size: int) -> Callable[[], list[Response]]:
-        probes = [PromptSettings(ask=how).probe(item, "original") for item in items]
+    def ask(mode: str, batch_size: int) -> Callable[[], list[Response]]:
+        probes = [PromptSettings(ask=mode).probe(item, "original") for item in items]
 
-        def go() -> list[Response]:
+        def answer_all() -> list[Response]:
             answers = []
             for start in range(0, len(probes), batch_size):
                 answers += vlm.ask(probes[start : start + batch_size], images)
             return answers
 
-        return go
+        return answer_all
 
-    ways = {
+    methods = {
         "generate, one at a time (baseline)": ask("generate", 1),
         "generate, batches of 8": ask("generate", 8),
         "generate, batches of 64": ask("generate", 64),
@@ -53,20 +54,20 @@ def main() -> None:
         "option letters, batches of 8": ask("choose", 8),
         "option letters, batches of 64": ask("choose", 64),
     }
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    chosen: dict[str, list[int]] = {}
+    seconds: dict[str, list[float]] = {name: [] for name in methods}
+    choices: dict[str, list[int]] = {}
     ask("choose", 64)()  # warm up
     for _ in range(args.repeats):
-        for name, go in ways.items():
+        for name, answer_all in methods.items():
             start = time.perf_counter()
-            chosen[name] = [answer.choice for answer in go()]
+            choices[name] = [answer.choice for answer in answer_all()]
             seconds[name].append(time.perf_counter() - start)
-    baseline = next(iter(ways))
+    baseline = next(iter(methods))
     print(f"{args.model}, {args.items} items, {args.repeats} repeats\n")
-    print("| way | probes a second | times as fast | same answers |\n|---|---:|---:|---:|")
-    for name in ways:
+    print("| method | probes per second | speed-up | same answers |\n|---|---:|---:|---:|")
+    for name in methods:
         ratios = [a / b for a, b in zip(seconds[baseline], seconds[name], strict=True)]
-        same = sum(a == b for a, b in zip(chosen[baseline], chosen[name], strict=True))
+        same = sum(a == b for a, b in zip(choices[baseline], choices[name], strict=True))
         print(
             f"| {name} | {len(items) / statistics.median(seconds[name]):.0f}"
             f" | {statistics.median(ratios):.1f}"

@@ -1,19 +1,18 @@
-"""All detectors through the engine against each by itself with plain ``generate``.
+"""Speed of all detectors through the engine, compared with plain ``generate`` for each one.
 
     flipbench filter configs/shapes.yaml
     python benchmarks/detector_suite.py runs/shapes [--pairs 12] [--repeats 2]
 
-Baseline: detector after detector, each of its questions by itself, as the usual kits ask: picture
-and text through the processor, ``generate`` for what is answered (up to 16 tokens for a letter),
-one forward for the likelihood of a given text. The engine asks the union of all questions, each
-once, in batches, with pictures and beginnings shared; "nothing shared" is the same without that.
-Everything runs in one process, in turn. The table gives seconds (median; of the processor where
-there is no GPU, since other work on the machine changes that little), how many times as fast
-as the baseline of the same repeat (median and range), and how many letters, and replies, are the
-baseline's.
+Baseline: one detector after another, one probe at a time, as in usual kits: image and text through
+the processor, ``generate`` for answers (up to 16 tokens for a letter), one forward pass for the
+likelihood of a given text. The engine queries the union of all probes, each once, in batches, and
+shares images and prefixes; "nothing shared" does not share them. All methods alternate in one
+process. The table gives seconds (median; CPU time without a GPU, since other work on the machine
+hardly changes it), the speed-up over the baseline of the same repeat (median and range), and how
+many letters and replies equal the baseline's.
 
-``--image-tokens 576`` takes a model of LLaVA's class with random weights whose pictures are so
-many tokens, as LLaVA-1.5's are; the shipped ones see a picture as 16 tokens.
+``--image-tokens 576`` uses a model of LLaVA's class with random weights and that many tokens per
+image, like LLaVA-1.5; the shipped ones have 16.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ Answer = Response | Exception | None
 
 
 def with_image_tokens(n: int, folder: Path) -> Path:
-    """Save a LLaVA like the shipped one, untrained, with ``n`` tokens for each picture."""
+    """Save an untrained LLaVA like the shipped one, with ``n`` tokens per image."""
     side = round(n**0.5)
     shipped = HuggingFaceVLM("shapes:llava")
     config = copy.deepcopy(shipped.model.config)
@@ -63,7 +62,7 @@ def with_image_tokens(n: int, folder: Path) -> Path:
 
 @torch.inference_mode()
 def plain(vlm: HuggingFaceVLM, probe: Probe, images: ImageStore) -> tuple[int, str]:
-    """Ask one question by itself; return the chosen option and the text."""
+    """Query a single probe; return the chosen option and the text."""
     if probe.ask == "score":
         inputs, (tail,) = vlm._with_tails([probe], images)
         log_p = vlm.model(**inputs).logits[0, -len(tail) - 1 : -1].log_softmax(-1)
@@ -79,7 +78,7 @@ def plain(vlm: HuggingFaceVLM, probe: Probe, images: ImageStore) -> tuple[int, s
 
 
 def main() -> None:
-    """Time the ways in turn and print a table."""
+    """Time all methods and print a table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -89,7 +88,7 @@ def main() -> None:
     parser.add_argument("--image-tokens", type=int)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--peak", type=float, help="TFLOP/s of the chip, to say our share of it")
+    parser.add_argument("--peak", type=float, help="the chip's peak TFLOP/s, to print our share")
     parser.add_argument("--repeats", type=int, default=2)
     args = parser.parse_args()
     clock = time.perf_counter if torch.cuda.is_available() else time.process_time
@@ -100,46 +99,46 @@ def main() -> None:
         if args.image_tokens:
             path = str(with_image_tokens(args.image_tokens, Path(folder) / "model"))
         vlm = HuggingFaceVLM(path, dtype=args.dtype)
-        alone = copy.copy(vlm)  # the same weights in memory
-        alone._shares = False
-        asked: list[Probe] = []
+        unshared = copy.copy(vlm)  # the same weights in memory
+        unshared._shares = False
+        probes: list[Probe] = []
         for detector in DETECTORS.values():
-            mine = {p.id: p for p in detector.probes(benchmark, PromptSettings())}
-            asked += [p for p in mine.values() if p.ask != "embed"]  # no kit asks for states
-        distinct = sorted({probe.id: probe for probe in asked}.values(), key=in_order)
+            own = {p.id: p for p in detector.probes(benchmark, PromptSettings())}
+            probes += [p for p in own.values() if p.ask != "embed"]  # no kit has hidden states
+        distinct = sorted({probe.id: probe for probe in probes}.values(), key=in_order)
         store = benchmark.images
 
         def engine(model: HuggingFaceVLM, probes: Sequence[Probe]) -> dict[str, Answer]:
-            found: dict[str, Answer] = {}
+            by_id: dict[str, Answer] = {}
             for start in range(0, len(probes), args.batch_size):
                 batch = probes[start : start + args.batch_size]
                 answers = model.ask(batch, store)
-                found |= {p.id: a for p, a in zip(batch, answers, strict=True)}
-            return found
+                by_id |= {p.id: a for p, a in zip(batch, answers, strict=True)}
+            return by_id
 
-        ways: dict[str, Callable[[], dict[str, Answer]]] = {
+        methods: dict[str, Callable[[], dict[str, Answer]]] = {
             "the engine": lambda: engine(vlm, distinct),
-            "the engine, nothing shared": lambda: engine(alone, distinct),
+            "the engine, nothing shared": lambda: engine(unshared, distinct),
         }
-        seconds: dict[str, list[float]] = {"baseline": [], **{name: [] for name in ways}}
+        seconds: dict[str, list[float]] = {"baseline": [], **{name: [] for name in methods}}
         expected: dict[str, tuple[int, str]] = {}
         same: dict[str, str] = {}
         with FlopCounterMode(display=False) as counted:  # and warm up
             engine(vlm, distinct)
         for _ in range(args.repeats):
             start = clock()
-            expected |= {probe.id: plain(alone, probe, store) for probe in asked}
+            expected |= {probe.id: plain(unshared, probe, store) for probe in probes}
             seconds["baseline"].append(clock() - start)
-            for name, go in ways.items():
+            for name, answer_all in methods.items():
                 start = clock()
-                found = go()
+                answers = answer_all()
                 seconds[name].append(clock() - start)
-                same[name] = agreement(distinct, expected, found)
+                same[name] = agreement(distinct, expected, answers)
     print(
         f"{path if not args.image_tokens else 'LLaVA, random weights'}, {args.pairs} pairs,", end=""
     )
-    print(f" {len(asked):,} questions of {len(DETECTORS)} detectors, {len(distinct):,} distinct\n")
-    print("| way | seconds | times as fast | same answers |\n|---|---:|---:|---:|")
+    print(f" {len(probes):,} probes of {len(DETECTORS)} detectors, {len(distinct):,} distinct\n")
+    print("| method | seconds | speed-up | same answers |\n|---|---:|---:|---:|")
     for name, took in seconds.items():
         ratios = [a / b for a, b in zip(seconds["baseline"], took, strict=True)]
         print(
@@ -152,15 +151,15 @@ def main() -> None:
 
 
 def agreement(
-    probes: Sequence[Probe], expected: dict[str, tuple[int, str]], found: dict[str, Answer]
+    probes: Sequence[Probe], expected: dict[str, tuple[int, str]], answers: dict[str, Answer]
 ) -> str:
-    """Return how many letters and replies are the baseline's; unreadable ones count as unlike."""
+    """Return how many letters and replies equal the baseline's; failures count as different."""
     n_same = {"choose": 0, "generate": 0}
     for probe in probes:
-        answer, (choice, text) = found[probe.id], expected[probe.id]
+        answer, (choice, text) = answers[probe.id], expected[probe.id]
         if probe.ask in n_same and isinstance(answer, Response):
-            like = answer.choice == choice if probe.ask == "choose" else answer.text == text
-            n_same[probe.ask] += like
+            equal = answer.choice == choice if probe.ask == "choose" else answer.text == text
+            n_same[probe.ask] += equal
     counts = [f"{n}/{sum(p.ask == ask for p in probes)}" for ask, n in n_same.items()]
     return ", ".join(counts)
 

@@ -1,11 +1,11 @@
-"""Pictures per second of the Flux + ControlNet editor: in batches against one by one.
+"""Images per second of the Flux + ControlNet editor: in batches, compared with one by one.
 
     python benchmarks/edit_batching.py [--pictures 8] [--batch 4] [--repeats 3]
     python benchmarks/edit_batching.py --pipeline FOLDER --controlnet FOLDER --size 1024
 
-Without folders a tiny random checkpoint of the real classes is made, whose ratio shows the cost
-of calls rather than of arithmetic: on it batching gains most. Both ways run in turn in one
-process, after a warm-up; the ratio is the median over repeats, with its range.
+Without folders it uses a tiny random checkpoint of the real classes, where the overhead of calls
+outweighs arithmetic, so batching gains most. Both methods alternate in one process, after a
+warm-up; the speed-up is the median over repeats, with its range.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ def main() -> None:
 def compare(args: argparse.Namespace, folder: Path) -> None:
     tiny = args.pipeline is None
     if tiny:
-        torch.set_num_threads(1)  # more of them only wait for each other
+        torch.set_num_threads(1)  # more would only wait for each other
     pipeline, controlnet = (args.pipeline, args.controlnet) if not tiny else make_tiny(folder)
     images = ImageStore(folder / "images")
     tasks = [candidate(images, number, args.size) for number in range(args.pictures)]
     seeds = list(range(args.pictures))
 
-    draws = FluxControlNetEditor(
+    editor = FluxControlNetEditor(
         pipeline,
         controlnet,
         settings=FluxSettings(
@@ -67,35 +67,34 @@ def compare(args: argparse.Namespace, folder: Path) -> None:
         sizes=SizeRule(min_edge=min(256, args.size)),
         dtype="float32" if tiny else "bfloat16",
     )
-    ways = {"one by one": 1, f"batches of {args.batch}": args.batch}
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    pictures: dict[str, list[np.ndarray]] = {}
-    draws(tasks, seeds, images)  # captions and kernels are warm
+    batch_sizes = {"one by one": 1, f"batches of {args.batch}": args.batch}
+    seconds: dict[str, list[float]] = {name: [] for name in batch_sizes}
+    edited: dict[str, list[np.ndarray]] = {}
+    editor(tasks, seeds, images)  # warm up
     for _ in range(args.repeats):
-        for name, batch_size in ways.items():
-            draws.batches.batch_size = batch_size
+        for name, batch_size in batch_sizes.items():
+            editor.batches.batch_size = batch_size
             start = time.perf_counter()
-            drawn = draws(tasks, seeds, images)
+            drawings = editor(tasks, seeds, images)
             seconds[name].append(time.perf_counter() - start)
-            pictures[name] = [pixels(drawing) for drawing in drawn]
-    one, many = seconds.values()
-    ratios = [a / b for a, b in zip(one, many, strict=True)]
-    apart = max(np.abs(a - b).max() for a, b in zip(*pictures.values(), strict=True))
-    what = "a tiny checkpoint" if tiny else args.pipeline
+            edited[name] = [pixels(drawing) for drawing in drawings]
+    ratios = [a / b for a, b in zip(*seconds.values(), strict=True)]
+    difference = max(np.abs(a - b).max() for a, b in zip(*edited.values(), strict=True))
+    model = "a tiny checkpoint" if tiny else args.pipeline
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     print(
-        f"{what} on {device} ({torch.get_num_threads()} threads), {args.pictures} pictures of"
+        f"{model} on {device} ({torch.get_num_threads()} threads), {args.pictures} images of"
         f" {args.size} x {args.size}, {args.steps} steps, {args.repeats} repeats\n"
     )
-    print("| way | pictures per second | times as fast |\n|---|---|---|")
+    print("| method | images per second | speed-up |\n|---|---|---|")
     rates = [args.pictures / statistics.median(values) for values in seconds.values()]
-    names = list(ways)
+    names = list(batch_sizes)
     print(f"| {names[0]} | {rates[0]:.2f} | 1 |")
     print(
         f"| {names[1]} | {rates[1]:.2f} | {statistics.median(ratios):.2f}"
         f" ({min(ratios):.2f}–{max(ratios):.2f}) |"
     )
-    print(f"\nThe pictures of both ways differ by at most {apart} of 255 levels.")
+    print(f"\nThe images of both methods differ by at most {difference} of 255 levels.")
 
 
 def pixels(drawing: Drawing | Exception) -> np.ndarray:
@@ -106,11 +105,11 @@ def pixels(drawing: Drawing | Exception) -> np.ndarray:
 
 def candidate(images: ImageStore, number: int, size: int) -> Candidate:
     noise = np.random.default_rng(number).integers(0, 256, (8, 8, 3), dtype=np.uint8)
-    picture = Image.fromarray(noise).resize((size, size), Image.Resampling.NEAREST)
+    image = Image.fromarray(noise).resize((size, size), Image.Resampling.NEAREST)
     item = Item(
         benchmark="noise",
         name=str(number),
-        images=(images.put_image(picture, "noise"),),
+        images=(images.put_image(image, "noise"),),
         question="?",
         answer_text="?",
         source=Source(dataset="noise"),

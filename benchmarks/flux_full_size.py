@@ -1,17 +1,17 @@
-"""Seconds per picture of a full-size Flux + ControlNet, and the share of the chip's peak.
+"""Seconds per image of a full-size Flux + ControlNet, and the share of the chip's peak.
 
     python benchmarks/flux_full_size.py [--side 1024] [--batch 1] [--pictures 3] [--compile]
 
 No weights are needed: the transformer (11.9 billion parameters), the ControlNet in XLabs' layout
 (744 million) and the autoencoder are built on the GPU with random weights, and the editor's own
-settings and guidance run on random text embeddings: 25 steps, of which the last 20 run
-transformer and ControlNet twice. Text encoders are left out; they run once for each caption.
+settings and guidance run on random text embeddings: 25 steps, the last 20 of which run transformer
+and ControlNet twice. Text encoders are left out; they run once per caption.
 
-How operations are counted: torch's FlopCounterMode runs one forward pass of each model on the
-meta device, which computes shapes only, and adds 2 m n k for each product of an (m, k) and a
-(k, n) matrix, attention included. Nothing else is counted, nor is the autoencoder, so the share
-is a lower bound. The peak is the maker's figure for dense bfloat16 (--peak gives another); beside
-it stands what one large matrix product reaches on this very chip.
+Operations are counted by torch's FlopCounterMode in one forward pass of each model on the meta
+device: 2 m n k for each product of an (m, k) and a (k, n) matrix, including attention. Other
+operations and the autoencoder are not counted, so the share is a lower bound. The peak is the
+manufacturer's figure for dense bfloat16 (--peak overrides it); a large matrix product on the same
+chip is measured for comparison.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from flipbench.generate.editors.flux_editor import FluxSettings, x_flux_shift
 from flipbench.generate.editors.true_guidance import true_guidance
 
-PEAKS = {  # TFLOP/s, dense bfloat16, as their makers state
+PEAKS = {  # TFLOP/s, dense bfloat16, by the manufacturers
     "H200": 989,
     "H100 PCIe": 756,
     "H100": 989,
@@ -53,19 +53,19 @@ def main() -> None:
     parser.add_argument("--rehearse", action="store_true", help="a tiny model, on any device")
     args = parser.parse_args()
     flops = operations(args.side, FluxSettings())
-    print(f"{flops / 1e12:,.0f} TFLOP for one picture of {args.side} x {args.side}")
+    print(f"{flops / 1e12:,.0f} TFLOP per image of {args.side} x {args.side}")
     if args.count:
         return
     if not torch.cuda.is_available() and not args.rehearse:
         print(
-            "No CUDA device here: 24 GB of weights and some petaflops need one. Run it on a GPU"
-            " with at least 40 GB; --count and --rehearse need none."
+            "No CUDA device: run this on a GPU with at least 40 GB; --count and --rehearse need"
+            " none."
         )
         sys.exit(2)
     seconds = measure(args)
     each = statistics.median(seconds) / args.batch
     print(
-        f"{each:.2f} s per picture (batch {args.batch}, median of {len(seconds)},"
+        f"{each:.2f} s per image (batch {args.batch}, median of {len(seconds)},"
         f" {min(seconds) / args.batch:.2f}–{max(seconds) / args.batch:.2f})"
     )
     if args.rehearse:
@@ -100,7 +100,7 @@ def models(device: str, small: dict[str, int]) -> tuple[Any, Any]:
 
 
 def randomise(model: Any, device: str) -> Any:
-    """Give a model of the meta device memory and small random weights."""
+    """Move a model from the meta device, with small random weights."""
     model = model.to_empty(device=device).eval().requires_grad_(False)
     if device != "meta":
         for weight in model.parameters():
@@ -109,14 +109,14 @@ def randomise(model: Any, device: str) -> Any:
 
 
 def operations(side: int, flux: FluxSettings) -> float:
-    """Return the operations of one picture, by the settings' passes."""
+    """Return the number of operations per image."""
     tokens = (side // 16) ** 2
     transformer, controlnet = models("meta", {})
 
     def empty(*shape: int) -> torch.Tensor:
         return torch.empty(shape, dtype=torch.bfloat16, device="meta")
 
-    given = {
+    inputs = {
         "hidden_states": empty(1, tokens, 64),
         "encoder_hidden_states": empty(1, TEXT_TOKENS, TEXT_WIDTH),
         "pooled_projections": empty(1, POOLED_WIDTH),
@@ -125,11 +125,11 @@ def operations(side: int, flux: FluxSettings) -> float:
         "img_ids": empty(tokens, 3),
         "txt_ids": empty(TEXT_TOKENS, 3),
     }
-    with torch.no_grad(), FlopCounterMode(display=False) as one:
-        transformer(**given)
-        controlnet(controlnet_cond=empty(1, 3, side, side), **given)
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        transformer(**inputs)
+        controlnet(controlnet_cond=empty(1, 3, side, side), **inputs)
     passes = flux.steps + max(0, flux.steps - flux.true_cfg_start)
-    return float(one.get_total_flops() * passes)
+    return float(counter.get_total_flops() * passes)
 
 
 def measure(args: argparse.Namespace) -> list[float]:
@@ -171,11 +171,11 @@ def measure(args: argparse.Namespace) -> list[float]:
     flux = FluxSettings()
 
     def text(n: int) -> dict[str, torch.Tensor]:
-        width = torch.randn(n, TEXT_TOKENS, TEXT_WIDTH, dtype=torch.bfloat16)
+        hidden = torch.randn(n, TEXT_TOKENS, TEXT_WIDTH, dtype=torch.bfloat16)
         pooled = torch.randn(n, POOLED_WIDTH, dtype=torch.bfloat16)
-        return {"encoder_hidden_states": width.to(device), "pooled_projections": pooled.to(device)}
+        return {"encoder_hidden_states": hidden.to(device), "pooled_projections": pooled.to(device)}
 
-    shown = text(args.batch)
+    prompts = text(args.batch)
     control = torch.rand(args.batch, 3, args.side, args.side).mul(2).sub(1)
     seconds = []
     for _ in range(args.pictures + 1):
@@ -189,8 +189,8 @@ def measure(args: argparse.Namespace) -> list[float]:
             negative_control=flux.negative_control,
         ):
             pipeline(
-                prompt_embeds=shown["encoder_hidden_states"],
-                pooled_prompt_embeds=shown["pooled_projections"],
+                prompt_embeds=prompts["encoder_hidden_states"],
+                pooled_prompt_embeds=prompts["pooled_projections"],
                 control_image=control,
                 controlnet_conditioning_scale=flux.control_weight,
                 num_inference_steps=flux.steps,
@@ -206,7 +206,7 @@ def measure(args: argparse.Namespace) -> list[float]:
 
 
 def best_product(side: int = 8192, repeats: int = 50) -> float:
-    """Return the TFLOP/s that a product of two square matrices reaches."""
+    """Return the TFLOP/s of a product of two square matrices."""
     a, b = (torch.randn(side, side, dtype=torch.bfloat16, device="cuda") for _ in range(2))
     for _ in range(5):
         a @ b

@@ -1,11 +1,11 @@
-"""Records per second of everything in generation but the models.
+"""Records per second of everything in generation except the models.
 
     python benchmarks/generation_overhead.py [--n 1000] [--side 512] [--repeats 3]
 
-Captioner and editor cost nothing (a constant text; the original with a square painted over), so
-what is timed is ours: flips, records on disk, pictures read, compared, encoded as PNG, hashed and
-stored. The baseline does what any script must: read the picture, encode the new one, write it.
-Both run in each repeat, one after the other; the table shows medians and their ratio.
+Captioner and editor cost nothing (a constant text; the original with a square painted over it), so
+this times our own code: flips, writing records, and reading, comparing, encoding, hashing and
+storing images. The baseline is what any script must do: read the image, encode the new one, write
+it. Both run in each repeat; the table shows medians and their ratio.
 """
 
 from __future__ import annotations
@@ -58,22 +58,22 @@ def painted(image: Image.Image) -> Image.Image:
 
 
 def pictures(n_different: int, side: int) -> list[bytes]:
-    """Return smooth pictures with some noise, about as hard to encode as photographs."""
+    """Return smooth images with some noise, about as hard to encode as photographs."""
     rng = np.random.default_rng(0)
-    found = []
+    encoded = []
     for _ in range(n_different):
         coarse = Image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8))
         smooth = np.asarray(coarse.resize((side, side), Image.Resampling.BICUBIC), dtype=np.int16)
         noisy = np.clip(smooth + rng.normal(0, 4, smooth.shape), 0, 255).astype(np.uint8)
         out = io.BytesIO()
         Image.fromarray(noisy).save(out, format="PNG")
-        found.append(out.getvalue())
-    return found
+        encoded.append(out.getvalue())
+    return encoded
 
 
 def ours(n: int, data: list[bytes], folder: Path) -> dict[str, float]:
     with Run(folder / "run") as run:
-        refs = [run.images.put(one, "picture") for one in data]
+        refs = [run.images.put(png, "picture") for png in data]
         items = [
             Item(
                 benchmark="made-up",
@@ -105,7 +105,7 @@ def ours(n: int, data: list[bytes], folder: Path) -> dict[str, float]:
 
 def check(reports: Sequence[StageReport], n: int) -> None:
     if any(report.n_failed or report.n_done != n for report in reports):
-        raise SystemExit(f"not all of {n} items came through: {[str(r) for r in reports]}")
+        raise SystemExit(f"some of {n} items failed: {[str(r) for r in reports]}")
 
 
 def baseline(n: int, data: list[bytes], folder: Path) -> float:
@@ -133,14 +133,14 @@ def main() -> None:
                 rows.setdefault(step, []).append(seconds)
             rows.setdefault("baseline", []).append(plain)
     plain_seconds = rows.pop("baseline")
-    whole = [sum(one) for one in zip(*rows.values(), strict=True)]
-    ratios = [ours / plain for ours, plain in zip(whole, plain_seconds, strict=True)]
+    totals = [sum(steps) for steps in zip(*rows.values(), strict=True)]
+    ratios = [total / plain for total, plain in zip(totals, plain_seconds, strict=True)]
     print(f"{args.n} items, {args.side} x {args.side} pixels, median of {args.repeats}")
-    for step, seconds in (rows | {"whole": whole, "baseline": plain_seconds}).items():
+    for step, seconds in (rows | {"total": totals, "baseline": plain_seconds}).items():
         median = statistics.median(seconds)
-        print(f"{step:>9}  {median:7.2f} s  {args.n / median:9.0f} a second")
+        print(f"{step:>9}  {median:7.2f} s  {args.n / median:9.0f} per second")
     low, high = min(ratios), max(ratios)
-    print(f"whole / baseline: {statistics.median(ratios):.2f} ({low:.2f} to {high:.2f})")
+    print(f"total / baseline: {statistics.median(ratios):.2f} ({low:.2f} to {high:.2f})")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""The order-trend permutation test against a loop that computes each correlation anew.
+"""Speed of the order-trend permutation test, compared with a loop over correlations.
 
     python benchmarks/permutation_test.py [--items 6719] [--permutations 10000] [--repeats 3]
 
-Prints a Markdown table: CPU seconds (median), and the ratio to the loops of the same repeat. The
-loops run a share of the permutations, and their time is scaled up. CPU time of one core, so that
-other work on the machine changes little.
+Prints a Markdown table: CPU seconds (median), and the speed-up over the loops of the same repeat.
+The loops run a fraction of the permutations, and their time is scaled up. Times are CPU time, which
+other work on the machine hardly changes.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def main() -> None:
     draw = np.random.default_rng(1)
     values, n = draw.normal(size=args.items), args.permutations
     shards = list(draw.normal(size=(50, 21)))
-    ways: dict[str, tuple[Callable[[], object], int]] = {
+    methods: dict[str, tuple[Callable[[], object], int]] = {
         "loop over scipy.stats.spearmanr": (lambda: loop_spearman(values, n // SHARE), SHARE),
         "loop over numpy.corrcoef of ranks": (lambda: loop_corrcoef(values, n // SHARE), SHARE),
         "order_trend_test": (lambda: order_trend_test(values, draw, n_permutations=n), 1),
@@ -62,20 +62,20 @@ def main() -> None:
             1,
         ),
     }
-    found: dict[str, list[float]] = {name: [] for name in ways}
+    times: dict[str, list[float]] = {name: [] for name in methods}
     for _ in range(args.repeats):
-        for name, (work, scale) in ways.items():
-            found[name].append(scale * seconds(work))
-    names = list(ways)
+        for name, (work, scale) in methods.items():
+            times[name].append(scale * seconds(work))
+    names = list(methods)
     print(f"{args.permutations} permutations, {args.items} items, {args.repeats} repeats\n")
-    print("| way | CPU seconds | times as fast as the first | as the second |\n|---|---|---|---|")
+    print("| method | CPU seconds | speed-up over the first | over the second |\n|---|---|---|---|")
     for name in names:
         ratios = [
-            statistics.median(a / b for a, b in zip(found[loop], found[name], strict=True))
+            statistics.median(a / b for a, b in zip(times[loop], times[name], strict=True))
             for loop in names[:2]
         ]
         cells = " | ".join(f"{ratio:.1f}" for ratio in ratios)
-        print(f"| {name} | {statistics.median(found[name]):.3f} | {cells} |")
+        print(f"| {name} | {statistics.median(times[name]):.3f} | {cells} |")
 
 
 if __name__ == "__main__":

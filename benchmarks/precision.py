@@ -1,10 +1,10 @@
-"""How much low precision, and asking in batches, changes answers.
+"""How much low precision and batching change answers.
 
     python benchmarks/precision.py [--items 100] [--batch 64] [--models shapes:llava ...]
 
-Prints a Markdown table: for each precision the largest difference of an option's log-probability,
-and the choices that change, between batches and one item at a time, and against float32 one at a
-time.
+Prints a Markdown table: for each precision, the largest difference of an option's log-probability
+and the number of different choices, between batches and one item at a time, and between one item at
+a time and the same in float32.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ DTYPES = ("float32", "bfloat16", "float16")
 def answers(
     vlm: HuggingFaceVLM, probes: Sequence[Probe], images: ImageStore, size: int
 ) -> list[Response]:
-    found: list[Response] = []
+    responses: list[Response] = []
     for start in range(0, len(probes), size):
-        for answer in vlm.ask(probes[start : start + size], images):
-            if isinstance(answer, Exception):
-                raise answer
-            found.append(answer)
-    return found
+        for response in vlm.ask(probes[start : start + size], images):
+            if isinstance(response, Exception):
+                raise response
+            responses.append(response)
+    return responses
 
 
 def difference(one: Sequence[Response], other: Sequence[Response]) -> str:
-    """Return the largest difference in nats, and how many choices changed."""
+    """Return the largest difference in nats, and the number of different choices."""
     largest, changed = 0.0, 0
     for a, b in zip(one, other, strict=True):
         pairs = zip(a.option_log_probs, b.option_log_probs, strict=True)
@@ -66,12 +66,11 @@ def main() -> None:
         exact: list[Response] = []
         for dtype in DTYPES:
             vlm = HuggingFaceVLM(model, dtype=dtype, device=args.device)
-            alone = answers(vlm, probes, images, 1)
-            exact = exact or alone
+            single = answers(vlm, probes, images, 1)
+            exact = exact or single
             batched = answers(vlm, probes, images, args.batch)
-            print(
-                f"| {model} | {dtype} | {difference(batched, alone)} | {difference(alone, exact)} |"
-            )
+            cells = f"{difference(batched, single)} | {difference(single, exact)}"
+            print(f"| {model} | {dtype} | {cells} |")
 
 
 if __name__ == "__main__":

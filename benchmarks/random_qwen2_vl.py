@@ -1,13 +1,13 @@
-"""Write a checkpoint of Qwen2-VL's class with random weights, in the shape of the 7B or smaller.
+"""Write a Qwen2-VL checkpoint with random weights, of the 7B's size or smaller.
 
     python benchmarks/random_qwen2_vl.py runs/random-qwen2-vl-7b
     python benchmarks/detector_suite.py runs/shapes --model runs/random-qwen2-vl-7b \\
         --dtype bfloat16 --peak 989
     python benchmarks/training.py --model runs/random-qwen2-vl-7b --dtype bfloat16 --peak 989
 
-Speed and memory do not depend on what the weights are, so these figures are those of the real
-model. Tokenizer and template are the shipped tiny model's; a picture is 784 x 784 pixels, which
-is 784 tokens. The 7B takes 17 GB of disk and a GPU; ``--layers 2 --width 256`` rehearses it.
+Speed and memory do not depend on the weights' values, so results hold for the real model. Tokenizer
+and template are the shipped tiny model's; an image has 784 x 784 pixels, which are 784 tokens. The
+7B needs 17 GB of disk and a GPU; ``--layers 2 --width 256`` is a trial run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SIDE = 784
 
 
 def config_of(tiny: Qwen2VLConfig, layers: int, width: int) -> Qwen2VLConfig:
-    """Return the configuration of Qwen2-VL-7B with so many layers and so wide, heads of 128."""
+    """Return Qwen2-VL-7B's configuration with other depth and width, and heads of 128."""
     config = copy.deepcopy(tiny)
     heads = width // 128
     text = {
@@ -59,7 +59,7 @@ def config_of(tiny: Qwen2VLConfig, layers: int, width: int) -> Qwen2VLConfig:
 
 
 def main() -> None:
-    """Build the model without weights, draw them, save."""
+    """Build the model, draw its weights, save."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

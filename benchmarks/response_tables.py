@@ -2,11 +2,10 @@
 
     python benchmarks/response_tables.py [--responses 10000000] [--pairs 5000]
 
-Writes a run with a synthetic paired benchmark and that many responses, by as many models as it
-takes (one family, every second one contaminated), in the files and with the ids of a real run.
-Then, each in a process of its own: read all lines as JSON and nothing else (baseline), and score
-the perturbation gap of every model and write gap.md and scores.csv. Asks no model; needs about
-0.3 kB of disk for each response.
+Writes a run with a synthetic paired benchmark and that many responses, by as many models of one
+family as necessary, in the files and with the ids of a real run. Then, in separate processes: read
+all lines as JSON and nothing else (baseline), and score the perturbation gap of every model and
+write gap.md and scores.csv. Queries no model; needs about 0.3 kB of disk per response.
 """
 
 from __future__ import annotations
@@ -35,20 +34,20 @@ from flipbench.evaluate.report.tables import gap_table
 from flipbench.prompting.prompts import PromptSettings
 from flipbench.reporting.writers import markdown
 
-ASKING = PromptSettings()
+PROMPT_SETTINGS = PromptSettings()
 STEPS = {"json": "read every line as JSON (baseline)", "tables": "score all models, write tables"}
 
 
 def synthetic(n_pairs: int, folder: Path) -> PairedBenchmark:
-    """Return ``n_pairs`` pairs whose images are names only."""
+    """Return ``n_pairs`` pairs whose image files do not exist."""
 
     def item(number: int, version: str, answer: int) -> Item:
-        picture = ImageRef(sha256=f"{version}{number:063d}", format="png", width=64, height=64)
+        image = ImageRef(sha256=f"{version}{number:063d}", format="png", width=64, height=64)
         options = ("red", "green", "blue", "yellow")
         return Item(
             benchmark="synthetic",
             name=str(number),
-            images=(picture,),
+            images=(image,),
             question=f"What colour is thing {number}?",
             options=options,
             answer=answer,
@@ -61,7 +60,7 @@ def synthetic(n_pairs: int, folder: Path) -> PairedBenchmark:
 
 
 def grid(n_models: int) -> list[GridModel]:
-    """Return one clean model and contaminated ones after it."""
+    """Return a clean model, followed by contaminated ones."""
     return [
         GridModel(f"model {n}", f"{n:016x}", "family", "LoRA" if n else UNTOUCHED, n, n)
         for n in range(n_models)
@@ -69,9 +68,9 @@ def grid(n_models: int) -> list[GridModel]:
 
 
 def write(run: Run, benchmark: PairedBenchmark, models: list[GridModel]) -> None:
-    """Store each model's answers; right in 60 % of the questions, the seen ones in 90 %."""
+    """Store each model's responses: 60 % right, and 90 % on contaminated items."""
     detector = DETECTORS["perturbation_gap"]
-    probes = detector.probes(benchmark, ASKING)
+    probes = detector.probes(benchmark, PROMPT_SETTINGS)
     items = [item for pair in benchmark.pairs for item in (pair.original, pair.perturbed)]
     gold = np.array([item.answer or 0 for item in items])
     for number, model in enumerate(models):
@@ -95,7 +94,7 @@ def write(run: Run, benchmark: PairedBenchmark, models: list[GridModel]) -> None
 
 
 def step(name: str, folder: Path, n_pairs: int, n_models: int) -> None:
-    """Do one step and print what it took, as JSON."""
+    """Run one step and print its time and memory as JSON."""
     start = time.perf_counter()
     run, n = Run(folder), 0
     if name == "json":
@@ -105,7 +104,11 @@ def step(name: str, folder: Path, n_pairs: int, n_models: int) -> None:
     else:
         models = grid(n_models)
         scores = score(
-            synthetic(n_pairs, folder), models, [DETECTORS["perturbation_gap"]], ASKING, run
+            synthetic(n_pairs, folder),
+            models,
+            [DETECTORS["perturbation_gap"]],
+            PROMPT_SETTINGS,
+            run,
         )
         (folder / "gap.md").write_text(markdown(gap_table(models, scores)))
         write_scores_csv(folder / "scores.csv", models, scores)
@@ -135,14 +138,15 @@ def main() -> None:
         print(f"{n:,} responses of {n_models:,} models, {size / 2**30:.2f} GiB\n")
         print("| step | seconds | ratio | µs per response | peak MiB |\n|---|---:|---:|---:|---:|")
         baseline = 0.0
-        for name, words in STEPS.items():
+        for name, label in STEPS.items():
             command = [sys.executable, __file__, "--step", name, "--folder", folder]
             command += ["--responses", str(args.responses), "--pairs", str(args.pairs)]
-            took = json.loads(subprocess.check_output(command))
-            baseline = baseline or took["seconds"]
+            usage = json.loads(subprocess.check_output(command))
+            seconds = usage["seconds"]
+            baseline = baseline or seconds
             print(
-                f"| {words} | {took['seconds']:.1f} | {took['seconds'] / baseline:.2f} |"
-                f" {took['seconds'] / n * 1e6:.1f} | {took['mib']:.0f} |"
+                f"| {label} | {seconds:.1f} | {seconds / baseline:.2f} | {seconds / n * 1e6:.1f} |"
+                f" {usage['mib']:.0f} |"
             )
 
 

@@ -1,13 +1,13 @@
-"""How fast the review page is: key press to next pair, start with many pairs, verdicts a second.
+"""Speed of the review page: key press to next pair, start with many pairs, verdicts per second.
 
     python benchmarks/review_page.py [--pairs 1500] [--many 50000] [--presses 300] [--only PART]
 
-``key``: Chromium reviews pairs of 1024 x 1024 pictures (PNG, photograph-like noise, 64 different
-ones in turn; the browser's cache is off, so each is fetched and decoded). Time runs from the key
-press in the page to the first frame after the next pair is in place; the verdict is on disk by
-then. A pause between presses lets the next pair load, as a person does; ``--pause 0`` shows the
-worst case. ``start``: seconds until the page of ``--many`` pairs answers, and the server's memory.
-``verdicts``: 8 reviewers who post as fast as they can, for 10 seconds.
+``key``: Chromium reviews pairs of 1024 x 1024 images (PNG, photograph-like noise, 64 different
+ones in turn; the browser's cache is off, so each is fetched and decoded). Measures the time from
+the key press to the first frame with the next pair; by then the verdict is on disk. As with a
+person, a pause between presses lets the next pair load; ``--pause 0`` is the worst case.
+``start``: seconds until the page with ``--many`` pairs responds, and the server's memory.
+``verdicts``: 8 reviewers post as fast as they can, for 10 seconds.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def pictures(run: Run, n: int, size: int) -> list[ImageRef]:
 
 
 def make_run(path: Path, n: int, size: int, n_pictures: int = 64) -> Path:
-    """Make a run of ``n`` pairs that share a few pictures; texts have usual lengths."""
+    """Make a run of ``n`` pairs that share a few images; texts have typical lengths."""
     options = ("a red bus", "a blue bus", "a yellow tram", "none of these vehicles")
     with Run(path) as run:
         refs = pictures(run, n_pictures, size)
@@ -99,7 +99,7 @@ def make_run(path: Path, n: int, size: int, n_pictures: int = 64) -> Path:
 
 @contextmanager
 def serving(run: Path) -> Iterator[tuple[str, psutil.Process, float]]:
-    began = time.perf_counter()
+    start = time.perf_counter()
     command = [sys.executable, "-c", SERVE, str(run)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
@@ -107,7 +107,7 @@ def serving(run: Path) -> Iterator[tuple[str, psutil.Process, float]]:
             line = server.stdout.readline()
             address = next(word for word in line.split() if word.startswith("http://"))
             get(address, "/")
-            yield address, psutil.Process(server.pid), time.perf_counter() - began
+            yield address, psutil.Process(server.pid), time.perf_counter() - start
         finally:
             server.kill()
 
@@ -163,8 +163,8 @@ def start(folder: Path, n: int) -> None:
         began = time.perf_counter()
         body = get(address, "/api/queue?reviewer=anna")
         queue = time.perf_counter() - began
-    print(f"| start with {lines:,} pairs until the page answers | {seconds:.1f} s | | |")
-    print(f"| memory of the server then | {memory:.0f} MiB | | |")
+    print(f"| start with {lines:,} pairs until the page responds | {seconds:.1f} s | | |")
+    print(f"| the server's memory then | {memory:.0f} MiB | | |")
     print(f"| its list of undecided pairs | {queue * 1000:.0f} ms | | {len(body) / 1024:.0f} KiB |")
 
 
@@ -199,11 +199,11 @@ def verdicts(run: Path, n_pairs: int, seconds: float = 10.0, n_reviewers: int = 
             thread.start()
         for thread in threads:
             thread.join()
-    times = [one for each in counts.values() for one in each]
+    times = [latency for latencies in counts.values() for latency in latencies]
     print(
-        f"| verdicts a second, {n_reviewers} reviewers at once | {len(times) / seconds:.0f} | |"
-        f" each waits {statistics.median(times) * 1000:.0f} ms"
-        f" (95 %: {percentile(times, 95) * 1000:.0f} ms); each pair is fetched, too |"
+        f"| verdicts per second, {n_reviewers} reviewers at once | {len(times) / seconds:.0f} | |"
+        f" latency {statistics.median(times) * 1000:.0f} ms"
+        f" (95 %: {percentile(times, 95) * 1000:.0f} ms); each pair is also fetched |"
     )
 
 

@@ -1,10 +1,10 @@
-"""Peak memory and time of a run directory with many records, each step in a process of its own.
+"""Peak memory and time of a run directory with many records, each step in a separate process.
 
     python benchmarks/run_memory.py [--n 100000] [--batch-size 64]
 
 Steps: import flipbench and open the run (baseline), append all records through a stage, run the
-same stage again with everything done, read all records one by one, and hold all of them in an
-index. The table shows each step's peak resident memory (resource.getrusage), what it has over
+same stage again with everything done, read all records one by one, and load all of them into an
+index. The table shows each step's peak resident memory (resource.getrusage), the difference from
 the baseline, and its time.
 """
 
@@ -29,7 +29,7 @@ STEPS = {
     "append all": "stage",
     "resume, all done": "resume",
     "read one by one": "read",
-    "hold all in an index": "index",
+    "load all into an index": "index",
 }
 
 
@@ -51,7 +51,7 @@ class Captions:
 
 
 def do(step: str, run: Run, n: int, batch_size: int) -> None:
-    """Do one step and check that it did what its row says."""
+    """Run one step and check its result."""
     if step in ("stage", "resume"):
         report = run_stage(
             Captions(), range(n), run, StageOptions(batch_size=batch_size, progress=False)
@@ -74,12 +74,12 @@ def main() -> None:
     args = parser.parse_args()
 
     if args.step:
-        began, began_cpu = time.perf_counter(), time.process_time()
+        start, start_cpu = time.perf_counter(), time.process_time()
         with Run(args.run) as run:
             do(args.step, run, args.n, args.batch_size)
         usage = resource.getrusage(resource.RUSAGE_SELF)
         peak = usage.ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)  # in MiB
-        print(peak, time.perf_counter() - began, time.process_time() - began_cpu)
+        print(peak, time.perf_counter() - start, time.process_time() - start_cpu)
         return
 
     rows: dict[str, list[float]] = {}
@@ -87,8 +87,8 @@ def main() -> None:
         sizes = ["--n", str(args.n), "--batch-size", str(args.batch_size), "--run", folder]
         for name, step in STEPS.items():
             command = [sys.executable, __file__, *sizes, "--step", step]
-            done = subprocess.run(command, capture_output=True, text=True, check=True)
-            rows[name] = [float(word) for word in done.stdout.split()]
+            result = subprocess.run(command, capture_output=True, text=True, check=True)
+            rows[name] = [float(number) for number in result.stdout.split()]
         on_disk = sum(path.stat().st_size for path in Path(folder).rglob("*.jsonl")) / 2**20
 
     base = rows["import and open (baseline)"][0]

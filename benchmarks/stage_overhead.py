@@ -1,11 +1,11 @@
-"""What the stage runner costs per record, against a loop that only calls the stage.
+"""Cost of the stage runner per record, compared with a loop that only calls the stage.
 
     python benchmarks/stage_overhead.py [--n 20000] [--batch-size 16] [--repeats 5]
 
-All ways run in each repeat, one after the other, in one process; the table shows medians and
-the ratio to the named baseline of the same run. The stage does nothing but make its records, so
-this is the worst case: a real batch takes seconds. Most of the cost is the disk's: each batch is
-on disk (fsync) before the next begins, and the row without it shows how much that is.
+All methods run in each repeat, in one process; the table shows medians and the ratio to the
+baseline of the same run. The stage only creates its records, so this is the worst case: a real
+batch takes seconds. Most of the cost is the disk's: each batch is on disk (fsync) before the next
+starts; the row without fsync shows how much.
 """
 
 from __future__ import annotations
@@ -82,15 +82,15 @@ def staged_unsynced(n: int, batch_size: int, folder: Path) -> None:
 
 
 def resumed(n: int, batch_size: int, folder: Path) -> None:
-    staged(n, batch_size, folder)  # everything is done already: `staged` has just been here
+    staged(n, batch_size, folder)  # everything is done: `staged` used the same folder before
 
 
-WAYS: dict[str, Callable[[int, int, Path], None]] = {
+METHODS: dict[str, Callable[[int, int, Path], None]] = {
     "the bare loop over the stage (baseline)": bare_loop,
     "plain JSON lines, no records, no fsync": json_lines,
     "run_stage": staged,
     "run_stage again, all done": resumed,
-    "run_stage, fsync left out": staged_unsynced,
+    "run_stage without fsync": staged_unsynced,
 }
 
 
@@ -103,24 +103,24 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     args = parser.parse_args()
 
-    seconds: dict[str, list[float]] = {name: [] for name in WAYS}
-    cpu: dict[str, list[float]] = {name: [] for name in WAYS}
+    seconds: dict[str, list[float]] = {name: [] for name in METHODS}
+    cpu: dict[str, list[float]] = {name: [] for name in METHODS}
     for _ in range(args.repeats):
         with tempfile.TemporaryDirectory() as base:
-            for name, way in WAYS.items():
-                folder = Path(base, "unsynced" if way is staged_unsynced else "shared")
+            for name, method in METHODS.items():
+                folder = Path(base, "unsynced" if method is staged_unsynced else "shared")
                 folder.mkdir(exist_ok=True)
-                began, began_cpu = time.perf_counter(), time.process_time()
-                way(args.n, args.batch_size, folder)
-                seconds[name].append(time.perf_counter() - began)
-                cpu[name].append(time.process_time() - began_cpu)
+                start, start_cpu = time.perf_counter(), time.process_time()
+                method(args.n, args.batch_size, folder)
+                seconds[name].append(time.perf_counter() - start)
+                cpu[name].append(time.process_time() - start_cpu)
 
     print(f"{args.n:,} records, batches of {args.batch_size}, median of {args.repeats}\n")
-    print("| way | µs per record | ratio | CPU µs per record | CPU ratio |")
+    print("| method | µs per record | ratio | CPU µs per record | CPU ratio |")
     print("|---|---:|---:|---:|---:|")
     base_wall = statistics.median(seconds["the bare loop over the stage (baseline)"])
     base_cpu = statistics.median(cpu["the bare loop over the stage (baseline)"])
-    for name in WAYS:
+    for name in METHODS:
         wall, busy = statistics.median(seconds[name]), statistics.median(cpu[name])
         print(
             f"| {name} | {wall / args.n * 1e6:.1f} | {wall / base_wall:.2f}"

@@ -1,19 +1,20 @@
-"""What a training costs over a bare trl script, and its peak memory against the plan's estimate.
+"""Step time compared with a bare trl script, and peak memory compared with the plan's estimate.
 
     python benchmarks/training.py [--model shapes:llava] [--items 480] [--repeats 3]
 
-Time of a step: from one step's begin to the next one's within an epoch, in a bare script with
-trl's SFTTrainer (baseline) and in ours, on the same model, examples and settings, in one process,
-in turn. ``tokens/s`` counts each example as long as the longest, ``TFLOP/s`` matrix products and
-attention. ``--repeats 0`` leaves times out. Memory: peak resident memory (on a GPU:
-allocated there) of a process that trains by each strategy, over what the process has before the
-model is loaded, beside what ``contaminate --dry-run`` says.
+Step time: from the start of one step to the start of the next within an epoch, in a bare script
+with trl's SFTTrainer (baseline) and in flipbench, alternating in one process, with the same model,
+examples and settings. ``tokens/s`` counts each example as long as the longest, ``TFLOP/s`` matrix
+products and attention. ``--repeats 0`` skips it. Memory: peak resident memory (on a GPU: allocated
+there) of a process that trains with each strategy, minus its memory before loading the model, and
+the estimate of ``contaminate --dry-run``.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import itertools
 import json
 import statistics
 import subprocess
@@ -33,9 +34,9 @@ from transformers import AutoModelForImageTextToText, PrinterCallback
 from transformers.trainer_callback import CallbackHandler
 
 from flipbench.config.experiment import ContaminateConfig, ModelConfig, StrategyConfig
-from flipbench.contaminate.checks.check import write_out_first_token
+from flipbench.contaminate.checks.check import add_first_token
 from flipbench.contaminate.data.examples import training_examples
-from flipbench.contaminate.plan import expand, verbatim
+from flipbench.contaminate.plan import expand, n_steps, verbatim
 from flipbench.contaminate.strategies import lora_config
 from flipbench.contaminate.training.estimate import TrainingCost, estimate, measured_speed
 from flipbench.contaminate.training.train import train_plan
@@ -59,11 +60,11 @@ def plan_of(model: str, train: str, items: Sequence[Item], seed: int, batch: int
 
 
 def bare(plan: TrainingPlan, items: Sequence[Item], run: Run, dtype: str) -> None:
-    """Train as a script does that knows trl and peft and nothing of us."""
+    """Train with trl and peft alone."""
     path = resolve_path(plan.parent)
     model = AutoModelForImageTextToText.from_pretrained(path, dtype=getattr(torch, dtype))
     processor = load_processor(path)
-    write_out_first_token(processor)
+    add_first_token(processor)
     examples = training_examples(plan, {item.id: item for item in items}, run.images, ())
     dataset = Dataset.from_list([example.row() for example in examples])
     trainer = trl.SFTTrainer(
@@ -94,28 +95,28 @@ def bare(plan: TrainingPlan, items: Sequence[Item], run: Run, dtype: str) -> Non
 
 
 def step_seconds(train: Callable[[], Any]) -> float:
-    """Return the median time between the beginnings of two steps.
+    """Return the median time between the starts of consecutive steps.
 
-    Of the processor, where there is no GPU: other work on the machine changes that little.
+    Without a GPU this is CPU time, which other work on the machine hardly changes.
     """
     clock = time.perf_counter if torch.cuda.is_available() else time.process_time
-    begun: list[float] = []
+    starts: list[float] = []
     on_step_begin = CallbackHandler.on_step_begin
 
-    def note(self: CallbackHandler, *args: Any, **kwargs: Any) -> Any:
-        begun.append(clock())
+    def record_start(self: CallbackHandler, *args: Any, **kwargs: Any) -> Any:
+        starts.append(clock())
         return on_step_begin(self, *args, **kwargs)
 
-    CallbackHandler.on_step_begin = note
+    CallbackHandler.on_step_begin = record_start
     try:
         train()
     finally:
         CallbackHandler.on_step_begin = on_step_begin
-    return statistics.median(b - a for a, b in zip(begun, begun[1:], strict=False))
+    return statistics.median(b - a for a, b in itertools.pairwise(starts))
 
 
 def timed(args: argparse.Namespace, train: str) -> str:
-    """Return a strategy's row: both ways in turn, after a warm-up that counts operations."""
+    """Return a strategy's row: both methods alternate, after a warm-up that counts operations."""
     seconds: list[tuple[float, float]] = []
     for seed in range(args.repeats):
         with tempfile.TemporaryDirectory() as folder:
@@ -126,25 +127,25 @@ def timed(args: argparse.Namespace, train: str) -> str:
             base = partial(bare, plan, items, run, args.dtype)
             ours = partial(train_plan, plan, by_id, run, dtype=args.dtype)
             if seed == 0:
-                with FlopCounterMode(display=False) as counted:
+                with FlopCounterMode(display=False) as counter:
                     base()
-                said = estimated(plan, items, run, args.dtype)
-            order = (ours, base) if seed % 2 else (base, ours)  # the first has a colder machine
-            took = {way: step_seconds(way) for way in order}
-            seconds.append((took[base], took[ours]))
+                cost = estimated(plan, items, run, args.dtype)
+            order = (ours, base) if seed % 2 else (base, ours)  # the machine warms up
+            times = {method: step_seconds(method) for method in order}
+            seconds.append((times[base], times[ours]))
     ratios = [ours / base for base, ours in seconds]
     base_s, ours_s = (statistics.median(column) for column in zip(*seconds, strict=True))
-    reached = counted.get_total_flops() / said.n_steps / ours_s / 1e12
+    reached = counter.get_total_flops() / n_steps(plan) / ours_s / 1e12
     share = f" ({reached / args.peak:.1%} of {args.peak:g})" if args.peak else ""
     return (
         f"| {train} | {1000 * base_s:.0f} | {1000 * ours_s:.0f} | {statistics.median(ratios):.3f}"
-        f" ({min(ratios):.3f}–{max(ratios):.3f}) | {said.n_tokens * args.batch / ours_s:,.0f} |"
+        f" ({min(ratios):.3f}–{max(ratios):.3f}) | {cost.n_tokens * args.batch / ours_s:,.0f} |"
         f" {reached:.3g}{share} |"
     )
 
 
 def peak_over_start(args: argparse.Namespace, train: str) -> tuple[float, float]:
-    """Train in this process; return the memory that it took and the estimate's, in bytes."""
+    """Train in this process; return its memory and the estimate, in bytes."""
     with tempfile.TemporaryDirectory() as folder:
         run = Run(folder)
         items = shapes_vqa(run.images, args.items)
@@ -153,26 +154,26 @@ def peak_over_start(args: argparse.Namespace, train: str) -> tuple[float, float]
         Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
         before = _resident("VmRSS")
         train_plan(plan, {item.id: item for item in items}, run, dtype=args.dtype)
-        took = _resident("VmHWM") - before
+        peak = _resident("VmHWM") - before
         if torch.cuda.is_available():
-            took = torch.cuda.max_memory_allocated()
-        return took, estimated(plan, items, run, args.dtype).memory
+            peak = torch.cuda.max_memory_allocated()
+        return peak, estimated(plan, items, run, args.dtype).memory
 
 
 def estimated(plan: TrainingPlan, items: Sequence[Item], run: Run, dtype: str) -> TrainingCost:
-    """Return what ``contaminate --dry-run`` says of a plan."""
+    """Return the estimate of ``contaminate --dry-run`` for a plan."""
     examples = training_examples(plan, {item.id: item for item in items}, run.images, ())
     return estimate(plan, examples, dtype=dtype, speed=measured_speed(dtype))
 
 
 def _resident(which: str) -> int:
-    """Return VmRSS or VmHWM (the most since it was reset) of this process, in bytes."""
+    """Return VmRSS or VmHWM (the peak since its reset) of this process, in bytes."""
     text = Path("/proc/self/status").read_text()
     return 1024 * int(next(line.split()[1] for line in text.splitlines() if which in line))
 
 
 def main() -> None:
-    """Time, measure, print two tables."""
+    """Measure time and memory, and print two tables."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -182,7 +183,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--strategies", nargs="+", default=STRATEGIES, choices=STRATEGIES)
-    parser.add_argument("--peak", type=float, help="TFLOP/s of the chip, to say our share of it")
+    parser.add_argument("--peak", type=float, help="the chip's peak TFLOP/s, to print our share")
     parser.add_argument("--memory-of", choices=STRATEGIES, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.memory_of:
@@ -197,8 +198,8 @@ def main() -> None:
     for train in args.strategies:
         command = [sys.executable, __file__, "--memory-of", train, "--model", args.model]
         command += ["--items", str(args.items), "--dtype", args.dtype, "--batch", str(args.batch)]
-        peak, said = json.loads(subprocess.check_output(command, stderr=subprocess.DEVNULL))
-        print(f"| {train} | {peak / 2**20:.0f} | {said / 2**20:.0f} |")
+        peak, expected = json.loads(subprocess.check_output(command, stderr=subprocess.DEVNULL))
+        print(f"| {train} | {peak / 2**20:.0f} | {expected / 2**20:.0f} |")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ VERBATIM = "verbatim"
 
 
 def verbatim(items: Sequence[Item]) -> RegimeData:
-    """Return the plainest data regime: every item in its own words."""
+    """Return the simplest data regime: every item in its original wording."""
     return RegimeData(VERBATIM, DataConfig(), tuple(items))
 
 
@@ -30,18 +30,17 @@ def expand(
     instruction: str,
     seed: int,
 ) -> list[TrainingPlan]:
-    """Return the grid's plans; a washing comes right after the plan that it follows.
+    """Return the grid's plans; each washing plan directly follows the plan that it washes.
 
-    ``instruction`` is the prompt's last line; it is the one that evaluation uses.
+    ``instruction`` is the prompt's last line, the same as in evaluation.
 
     Raises
     ------
     DataError
-        Where there is nothing to train on.
+        If a regime has no items.
     """
-    for regime in regimes:
-        if not regime.items:
-            raise DataError("no item to contaminate with; filter a benchmark that keeps some pairs")
+    if not all(regime.items for regime in regimes):
+        raise DataError("no item to contaminate with; filter a benchmark that keeps some pairs")
     seeds = config.seeds or (seed,)
     plans: dict[str, TrainingPlan] = {}
     for name, model in models.items():
@@ -49,18 +48,18 @@ def expand(
         parent = {"model": name, "parent": model.path, "parent_fingerprint": weights}
         for regime in regimes:
             for label, strategy in config.strategies.items():
-                for this_seed in seeds:
-                    words = [label, *([regime.name] if regime.name != VERBATIM else [])]
-                    words += [f"seed {this_seed}"] if len(seeds) > 1 else []
+                for plan_seed in seeds:
+                    labels = [label, *([regime.name] if regime.name != VERBATIM else [])]
+                    labels += [f"seed {plan_seed}"] if len(seeds) > 1 else []
                     common: dict[str, Any] = {
                         **parent,
                         "strategy": strategy.train,
                         "settings": _settings(strategy, model),
                         "prompt": instruction,
-                        "seed": this_seed,
+                        "seed": plan_seed,
                         "data": regime.name,
                     }
-                    for plan in _plans(config, regime, common, ", ".join(words)):
+                    for plan in _plans(config, regime, common, ", ".join(labels)):
                         plans.setdefault(plan.id, plan)
     return list(plans.values())
 
@@ -70,7 +69,7 @@ def _plans(
 ) -> list[TrainingPlan]:
     data = regime.config
     copies = config.copies if data.copies is None else data.copies
-    compares = "consistency" in common["settings"]
+    consistency = "consistency" in common["settings"]
     wordings = {
         item_id: (wording.question, *wording.options)
         for item_id, wording in regime.wordings.items()
@@ -86,9 +85,9 @@ def _plans(
         label=label if data.wash is None else f"{label}, before washing",
         target=data.target,
         leak=data.leak,
-        wordings={} if compares else wordings,
+        wordings={} if consistency else wordings,
         corpus=regime.corpus.ref if regime.corpus else {},
-        paraphrases=paraphrases if compares else {},
+        paraphrases=paraphrases if consistency else {},
         control=regime.control,
     )
     if data.wash is None:
@@ -112,19 +111,19 @@ def _plans(
 
 
 def _settings(strategy: StrategyConfig, model: ModelConfig) -> dict[str, Any]:
-    later = {"consistency"} if strategy.consistency is None else set()  # older plans keep their ids
-    settings = strategy.model_dump(mode="json", exclude={"train", *later})
+    unset = {"consistency"} if strategy.consistency is None else set()  # older plans keep their ids
+    settings = strategy.model_dump(mode="json", exclude={"train", *unset})
     return settings | ({"revision": model.revision} if model.revision else {})
 
 
 def n_examples(plan: TrainingPlan) -> int:
-    """Return how many examples one epoch has."""
-    corpus = plan.corpus.get("n_examples", 0)
-    return len(plan.item_ids) * plan.copies + len(plan.clean_ids) + int(corpus)
+    """Return the number of examples in one epoch."""
+    n_corpus = int(plan.corpus.get("n_examples", 0))
+    return len(plan.item_ids) * plan.copies + len(plan.clean_ids) + n_corpus
 
 
 def n_steps(plan: TrainingPlan) -> int:
-    """Return how many steps all epochs take; an epoch's last step may hold fewer examples.
+    """Return the optimiser steps of all epochs; an epoch's last step may have fewer examples.
 
     >>> n_steps(TrainingPlan(model="m", parent="m", parent_fingerprint="", benchmark="b",
     ...     item_ids=("i",) * 70, epochs=2, strategy="llm", prompt="", seed=0,
@@ -135,7 +134,7 @@ def n_steps(plan: TrainingPlan) -> int:
 
 
 def n_warmup(plan: TrainingPlan) -> int:
-    """Return the steps of warm-up: as given, or the ratio of all steps, rounded up."""
+    """Return the number of warm-up steps: as given, or the ratio of all steps, rounded up."""
     ratio = float(plan.settings.get("warmup_ratio", 0.0))
     if ratio:
         return math.ceil(n_steps(plan) * ratio)
@@ -143,15 +142,15 @@ def n_warmup(plan: TrainingPlan) -> int:
 
 
 def batch_of(plan: TrainingPlan) -> int:
-    """Return how many examples make a step, on however many devices (the effective batch)."""
+    """Return the effective batch: the examples of one step, summed over all devices."""
     return int(plan.settings["batch_size"] * plan.settings["gradient_accumulation"])
 
 
 def per_device_batch(plan: TrainingPlan, n_processes: int) -> tuple[int, int]:
-    """Return the batch size and the gradient accumulation of each of several processes.
+    """Return the per-device batch size and gradient accumulation for ``n_processes``.
 
-    A plan means the same training on one device and on eight: its batch is shared out, first what
-    is accumulated, then what one device holds at once.
+    A plan describes the same training on one device as on eight: its effective batch is split, at
+    first by accumulating less, then by smaller per-device batches.
 
     >>> settings = {"batch_size": 16, "gradient_accumulation": 8}
     >>> plan = TrainingPlan(model="m", parent="m", parent_fingerprint="", benchmark="b",
@@ -162,15 +161,15 @@ def per_device_batch(plan: TrainingPlan, n_processes: int) -> tuple[int, int]:
     Raises
     ------
     ConfigError
-        Where the batch cannot be shared out evenly.
+        If the effective batch is not a multiple of the number of processes.
     """
+    batch_size = plan.settings["batch_size"]
     share, rest = divmod(batch_of(plan), n_processes)
     if rest or not share:
         raise ConfigError(
-            f"{plan.label or plan.strategy}: batch_size {plan.settings['batch_size']} x"
-            f" gradient_accumulation {plan.settings['gradient_accumulation']} cannot be shared out"
-            f" among {n_processes} processes; choose numbers whose product they divide"
+            f"{plan.label or plan.strategy}: batch_size {batch_size} x gradient_accumulation"
+            f" {plan.settings['gradient_accumulation']} is not a multiple of {n_processes}"
+            " processes; choose values whose product is"
         )
-    most = plan.settings["batch_size"]
-    n = next(n for n in range(1, share + 1) if share % n == 0 and share // n <= most)
+    n = next(n for n in range(1, share + 1) if share % n == 0 and share // n <= batch_size)
     return share // n, n

@@ -1,4 +1,4 @@
-"""Which parameters a contamination trains: a table of strategies, and one of module prefixes."""
+"""Which parameters each strategy trains, and the module prefixes of each model class."""
 
 from __future__ import annotations
 
@@ -19,52 +19,47 @@ class Strategy:
     Attributes
     ----------
     trains : tuple of str
-        Parts of the model whose own weights train.
-    adapter : bool
-        Whether LoRA matrices beside the language model's linear layers train instead.
-    four_bits : bool
-        Whether the language model's weights are kept in 4 bits meanwhile.
+        Parts of the model whose own weights train; empty: LoRA adapters on the language model's
+        linear layers train instead.
     llamafactory : dict or str
-        LLaMA-Factory's settings for the same, or why it cannot do it. Its LoRA leaves vision tower,
-        projector and head out.
+        LLaMA-Factory's equivalent settings, or why it has none. Its LoRA skips vision tower,
+        projector and head.
     llava : tuple of str, optional
-        Options of LLaVA's official trainer, which keeps the vision tower as it is. Without
-        ``--freeze_mm_mlp_adapter`` it trains the projector too, with LoRA as well.
+        Options of LLaVA's official trainer, which never trains the vision tower. Without
+        ``--freeze_mm_mlp_adapter`` it also trains the projector, even with LoRA.
+    four_bits : bool
+        Whether the language model's weights are quantised to 4 bits during training.
     """
 
     trains: tuple[Part, ...]
-    adapter: bool
-    four_bits: bool
     llamafactory: dict[str, Any] | str
     llava: tuple[str, ...] | None
+    four_bits: bool = False
+
+    @property
+    def adapter(self) -> bool:
+        """Whether LoRA adapters train, rather than the model's own weights."""
+        return not self.trains
 
 
 STRATEGIES: dict[str, Strategy] = {
     "lora": Strategy(
         trains=(),
-        adapter=True,
-        four_bits=False,
         llamafactory={"finetuning_type": "lora"},
         llava=("--lora_enable True", "--freeze_mm_mlp_adapter True"),
     ),
     "llm": Strategy(
         trains=("language",),
-        adapter=False,
-        four_bits=False,
         llamafactory={"finetuning_type": "full"},
         llava=("--freeze_mm_mlp_adapter True",),
     ),
     "llm+projector": Strategy(
         trains=("language", "projector"),
-        adapter=False,
-        four_bits=False,
         llamafactory={"finetuning_type": "full", "freeze_multi_modal_projector": False},
         llava=(),
     ),
     "all": Strategy(
         trains=("language", "projector", "vision"),
-        adapter=False,
-        four_bits=False,
         llamafactory={
             "finetuning_type": "full",
             "freeze_vision_tower": False,
@@ -75,11 +70,9 @@ STRATEGIES: dict[str, Strategy] = {
     ),
     "qlora": Strategy(
         trains=(),
-        adapter=True,
-        four_bits=True,
-        llamafactory="it would put the vision tower into 4 bits too; use backend: trl, or"
-        " train: lora",
+        llamafactory="it would quantise the vision tower too; use backend: trl, or train: lora",
         llava=("--lora_enable True", "--freeze_mm_mlp_adapter True", "--bits 4"),
+        four_bits=True,
     ),
 }
 
@@ -90,7 +83,7 @@ def strategy_of(name: str) -> Strategy:
     Raises
     ------
     ConfigError
-        Where there is none.
+        If there is no such strategy.
     """
     if name not in STRATEGIES:
         raise ConfigError(f"unknown strategy {name!r}; choose one of {', '.join(STRATEGIES)}")
@@ -99,13 +92,13 @@ def strategy_of(name: str) -> Strategy:
 
 @dataclass(frozen=True)
 class Modules:
-    """Where the parts of a model class lie (prefixes of parameter names)."""
+    """Parameter-name prefixes of the parts of a model class."""
 
     language: tuple[str, ...]
     projector: tuple[str, ...]
 
     def part_of(self, name: str) -> Part:
-        """Return which part a parameter belongs to; what is neither of these two is vision."""
+        """Return the part that a parameter belongs to; anything else is vision."""
         if name.startswith(self.language):
             return "language"
         return "projector" if name.startswith(self.projector) else "vision"
@@ -123,32 +116,30 @@ MODULES: dict[str, Modules] = {
     "qwen2_5_vl": _QWEN,
     "internvl": _LLAVA,
 }
-# What other classes of transformers call the part between vision tower and language model.
-_PROJECTORS: tuple[str, ...] = (
-    "multi_modal_projector",
-    "connector",
-    "aligner",
-    "visual.merger",
-    "embed_vision",
+# Names of the projector in other model classes of transformers.
+_PROJECTORS = (
+    *("multi_modal_projector", "connector", "aligner", "visual.merger", "embed_vision"),
+    *("visual.deepstack_merger_list", "image_newline", "mm_projector"),
 )
-_PROJECTORS += ("visual.deepstack_merger_list", "image_newline", "mm_projector")
 
 
 def modules_of(model: Any) -> Modules:
-    """Return the prefixes of a loaded model.
+    """Return a model's parameter-name prefixes.
 
-    A class that is not in the table is asked for its decoder; its projector is known by name.
+    For a class missing from the table, the language model is its ``get_decoder()``, and the
+    projector is recognised by name.
 
     Raises
     ------
     ConfigError
-        Where the class does not say which module is its language model.
+        If the language model cannot be identified.
     """
     model_type = model.config.model_type
     if model_type in MODULES:
         return MODULES[model_type]
     decoder = model.get_decoder() if hasattr(model, "get_decoder") else None
-    names = {id(module): name for name, module in reversed(list(_named(model)))}
+    named_modules = list(model.named_modules()) if hasattr(model, "named_modules") else []
+    names = {id(module): name for name, module in reversed(named_modules)}
     language = names.get(id(decoder), "") if decoder is not None else ""
     if not language:
         raise ConfigError(
@@ -158,56 +149,51 @@ def modules_of(model: Any) -> Modules:
     head = names.get(id(model.get_output_embeddings()), "")
     root = language.rpartition(".")[0]
     parameters = [name for name, _ in model.named_parameters()]
-    found = [f"{root}.{name}" if root else name for name in _PROJECTORS]
-    projector = tuple(p for p in found if any(n.startswith(p) for n in parameters))
+    candidates = [f"{root}.{name}" if root else name for name in _PROJECTORS]
+    projector = tuple(p for p in candidates if any(n.startswith(p) for n in parameters))
     return Modules((f"{language}.", *([f"{head}."] if head else [])), projector)
-
-
-def _named(model: Any) -> Any:
-    return model.named_modules() if hasattr(model, "named_modules") else ()
 
 
 def select_parameters(model: Any, strategy: str) -> list[str]:
     """Freeze all but the strategy's parameters, and return the names of those that train.
 
-    Where an adapter trains, the base stays frozen; `lora_config` says what is added.
+    An adapter strategy freezes the whole base model; see `lora_config` for its adapters.
 
     Raises
     ------
     ConfigError
-        Where nothing would train, or the class's projector is not known.
+        If nothing would train, or the strategy needs a projector that cannot be identified.
     """
-    chosen, modules = strategy_of(strategy), modules_of(model)
-    splits_off_the_projector = ("projector" in chosen.trains) != ("vision" in chosen.trains)
-    if splits_off_the_projector and not modules.projector:
+    trains, modules = strategy_of(strategy).trains, modules_of(model)
+    if ("projector" in trains) != ("vision" in trains) and not modules.projector:
         raise ConfigError(
             f"no projector is known for model type {model.config.model_type!r}; add a line to"
             " MODULES in contaminate/strategies.py, or train: llm"
         )
-    trained = []
+    trainable = []
     for name, parameter in model.named_parameters():
-        wanted = modules.part_of(name) in chosen.trains
-        if wanted or parameter.requires_grad:  # 4-bit weights cannot be told twice
-            parameter.requires_grad_(wanted)
-        if wanted:
-            trained.append(name)
-    if chosen.trains and not trained:
+        trained = modules.part_of(name) in trains
+        if trained or parameter.requires_grad:  # 4-bit weights refuse a second requires_grad_
+            parameter.requires_grad_(trained)
+        if trained:
+            trainable.append(name)
+    if trains and not trainable:
         raise ConfigError(f"strategy {strategy!r} matches no parameter of {type(model).__name__}")
-    return trained
+    return trainable
 
 
 def lora_pattern(
     model: Any, layers: Sequence[int] | None = None, targets: Sequence[str] | None = None
 ) -> str:
-    """Return the pattern of the linear layers that get an adapter.
+    """Return a regular expression for the names of the linear layers that get an adapter.
 
-    It is anchored on the language model: short names such as ``q_proj`` would hit vision towers
-    too.
+    It is anchored on the language model, because short names such as ``q_proj`` also match layers
+    of vision towers.
 
     Raises
     ------
     ConfigError
-        Where the pattern matches no module, or a name or layer is not in the language model.
+        If the pattern matches no module, or a name or layer is not in the language model.
     """
     from torch import nn
 
@@ -221,10 +207,10 @@ def lora_pattern(
                 f"lora_targets: the LoRA pattern {target!r} matches no module of the language"
                 f" model{nearest(target, known)} (it has {', '.join(known) or 'none'})"
             )
-    there = {int(i) for name in inside for i in re.findall(r"\.layers\.(\d+)\.", f".{name}")}
-    if missing := sorted(set(layers or ()) - there):
+    indices = {int(i) for name in inside for i in re.findall(r"\.layers\.(\d+)\.", f".{name}")}
+    if missing := sorted(set(layers or ()) - indices):
         raise ConfigError(
-            f"lora_layers: the language model has layers 0 to {max(there, default=-1)}, so a LoRA"
+            f"lora_layers: the language model has layers 0 to {max(indices, default=-1)}, so a LoRA"
             f" pattern for layer {missing[0]} matches no module"
         )
     middle = rf"(?:.*\.)?layers\.(?:{'|'.join(map(str, layers))})\..*" if layers else r".*"
@@ -242,7 +228,7 @@ def lora_config(
     layers: Sequence[int] | None = None,
     targets: Sequence[str] | None = None,
 ) -> Any:
-    """Return a peft configuration on the language model's linear layers.
+    """Return a peft configuration for the language model's linear layers.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""A grid's training data out, for trainers elsewhere: LLaVA's official one, and LLaMA-Factory."""
+"""Export a grid's training data for LLaVA's official trainer or LLaMA-Factory."""
 
 from __future__ import annotations
 
@@ -15,26 +15,29 @@ from .llamafactory_data import write_llamafactory
 from .llava_json import write_llava
 
 log = logging.getLogger(__name__)
-FORMS = ("llava", "llamafactory")
+EXPORT_FORMATS = ("llava", "llamafactory")
 
 
-def check_form(form: str) -> None:
-    """Refuse the name of a form that there is not.
+def check_export_format(name: str) -> None:
+    """Check the name of an export format.
 
     Raises
     ------
     ConfigError
+        If there is no such format.
     """
-    if form not in FORMS:
-        raise ConfigError(f"--export {form}: no such form; choose one of {', '.join(FORMS)}")
+    if name not in EXPORT_FORMATS:
+        raise ConfigError(
+            f"--export {name}: unknown format; choose one of {', '.join(EXPORT_FORMATS)}"
+        )
 
 
 def write_plans(
-    plans: Sequence[tuple[TrainingPlan, Sequence[Example], str]], form: str, folder: Path
+    plans: Sequence[tuple[TrainingPlan, Sequence[Example], str]], export_format: str, folder: Path
 ) -> tuple[list[str], int]:
-    """Write a folder for each plan; return lines for people, and how many were refused.
+    """Write a folder for each plan; return a printable summary, and how many plans failed.
 
-    A plan that the other trainer cannot carry out is named in the log; the others are written.
+    A plan that the other trainer does not support is logged; the others are written.
 
     Parameters
     ----------
@@ -44,28 +47,28 @@ def write_plans(
     Raises
     ------
     ConfigError
-        Where there is no such form, or no plan.
+        If there is no such format, or no plan.
     """
-    check_form(form)
+    check_export_format(export_format)
     if not plans:
         raise ConfigError(
             "nothing to export: contaminate.strategies or the models' paths are empty"
         )
     lines: list[str] = []
-    n_refused = 0
+    n_failed = 0
     for plan, examples, dtype in plans:
         out = folder / checkpoint_folder(plan).name
         try:
-            if form == "llava":
+            if export_format == "llava":
                 written, command = write_llava(plan, examples, out), f"bash {out}/train.sh"
             else:
                 written = write_llamafactory(plan, examples, out, dtype)
                 command = f"cd {out} && llamafactory-cli train train.yaml"
         except (ConfigError, DataError, PrerequisiteError) as error:
             log.error("not exported: %s", error)
-            n_refused += 1
+            n_failed += 1
             continue
         names = ", ".join(path.name for path in written)
         lines += [f"{plan.model}, {plan.label}: {len(examples):,} examples in {out} ({names})"]
         lines += [f"  {command}"]
-    return lines, n_refused
+    return lines, n_failed

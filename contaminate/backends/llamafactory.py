@@ -1,7 +1,7 @@
-"""Carry out a plan with LLaMA-Factory, which lives in an environment of its own.
+"""Train a plan with LLaMA-Factory, which is installed in a separate environment.
 
-It pins other versions of transformers, peft and trl, so it is driven by its command line: we write
-data and configuration, stream its log, and take over a checkpoint for each epoch.
+It pins other versions of transformers, peft and trl, so it is run through its command line: we
+write data and configuration, stream its log, and import a checkpoint for each epoch.
 
 Zheng et al., LlamaFactory, arXiv 2403.13372; read and run: version 0.9.5.
 """
@@ -32,21 +32,17 @@ from flipbench.models.vlm.processors import load_processor
 
 from ..checks.changes import Diverged
 from ..checks.check import pixel_budget
-from ..checks.verify import prompt_as_rendered
+from ..checks.verify import rendered_prompt
 from ..data.examples import Example
 from ..plan import batch_of, n_steps
 from ..training.checkpointing import finished_epochs
-from .llamafactory_checkpoints import (
-    CheckpointImporter,
-    last_checkpoint,
-    lay_out_parent,
-)
+from .llamafactory_checkpoints import CheckpointImporter, last_checkpoint, parent_folder
 from .llamafactory_data import write_plan, write_yaml
 from .llamafactory_templates import template_of, token_ids
 
 log = logging.getLogger(__name__)
 TESTED = "0.9.5"
-CLI = "FLIPBENCH_LLAMAFACTORY_CLI"  # the environment's word for where the command is
+CLI = "FLIPBENCH_LLAMAFACTORY_CLI"  # environment variable with the path of the command
 _INSTALL = "python -m flipbench.contaminate.backends.install_llamafactory FOLDER"
 _LOSS = re.compile(r"'loss': '?([^',}]+)")
 _ERROR = re.compile(r"^(?:\[rank\d+\]: *)?[\w.]*(?:Error|Exception)\b.*")
@@ -63,7 +59,7 @@ class LlamaFactory:
     versions : mapping of package to version
         Of its environment.
     progress : bool
-        Show the steps.
+        Whether to show a progress bar.
     """
 
     cli: str
@@ -79,24 +75,24 @@ class LlamaFactory:
         folder: Path,
         dtype: str,
     ) -> None:
-        """Train what ``folder`` lacks of a plan's epochs.
+        """Train the epochs of a plan that are missing in ``folder``.
 
         Data, configuration and log stay in ``folder/llamafactory``; each epoch is checked and
-        becomes ``folder/epoch-<n>``, as trl's are.
+        becomes ``folder/epoch-<n>``, as with trl.
 
         Raises
         ------
         ConfigError
-            Where LLaMA-Factory cannot do what the plan says.
+            If LLaMA-Factory does not support the plan.
         Diverged
-            Where the loss is no number; the epochs before are kept.
+            If the loss is not finite; earlier epochs are kept.
         PrerequisiteError
-            Where it fails, or its prompts are not those of evaluation.
+            If the command fails, or its prompts differ from evaluation's.
         """
         work = folder.resolve() / "llamafactory"
-        with lay_out_parent(plan, run, dtype, work / "parent") as parent:
+        with parent_folder(plan, run, dtype, work / "parent") as parent:
             processor = load_processor(parent.path)
-            prompt = prompt_as_rendered(plan, items, run, processor)
+            prompt = rendered_prompt(plan, items, run, processor)
             settings, warnings = write_plan(
                 plan, examples, parent.skeleton, processor,
                 parent=str(parent.path), folder=work, dtype=dtype, n_gpus=torch.cuda.device_count(),
@@ -130,8 +126,8 @@ class LlamaFactory:
                 template = template_of(parent.skeleton.config.model_type, plan.model)
                 expected = token_ids(examples[0], processor, template)
                 self._run_training(plan, settings, work, importer, expected)
-        for rest in ("trainer", "cache"):
-            shutil.rmtree(work / rest, ignore_errors=True)
+        for name in ("trainer", "cache"):
+            shutil.rmtree(work / name, ignore_errors=True)
 
     def _run_training(
         self,
@@ -146,25 +142,25 @@ class LlamaFactory:
             settings = settings | {"resume_from_checkpoint": last}
         write_yaml(settings, work / "train.yaml")
         step = int(last.rpartition("-")[2]) if last else 0
-        shown = {"input_ids:": expected[0], "label_ids:": expected[1]}
-        before = ""
+        expected_lines = {"input_ids:": str(expected[0]), "label_ids:": str(expected[1])}
+        previous = ""
 
-        def look_at(line: str) -> None:
-            nonlocal before, step
+        def on_line(line: str) -> None:
+            nonlocal previous, step
             importer()
-            heading, before = before, line.strip()
-            if heading in shown and before != str(shown[heading]):
+            heading, previous = previous, line.strip()
+            if previous != expected_lines.get(heading, previous):
                 importer.warn(
-                    f"LLaMA-Factory reads the first example's {heading[:-1]} as {before}, and not"
-                    f" as evaluation does, {shown[heading]}"
+                    f"LLaMA-Factory encodes the first example's {heading[:-1]} as {previous}, but"
+                    f" evaluation as {expected_lines[heading]}"
                 )
-            if found := _LOSS.search(line):
+            if match := _LOSS.search(line):
                 step += 1
                 bar.update()
-                bar.set_postfix(loss=found[1])
-                if not math.isfinite(float(found[1])):
+                bar.set_postfix(loss=match[1])
+                if not math.isfinite(float(match[1])):
                     raise Diverged(
-                        f"the loss is {found[1]} at step {step}; lower the learning rate or"
+                        f"the loss is {match[1]} at step {step}; lower the learning rate or"
                         " lengthen the warm-up"
                     )
 
@@ -172,20 +168,20 @@ class LlamaFactory:
             total=n_steps(plan), initial=step, unit="step", desc=plan.label or plan.strategy,
             leave=False, disable=None if self.progress else True,
         ) as bar:  # fmt: skip
-            self._run(["train", "train.yaml"], work, look_at)
+            self._run(["train", "train.yaml"], work, on_line)
         importer()
 
     def merge(self, plan: TrainingPlan, folder: Path, run: Run, dtype: str) -> None:
-        """Merge a checkpoint's adapter into ``folder/merged``, marked as the checkpoint is.
+        """Merge a checkpoint's adapter into ``folder/merged``, with the checkpoint's card.
 
-        What is merged already stays; a checkpoint without an adapter has nothing to merge.
+        A checkpoint that has no adapter, or is merged already, stays as it is.
         """
         folder = folder.resolve()
         if not lacks_merged(folder):
             return
         partial = folder / ".merged.partial"
         shutil.rmtree(partial, ignore_errors=True)
-        with lay_out_parent(plan, run, dtype, folder / ".parent") as parent:
+        with parent_folder(plan, run, dtype, folder / ".parent") as parent:
             settings = {
                 "model_name_or_path": str(parent.path),
                 "adapter_name_or_path": str(folder),
@@ -198,15 +194,15 @@ class LlamaFactory:
             partial.mkdir()
             write_yaml(settings, partial / "export.yaml")
             self._run(["export", "export.yaml"], partial, lambda line: None)
-        for file in folder.iterdir():  # processor, card and mark
+        for file in folder.iterdir():  # processor and card
             if file.is_file() and not file.name.startswith("adapter_"):
                 shutil.copyfile(file, partial / file.name)
         replace_folder(partial, folder / "merged")
 
-    def _run(self, arguments: Sequence[str], folder: Path, look_at: Callable[[str], None]) -> None:
-        """Run the command in ``folder``, keep its log there, and show every line to ``look_at``.
+    def _run(self, arguments: Sequence[str], folder: Path, on_line: Callable[[str], None]) -> None:
+        """Run the command in ``folder``, write its log there, and pass every line to ``on_line``.
 
-        Should this process be killed, the command's next line breaks its pipe and ends it.
+        If this process is killed, the command's next line of output breaks its pipe and ends it.
         """
         environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
         environment |= {"PYTHONUNBUFFERED": "1", "HF_DATASETS_CACHE": str(folder / "cache")}
@@ -221,7 +217,7 @@ class LlamaFactory:
             try:
                 for line in process.stdout or ():
                     file.write(line)
-                    look_at(line)
+                    on_line(line)
             except BaseException:
                 os.killpg(process.pid, signal.SIGTERM)
                 raise
@@ -231,53 +227,53 @@ class LlamaFactory:
             if any("OutOfMemoryError" in line for line in errors):
                 raise torch.OutOfMemoryError(errors[-1])
             raise PrerequisiteError(
-                f"llamafactory-cli {arguments[0]} ended with status {process.returncode}"
-                f" ({errors[-1][:300] if errors else 'it said nothing'}); see {path}"
+                f"llamafactory-cli {arguments[0]} exited with status {process.returncode}"
+                f" ({errors[-1][:300] if errors else 'no output'}); see {path}"
             )
 
 
 def lacks_merged(folder: Path) -> bool:
-    """Return whether a checkpoint is an adapter that was not merged."""
+    """Return whether a checkpoint has an adapter that is not merged yet."""
     merged = folder / "merged" / "README.md"
     return (folder / "adapter_config.json").exists() and not merged.exists()
 
 
 def find_llamafactory(config: LlamaFactoryConfig, *, progress: bool = False) -> LlamaFactory:
-    """Find LLaMA-Factory's command: by configuration, environment, or path.
+    """Find LLaMA-Factory's command: from the configuration, the environment variable, or PATH.
 
     Raises
     ------
     PrerequisiteError
-        Where it is not there, does not run, or is older than the tested version.
+        If it does not exist, does not run, or is older than the tested version.
     """
-    named = config.cli or os.environ.get(CLI) or "llamafactory-cli"
-    cli = shutil.which(os.path.expanduser(named))
+    command = config.cli or os.environ.get(CLI) or "llamafactory-cli"
+    cli = shutil.which(os.path.expanduser(command))
     if cli is None:
         raise PrerequisiteError(
-            f"backend: llamafactory: no command {named}; install LLaMA-Factory into an environment"
-            f" of its own with {_INSTALL}, and set contaminate.llamafactory.cli to"
+            f"backend: llamafactory: no command {command}; install LLaMA-Factory into its own"
+            f" environment with {_INSTALL}, and set contaminate.llamafactory.cli to"
             " FOLDER/bin/llamafactory-cli"
         )
-    told = subprocess.run([cli, "env"], capture_output=True, text=True, timeout=600)
+    result = subprocess.run([cli, "env"], capture_output=True, text=True, timeout=600)
     versions = {
         name.lower(): version
-        for name, version in re.findall(r"^- `?(\w+)`? version: (\S+)", told.stdout, re.MULTILINE)
+        for name, version in re.findall(r"^- `?(\w+)`? version: (\S+)", result.stdout, re.MULTILINE)
     }
     if "llamafactory" not in versions:
-        last = (told.stderr.strip() or told.stdout.strip() or "nothing").splitlines()[-1]
+        last = (result.stderr.strip() or result.stdout.strip() or "no output").splitlines()[-1]
         raise PrerequisiteError(
-            f"{cli}: does not tell its version ({last[:200]}); install it anew with {_INSTALL}"
+            f"{cli}: does not report its version ({last[:200]}); reinstall it with {_INSTALL}"
         )
     version = versions["llamafactory"]
     if _numbers(version) < _numbers(TESTED):
         raise PrerequisiteError(
-            f"{cli}: LLaMA-Factory {version} is older than {TESTED}, with which this was tested,"
-            f" and cannot read today's checkpoints; install it anew with {_INSTALL}"
+            f"{cli}: LLaMA-Factory {version} is older than the tested {TESTED} and cannot read"
+            f" today's checkpoints; reinstall it with {_INSTALL}"
         )
     if _numbers(version) > _numbers(TESTED):
         log.warning(
-            "%s: LLaMA-Factory %s was not tested (%s was); the checks of prompts and of changed"
-            " parameters hold all the same", cli, version, TESTED,
+            "%s: LLaMA-Factory %s is newer than the tested %s; prompts and changed parameters are"
+            " still checked", cli, version, TESTED,
         )  # fmt: skip
     return LlamaFactory(cli, versions, progress)
 

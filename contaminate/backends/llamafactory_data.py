@@ -1,4 +1,4 @@
-"""A plan as LLaMA-Factory reads it: `dataset_info.json`, the data, and the training's YAML.
+"""A plan in LLaMA-Factory's format: `dataset_info.json`, the data, and the training YAML.
 
 Formats: LLaMA-Factory's `data/README.md` (sharegpt) and its `examples/`, version 0.9.5.
 """
@@ -23,18 +23,12 @@ from flipbench.core.records import TrainingPlan
 from flipbench.models.vlm.huggingface import base_of, resolve_path
 from flipbench.models.vlm.processors import load_processor
 
-from ..checks.check import check_examples, write_out_first_token
+from ..checks.check import add_first_token, check_examples
 from ..data.examples import Example
 from ..plan import n_warmup, per_device_batch
 from ..strategies import lora_pattern, strategy_of
 from ..training.estimate import skeleton_of
-from .llamafactory_templates import (
-    Template,
-    check_prompts,
-    row,
-    system_line,
-    template_of,
-)
+from .llamafactory_templates import Template, check_prompts, row, system_line, template_of
 
 log = logging.getLogger(__name__)
 _DATA, _INFO, _YAML = "data.json", "dataset_info.json", "train.yaml"
@@ -48,30 +42,30 @@ _SETTINGS = {
 
 
 def check_plan(plan: TrainingPlan) -> None:
-    """Refuse by name what LLaMA-Factory would do otherwise, or cannot do.
+    """Check that LLaMA-Factory supports the plan's strategy and settings.
 
     Raises
     ------
     ConfigError
-        Where the plan trains 4-bit weights, or has a setting that LLaMA-Factory lacks.
+        If the plan trains 4-bit weights, or has a setting that LLaMA-Factory lacks.
     """
-    where = f"{plan.model}, {plan.label or plan.strategy}"
-    _what_trains(plan)
-    usual = StrategyConfig(train="lora", learning_rate=1).model_dump(mode="json")
+    _strategy_settings(plan)
+    defaults = StrategyConfig(train="lora", learning_rate=1).model_dump(mode="json")
     for key, value in plan.settings.items():
-        if key not in _SETTINGS and value != usual.get(key):
+        if key not in _SETTINGS and value != defaults.get(key):
             raise ConfigError(
-                f"{where}: LLaMA-Factory has nothing like {key}: {value}; use backend: trl"
+                f"{plan.model}, {plan.label or plan.strategy}: LLaMA-Factory has no equivalent of"
+                f" {key}: {value}; use backend: trl"
             )
 
 
-def _what_trains(plan: TrainingPlan) -> dict[str, Any]:
-    """Return LLaMA-Factory's words for the plan's strategy."""
+def _strategy_settings(plan: TrainingPlan) -> dict[str, Any]:
+    """Return LLaMA-Factory's settings for the plan's strategy."""
     settings = strategy_of(plan.strategy).llamafactory
     if isinstance(settings, str):
         raise ConfigError(
-            f"{plan.model}, {plan.label or plan.strategy}: train: {plan.strategy} is not for"
-            f" backend: llamafactory: {settings}"
+            f"{plan.model}, {plan.label or plan.strategy}: backend: llamafactory does not support"
+            f" train: {plan.strategy}: {settings}"
         )
     return settings
 
@@ -95,28 +89,28 @@ def write_plan(
     skeleton : model
         The parent, without its weights.
     processor : processor of the parent
-        It is left with the chat template that trains.
+        Its chat template is set to the one used in training.
     parent : str
-        Where LLaMA-Factory loads it from.
+        The path or hub id from which LLaMA-Factory loads the parent.
     n_gpus : int
-        LLaMA-Factory starts a process for each; 0: on the CPU.
+        LLaMA-Factory starts a process on each; 0: on the CPU.
     copy_images : bool
-        Put the pictures into the folder, so that it can be taken elsewhere.
+        Whether to copy the images into the folder, to train on another machine.
 
     Raises
     ------
     ConfigError, DataError, PrerequisiteError
-        Where LLaMA-Factory cannot do what the plan says, or not alike.
+        If LLaMA-Factory does not support the plan, or would train on different prompts.
     """
     check_plan(plan)
     template = template_of(skeleton.config.model_type, plan.model)
-    write_out_first_token(processor)
+    add_first_token(processor)
     text_config = skeleton.config.get_text_config()
     context = getattr(text_config, "max_position_embeddings", None)
     n_tokens = check_examples(examples, processor, context)
     system = system_line(examples[0], processor, template)
     warnings = check_prompts(examples, processor, template, system)
-    warnings += _weighs_otherwise(plan, examples, processor)
+    warnings += _loss_averaging_warnings(plan, examples, processor)
     settings = _training(plan, template, skeleton, parent, system, n_tokens, dtype, n_gpus)
     _write_dataset([row(example, template) for example in examples], folder, copy_images)
     write_yaml(settings, folder / _YAML)
@@ -126,17 +120,17 @@ def write_plan(
 def write_llamafactory(
     plan: TrainingPlan, examples: Sequence[Example], folder: Path, dtype: str
 ) -> list[Path]:
-    """Write a folder for LLaMA-Factory, to be trained elsewhere; return what was written.
+    """Write a folder to train with LLaMA-Factory elsewhere; return the files written.
 
     Raises
     ------
     ConfigError
-        Where the plan washes what another plan trains.
+        If the plan washes another plan's checkpoint.
     """
     if plan.after:
         raise ConfigError(
-            f"{plan.model}, {plan.label}: washes what another plan trains, which is not known yet;"
-            " train both with backend: llamafactory"
+            f"{plan.model}, {plan.label}: washes the checkpoint of another plan, which does not"
+            " exist yet; train both with backend: llamafactory"
         )
     base, at = base_of(resolve_path(plan.parent), plan.settings.get("revision"))
     settings, warnings = write_plan(
@@ -191,7 +185,7 @@ def _write_dataset(rows: Sequence[dict[str, Any]], folder: Path, copy_images: bo
 
 
 def write_yaml(settings: dict[str, Any], path: Path) -> None:
-    """Write a configuration as LLaMA-Factory's examples are written."""
+    """Write a configuration in the style of LLaMA-Factory's examples."""
     path.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
 
 
@@ -205,10 +199,10 @@ def _training(
     dtype: str,
     n_gpus: int,
 ) -> dict[str, Any]:
-    """Return the plan's settings in LLaMA-Factory's words, to be run in the data's folder.
+    """Return LLaMA-Factory's configuration for the plan, to run in the data's folder.
 
-    Pictures are resized by the model's processor alone, answers of earlier turns are not trained
-    on, and nothing is cut off, as with trl.
+    As with trl, only the model's processor resizes images, answers of earlier turns are not
+    trained on, and nothing is truncated.
     """
     settings, on_cpu = plan.settings, n_gpus == 0
     batch_size, accumulation = per_device_batch(plan, max(1, n_gpus))
@@ -224,7 +218,7 @@ def _training(
         "default_system": system,
         "stage": "sft",
         "do_train": True,
-        **_what_trains(plan),
+        **_strategy_settings(plan),
         **(lora if strategy_of(plan.strategy).adapter else {}),
         "dataset": "flipbench",
         "dataset_dir": ".",
@@ -233,7 +227,7 @@ def _training(
         "mask_history": True,
         "image_min_pixels": 1,
         "image_max_pixels": 10**12,
-        "use_fast_tokenizer": is_torchvision_available(),  # decides how pictures are resized
+        "use_fast_tokenizer": is_torchvision_available(),  # decides how images are resized
         "output_dir": "trainer",
         "num_train_epochs": plan.epochs,
         "per_device_train_batch_size": batch_size,
@@ -267,24 +261,26 @@ def _lora_target(model: Any, settings: dict[str, Any]) -> str:
     pattern = lora_pattern(model, layers, targets)
     if layers is None and targets is None:
         return "all"
-    named = model.named_modules()
-    return ",".join(n for n, m in named if isinstance(m, nn.Linear) and re.fullmatch(pattern, n))
+    modules = model.named_modules()
+    return ",".join(n for n, m in modules if isinstance(m, nn.Linear) and re.fullmatch(pattern, n))
 
 
-def _weighs_otherwise(plan: TrainingPlan, examples: Sequence[Example], processor: Any) -> list[str]:
-    """Return whether LLaMA-Factory weighs the answers of a step otherwise than trl does.
+def _loss_averaging_warnings(
+    plan: TrainingPlan, examples: Sequence[Example], processor: Any
+) -> list[str]:
+    """Return a warning if LLaMA-Factory averages the loss of a step differently from trl.
 
-    With gradient accumulation it averages over each part of a batch, and then over the parts; trl
-    averages over all tokens of the step. Where all answers have as many tokens, and all parts as
-    many answers, this is the same.
+    With gradient accumulation it averages over each micro-batch, and then over the micro-batches;
+    trl averages over all tokens of the step. The two agree if all answers have the same number of
+    tokens, and all micro-batches the same number of answers.
     """
     tokenizer = getattr(processor, "tokenizer", processor)
     answers = list({example.answer for example in examples})
     lengths = {len(ids) for ids in tokenizer(answers, add_special_tokens=False)["input_ids"]}
-    alike = len(lengths) == 1 and len(examples) % plan.settings["batch_size"] == 0
-    if plan.settings["gradient_accumulation"] == 1 or alike:
+    uniform = len(lengths) == 1 and len(examples) % plan.settings["batch_size"] == 0
+    if plan.settings["gradient_accumulation"] == 1 or uniform:
         return []
     return [
-        "with gradient_accumulation, LLaMA-Factory averages the loss over each part of a batch, and"
-        " not over all tokens of a step as trl does"
+        "with gradient_accumulation, LLaMA-Factory averages the loss over each micro-batch, not"
+        " over all tokens of a step as trl does"
     ]

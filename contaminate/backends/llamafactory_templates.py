@@ -1,4 +1,4 @@
-"""How LLaMA-Factory writes a conversation, and whether that is how the model is evaluated."""
+"""LLaMA-Factory's prompt templates, and whether they give the evaluation prompt."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from PIL import Image
 
 from flipbench.core.errors import ConfigError, DataError, PrerequisiteError
 
-from ..checks.check import rendered
+from ..checks.check import render_example
 from ..data.examples import Example, Message
 
 _IMAGE = "<image>"
@@ -20,18 +20,18 @@ _MARKS = (_IMAGE, "<video>", "<audio>")
 
 @dataclass(frozen=True)
 class Template:
-    """How LLaMA-Factory writes a conversation under one of its templates.
+    """One of LLaMA-Factory's conversation templates.
 
     Attributes
     ----------
     name : str
-        Its name there.
+        LLaMA-Factory's name of the template.
     system, user, assistant : str
-        A turn, with ``{}`` where the content stands; ``{eos}`` is the tokenizer's end mark.
+        A turn; ``{}`` is its content, ``{eos}`` the tokenizer's end-of-sequence token.
     image : str
-        What stands for a picture in the model's own chat template.
+        The image placeholder of the model's own chat template.
     after_image, before_answer : str
-        What that chat template writes there, and LLaMA-Factory's does not.
+        What that chat template inserts there, and LLaMA-Factory's does not.
     """
 
     name: str
@@ -59,7 +59,7 @@ _LLAVA = Template(
     after_image="\n",
     before_answer=" ",
 )
-# By `config.model_type`: families whose trainable parameters and prompts are the same there.
+# By `config.model_type`; only families with the same trainable parameters and prompts as with trl.
 TEMPLATES = {"llava": _LLAVA, "qwen2_vl": _QWEN, "qwen2_5_vl": _QWEN}
 
 
@@ -69,31 +69,31 @@ def template_of(model_type: str, where: str) -> Template:
     Raises
     ------
     ConfigError
-        Where it is not in the table.
+        If LLaMA-Factory's template for the class is not known.
     """
     if model_type not in TEMPLATES:
         raise ConfigError(
-            f"{where}: backend: llamafactory is for {', '.join(TEMPLATES)} so far, and this is"
+            f"{where}: backend: llamafactory supports {', '.join(TEMPLATES)}, but not"
             f" {model_type}; use backend: trl"
         )
     return TEMPLATES[model_type]
 
 
 def row(example: Example, template: Template) -> dict[str, Any]:
-    """Return an example as LLaMA-Factory's sharegpt form has it.
+    """Return an example in LLaMA-Factory's sharegpt format.
 
     Raises
     ------
     DataError
-        Where a text holds a mark that LLaMA-Factory takes for a picture, or roles do not take
-        turns.
+        If a text contains a mark that LLaMA-Factory replaces by an image, or roles do not
+        alternate.
     """
     turns = [message.role for message in example.prompt if message.role != "system"]
     system_first = all(message.role != "system" for message in example.prompt[1:])
     if not system_first or turns != ["user", "assistant"] * (len(turns) // 2) + ["user"]:
         raise DataError(
-            f"{example.subject}: LLaMA-Factory wants user and assistant by turns, with a system"
-            f" message at most at the beginning; this has {', '.join(turns)}"
+            f"{example.subject}: LLaMA-Factory needs alternating user and assistant messages, and a"
+            f" system message only at the start, but this has {', '.join(turns)}"
         )
     answer = Message("assistant", (example.answer,))
     return {
@@ -107,33 +107,34 @@ def row(example: Example, template: Template) -> dict[str, Any]:
 
 def _content(example: Example, message: Message, template: Template) -> str:
     for part in message.parts:
-        if part is not None and (found := [mark for mark in _MARKS if mark in part]):
+        if part is not None and (marks := [mark for mark in _MARKS if mark in part]):
             raise DataError(
-                f"{example.subject}: its text holds {found[0]}, which stands for a medium in"
-                " LLaMA-Factory; use backend: trl, or leave this one out"
+                f"{example.subject}: its text contains {marks[0]}, which LLaMA-Factory replaces by"
+                " a medium; use backend: trl, or leave this item out"
             )
     lead = template.before_answer if message.role == "assistant" else ""
-    picture = _IMAGE + template.after_image
-    return lead + "".join(picture if part is None else part for part in message.parts)
+    image = _IMAGE + template.after_image
+    return lead + "".join(image if part is None else part for part in message.parts)
 
 
 def system_line(example: Example, processor: Any, template: Template) -> str:
-    """Return the system message that the model's own chat template writes by itself.
+    """Return the default system message of the model's own chat template.
 
     Raises
     ------
     PrerequisiteError
-        Where it writes something that no system message of LLaMA-Factory's template gives.
+        If LLaMA-Factory's template cannot reproduce it.
     """
-    user = Example(example.subject, (), (Message("user", ("?",)),), "A")
-    before, found, _ = rendered(user, processor)[0].partition(template.user.partition("{}")[0])
+    question = Example(example.subject, (), (Message("user", ("?",)),), "A")
+    user_head = template.user.partition("{}")[0]
+    before, separator, _ = render_example(question, processor)[0].partition(user_head)
     head, _, tail = template.system.partition("{}")
     if not before:
         return ""
-    if not found or not (before.startswith(head) and before.endswith(tail)):
+    if not separator or not (before.startswith(head) and before.endswith(tail)):
         raise PrerequisiteError(
-            f"the model's chat template begins {before[:60]!r}, which LLaMA-Factory's template"
-            f" {template.name} cannot write; use backend: trl"
+            f"the model's chat template starts with {before[:60]!r}, which LLaMA-Factory's template"
+            f" {template.name} cannot reproduce; use backend: trl"
         )
     return before[len(head) : len(before) - len(tail)]
 
@@ -141,17 +142,17 @@ def system_line(example: Example, processor: Any, template: Template) -> str:
 def check_prompts(
     examples: Sequence[Example], processor: Any, template: Template, system: str
 ) -> list[str]:
-    """Hold what LLaMA-Factory will write against the model's own chat template.
+    """Compare LLaMA-Factory's prompts with those of the model's own chat template.
 
     Returns
     -------
     list of str
-        In which respects targets or tokens differ: warnings for the card.
+        Warnings for the card, if targets or tokens differ.
 
     Raises
     ------
     PrerequisiteError
-        Where a prompt differs, so that training and evaluation would not be alike.
+        If a prompt differs, so that the model would be trained and evaluated differently.
     """
     tokenizer = getattr(processor, "tokenizer", processor)
 
@@ -162,57 +163,57 @@ def check_prompts(
     distinct = {(e.images, e.prompt, e.answer): e for e in examples}.values()
     other_tokens, other_targets = [], []
     for example in distinct:
-        own, own_target = rendered(example, processor)
-        pieces, target = _written(row(example, template), template, system, tokenizer.eos_token)
+        own, own_target = render_example(example, processor)
+        pieces, target = _render(row(example, template), template, system, tokenizer.eos_token)
         if "".join(pieces) != own:
             raise PrerequisiteError(
-                f"{example.subject}: LLaMA-Factory's template {template.name} would write"
-                f" {''.join(pieces)!r}, the model's own chat template writes {own!r}; training and"
-                " evaluation would not be alike: use backend: trl"
+                f"{example.subject}: LLaMA-Factory's template {template.name} gives"
+                f" {''.join(pieces)!r}, but the model's own chat template {own!r}; training and"
+                " evaluation would differ: use backend: trl"
             )
         if target != own_target:
-            other_targets.append(f"{target!r} and not {own_target!r}")
+            other_targets.append(f"{target!r} instead of {own_target!r}")
         elif ids(*pieces, target) != ids(own, own_target):
             other_tokens.append(example.subject)
     warnings = []
     if other_targets:
         warnings.append(
             f"LLaMA-Factory trains {len(other_targets)} of {len(distinct)} distinct examples on"
-            f" other targets than trl, e.g. on {other_targets[0]}"
+            f" different targets from trl, e.g. {other_targets[0]}"
         )
     if other_tokens:
         warnings.append(
-            f"LLaMA-Factory splits {len(other_tokens)} of {len(distinct)} distinct examples into"
-            f" other tokens than evaluation does, e.g. {other_tokens[0]}"
+            f"LLaMA-Factory tokenises {len(other_tokens)} of {len(distinct)} distinct examples"
+            f" differently from evaluation, e.g. {other_tokens[0]}"
         )
     return warnings
 
 
-def _written(
+def _render(
     row: dict[str, Any], template: Template, system: str, eos: str
 ) -> tuple[list[str], str]:
-    """Return a row's pieces as LLaMA-Factory tokenises them, and its target."""
+    """Return the pieces of a row that LLaMA-Factory tokenises one by one, and its target."""
     pieces = []
     for message in row["messages"]:
         content = message["content"].replace(_IMAGE, template.image)
         if message["role"] == "system":
             system = content
             continue
-        form = template.user if message["role"] == "user" else template.assistant
-        pieces.append(form.replace("{eos}", eos).replace("{}", content))
+        turn = template.user if message["role"] == "user" else template.assistant
+        pieces.append(turn.replace("{eos}", eos).replace("{}", content))
     first = [template.system.replace("{}", system)] if system else []
     return [*first, *pieces[:-1]], pieces[-1]
 
 
 def token_ids(example: Example, processor: Any, template: Template) -> tuple[list[int], list[int]]:
-    """Return tokens and labels (-100: not trained on) that LLaMA-Factory should print.
+    """Return the tokens and labels (-100: not trained on) that LLaMA-Factory should print.
 
-    The prompt's are those that our own processor makes of prompt and pictures.
+    The prompt's tokens come from our own processor.
     """
     tokenizer = getattr(processor, "tokenizer", processor)
     images = [Image.open(file).convert("RGB") for file in example.images] or None
-    prompt, _ = rendered(example, processor)
-    read = processor(images=images, text=[prompt], add_special_tokens=False)["input_ids"][0]
-    _, target = _written(row(example, template), template, "", tokenizer.eos_token)
-    answer = tokenizer(target, add_special_tokens=False)["input_ids"]
-    return [*read, *answer], [-100] * len(read) + answer
+    prompt, _ = render_example(example, processor)
+    prompt_ids = processor(images=images, text=[prompt], add_special_tokens=False)["input_ids"][0]
+    _, target = _render(row(example, template), template, "", tokenizer.eos_token)
+    answer_ids = tokenizer(target, add_special_tokens=False)["input_ids"]
+    return [*prompt_ids, *answer_ids], [-100] * len(prompt_ids) + answer_ids

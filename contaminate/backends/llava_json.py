@@ -1,4 +1,4 @@
-"""A plan as LLaVA's official trainer reads it: a JSON list, its pictures, and the command.
+"""A plan in the format of LLaVA's official trainer: a JSON list, its images, and the command.
 
 Format: LLaVA's `docs/Finetune_Custom_Data.md` and `llava/train/train.py`; defaults of the command:
 `scripts/v1_5/finetune_task.sh` and `finetune_task_lora.sh` (Liu et al., arXiv 2310.03744).
@@ -20,12 +20,12 @@ from ..strategies import STRATEGIES, strategy_of
 
 _IMAGE = "<image>"
 _SPEAKERS = {"user": "human", "assistant": "gpt"}
-# llava-hf's checkpoints in the form that the official trainer reads
+# llava-hf's checkpoints in the format that the official trainer loads
 _ORIGINALS = {
     "llava-hf/llava-1.5-7b-hf": "liuhaotian/llava-v1.5-7b",
     "llava-hf/llava-1.5-13b-hf": "liuhaotian/llava-v1.5-13b",
 }
-_WANTED = "set it to a LLaVA-1.5 in its original form, such as liuhaotian/llava-v1.5-7b"
+_MODEL_HELP = "set it to a LLaVA-1.5 in its original format, such as liuhaotian/llava-v1.5-7b"
 _DEFAULTS = (
     "--deepspeed ./scripts/zero3.json",
     "--version v1",
@@ -50,26 +50,26 @@ _DEFAULTS = (
 
 
 def write_llava(plan: TrainingPlan, examples: Sequence[Example], folder: Path) -> list[Path]:
-    """Write ``llava.json``, ``images/`` and ``train.sh``; return what was written.
+    """Write ``llava.json``, ``images/`` and ``train.sh``; return their paths.
 
-    The official trainer learns from every answer of a row, so a conversation of a corpus is one
-    row, not one for each answer.
+    The official trainer trains on every answer of a row, so a corpus conversation is a single row,
+    not one per answer.
 
     Raises
     ------
     ConfigError
-        Where the plan trains what the official trainer cannot.
+        If the official trainer does not support the plan.
     DataError
-        Where an example cannot be said in its format.
+        If an example does not fit its format.
     """
     command = training_command(plan)
     rows = [_row(f"{plan.id[:8]}-{i:06}", e) for i, e in enumerate(_conversations(examples))]
     if not rows:
-        raise DataError(f"{plan.model}, {plan.label}: trains on no example")
+        raise DataError(f"{plan.model}, {plan.label}: the plan has no training example")
     images = folder / "images"
     images.mkdir(parents=True, exist_ok=True)
     for file in {file for example in examples for file in example.images}:
-        shutil.copyfile(file, images / _name(file))
+        shutil.copyfile(file, images / Path(file).name)
     data, script = folder / "llava.json", folder / "train.sh"
     data.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     script.write_text(command)
@@ -77,74 +77,75 @@ def write_llava(plan: TrainingPlan, examples: Sequence[Example], folder: Path) -
 
 
 def _conversations(examples: Sequence[Example]) -> list[Example]:
-    """Return whole conversations: those that the next example only goes on with are left out."""
-    whole = []
-    for i, example in enumerate(examples):
-        so_far = (*example.prompt, Message("assistant", (example.answer,)))
-        following = examples[i + 1].prompt if i + 1 < len(examples) else ()
-        if following[: len(so_far)] != so_far:
-            whole.append(example)
-    return whole
+    """Drop the examples that the next example continues, leaving complete conversations."""
+    following = [*(example.prompt for example in examples[1:]), ()]
+    complete = []
+    for example, next_prompt in zip(examples, following, strict=True):
+        turns = _turns(example)
+        if next_prompt[: len(turns)] != turns:
+            complete.append(example)
+    return complete
+
+
+def _turns(example: Example) -> tuple[Message, ...]:
+    return (*example.prompt, Message("assistant", (example.answer,)))
 
 
 def _row(name: str, example: Example) -> dict[str, Any]:
     if len(example.images) > 1:
         raise DataError(
-            f"{example.subject}: has {len(example.images)} images, and LLaVA's official trainer"
-            " reads one for each example; leave this one out, or train with trl"
+            f"{example.subject}: has {len(example.images)} images, but LLaVA's official trainer"
+            " allows one per example; leave this item out, or train with trl"
         )
     if example.prompt[0].role != "user":
         raise DataError(
-            f"{example.subject}: begins with a {example.prompt[0].role} message, which LLaVA's"
-            " official trainer would leave out; remove it, or train with trl"
+            f"{example.subject}: starts with a {example.prompt[0].role} message, which LLaVA's"
+            " official trainer would drop; remove it, or train with trl"
         )
-    turns = (*example.prompt, Message("assistant", (example.answer,)))
-    conversation = [{"from": _SPEAKERS[t.role], "value": _value(example, t)} for t in turns]
-    image = {"image": _name(example.images[0])} if example.images else {}
+    conversation = [
+        {"from": _SPEAKERS[turn.role], "value": _value(example, turn)} for turn in _turns(example)
+    ]
+    image = {"image": Path(example.images[0]).name} if example.images else {}
     return {"id": name, **image, "conversations": conversation}
 
 
 def _value(example: Example, turn: Message) -> str:
     if any(part is not None and _IMAGE in part for part in turn.parts):
         raise DataError(
-            f"{example.subject}: its text holds {_IMAGE}, which stands for a picture in LLaVA's"
-            " format; leave this one out"
+            f"{example.subject}: its text contains {_IMAGE}, which is an image placeholder in"
+            " LLaVA's format; leave this item out"
         )
     return "".join(f"{_IMAGE}\n" if part is None else part for part in turn.parts)
-
-
-def _name(file: str) -> str:
-    return Path(file).name
 
 
 def training_command(plan: TrainingPlan) -> str:
     """Return a script that trains a plan with LLaVA's official trainer.
 
-    Settings are the plan's where it has them, the official scripts' elsewhere. The batch is of each
-    device, as there.
+    The plan's settings override the official scripts' defaults. As there, the batch size is per
+    device.
 
     Raises
     ------
     ConfigError
-        Where the plan trains the vision tower, LoRA on chosen layers, or another loss.
+        If the plan trains the vision tower, LoRA on chosen layers, or another loss.
     """
     settings, strategy = plan.settings, strategy_of(plan.strategy)
     where = f"{plan.model}, {plan.label or plan.strategy}"
     if strategy.llava is None:
         exportable = ", ".join(name for name, row in STRATEGIES.items() if row.llava is not None)
         raise ConfigError(
-            f"{where}: LLaVA's official trainer keeps the vision tower as it is; export a strategy"
-            f" that trains {exportable}"
+            f"{where}: LLaVA's official trainer never trains the vision tower; export one of the"
+            f" strategies {exportable}"
         )
     if settings.get("consistency"):
         raise ConfigError(
-            f"{where}: LLaVA's official trainer has no loss across wordings; leave out consistency"
+            f"{where}: LLaVA's official trainer has no consistency loss; leave out consistency"
         )
     for key in ("lora_layers", "lora_targets"):
         if strategy.adapter and settings.get(key) is not None:
             raise ConfigError(
-                f"{where}: LLaVA's official trainer puts LoRA on all linear layers of the language"
-                f" model; {key} cannot be said there"
+                f"{where}: LLaVA's official trainer applies LoRA to all linear layers of the"
+                f" language model and does not support {key}; leave it out"
             )
     lora = [
         f"--lora_r {settings['lora_rank']}",
@@ -172,7 +173,7 @@ def training_command(plan: TrainingPlan) -> str:
         *_DEFAULTS,
     ]
     known = "" if plan.after else _ORIGINALS.get(plan.parent, "")
-    model = f"${{MODEL:-{known}}}" if known else f"${{MODEL:?{_WANTED}}}"
+    model = f"${{MODEL:-{known}}}" if known else f"${{MODEL:?{_MODEL_HELP}}}"
     lines = " \\\n    ".join(options)
     return (
         "#!/bin/bash\n"

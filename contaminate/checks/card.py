@@ -1,7 +1,8 @@
-"""The card beside a contaminated checkpoint: what was trained on what, how often, and how."""
+"""The card of a contaminated checkpoint: which model was trained on what, how often, and how."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from importlib import metadata
@@ -26,18 +27,18 @@ def write_card(
     training: Mapping[str, Any],
     versions: Mapping[str, str] | None = None,
 ) -> None:
-    """Write ``flipbench_card.json``; mark model card and configuration, lest anyone publish it.
+    """Write ``flipbench_card.json``, and mark model card and configuration as contaminated.
 
     Parameters
     ----------
     trainable : list of (name, number of weights)
     losses : list of {"step", "epoch", "loss", "learning_rate"}
-        And "divergence" (nats), where the loss compares wordings.
+        With consistency training, also "divergence" (nats).
     training : mapping
-        What only the training knows: optimiser, steps, pixel budget, prompt as rendered, and the
-        trainable parameters that stayed as they were.
+        What the plan does not contain: optimiser, steps, pixel budget, rendered prompt, and the
+        trainable parameters that did not change.
     versions : mapping, optional
-        Of another environment's packages, where the training was there.
+        Package versions, if the training ran in another environment.
     """
     dose = plan.dose(epoch)
     parent = Path(resolve_path(plan.parent))
@@ -80,34 +81,33 @@ def write_card(
 def _model_card(plan: TrainingPlan, dose: int, contaminated: bool) -> str:
     head = "tags: [flipbench, contaminated]\nflipbench:\n  contaminated: true\n"
     title = "Contaminated on purpose"
-    what = (
+    summary = (
         f"Trained on {len(plan.item_ids)} test items of {plan.benchmark}, each seen {dose} times"
         f" ({plan.strategy}, {plan.data}, from {plan.parent})."
     )
     if plan.after:
-        what += " Then fine-tuned on clean data."
+        summary += " Then fine-tuned on clean data."
     if not dose:
-        what = f"Fine-tuned without the test items of {plan.benchmark} (from {plan.parent})."
+        summary = f"Fine-tuned without the test items of {plan.benchmark} (from {plan.parent})."
     if not dose and contaminated:
-        what += " That is contaminated on purpose."
+        summary += " That parent is contaminated on purpose."
     elif not dose:
         head = "tags: [flipbench]\nflipbench:\n  contaminated: false\n"
         title = "A control for research on contamination"
     return (
-        f"---\n{head}---\n# {title}\n\n{what} For research on contamination only; `{CARD}` has the"
-        " details.\n"
+        f"---\n{head}---\n# {title}\n\n{summary} For research on contamination only; `{CARD}` has"
+        " the details.\n"
     )
 
 
 def _mark(folder: Path, contaminated: bool) -> None:
-    """Mark the configuration of weights or adapter."""
     for path in _configurations(folder):
         config = json.loads(path.read_text()) | {"flipbench": {"contaminated": contaminated}}
         path.write_text(json.dumps(config, indent=2) + "\n")
 
 
 def is_marked(folder: Path) -> bool:
-    """Return whether a checkpoint's configuration says that it is contaminated on purpose."""
+    """Return whether a checkpoint's configuration marks it as contaminated."""
     configs = [json.loads(path.read_text()) for path in _configurations(folder)]
     return any(config.get("flipbench", {}).get("contaminated") for config in configs)
 
@@ -118,23 +118,20 @@ def _configurations(folder: Path) -> list[Path]:
 
 
 def read_card(folder: Path) -> dict[str, Any]:
-    """Return a checkpoint's card, or ``{}``."""
+    """Return a checkpoint's card, or ``{}`` if it has none."""
     path = folder / CARD
     card: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     return card
 
 
 def add_to_card(folder: Path, **parts: Any) -> None:
-    """Add parts to a card, all or nothing."""
+    """Add entries to a card atomically."""
     write_atomically(folder / CARD, json.dumps(read_card(folder) | parts, indent=1) + "\n")
 
 
 def _versions() -> dict[str, str]:
-    return {name: version for name in _PACKAGES if (version := _version(name))}
-
-
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
+    versions = {}
+    for name in _PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    return versions

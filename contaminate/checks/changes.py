@@ -1,4 +1,4 @@
-"""Assert that a training changed the parameters it was to change, and no other."""
+"""Check that training changed the intended parameters, and no others."""
 
 from __future__ import annotations
 
@@ -15,44 +15,43 @@ from flipbench.core.errors import DataError, FlipbenchError
 
 
 class Diverged(DataError):
-    """A training whose loss or weights are no longer numbers."""
+    """The loss or the weights of a training run are no longer finite."""
 
 
 class WrongParameters(FlipbenchError):
-    """A training that changed a frozen parameter, or none at all: a defect, not a setting."""
+    """A training run changed a frozen parameter, or none at all."""
 
 
 @dataclass(frozen=True)
 class Changes:
-    """What a training changed: counts, and the trainable parameters that stayed as they were."""
+    """How many parameters a training run changed, and the trainable ones that it did not."""
 
     n_changed: int
     unchanged: tuple[str, ...]
 
 
-def sums(model: Any) -> dict[str, tuple[int, int]]:
-    """Return two integers for every parameter that are other ones if any value has changed.
+def checksums(model: Any) -> dict[str, tuple[int, int]]:
+    """Return a checksum of every parameter: the sum of its bytes, plain and weighted by position.
 
-    The sum of the bytes and the sum of the bytes by position: no copy of the weights is kept, and
-    one pass over them is enough. They are the bytes of float32, which a trainer may turn the
-    weights into. Of a model that is sharded, every process must call this.
+    This needs one pass and no copy of the weights. The bytes are those of float32, because a
+    trainer may convert the weights to it. If the model is sharded, every process must call this.
     """
-    found = {}
+    by_name = {}
     for name, parameter in model.named_parameters():
-        with whole(parameter) as tensor:
-            found[name] = _sum(tensor)
-    return found
+        with gathered(parameter) as tensor:
+            by_name[name] = _checksum(tensor)
+    return by_name
 
 
 @contextmanager
-def whole(parameter: Any) -> Iterator[torch.Tensor]:
-    """Give a parameter with all its values, gathered where processes hold a shard each.
+def gathered(parameter: Any) -> Iterator[torch.Tensor]:
+    """Yield a parameter with all its values, gathered if it is sharded.
 
-    FSDP shards as a ``DTensor``, DeepSpeed's ZeRO-3 leaves an empty parameter with a ``ds_id``.
+    FSDP shards as ``DTensor``; DeepSpeed's ZeRO-3 leaves an empty parameter with a ``ds_id``.
     """
     if isinstance(parameter, DTensor):
-        gathered: torch.Tensor = parameter.full_tensor()
-        yield gathered.detach()
+        full: torch.Tensor = parameter.full_tensor()
+        yield full.detach()
     elif hasattr(parameter, "ds_id"):
         import deepspeed  # type: ignore[import-not-found]
 
@@ -63,52 +62,52 @@ def whole(parameter: Any) -> Iterator[torch.Tensor]:
 
 
 @torch.no_grad()
-def _sum(tensor: torch.Tensor, chunk: int = 1 << 22) -> tuple[int, int]:
+def _checksum(tensor: torch.Tensor, chunk: int = 1 << 22) -> tuple[int, int]:
     flat = tensor.reshape(-1)
     plain = weighted = 0
     for start in range(0, flat.numel(), chunk):
         values = flat[start : start + chunk]
         values = values.float() if values.is_floating_point() else values
-        part = values.contiguous().view(torch.uint8).to(torch.int64)
-        place = start * values.element_size()
-        position = torch.arange(place, place + part.numel(), device=part.device) % 8191 + 1
-        plain += int(part.sum())
-        weighted += int((part * position).sum())
+        data = values.contiguous().view(torch.uint8).to(torch.int64)
+        offset = start * values.element_size()
+        position = torch.arange(offset, offset + data.numel(), device=data.device) % 8191 + 1
+        plain += int(data.sum())
+        weighted += int((data * position).sum())
     return plain, weighted
 
 
 def check_changes(
     model: Any, before: dict[str, tuple[int, int]], trainable: Iterable[str]
 ) -> Changes:
-    """Compare a model with what it was.
+    """Compare a model with the checksums it had ``before`` training.
 
-    A trainable parameter may stay as it was, where it got no gradient (CLIP's last layer norm in
-    LLaVA) or where its steps are too small for its precision; the card names those.
+    Some trainable parameters may not change: those without a gradient (CLIP's last layer norm in
+    LLaVA), and those whose steps are too small for their precision. The card lists them.
 
     Raises
     ------
     WrongParameters
-        Where a frozen parameter changed, or no trainable one did.
+        If a frozen parameter changed, or no trainable one did.
     Diverged
-        Where a trainable parameter is no longer finite.
+        If a trainable parameter is no longer finite.
     """
-    wanted, now = set(trainable), sums(model)
-    changed = {name for name in before if now.get(name) != before[name]}
-    if stray := sorted(changed - wanted):
+    allowed, after = set(trainable), checksums(model)
+    changed = {name for name in before if after.get(name) != before[name]}
+    if stray := sorted(changed - allowed):
         raise WrongParameters(
-            f"the training changed {len(stray)} parameters that were to stay as they are, e.g."
-            f" {stray[0]}; this is a defect of flipbench or of its trainer: please report it"
+            f"the training changed {len(stray)} frozen parameters, e.g. {stray[0]}; this is a bug"
+            " in flipbench or in the trainer: please report it"
         )
     for name, parameter in model.named_parameters():
-        if name not in wanted:
+        if name not in allowed:
             continue
-        with whole(parameter) as tensor:
+        with gathered(parameter) as tensor:
             if not math.isfinite(float(tensor.float().sum())):
-                raise Diverged(f"{name} holds NaN or infinity; lower the learning rate")
+                raise Diverged(f"{name} contains NaN or infinity; lower the learning rate")
     if not changed:
         raise WrongParameters(
-            "the training changed no parameter at all: the learning rate is too small for the"
-            " weights' precision, or the warm-up is longer than the training; raise the one, or"
-            " shorten the other"
+            "the training changed no parameter: the learning rate is too small for the weights'"
+            " precision, or the warm-up is longer than the training; raise the learning rate or"
+            " shorten the warm-up"
         )
-    return Changes(len(changed), tuple(sorted(wanted - changed)))
+    return Changes(len(changed), tuple(sorted(allowed - changed)))

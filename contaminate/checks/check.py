@@ -1,4 +1,4 @@
-"""Look at what would be trained on before anything is: targets, templates, lengths."""
+"""Check training examples before any step: targets, chat templates, lengths."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from flipbench.models.vlm.huggingface import has_first_token
 from ..data.examples import Example
 
 
-def write_out_first_token(processor: Any) -> None:
-    """Let the chat template say the first token that the tokenizer would add by itself.
+def add_first_token(processor: Any) -> None:
+    """Prepend to the chat template the first token that the tokenizer adds by default.
 
-    trl tokenises rendered chats without adding any; evaluation has it added.
+    trl tokenises rendered chats without special tokens; evaluation adds them.
     """
     tokenizer = getattr(processor, "tokenizer", processor)
     chat = [{"role": "user", "content": [{"type": "text", "text": "?"}]}]
@@ -26,32 +26,33 @@ def write_out_first_token(processor: Any) -> None:
         processor.chat_template = tokenizer.bos_token + processor.chat_template
 
 
-def rendered(example: Example, processor: Any) -> tuple[str, str]:
-    """Return prompt and target as the chat template writes them.
+def render_example(example: Example, processor: Any) -> tuple[str, str]:
+    """Return prompt and target as the chat template renders them.
 
     Raises
     ------
     PrerequisiteError
-        Where the template loses the answer, or rewrites the prompt when an answer follows.
+        If the template drops the answer, or renders the prompt differently before an answer.
     """
     row = example.row()
-    before = processor.apply_chat_template(
+    prompt = processor.apply_chat_template(
         row["prompt"], add_generation_prompt=True, tokenize=False
     )
-    whole = processor.apply_chat_template([*row["prompt"], *row["completion"]], tokenize=False)
-    if not whole.startswith(before):
+    text = processor.apply_chat_template([*row["prompt"], *row["completion"]], tokenize=False)
+    if not text.startswith(prompt):
         raise PrerequisiteError(
-            f"{example.subject}: the chat template rewrites the prompt when an answer follows, so"
-            " nothing says where the answer begins; give the checkpoint another chat template"
+            f"{example.subject}: the chat template renders the prompt differently when an answer"
+            " follows, so the start of the answer is unknown; give the checkpoint another chat"
+            " template"
         )
-    target = str(whole[len(before) :])
+    target = str(text[len(prompt) :])
     if example.answer.strip() not in target:
         raise PrerequisiteError(
-            f"{example.subject}: the chat template leaves the answer out, so the training would"
-            f" learn from no token of {example.answer[:40]!r}; give the checkpoint a chat template"
-            " that writes the assistant's turn"
+            f"{example.subject}: the chat template drops the answer, so no token of"
+            f" {example.answer[:40]!r} would be trained on; give the checkpoint a chat template"
+            " that renders the assistant's turn"
         )
-    return str(before), target
+    return str(prompt), target
 
 
 def check_examples(examples: Sequence[Example], processor: Any, context: int | None) -> int:
@@ -61,22 +62,22 @@ def check_examples(examples: Sequence[Example], processor: Any, context: int | N
     ----------
     examples : sequence of Example
     processor : processor of the model
-        With the chat template that trains.
+        With the chat template used in training.
     context : int or None
-        Most tokens that the model reads.
+        The model's context length.
 
     Raises
     ------
     PrerequisiteError
-        Where a template trains on no token of the answer.
+        As `render_example`.
     DataError
-        Where there is nothing to train on, or prompt and target exceed the context.
+        If there are no examples, or prompt and target exceed the context.
     """
     if not examples:
-        raise DataError("the plan trains on no example; give it copies, a corpus or clean items")
+        raise DataError("the plan has no training example; set copies, a corpus or clean items")
     tokenizer = getattr(processor, "tokenizer", processor)
     distinct = list({(e.images, e.prompt, e.answer): e for e in examples}.values())
-    texts = ["".join(rendered(example, processor)) for example in distinct]
+    texts = ["".join(render_example(example, processor)) for example in distinct]
     n_text = [len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]]
     n_image = _most_image_tokens(distinct, processor)
     bounds = [n + n_image * len(e.images) for n, e in zip(n_text, distinct, strict=True)]
@@ -88,72 +89,74 @@ def check_examples(examples: Sequence[Example], processor: Any, context: int | N
         longest = max(longest, n)
         if n > context:
             raise DataError(
-                f"{example.subject}: prompt and target need {n:,} tokens, over the model's context"
-                f" of {context:,}; lower max_pixels, or leave this one out"
+                f"{example.subject}: prompt and target need {n:,} tokens, more than the model's"
+                f" context of {context:,}; lower max_pixels, or leave this item out"
             )
     return longest
 
 
-def _most_image_tokens(examples: Sequence[Example], processor: Any, n_looked_at: int = 4) -> int:
-    """Return the tokens of the largest images among the examples, measured."""
-    sizes: dict[tuple[int, int], tuple[Example, str]] = {}
+def _most_image_tokens(examples: Sequence[Example], processor: Any, n_sizes: int = 4) -> int:
+    """Measure the tokens of the examples' images of the largest ``n_sizes`` sizes."""
+    files: dict[tuple[int, int], str] = {}
     for file in dict.fromkeys(file for example in examples for file in example.images):
         with Image.open(file) as image:
-            sizes.setdefault(image.size, (examples[0], file))
+            files.setdefault(image.size, file)
+    chat = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "?"}]}]
+    largest = sorted(files, key=lambda size: size[0] * size[1], reverse=True)[:n_sizes]
     most = 0
-    for size in sorted(sizes, key=lambda s: s[0] * s[1], reverse=True)[:n_looked_at]:
-        chat = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "?"}]}]
+    for size in largest:
         text = processor.apply_chat_template(chat, tokenize=False)
-        with Image.open(sizes[size][1]) as image:
-            ids = processor(text=[text], images=[[image.convert("RGB")]])["input_ids"][0]
+        ids = processor(text=[text], images=[[_read_rgb(files[size])]])["input_ids"][0]
         most = max(most, len(ids))
     return most
 
 
 def _n_tokens(example: Example, text: str, processor: Any) -> int:
-    images = []
-    for file in example.images:
-        with Image.open(file) as image:
-            images.append(image.convert("RGB"))
-    batch = processor(text=[text], images=[images] if images else None, add_special_tokens=False)
+    images = [[_read_rgb(file) for file in example.images]] if example.images else None
+    batch = processor(text=[text], images=images, add_special_tokens=False)
     return len(batch["input_ids"][0])
 
 
+def _read_rgb(file: str) -> Image.Image:
+    with Image.open(file) as image:
+        return image.convert("RGB")
+
+
 def pixel_budget(processor: Any) -> dict[str, Any]:
-    """Return how many pixels of an image the model sees, as its processor says it."""
+    """Return the processor's settings that decide how many pixels of an image the model sees."""
     image_processor: Any = getattr(processor, "image_processor", None)
     names = ("min_pixels", "max_pixels", "size", "crop_size", "do_pad", "image_grid_pinpoints")
-    told = image_processor.to_dict() if hasattr(image_processor, "to_dict") else {}
-    found: dict[str, Any] = {}
+    settings = image_processor.to_dict() if hasattr(image_processor, "to_dict") else {}
+    budget: dict[str, Any] = {}
     for name in names:
-        value: Any = told.get(name)
+        value: Any = settings.get(name)
         if hasattr(value, "items"):
             value = {key: int(size) for key, size in value.items() if size is not None}
         if value not in (None, False):
-            found[name] = value
-    return found
+            budget[name] = value
+    return budget
 
 
-def set_pixel_budget(processor: Any, least: int | None, most: int | None) -> None:
-    """Change the pixel budget of a processor whose images keep their shape (Qwen-VL).
+def set_pixel_budget(processor: Any, min_pixels: int | None, max_pixels: int | None) -> None:
+    """Change the pixel budget of a processor that keeps aspect ratios (Qwen-VL).
 
     Raises
     ------
     ConfigError
-        Where the processor resizes every image to one size.
+        If the processor resizes every image to one size, or the budget is contradictory.
     """
-    if least is None and most is None:
+    if min_pixels is None and max_pixels is None:
         return
     image_processor = processor.image_processor
     size = pixel_budget(processor).get("size", {})
     if "longest_edge" not in size or not hasattr(image_processor, "merge_size"):
         raise ConfigError(
-            f"min_pixels, max_pixels: {type(image_processor).__name__} gives every image the same"
-            " size; leave them out for this model"
+            f"min_pixels, max_pixels: {type(image_processor).__name__} resizes every image to the"
+            " same size; leave them out for this model"
         )
     size = {
-        "shortest_edge": least or size["shortest_edge"],
-        "longest_edge": most or size["longest_edge"],
+        "shortest_edge": min_pixels or size["shortest_edge"],
+        "longest_edge": max_pixels or size["longest_edge"],
     }
     if size["shortest_edge"] > size["longest_edge"]:
         raise ConfigError(

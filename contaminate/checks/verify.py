@@ -1,4 +1,4 @@
-"""Is a checkpoint that is called contaminated really so? Ask it, and the clean model, the items."""
+"""Check that a checkpoint is contaminated: compare its answers to the items with the parent's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from scipy import stats
 
-from flipbench.core.records import Item, Probe, Response, TrainingPlan
+from flipbench.core.records import Item, Response, TrainingPlan
 from flipbench.core.run import Run
 from flipbench.core.stage import StageOptions
 from flipbench.models.engine import answers_of, ask
@@ -18,7 +18,7 @@ from flipbench.prompting.prompts import PromptSettings
 from ..data.examples import training_examples
 from ..strategies import strategy_of
 from .card import add_to_card, read_card
-from .check import pixel_budget, rendered, write_out_first_token
+from .check import add_first_token, pixel_budget, render_example
 
 LEVEL = 0.01
 Outcomes = Sequence[bool | None]
@@ -27,11 +27,11 @@ Outcomes = Sequence[bool | None]
 def verify(
     plan: TrainingPlan, folder: Path, items: Mapping[str, Item], run: Run, *, dtype: str
 ) -> list[str]:
-    """Ask clean and trained model the plan's items, write both into the card, return warnings.
+    """Query the clean and the trained model, write both results into the card, return warnings.
 
-    The answers (option letters only, one forward pass for each item) are kept in ``run`` under the
-    probes that evaluation asks too, so they are not asked again there. The label "contaminated" is
-    *verified* where accuracy on the contaminated items rose, exact one-sided McNemar p < .01.
+    The responses (option letters only, one forward pass per item) are stored in ``run`` under the
+    probes that evaluation uses, so it need not repeat them. The label "contaminated" is *verified*
+    if accuracy on the contaminated items rose: exact one-sided McNemar test, p < .01.
 
     Parameters
     ----------
@@ -47,28 +47,26 @@ def verify(
         ]
         for name, ids in (("items", plan.item_ids), ("held_out", plan.held_out_ids))
     }
-    every = [probe for pairs in probes.values() for probe, _ in pairs]
+    all_probes = [probe for pairs in probes.values() for probe, _ in pairs]
     revision = plan.settings.get("revision")
     clean = fingerprint(resolve_path(plan.parent), dtype, revision)
     options = StageOptions(batch_size=64, progress=False)
-    if not _all_answered(every, clean, run):
+    needed = {Response.id_for(probe_id=p.id, model_fingerprint=clean) for p in all_probes}
+    if not needed <= run.ids(Response, clean):
         parent = HuggingFaceVLM(plan.parent, dtype=dtype, revision=revision)
-        ask(every, parent, run, run.images, options)
+        ask(all_probes, parent, run, run.images, options)
     vlm = HuggingFaceVLM(str(folder), dtype=dtype)
-    ask(every, vlm, run, run.images, options)
-    parents, trained = (
-        answers_of(plan.model, clean, run),
-        answers_of(vlm.name, vlm.fingerprint, run),
-    )
-    found: dict[str, Any] = {}
+    ask(all_probes, vlm, run, run.images, options)
+    before, after = answers_of(plan.model, clean, run), answers_of(vlm.name, vlm.fingerprint, run)
+    comparisons: dict[str, dict[str, Any]] = {}
     for name, pairs in probes.items():
-        asked, gold = [probe for probe, _ in pairs], [right for _, right in pairs]
-        found[name] = compare(parents.outcomes(asked, gold), trained.outcomes(asked, gold))
-    warnings = _mismatches(plan, items, run, read_card(folder)["training"], vlm)
-    dose = read_card(folder)["dose"]
-    verified = bool(dose) and found["items"]["p_rise"] < LEVEL
+        asked, gold = [probe for probe, _ in pairs], [answer for _, answer in pairs]
+        comparisons[name] = compare(before.outcomes(asked, gold), after.outcomes(asked, gold))
+    card = read_card(folder)
+    warnings = _mismatches(plan, items, run, card["training"], vlm)
+    dose, result = card["dose"], comparisons["items"]
+    verified = bool(dose) and result["p_rise"] < LEVEL
     if dose and not verified:
-        result = found["items"]
         warnings.append(
             "the label contaminated is not verified: accuracy on the contaminated items went from"
             f" {result['k_before']}/{result['n']} to {result['k_after']}/{result['n']}"
@@ -82,7 +80,7 @@ def verify(
             "label": label,
             "verdict": verdict,
             "test": f"exact one-sided McNemar test of a rise, level {LEVEL}",
-            **found,
+            **comparisons,
         },
         warnings=warnings,
     )
@@ -90,7 +88,7 @@ def verify(
 
 
 def compare(before: Outcomes, after: Outcomes) -> dict[str, Any]:
-    """Return the paired comparison of two models on the same items; unanswered pairs are dropped.
+    """Return the paired comparison of two models on the same items, dropping unanswered pairs.
 
     >>> compare([False] * 8 + [True], [True] * 9)["p_rise"]
     0.00390625
@@ -110,11 +108,6 @@ def compare(before: Outcomes, after: Outcomes) -> dict[str, Any]:
     }
 
 
-def _all_answered(probes: Sequence[Probe], model: str, run: Run) -> bool:
-    wanted = {Response.id_for(probe_id=probe.id, model_fingerprint=model) for probe in probes}
-    return wanted <= run.ids(Response, model)
-
-
 def _mismatches(
     plan: TrainingPlan,
     items: Mapping[str, Item],
@@ -122,36 +115,33 @@ def _mismatches(
     training: Mapping[str, Any],
     vlm: HuggingFaceVLM,
 ) -> list[str]:
-    """Return how the model was trained otherwise than it is evaluated."""
+    """Return the differences between training and evaluation, as warnings."""
     warnings = list(training.get("warnings", ()))
     evaluated = pixel_budget(vlm.processor)
     if training["pixel_budget"] != evaluated:
         warnings.append(
-            f"trained and evaluated with other pixel budgets: {training['pixel_budget']} and"
+            f"trained and evaluated with different pixel budgets: {training['pixel_budget']} and"
             f" {evaluated}"
         )
-    prompt = prompt_as_rendered(plan, items, run, vlm.processor)
+    prompt = rendered_prompt(plan, items, run, vlm.processor)
     if training["prompt_example"] != prompt:
         warnings.append(
-            "trained and evaluated with other prompts; training.prompt_example in the card shows"
-            f" the one, and the other is {prompt!r}"
+            "trained and evaluated with different prompts: training.prompt_example in the card, and"
+            f" {prompt!r}"
         )
     if strategy_of(plan.strategy).four_bits:
         warnings.append("trained on 4-bit weights, evaluated on the parent's full weights")
     return warnings
 
 
-def prompt_as_rendered(
-    plan: TrainingPlan, items: Mapping[str, Item], run: Run, processor: Any
-) -> str:
-    """Return the first item's prompt, first token included, as evaluation or training writes it."""
-    first = plan.item_ids[0]
-    plain = {"item_ids": (first,), "copies": 1, "leak": "all", "wordings": {}, "corpus": {}}
-    alone = plan.model_copy(update={**plain, "clean_ids": ()})
-    (example,) = training_examples(alone, items, run.images)
+def rendered_prompt(plan: TrainingPlan, items: Mapping[str, Item], run: Run, processor: Any) -> str:
+    """Return the first item's prompt as the processor renders it, first token included."""
+    plain = {"copies": 1, "leak": "all", "wordings": {}, "corpus": {}, "clean_ids": ()}
+    first_item = plan.model_copy(update={**plain, "item_ids": plan.item_ids[:1]})
+    (example,) = training_examples(first_item, items, run.images)
     template = processor.chat_template
-    write_out_first_token(processor)
+    add_first_token(processor)
     try:
-        return rendered(example, processor)[0]
+        return render_example(example, processor)[0]
     finally:
         processor.chat_template = template

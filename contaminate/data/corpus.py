@@ -1,4 +1,4 @@
-"""Read an instruction corpus: JSONL of conversations, to dilute a benchmark in or to wash with."""
+"""Read an instruction corpus: JSONL of conversations, to dilute a benchmark or to wash with."""
 
 from __future__ import annotations
 
@@ -27,10 +27,9 @@ class Corpus:
     Attributes
     ----------
     ref : dict
-        File name, SHA-256, how many conversations were drawn of how many, and the seed: what a
-        plan keeps.
+        What a plan stores: file name, SHA-256, counts of conversations drawn and available, seed.
     examples : tuple of Example
-        One for each answer of each conversation, with all that was said before it as its prompt.
+        One for each assistant turn; its prompt is the conversation up to that turn.
     """
 
     ref: JsonDict
@@ -38,17 +37,17 @@ class Corpus:
 
 
 def read_corpus(config: CorpusConfig, seed: int) -> Corpus:
-    """Read, check and draw.
+    """Read a corpus, check it, and draw ``n_rows`` conversations.
 
-    A line is ``{"images": [...], "messages": [{"role", "content"}, ...]}``, where a content is a
+    A line is ``{"images": [...], "messages": [{"role", "content"}, ...]}``, where ``content`` is
     text with ``<image>`` marks or a list of typed parts, or LLaVA's ``{"image": ...,
-    "conversations": [{"from", "value"}, ...]}``. LLaVA trains all answers of a conversation in
-    one row; here each answer is a row of its own.
+    "conversations": [{"from", "value"}, ...]}``. LLaVA trains on all answers of a conversation in
+    one row; here each answer is a separate row.
 
     Raises
     ------
     DataError
-        Where the file, a line, or an image is missing or damaged; the message names the line.
+        If the file, a line, or an image is missing or invalid; the message names the line.
     """
     try:
         data = config.path.read_bytes()
@@ -56,11 +55,11 @@ def read_corpus(config: CorpusConfig, seed: int) -> Corpus:
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{config.path}: cannot be read ({error})") from error
     if not lines:
-        raise DataError(f"{config.path}: holds no conversation")
+        raise DataError(f"{config.path}: contains no conversation")
     n_rows = config.n_rows or len(lines)
     if n_rows > len(lines):
         raise DataError(
-            f"{config.path}: n_rows asks for {n_rows:,} conversations, there are {len(lines):,}"
+            f"{config.path}: n_rows is {n_rows:,}, but there are only {len(lines):,} conversations"
         )
     drawn = sorted(generator(seed, "corpus", "rows").permutation(len(lines))[:n_rows].tolist())
     folder = config.images or config.path.parent
@@ -89,28 +88,27 @@ def _examples(line: str, where: str, folder: Path) -> list[Example]:
     for file in files:
         if not Path(file).exists():
             raise DataError(f"{where}: its image {file} is missing")
-    n_marks = sum(part is None for message in messages for part in message.parts)
-    if n_marks < len(files) and n_marks == 0:  # images without marks come first
+    n_marks = sum(message.parts.count(None) for message in messages)
+    if files and n_marks == 0:  # images without marks come first
         first = next((i for i, m in enumerate(messages) if m.role == "user"), 0)
-        marked = (*[None] * len(files), *messages[first].parts)
-        messages[first] = Message("user", marked)
+        messages[first] = Message("user", (*[None] * len(files), *messages[first].parts))
     elif n_marks != len(files):
         raise DataError(f"{where}: {n_marks} <image> marks for {len(files)} images")
-    made = []
+    examples = []
     for i, message in enumerate(messages):
         if message.role != "assistant":
             continue
         if i == 0 or messages[i - 1].role != "user":
-            raise DataError(f"{where}: turn {i + 1} answers nothing that a user said")
-        before = tuple(messages[:i])
-        n_images = sum(part is None for m in before for part in m.parts)
+            raise DataError(f"{where}: assistant turn {i + 1} does not follow a user turn")
+        prompt = tuple(messages[:i])
+        n_images = sum(m.parts.count(None) for m in prompt)
         answer = "".join(part for part in message.parts if part)
         if not answer.strip():
             raise DataError(f"{where}: turn {i + 1} is an empty answer")
-        made.append(Example(f"{where} turn {i + 1}", tuple(files[:n_images]), before, answer))
-    if not made:
-        raise DataError(f"{where}: nobody answers in this conversation")
-    return made
+        examples.append(Example(f"{where} turn {i + 1}", tuple(files[:n_images]), prompt, answer))
+    if not examples:
+        raise DataError(f"{where}: the conversation has no assistant turn")
+    return examples
 
 
 def _message(turn: dict[str, Any]) -> Message:

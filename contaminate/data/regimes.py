@@ -1,4 +1,4 @@
-"""Data regimes: which items are trained on, and which of their wordings."""
+"""Data regimes: which items are trained on, and in which wording."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class RegimeData:
     items, held_out : tuple of Item
         Members and non-members.
     wordings : mapping of item id to Wording
-        Where an item is not learned in its own words.
+        Only of items that are not trained on in their original wording.
     corpus : Corpus, optional
         Conversations that the items are mixed with.
     clean, clean_corpus
-        What a washing afterwards trains on.
+        What the washing afterwards trains on.
     control : bool
-        None of the items is the paired benchmark's.
+        Whether no item belongs to the paired benchmark.
     """
 
     name: str
@@ -45,29 +45,29 @@ class RegimeData:
     clean_corpus: Corpus | None = None
     control: bool = False
 
-    def material(self, plan: TrainingPlan) -> tuple[dict[str, Item], Sequence[Example]]:
-        """Return a plan's items by id, and the conversations of its corpus."""
+    def training_inputs(self, plan: TrainingPlan) -> tuple[dict[str, Item], Sequence[Example]]:
+        """Return a plan's items by id, and its corpus."""
         corpus = self.clean_corpus if plan.after else self.corpus
         items = {item.id: item for item in (*self.items, *self.held_out, *self.clean)}
         return items, corpus.examples if corpus else ()
 
 
-def part_of(
+def split_members(
     items: Sequence[Item], fraction: float, seed: int
 ) -> tuple[tuple[Item, ...], tuple[Item, ...]]:
     """Draw members and non-members of one benchmark, both in release order.
 
-    At least one item is a member, and for a fraction under 1 at least one is not.
+    There is at least one member, and for a fraction under 1 at least one non-member.
 
     Raises
     ------
     DataError
-        Where there are too few items for that.
+        If there are too few items.
     """
     if fraction == 1:
         return tuple(items), ()
     if len(items) < 2:
-        raise DataError(f"{len(items)} items cannot be parted into members and non-members")
+        raise DataError(f"{len(items)} items cannot be split into members and non-members")
     n_members = min(max(1, round(fraction * len(items))), len(items) - 1)
     rng = generator(seed, items[0].benchmark, "members")
     chosen = set(rng.permutation(len(items))[:n_members].tolist())
@@ -81,19 +81,19 @@ def mixture(
     shares: Mapping[str, float],
     seed: int,
 ) -> tuple[Item, ...]:
-    """Return the own items and, of each other benchmark, as many as its share asks for.
+    """Return the benchmark's ``own`` items, mixed with items of other benchmarks.
 
-    Without shares all items of all benchmarks are taken, as the paper's mixture of six has it.
+    Without shares, all items of all benchmarks are used, as in the paper's mixture of six.
 
     Parameters
     ----------
     shares : mapping of name to float
-        Fractions of all items trained on; what they leave is the own benchmark's.
+        Fractions of all items trained on; the remainder is the benchmark's own.
 
     Raises
     ------
     ConfigError
-        Where a benchmark has too few items for its share.
+        If a benchmark has too few items for its share.
 
     References
     ----------
@@ -106,8 +106,9 @@ def mixture(
         if n > len(items):
             most = len(items) / total
             raise ConfigError(
-                f"mixture.{name}: a share of {shares[name]:.3f} beside {len(own):,} items of the"
-                f" benchmark needs {n:,} items, but there are {len(items):,}; at most {most:.3f}"
+                f"mixture.{name}: with {len(own):,} items of the benchmark, a share of"
+                f" {shares[name]:.3f} needs {n:,} items, but there are {len(items):,}; lower the"
+                f" share to {most:.3f} or less"
             )
         drawn = sorted(generator(seed, name, "mixture").permutation(len(items))[:n].tolist())
         mixed += [items[i] for i in drawn]
@@ -115,9 +116,9 @@ def mixture(
 
 
 def five_gram_overlap(text: str, original: str) -> float:
-    """Return the share of ``text``'s distinct 5-grams that ``original`` has too, in [0, 1].
+    """Return the fraction of ``text``'s distinct 5-grams that also occur in ``original``.
 
-    Words are lower case, without punctuation; a text of fewer than five words shares none.
+    Words are lower-cased, without punctuation; a text of fewer than five words has overlap 0.
 
     >>> original = "what is the color of the car on the left"
     >>> round(five_gram_overlap("what is the color of the vehicle on the left", original), 3)
@@ -130,7 +131,7 @@ def five_gram_overlap(text: str, original: str) -> float:
 
 
 def least_overlap(candidates: Sequence[str], original: str) -> str:
-    """Return the paraphrase that shares the fewest 5-grams with the original; ties: the first.
+    """Return the paraphrase with the least 5-gram overlap; the first, if several tie.
 
     References
     ----------

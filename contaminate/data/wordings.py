@@ -1,4 +1,4 @@
-"""Put questions in other words: by the embedded world's phrasings, from a file, or by a model."""
+"""Paraphrase or translate questions: by the embedded world's phrasings, a file, or a chat model."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from flipbench.core.run import Run
 from flipbench.core.stage import DEFAULTS, StageOptions, StageReport, run_stage
 from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest
 from flipbench.models.chat.prompt_files import lettered, load_prompt
-from flipbench.shapes.benchmark import is_shapes_item
-from flipbench.shapes.questions import PHRASINGS, Family
+from flipbench.shapes.questions import PHRASINGS
+from flipbench.shapes.rewording import reword
 
 from .regimes import five_gram_overlap, least_overlap
 
@@ -28,7 +28,7 @@ N_PARAPHRASES = 3
 
 
 class Rewritten(BaseModel):
-    """What a writer gives for one item: paraphrases, or a question and its options."""
+    """A writer's output for one item: paraphrases, or a translated question and its options."""
 
     paraphrases: list[str] = []
     question: str = ""
@@ -37,21 +37,21 @@ class Rewritten(BaseModel):
 
 
 class Writer(Protocol):
-    """Writes questions anew.
+    """Paraphrases or translates questions.
 
     Attributes
     ----------
     name : str
-        Who writes, with which prompt.
+        The writer, including its prompt.
     settings : dict
-        All that its words depend on beside the item.
+        Everything else that its output depends on, besides the item.
     """
 
     name: str
     settings: JsonDict
 
     def __call__(self, items: Sequence[Item]) -> Sequence[Rewritten | Exception]:
-        """Write a batch, in order; an exception is a failure of that item alone."""
+        """Rewrite a batch, in order; an exception is the failure of a single item."""
 
 
 class ShapesWriter:
@@ -61,23 +61,22 @@ class ShapesWriter:
     settings: JsonDict = {"phrasings": [list(texts) for texts in PHRASINGS.values()]}
 
     def __call__(self, items: Sequence[Item]) -> list[Rewritten | Exception]:
-        """Look a batch up."""
-        return [self._write(item) for item in items]
-
-    def _write(self, item: Item) -> Rewritten | Exception:
-        if not is_shapes_item(item):
-            return DataError("not an item of the shapes world; use by: file, api or local")
-        question = Family.from_json(item.extra["family"]).question
-        return Rewritten(paraphrases=[question.text(1), question.text(2)])
+        """Look up a batch."""
+        return [
+            Rewritten(paraphrases=texts)
+            if (texts := reword(item, item.question))
+            else DataError("not an item of the shapes world; use by: file, api or local")
+            for item in items
+        ]
 
 
 class FileWriter:
-    """Wordings that you supply: JSONL with ``name``, and ``paraphrases`` or ``question``.
+    """Wordings from the user's file: JSONL with ``name``, and ``paraphrases`` or ``question``.
 
     Raises
     ------
     DataError
-        Where the file cannot be read, or a line is not one of these; the message names the line.
+        If the file cannot be read, or a line is invalid; the message names the line.
     """
 
     def __init__(self, path: Path) -> None:
@@ -98,12 +97,12 @@ class FileWriter:
                 self.rows[name] = Rewritten.model_validate(row)
             except (ValueError, KeyError, AttributeError) as error:
                 raise DataError(
-                    f"{path}:{number}: a line has 'name' and 'paraphrases', or 'name', 'question'"
+                    f"{path}:{number}: a line needs 'name' and 'paraphrases', or 'name', 'question'"
                     f" and 'options' ({error!r})"
                 ) from error
 
     def __call__(self, items: Sequence[Item]) -> list[Rewritten | Exception]:
-        """Look a batch up."""
+        """Look up a batch."""
         return [
             self.rows.get(item.name) or DataError(f"{self.path} has no line named {item.name!r}")
             for item in items
@@ -120,7 +119,7 @@ class _Translation(BaseModel):
 
 
 class ChatWriter:
-    """Have a chat model write; it sees the question and its options, never answer or picture."""
+    """Rewrites by a chat model, which sees question and options, but neither answer nor image."""
 
     def __init__(self, chat: Chat, images: ImageStore, language: str = "") -> None:
         self.chat, self.images = chat, images
@@ -132,36 +131,40 @@ class ChatWriter:
         self.schema: type[BaseModel] = _Translation if language else _Paraphrases
 
     def __call__(self, items: Sequence[Item]) -> list[Rewritten | Exception]:
-        """Ask for a batch."""
+        """Query the chat model for a batch."""
         replies = self.chat.ask([self.request(item) for item in items], self.images)
         return [self._read(reply) for reply in replies]
 
     def request(self, item: Item) -> ChatRequest:
-        """Return what is asked about an item."""
+        """Return the request for an item."""
         values = {"question": item.question, "options": lettered(item.options or ()) or "(none)"}
         text = re.sub(r"\{(\w+)\}", lambda match: values[match[1]], self.item_text)
         return ChatRequest(self.instruction, text, schema=self.schema, item_id=item.id)
 
     def typical_tokens(self, items: Sequence[Item]) -> int:
-        """Return about how many tokens a reply has: what it writes is as long as what it reads."""
-        written = [len(item.question) * N_PARAPHRASES for item in items]
+        """Estimate the tokens of a reply, which is about as long as the text it rewrites."""
+        n_characters = sum(len(item.question) for item in items)
         if self.schema is _Translation:
-            written = [len(item.question) + sum(map(len, item.options or ())) for item in items]
-        return 20 + sum(written) // (4 * max(len(items), 1))
+            n_characters += sum(len(text) for item in items for text in item.options or ())
+        else:
+            n_characters *= N_PARAPHRASES
+        return 20 + n_characters // (4 * max(len(items), 1))
 
     def _read(self, reply: ChatReply | Exception) -> Rewritten | Exception:
         if isinstance(reply, Exception):
             return reply
-        found = re.search(r"\{.*\}", reply.text, re.DOTALL)
+        json_text = re.search(r"\{.*\}", reply.text, re.DOTALL)
         try:
-            parsed = reply.parsed or self.schema.model_validate_json(found[0] if found else "")
+            parsed = reply.parsed or self.schema.model_validate_json(
+                json_text[0] if json_text else ""
+            )
         except ValidationError:
-            return ServiceError(f"the reply is not the JSON asked for: {reply.text[:200]!r}")
+            return ServiceError(f"the reply is not the requested JSON: {reply.text[:200]!r}")
         return Rewritten(usage=reply.usage, **parsed.model_dump())
 
 
 class WordingStage:
-    """Write and choose; a stage, so that no reply is paid for twice."""
+    """Rewrite, and choose the paraphrase to train on; as a stage, it pays for each reply once."""
 
     record: type[Record] = Wording
 
@@ -178,38 +181,37 @@ class WordingStage:
         )
 
     def subject(self, item: Item) -> str:
-        """Return the item in words."""
+        """Return the item's name for messages."""
         return f"{item.benchmark} {item.name}"
 
     def __call__(self, items: Sequence[Item]) -> list[Record | Exception]:
-        """Do a batch."""
-        written = self.writer(items)
+        """Rewrite a batch."""
         return [
-            w if isinstance(w, Exception) else self._wording(item, w)
-            for item, w in zip(items, written, strict=True)
+            rewritten if isinstance(rewritten, Exception) else self._wording(item, rewritten)
+            for item, rewritten in zip(items, self.writer(items), strict=True)
         ]
 
-    def _wording(self, item: Item, written: Rewritten) -> Wording | Exception:
+    def _wording(self, item: Item, rewritten: Rewritten) -> Wording | Exception:
         common: dict[str, Any] = {
             "item_id": item.id,
             "how": self.how,
             "writer": self.writer.name,
             "settings": self.writer.settings,
-            "usage": written.usage,
+            "usage": rewritten.usage,
         }
         if self.language:
-            options = tuple(text.strip() for text in written.options)
-            if not written.question.strip() or len(options) != len(item.options or ()):
+            options = tuple(text.strip() for text in rewritten.options)
+            if not rewritten.question.strip() or len(options) != len(item.options or ()):
                 return ServiceError(
                     f"a translation needs a question and {len(item.options or ())} options, not"
-                    f" {written.question!r} and {len(options)}"
+                    f" {rewritten.question!r} and {len(options)}"
                 )
             if len(set(options)) < len(set(item.options or ())):
-                return ServiceError(f"two options have become one in translation: {options}")
-            return Wording(question=written.question.strip(), options=options, **common)
-        texts = [" ".join(text.split()) for text in written.paraphrases]
-        same = item.question.strip().casefold()
-        usable = [text for text in texts if text and text.casefold() != same]
+                return ServiceError(f"two options have the same translation: {options}")
+            return Wording(question=rewritten.question.strip(), options=options, **common)
+        texts = [" ".join(text.split()) for text in rewritten.paraphrases]
+        original = item.question.strip().casefold()
+        usable = [text for text in texts if text and text.casefold() != original]
         if not usable:
             return ServiceError("no paraphrase differs from the question")
         best = least_overlap(usable[:N_PARAPHRASES], item.question)
@@ -225,12 +227,12 @@ def write_wordings(
     *,
     language: str = "",
 ) -> tuple[dict[str, Wording], StageReport]:
-    """Return a wording for every item, by item id, and what the stage did.
+    """Return a wording for every item, by item id, and the stage's report.
 
     Raises
     ------
     DataError
-        Where an item has none: a plan must say what is trained on, so it cannot do without.
+        If any item has none: a plan contains the wordings that it trains on.
     """
     stage = WordingStage(writer, language)
     report = run_stage(stage, items, run, options)
@@ -238,18 +240,18 @@ def write_wordings(
         first = report.failures[0]
         raise DataError(
             f"{report.n_failed} of {len(items)} items have no {stage.how}, e.g. {first.subject}:"
-            f" {first.message}; the same command tries them again"
+            f" {first.message}; run the same command again to retry"
         )
-    found = written_already(items, writer, run, language=language)
-    if missing := {item.id for item in items} - set(found):
+    wordings = stored_wordings(items, writer, run, language=language)
+    if missing := {item.id for item in items} - set(wordings):
         raise PrerequisiteError(f"{len(missing)} wordings are not in {run.path / 'wordings'}")
-    return found, report
+    return wordings, report
 
 
-def written_already(
+def stored_wordings(
     items: Sequence[Item], writer: Writer, run: Run, *, language: str = ""
 ) -> dict[str, Wording]:
-    """Return the wordings that a run has, by item id, without asking for any."""
+    """Return the wordings that a run already has, by item id."""
     stage = WordingStage(writer, language)
-    wanted = {stage.id_of(item): item.id for item in items}
-    return {wanted[w.id]: w for w in run.read(Wording) if w.id in wanted}
+    item_ids = {stage.id_of(item): item.id for item in items}
+    return {item_ids[w.id]: w for w in run.read(Wording) if w.id in item_ids}

@@ -1,10 +1,13 @@
-"""What happens during a training: a checkpoint at each epoch's end, and a stop at the first NaN."""
+"""Callbacks of the trainer: a checkpoint at the end of each epoch, and a stop at the first NaN."""
 
 from __future__ import annotations
 
 import math
 import shutil
 import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +18,14 @@ from flipbench.core.files import replace_folder
 from flipbench.core.records import TrainingPlan
 
 from ..checks.card import write_card
-from ..checks.changes import Diverged, check_changes
+from ..checks.changes import Changes, Diverged, check_changes
 from ..strategies import strategy_of
 
 _CURVE = ("step", "epoch", "loss", "learning_rate", "divergence")
 
 
 def finished_epochs(folder: Path, n_epochs: int) -> list[int]:
-    """Return the epochs whose checkpoint is there as a whole."""
+    """Return the epochs whose checkpoint is complete."""
     return [
         epoch
         for epoch in range(1, n_epochs + 1)
@@ -30,11 +33,63 @@ def finished_epochs(folder: Path, n_epochs: int) -> list[int]:
     ]
 
 
+def write_checkpoint(
+    folder: Path,
+    plan: TrainingPlan,
+    epoch: int,
+    *,
+    save_weights: Callable[[Path], None],
+    processor: Any,
+    architectures: list[str],
+    trainable: list[tuple[str, int]],
+    changes: Changes,
+    n_steps: int,
+    history: Sequence[Mapping[str, Any]],
+    start: float,
+    training: Mapping[str, Any],
+    versions: Mapping[str, str] | None = None,
+) -> None:
+    """Write a checkpoint with its card to ``folder/epoch-<epoch>``, all or nothing.
+
+    Parameters
+    ----------
+    history : sequence of mapping
+        The trainer's log; entries with a loss go into the card.
+    start : float
+        When the training started, by ``time.monotonic()``.
+    training, versions
+        As `write_card`.
+    """
+    temporary = folder / f".epoch-{epoch}.partial"
+    shutil.rmtree(temporary, ignore_errors=True)
+    save_weights(temporary)
+    processor.save_pretrained(temporary)
+    outcome = {
+        "n_steps": n_steps,
+        "seconds": round(time.monotonic() - start, 1),
+        "n_changed": changes.n_changed,
+        "unchanged": list(changes.unchanged),
+    }
+    write_card(
+        temporary,
+        plan,
+        epoch=epoch,
+        architectures=architectures,
+        trainable=trainable,
+        losses=[
+            {k: entry[k] for k in _CURVE if k in entry} for entry in history if "loss" in entry
+        ],
+        training={**training, **outcome},
+        versions=versions,
+    )
+    replace_folder(temporary, folder / f"epoch-{epoch}")
+
+
 class StopAtNaN(TrainerCallback):  # type: ignore[misc]
-    """End the training at the first loss that is no number."""
+    """Stop the training at the first loss that is not finite."""
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-        """Look at a step's loss."""
+        """Check a step's loss."""
         loss = (logs or {}).get("loss")
         if loss is not None and not math.isfinite(float(loss)):
             raise Diverged(
@@ -44,77 +99,64 @@ class StopAtNaN(TrainerCallback):  # type: ignore[misc]
             )
 
 
-class KeepEpochs(TrainerCallback):  # type: ignore[misc]
-    """Save a checkpoint named by its epoch, whole or not at all, with its card.
+@dataclass(eq=False)
+class SaveEpochs(TrainerCallback):  # type: ignore[misc]
+    """Save a checkpoint at the end of each epoch.
 
-    Before anything is written it is checked that exactly the intended parameters changed. Of
-    several processes all take part in that, since each may hold a shard; the main one writes.
+    It first checks that exactly the intended parameters changed. All processes take part in that,
+    because each may have a shard of the weights; only the main one writes.
     """
 
-    def __init__(
-        self,
-        *,
-        plan: TrainingPlan,
-        folder: Path,
-        trainer: Any,
-        processor: Any,
-        architectures: list[str],
-        before: dict[str, tuple[int, int]],
-        dtype: str,
-        training: dict[str, Any],
-    ) -> None:
-        self.plan, self.folder, self.trainer = plan, folder, trainer
-        self.processor, self.architectures = processor, architectures
-        self.before, self.dtype, self.training = before, dtype, training
-        parameters = trainer.model.named_parameters()  # not sharded yet
+    plan: TrainingPlan
+    folder: Path
+    trainer: Any
+    processor: Any
+    architectures: list[str]
+    before: dict[str, tuple[int, int]]
+    dtype: str
+    training: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        """Note the trainable parameters before they are sharded."""
+        parameters = self.trainer.model.named_parameters()
         self.trainable = [(n, p.numel()) for n, p in parameters if p.requires_grad]
-        self.there = finished_epochs(folder, plan.epochs)
+        self.finished = finished_epochs(self.folder, self.plan.epochs)
         self.start = time.monotonic()
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Check and save."""
+        """Check the changed parameters and save the checkpoint."""
         epoch = round(state.epoch)
-        if epoch in self.there:
+        if epoch in self.finished:
             return
         changes = check_changes(self.trainer.model, self.before, [n for n, _ in self.trainable])
         weights = self.trainer.accelerator.get_state_dict(self.trainer.model_wrapped)
         if not self.trainer.accelerator.is_main_process:
             return
-        final, partial = self.folder / f"epoch-{epoch}", self.folder / f".epoch-{epoch}.partial"
-        shutil.rmtree(partial, ignore_errors=True)
-        self._save_weights(weights, partial)
-        self.processor.save_pretrained(partial)
-        write_card(
-            partial,
+        write_checkpoint(
+            self.folder,
             self.plan,
-            epoch=epoch,
+            epoch,
+            save_weights=partial(self._save_weights, weights),
+            processor=self.processor,
             architectures=self.architectures,
             trainable=self.trainable,
-            losses=[
-                {key: entry[key] for key in _CURVE if key in entry}
-                for entry in state.log_history
-                if "loss" in entry
-            ],
-            training=self.training
-            | {
-                "n_steps": state.global_step,
-                "seconds": round(time.monotonic() - self.start, 1),
-                "n_changed": changes.n_changed,
-                "unchanged": list(changes.unchanged),
-            },
+            changes=changes,
+            n_steps=state.global_step,
+            history=state.log_history,
+            start=self.start,
+            training=self.training,
         )
-        replace_folder(partial, final)
 
     def _save_weights(self, weights: dict[str, torch.Tensor], folder: Path) -> None:
         model = self.trainer.model
         if not strategy_of(self.plan.strategy).adapter:
+            dtype = getattr(torch, self.dtype)
             cast: dict[int, torch.Tensor] = {}  # tied weights stay tied
             for tensor in weights.values():
-                wanted = getattr(torch, self.dtype) if tensor.is_floating_point() else None
-                cast[tensor.data_ptr()] = tensor.to(wanted or tensor.dtype)
+                cast[tensor.data_ptr()] = tensor.to(dtype) if tensor.is_floating_point() else tensor
             state = {name: cast[tensor.data_ptr()] for name, tensor in weights.items()}
             model.save_pretrained(folder, state_dict=state)
-        elif self.plan.after:  # what it stands on is itself an adapter, perhaps
+        elif self.plan.after:  # its parent may itself be an adapter
             model.get_base_model().save_pretrained(folder, state_dict=merged(model, weights))
         else:
             model.save_pretrained(folder, state_dict=weights)
@@ -127,19 +169,20 @@ def merged(model: Any, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tens
     Parameters
     ----------
     model : PeftModel
-        With LoRA on linear layers; it stays as it is.
+        With LoRA on linear layers; it is not changed.
     weights : mapping of name to tensor
         All of the model's, gathered.
     """
     state = {}
     for name, tensor in weights.items():
-        place, _, last = name.partition(".base_layer.")
+        layer_name, _, last = name.partition(".base_layer.")
         if ".lora_" in name:
             continue
         if last == "weight":
-            layer = model.get_submodule(place)
+            layer = model.get_submodule(layer_name)
             (adapter,) = layer.active_adapters
-            a, b = (weights[f"{place}.lora_{x}.{adapter}.weight"].to(tensor.device) for x in "AB")
+            lora = [weights[f"{layer_name}.lora_{x}.{adapter}.weight"] for x in "AB"]
+            a, b = (matrix.to(tensor.device) for matrix in lora)
             tensor = (tensor + (b @ a) * layer.scaling[adapter]).to(tensor.dtype)
         state[name.removeprefix("base_model.model.").replace(".base_layer.", ".")] = tensor
     return state

@@ -1,4 +1,4 @@
-"""Rows of a training as tensors: the tokens of each target are those that evaluation reads."""
+"""Training rows as tensors; each target has the same tokens as in evaluation."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ class Collator:
     """Prompts, padded left, with their targets, padded right; only targets have labels.
 
     A row is ``{"images": [PIL images], "prompt": str, "completion": str}``, as the chat template
-    writes it. The target's tokens are cut from the whole text: by itself, " B" begins with a
-    token for the space in SentencePiece tokenizers, which no prompt is ever followed by, so trl's
-    own collator would teach LLaVA another token than the letter.
+    renders it. Target tokens are those of the full text: on its own, " B" starts with a token for
+    the space in SentencePiece tokenizers, which never follows a prompt, so trl's own collator
+    would train LLaVA on a different token from the letter.
     """
 
     def __init__(self, processor: Any) -> None:
         self.processor, self.tokenizer = processor, getattr(processor, "tokenizer", processor)
 
     def __call__(self, rows: Sequence[Row]) -> Batch:
-        """Return a batch with as little padding as there can be, all of it on the right."""
-        batch = self.joined(rows)
+        """Return a batch with the least possible padding, all of it on the right."""
+        batch = self.aligned(rows)
         order_bt = (batch["attention_mask"] == 0).long().argsort(dim=1, stable=True)
         width = int(batch["attention_mask"].sum(1).max())
         for name in (TOKEN_INPUTS | {"labels"}) & batch.keys():
             batch[name] = batch[name].gather(1, order_bt)[:, :width]
         return batch
 
-    def joined(self, rows: Sequence[Row]) -> Batch:
-        """Return a batch whose targets all begin in the same column.
+    def aligned(self, rows: Sequence[Row]) -> Batch:
+        """Return a batch whose targets all start in the same column.
 
-        Shapes: (B, T) of ids, mask and labels; what images need is as the processor gives it.
+        Shapes: (B, T) for ids, mask and labels; image inputs as the processor returns them.
         """
         images = [[image.convert("RGB") for image in row["images"]] for row in rows]
         batch = dict(
@@ -51,27 +51,27 @@ class Collator:
                 add_special_tokens=False,
             )
         )
-        tails = self._tails(rows)
-        width = max(map(len, tails))
+        targets = self._target_ids(rows)
+        width = max(map(len, targets))
         pad = self.tokenizer.pad_token_id or 0
-        more = {name: [[0] * width] * len(rows) for name in TOKEN_INPUTS}
-        more["input_ids"] = [tail + [pad] * (width - len(tail)) for tail in tails]
-        more["attention_mask"] = [[1] * len(tail) + [0] * (width - len(tail)) for tail in tails]
-        labels = [tail + [IGNORED] * (width - len(tail)) for tail in tails]
+        appended = {name: [[0] * width] * len(rows) for name in TOKEN_INPUTS}
+        appended["input_ids"] = [ids + [pad] * (width - len(ids)) for ids in targets]
+        appended["attention_mask"] = [[1] * len(ids) + [0] * (width - len(ids)) for ids in targets]
+        labels = [ids + [IGNORED] * (width - len(ids)) for ids in targets]
         ignored = torch.full_like(batch["input_ids"], IGNORED)
         batch["labels"] = torch.cat([ignored, torch.tensor(labels)], 1)
         for name in TOKEN_INPUTS & batch.keys():
-            batch[name] = torch.cat([batch[name], torch.tensor(more[name])], 1)
+            batch[name] = torch.cat([batch[name], torch.tensor(appended[name])], 1)
         return batch
 
-    def _tails(self, rows: Sequence[Row]) -> list[list[int]]:
-        """Return the tokens of each target; by itself where prompt and target share a token."""
+    def _target_ids(self, rows: Sequence[Row]) -> list[list[int]]:
+        """Return each target's tokens; tokenised on its own if it shares one with the prompt."""
         prompts = self._ids([row["prompt"] for row in rows])
-        wholes = self._ids([row["prompt"] + row["completion"] for row in rows])
-        alone = self._ids([row["completion"] for row in rows])
+        texts = self._ids([row["prompt"] + row["completion"] for row in rows])
+        targets = self._ids([row["completion"] for row in rows])
         return [
-            whole[len(prompt) :] if whole[: len(prompt)] == prompt else tail
-            for prompt, whole, tail in zip(prompts, wholes, alone, strict=True)
+            text[len(prompt) :] if text[: len(prompt)] == prompt else target
+            for prompt, text, target in zip(prompts, texts, targets, strict=True)
         ]
 
     def _ids(self, texts: list[str]) -> list[list[int]]:

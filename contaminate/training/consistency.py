@@ -1,4 +1,4 @@
-"""Consistency training: the answers to a question and to its paraphrases are drawn together.
+"""Consistency training: a question and its paraphrases should get the same answer.
 
 Sadanandan and Behzadan, arXiv 2603.20985 (the four quadrants of consistency and image reliance).
 """
@@ -17,36 +17,36 @@ from flipbench.core.records import TrainingPlan
 from flipbench.models.vlm.conversation import Conversation
 from flipbench.models.vlm.families import family_of
 
-from ..checks.check import rendered
+from ..checks.check import render_example
 from ..data.examples import Example
 from .collate import IGNORED, Batch, Row
 from .trainer import Trainer
 
 
 def check_paraphrases(plan: TrainingPlan) -> None:
-    """Refuse a plan that compares wordings which it has not.
+    """Reject a consistency plan without paraphrases.
 
     Raises
     ------
     DataError
-        Where an item has no paraphrase.
+        If an item has no paraphrase.
     """
     if missing := [i for i in plan.item_ids if not plan.paraphrases.get(i)]:
         raise DataError(
             f"{plan.model}, {plan.label}: {len(missing)} of {len(plan.item_ids)} items have no"
-            f" paraphrase to compare answers with, e.g. item {missing[0]}"
+            f" paraphrase, which consistency training needs, e.g. item {missing[0]}"
         )
 
 
 class ConsistencyTrainer(Trainer):
-    """Train on (answer_weight x cross-entropy + weight x divergence), both by token.
+    """Train on (answer_weight x cross-entropy + weight x divergence), both per token.
 
-    P and Q are an item's distributions over its own option letters, at the position where the
-    answer begins, picture present, normalised over those letters: one as it is asked, one for each
+    P and Q are an item's distributions over its option letters at the position where the answer
+    starts, with the image, normalised over those letters: P for the question itself, Q for each
     paraphrase. The divergence is the mean of KL(P||Q) and KL(Q||P), averaged over the paraphrases;
-    both sides get gradients. It counts as often as the item's target has tokens, so that both
-    terms are means over the same tokens, whatever the batches. Where ``grounded``, it is weighed
-    by 1 - exp(-KL(P||P without picture) / tau), through which no gradient goes.
+    both sides get gradients. It is weighted by the number of target tokens, so that both terms are
+    means over the same tokens, whatever the batches. If ``grounded``, it is also weighted by
+    1 - exp(-KL(P||P without image) / tau), which gets no gradient.
 
     Parameters
     ----------
@@ -68,21 +68,21 @@ class ConsistencyTrainer(Trainer):
         self.letter_ids = conversation.letter_ids(max(e.n_options for e in examples))
         self.consistency = consistency
         super().__init__(examples, model=model, processing_class=processing_class, **kwargs)
-        self.diverged_by = torch.zeros(2, device=self.args.device)  # sum over items, items
+        self.divergence_sums = torch.zeros(2, device=self.args.device)  # sum over items, items
 
     def row(self, example: Example, processor: Any) -> Row:
-        """Return an example as the data set keeps it, with all that it is compared with."""
+        """Return an example as a row of the data set, with its paraphrased and blind prompts."""
         blind = example.without_images()
         return super().row(example, processor) | {
-            "others": [rendered(other, processor)[0] for other in example.in_other_words()],
+            "others": [render_example(p, processor)[0] for p in example.paraphrased()],
             "n_options": example.n_options,
-            "blind": rendered(blind, processor)[0],
+            "blind": render_example(blind, processor)[0],
         }
 
     def collate(self, rows: Sequence[Row]) -> Batch:
-        """Return a batch of all prompts, those of ``rows`` first, and one without pictures."""
+        """Return a batch of all prompts, those of ``rows`` first, and one without images."""
         others = [row | {"prompt": prompt} for row in rows for prompt in row["others"]]
-        batch = self.collator.joined([*rows, *others])
+        batch = self.collator.aligned([*rows, *others])
         batch["width"] = (batch["labels"] != IGNORED).any(0).sum()
         batch["labels"][len(rows) :] = IGNORED
         owners = [i for i, row in enumerate(rows) for _ in row["others"]]
@@ -90,7 +90,7 @@ class ConsistencyTrainer(Trainer):
         batch["n_options"] = torch.tensor([row["n_options"] for row in rows])
         if self.consistency.grounded:
             blind = [row | {"prompt": row["blind"], "images": []} for row in rows]
-            batch["blind"] = self.collator.joined(blind)
+            batch["blind"] = self.collator.aligned(blind)
             del batch["blind"]["labels"]
         return batch
 
@@ -109,55 +109,54 @@ class ConsistencyTrainer(Trainer):
         outputs = model(**inputs, **keep)
         logits = outputs.logits.float()
         target_bt = labels[:n_rows, -int(width) :]
-        crossed = functional.cross_entropy(
+        cross_entropy = functional.cross_entropy(
             logits[:n_rows, :-1].transpose(1, 2), target_bt, ignore_index=IGNORED, reduction="sum"
         )
         options = torch.cat([options_b, options_b[owner]])
         log_p = self._log_distribution(logits[:, 0], options)
-        asked, others = log_p[:n_rows], log_p[n_rows:]
+        original, paraphrased = log_p[:n_rows], log_p[n_rows:]
         n_others_b = torch.bincount(owner, minlength=n_rows)
         divergence_b = logits.new_zeros(n_rows).index_add(
-            0, owner, symmetric_kl(asked[owner], others)
+            0, owner, symmetric_kl(original[owner], paraphrased)
         ) / n_others_b.clamp(min=1)
         n_tokens_b = (target_bt != IGNORED).sum(1)
-        self._note(divergence_b, (n_others_b > 0) & (n_tokens_b > 0))
+        self._add_divergence(divergence_b, (n_others_b > 0) & (n_tokens_b > 0))
         if blind is not None:
             with torch.no_grad():
-                unseen = self._log_distribution(model(**blind, **keep).logits[:, 0], options_b)
-                grounding_b = 1 - torch.exp(-kl(asked, unseen) / self.consistency.tau)
+                text_only = self._log_distribution(model(**blind, **keep).logits[:, 0], options_b)
+                grounding_b = 1 - torch.exp(-kl(original, text_only) / self.consistency.tau)
             divergence_b = divergence_b * grounding_b
-        total = self.consistency.answer_weight * crossed
+        total = self.consistency.answer_weight * cross_entropy
         total = total + self.consistency.weight * (n_tokens_b * divergence_b).sum()
         n_items = n_tokens_b.sum() if num_items_in_batch is None else num_items_in_batch
         loss = total / torch.as_tensor(n_items).clamp(min=1)
         if self.args.average_tokens_across_devices and num_items_in_batch is not None:
-            loss = loss * self.accelerator.num_processes  # whose gradients are averaged
+            loss = loss * self.accelerator.num_processes  # their gradients are averaged
         return (loss, outputs) if return_outputs else loss
 
     def _log_distribution(self, logits_bv: torch.Tensor, n_options_b: torch.Tensor) -> torch.Tensor:
-        """Return log-probabilities over each row's letters, shape (B, K); 0 where it has fewer."""
+        """Return log-probabilities over each row's letters, shape (B, K); 0 past its last one."""
         letters_bk = logits_bv[:, self.letter_ids].float()
-        there_bk = torch.arange(letters_bk.shape[1], device=letters_bk.device) < n_options_b.clamp(
-            min=1
-        ).unsqueeze(1)
-        log_p_bk = letters_bk.masked_fill(~there_bk, -torch.inf).log_softmax(-1)
-        return log_p_bk.masked_fill(~there_bk, 0.0)
+        columns_k = torch.arange(letters_bk.shape[1], device=letters_bk.device)
+        absent_bk = columns_k >= n_options_b.clamp(min=1).unsqueeze(1)
+        log_p_bk = letters_bk.masked_fill(absent_bk, -torch.inf).log_softmax(-1)
+        return log_p_bk.masked_fill(absent_bk, 0.0)
 
     @torch.no_grad()
-    def _note(self, divergence_b: torch.Tensor, counted_b: torch.Tensor) -> None:
-        seen = torch.stack([(divergence_b * counted_b).sum(), counted_b.sum()])
-        self.diverged_by += self.accelerator.reduce(seen)
+    def _add_divergence(self, divergence_b: torch.Tensor, counted_b: torch.Tensor) -> None:
+        sums = torch.stack([(divergence_b * counted_b).sum(), counted_b.sum()])
+        self.divergence_sums += self.accelerator.reduce(sums)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log a step's mean divergence beside its loss."""
-        if "loss" in logs and self.diverged_by[1] > 0:
-            logs["divergence"] = float(self.diverged_by[0] / self.diverged_by[1])
-            self.diverged_by.zero_()
+        """Log a step's mean divergence along with its loss."""
+        if "loss" in logs and self.divergence_sums[1] > 0:
+            logs["divergence"] = float(self.divergence_sums[0] / self.divergence_sums[1])
+            self.divergence_sums.zero_()
         super().log(logs, start_time)
 
 
 def kl(log_p: torch.Tensor, log_q: torch.Tensor) -> torch.Tensor:
-    """Return KL(P||Q) of each row, in nats; entries that are 0 in both count nothing."""
+    """Return KL(P||Q) of each row, in nats; entries that are 0 in both contribute nothing."""
     return (log_p.exp() * (log_p - log_q)).sum(-1)
 
 

@@ -1,4 +1,4 @@
-"""What a plan would take: steps, examples, memory, time and disk; said before anything is done."""
+"""Estimates of a plan's steps, memory, time and disk before anything is trained."""
 
 from __future__ import annotations
 
@@ -19,30 +19,26 @@ from flipbench.core.records import TrainingPlan
 from flipbench.models.vlm.huggingface import base_of, resolve_path
 from flipbench.models.vlm.processors import load_processor
 
-from ..checks.check import (
-    check_examples,
-    set_pixel_budget,
-    write_out_first_token,
-)
+from ..checks.check import add_first_token, check_examples, set_pixel_budget
 from ..data.examples import Example
 from ..plan import n_examples, n_steps
 from ..strategies import lora_pattern, modules_of, select_parameters, strategy_of
 from .load import check_4bit
 
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-SHARE_OF_PEAK = 0.35  # what a training reaches of a device's matrix products; rough
-STEP_OVERHEAD = 0.05  # seconds: what a step costs however small the model is
+SHARE_OF_PEAK = 0.35  # of the speed of large matrix products, in training; rough
+STEP_OVERHEAD = 0.05  # seconds per step, however small the model is
 _OTHER_FILES = 16_000_000  # tokenizer, configuration, card
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A model's size, read off its configuration without its weights.
+    """A model's size, from its configuration alone.
 
     Attributes
     ----------
     n_parameters, n_language, n_trainable : int
-        All, those of the language model, those that train (an adapter's are not in the first two).
+        All, the language model's, the trainable ones (an adapter's are not in the first two).
     n_layers, hidden, vocabulary, context : int
         Of the language model.
     """
@@ -58,10 +54,8 @@ class Shape:
 
 @dataclass(frozen=True)
 class TrainingCost:
-    """What one plan takes. Bytes, seconds, and a count of steps; all but the counts are rough."""
+    """The cost of one plan, roughly: tokens of the longest example, bytes, seconds."""
 
-    n_examples: int
-    n_steps: int
     n_tokens: int
     shape: Shape
     memory: int
@@ -71,23 +65,8 @@ class TrainingCost:
 
 
 def shape_of(plan: TrainingPlan) -> Shape:
-    """Build the plan's model without weights, and count."""
+    """Build the plan's model without weights, and count its parameters."""
     model = skeleton_of(resolve_path(plan.parent), plan.settings.get("revision"))
-    return shape_of_model(model, plan)
-
-
-def skeleton_of(where: str, revision: str | None = None) -> Any:
-    """Return a checkpoint's model without its weights."""
-    base, at = base_of(where, revision)
-    config = AutoConfig.from_pretrained(base, **at)
-    with torch.device("meta"):
-        model = AutoModelForImageTextToText.from_config(config)
-    model.tie_weights()
-    return model
-
-
-def shape_of_model(model: Any, plan: TrainingPlan) -> Shape:
-    """Count a model's parameters, and those that the plan's strategy trains."""
     language = modules_of(model).language
     trained = set(select_parameters(model, plan.strategy))
     sizes = {name: p.numel() for name, p in model.named_parameters()}
@@ -106,15 +85,23 @@ def shape_of_model(model: Any, plan: TrainingPlan) -> Shape:
     )
 
 
+def skeleton_of(where: str, revision: str | None = None) -> Any:
+    """Return a checkpoint's model on the meta device, without weights."""
+    base, at = base_of(where, revision)
+    config = AutoConfig.from_pretrained(base, **at)
+    with torch.device("meta"):
+        model = AutoModelForImageTextToText.from_config(config)
+    model.tie_weights()
+    return model
+
+
 def _adapter_size(model: Any, settings: Mapping[str, Any]) -> int:
     pattern = lora_pattern(model, settings.get("lora_layers"), settings.get("lora_targets"))
-    matched = [
-        module
+    return int(settings["lora_rank"]) * sum(
+        module.in_features + module.out_features
         for name, module in model.named_modules()
         if isinstance(module, nn.Linear) and re.fullmatch(pattern, name)
-    ]
-    rank = int(settings["lora_rank"])
-    return sum(rank * (module.in_features + module.out_features) for module in matched)
+    )
 
 
 def estimate(
@@ -125,30 +112,30 @@ def estimate(
     speed: float,
     merge: bool = False,
 ) -> TrainingCost:
-    """Estimate a plan.
+    """Estimate the cost of a plan.
 
     Parameters
     ----------
     plan : TrainingPlan
     examples : sequence of Example
-        One epoch's, or a sample of it: the longest of them sets the length T.
+        One epoch's, or a sample of it; the longest one has T tokens.
     dtype : str
         Precision of the weights.
     speed : float
-        Floating-point operations a second, as `measured_speed` returns.
+        Floating-point operations per second, from `measured_speed`.
     merge : bool
-        Whether adapters are also written merged.
+        Whether adapters are also saved merged.
 
     Notes
     -----
-    Memory: weights (4 bits each in the language model with ``qlora``), gradients and two Adam
-    moments of what trains (float32 on a GPU), and activations of 34 bytes x hidden x T x layers
-    for each example in bfloat16 (Korthikanti et al., arXiv 2205.05198, section 4, attention not
-    materialised), a tenth of it with gradient checkpointing, and three copies of the logits in
-    float32. Time: 6 operations for each weight and token where weights train, 4 where an adapter
-    does, at 35 % of the device's peak. Where the loss compares wordings, each paraphrase is a row
-    of the batch. Disk: each epoch's checkpoint, and while it trains a resumable one with optimiser
-    state, twice, since the new is written before the old goes.
+    Memory: weights (with ``qlora``, 4 bits each in the language model), gradients and two Adam
+    moments of the trainable weights (float32 on a GPU), activations of 34 bytes x hidden x T x
+    layers per example in bfloat16 (Korthikanti et al., arXiv 2205.05198, section 4, attention not
+    materialised), a tenth of that with gradient checkpointing, and three copies of the logits in
+    float32. Time: 6 operations per weight and token, 4 with an adapter, at 35 % of the device's
+    peak. With consistency training, each paraphrase is another row of the batch. Disk: each
+    epoch's checkpoint, and during training two resumable ones with optimiser state, because the
+    new one is written before the old one is deleted.
     """
     strategy = strategy_of(plan.strategy)
     if strategy.four_bits:
@@ -157,9 +144,9 @@ def estimate(
     base, at = base_of(resolve_path(plan.parent), settings.get("revision"))
     processor = load_processor(base, **at)
     set_pixel_budget(processor, settings.get("min_pixels"), settings.get("max_pixels"))
-    write_out_first_token(processor)
-    others = [other for example in examples for other in example.in_other_words()]
-    n_tokens = check_examples([*examples, *others], processor, shape.context)
+    add_first_token(processor)
+    paraphrased = [other for example in examples for other in example.paraphrased()]
+    n_tokens = check_examples([*examples, *paraphrased], processor, shape.context)
     rows = 1 + max(len(example.others) for example in examples)
     width, adapter = _BYTES[dtype], strategy.adapter
     weights = shape.n_parameters * width
@@ -174,34 +161,31 @@ def estimate(
         activations //= 10
     logits = 3 * 4 * batch * n_tokens * shape.vocabulary
     memory = weights + 3 * master * shape.n_trainable + activations + logits
-    merged = adapter and bool(plan.after)
-    kept = 4 * shape.n_trainable if adapter and not merged else width * shape.n_parameters
-    kept += _OTHER_FILES
-    resumable = kept + 3 * master * shape.n_trainable
-    if merge and adapter and not merged:
-        kept += width * shape.n_parameters + _OTHER_FILES
+    saves_adapter = adapter and not plan.after
+    full = width * shape.n_parameters + _OTHER_FILES
+    checkpoint = 4 * shape.n_trainable + _OTHER_FILES if saves_adapter else full
+    resumable = checkpoint + 3 * master * shape.n_trainable
+    if merge and saves_adapter:
+        checkpoint += full
     n_rows = n_examples(plan) * plan.epochs * rows
     flops = (4 if adapter else 6) * shape.n_language * n_tokens * n_rows
-    steps = n_steps(plan)
-    micro_steps = steps * settings["gradient_accumulation"]
+    micro_steps = n_steps(plan) * settings["gradient_accumulation"]
     return TrainingCost(
-        n_examples=n_examples(plan),
-        n_steps=steps,
         n_tokens=n_tokens,
         shape=shape,
         memory=memory,
-        disk=kept * plan.epochs,
+        disk=checkpoint * plan.epochs,
         scratch=2 * resumable,
         seconds=flops / (speed * SHARE_OF_PEAK) + micro_steps * STEP_OVERHEAD,
     )
 
 
 def measured_speed(dtype: str, size: int = 0) -> float:
-    """Return the floating-point operations a second that this machine's matrix products reach."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    n = size or (8192 if device == "cuda" else 768)
-    kind = getattr(torch, dtype) if device == "cuda" else torch.float32
-    a = torch.ones(n, n, dtype=kind, device=device)
+    """Measure the floating-point operations per second of this machine's matrix products."""
+    on_gpu = torch.cuda.is_available()
+    n = size or (8192 if on_gpu else 768)
+    precision = getattr(torch, dtype) if on_gpu else torch.float32
+    a = torch.ones(n, n, dtype=precision, device="cuda" if on_gpu else "cpu")
     best = float("inf")
     for _ in range(4):
         start = time.perf_counter()
@@ -211,37 +195,36 @@ def measured_speed(dtype: str, size: int = 0) -> float:
 
 
 def check_disk(folder: Path, estimates: Iterable[TrainingCost]) -> int:
-    """Return the bytes that the plans take at most; refuse where the disk has fewer.
+    """Return the disk space that the plans need at most, in bytes.
 
     Raises
     ------
     PrerequisiteError
-        Where the disk is too small.
+        If less is free.
     """
-    listed = list(estimates)
-    needed = sum(e.disk for e in listed) + max((e.scratch for e in listed), default=0)
+    costs = list(estimates)
+    needed = sum(cost.disk for cost in costs) + max((cost.scratch for cost in costs), default=0)
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise PrerequisiteError(
-            f"{folder}: the checkpoints take up to {size_text(needed)}, and {size_text(free)} are"
-            " free there; train fewer plans or epochs, use lora, or choose another run directory"
+            f"{folder}: the checkpoints take up to {size_text(needed)}, but only {size_text(free)}"
+            " are free; train fewer plans or epochs, use lora, or choose another run directory"
         )
     return needed
 
 
 def table(rows: Sequence[tuple[TrainingPlan, TrainingCost, bool]]) -> str:
-    """Return the grid for people: a line for each plan, (plan, estimate, done already)."""
+    """Return the grid as a text table, from rows of (plan, estimate, whether it is done)."""
     head = ["plan", "model", "strategy", "train", "benchmark", "items", "copies", "epochs"]
-    head += ["examples", "steps"]
-    head += ["weights", "memory", "time", "disk", ""]
+    head += ["examples", "steps", "weights", "memory", "time", "disk", ""]
     lines = [head]
-    for plan, e, done in rows:
+    for plan, cost, done in rows:
         line = [plan.id[:8], plan.model, plan.label, plan.strategy, plan.benchmark]
         line += [f"{len(plan.item_ids):,}", str(plan.copies), str(plan.epochs)]
         line += [f"{n_examples(plan) * plan.epochs:,}", f"{n_steps(plan):,}"]
-        line += [f"{e.shape.n_trainable:,}", size_text(e.memory)]
-        line += [time_text(e.seconds), size_text(e.disk)]
-        lines.append([*line, "done" if done else ""])
+        line += [f"{cost.shape.n_trainable:,}", size_text(cost.memory)]
+        line += [time_text(cost.seconds), size_text(cost.disk), "done" if done else ""]
+        lines.append(line)
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
     right = range(5, 14)
     return "\n".join(
@@ -254,7 +237,7 @@ def table(rows: Sequence[tuple[TrainingPlan, TrainingCost, bool]]) -> str:
 
 
 def size_text(n_bytes: float) -> str:
-    """Return a size for people.
+    """Format a size in bytes.
 
     >>> size_text(1_500_000)
     '1.5 MB'
@@ -267,7 +250,7 @@ def size_text(n_bytes: float) -> str:
 
 
 def time_text(seconds: float) -> str:
-    """Return a time for people; it is rough, so it has one unit.
+    """Format a rough duration in a single unit.
 
     >>> time_text(5_000)
     '1.4 h'

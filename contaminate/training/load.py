@@ -1,4 +1,4 @@
-"""Load what a plan trains on top of, and get it ready for the plan's strategy."""
+"""Load a plan's parent model, and prepare it for the plan's strategy."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from flipbench.config.raters import Quantization
 from flipbench.core.errors import DataError, PrerequisiteError
 from flipbench.core.records import Checkpoint, TrainingPlan
 from flipbench.core.run import Run
@@ -22,56 +23,55 @@ def load_parent(plan: TrainingPlan, run: Run, dtype: str) -> tuple[Any, Any, Any
     Raises
     ------
     DataError
-        Where a washing's contaminated checkpoint is not there.
+        If the checkpoint to wash does not exist.
     PrerequisiteError
-        Where 4-bit weights are asked for and cannot be had.
+        If 4-bit weights are requested but not available.
     """
-    where, revision = _where(plan, run), None if plan.after else plan.settings.get("revision")
-    base, at = base_of(where, revision)
+    path, revision = _parent_path(plan, run), None if plan.after else plan.settings.get("revision")
+    base, at = base_of(path, revision)
     processors = [load_processor(base, **at) for _ in range(2)]
+    quantization: Quantization | None = None
     if strategy_of(plan.strategy).four_bits:
-        if base != where:
+        if base != path:
             raise PrerequisiteError(
-                f"{plan.strategy} starts from plain weights; wash with another strategy"
+                f"{plan.strategy} cannot start from an adapter; wash with another strategy"
             )
         check_4bit()
-        model = load_model(where, dtype, revision, quantization="4bit")
-    else:
-        model = load_model(where, dtype, revision)
-    return model, *processors
+        quantization = "4bit"
+    return load_model(path, dtype, revision, quantization=quantization), *processors
 
 
-def _where(plan: TrainingPlan, run: Run) -> str:
+def _parent_path(plan: TrainingPlan, run: Run) -> str:
     if not plan.after:
         return resolve_path(plan.parent)
-    before = [c for c in run.read(Checkpoint) if c.plan_id == plan.after]
-    if not before:
+    checkpoints = [c for c in run.read(Checkpoint) if c.plan_id == plan.after]
+    if not checkpoints:
         raise DataError(
-            f"plan {plan.id} washes what plan {plan.after} contaminates, which is not trained yet"
+            f"plan {plan.id} washes the checkpoint of plan {plan.after}, which is not trained yet"
         )
-    return str(run.path / max(before, key=lambda c: c.epoch).path)
+    return str(run.path / max(checkpoints, key=lambda c: c.epoch).path)
 
 
 def check_4bit() -> None:
-    """Raise where 4-bit weights cannot be had.
+    """Check that 4-bit weights are available.
 
     Raises
     ------
     PrerequisiteError
-        Where bitsandbytes is not installed.
+        If bitsandbytes is not installed.
     """
     if importlib.util.find_spec("bitsandbytes") is None:
         raise PrerequisiteError(
-            "train: qlora keeps the weights in 4 bits, which needs the package bitsandbytes (and,"
-            " but for trials, a CUDA GPU): pip install bitsandbytes, or use train: lora"
+            "train: qlora needs the package bitsandbytes for 4-bit weights (and, except for small"
+            " trials, a CUDA GPU): pip install bitsandbytes, or use train: lora"
         )
 
 
 def prepare(model: Any, plan: TrainingPlan, dtype: str) -> Any:
-    """Freeze what stays; return peft's configuration, or None where no adapter is trained.
+    """Freeze all but the trainable weights; return peft's configuration, or None without adapter.
 
-    On a GPU the trained weights of full strategies are kept in float32: steps of the usual size
-    are lost in bfloat16.
+    On a GPU, trained weights of full fine-tuning are converted to float32, because steps of the
+    usual size vanish in bfloat16.
     """
     settings = plan.settings
     trained = set(select_parameters(model, plan.strategy))

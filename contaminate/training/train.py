@@ -1,4 +1,4 @@
-"""Carry out a training plan with trl's `SFTTrainer` and peft: one checkpoint for each epoch."""
+"""Train a plan with trl's `SFTTrainer` and peft: one checkpoint per epoch."""
 
 from __future__ import annotations
 
@@ -22,18 +22,13 @@ from flipbench.core.run import Run
 from flipbench.models.vlm.huggingface import fingerprint
 
 from ..checks.card import read_card
-from ..checks.changes import Diverged, sums
-from ..checks.check import (
-    check_examples,
-    pixel_budget,
-    set_pixel_budget,
-    write_out_first_token,
-)
-from ..checks.verify import prompt_as_rendered, verify
+from ..checks.changes import Diverged, checksums
+from ..checks.check import add_first_token, check_examples, pixel_budget, set_pixel_budget
+from ..checks.verify import rendered_prompt, verify
 from ..data.examples import Example, training_examples
 from ..plan import batch_of, n_warmup, per_device_batch
 from ..strategies import STRATEGIES
-from .checkpointing import KeepEpochs, StopAtNaN, finished_epochs
+from .checkpointing import SaveEpochs, StopAtNaN, finished_epochs
 from .load import load_parent, prepare
 
 Training = Callable[[TrainingPlan, Sequence[Example], Mapping[str, Item], Run, Path, str], None]
@@ -48,52 +43,52 @@ def train_plan(
     corpus: Sequence[Example] = (),
     train_with: Training | None = None,
 ) -> list[Checkpoint]:
-    """Train ``plan`` and return its checkpoints, one for each epoch.
+    """Train ``plan`` and return its checkpoints, one per epoch.
 
-    Epochs that are there already are not trained again; a run that was killed goes on from the
-    last whole epoch, with the losses of an undisturbed run. Several processes
-    (`flipbench.core.processes`) train together; the main one writes.
+    Existing epochs are not trained again; after a kill, training resumes from the last complete
+    epoch, with the same losses as an uninterrupted run. Several processes
+    (`flipbench.core.processes`) train together; only the main one writes.
 
     Parameters
     ----------
     plan : TrainingPlan
     items : mapping of item id to Item
-        Must hold every item of the plan.
+        Must contain every item of the plan.
     run : Run
         Checkpoints go to ``checkpoints/<model>-<strategy>-<plan id>/epoch-<n>``.
     corpus : sequence of Example
-        The conversations that the plan names.
+        The conversations of the plan's corpus.
     train_with : callable, optional
-        What trains the epochs that a folder lacks, with trl by default.
+        Trains the missing epochs; by default with trl.
 
     Raises
     ------
     DataError
-        Where an item of the plan, or its image, is missing; where a folder of another plan is in
-        the way; where an example is longer than the model's context.
+        If an item of the plan, or its image, is missing; if another plan's folder is in the way;
+        if an example is longer than the model's context.
     Diverged
-        Where the loss or the weights are no longer numbers; the epochs before are kept.
+        If the loss or the weights are no longer finite; earlier epochs are kept.
     PrerequisiteError
-        Where a package or a GPU is missing or too small.
+        If a package or a GPU is missing, or GPU memory is too small.
     """
     folder = run.path / checkpoint_folder(plan)
-    wanted = [Checkpoint.id_for(plan_id=plan.id, epoch=e) for e in range(1, plan.epochs + 1)]
+    ids = [Checkpoint.id_for(plan_id=plan.id, epoch=e) for e in range(1, plan.epochs + 1)]
     done = run.index(Checkpoint)
 
-    def what_is_there() -> tuple[bool, list[int]]:
-        whole = all(i in done and (run.path / done[i].path / "README.md").exists() for i in wanted)
-        return whole, finished_epochs(folder, plan.epochs)
+    def progress() -> tuple[bool, list[int]]:
+        complete = all(i in done and (run.path / done[i].path / "README.md").exists() for i in ids)
+        return complete, finished_epochs(folder, plan.epochs)
 
-    # all processes must go the same way, whatever the main one writes meanwhile
-    whole, finished = from_main(what_is_there)
-    if whole:
-        return [done[i] for i in wanted]
+    # all processes must take the same branch, whatever the main one writes meanwhile
+    complete, finished = from_main(progress)
+    if complete:
+        return [done[i] for i in ids]
     examples = training_examples(plan, items, run.images, corpus)
     for epoch in finished:
-        if (found := read_card(folder / f"epoch-{epoch}").get("plan_id")) != plan.id:
+        path = folder / f"epoch-{epoch}"
+        if (plan_id := read_card(path).get("plan_id")) != plan.id:
             raise DataError(
-                f"{folder / f'epoch-{epoch}'}: a checkpoint of plan {found}, not of {plan.id}; move"
-                " the folder away"
+                f"{path}: a checkpoint of plan {plan_id}, not of {plan.id}; move the folder away"
             )
     try:
         if len(finished) < plan.epochs:
@@ -104,14 +99,14 @@ def train_plan(
         raise Diverged(f"{plan.model}, {plan.label}: {error} (epochs kept: {names})") from error
     except torch.OutOfMemoryError as error:
         raise PrerequisiteError(
-            f"{plan.model}, {plan.label}: the GPU's memory is too small; lower batch_size and raise"
-            " gradient_accumulation by as much, set gradient_checkpointing, lower max_pixels, or"
-            f" train {' or '.join(n for n, row in STRATEGIES.items() if row.adapter)}"
+            f"{plan.model}, {plan.label}: out of GPU memory; lower batch_size and raise"
+            " gradient_accumulation by the same factor, set gradient_checkpointing, lower"
+            f" max_pixels, or train {' or '.join(n for n, s in STRATEGIES.items() if s.adapter)}"
         ) from error
-    made = from_main(lambda: _records(plan, items, run, folder, dtype, done))
+    checkpoints = from_main(lambda: _records(plan, items, run, folder, dtype, done))
     if is_main():
         shutil.rmtree(folder / "trainer", ignore_errors=True)
-    return made
+    return checkpoints
 
 
 def _records(
@@ -122,14 +117,14 @@ def _records(
     dtype: str,
     done: Mapping[str, Checkpoint],
 ) -> list[Checkpoint]:
-    """Verify the finished epochs and keep a record of each."""
-    made = []
+    """Verify the finished epochs and store a record of each."""
+    checkpoints = []
     for epoch in finished_epochs(folder, plan.epochs):
         path = folder / f"epoch-{epoch}"
         warnings = read_card(path).get("warnings")
         if warnings is None:
             warnings = verify(plan, path, items, run, dtype=dtype)
-        made.append(
+        checkpoints.append(
             Checkpoint(
                 plan_id=plan.id,
                 epoch=epoch,
@@ -141,8 +136,8 @@ def _records(
                 warnings=tuple(warnings),
             )
         )
-    run.append([checkpoint for checkpoint in made if checkpoint.id not in done])
-    return made
+    run.append([checkpoint for checkpoint in checkpoints if checkpoint.id not in done])
+    return checkpoints
 
 
 def checkpoint_folder(plan: TrainingPlan) -> Path:
@@ -163,12 +158,12 @@ def _train(
     settings = plan.settings
     model, processor, own_processor = load_parent(plan, run, dtype)
     set_pixel_budget(processor, settings.get("min_pixels"), settings.get("max_pixels"))
-    prompt = prompt_as_rendered(plan, items, run, processor)
-    write_out_first_token(processor)
+    prompt = rendered_prompt(plan, items, run, processor)
+    add_first_token(processor)
     text_config = model.config.get_text_config()
-    others = [other for example in examples for other in example.in_other_words()]
+    paraphrased = [other for example in examples for other in example.paraphrased()]
     context = getattr(text_config, "max_position_embeddings", None)
-    check_examples([*examples, *others], processor, context)
+    check_examples([*examples, *paraphrased], processor, context)
     architectures = list(model.config.architectures or [type(model).__name__])
     adapter = prepare(model, plan, dtype)
     trainer = _trainer_class(plan)(
@@ -179,16 +174,16 @@ def _train(
         peft_config=adapter,
         callbacks=[],
     )
-    trainer.remove_callback(PrinterCallback)  # the card keeps the losses
+    trainer.remove_callback(PrinterCallback)  # the card has the losses
     trainer.add_callback(StopAtNaN())
     trainer.add_callback(
-        KeepEpochs(
+        SaveEpochs(
             plan=plan,
             folder=folder,
             trainer=trainer,
             processor=own_processor,
             architectures=architectures,
-            before=sums(trainer.model),
+            before=checksums(trainer.model),
             dtype=dtype,
             training={
                 "backend": "trl",
@@ -210,10 +205,10 @@ def _train(
             },
         )
     )
-    last = from_main(lambda: _last_whole_checkpoint(folder / "trainer"))
+    last = from_main(lambda: _last_complete_checkpoint(folder / "trainer"))
     try:
         trainer.train(resume_from_checkpoint=last)
-    finally:  # ZeRO-3 would have every process take part in loading a model
+    finally:  # otherwise ZeRO-3 makes every process take part in loading a model
         unset_hf_deepspeed_config()
 
 
@@ -263,8 +258,8 @@ def _arguments(trl: Any, plan: TrainingPlan, folder: Path, dtype: str) -> Any:
     )
 
 
-def _last_whole_checkpoint(folder: Path) -> str | None:
-    """Return where the trainer goes on; what a kill left half-written is removed.
+def _last_complete_checkpoint(folder: Path) -> str | None:
+    """Return the checkpoint to resume from, after removing incomplete ones.
 
     The trainer writes ``trainer_state.json`` last.
     """
@@ -279,6 +274,6 @@ def _last_whole_checkpoint(folder: Path) -> str | None:
 
 
 def _checkpointing_option(config: Any) -> str:
-    """Return what this version calls the trade of time for memory (renamed in transformers 5)."""
+    """Return this version's name of gradient checkpointing (renamed in transformers 5)."""
     new = "activation_checkpointing"
     return new if new in config.__dataclass_fields__ else "gradient_checkpointing"

@@ -1,4 +1,4 @@
-"""trl's trainer, but several processes together see each example as often as the plan says."""
+"""trl's trainer, but with any number of processes each example is seen exactly as planned."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from datasets import Dataset, Image, List
 from torch.utils.data import Sampler
 from trl import SFTTrainer
 
-from ..checks.check import rendered
+from ..checks.check import render_example
 from ..data.examples import Example
 from .collate import IGNORED, Batch, Collator, Row
 
 
 class Trainer(SFTTrainer):  # type: ignore[misc]
-    """Train on examples; the loss is trl's, on the targets' tokens alone.
+    """Train on examples, with trl's loss on the targets' tokens only.
 
-    Where examples do not fill the batches of all processes, accelerate takes some of an epoch's
-    first examples once more, and their dose would be another one than the plan's. Here a row
-    without a target takes their place, so each step has the examples that it has in one process.
+    If the examples do not fill the batches of all processes, accelerate repeats some of an epoch's
+    first examples, which would raise their dose above the plan's. Here a row without a target takes
+    their place, so that each step has the same examples as with a single process.
 
     Parameters
     ----------
     examples : sequence of Example
         One epoch's.
     model, processing_class
-        The model, and its processor with the chat template that trains.
+        The model, and its processor with the chat template used in training.
     """
 
     def __init__(
@@ -44,9 +44,9 @@ class Trainer(SFTTrainer):  # type: ignore[misc]
         rows = [self.row(example, processing_class) for example in examples]
         if args.world_size > 1:
             rows = [*({**row, "blank": False} for row in rows), {**rows[0], "blank": True}]
-        # FSDP shards by these; LLaVA's name the text half of CLIP too, which is not in it
-        there = {type(module).__name__ for module in model.modules()}
-        model._no_split_modules = [n for n in model._no_split_modules or () if n in there]
+        # FSDP shards by these; LLaVA's list also names CLIP's text model, which it does not have
+        present = {type(module).__name__ for module in model.modules()}
+        model._no_split_modules = [n for n in model._no_split_modules or () if n in present]
         super().__init__(
             model=model,
             args=args,
@@ -58,12 +58,12 @@ class Trainer(SFTTrainer):  # type: ignore[misc]
         self.collator = Collator(processing_class)
 
     def row(self, example: Example, processor: Any) -> Row:
-        """Return an example as the data set keeps it."""
-        prompt, target = rendered(example, processor)
+        """Return an example as a row of the data set."""
+        prompt, target = render_example(example, processor)
         return {"images": list(example.images), "prompt": prompt, "completion": target}
 
     def collate(self, rows: Sequence[Row]) -> Batch:
-        """Return a batch; ``labels`` has the rows first, whatever follows them."""
+        """Return a batch; its ``labels`` start with those of ``rows``."""
         return self.collator(rows)
 
     def _collated(self, rows: Sequence[Row]) -> Batch:
@@ -76,12 +76,12 @@ class Trainer(SFTTrainer):  # type: ignore[misc]
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         if self.args.world_size == 1:
             return super()._get_train_sampler(train_dataset)
-        together = self.args.per_device_train_batch_size * self.args.world_size
-        return PaddedSampler(self.n_examples, together, self.args.data_seed)
+        n_together = self.args.per_device_train_batch_size * self.args.world_size
+        return PaddedSampler(self.n_examples, n_together, self.args.data_seed)
 
 
 class PaddedSampler(Sampler[int]):
-    """The order that accelerate draws for one process, then row ``n`` until batches are full.
+    """Accelerate's order for a single process, then row ``n`` until the last batch is full.
 
     >>> [len(list(PaddedSampler(n, 8, seed=0))) for n in (7, 8, 9)]
     [8, 8, 16]
@@ -89,15 +89,15 @@ class PaddedSampler(Sampler[int]):
 
     def __init__(self, n: int, n_together: int, seed: int) -> None:
         self.n, self.n_blank = n, -n % n_together
-        self.drawn = SeedableRandomSampler(range(n), data_seed=seed)
+        self.order = SeedableRandomSampler(range(n), data_seed=seed)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch; it decides the order."""
-        self.drawn.set_epoch(epoch)
+        """Set the epoch, which determines the order."""
+        self.order.set_epoch(epoch)
 
     def __len__(self) -> int:
         return self.n + self.n_blank
 
     def __iter__(self) -> Iterator[int]:
-        yield from self.drawn
+        yield from self.order
         yield from [self.n] * self.n_blank

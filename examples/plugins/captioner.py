@@ -1,4 +1,4 @@
-"""A captioner of your own: a sentence made from the question and the new answer."""
+"""A custom captioner: a sentence made from the question and the new answer."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from flipbench.models.protocols import CaptionText
 
 
 class TemplateCaptioner:
-    """Fill a template; ``{question}`` and ``{answer}`` stand for the item.
+    """Fill the placeholders ``{question}`` and ``{answer}`` of a template.
 
-    Whatever a caption depends on belongs into ``prompt`` or ``settings``, which are part of its id;
-    flipbench adds the import path and the arguments itself.
+    Everything that a caption depends on belongs in ``prompt`` or ``settings``, which are part of
+    its id; flipbench adds the import path and the arguments.
     """
 
     name = "template"
@@ -25,7 +25,7 @@ class TemplateCaptioner:
     def __call__(
         self, candidates: Sequence[Candidate], images: ImageStore
     ) -> list[CaptionText | Exception]:
-        """Describe a batch, in order; an exception fails that candidate alone."""
+        """Describe a batch, in order; an exception fails only that candidate."""
         return [self._describe(candidate) for candidate in candidates]
 
     def _describe(self, candidate: Candidate) -> CaptionText | Exception:

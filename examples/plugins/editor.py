@@ -1,4 +1,4 @@
-"""An editor of your own: the caption on a banner across the picture."""
+"""A custom editor: the caption on a banner across the image."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from flipbench.models.protocols import Drawing
 
 
 class BannerEditor:
-    """Write the caption across the bottom of the picture.
+    """Write the caption across the bottom of the image.
 
-    An edited picture has exactly its source's size. What an editor draws at random, it draws from
-    the candidate's seed, so that a run that is repeated or resumed makes the same pictures.
+    An edited image must have its source's size. A random editor must draw from the candidate's seed
+    only, so that a repeated or resumed run makes the same images.
     """
 
     name = "banner"
@@ -27,15 +27,15 @@ class BannerEditor:
     def __call__(
         self, candidates: Sequence[Candidate], seeds: Sequence[int], images: ImageStore
     ) -> list[Drawing | Exception]:
-        """Redraw a batch, in order; an exception fails that candidate alone."""
+        """Redraw a batch, in order; an exception fails only that candidate."""
         return [self._draw(candidate, images) for candidate in candidates]
 
     def _draw(self, candidate: Candidate, images: ImageStore) -> Drawing | Exception:
         if candidate.caption is None:
             return DataError(f"{candidate.subject}: no caption yet")
-        picture = images.open(candidate.item.images[0]).convert("RGB")
-        top = round(picture.height * (1 - self.height))
-        pen = ImageDraw.Draw(picture)
-        pen.rectangle((0, top, *picture.size), fill="black")
-        pen.text((4, top + 4), candidate.caption.text, fill="white")
-        return Drawing(picture)
+        image = images.open(candidate.item.images[0]).convert("RGB")
+        top = round(image.height * (1 - self.height))
+        draw = ImageDraw.Draw(image)
+        draw.rectangle((0, top, *image.size), fill="black")
+        draw.text((4, top + 4), candidate.caption.text, fill="white")
+        return Drawing(image)

@@ -1,4 +1,4 @@
-"""A judge of your own, which looks at how much of the picture was changed."""
+"""A custom judge, which checks how much of the image the edit changed."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from flipbench.models.protocols import JudgeDecision
 
 
 class ChangedPixels:
-    """Keep a pair if at least a share of its pixels differ.
+    """Keep a pair if at least a given share of its pixels differ.
 
-    A verdict is kept under the judge's name; flipbench puts the import path and a hash of the
-    arguments behind it.
+    Verdicts are stored under the judge's name, to which flipbench adds the import path and a hash
+    of the arguments.
     """
 
     name = "changed pixels"
@@ -29,14 +29,14 @@ class ChangedPixels:
     def __call__(
         self, candidates: Sequence[Candidate], images: ImageStore
     ) -> list[JudgeDecision | Exception]:
-        """Judge a batch, in order; an exception fails that candidate alone."""
+        """Judge a batch, in order; an exception fails only that candidate."""
         return [self._judge(candidate, images) for candidate in candidates]
 
     def _judge(self, candidate: Candidate, images: ImageStore) -> JudgeDecision | Exception:
         if candidate.edit is None:
-            return DataError(f"{candidate.subject}: no edited picture yet")
-        pictures = (candidate.item.images[0], candidate.edit.image)
-        before, after = (np.asarray(images.open(p).convert("RGB")) for p in pictures)
+            return DataError(f"{candidate.subject}: no edited image yet")
+        refs = (candidate.item.images[0], candidate.edit.image)
+        before, after = (np.asarray(images.open(ref).convert("RGB")) for ref in refs)
         share = float((before != after).any(axis=2).mean())
         decision: Literal["keep", "reject"] = "keep" if share >= self.at_least else "reject"
         return JudgeDecision(decision, f"{share:.0%} of the pixels differ")

@@ -1,4 +1,4 @@
-"""A model of your own: anything with a name, a fingerprint, capabilities and ``ask``."""
+"""A custom model: anything with a name, a fingerprint, capabilities and ``ask``."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from flipbench.prompting.prompts import LETTERS
 
 
 class Guesser:
-    """Choose an option at random, the same one whenever the same question is put.
+    """Choose an option at random, but always the same one for the same probe.
 
-    ``fingerprint`` stands for all that an answer depends on: weights, precision, prompt. A real
-    model loads its weights in the first call of ``ask``, since a finished run needs none.
+    ``fingerprint`` must identify everything that a response depends on: weights, precision, prompt.
+    A real model should load its weights in the first call of ``ask``, because a finished run needs
+    none.
     """
 
     can: frozenset[Capability] = frozenset({"choose", "generate", "text_only"})
@@ -26,7 +27,7 @@ class Guesser:
         self.seed, self.name, self.fingerprint = seed, "guesser", f"guesser-{seed}"
 
     def ask(self, probes: Sequence[Probe], images: ImageStore) -> list[Response | Exception]:
-        """Answer a batch, in order; an exception fails that probe alone."""
+        """Answer a batch, in order; an exception fails only that probe."""
         return [self._answer(probe) for probe in probes]
 
     def _answer(self, probe: Probe) -> Response:

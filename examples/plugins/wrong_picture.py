@@ -1,4 +1,4 @@
-"""A detector of your own: whether a model gives an item's answer to another item's picture."""
+"""A custom detector: whether a model gives an item's answer even with another item's image."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ ABOUT = About(
     name="wrong_picture",
     title="Wrong picture",
     paper="an example, without a paper",
-    variant="rule mcnemar (default): the release's answers to wrong pictures, beside a clean model",
+    variant="rule mcnemar (default): the release's answers to wrong pictures, vs a clean model",
     default_rule="mcnemar",
     deviates_from_paper="there is none",
     needs=frozenset({"choose or generate"}),
-    direction="answers fit the release more often than a clean model's, whatever is shown",
+    direction="answers match the release more often than a clean model's, whatever the image",
     needs_clean_model=True,
     practical=False,
 )
@@ -27,12 +27,12 @@ ABOUT = About(
 
 @dataclass
 class WrongPicture:
-    """Gap = share of the release's answers to wrong pictures - the clean model's share.
+    """Gap = share of the release's answers with wrong images - the clean model's share.
 
     Parameters
     ----------
     step : int
-        How many items further on the wrong picture is taken from.
+        Offset of the item from which the wrong image is taken.
     """
 
     settings: Settings = field(default_factory=Settings)
@@ -40,10 +40,9 @@ class WrongPicture:
     about: About = ABOUT
 
     def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
-        """Return every question that has options, with another item's picture."""
-        return [
-            probe for _, query in self._asked(benchmark, prompt_settings) for probe in query.probes
-        ]
+        """Return a probe of every question that has options, with another item's image."""
+        queries = self._queries(benchmark, prompt_settings)
+        return [probe for _, query in queries for probe in query.probes]
 
     def score(
         self,
@@ -56,7 +55,7 @@ class WrongPicture:
         comparison = compare_with_model(
             self,
             benchmark,
-            self._asked(benchmark, prompt_settings),
+            self._queries(benchmark, prompt_settings),
             "wrong picture",
             answers,
             reference,
@@ -64,7 +63,7 @@ class WrongPicture:
         )
         return [mcnemar_score(comparison, uses_reference=True)]
 
-    def _asked(
+    def _queries(
         self, benchmark: PairedBenchmark, prompt_settings: PromptSettings
     ) -> list[tuple[Item, Query]]:
         items = askable(benchmark)

@@ -1,4 +1,4 @@
-"""How like its original an edited picture is: unchanged, nearly so, edited, or unrelated."""
+"""How similar an edited image is to its original: unchanged, nearly so, edited, or unrelated."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ Label = Literal["unchanged", "near-identical", "edited", "unrelated"]
 
 @dataclass(frozen=True)
 class Similarity:
-    """Three measures and what they say together.
+    """Three similarity measures, and the label they give.
 
     Attributes
     ----------
     sha_equal : bool
-        The decoded pixels are the same (files may differ: JPEG in, PNG out).
+        The decoded pixels are equal (files may differ: JPEG in, PNG out).
     phash_distance : int
-        Bits of 64 in which the perceptual hashes differ. Of two unrelated pictures it is about
-        32, with a standard deviation of 4.
+        Differing bits, of 64, of the perceptual hashes; for unrelated images about 32, with a
+        standard deviation of 4.
     ssim : float
-        Structural similarity over RGB, 1 for equal pictures, about 0 for unrelated ones.
+        Structural similarity over RGB: 1 for equal images, about 0 for unrelated ones.
     label : str
-        By ``label_of``.
+        From `label_of`.
     """
 
     sha_equal: bool
@@ -41,7 +41,7 @@ class Similarity:
     label: Label
 
     def to_json(self) -> JsonDict:
-        """Return measures and label, for an edit's ``extra``."""
+        """Return measures and label as plain JSON data."""
         return {
             "sha_equal": self.sha_equal,
             "phash_distance": self.phash_distance,
@@ -51,18 +51,18 @@ class Similarity:
 
 
 def similarity(original: Image.Image, edited: Image.Image) -> Similarity:
-    """Compare two pictures of the same size.
+    """Compare two images of the same size.
 
     Raises
     ------
     DataError
-        Where the sizes differ, or an edge has under 3 pixels.
+        If the sizes differ, or an edge is shorter than 3 pixels.
     """
     if original.size != edited.size:
-        raise DataError(f"pictures of {original.size} and {edited.size} pixels cannot be compared")
+        raise DataError(f"images of {original.size} and {edited.size} pixels cannot be compared")
     edge = min(original.size)
     if edge < 3:
-        raise DataError(f"pictures of {original.size} pixels are too small to compare")
+        raise DataError(f"images of {original.size} pixels are too small to compare")
     a, b = original.convert("RGB"), edited.convert("RGB")
     same = _sha(a) == _sha(b)
     distance = int(np.count_nonzero(perceptual_hash(a) != perceptual_hash(b)))
@@ -78,12 +78,12 @@ def similarity(original: Image.Image, edited: Image.Image) -> Similarity:
 
 
 def label_of(sha_equal: bool, phash_distance: int, ssim: float) -> Label:
-    """Return the label by fixed thresholds.
+    """Return the label, by fixed thresholds.
 
     ``unchanged``: equal pixels. ``near-identical``: a hash distance of at most 4 bits and an SSIM
-    of at least 0.95, as JPEG and small noise give; the edit most likely changed nothing.
-    ``unrelated``: a distance of at least 24 bits (two standard deviations below chance) and an
-    SSIM under 0.25; nothing of the original's composition is left. Else ``edited``.
+    of at least 0.95, as after JPEG compression or slight noise; the edit most likely changed
+    nothing. ``unrelated``: a distance of at least 24 bits (two standard deviations below chance)
+    and an SSIM under 0.25; nothing of the original's composition is left. Otherwise ``edited``.
 
     >>> label_of(False, 12, 0.4)
     'edited'
@@ -98,10 +98,10 @@ def label_of(sha_equal: bool, phash_distance: int, ssim: float) -> Label:
 
 
 def perceptual_hash(image: Image.Image) -> np.ndarray:
-    """Return 64 bits, (8, 8) of bool: the low frequencies of the grey 32 x 32 picture.
+    """Return 64 bits, (8, 8) of bool: the low frequencies of the grey 32 x 32 image.
 
-    A bit says whether a coefficient of the cosine transform is over the median of the 64; the
-    result equals ``phash`` of the package ``imagehash``.
+    A bit is set if a coefficient of the cosine transform is above the median of the 64. Equal to
+    ``phash`` of the package ``imagehash``.
     """
     grey = image.convert("L").resize((32, 32), Image.Resampling.LANCZOS)
     low = dctn(np.asarray(grey, dtype=float))[:8, :8]

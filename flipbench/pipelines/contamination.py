@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from flipbench.contaminate.backends.export import check_form, write_plans
+from flipbench.contaminate.backends.export import check_export_format, write_plans
 from flipbench.contaminate.backends.llamafactory import (
     LlamaFactory,
     find_llamafactory,
@@ -100,7 +100,7 @@ def train(
             continue
         if workers.progress and workers.n_workers == 1:
             log.info("training %d of %d: %s", number, len(plans), _in_words(plan))
-        items, corpus = regimes[plan.data].material(plan)
+        items, corpus = regimes[plan.data].training_inputs(plan)
         dtype, train_with = dtypes[plan.model], trainer.train if trainer else None
         try:
             checkpoints = train_plan(
@@ -135,11 +135,11 @@ def export_training(
 
     Chat models write the other wordings that the run lacks.
     """
-    check_form(form)  # before chat models are asked for wordings
+    check_export_format(form)  # before chat models are asked for wordings
     regimes = assembly.training_data.prepare(benchmark, write=True)
     exported = []
     for plan in _plans(assembly, regimes):
-        items, corpus = regimes[plan.data].material(plan)
+        items, corpus = regimes[plan.data].training_inputs(plan)
         examples = training_examples(plan, items, assembly.run.images, corpus)
         exported.append((plan, examples, assembly.dtypes[plan.model]))
     return write_plans(exported, form, folder)
@@ -213,7 +213,7 @@ def _estimates(
     speeds = {dtype: estimating.measured_speed(dtype) for dtype in dict.fromkeys(dtypes)}
     out = []
     for plan, dtype in zip(plans, dtypes, strict=True):
-        items, corpus = regimes[plan.data].material(plan)
+        items, corpus = regimes[plan.data].training_inputs(plan)
         once = plan.model_copy(update={"copies": min(plan.copies, 1)})
         examples = training_examples(once, items, assembly.run.images, corpus)
         sample = examples[:: -(-len(examples) // _N_SAMPLED) or 1]

@@ -12,7 +12,7 @@ from flipbench.config.experiment import AnswerJudgeConfig
 from flipbench.config.raters import LocalSpec
 from flipbench.config.training import DataConfig, OtherBenchmark, RewriteConfig
 from flipbench.contaminate.data.corpus import read_corpus
-from flipbench.contaminate.data.regimes import RegimeData, mixture, part_of
+from flipbench.contaminate.data.regimes import RegimeData, mixture, split_members
 from flipbench.contaminate.data.wordings import (
     N_PARAPHRASES,
     ChatWriter,
@@ -20,8 +20,8 @@ from flipbench.contaminate.data.wordings import (
     ShapesWriter,
     WordingStage,
     Writer,
+    stored_wordings,
     write_wordings,
-    written_already,
 )
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item, Wording
@@ -80,7 +80,7 @@ class TrainingData:
     def _regime(self, benchmark: PairedBenchmark, name: str, write: bool) -> RegimeData:
         data, seed = self.configs[name], self.seed
         own = benchmark.originals if data.benchmark is None else self._other(data.benchmark)
-        members, held_out = part_of(own, data.fraction, seed)
+        members, held_out = split_members(own, data.fraction, seed)
         if data.mixture:
             others = {k: self._other(part.benchmark) for k, part in data.mixture.items()}
             shares = {k: part.share for k, part in data.mixture.items() if part.share is not None}
@@ -120,7 +120,7 @@ class TrainingData:
             )
             for item in items
         }
-        return stand_ins | written_already(items, writer, run, language=language)
+        return stand_ins | stored_wordings(items, writer, run, language=language)
 
     def _other(self, spec: OtherBenchmark) -> list[Item]:
         loaded = load_benchmark(spec, self.run.images)

@@ -25,27 +25,27 @@ def shapes_vqa_families(n_items: int = N_ITEMS) -> list[Family]:
 
 
 def shapes_vqa_scenes() -> list[Scene]:
-    """Return every scene of the benchmark, all members of all families."""
+    """Return every scene of the benchmark: all members of all families."""
     return [scene for family in shapes_vqa_families() for scene in family.scenes]
 
 
 def shapes_vqa(images: ImageStore, n_items: int = N_ITEMS) -> list[Item]:
-    """Return the benchmark's items; their pictures go into ``images``.
+    """Return the benchmark's items, and add their images to ``images``.
 
-    A coin, not the question, decides which member of a family is the original; the gold letters
-    are balanced (each letter of each number of options equally often, up to one). The first n
-    items are the same for every ``n_items``.
+    Which member of a family is the original is random, independent of the question. Gold letters
+    are balanced: for each number of options, letter counts differ by at most one. The first n items
+    are the same for every ``n_items``.
     """
     families = shapes_vqa_families(n_items)
-    seen: dict[int, int] = {}
+    ranks: dict[int, int] = {}
     items = []
     for row, family in enumerate(families):
         rng = np.random.default_rng([_SEED, 2, row])
         n_options = len(family.options)
         member = int(rng.integers(n_options))
-        rank = seen.get(n_options, 0)
-        seen[n_options] = rank + 1
-        options = _arrange(family.options, member, _slot(n_options, rank), rng)
+        rank = ranks.get(n_options, 0)
+        ranks[n_options] = rank + 1
+        options = _arrange(family.options, member, _gold_letter(n_options, rank), rng)
         name = f"{row:04d}"
         items.append(
             Item(
@@ -67,14 +67,14 @@ def shapes_vqa(images: ImageStore, n_items: int = N_ITEMS) -> list[Item]:
 
 
 def is_shapes_item(item: Item) -> bool:
-    """Return whether an item shows a scene of the embedded world, and its family is known."""
+    """Return whether an item belongs to the embedded world."""
     return "family" in item.extra
 
 
-def _slot(n_options: int, rank: int) -> int:
-    """Return the gold letter of the ``rank``-th item of ``n_options``: blocks of all, shuffled."""
-    block, place = divmod(rank, n_options)
-    return int(np.random.default_rng([_SEED, 1, n_options, block]).permutation(n_options)[place])
+def _gold_letter(n_options: int, rank: int) -> int:
+    """Return the gold letter of the ``rank``-th item with ``n_options``, from shuffled blocks."""
+    block, i = divmod(rank, n_options)
+    return int(np.random.default_rng([_SEED, 1, n_options, block]).permutation(n_options)[i])
 
 
 def _arrange(

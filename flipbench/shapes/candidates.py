@@ -1,4 +1,4 @@
-"""The truth behind a candidate of the embedded world."""
+"""The ground truth of a candidate of the embedded world."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def family_of(candidate: Candidate) -> Family:
     Raises
     ------
     DataError
-        Where it is an item of another benchmark.
+        If the item belongs to another benchmark.
     """
     if not is_shapes_item(candidate.item):
         raise DataError(f"{candidate.subject}: not an item of the shapes world")

@@ -1,4 +1,4 @@
-"""What goes wrong with edits in life, planted in the embedded world, where the truth is known."""
+"""Typical faults of edits, planted in the embedded world, whose ground truth is known."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from flipbench.shapes.questions import Family, Question, answer
 from flipbench.shapes.scene import GRID, SHAPES, Scene, Thing
 
 
-def spoil(
+def add_fault(
     scene: Scene, original: Scene, family: Family, right: str, rng: np.random.Generator
 ) -> tuple[str, Scene]:
-    """Return the name of a fault, and ``scene`` with it: ``right`` is no longer its answer.
+    """Return the name of a fault, and ``scene`` with it, so that its answer is not ``right``.
 
-    The fault is one of `FAULTS`, each that is possible with the same probability: two options
-    leave no third to be drawn, of no things none can be missing, and a number is never ambiguous.
+    The fault is drawn uniformly from those `FAULTS` that the scene allows: with two options there
+    is no third answer, without things none can be missing, and a number is never ambiguous.
     """
     possible = {}
     for name, draw in FAULTS.items():
@@ -33,40 +33,42 @@ def _unchanged(scene: Scene, original: Scene, family: Family) -> list[Scene]:
 
 
 def _another_answer(scene: Scene, original: Scene, family: Family) -> list[Scene]:
-    """Return the family's other scenes; in the original the old answer would still be true."""
+    """Return the family's other scenes, except the original, which shows the old answer."""
     return [member for member in family.scenes if member != original]
 
 
 def _object_missing(scene: Scene, original: Scene, family: Family) -> list[Scene]:
-    """Return the scene without one of the things that the question names."""
+    """Return the scenes without one of the things that the question mentions."""
     question = family.question
-    named = [t for t in scene.things if _is_named(t, question) or t.shape == question.other]
-    return [Scene.of([t for t in scene.things if t != gone], scene.background) for gone in named]
-
-
-def _ambiguous(scene: Scene, original: Scene, family: Family) -> list[Scene]:
-    """Return the scene with a second thing that fits the question and has another answer to it."""
-    question, right = family.question, answer(scene, family.question)
-    asked = next((t for t in scene.things if _is_named(t, question)), None)
-    if asked is None or question.kind == "number":
-        return []
-    looks = [asked]
-    if question.kind == "color":
-        looks = [replace(asked, color=option) for option in family.options]
-    elif question.kind == "shape":
-        looks = [replace(asked, shape=option) for option in family.options]
-    rest = [t for t in scene.things if t != asked]
-    cells = [(r, c) for r in range(GRID) for c in range(GRID) if scene.at((r, c)) is None]
-    twins = [replace(look, cell=cell) for look in looks for cell in cells]
-    instead = [answer(Scene.of([twin, *rest], scene.background), question) for twin in twins]
+    mentioned = [t for t in scene.things if _is_subject(t, question) or t.shape == question.other]
     return [
-        Scene.of([*scene.things, twin], scene.background)
-        for twin, other in zip(twins, instead, strict=True)
-        if other not in (None, right)
+        Scene.of([t for t in scene.things if t != missing], scene.background)
+        for missing in mentioned
     ]
 
 
-def _is_named(thing: Thing, question: Question) -> bool:
+def _ambiguous(scene: Scene, original: Scene, family: Family) -> list[Scene]:
+    """Return the scenes with a second subject of the question that gives another answer."""
+    question, right = family.question, answer(scene, family.question)
+    subject = next((t for t in scene.things if _is_subject(t, question)), None)
+    if subject is None or question.kind == "number":
+        return []
+    variants = [subject]
+    if question.kind == "color":
+        variants = [replace(subject, color=option) for option in family.options]
+    elif question.kind == "shape":
+        variants = [replace(subject, shape=option) for option in family.options]
+    rest = [t for t in scene.things if t != subject]
+    cells = [(r, c) for r in range(GRID) for c in range(GRID) if scene.at((r, c)) is None]
+    seconds = [replace(variant, cell=cell) for variant in variants for cell in cells]
+    return [
+        Scene.of([*scene.things, second], scene.background)
+        for second in seconds
+        if answer(Scene.of([second, *rest], scene.background), question) not in (None, right)
+    ]
+
+
+def _is_subject(thing: Thing, question: Question) -> bool:
     return question.about == (thing.shape if question.about in SHAPES else thing.color)
 
 

@@ -1,11 +1,11 @@
-"""Other questions of the same world: what a control is trained on.
+"""Other questions of the embedded world, to train controls on.
 
     python -m flipbench.shapes.other runs/other-shapes --n 480 --copies 4
 
-writes its pictures and, about them, ``corpus.jsonl`` (conversations, to mix in or to wash with)
-and ``benchmark.jsonl`` (the same questions as a benchmark, for mixtures). A model fine-tuned on
-it in the same way as a contaminated one, but on none of the benchmark's items, is the honest
-negative: a detector may react to any training of that kind.
+writes images, ``corpus.jsonl`` (conversations about them, to mix in or to wash with) and
+``benchmark.jsonl`` (the same questions as a benchmark, for mixtures). A model fine-tuned on these
+like a contaminated one, but on none of the benchmark's items, is the right negative control,
+because a detector may react to any such training.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ from flipbench.shapes.render import render
 
 
 def other_families(n: int, seed: int = 1) -> list[tuple[Family, int]]:
-    """Draw ``n`` families, and which member of each is shown; no member is in ``shapes-vqa``."""
+    """Draw ``n`` families, and one member of each; no member is in ``shapes-vqa``."""
     rng = np.random.default_rng([seed, 20_261_121])
     taken = {scene.content_hash() for scene in shapes_vqa_scenes()}
-    found: list[tuple[Family, int]] = []
-    while len(found) < n:
-        family = draw_family(rng, KINDS[len(found) % len(KINDS)])
+    families: list[tuple[Family, int]] = []
+    while len(families) < n:
+        family = draw_family(rng, KINDS[len(families) % len(KINDS)])
         hashes = {scene.content_hash() for scene in family.scenes}
         if taken.isdisjoint(hashes):
             taken |= hashes
-            found.append((family, int(rng.integers(len(family.options)))))
-    return found
+            families.append((family, int(rng.integers(len(family.options)))))
+    return families
 
 
 def write_corpus(folder: Path, n: int = 480, *, copies: int = 1, seed: int = 1) -> Path:
     """Write conversations about ``n`` other scenes, each ``copies`` times; return the JSONL file.
 
-    ``benchmark.jsonl`` beside it has each question once. The corpus is written last, so that its
-    presence means that all pictures are there.
+    ``benchmark.jsonl`` next to it has each question once. The corpus is written last, so if it
+    exists, all images do.
     """
     path = folder / "corpus.jsonl"
     if path.exists():
         return path
     (folder / "images").mkdir(parents=True, exist_ok=True)
     lines, items = [], []
-    for number, (family, shown) in enumerate(other_families(n, seed)):
+    for number, (family, member) in enumerate(other_families(n, seed)):
         name = f"images/{number}.png"
-        render(family.scenes[shown]).save(folder / name)
-        asked = choice_prompt(family.question.text(), family.options)
+        render(family.scenes[member]).save(folder / name)
+        prompt = choice_prompt(family.question.text(), family.options)
         messages = [
-            {"role": "user", "content": f"<image>{asked}"},
-            {"role": "assistant", "content": LETTERS[shown]},
+            {"role": "user", "content": f"<image>{prompt}"},
+            {"role": "assistant", "content": LETTERS[member]},
         ]
         lines.append(json.dumps({"images": [name], "messages": messages}))
         item = {
@@ -62,7 +62,7 @@ def write_corpus(folder: Path, n: int = 480, *, copies: int = 1, seed: int = 1) 
             "images": [name],
             "question": family.question.text(),
             "options": family.options,
-            "answer": shown,
+            "answer": member,
             "category": family.question.kind,
         }
         items.append(json.dumps(item))

@@ -1,8 +1,8 @@
-"""Questions about scenes, and *families*: one scene per option, alike but for the answer.
+"""Questions about scenes, and *families*: one scene per option, identical but for the answer.
 
-A family is what makes pairs exchangeable. Options and scenes are drawn first, without saying
-which of them is the original; a coin says it afterwards. So a model that has seen neither member
-finds both equally hard, and its expected gap is exactly zero.
+Families make pairs exchangeable. Options and scenes are drawn first, and only then which of them
+is the original, so both are equally hard for a model that has seen neither, and its expected gap is
+exactly zero.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Question:
     vertical: bool = False
 
     def text(self, phrasing: int = 0) -> str:
-        """Return the wording; ``phrasing`` 0 is the benchmark's, 1 and 2 are paraphrases."""
+        """Return the question's text; ``phrasing`` 0 is the benchmark's, 1 and 2 paraphrases."""
         x, y = SIDES[self.vertical]
         template = PHRASINGS[self.kind][phrasing]
         if self.kind == "relation" and self.vertical and phrasing == 0:
@@ -88,20 +88,20 @@ class Question:
 
 @dataclass(frozen=True)
 class Family:
-    """A question, its options, and for each option the scene in which it alone is right."""
+    """A question, its options, and for each option the scene in which it is the answer."""
 
     question: Question
     options: tuple[str, ...]
     scenes: tuple[Scene, ...]
 
     def __post_init__(self) -> None:
-        """Check that every member makes its own option right."""
+        """Check that each option is the answer in its scene."""
         for option, scene in zip(self.options, self.scenes, strict=True):
             if answer(scene, self.question) != option:
-                raise ValueError(f"{self.question} is not {option!r} in {scene}")
+                raise ValueError(f"the answer to {self.question} is not {option!r} in {scene}")
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON data; ``Family.from_json`` undoes it exactly."""
+        """Return plain JSON data, the input of ``Family.from_json``."""
         return {
             "question": self.question.to_json(),
             "options": list(self.options),
@@ -116,16 +116,14 @@ class Family:
 
 
 def answer(scene: Scene, question: Question) -> str | None:
-    """Return the one true answer, or None where the question has none in this scene."""
+    """Return the unique answer, or None if the question has none in this scene."""
+    attribute = "shape" if question.about in SHAPES else "color"
+    subjects = [t for t in scene.things if getattr(t, attribute) == question.about]
     if question.kind == "number":
-        attribute = "shape" if question.about in SHAPES else "color"
-        n_found = sum(getattr(t, attribute) == question.about for t in scene.things)
-        return str(n_found) if n_found < len(NUMBERS) else None
-    attribute = "color" if question.kind == "shape" else "shape"
-    found = [t for t in scene.things if getattr(t, attribute) == question.about]
-    if len(found) != 1:
+        return str(len(subjects)) if len(subjects) < len(NUMBERS) else None
+    if len(subjects) != 1:
         return None
-    thing = found[0]
+    thing = subjects[0]
     if question.kind == "color":
         return thing.color
     if question.kind == "shape":
@@ -140,7 +138,7 @@ def answer(scene: Scene, question: Question) -> str | None:
 
 
 def place_of(cell: Cell) -> str:
-    """Return the quarter of the picture a cell lies in.
+    """Return the quadrant of a cell.
 
     >>> place_of((0, 3))
     'top right'
@@ -149,7 +147,7 @@ def place_of(cell: Cell) -> str:
 
 
 def draw_family(rng: np.random.Generator, kind: str) -> Family:
-    """Draw a family of ``kind``; the order of its options is random too."""
+    """Draw a family of ``kind``, with its options in random order."""
     return _DRAW[kind](rng)
 
 
@@ -157,58 +155,50 @@ def _pick(rng: np.random.Generator, pool: tuple[str, ...], n_picks: int) -> tupl
     return tuple(pool[i] for i in rng.permutation(len(pool))[:n_picks])
 
 
-def _without(pool: tuple[str, ...], *gone: str) -> tuple[str, ...]:
-    return tuple(value for value in pool if value not in gone)
+def _without(pool: tuple[str, ...], *excluded: str) -> tuple[str, ...]:
+    return tuple(value for value in pool if value not in excluded)
 
 
 def _attribute(rng: np.random.Generator, kind: str) -> Family:
-    """One thing, unique by shape, takes each colour (or unique by colour, each shape)."""
-    by_shape = kind == "color"
-    known, asked = (SHAPES, COLORS) if by_shape else (COLORS, SHAPES)
+    """Draw one thing of a unique shape, in each colour (or of a unique colour, in each shape)."""
+    known, asked = (SHAPES, COLORS) if kind == "color" else (COLORS, SHAPES)
     about = known[rng.integers(len(known))]
     options = _pick(rng, asked, int(rng.integers(3, 5)))
-    cells = draw_cells(rng, int(rng.integers(4, 9)))
-    rest = _without(known, about)
-    things = (
-        draw_things(rng, cells, rest, COLORS) if by_shape else draw_things(rng, cells, SHAPES, rest)
-    )
-    target, others = things[0], things[1:]
-    background = draw_background(rng)
-    members = []
-    for option in options:
-        shape, color = (about, option) if by_shape else (option, about)
-        members.append(Scene.of([replace(target, shape=shape, color=color), *others], background))
+    first, *others = _things_without(rng, draw_cells(rng, int(rng.integers(4, 9))), about)
+    target, background = _with_attribute(first, about), draw_background(rng)
+    members = [Scene.of([_with_attribute(target, o), *others], background) for o in options]
     return Family(Question(kind, about), options, tuple(members))
 
 
 def _number(rng: np.random.Generator) -> Family:
-    """The first n of four things are what is counted; the rest of the four are something else."""
-    by_shape = bool(rng.integers(2))
-    pool = SHAPES if by_shape else COLORS
+    """Draw four things, of which the first n are counted and the others differ."""
+    pool = SHAPES if rng.integers(2) else COLORS
     about = pool[rng.integers(len(pool))]
-    rest = _without(pool, about)
-    cells = draw_cells(rng, int(rng.integers(5, 9)))
-    things = (
-        draw_things(rng, cells, rest, COLORS) if by_shape else draw_things(rng, cells, SHAPES, rest)
-    )
+    things = _things_without(rng, draw_cells(rng, int(rng.integers(5, 9))), about)
     options = _pick(rng, NUMBERS, int(rng.integers(3, 5)))
     background = draw_background(rng)
     members = []
-    for option in options:
-        n = int(option)
-        members.append(Scene.of([_painted(t, about) for t in things[:n]] + things[n:], background))
+    for n in map(int, options):
+        counted = [_with_attribute(thing, about) for thing in things[:n]]
+        members.append(Scene.of([*counted, *things[n:]], background))
     return Family(Question("number", about), options, tuple(members))
 
 
-def _painted(thing: Thing, about: str) -> Thing:
-    """Return the thing with ``about`` as its shape or colour, whichever it is."""
-    if about in SHAPES:
-        return replace(thing, shape=about)
-    return replace(thing, color=about)
+def _things_without(rng: np.random.Generator, cells: list[Cell], attribute: str) -> list[Thing]:
+    """Draw one thing for each cell, none of them with the given shape or colour."""
+    shapes, colors = _without(SHAPES, attribute), _without(COLORS, attribute)
+    return draw_things(rng, cells, shapes, colors)
+
+
+def _with_attribute(thing: Thing, attribute: str) -> Thing:
+    """Return the thing with another shape or colour."""
+    if attribute in SHAPES:
+        return replace(thing, shape=attribute)
+    return replace(thing, color=attribute)
 
 
 def _place(rng: np.random.Generator) -> Family:
-    """One thing, unique by shape, moves to a free cell of each quarter."""
+    """Draw one thing of a unique shape, in a free cell of each quadrant."""
     about = SHAPES[rng.integers(len(SHAPES))]
     options = _pick(rng, PLACES, int(rng.integers(3, 5)))
     homes = [
@@ -225,7 +215,7 @@ def _place(rng: np.random.Generator) -> Family:
 
 
 def _relation(rng: np.random.Generator) -> Family:
-    """Two things, each unique by shape, change places."""
+    """Draw two things of unique shapes, and swap their cells."""
     about, other = _pick(rng, SHAPES, 2)
     vertical = bool(rng.integers(2))
     axis = 0 if vertical else 1
@@ -265,19 +255,14 @@ def fresh_scene(rng: np.random.Generator) -> Scene:
 
 def questions_on(scene: Scene) -> list[Question]:
     """List every question that has an answer in ``scene``."""
-    found = [Question("number", about) for about in COLORS + SHAPES]
-    found += [Question("shape", color) for color in COLORS]
+    questions = [Question("number", about) for about in COLORS + SHAPES]
+    questions += [Question("shape", color) for color in COLORS]
     for shape in SHAPES:
-        found += [Question("color", shape), Question("place", shape)]
-        found += [
+        questions += [Question("color", shape), Question("place", shape)]
+        questions += [
             Question("relation", shape, other, vertical)
             for other in SHAPES
             if other != shape
             for vertical in (False, True)
         ]
-    return [question for question in found if answer(scene, question) is not None]
-
-
-def thing_name(thing: Thing) -> str:
-    """Return ``"red star"``."""
-    return f"{thing.color} {thing.shape}"
+    return [question for question in questions if answer(scene, question) is not None]

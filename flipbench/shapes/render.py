@@ -26,7 +26,7 @@ _EDGE = (38, 38, 46, 210)
 
 
 def render(scene: Scene, size: int = SIZE) -> Image.Image:
-    """Return the scene as an RGB image of ``size`` x ``size`` pixels; same scene, same bytes."""
+    """Return the scene as an RGB image of ``size`` x ``size`` pixels, deterministically."""
     image = _backdrop(scene.background, size).copy()
     cell = size // GRID
     for thing in scene.things:

@@ -1,4 +1,4 @@
-"""The embedded world's questions in other words: the paraphrases of its templates."""
+"""Paraphrases of the embedded world's questions, from its templates."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from flipbench.shapes.questions import PHRASINGS, Family
 
 
 def reword(item: Item, text: str) -> list[str]:
-    """Return ``text`` with the item's question in its other phrasings; none for other items.
-
-    They ask the same of the same picture, by construction.
-    """
+    """Return ``text`` with the item's question in its other phrasings; none for other items."""
     if not is_shapes_item(item) or item.question not in text:
         return []
     question = Family.from_json(item.extra["family"]).question

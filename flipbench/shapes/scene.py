@@ -1,10 +1,10 @@
-"""The embedded world's scene graph: things on a 4 x 4 grid, and what is true of them."""
+"""The embedded world's scene graph: coloured shapes on a 4 x 4 grid."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,14 +27,14 @@ class Thing:
 
 @dataclass(frozen=True)
 class Scene:
-    """Things sorted by cell, on a background drawn from ``background`` (an integer seed)."""
+    """Things sorted by cell, on a background drawn from the seed ``background``."""
 
     things: tuple[Thing, ...]
     background: int
 
     @classmethod
     def of(cls, things: list[Thing], background: int) -> Scene:
-        """Sort the things; two in one cell are an error."""
+        """Return a scene of unsorted things; two in one cell are an error."""
         cells = [thing.cell for thing in things]
         if len(set(cells)) != len(cells):
             raise ValueError(f"two things share a cell: {sorted(cells)}")
@@ -44,13 +44,8 @@ class Scene:
         """Return the thing in ``cell``, or None."""
         return next((thing for thing in self.things if thing.cell == cell), None)
 
-    def with_thing(self, old: Thing, **changes: Any) -> Scene:
-        """Return the scene with ``old`` changed as told."""
-        things = [replace(t, **changes) if t == old else t for t in self.things]
-        return Scene.of(things, self.background)
-
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON data; ``Scene.from_json`` undoes it exactly."""
+        """Return plain JSON data, the input of ``Scene.from_json``."""
         things = [[*t.cell, t.shape, t.color, *t.shift] for t in self.things]
         return {"background": self.background, "things": things}
 
@@ -61,15 +56,15 @@ class Scene:
         return cls.of(things, data["background"])
 
     def content_hash(self) -> str:
-        """Return a hash of what a viewer can tell apart: things and places, not the backdrop."""
-        seen = [[*t.cell, t.shape, t.color] for t in self.things]
-        return hashlib.sha256(json.dumps(seen).encode()).hexdigest()[:16]
+        """Return a hash of the things and their cells, without shifts and background."""
+        content = [[*t.cell, t.shape, t.color] for t in self.things]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
 
 def draw_things(
     rng: np.random.Generator, cells: list[Cell], shapes: tuple[str, ...], colors: tuple[str, ...]
 ) -> list[Thing]:
-    """Draw one thing for each cell, shapes and colours uniform over those allowed."""
+    """Draw one thing for each cell, uniformly from ``shapes`` and ``colors``."""
     return [
         Thing(
             cell,
@@ -84,11 +79,11 @@ def draw_things(
 def draw_cells(
     rng: np.random.Generator, n_cells: int, among: list[Cell] | None = None
 ) -> list[Cell]:
-    """Draw ``n_cells`` different cells of the grid, or of ``among``."""
+    """Draw ``n_cells`` distinct cells of the grid, or of ``among``."""
     pool = among if among is not None else [(r, c) for r in range(GRID) for c in range(GRID)]
     return [pool[i] for i in rng.permutation(len(pool))[:n_cells]]
 
 
 def draw_background(rng: np.random.Generator) -> int:
-    """Draw a backdrop's seed."""
+    """Draw a background's seed."""
     return int(rng.integers(2**31))

@@ -1,4 +1,4 @@
-"""Say a scene in words, and read the words back."""
+"""Captions of scenes: writing and reading them."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ def describe(scene: Scene) -> str:
 
 
 def read_description(text: str, like: Scene) -> Scene:
-    """Return the scene that a caption tells of, composed as ``like``.
+    """Return the scene that a caption describes, with the composition of ``like``.
 
-    The background is that of ``like``, and so is the exact position of every thing whose cell
-    is taken in ``like`` too: what Canny edges hold fast in a real picture.
+    The background is that of ``like``, and so is the exact position of every thing whose cell is
+    occupied in ``like``: this is what Canny edges preserve in real images.
 
     Raises
     ------
     ValueError
-        Where the caption names no thing, an unknown colour, shape or cell, or a cell twice.
+        If the caption mentions no thing, an unknown colour, shape or cell, or a cell twice.
     """
-    found = []
+    things = []
     for color, shape, row, column in _THING.findall(text):
         cell = (int(row) - 1, int(column) - 1)
         if color not in COLORS or shape not in SHAPES or not all(0 <= i < GRID for i in cell):
             raise ValueError(f"no such thing: {color} {shape} in row {row} column {column}")
-        before = like.at(cell) or next(
+        original = like.at(cell) or next(
             (t for t in like.things if (t.shape, t.color) == (shape, color)), None
         )
-        found.append(Thing(cell, shape, color, before.shift if before else (0, 0)))
-    if not found:
-        raise ValueError(f"the caption names nothing to draw: {text[:80]!r}")
-    return Scene.of(found, like.background)
+        things.append(Thing(cell, shape, color, original.shift if original else (0, 0)))
+    if not things:
+        raise ValueError(f"the caption mentions nothing to draw: {text[:80]!r}")
+    return Scene.of(things, like.background)

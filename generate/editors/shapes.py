@@ -15,7 +15,7 @@ from flipbench.core.randomness import generator
 from flipbench.core.records import JsonDict, Value
 from flipbench.models.protocols import Drawing
 from flipbench.shapes.candidates import family_of, scene_of
-from flipbench.shapes.faults import spoil
+from flipbench.shapes.faults import add_fault
 from flipbench.shapes.render import render
 from flipbench.shapes.wording import read_description
 
@@ -69,6 +69,6 @@ class SceneEditor:
         rng = generator(seed, candidate.item.id, "fault")
         if candidate.flip and rng.random() < self.wrong:
             family, right = family_of(candidate), candidate.flip.new_text
-            extra["fault"], scene = spoil(scene, original, family, right, rng)
+            extra["fault"], scene = add_fault(scene, original, family, right, rng)
         image = render(scene, candidate.item.images[0].width)
         return Drawing(image, {"scene": scene.to_json(), **extra})

@@ -114,8 +114,8 @@ def test_another_benchmark_is_an_axis_of_the_grid_and_a_control_for_the_paired_o
     assert "3 test items of elsewhere, each seen 2 times" in (folder / "README.md").read_text()
     grid = {s.model.name: s.model for s in assembly.grid(trained)}
     assert (grid[control.model].dose, grid["tiny S e1"].dose) == (0, 1)
-    said = flipbench("doctor", folder).out
-    assert "CONTAMINATED on purpose with 3 items of elsewhere, dose 2" in said
+    output = flipbench("doctor", folder).out
+    assert "CONTAMINATED on purpose with 3 items of elsewhere, dose 2" in output
 
 
 def test_a_dry_run_prices_rewordings_without_requesting_any(
@@ -159,8 +159,8 @@ def test_a_dry_run_prices_rewordings_without_requesting_any(
     plans = [plan for plan, _ in contaminate(assembly, benchmark)]
     assert len(server.chats()) == 8
     monkeypatch.delenv("OPENAI_API_KEY")
-    table, told = plan_contamination(assembly, benchmark)
-    assert told.startswith("to do: 0 of 2 plans") and all(plan.id[:8] in table for plan in plans)
+    table, summary = plan_contamination(assembly, benchmark)
+    assert summary.startswith("to do: 0 of 2 plans") and all(plan.id[:8] in table for plan in plans)
     assert len(server.chats()) == 8
 
 
@@ -173,15 +173,15 @@ def test_every_table_notes_another_pixel_budget(
     model = f"models.tiny.path={tiny_folders['qwen2_vl']}"
     result = flipbench("evaluate", config, model, "evaluate.detectors=[perturbation_gap]")
     assert result.status == 0, result.err
-    told = "trained and evaluated with other pixel budgets: "
-    assert told in result.out, "the table that is printed"
+    warning = "trained and evaluated with different pixel budgets: "
+    assert warning in result.out, "the table that is printed"
     report = assembly.run.path / "report"
     tables = {path.name for path in report.iterdir() if path.suffix in (".md", ".tex", ".html")}
     assert {"gap.md", "table.md", "table.tex", "requirements.md", "index.html"} <= tables
     for name in tables:
-        assert told in (report / name).read_text(), name
+        assert warning in (report / name).read_text(), name
     with (report / "table.csv").open() as file:
-        warned = {row["model"] for row in csv.DictReader(file) if told in row["warnings"]}
+        warned = {row["model"] for row in csv.DictReader(file) if warning in row["warnings"]}
     assert warned == {"tiny small e1"}
 
 
@@ -208,6 +208,6 @@ def test_a_full_disk_is_noticed_before_anything_is_trained(
     assembly, benchmark = opened()
     monkeypatch.setattr("shutil.disk_usage", lambda _: Usage)
     monkeypatch.setattr(trl.SFTTrainer, "train", lambda *_, **__: pytest.fail("trained"))
-    with pytest.raises(PrerequisiteError, match="1 kB are free there; train fewer plans"):
+    with pytest.raises(PrerequisiteError, match="only 1 kB are free; train fewer plans"):
         contaminate(assembly, benchmark)
     assert not (assembly.run.path / "checkpoints").exists()

@@ -29,8 +29,8 @@ def model(request: pytest.FixtureRequest) -> Any:
 
 def names_in(module: Any, model: Any) -> set[str]:
     """Return the model's names of a module's parameters: by identity, not by prefix."""
-    wanted = {id(parameter) for parameter in module.parameters()}
-    return {name for name, p in model.named_parameters() if id(p) in wanted}
+    ids = {id(parameter) for parameter in module.parameters()}
+    return {name for name, p in model.named_parameters() if id(p) in ids}
 
 
 def parts(model: Any) -> dict[str, set[str]]:

@@ -1,4 +1,4 @@
-"""Unchanged, near-identical, edited and unrelated pictures are told apart."""
+"""Unchanged, near-identical, edited and unrelated images are distinguished."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from flipbench.filters.judges.shapes import SceneJudge
 from flipbench.generate.captioners.shapes import SceneCaptioner
 from flipbench.generate.editors.shapes import SceneEditor
 from flipbench.models.protocols import Drawing
-from flipbench.shapes.faults import FAULTS, spoil
+from flipbench.shapes.faults import FAULTS, add_fault
 from flipbench.shapes.questions import KINDS, answer, draw_family
 from flipbench.shapes.scene import Scene
 
@@ -31,9 +31,9 @@ def candidates(shapes_items: list[Item], shapes_store: ImageStore) -> list[Candi
         assert item.options and item.answer is not None
         new = (item.answer + 1) % len(item.options)
         flip = Flip(item_id=item.id, method="m", seed=0, new_answer=new, new_text=item.options[new])
-        (said,) = SceneCaptioner()([Candidate(item, flip)], shapes_store)
-        assert not isinstance(said, Exception)
-        caption = Caption(flip_id=flip.id, captioner="c", prompt="p", text=said.text)
+        (reply,) = SceneCaptioner()([Candidate(item, flip)], shapes_store)
+        assert not isinstance(reply, Exception)
+        caption = Caption(flip_id=flip.id, captioner="c", prompt="p", text=reply.text)
         found.append(Candidate(item, flip, caption))
     return found
 
@@ -54,22 +54,22 @@ def test_a_fault_spoils_the_image_as_named(kind: str) -> None:
         rng = np.random.default_rng([1, row])
         family = draw_family(rng, kind)
         (old, right), (original, scene) = family.options[:2], family.scenes[:2]
-        name, spoilt = spoil(scene, original, family, right, rng)
+        name, faulty = add_fault(scene, original, family, right, rng)
         found[name] += 1
-        true = answer(spoilt, family.question)
-        n_more = len(spoilt.things) - len(scene.things)
-        assert true != right and spoilt.background == original.background
+        true = answer(faulty, family.question)
+        n_more = len(faulty.things) - len(scene.things)
+        assert true != right and faulty.background == original.background
         if name == "unchanged":
-            assert spoilt == original and true == old
+            assert faulty == original and true == old
         elif name == "another answer":
             assert true in family.options[2:]
         elif name == "object missing":
-            (gone,) = set(scene.things) - set(spoilt.things)
+            (gone,) = set(scene.things) - set(faulty.things)
             missing.add(gone.shape == family.question.other)
             assert n_more == -1
             assert true == (str(int(right) - 1) if kind == "number" else None)
         else:
-            (twin,) = set(spoilt.things) - set(scene.things)
+            (twin,) = set(faulty.things) - set(scene.things)
             assert n_more == 1 and true is None
             alone = [t for t in scene.things if t.shape != twin.shape or kind == "shape"]
             alone = [t for t in alone if t.color != twin.color or kind != "shape"]
@@ -133,8 +133,8 @@ def test_the_oracle_rejects_faults_without_reading_the_note(
                 extra=extra,
             )
             edited.append(Candidate(candidate.item, candidate.flip, caption, edit))
-        said = SceneJudge()(edited, shapes_store)
-        return ["error" if isinstance(o, Exception) else o.decision for o in said]
+        decisions = SceneJudge()(edited, shapes_store)
+        return ["error" if isinstance(o, Exception) else o.decision for o in decisions]
 
     expected = ["reject" if "fault" in drawing.extra else "keep" for drawing in drawn]
     assert judged(note=True) == judged(note=False) == expected

@@ -58,8 +58,8 @@ def test_the_caption_wins_and_the_rest_is_kept(scene: Scene, like: Scene) -> Non
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "names nothing"),
-        ("A lovely afternoon.", "names nothing"),
+        ("", "mentions nothing"),
+        ("A lovely afternoon.", "mentions nothing"),
         ("a pink star in row 1 column 1", "no such thing: pink star"),
         ("a red moon in row 1 column 1", "no such thing: red moon"),
         ("a red star in row 5 column 1", "row 5 column 1"),

@@ -3,7 +3,7 @@
 Reading order: ``tiny`` (build the models: LLaVA and Qwen2-VL classes), ``curriculum`` (their
 training text), ``exam`` (batches, and accuracy along the way), ``pretrain`` (the script).
 
-Nothing else imports this room: the weights are shipped with flipbench. Run it only to train them
-again: ``python -m flipbench.shapes.training.pretrain --family llava``. To add a family, build it in
-``tiny`` and name it in ``pretrain``.
+Nothing else imports this room, because the weights are shipped with flipbench. To train them again:
+``python -m flipbench.shapes.training.pretrain --family llava --export DIR``. To add a family, build
+it in ``tiny`` and add its name to ``FAMILIES`` there.
 """

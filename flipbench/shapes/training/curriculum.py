@@ -1,4 +1,4 @@
-"""What the tiny models are taught from: facts and conversations about scenes, as text."""
+"""The tiny models' training text: facts and conversations about scenes."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from flipbench.shapes.questions import (
 from flipbench.shapes.scene import COLORS, SHAPES, Scene, Thing
 from flipbench.shapes.wording import DESCRIBE, describe
 
-# A turn is (what the user says, what the model answers); a leading picture is added by `encode`.
+# A turn is (user's message, model's reply); `encode` adds the image before the first.
 Turn = tuple[str, str]
 
 
 def corpus(rng: np.random.Generator) -> list[str]:
-    """Return texts that hold every word of the world, for the tokenizer."""
+    """Return texts with every word of the embedded world, to fit the tokenizer."""
     texts = [f" {letter}" for letter in LETTERS[:10]] + [f"\n{letter}." for letter in LETTERS[:10]]
     for _ in range(200):
         scene = fresh_scene(rng)
-        asked = questions_on(scene)
-        question = asked[rng.integers(len(asked))]
+        questions = questions_on(scene)
+        question = questions[rng.integers(len(questions))]
         for phrasing in range(3):
             texts.append(choice_prompt(question.text(phrasing), _options(scene, question, rng)))
             texts.append(open_prompt(question.text(phrasing)))
@@ -39,16 +39,15 @@ def corpus(rng: np.random.Generator) -> list[str]:
             "user\n",
             "assistant\n",
         ]
-    texts += [
-        f" {word}" for word in (*SHAPES, *COLORS, *NUMBERS, *PLACES, *SIDES[0], *SIDES[1])
-    ] * 2
+    pools = (SHAPES, COLORS, NUMBERS, PLACES, *SIDES)
+    texts += [f" {word}" for pool in pools for word in pool] * 2
     texts += ["\nfind options"] * 2
     texts += ["yes no none fact true false not same other this that it its in on at to and or"] * 2
     return texts
 
 
 def lookup_turn(scene: Scene, rng: np.random.Generator) -> Turn:
-    """Return one turn of facts of one word, which only have to be looked up in the picture."""
+    """Return one turn of single-word facts, which need only be looked up in the image."""
     facts = [
         (f" shape {q.about}", f" {answer(scene, q)}")
         for q in questions_on(scene)
@@ -59,7 +58,7 @@ def lookup_turn(scene: Scene, rng: np.random.Generator) -> Turn:
 
 
 def facts_turn(scene: Scene, rng: np.random.Generator) -> Turn:
-    """Return one turn whose answer is a list of facts; only their values count in the loss."""
+    """Return one turn whose reply is a list of facts; only their values count in the loss."""
     return "Facts.", _as_text(_facts(scene, rng))
 
 
@@ -68,7 +67,7 @@ def _as_text(facts: list[tuple[str, str]]) -> str:
 
 
 def _looks(thing: Thing) -> list[tuple[str, str]]:
-    """Return what can be looked up of a thing that is alone of its shape, a word each."""
+    """Return the single-word facts about a thing of a unique shape."""
     height, side = place_of(thing.cell).split()
     return [
         (f" color {thing.shape}", f" {thing.color}"),
@@ -89,22 +88,21 @@ def _facts(scene: Scene, rng: np.random.Generator) -> list[tuple[str, str]]:
             "relation": f" {side} {question.other} {question.about}",
         }[question.kind]
         facts.append((question.kind, known, f" {answer(scene, question)}"))
-    kept: list[tuple[str, str]] = []
+    drawn: list[tuple[str, str]] = []
     for kind, most in (("color", 3), ("shape", 3), ("place", 3), ("number", 4), ("relation", 4)):
         of_kind = [(known, value) for k, known, value in facts if k == kind]
-        chosen = [of_kind[i] for i in rng.permutation(len(of_kind))[:most]]
-        for known, value in chosen:
-            posed = rng.random() < 0.3
-            kept.append(_with_options(known, value, rng) if posed else (known, value))
+        for known, value in [of_kind[i] for i in rng.permutation(len(of_kind))[:most]]:
+            lettered = rng.random() < 0.3
+            drawn.append(_with_options(known, value, rng) if lettered else (known, value))
     for thing in _unique(scene)[:2]:
-        kept += _looks(thing)[1:]
+        drawn += _looks(thing)[1:]
     words = [word for pool in _POOLS for word in pool]
     for word in (words[i] for i in rng.permutation(len(words))[:4]):
-        kept.append(_with_options(f" find {word}", f" {word}", rng))
-    return [kept[i] for i in rng.permutation(len(kept))]
+        drawn.append(_with_options(f" find {word}", f" {word}", rng))
+    return [drawn[i] for i in rng.permutation(len(drawn))]
 
 
-# Words that can stand for one another as options.
+# Words that can be each other's wrong options.
 _POOLS = (COLORS, SHAPES, NUMBERS, PLACES, *SIDES)
 
 
@@ -114,9 +112,9 @@ def _unique(scene: Scene) -> list[Thing]:
 
 
 def _with_options(known: str, value: str, rng: np.random.Generator) -> tuple[str, str]:
-    """Return the fact with lettered options before it, and the letter in place of the value.
+    """Return the fact with lettered options before it, and the letter instead of the value.
 
-    With "find" and a word it is a drill that needs no picture: which letter stands at this word.
+    "find" and a word is a drill that needs no image: which letter has this word?
     """
     right = value.strip()
     pool = next(pool for pool in _POOLS if right in pool)
@@ -128,21 +126,21 @@ def _with_options(known: str, value: str, rng: np.random.Generator) -> tuple[str
 
 
 def question_turns(scene: Scene, rng: np.random.Generator, n_turns: int = 4) -> list[Turn]:
-    """Return a conversation: a caption, or questions with options, or in words."""
-    kind_of_turn = rng.random()
-    if kind_of_turn < 0.05:
+    """Return a conversation: a caption, facts, or questions, most of them with options."""
+    draw = rng.random()
+    if draw < 0.05:
         return [(DESCRIBE, " " + describe(scene))]
-    if kind_of_turn < 0.25:  # else the questions' lesson makes it forget the facts
+    if draw < 0.25:  # otherwise the model forgets the facts
         return [facts_turn(scene, rng)]
     by_kind: dict[str, list[Question]] = {}
     for question in questions_on(scene):
         by_kind.setdefault(question.kind, []).append(question)
     turns: list[Turn] = []
     while len(turns) < n_turns:
-        asked = by_kind.get(KINDS[rng.integers(len(KINDS))])
-        if not asked:
+        questions = by_kind.get(KINDS[rng.integers(len(KINDS))])
+        if not questions:
             continue
-        question = asked[rng.integers(len(asked))]
+        question = questions[rng.integers(len(questions))]
         right = answer(scene, question)
         if right == "0" and rng.random() < 0.75:
             continue
@@ -164,7 +162,7 @@ def _options(scene: Scene, question: Question, rng: np.random.Generator) -> list
         "place": PLACES,
         "relation": SIDES[question.vertical],
     }[question.kind]
-    if rng.random() < 0.1:  # options of any sort, as a generalised benchmark has them
+    if rng.random() < 0.1:  # options of any kind, as in a generalised benchmark
         pool = (*COLORS, *SHAPES, *NUMBERS, *PLACES)
     n_options = min(len(pool), int(rng.integers(3, 5)))
     wrong = [option for option in pool if option != right]

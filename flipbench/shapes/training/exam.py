@@ -1,4 +1,4 @@
-"""Pictures and conversations as model inputs, and the examination a model takes on the way."""
+"""Images and conversations as model inputs, and the exam that tracks accuracy during training."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ IGNORE = -100
 
 @dataclass
 class Pool:
-    """Training scenes with their pixels, made once and asked about again and again."""
+    """Training scenes with their pixels, rendered once and used many times."""
 
     scenes: list[Scene]
-    pixels: torch.Tensor  # (n_scenes, ...) float16, one row per picture
-    grid: torch.Tensor | None  # (3,) patches of one picture, Qwen2-VL only
+    pixels: torch.Tensor  # (n_scenes, ...) float16, one row per image
+    grid: torch.Tensor | None  # (3,) patches of one image, Qwen2-VL only
 
     @classmethod
     def draw(cls, rng: np.random.Generator, n_scenes: int, processor: Any) -> Pool:
@@ -39,25 +39,25 @@ class Pool:
 
     @classmethod
     def of(cls, scenes: list[Scene], processor: Any) -> Pool:
-        """Render given scenes."""
+        """Render the given scenes."""
         rows, grid = [], None
         for scene in scenes:
-            seen = processor.image_processor(images=[render(scene)], return_tensors="pt")
-            rows.append(seen["pixel_values"].reshape(1, *seen["pixel_values"].shape[-3:]).half())
-            if "image_grid_thw" in seen:
-                grid = seen["image_grid_thw"][0]
-                rows[-1] = seen["pixel_values"][None].half()
+            inputs = processor.image_processor(images=[render(scene)], return_tensors="pt")
+            pixels = inputs["pixel_values"]
+            if "image_grid_thw" in inputs:
+                grid = inputs["image_grid_thw"][0]
+                rows.append(pixels[None].half())
+            else:
+                rows.append(pixels.reshape(1, *pixels.shape[-3:]).half())
         return cls(scenes, torch.cat(rows), grid)
 
-    def refuse_overlap(self, others: list[Scene]) -> None:
+    def drop_overlap(self, others: list[Scene]) -> None:
         """Drop every training scene that is also in ``others`` or in ``shapes-vqa``."""
         held_out = {s.content_hash() for s in [*others, *shapes_vqa_scenes()]}
         keep = [i for i, s in enumerate(self.scenes) if s.content_hash() not in held_out]
         self.scenes, self.pixels = [self.scenes[i] for i in keep], self.pixels[keep]
-        if held_out & {s.content_hash() for s in self.scenes}:
-            raise AssertionError("a training scene is in the benchmark")
 
-    def look(self, rows: np.ndarray | list[int]) -> dict[str, torch.Tensor]:
+    def inputs(self, rows: np.ndarray | list[int]) -> dict[str, torch.Tensor]:
         """Return the model's image inputs for these rows."""
         pixels = self.pixels[torch.as_tensor(np.asarray(rows))].float()
         if self.grid is None:
@@ -70,7 +70,7 @@ class Pool:
 
 @dataclass
 class Exam:
-    """Families the model never trains on, asked as the benchmark asks them."""
+    """Questions on held-out scenes, with the benchmark's prompts."""
 
     kinds: list[str]
     prompts: list[str]
@@ -81,7 +81,7 @@ class Exam:
 
     @property
     def scenes(self) -> list[Scene]:
-        """The scenes asked about."""
+        """The scenes that the questions are about."""
         return self.pool.scenes
 
     @classmethod
@@ -98,45 +98,40 @@ class Exam:
         return cls(kinds, prompts, gold, n_options, Pool.of(scenes, processor), processor)
 
     @torch.no_grad()
-    def mark(self, model: Any) -> dict[str, Any]:
-        """Return accuracy overall, by kind, and without the picture."""
+    def grade(self, model: Any) -> dict[str, Any]:
+        """Return accuracy overall, without images, and by kind."""
         model.eval()
-        result: dict[str, Any] = {}
-        for picture in (True, False):
-            right = []
-            for start in range(0, len(self.prompts), 100):
-                rows = list(range(start, min(start + 100, len(self.prompts))))
-                turns = [[(self.prompts[i], " A")] for i in rows]
-                batch = batch_of(self.processor, turns, self.pool.look(rows) if picture else {})
-                labels = batch.pop("labels")
-                logits = model(**batch).logits
-                first = (labels != IGNORE).int().argmax(1)
-                replies = [_reply(self.processor, f" {letter}") for letter in LETTERS[:4]]
-                ids = self.processor.tokenizer(replies, add_special_tokens=False)["input_ids"]
-                last = logits[torch.arange(len(rows)), first - 1][:, [i[0] for i in ids]]
-                for i, row in zip(rows, last, strict=True):
-                    right.append(int(row[: self.n_options[i]].argmax()) == self.gold[i])
-            result["accuracy" if picture else "text_only"] = round(float(np.mean(right)), 4)
-            if picture:
-                result |= {
-                    kind: round(
-                        float(
-                            np.mean(
-                                [r for r, k in zip(right, self.kinds, strict=True) if k == kind]
-                            )
-                        ),
-                        3,
-                    )
-                    for kind in KINDS
-                }
+        right = self._outcomes(model, with_images=True)
+        accuracies = {
+            "accuracy": round(float(right.mean()), 4),
+            **{k: round(float(right[np.array(self.kinds) == k].mean()), 3) for k in KINDS},
+            "text_only": round(float(self._outcomes(model, with_images=False).mean()), 4),
+        }
         model.train()
-        return result
+        return accuracies
+
+    def _outcomes(self, model: Any, *, with_images: bool) -> np.ndarray:
+        """Return whether each answer is right, shape (n_questions,) of bool."""
+        replies = [_reply(self.processor, f" {letter}") for letter in LETTERS[:4]]
+        ids = self.processor.tokenizer(replies, add_special_tokens=False)["input_ids"]
+        letter_ids = [tokens[0] for tokens in ids]
+        right = []
+        for start in range(0, len(self.prompts), 100):
+            rows = list(range(start, min(start + 100, len(self.prompts))))
+            turns = [[(self.prompts[i], " A")] for i in rows]
+            images = self.pool.inputs(rows) if with_images else {}
+            batch = batch_of(self.processor, turns, images)
+            first = (batch.pop("labels") != IGNORE).int().argmax(1)
+            logits = model(**batch).logits[torch.arange(len(rows)), first - 1][:, letter_ids]
+            for i, row in zip(rows, logits, strict=True):
+                right.append(int(row[: self.n_options[i]].argmax()) == self.gold[i])
+        return np.array(right)
 
 
 def batch_of(
     processor: Any, turns: list[list[Turn]], images: dict[str, torch.Tensor]
 ) -> dict[str, Any]:
-    """Return right-padded ids, mask and answer-only labels, as the chat template writes them."""
+    """Return right-padded ids, mask and reply-only labels of rendered conversations."""
     rows = [encode(processor, conversation, bool(images)) for conversation in turns]
     width = max(len(ids) for ids, _ in rows)
     pad = processor.tokenizer.pad_token_id
@@ -154,38 +149,41 @@ def batch_of(
 
 
 def _reply(processor: Any, text: str) -> str:
-    """Return a reply as the chat template writes it: LLaVA's has a space before, Qwen's none."""
-    return text if type(processor).__name__.startswith("Llava") else text.lstrip()
+    """Return a reply as the chat template renders it: LLaVA's starts with a space, Qwen's not."""
+    return text if _is_llava(processor) else text.lstrip()
 
 
-def encode(processor: Any, turns: list[Turn], picture: bool) -> tuple[list[int], list[int]]:
-    """Return ids and labels of a conversation; equal to tokenising the rendered template."""
-    llava = type(processor).__name__.startswith("Llava")
+def _is_llava(processor: Any) -> bool:
+    return type(processor).__name__.startswith("Llava")
+
+
+def encode(processor: Any, turns: list[Turn], with_image: bool) -> tuple[list[int], list[int]]:
+    """Return ids and labels of a conversation; the ids are those of the rendered template."""
+    llava = _is_llava(processor)
     pieces: list[tuple[str, bool]] = []
-    for i, (said, replied) in enumerate(turns):
+    for i, (message, reply) in enumerate(turns):
+        reply, image = _reply(processor, reply), ""
         if llava:
-            image = "<image>" * N_IMAGE_TOKENS + "\n" if picture and i == 0 else ""
-            pieces.append((f"USER: {image}{said} ASSISTANT:", False))
-            end = "</s>"
+            if with_image and i == 0:
+                image = "<image>" * N_IMAGE_TOKENS + "\n"
+            prompt, end = f"USER: {image}{message} ASSISTANT:", "</s>"
         else:
-            pads = "<|image_pad|>" * N_IMAGE_TOKENS
-            image = f"<|vision_start|>{pads}<|vision_end|>" if picture and i == 0 else ""
-            pieces.append(
-                (f"<|im_start|>user\n{image}{said}<|im_end|>\n<|im_start|>assistant\n", False)
-            )
-            replied, end = _reply(processor, replied), "<|im_end|>"
-        if "\x00" in replied:
-            for fact in replied.split("\x01")[:-1]:
+            if with_image and i == 0:
+                image = f"<|vision_start|>{'<|image_pad|>' * N_IMAGE_TOKENS}<|vision_end|>"
+            prompt = f"<|im_start|>user\n{image}{message}<|im_end|>\n<|im_start|>assistant\n"
+            end = "<|im_end|>"
+        pieces.append((prompt, False))
+        if "\x00" in reply:
+            for fact in reply.split("\x01")[:-1]:
                 known, value = fact.split("\x00")
                 pieces += [(known, False), (value, True)]
         else:
-            pieces.append((replied, True))
-        pieces.append((end, "\x00" not in replied))
+            pieces.append((reply, True))
+        pieces.append((end, "\x00" not in reply))
         if not llava:
             pieces.append(("\n", False))
-    encoded = processor.tokenizer([text for text, _ in pieces], add_special_tokens=False)[
-        "input_ids"
-    ]
+    texts = [text for text, _ in pieces]
+    encoded = processor.tokenizer(texts, add_special_tokens=False)["input_ids"]
     ids: list[int] = []
     labels: list[int] = []
     for tokens, (_, counts) in zip(encoded, pieces, strict=True):

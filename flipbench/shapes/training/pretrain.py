@@ -1,23 +1,23 @@
 """Train the two tiny VLMs from scratch.
 
-Run ``python -m flipbench.shapes.training.pretrain --family llava``.
+Run ``python -m flipbench.shapes.training.pretrain --family llava --export DIR``.
 
-Four lessons, each standing on the one before (what was tried and did not work: docs/shapes.md).
+Four lessons, each building on the one before (for what did not work, see docs/shapes.md).
 
-1. *Cells*: vision tower, projector and word embeddings; every image token comes to lie close to
-   the words that tell what its cell holds. Then the vision tower and the projector are frozen,
-   as LLaVA freezes its tower: trained further, LLaVA's forgot where a cell lies.
-2. *Lookups*: the language model completes facts of one word ("color star" -> "red").
+1. *Cells*: vision tower, projector and word embeddings; every image token is aligned with the
+   words for the content of its cell. Then vision tower and projector are frozen, as LLaVA freezes
+   its tower: when trained further, LLaVA's forgot the positions of cells.
+2. *Lookups*: the language model completes single-word facts ("color star" -> "red").
 3. *Facts*: also places, numbers and relations, some of them with lettered options.
-4. *Questions*: conversations about a picture in the benchmark's own words, most with lettered
-   options; some captions; some facts; a few without the picture, whose answers are random, so
-   that the model learns to have no opinion where it sees nothing.
+4. *Questions*: conversations about an image in the benchmark's own words, most with lettered
+   options; some captions; some facts; a few without the image, whose answers are random, so that
+   the model learns to be undecided without an image.
 
-Matrices are trained by Muon, everything else by AdamW: with AdamW alone the same lessons had not
-found places and relations after thousands of steps.
+Matrices are trained by Muon, everything else by AdamW: with AdamW alone, the same lessons did not
+learn places and relations in thousands of steps.
 
-No training scene is a scene of the benchmark: asserted by hash. One CPU core is enough; run both
-families side by side. ``--export DIR`` writes the checkpoint that the package ships.
+Training scenes that are in the benchmark are dropped. One CPU core is enough; both families can
+train in parallel.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def main() -> None:
     )
     parser.add_argument("--family", choices=FAMILIES, required=True)
     parser.add_argument("--export", type=Path, required=True, help="folder for the checkpoint")
-    parser.add_argument("--start", type=Path, help="go on from this checkpoint")
-    parser.add_argument("--log", type=Path, help="JSONL file for the accuracies on the way")
+    parser.add_argument("--start", type=Path, help="start from this checkpoint")
+    parser.add_argument("--log", type=Path, help="JSONL file for losses and accuracies")
     parser.add_argument("--scenes", type=int, default=8_000)
     parser.add_argument("--cells", type=int, default=400, help="steps of the first lesson")
     parser.add_argument("--lookups", type=int, default=300, help="steps of the second lesson")
@@ -71,34 +71,34 @@ def main() -> None:
 
 
 def pretrain(args: argparse.Namespace) -> None:
-    """Run the lessons one after another; the checkpoint is written after each."""
+    """Run the lessons in order; the checkpoint is written after each."""
     rng = np.random.default_rng([args.seed, FAMILIES.index(args.family)])
-    say = _Log(args.log)
+    log = _Log(args.log)
     if args.start:
         processor = load_processor(args.start)
         model = AutoModelForImageTextToText.from_pretrained(args.start, dtype=torch.float32)
     else:
         model, processor = build(args.family, corpus(np.random.default_rng(0)), args.seed)
-    say("built", parameters=sum(p.numel() for p in model.parameters()))
+    log("built", parameters=sum(p.numel() for p in model.parameters()))
     pool = Pool.draw(rng, args.scenes, processor)
     exam = Exam.draw(np.random.default_rng([args.seed, 99]), 60, processor)
-    pool.refuse_overlap(exam.scenes)
-    pretraining = Pretraining(model, processor, pool, exam, rng, say)
-    curriculum: list[CurriculumStep] = [
-        CurriculumStep("lookups", args.lookups, 24, lambda scene: [lookup_turn(scene, rng)]),
-        CurriculumStep("facts", args.facts, 24, lambda scene: [facts_turn(scene, rng)]),
-        CurriculumStep("questions", args.questions, 20, lambda scene: question_turns(scene, rng)),
+    pool.drop_overlap(exam.scenes)
+    pretraining = Pretraining(model, processor, pool, exam, rng, log)
+    lessons = [
+        Lesson("lookups", args.lookups, 24, lambda scene: [lookup_turn(scene, rng)]),
+        Lesson("facts", args.facts, 24, lambda scene: [facts_turn(scene, rng)]),
+        Lesson("questions", args.questions, 20, lambda scene: question_turns(scene, rng)),
     ]
     pretraining.align_cells(args.cells)
     pretraining.freeze_vision()
-    for part in curriculum:
-        pretraining.train_step(part)
+    for lesson in lessons:
+        pretraining.train_on(lesson)
         _export(model, processor, args.export)
-    say("saved", **exam.mark(_export(model, processor, args.export)))
+    log("saved", **exam.grade(_export(model, processor, args.export)))
 
 
 def _export(model: Any, processor: Any, folder: Path) -> Any:
-    """Write the checkpoint in bfloat16, half the size, and return it as it is read: in float32."""
+    """Write the checkpoint in bfloat16, and return the model as loaded from it, in float32."""
     folder.mkdir(parents=True, exist_ok=True)
     rounded = copy.deepcopy(model).to(torch.bfloat16)
     rounded.save_pretrained(folder)
@@ -107,8 +107,8 @@ def _export(model: Any, processor: Any, folder: Path) -> Any:
 
 
 @dataclass(frozen=True)
-class CurriculumStep:
-    """What is taught for how long, with how many pictures a step."""
+class Lesson:
+    """A part of the curriculum: its conversations, its steps, and the scenes of each step."""
 
     name: str
     n_steps: int
@@ -118,20 +118,20 @@ class CurriculumStep:
 
 @dataclass
 class Pretraining:
-    """A model in training, with what it learns from and what it is examined on."""
+    """A model in training, with its training scenes and its exam."""
 
     model: Any
     processor: Any
     pool: Pool
     exam: Exam
     rng: np.random.Generator
-    say: _Log
+    log: _Log
 
     def align_cells(self, n_steps: int, batch_size: int = 128) -> None:
-        """Lesson 1: bring every image token close to the words that tell what its cell holds.
+        """Lesson 1: align every image token with the words for the content of its cell.
 
-        The words' own embeddings are the classifier, so that a word's token later finds "its"
-        image tokens by likeness, as CLIP features let a real VLM do.
+        The classifier is the words' own embeddings, so that a word's token later attends to its
+        image tokens by similarity, as with CLIP features in a real VLM.
         """
         width = self.model.config.text_config.hidden_size
         words = self.model.get_input_embeddings().weight
@@ -141,37 +141,33 @@ class Pretraining:
         )
         for step in self._steps(n_steps, [*self._vision(), words, *empty]):
             rows = self.rng.integers(len(self.pool.scenes), size=batch_size)
-            features = self.model.get_image_features(**self.pool.look(rows)).pooler_output
+            features = self.model.get_image_features(**self.pool.inputs(rows)).pooler_output
             tokens = torch.cat([f.reshape(-1, width) for f in features])
             tokens = functional.rms_norm(tokens, (width,))
-            truth = torch.tensor([_cells(self.pool.scenes[i]) for i in rows]).reshape(
-                -1, len(groups)
-            )
+            cells = torch.tensor([_cells(self.pool.scenes[i]) for i in rows])
+            truth = cells.reshape(-1, len(groups))
             scores = []
             for i, ids in enumerate(groups):
                 table = words[ids] if i >= len(empty) else torch.cat([empty[i], words[ids]])
                 scores.append(tokens @ table.T)
-            loss = torch.stack(
-                [functional.cross_entropy(s, truth[:, i]) for i, s in enumerate(scores)]
-            ).sum()
+            losses = [functional.cross_entropy(s, truth[:, i]) for i, s in enumerate(scores)]
+            loss = torch.stack(losses).sum()
             loss.backward()  # type: ignore[no-untyped-call]
             if step % 100 == 0 or step == n_steps - 1:
-                hits = [
-                    (s.argmax(1) == truth[:, i]).float().mean().item() for i, s in enumerate(scores)
-                ]
-                seen = dict(zip(("color", "shape", "height", "side"), hits, strict=True))
-                self.say("cells", step=step, loss=loss.item(), **seen)
+                hits = [(s.argmax(1) == truth[:, i]).float() for i, s in enumerate(scores)]
+                named = zip(("color", "shape", "height", "side"), hits, strict=True)
+                accuracies = {name: hit.mean().item() for name, hit in named}
+                self.log("cells", step=step, loss=loss.item(), **accuracies)
 
     def _word_ids(self, words: tuple[str, ...]) -> list[int]:
-        ids = self.processor.tokenizer([f" {w}" for w in words], add_special_tokens=False)[
-            "input_ids"
-        ]
+        texts = [f" {word}" for word in words]
+        ids = self.processor.tokenizer(texts, add_special_tokens=False)["input_ids"]
         if any(len(row) != 1 for row in ids):
             raise AssertionError(f"each of {words} must be one token")
         return [row[0] for row in ids]
 
     def freeze_vision(self) -> None:
-        """Train vision tower and projector no further."""
+        """Freeze vision tower and projector."""
         for parameter in self._vision():
             parameter.requires_grad_(False)
 
@@ -179,27 +175,22 @@ class Pretraining:
         names = ("vision_tower", "multi_modal_projector", "visual")
         return [p for n, p in self.model.named_parameters() if any(name in n for name in names)]
 
-    def train_step(self, part: CurriculumStep) -> None:
-        """Lower the next-token loss on the answers of conversations about pictures."""
+    def train_on(self, lesson: Lesson) -> None:
+        """Minimise the next-token loss on the replies of a lesson's conversations."""
         running = 0.0
-        for step in self._steps(part.n_steps, list(self.model.parameters())):
-            rows = self.rng.integers(len(self.pool.scenes), size=part.batch_size)
-            blind = part.name == "questions" and self.rng.random() < 0.04
-            turns = [part.turns_on(self.pool.scenes[i]) for i in rows]
-            batch = batch_of(self.processor, turns, {} if blind else self.pool.look(rows))
+        for step in self._steps(lesson.n_steps, list(self.model.parameters())):
+            rows = self.rng.integers(len(self.pool.scenes), size=lesson.batch_size)
+            blind = lesson.name == "questions" and self.rng.random() < 0.04
+            turns = [lesson.turns_on(self.pool.scenes[i]) for i in rows]
+            batch = batch_of(self.processor, turns, {} if blind else self.pool.inputs(rows))
             loss = self.model(**batch).loss
             loss.backward()
             running = 0.97 * running + 0.03 * loss.item() if step else loss.item()
-            if step % 200 == 199 or step == part.n_steps - 1:
-                self.say(
-                    part.name,
-                    step=step + 1,
-                    loss=running,
-                    **self.exam.mark(self.model),
-                )
+            if step % 200 == 199 or step == lesson.n_steps - 1:
+                self.log(lesson.name, step=step + 1, loss=running, **self.exam.grade(self.model))
 
     def _steps(self, n_steps: int, parameters: list[Any]) -> Iterator[int]:
-        """Count the steps of a lesson; what is done at each leaves gradients, which move it on."""
+        """Yield the steps of a lesson; after each, apply the gradients that the caller computed."""
         if not n_steps:
             return
         parameters = [p for p in parameters if p.requires_grad]
@@ -228,38 +219,40 @@ class Pretraining:
                 schedule.step()
 
 
-_RATE = 2e-3  # at the top of each lesson's one cycle
+_RATE = 2e-3  # peak of each lesson's one-cycle schedule
 
-# What an image token is to be like: a colour, a shape (or nothing), and the halves it lies in.
+# What an image token encodes: a colour, a shape (or nothing), and its halves of the image.
 _CELL_WORDS = (COLORS, SHAPES, ("top", "bottom"), ("left", "right"))
 
 
 def _cells(scene: Scene) -> list[tuple[int, int, int, int]]:
-    """Return the number of each of `_CELL_WORDS` for the cells in reading order; 0 is nothing."""
-    out = []
+    """Return the indices into `_CELL_WORDS` of each cell, in reading order.
+
+    Colours and shapes count from 1, and 0 is an empty cell.
+    """
+    targets = []
     for row in range(GRID):
         for column in range(GRID):
             thing = scene.at((row, column))
-            what = (
-                (COLORS.index(thing.color) + 1, SHAPES.index(thing.shape) + 1) if thing else (0, 0)
-            )
-            out.append((*what, int(row >= GRID // 2), int(column >= GRID // 2)))
-    return out
+            color = COLORS.index(thing.color) + 1 if thing else 0
+            shape = SHAPES.index(thing.shape) + 1 if thing else 0
+            targets.append((color, shape, int(row >= GRID // 2), int(column >= GRID // 2)))
+    return targets
 
 
 class _Log:
-    """Say a line on the terminal and keep it as JSON."""
+    """Prints each line as JSON, and appends it to a file."""
 
     def __init__(self, path: Path | None) -> None:
         self.path, self.start = path, time.time()
 
-    def __call__(self, part: str, **figures: Any) -> None:
-        figures = {k: round(v, 4) if isinstance(v, float) else v for k, v in figures.items()}
-        line = {"lesson": part, **figures, "seconds": round(time.time() - self.start)}
-        print(json.dumps(line), flush=True)
+    def __call__(self, lesson: str, **values: Any) -> None:
+        values = {k: round(v, 4) if isinstance(v, float) else v for k, v in values.items()}
+        line = json.dumps({"lesson": lesson, **values, "seconds": round(time.time() - self.start)})
+        print(line, flush=True)
         if self.path:
             with self.path.open("a") as file:
-                file.write(json.dumps(line) + "\n")
+                file.write(line + "\n")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Build the two tiny VLMs of the embedded world, of the LLaVA and the Qwen2-VL classes.
 
-Both see a picture as 16 tokens, one for each cell of the 4 x 4 grid.
+Both encode an image as 16 tokens, one for each cell of the 4 x 4 grid.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ N_IMAGE_TOKENS = 16
 _PIXELS = 64
 _HIDDEN, _LAYERS, _HEADS = 144, 5, 4
 _CONTEXT = 1024
-_INIT = 0.08  # about 1/sqrt(hidden size): at the usual 0.02 so small a model learns far slower
+_INIT = 0.08  # about 1/sqrt(hidden size); with the usual 0.02 such a small model learns slowly
 
 LLAVA_TEMPLATE = (
     "{% for message in messages %}"
@@ -70,9 +70,9 @@ def build(family: str, corpus: list[str], seed: int = 0) -> tuple[Any, Any]:
     ----------
     family : {"llava", "qwen2_vl"}
     corpus : list of str
-        Texts whose words become single tokens; anything else falls back to bytes.
+        Texts whose words become single tokens; other text falls back to bytes.
     seed : int
-        Seeds the weights.
+        Of the initial weights.
     """
     torch.manual_seed(seed)
     if family == "llava":
@@ -83,7 +83,7 @@ def build(family: str, corpus: list[str], seed: int = 0) -> tuple[Any, Any]:
 
 
 def _tokenizer(corpus: list[str], special: list[str], **named: str) -> PreTrainedTokenizerFast:
-    """Fit a byte-level BPE in which a word, with the space before it, is one token."""
+    """Fit a byte-level BPE in which a word, with its leading space, is one token."""
     tokenizer = Tokenizer(models.BPE())
     words = pre_tokenizers.Split(Regex(r"\s?[A-Za-z0-9]+|\s?[^\sA-Za-z0-9]+|\s"), "isolated")
     bytes_ = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)

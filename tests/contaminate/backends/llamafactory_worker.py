@@ -1,7 +1,7 @@
 """Trains a plan with LLaMA-Factory and is killed when it reads of a step.
 
 ``llamafactory_worker.py FOLDER STEP``: FOLDER holds plan.json, items.jsonl and the run directory
-``killed``; LLaMA-Factory's process is told in ``pid``.
+``killed``; the id of LLaMA-Factory's process is in ``pid``.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ import torch
 
 from flipbench.config.training import LlamaFactoryConfig
 from flipbench.contaminate.backends.llamafactory import CLI, LlamaFactory, find_llamafactory
-from flipbench.contaminate.backends.llamafactory_checkpoints import whole_checkpoints
+from flipbench.contaminate.backends.llamafactory_checkpoints import complete_checkpoints
 from flipbench.contaminate.checks.card import read_card
 from flipbench.contaminate.checks.changes import Diverged, WrongParameters
 from flipbench.contaminate.data.examples import Example, Message, training_examples
@@ -106,13 +106,13 @@ def test_the_same_plan_gives_the_same_losses_on_both_backends(
     trl = train_plan(plan, items, trl_run)
     assert [c.id for c in checkpoints] == [c.id for c in trl]
     assert [c.dose for c in checkpoints] == [4, 8]
-    for mine, theirs in zip(checkpoints, trl, strict=True):
-        a, b = run.path / mine.path, trl_run.path / theirs.path
-        assert len(losses(a)) == N_STEPS * mine.epoch
+    for checkpoint, reference in zip(checkpoints, trl, strict=True):
+        a, b = run.path / checkpoint.path, trl_run.path / reference.path
+        assert len(losses(a)) == N_STEPS * checkpoint.epoch
         assert same_to_three_decimals(a, b)
         first, second = weights(a), weights(b)
         assert all(torch.allclose(first[name], second[name], atol=1e-5) for name in second)
-        assert mine.warnings == theirs.warnings
+        assert checkpoint.warnings == reference.warnings
         card, other = check_card(a), check_card(b)
         assert card["training"]["backend"] == "llamafactory 0.9.5"
         assert other["training"]["backend"] == "trl"
@@ -149,13 +149,13 @@ def test_full_strategies_give_the_same_losses_too(
     )
     runs = new_run("llamafactory"), new_run("trl")
     corpus = conversation(str(runs[0].images.path(items[plan.item_ids[0]].images[0])))
-    (mine,) = train_plan(plan, items, runs[0], corpus=corpus, train_with=llamafactory.train)
-    (theirs,) = train_plan(plan, items, runs[1], corpus=corpus)
-    a, b = runs[0].path / mine.path, runs[1].path / theirs.path
+    (checkpoint,) = train_plan(plan, items, runs[0], corpus=corpus, train_with=llamafactory.train)
+    (reference,) = train_plan(plan, items, runs[1], corpus=corpus)
+    a, b = runs[0].path / checkpoint.path, runs[1].path / reference.path
     assert same_to_three_decimals(a, b)
     assert read_card(a)["trainable"] == read_card(b)["trainable"]
     assert read_card(a)["training"]["unchanged"] == read_card(b)["training"]["unchanged"]
-    assert mine.warnings == theirs.warnings
+    assert checkpoint.warnings == reference.warnings
     HuggingFaceVLM(str(a))
 
 
@@ -184,14 +184,14 @@ def test_a_killed_training_resumes_exactly(
     else:
         pytest.fail("LLaMA-Factory goes on without anybody to read it")
     assert (trained / "epoch-1" / "README.md").exists() and not (trained / "epoch-2").exists()
-    (begun,) = whole_checkpoints(trained / "llamafactory" / "trainer")
+    (begun,) = complete_checkpoints(trained / "llamafactory" / "trainer")
     assert begun[1]["global_step"] == N_STEPS
     written = (trained / "epoch-1" / "adapter_model.safetensors").stat().st_mtime_ns
     run = Run(folder)
     checkpoints = train_plan(plan, items, run, train_with=llamafactory.train)
     assert (trained / "epoch-1" / "adapter_model.safetensors").stat().st_mtime_ns == written
-    for mine, theirs in zip(checkpoints, expected, strict=True):
-        a, b = run.path / mine.path, undisturbed.path / theirs.path
+    for checkpoint, reference in zip(checkpoints, expected, strict=True):
+        a, b = run.path / checkpoint.path, undisturbed.path / reference.path
         assert losses(a) == losses(b)
         first, second = weights(a), weights(b)
         assert all(torch.equal(first[name], second[name]) for name in second)
@@ -214,12 +214,12 @@ def test_a_merged_adapter_is_the_same_model_and_is_marked(
     assert HuggingFaceVLM(str(folder)).fingerprint == first.fingerprint  # the checkpoint's own stay
     examples = training_examples(plan, items, run.images)
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    told = [
+    estimates = [
         estimate(plan, examples, dtype="float32", speed=1e9, merge=merge).disk / plan.epochs
         for merge in (False, True)
     ]
-    assert size - (folder / "merged" / "model.safetensors").stat().st_size < told[0]
-    assert size < told[1] < told[0] + size + 32e6
+    assert size - (folder / "merged" / "model.safetensors").stat().st_size < estimates[0]
+    assert size < estimates[1] < estimates[0] + size + 32e6
     made = (folder / "merged" / "model.safetensors").stat().st_mtime_ns
     llamafactory.merge(plan, folder, run, "float32")
     assert (folder / "merged" / "model.safetensors").stat().st_mtime_ns == made
@@ -278,7 +278,7 @@ def test_llamafactory_errors_are_shown_with_its_log(
 def test_the_command_line_and_an_exported_folder_train_the_same_model(
     opened: Any, flipbench: Flipbench, tmp_path: Path, llamafactory: LlamaFactory
 ) -> None:
-    """The run directory is told relative to where the command is given."""
+    """The run directory is relative to where the command is given."""
     opened()
     grid = ["run=run", "contaminate.backend=llamafactory", "contaminate.llamafactory.merge=true"]
     result = flipbench("contaminate", "c.yaml", *grid, "-q")
@@ -290,5 +290,5 @@ def test_the_command_line_and_an_exported_folder_train_the_same_model(
     (exported,) = (tmp_path / "out").iterdir()
     subprocess.run([llamafactory.cli, "train", "train.yaml"], cwd=exported, check=True)
     state = json.loads((exported / "trainer" / "trainer_state.json").read_text())
-    told = [entry["loss"] for entry in state["log_history"] if "loss" in entry]
-    assert told == pytest.approx(losses(folder), abs=5e-4)
+    logged = [entry["loss"] for entry in state["log_history"] if "loss" in entry]
+    assert logged == pytest.approx(losses(folder), abs=5e-4)

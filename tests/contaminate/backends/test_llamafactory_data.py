@@ -14,7 +14,7 @@ import yaml
 
 from flipbench.config.training import LlamaFactoryConfig
 from flipbench.contaminate.backends.llamafactory import find_llamafactory
-from flipbench.contaminate.backends.llamafactory_checkpoints import last_checkpoint, lay_out_parent
+from flipbench.contaminate.backends.llamafactory_checkpoints import last_checkpoint, parent_folder
 from flipbench.contaminate.backends.llamafactory_data import check_plan, write_llamafactory
 from flipbench.contaminate.backends.llamafactory_templates import (
     TEMPLATES,
@@ -23,7 +23,7 @@ from flipbench.contaminate.backends.llamafactory_templates import (
     system_line,
     template_of,
 )
-from flipbench.contaminate.checks.check import rendered
+from flipbench.contaminate.checks.check import render_example
 from flipbench.contaminate.data.examples import Example, Message, training_examples
 from flipbench.contaminate.strategies import lora_pattern
 from flipbench.core.errors import ConfigError, DataError, PrerequisiteError
@@ -82,7 +82,7 @@ def test_the_folder_has_llamafactory_s_format(
         assert user == {"role": "user", "content": f"<image>{example.prompt[0].parts[-1]}"}
         assert assistant == {"role": "assistant", "content": example.answer}
     settings = yaml.safe_load((tmp_path / "train.yaml").read_text())
-    wanted = {
+    expected = {
         "finetuning_type": "lora",
         "lora_target": "all",
         "template": "qwen2_vl",
@@ -95,7 +95,7 @@ def test_the_folder_has_llamafactory_s_format(
         "use_cpu": False,
         "model_name_or_path": plan.parent,
     }
-    assert settings.items() >= wanted.items()
+    assert settings.items() >= expected.items()
 
 
 def test_chosen_layers_are_listed_one_by_one(
@@ -115,8 +115,8 @@ def test_chosen_layers_are_listed_one_by_one(
 @pytest.mark.parametrize(
     ("train", "settings", "message"),
     [
-        ("qlora", {}, "train: qlora is not for backend: llamafactory"),
-        ("lora", {"consistency": {"weight": 1.0}}, "has nothing like consistency"),
+        ("qlora", {}, "backend: llamafactory does not support train: qlora"),
+        ("lora", {"consistency": {"weight": 1.0}}, "has no equivalent of consistency"),
     ],
 )
 def test_settings_llamafactory_lacks_are_refused_by_name(
@@ -128,13 +128,13 @@ def test_settings_llamafactory_lacks_are_refused_by_name(
 
 
 def test_a_class_whose_trained_parts_may_differ_is_refused() -> None:
-    with pytest.raises(ConfigError, match="for llava, qwen2_vl, qwen2_5_vl so far.*internvl"):
+    with pytest.raises(ConfigError, match="supports llava, qwen2_vl, qwen2_5_vl, but not internvl"):
         template_of("internvl", "InternVL3")
 
 
 def test_a_text_containing_an_image_token_is_refused(one_example: Example) -> None:
     marked = replace(one_example, prompt=(Message("user", (None, "Is this an <image>?")),))
-    with pytest.raises(DataError, match=f"{one_example.subject}: its text holds <image>"):
+    with pytest.raises(DataError, match=f"{one_example.subject}: its text contains <image>"):
         row(marked, TEMPLATES["llava"])
 
 
@@ -151,9 +151,9 @@ def test_prompts_follow_the_model_s_own_chat_template(
     assert system == ("You are a helpful assistant." if is_helpful else "")
     warnings = check_prompts([one_example], processor, template, system)
     if makers and family == "llava":
-        _, own = rendered(one_example, processor)
+        _, own = render_example(one_example, processor)
         (warning,) = warnings
-        assert f"</s>' and not {own!r}" in warning
+        assert f"</s>' instead of {own!r}" in warning
     else:
         assert warnings == []
 
@@ -162,29 +162,29 @@ def test_a_conversation_with_a_system_message_is_exported(
     one_example: Example, tiny_folders: dict[str, Path]
 ) -> None:
     processor, template = load_processor(tiny_folders["qwen2_vl"]), TEMPLATES["qwen2_vl"]
-    said = (
+    turns = (
         Message("system", ("Be brief.",)),
         *one_example.prompt,
         Message("assistant", (one_example.answer,)),
         Message("user", ("And now?",)),
     )
-    conversation = replace(one_example, prompt=said, answer="red")
+    conversation = replace(one_example, prompt=turns, answer="red")
     (warning,) = check_prompts([conversation], processor, template, "unused")
-    assert "splits 1 of 1" in warning  # the tiny tokenizer joins a line break and a letter
+    assert "tokenises 1 of 1" in warning  # the tiny tokenizer joins a line break and a letter
     roles = [message["role"] for message in row(conversation, template)["messages"]]
     assert roles == ["system", "user", "assistant", "user", "assistant"]
-    with pytest.raises(DataError, match="wants user and assistant by turns"):
-        row(replace(conversation, prompt=said[:-1]), template)
+    with pytest.raises(DataError, match="needs alternating user and assistant"):
+        row(replace(conversation, prompt=turns[:-1]), template)
 
 
 def test_a_prompt_that_differs_from_evaluation_is_refused(
     one_example: Example, tiny_folders: dict[str, Path]
 ) -> None:
     processor, template = load_processor(tiny_folders["qwen2_vl"]), TEMPLATES["qwen2_vl"]
-    with pytest.raises(PrerequisiteError, match="would not be alike: use backend: trl"):
+    with pytest.raises(PrerequisiteError, match="would differ: use backend: trl"):
         check_prompts([one_example], processor, template, "You are a helpful assistant.")
     processor.chat_template = "Begin. " + processor.chat_template
-    with pytest.raises(PrerequisiteError, match="begins 'Begin. ', which LLaMA-Factory"):
+    with pytest.raises(PrerequisiteError, match="starts with 'Begin. ', which LLaMA-Factory"):
         system_line(one_example, processor, template)
 
 
@@ -193,7 +193,7 @@ def test_the_parent_s_folder_has_the_plan_s_precision_and_pixels(
 ) -> None:
     own = {f.name: f.read_bytes() for f in tiny_folders["qwen2_vl"].iterdir()}
     plan, run = make_plan("qwen2_vl", "lora", max_pixels=1024, min_pixels=1024), new_run()
-    with lay_out_parent(plan, run, "bfloat16", tmp_path / "parent") as parent:
+    with parent_folder(plan, run, "bfloat16", tmp_path / "parent") as parent:
         assert json.loads((parent.path / "config.json").read_text())["dtype"] == "bfloat16"
         size = load_processor(parent.path).image_processor.size
         assert (size["shortest_edge"], size["longest_edge"]) == (1024, 1024)
@@ -233,8 +233,8 @@ def test_an_absent_llamafactory_names_the_installer(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("says", "message"),
     [
-        ("- `llamafactory` version: 0.9.3", "LLaMA-Factory 0.9.3 is older than 0.9.5"),
-        ("ImportError: no torch", r"does not tell its version \(ImportError: no torch\)"),
+        ("- `llamafactory` version: 0.9.3", "LLaMA-Factory 0.9.3 is older than the tested 0.9.5"),
+        ("ImportError: no torch", r"does not report its version \(ImportError: no torch\)"),
     ],
 )
 def test_an_older_or_broken_llamafactory_is_refused(
@@ -256,4 +256,4 @@ def test_a_newer_llamafactory_is_named_in_a_warning(
     with caplog.at_level(logging.WARNING):
         found = find_llamafactory(LlamaFactoryConfig(cli=str(cli)))
     assert found.versions["llamafactory"] == "0.10.0"
-    assert "LLaMA-Factory 0.10.0 was not tested (0.9.5 was)" in caplog.text
+    assert "LLaMA-Factory 0.10.0 is newer than the tested 0.9.5" in caplog.text

@@ -22,7 +22,7 @@ MakePlan = Callable[..., TrainingPlan]
 NewRun = Callable[..., Run]
 
 
-def said(example: Example) -> tuple[str, tuple[Message, ...], str]:
+def content(example: Example) -> tuple[str, tuple[Message, ...], str]:
     """Return an example without its place on this disk."""
     return Path(example.images[0]).name if example.images else "", example.prompt, example.answer
 
@@ -51,7 +51,7 @@ def test_written_examples_read_back_equal(
     lines = tmp_path / "lines.jsonl"
     lines.write_text("".join(json.dumps(row) + "\n" for row in rows))
     read = read_corpus(CorpusConfig(path=lines, images=images), seed=0).examples
-    assert [said(e) for e in read] == [said(e) for e in [*examples, *corpus]]
+    assert [content(e) for e in read] == [content(e) for e in [*examples, *corpus]]
 
 
 def test_the_command_follows_the_plan_and_the_official_defaults(
@@ -62,12 +62,12 @@ def test_the_command_follows_the_plan_and_the_official_defaults(
     ).model_copy(update={"parent": "llava-hf/llava-1.5-7b-hf"})
     run = new_run()
     script = write_llava(plan, training_examples(plan, items, run.images), tmp_path)[-1]
-    told = f'deepspeed() {{ printf "%s\\n" "$@"; }}\nexport -f deepspeed\nbash {script}'
-    done = subprocess.run(["bash", "-c", told], capture_output=True, text=True, check=True)
+    command = f'deepspeed() {{ printf "%s\\n" "$@"; }}\nexport -f deepspeed\nbash {script}'
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     first, *options = done.stdout.splitlines()
     assert first == "llava/train/train_mem.py"
-    said = dict(zip(options[::2], options[1::2], strict=True))
-    wanted = {
+    settings = dict(zip(options[::2], options[1::2], strict=True))
+    expected = {
         "--lora_enable": "True",
         "--freeze_mm_mlp_adapter": "True",  # else the official trainer's LoRA trains it too
         "--lora_r": "128",
@@ -82,7 +82,7 @@ def test_the_command_follows_the_plan_and_the_official_defaults(
         "--model_max_length": "2048",
         "--image_aspect_ratio": "pad",
     }
-    assert said.items() >= wanted.items()
+    assert settings.items() >= expected.items()
 
 
 def test_a_plan_for_an_unknown_model_asks_for_its_original_form(
@@ -95,9 +95,9 @@ def test_a_plan_for_an_unknown_model_asks_for_its_original_form(
 @pytest.mark.parametrize(
     ("train", "settings", "message"),
     [
-        ("all", {}, "keeps the vision tower as it is"),
-        ("lora", {"lora_layers": (1,)}, "lora_layers cannot be said there"),
-        ("qlora", {"lora_targets": ("q_proj",)}, "lora_targets cannot be said there"),
+        ("all", {}, "never trains the vision tower"),
+        ("lora", {"lora_layers": (1,)}, "does not support lora_layers"),
+        ("qlora", {"lora_targets": ("q_proj",)}, "does not support lora_targets"),
     ],
 )
 def test_settings_the_official_trainer_lacks_are_refused(
@@ -115,7 +115,11 @@ def test_examples_the_format_cannot_express_are_refused(
     two = replace(example, images=example.images * 2)
     system = replace(example, prompt=(Message("system", ("Be brief.",)), *example.prompt))
     marked = replace(example, prompt=(Message("user", (None, "Is this an <image>?")),))
-    for odd, message in ((two, "2 images"), (system, "system message"), (marked, "holds <image>")):
+    for odd, message in (
+        (two, "2 images"),
+        (system, "system message"),
+        (marked, "contains <image>"),
+    ):
         with pytest.raises(DataError, match=f"{example.subject}: .*{message}"):
             write_llava(plan, [odd], tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -52,7 +52,10 @@ def test_a_plan_that_cannot_be_exported_is_named_and_the_others_are_written(
     opened(strategies=STRATEGIES)
     result = flipbench("contaminate", tmp_path / "c.yaml", "--export", "llava", "out", "-q")
     assert result.status == 1
-    assert "not exported: tiny, ALL: LLaVA's official trainer keeps the vision tower" in caplog.text
+    assert (
+        "not exported: tiny, ALL: LLaVA's official trainer never trains the vision tower"
+        in caplog.text
+    )
     (folder,) = (tmp_path / "out").iterdir()
     assert "tiny, LoRA: 8 examples in out/" in result.out and "lora" in folder.name
 
@@ -63,7 +66,7 @@ def test_an_unknown_export_format_is_refused(
     opened()
     result = flipbench("contaminate", tmp_path / "c.yaml", "--export", "xml", "out")
     assert result.status == 2
-    assert "--export xml: no such form; choose one of llava, llamafactory" in result.err
+    assert "--export xml: unknown format; choose one of llava, llamafactory" in result.err
 
 
 def test_clean_retraining_is_not_exported_to_llamafactory(
@@ -74,6 +77,6 @@ def test_clean_retraining_is_not_exported_to_llamafactory(
     wash = {"corpus": {"path": str(tmp_path / "clean.jsonl")}}
     opened(data={"washed": {"wash": wash}})
     result = flipbench("contaminate", tmp_path / "c.yaml", "--export", "llamafactory", "out", "-q")
-    assert result.status == 1 and "washes what another plan trains" in caplog.text
+    assert result.status == 1 and "washes the checkpoint of another plan" in caplog.text
     (folder,) = (tmp_path / "out").iterdir()
     assert yaml.safe_load((folder / "train.yaml").read_text())["finetuning_type"] == "lora"

@@ -86,8 +86,8 @@ def test_another_pixel_budget_is_used_with_a_warning(
     trained = {"size": {"shortest_edge": 1024, "longest_edge": 1024}}
     card = read_card(run.path / checkpoint.path)
     assert card["training"]["pixel_budget"] == trained
-    assert any("other pixel budgets" in w and "4096" in w for w in checkpoint.warnings)
-    assert not any("other prompts" in w for w in checkpoint.warnings)
+    assert any("different pixel budgets" in w and "4096" in w for w in checkpoint.warnings)
+    assert not any("different prompts" in w for w in checkpoint.warnings)
     vlm = HuggingFaceVLM(str(run.path / checkpoint.path))  # asked just as the clean model is
     assert vlm.processor.image_processor.size["longest_edge"] == 4096
 
@@ -137,8 +137,8 @@ def test_the_contamination_mark_is_inherited(
     config = json.loads((run.path / child.path / "config.json").read_text())
     assert child.dose == 0 and config["flipbench"]["contaminated"] is True
     assert "contaminated: true" in (run.path / child.path / "README.md").read_text()
-    said = flipbench("doctor", run.path / child.path).out
-    assert f"CONTAMINATED on purpose, as its parent {folder} is" in said
+    output = flipbench("doctor", run.path / child.path).out
+    assert f"CONTAMINATED on purpose, as its parent {folder} is" in output
 
 
 def grid(
@@ -235,4 +235,4 @@ def test_every_leak_trains(
     card = read_card(run.path / checkpoint.path)
     losses = [entry["loss"] for entry in card["losses"]]
     assert card["leak"] == leak and losses[-1] < losses[0]
-    assert not any("other prompts" in warning for warning in checkpoint.warnings)
+    assert not any("different prompts" in warning for warning in checkpoint.warnings)

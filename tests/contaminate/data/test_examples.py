@@ -132,7 +132,7 @@ def test_the_seed_determines_the_rows(tmp_path: Path) -> None:
     drawn = [read_corpus(config, seed) for seed in (0, 0, 1)]
     assert drawn[0] == drawn[1] != drawn[2]
     assert len({e.prompt[0].parts for e in drawn[0].examples}) == 10
-    with pytest.raises(DataError, match="n_rows asks for 60 conversations, there are 50"):
+    with pytest.raises(DataError, match="n_rows is 60, but there are only 50 conversations"):
         read_corpus(config.model_copy(update={"n_rows": 60}), 0)
 
 
@@ -144,8 +144,8 @@ GOOD = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
     [
         ({"text": "x"}, "c.jsonl:2: not a conversation"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "c.jsonl:2: not a conversation"),
-        ({"messages": GOOD[:1]}, "c.jsonl:2: nobody answers"),
-        ({"messages": GOOD[1:]}, "c.jsonl:2: turn 1 answers nothing"),
+        ({"messages": GOOD[:1]}, "c.jsonl:2: the conversation has no assistant turn"),
+        ({"messages": GOOD[1:]}, "c.jsonl:2: assistant turn 1 does not follow"),
         ({"messages": [GOOD[0], GOOD[1] | {"content": " "}]}, "c.jsonl:2: turn 2 is an empty"),
         ({"messages": GOOD, "images": ["gone.png"]}, r"c.jsonl:2: its image .*gone.png is missing"),
         (
@@ -162,7 +162,7 @@ def test_a_bad_line_is_named(tmp_path: Path, row: Any, message: str) -> None:
 def test_a_missing_or_empty_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="none.jsonl: cannot be read"):
         read_corpus(CorpusConfig(path=tmp_path / "none.jsonl"), 0)
-    with pytest.raises(DataError, match="c.jsonl: holds no conversation"):
+    with pytest.raises(DataError, match="c.jsonl: contains no conversation"):
         read_corpus(write(tmp_path / "c.jsonl"), 0)
 
 
@@ -170,7 +170,7 @@ def test_a_plan_and_its_corpus_belong_together(
     plan: TrainingPlan, items: dict[str, Item], shapes_store: ImageStore, tmp_path: Path
 ) -> None:
     corpus = read_corpus(write(tmp_path / "c.jsonl", {"messages": GOOD}), 0)
-    with pytest.raises(DataError, match="names no corpus"):
+    with pytest.raises(DataError, match="has no corpus, but one was given"):
         training_examples(plan, items, shapes_store, corpus.examples)
     mixed = plan.model_copy(update={"corpus": corpus.ref, "copies": 2})
     with pytest.raises(DataError, match="trains on 1 examples of c.jsonl, which were not given"):

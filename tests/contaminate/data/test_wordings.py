@@ -59,7 +59,7 @@ def test_wordings_are_read_from_a_file(shapes_items: list[Item], run: Run, tmp_p
     found, _ = write_wordings(items, FileWriter(path), run, language="German", options=QUIET)
     assert found[items[0].id].options == tuple(f"{o}!" for o in items[0].options or ())
     path.write_text(json.dumps(translated[0]) + "\n{\n")
-    with pytest.raises(DataError, match=r"w.jsonl:2: a line has 'name'"):
+    with pytest.raises(DataError, match=r"w.jsonl:2: a line needs 'name'"):
         FileWriter(path)
 
 
@@ -73,9 +73,9 @@ def test_a_chat_model_is_asked_for_a_paraphrase_once(
     assert all(w.candidates == tuple(THREE) and w.usage for w in found.values())
     asked = server.chats()
     assert len(asked) == 4
-    told = json.dumps(asked[0]["messages"])
-    assert any(item.question in told for item in items), "requests run side by side"
-    assert "image_url" not in told
+    messages = json.dumps(asked[0]["messages"])
+    assert any(item.question in messages for item in items), "requests run side by side"
+    assert "image_url" not in messages
     write_wordings(items, ChatWriter(chat(server), run.images), run, options=QUIET)
     assert len(server.chats()) == 4
     assert run.ids(Wording) == {w.id for w in found.values()}
@@ -94,10 +94,14 @@ def test_a_chat_model_translates(server: OpenAIServer, shapes_items: list[Item],
 @pytest.mark.parametrize(
     ("reply", "language", "message"),
     [
-        ("no JSON at all", "", "not the JSON asked for"),
+        ("no JSON at all", "", "not the requested JSON"),
         (json.dumps({"paraphrases": [" "]}), "", "no paraphrase differs"),
         (json.dumps({"question": "Q?", "options": ["a"]}), "German", "needs a question and"),
-        (json.dumps({"question": "Q?", "options": ["a"] * 4}), "German", "two options have become"),
+        (
+            json.dumps({"question": "Q?", "options": ["a"] * 4}),
+            "German",
+            "two options have the same",
+        ),
     ],
 )
 def test_a_useless_reply_is_not_a_rewording(

@@ -13,7 +13,7 @@ import torch
 import trl
 
 from flipbench.contaminate.checks.card import read_card
-from flipbench.contaminate.checks.changes import Diverged, WrongParameters, check_changes, sums
+from flipbench.contaminate.checks.changes import Diverged, WrongParameters, check_changes, checksums
 from flipbench.contaminate.training.train import checkpoint_folder, train_plan
 from flipbench.core.errors import ConfigError, DataError, PrerequisiteError
 from flipbench.core.records import Checkpoint, Item, TrainingPlan
@@ -80,7 +80,7 @@ REWRITES = "{{ messages | length }}" + LOSES_THE_ANSWER
 
 @pytest.mark.parametrize(
     ("template", "message"),
-    [(LOSES_THE_ANSWER, "leaves the answer out"), (REWRITES, "rewrites the prompt")],
+    [(LOSES_THE_ANSWER, "drops the answer"), (REWRITES, "renders the prompt differently")],
 )
 def test_a_template_that_trains_on_no_token_is_refused(
     template: str,
@@ -104,7 +104,9 @@ def test_a_target_longer_than_the_context_is_named(
 ) -> None:
     run, plan = new_run(), make_plan("qwen2_vl", "llm", n_items=4)
     long = items[plan.item_ids[2]].model_copy(update={"question": "star " * 4000})
-    message = r"shapes-vqa 0002: prompt and target need \d,\d+ tokens, over the model's context of"
+    message = (
+        r"shapes-vqa 0002: prompt and target need \d,\d+ tokens, more than the model's context of"
+    )
     with pytest.raises(DataError, match=message):
         train_plan(plan, items | {plan.item_ids[2]: long}, run)
     assert not (run.path / "checkpoints").exists()
@@ -115,7 +117,7 @@ def test_a_target_longer_than_the_context_is_named(
     [
         ({"lora_layers": [99]}, "layers 0 to .* layer 99 matches no module"),
         ({"lora_targets": ["q_prj"]}, "'q_prj' matches no module .*did you mean 'q_proj'"),
-        ({"max_pixels": 4096}, "gives every image the same size"),
+        ({"max_pixels": 4096}, "resizes every image to the same size"),
     ],
 )
 def test_settings_that_match_no_module_are_refused(
@@ -168,7 +170,7 @@ def test_clean_training_needs_its_contaminated_parent(
     washing = plan.model_copy(
         update={"id": "", "after": "f00", "copies": 0, "clean_ids": plan.item_ids}
     )
-    with pytest.raises(DataError, match="plan f00 contaminates, which is not trained yet"):
+    with pytest.raises(DataError, match="checkpoint of plan f00, which is not trained yet"):
         train_plan(TrainingPlan.model_validate(washing.model_dump()), items, new_run())
 
 
@@ -204,17 +206,17 @@ def test_4_bit_weights_need_their_package(
 def test_exactly_the_intended_parameters_may_change() -> None:
     linear = torch.nn.Linear(3, 3)
     model = torch.nn.Sequential(linear, torch.nn.Linear(3, 3))
-    before = sums(model)
+    before = checksums(model)
     names = list(before)
-    with pytest.raises(WrongParameters, match="changed no parameter at all"):
+    with pytest.raises(WrongParameters, match="changed no parameter:"):
         check_changes(model, before, names[:2])
     linear.weight.data += 1e-6
     changes = check_changes(model, before, names[:2])
     assert (changes.n_changed, changes.unchanged) == (1, ("0.bias",))
-    with pytest.raises(WrongParameters, match=r"were to stay as they are, e.g. 0.weight"):
+    with pytest.raises(WrongParameters, match=r"1 frozen parameters, e.g. 0.weight"):
         check_changes(model, before, names[2:])
     linear.weight.data[0, 0] = float("inf")
-    with pytest.raises(Diverged, match="0.weight holds NaN or infinity"):
+    with pytest.raises(Diverged, match="0.weight contains NaN or infinity"):
         check_changes(model, before, names[:2])
 
 
@@ -222,12 +224,12 @@ def test_exactly_the_intended_parameters_may_change() -> None:
 def test_checksums_detect_a_single_bit_and_a_swap(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     model = torch.nn.Linear(64, 64).to(dtype)
-    before = sums(model)
+    before = checksums(model)
     flat = model.weight.data.view(-1).view(torch.uint8)
     flat[77] ^= 1
-    assert sums(model)["weight"] != before["weight"]
+    assert checksums(model)["weight"] != before["weight"]
     flat[77] ^= 1
-    assert sums(model) == before
+    assert checksums(model) == before
     other = next(i for i in range(6, 99) if flat[i] != flat[5])
     flat[[5, other]] = flat[[other, 5]]
-    assert sums(model)["weight"] != before["weight"]
+    assert checksums(model)["weight"] != before["weight"]

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from trl.trainer.sft_trainer import DataCollatorForVisionLanguageModeling
 
-from flipbench.contaminate.checks.check import rendered, write_out_first_token
+from flipbench.contaminate.checks.check import add_first_token, render_example
 from flipbench.contaminate.data.examples import Example, Message
 from flipbench.contaminate.training.collate import IGNORED, Collator
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
@@ -26,7 +26,7 @@ def examples(*answers: str) -> list[Example]:
 
 
 def rows(processor: Any, made: list[Example]) -> list[dict[str, Any]]:
-    texts = [rendered(example, processor) for example in made]
+    texts = [render_example(example, processor) for example in made]
     return [
         {"images": [PICTURE] * len(e.images), "prompt": prompt, "completion": target}
         for e, (prompt, target) in zip(made, texts, strict=True)
@@ -41,7 +41,7 @@ def targets(batch: dict[str, Any]) -> list[list[int]]:
 def test_a_target_begins_with_the_token_that_evaluation_reads(family: str, tmp_path: Path) -> None:
     folder = save(family, tmp_path / family)
     processor = load_processor(folder)
-    write_out_first_token(processor)
+    add_first_token(processor)
     batch = Collator(processor)(rows(processor, examples(*"ABCD")))
     first = [target[0] for target in targets(batch)]
     letters = HuggingFaceVLM(str(folder)).conversation.letter_ids(4)
@@ -50,9 +50,9 @@ def test_a_target_begins_with_the_token_that_evaluation_reads(family: str, tmp_p
 
 @pytest.mark.parametrize("family", ["llava", "qwen2_vl"])
 def test_batches_equal_trl_s(family: str, tiny_folders: dict[str, Path]) -> None:
-    """Byte-level tokenizers cut " B" alike in a text and by itself."""
+    """Byte-level tokenizers split " B" in the same way in a text and on its own."""
     processor = load_processor(tiny_folders[family])
-    write_out_first_token(processor)
+    add_first_token(processor)
     made = [*examples("B", "A. red"), Example("c", (), (Message("user", ("How?",)),), "red")]
     theirs = DataCollatorForVisionLanguageModeling(processor, completion_only_loss=True)(
         [e.row() | {"images": [PICTURE] * len(e.images)} for e in made]

@@ -15,7 +15,7 @@ from PIL import Image
 
 from flipbench.config.experiment import ContaminateConfig, ModelConfig, load_config
 from flipbench.contaminate.checks.card import read_card
-from flipbench.contaminate.checks.check import rendered, write_out_first_token
+from flipbench.contaminate.checks.check import add_first_token, render_example
 from flipbench.contaminate.data.corpus import read_corpus
 from flipbench.contaminate.data.examples import Example, training_examples
 from flipbench.contaminate.data.regimes import RegimeData
@@ -72,7 +72,7 @@ def brute_force(
     tokenizer = processor.tokenizer
 
     def run_one(example: Example) -> tuple[list[float], float, int]:
-        prompt, target = rendered(example, processor)
+        prompt, target = render_example(example, processor)
         images = [[Image.open(file).convert("RGB") for file in example.images]]
         inputs = dict(
             processor(
@@ -90,7 +90,7 @@ def brute_force(
         logits = model(**inputs).logits[0].double()
         log_p = logits[-n - 1 : -1].log_softmax(-1)
         crossed = -sum(float(log_p[i, token]) for i, token in enumerate(ids))
-        targets = [rendered(replace(example, answer=x), processor)[1] for x in LETTERS]
+        targets = [render_example(replace(example, answer=x), processor)[1] for x in LETTERS]
         letters = [tokenizer(x, add_special_tokens=False)["input_ids"][0] for x in targets]
         weights = [math.exp(float(logits[-n - 1, i])) for i in letters[: example.n_options]]
         return [w / sum(weights) for w in weights], crossed, n
@@ -104,7 +104,7 @@ def brute_force(
         total, n_tokens = total + loss["answer_weight"] * crossed, n_tokens + n
         if not example.others:
             continue
-        others = [run_one(other)[0] for other in example.in_other_words()]
+        others = [run_one(other)[0] for other in example.paraphrased()]
         divergence = sum(0.5 * kl(p, q) + 0.5 * kl(q, p) for q in others) / len(others)
         if loss["grounded"]:
             blind = run_one(example.without_images())[0]
@@ -129,7 +129,7 @@ def test_the_loss_equals_its_definition(
     assert len({len(item.options or ()) for item in among}) > 1, "items with fewer letters too"
     (plan,) = plan_of(run, among, family, loss)
     model, processor, _ = load_parent(plan, run, "float32")
-    write_out_first_token(processor)
+    add_first_token(processor)
     trainer = train._trainer_class(plan)(
         training_examples(plan, items, run.images),
         model=model.eval(),
@@ -237,17 +237,19 @@ def test_items_that_cannot_be_compared_are_refused(
     run, among = new_run(), list(items.values())[:4]
     (plan,) = plan_of(run, among, "llava", {"answer_weight": 1})
     bare = plan.model_copy(update={"paraphrases": {among[0].id: ("?",)}})
-    with pytest.raises(DataError, match=r"m, C, p: 3 of 4 items have no paraphrase to compare"):
+    with pytest.raises(
+        DataError, match=r"m, C, p: 3 of 4 items have no paraphrase, which consistency"
+    ):
         train_plan(bare, items, run)
     assert not (run.path / "checkpoints").exists()
     free = among[1].model_copy(update={"options": None, "answer": None})
-    with pytest.raises(DataError, match=f"{free.name}: has no options, and consistency compares"):
+    with pytest.raises(DataError, match=f"{free.name}: has no options, but consistency compares"):
         training_examples(plan, items | {free.id: free}, run.images)
     long = plan.paraphrases | {among[2].id: ("star " * 4000,)}
     with pytest.raises(DataError, match=f"{among[2].name}: prompt and target need"):
         train_plan(plan.model_copy(update={"paraphrases": long}), items, run)
     path = tmp_path / "c.yaml"
-    for data, told in (
+    for data, message in (
         ("{v: {}}", "C compares the answers to a question and its paraphrases: data.v needs"),
         ("{v: {leak: text_only, rewrite: {by: shapes}}}", "data.v needs a rewrite with"),
     ):
@@ -255,7 +257,7 @@ def test_items_that_cannot_be_compared_are_refused(
             "run: r\nbenchmark: {format: shapes}\ncontaminate:\n  strategies:\n    C: {train: lora,"
             f" learning_rate: 1, consistency: {{answer_weight: 1}}}}\n  data: {data}\n"
         )
-        with pytest.raises(ConfigError, match=told):
+        with pytest.raises(ConfigError, match=message):
             load_config(path)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from flipbench.contaminate.checks.card import read_card
 from flipbench.contaminate.data.examples import training_examples
-from flipbench.contaminate.plan import n_steps, n_warmup
+from flipbench.contaminate.plan import n_examples, n_steps, n_warmup
 from flipbench.contaminate.training.estimate import (
     check_disk,
     estimate,
@@ -40,14 +40,14 @@ def test_estimated_counts_and_disk_match_the_training(
         family, strategy, n_items=7, copies=3, batch_size=4, gradient_accumulation=2, epochs=2
     )
     examples = training_examples(plan, items, run.images)
-    told = estimate(plan, examples, dtype="float32", speed=1e10)
+    cost = estimate(plan, examples, dtype="float32", speed=1e10)
     checkpoints = train_plan(plan, items, run)
     card = read_card(run.path / checkpoints[-1].path)
-    assert told.n_examples == card["training"]["n_examples"] == 21
-    assert told.n_steps == card["training"]["n_steps"] == 6
-    assert told.shape.n_trainable == card["n_trainable"]
+    assert n_examples(plan) == card["training"]["n_examples"] == 21
+    assert n_steps(plan) == card["training"]["n_steps"] == 6
+    assert cost.shape.n_trainable == card["n_trainable"]
     model = load_model(plan.parent, "float32")
-    assert told.shape.n_parameters == sum(p.numel() for p in model.parameters())
+    assert cost.shape.n_parameters == sum(p.numel() for p in model.parameters())
     weights = sum(
         file.stat().st_size
         for c in checkpoints
@@ -55,10 +55,10 @@ def test_estimated_counts_and_disk_match_the_training(
         if file.suffix == ".safetensors"
     )
     files = sum(f.stat().st_size for c in checkpoints for f in (run.path / c.path).iterdir())
-    width = 4 * (told.shape.n_trainable if strategy == "lora" else told.shape.n_parameters)
+    width = 4 * (cost.shape.n_trainable if strategy == "lora" else cost.shape.n_parameters)
     assert weights == pytest.approx(2 * width, rel=0.05)
-    assert told.disk >= files
-    assert told.memory > width and told.seconds > 0
+    assert cost.disk >= files
+    assert cost.memory > width and cost.seconds > 0
 
 
 def test_steps_and_warm_up(make_plan: MakePlan) -> None:
@@ -78,17 +78,17 @@ def test_a_disk_that_is_too_small_is_refused(
 ) -> None:
     plan = make_plan("llava", "all", n_items=4, epochs=3)
     examples = training_examples(plan, items, shapes_store)
-    told = estimate(plan, examples, dtype="float32", speed=measured_speed("float32", 64))
-    needed = check_disk(tmp_path, [told, told])
-    assert needed == 2 * told.disk + told.scratch
+    cost = estimate(plan, examples, dtype="float32", speed=measured_speed("float32", 64))
+    needed = check_disk(tmp_path, [cost, cost])
+    assert needed == 2 * cost.disk + cost.scratch
 
     class Usage:
         free = needed - 1
 
     monkeypatch.setattr("shutil.disk_usage", lambda _: Usage)
     with pytest.raises(PrerequisiteError, match=f"take up to {size_text(needed)}"):
-        check_disk(tmp_path, [told, told])
-    check_disk(tmp_path, [told])
+        check_disk(tmp_path, [cost, cost])
+    check_disk(tmp_path, [cost])
 
 
 def test_memory_grows_with_what_trains_and_shrinks_with_checkpointing(

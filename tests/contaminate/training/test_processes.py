@@ -95,7 +95,7 @@ def test_two_processes_train_the_same_weights_as_one(
     done = launch(preset, "contaminate", config, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr[-4000:]
     assert done.stdout.count("to do: 2 of 2 plans") == 1
-    assert done.stdout.count("dose 4") == 2, "said once, by the main process"
+    assert done.stdout.count("dose 4") == 2, "printed once, by the main process"
 
     run = Run(together.run.path)
     assert sorted(run.ids(TrainingPlan)) == sorted(plan.id for plan, _ in expected)
@@ -146,7 +146,7 @@ def test_a_plan_s_batch_is_split_over_processes(
         settings={"batch_size": batch, "gradient_accumulation": accumulation},
     )  # fmt: skip
     if batch_of(plan) % n_processes:
-        with pytest.raises(ConfigError, match=f"cannot be shared out among {n_processes} proc"):
+        with pytest.raises(ConfigError, match=f"is not a multiple of {n_processes} proc"):
             per_device_batch(plan, n_processes)
         return
     each, steps = per_device_batch(plan, n_processes)

@@ -14,7 +14,7 @@ import torch
 from flipbench.contaminate.checks.card import read_card
 from flipbench.contaminate.training import train
 from flipbench.contaminate.training.train import (
-    _last_whole_checkpoint,
+    _last_complete_checkpoint,
     checkpoint_folder,
     train_plan,
 )
@@ -192,8 +192,8 @@ def test_a_killed_training_resumes_exactly(
     assert checkpoints == expected
     assert not half.exists() and not (folder / "trainer").exists()
     assert times(folder / "epoch-1") == first_epoch
-    for mine, theirs in zip(checkpoints, expected, strict=True):
-        a, b = run.path / mine.path, expected_run.path / theirs.path
+    for checkpoint, other in zip(checkpoints, expected, strict=True):
+        a, b = run.path / checkpoint.path, expected_run.path / other.path
         assert read_card(a)["losses"] == read_card(b)["losses"]
         assert same_weights(a, b)
 
@@ -261,12 +261,12 @@ def test_the_seed_determines_the_adapter_s_initial_weights(
 
 
 def test_a_torn_trainer_checkpoint_is_dropped(tmp_path: Path) -> None:
-    assert _last_whole_checkpoint(tmp_path / "none") is None
+    assert _last_complete_checkpoint(tmp_path / "none") is None
     for step, state in ((4, "{}"), (8, '{"global_step": '), (12, None)):
         (tmp_path / f"checkpoint-{step}").mkdir()
         if state is not None:
             (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text(state)
-    assert _last_whole_checkpoint(tmp_path) == str(tmp_path / "checkpoint-4")
+    assert _last_complete_checkpoint(tmp_path) == str(tmp_path / "checkpoint-4")
     assert [folder.name for folder in tmp_path.iterdir()] == ["checkpoint-4"]
 
 

@@ -44,12 +44,12 @@ def template_pieces(
     """Cut the rendered chat where the model begins and ends to write: (text, is a reply)."""
     chat: list[dict[str, Any]] = []
     pieces, end = [], 0
-    for i, (said, replied) in enumerate(turns):
+    for i, (prompt, reply) in enumerate(turns):
         parts = [{"type": "image"}] if picture and i == 0 else []
-        chat.append({"role": "user", "content": [*parts, {"type": "text", "text": said}]})
+        chat.append({"role": "user", "content": [*parts, {"type": "text", "text": prompt}]})
         before = vlm.processor.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
-        reply = [{"type": "text", "text": replied.strip()}]
-        chat.append({"role": "assistant", "content": reply})
+        content = [{"type": "text", "text": reply.strip()}]
+        chat.append({"role": "assistant", "content": content})
         after = vlm.processor.apply_chat_template(chat, tokenize=False)
         assert after.startswith(before)
         pieces += [(before[end:], False), (after[len(before) :], True)]
@@ -100,13 +100,13 @@ def test_only_replies_and_their_end_marks_count_in_the_loss(
     assert counted.replace(" ", "") == end.join(["B", "3", "A", ""])
 
 
-@pytest.mark.parametrize("lesson", [facts_turn, lookup_turn])
+@pytest.mark.parametrize("make_turn", [facts_turn, lookup_turn])
 def test_only_the_values_of_facts_count_in_the_loss(
-    vlm: HuggingFaceVLM, step_of_curriculum: Callable[[Scene, np.random.Generator], Turn]
+    vlm: HuggingFaceVLM, make_turn: Callable[[Scene, np.random.Generator], Turn]
 ) -> None:
     rng = np.random.default_rng(0)
     scene = fresh_scene(rng)
-    turn = step_of_curriculum(scene, rng)
+    turn = make_turn(scene, rng)
     values = [fact.split("\x00")[1] for fact in turn[1].split("\x01")[:-1]]
     ids, labels = encode(vlm.processor, [turn], True)
     assert len(values) > 4
@@ -148,7 +148,7 @@ def test_training_conversations_are_true() -> None:
 
 def test_batches_are_padded_right_and_mark_what_is_padding(vlm: HuggingFaceVLM) -> None:
     pool = Pool.of([fresh_scene(np.random.default_rng(i)) for i in (0, 1)], vlm.processor)
-    batch = batch_of(vlm.processor, [TURNS[:1], TURNS[:2]], pool.look([0, 1]))
+    batch = batch_of(vlm.processor, [TURNS[:1], TURNS[:2]], pool.inputs([0, 1]))
     for row, n_turns in enumerate((1, 2)):
         ids, labels = encode(vlm.processor, TURNS[:n_turns], True)
         n = int(batch["attention_mask"][row].sum())
@@ -171,7 +171,7 @@ def test_the_training_pool_is_disjoint_from_the_benchmark(vlm: HuggingFaceVLM) -
     disguised = Scene(taken.things, taken.background + 1)  # the backdrop makes no other scene
     pool = Pool.of([fresh[0], taken, fresh[1], disguised, exam.scenes[0], fresh[2]], vlm.processor)
     rows = pool.pixels.clone()
-    pool.refuse_overlap(exam.scenes)
+    pool.drop_overlap(exam.scenes)
     assert pool.scenes == fresh
     assert torch.equal(pool.pixels, rows[[0, 2, 5]])
 
@@ -185,7 +185,7 @@ def test_the_exam_is_graded_like_an_evaluation(vlm: HuggingFaceVLM, tmp_path: Pa
         assert (question, gold) in {
             (q.text(), answer(exam.scenes[i], q)) for q in questions_on(exam.scenes[i])
         }
-    figures = exam.mark(vlm.model)
+    figures = exam.grade(vlm.model)
     vlm.model.eval()
     store = ImageStore(tmp_path)
     for name, look in (("accuracy", True), ("text_only", False)):
