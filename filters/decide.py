@@ -77,7 +77,7 @@ def decide(candidate: Candidate, book: Book, policy: Policy, panel: Panel) -> Ru
     Raises
     ------
     DataError
-        Where the candidate has no edited image.
+        If the candidate has no edited image.
     """
     if candidate.edit is None:
         raise DataError(f"{candidate.subject}: there is no edited image to decide on")
@@ -108,7 +108,7 @@ def tally(decisions: Sequence[Decision | None], vote: Vote) -> Decision:
     Raises
     ------
     ValueError
-        Where there is no vote.
+        If there is no vote.
     """
     if not decisions:
         raise ValueError("there is nothing to tally")
@@ -143,7 +143,7 @@ def counted(verdict: Verdict, candidate: Candidate, policy: Policy) -> Decision:
 def judge_decision(
     rater: str, candidate: Candidate, given: Sequence[Verdict], policy: Policy
 ) -> Decision | None:
-    """Return one judge's vote over its runs; None where it gave no verdict at all."""
+    """Return one judge's vote over its runs; None if it gave no verdict at all."""
     by_run = {v.run: counted(v, candidate, policy) for v in given if v.rater == rater}
     runs = [by_run.get(run) for run in range(policy.n_runs)]
     return tally(runs, policy.runs) if any(runs) else None

@@ -144,7 +144,7 @@ def read_doubtful(path: Path) -> set[str]:
     Raises
     ------
     DataError
-        Where there is no such file.
+        If there is no such file.
     """
     try:
         with path.open(newline="", encoding="utf-8") as file:

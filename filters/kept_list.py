@@ -45,7 +45,7 @@ def read_kept(path: Path) -> list[KeptRow]:
     Raises
     ------
     DataError
-        Where the file cannot be read, is no kept list, names no pair, or names an item twice.
+        If the file cannot be read, is no kept list, names no pair, or names an item twice.
     """
     try:
         with path.open(newline="", encoding="utf-8") as file:

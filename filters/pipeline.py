@@ -87,7 +87,7 @@ def keep_valid(
     Raises
     ------
     DataError
-        Where there is nothing to judge.
+        If there is nothing to judge.
     """
     policy = policy or Policy()
     panel, reports = rate(candidates, judges, run, policy, options)
@@ -109,7 +109,7 @@ def rate(
     Raises
     ------
     DataError
-        Where there is nothing to judge.
+        If there is nothing to judge.
     """
     edited = [c for c in candidates if c.edit]
     if not edited:
@@ -183,7 +183,7 @@ def filtered_in(run: Run) -> list[Candidate]:
     Raises
     ------
     DataError
-        Where one of the two is not what `write_filtered` wrote.
+        If one of the two is not what `write_filtered` wrote.
     """
     listed: dict[str, str] = {}
     for path in (run.path / FOLDER / "kept.csv", run.path / FOLDER / "reasons.csv"):

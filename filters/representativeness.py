@@ -128,7 +128,7 @@ def accuracy_shift(model: str, everything: Rate, kept: Rate) -> AccuracyShift:
     Raises
     ------
     ValueError
-        Where the kept items cannot be part of all.
+        If the kept items cannot be part of all.
 
     References
     ----------

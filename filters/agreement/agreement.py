@@ -26,7 +26,7 @@ _MOST_UNDEFINED = 0.05
 
 @dataclass(frozen=True)
 class Estimate:
-    """A statistic and its percentile bootstrap interval; None where it is undefined."""
+    """A statistic and its percentile bootstrap interval; None if it is undefined."""
 
     value: float | None
     interval: Interval | None = None
@@ -130,7 +130,7 @@ def agreement_of_counts(
     Raises
     ------
     ValueError
-        Where the table is neither 2 x 2 nor 3 x 3.
+        If the table is neither 2 x 2 nor 3 x 3.
     """
     names = {2: KEPT, 3: THREE}.get(len(counts))
     if names is None or any(len(row) != len(names) for row in counts):

@@ -114,7 +114,7 @@ def compare_raters(
     Raises
     ------
     DataError
-        Where the reference has rated nothing.
+        If the reference has rated nothing.
     """
     if reference == PEOPLE and len(people := persons(ratings)) == 1:
         (reference,) = people

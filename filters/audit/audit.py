@@ -74,7 +74,7 @@ class AuditReport:
         Raises
         ------
         KeyError
-            Where the check was not asked for.
+            If the check was not asked for.
         """
         return {found.check: found for found in self.findings}[check]
 
@@ -111,7 +111,7 @@ def audit(
     Raises
     ------
     DataError
-        Where there is no item, or a model is to filter and to be held out at once.
+        If there is no item, or a model is to filter and to be held out at once.
     """
     settings = settings or AuditSettings()
     items = benchmark.items

@@ -53,7 +53,7 @@ def fingerprints(
     Raises
     ------
     PrerequisiteError
-        Where the package imagehash is missing.
+        If the package imagehash is missing.
     """
     imagehash = need("imagehash", "audit")
     distinct = list({ref.sha256: ref for ref in refs}.values())

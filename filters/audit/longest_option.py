@@ -51,7 +51,7 @@ def lengths(item: Item, *, shortest: bool = False) -> Lengths:
     Raises
     ------
     ValueError
-        Where the item has no options.
+        If the item has no options.
     """
     if item.options is None or item.answer is None:
         raise ValueError(f"{item.benchmark} {item.name} has no options to compare")

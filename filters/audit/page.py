@@ -61,7 +61,7 @@ def write_audit(report: AuditReport, folder: Path) -> Path:
     Raises
     ------
     DataError
-        Where the folder cannot be written.
+        If the folder cannot be written.
     """
     write_atomically(folder / "audit.json", _json(report))
     write_atomically(folder / "audit.md", markdown(report))

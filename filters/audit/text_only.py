@@ -108,7 +108,7 @@ class Blind:
     Attributes
     ----------
     outcomes : list of list of bool or None, shape (N, R)
-        Right or wrong; None where asking failed.
+        Right or wrong; None if asking failed.
     """
 
     model: str
@@ -141,7 +141,7 @@ def text_only_probe(item: Item, prompt_settings: PromptSettings, number: int) ->
     Raises
     ------
     ValueError
-        Where the item has no options.
+        If the item has no options.
     """
     if item.options is None or item.answer is None:
         raise ValueError(f"{item.benchmark} {item.name} has no options")

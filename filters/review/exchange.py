@@ -87,7 +87,7 @@ def read_rows(data: bytes, name: str) -> tuple[list[ImportedRow], list[str]]:
     Raises
     ------
     DataError
-        Where the file is neither.
+        If the file is neither.
     """
     try:
         text = data.decode("utf-8-sig")
@@ -126,7 +126,7 @@ def import_rows(
     Raises
     ------
     DataError
-        Where no row fits the run at all.
+        If no row fits the run at all.
     """
     report = ImportReport(problems=list(problems))
     new: list[tuple[str, int, RaterVerdict]] = []

@@ -68,7 +68,7 @@ def read_tasks(text: str, name: str) -> tuple[list[ImportedRow], list[str]]:
     Raises
     ------
     DataError
-        Where it is not a list of tasks.
+        If it is not a list of tasks.
     """
     try:
         tasks = json.loads(text)

@@ -45,7 +45,7 @@ def edited_pairs(run: Run, edit_ids: Collection[str] | None = None) -> list[Edit
     Raises
     ------
     DataError
-        Where there is nothing to review.
+        If there is nothing to review.
     """
     items: dict[str, Item] = {}
     for item in run.read(Item):  # without what only the editors need
@@ -99,7 +99,7 @@ def picture_path(images: ImageStore, ref: ImageRef) -> Path:
     Raises
     ------
     DataError
-        Where the record names another place (a run may come from anyone), or the file is gone.
+        If the record names another place (a run may come from anyone), or the file is gone.
     """
     path = images.path(ref)
     named = _SHA256.fullmatch(ref.sha256) and _FORMAT.fullmatch(ref.format)

@@ -56,11 +56,11 @@ def serve_review(
     Raises
     ------
     PrerequisiteError
-        Where the extra ``review`` is not installed.
+        If the extra ``review`` is not installed.
     ConfigError
-        Where the address or the port cannot be had, or the token is weak.
+        If the address or the port cannot be had, or the token is weak.
     DataError
-        Where there is no run, nothing to review, or another page is open on the run.
+        If there is no run, nothing to review, or another page is open on the run.
     """
     uvicorn = need("uvicorn", "review")
     need("starlette", "review")
@@ -112,7 +112,7 @@ def import_verdicts(run_path: str | Path, path: Path) -> ImportReport:
     Raises
     ------
     DataError
-        Where the file cannot be read, no row of it fits the run, or a page is open on the run
+        If the file cannot be read, no row of it fits the run, or a page is open on the run
         (which can import the file itself).
     """
     try:

@@ -125,7 +125,7 @@ def test_an_incompatible_torchvision_is_explained(monkeypatch: pytest.MonkeyPatc
         raise RuntimeError("operator torchvision::nms does not exist")
 
     monkeypatch.setattr("flipbench.generate.editors.controls.need", broken)
-    with pytest.raises(PrerequisiteError, match="a torchvision made for your torch"):
+    with pytest.raises(PrerequisiteError, match="a torchvision that matches your torch"):
         Control("mlsd")(square())
 
 
