@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 from PIL import Image
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from flipbench.core.errors import ConfigError, PrerequisiteError, nearest, need
+from flipbench.core.errors import PrerequisiteError, nearest, need
 from flipbench.core.records import JsonDict, Value
 
 # kind: (controlnet-aux class, whether it loads weights, call arguments)
@@ -32,18 +31,7 @@ KINDS = ("canny", "none", *DETECTORS)
 WEIGHTS = "lllyasviel/Annotators"
 
 
-class ControlSpec(Value):
-    """Settings of the control image."""
-
-    kind: str = "canny"
-    detect: Literal["x-flux", "run size"] = "x-flux"
-    low: int = 100
-    high: int = 200
-    arguments: dict[str, Any] = Field(default_factory=dict)
-    weights: str = WEIGHTS
-
-
-class Control:
+class Control(Value):
     """Makes control images of one kind.
 
     ``canny`` needs only OpenCV; the others need the package ``controlnet-aux`` and, for most of
@@ -69,24 +57,20 @@ class Control:
     Park et al., arXiv 2511.03774, section 4, and the released script: Canny, 100 and 200.
     """
 
-    def __init__(
-        self,
-        kind: str = "canny",
-        *,
-        detect: str = "x-flux",
-        low: int = 100,
-        high: int = 200,
-        arguments: Mapping[str, Any] | None = None,
-        weights: str = WEIGHTS,
-    ) -> None:
-        if kind not in KINDS:
-            raise ConfigError(f"control: {kind!r} is none of {KINDS}{nearest(kind, list(KINDS))}")
-        if detect not in ("run size", "x-flux"):
-            raise ConfigError(f"control: detect must be 'run size' or 'x-flux', not {detect!r}")
-        if not 0 <= low <= high:
-            raise ConfigError(f"control: thresholds must satisfy 0 <= {low} <= {high}")
-        self.kind, self.detect, self.low, self.high = kind, detect, low, high
-        self.arguments, self.weights = dict(arguments or {}), weights
+    kind: str = "canny"
+    detect: Literal["x-flux", "run size"] = "x-flux"
+    low: int = 100
+    high: int = 200
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    weights: str = WEIGHTS
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.kind not in KINDS:
+            raise ValueError(f"{self.kind!r} is none of {KINDS}{nearest(self.kind, list(KINDS))}")
+        if not 0 <= self.low <= self.high:
+            raise ValueError(f"thresholds must satisfy 0 <= {self.low} <= {self.high}")
+        return self
 
     @property
     def settings(self) -> JsonDict:

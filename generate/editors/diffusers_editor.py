@@ -206,7 +206,7 @@ class DiffusersEditor:
             "arguments": self.arguments,
             "instruction": instruction,
             "mask": mask,
-            "sizes": self.sizes.to_json(),
+            "sizes": self.sizes.model_dump(),
             "dtype": dtype,
             "diffusers": diffusers().__version__,
         }

@@ -15,7 +15,7 @@ from flipbench.core.errors import ConfigError, PrerequisiteError, nearest, need
 from flipbench.core.records import JsonDict, Value
 from flipbench.models.vlm.checkpoints import folder_hash
 
-from .sizes import SizeRule, SizeSpec
+from .sizes import SizeRule
 
 OFFLOADS = ("none", "text", "model")
 
@@ -25,7 +25,7 @@ class PipelineSpec(Value):
 
     pipeline: str = Field(description="folder or hub id")
     revision: str | None = None
-    sizes: SizeSpec = SizeSpec()
+    sizes: SizeRule = SizeRule()
     batch_size: int = Field(
         default=1, ge=1, description="1 makes results independent of other items"
     )
@@ -36,9 +36,7 @@ class PipelineSpec(Value):
 
     def options(self) -> dict[str, Any]:
         """Return these settings as an editor's constructor arguments."""
-        return self.model_dump(include=set(PipelineSpec.model_fields)) | {
-            "sizes": SizeRule(**self.sizes.model_dump())
-        }
+        return {name: getattr(self, name) for name in PipelineSpec.model_fields}
 
 
 def diffusers() -> Any:
@@ -187,11 +185,6 @@ def fingerprint(folder: Path, index: JsonDict) -> str:
         if (folder / part).is_dir():
             digest.update(f"{part} {folder_hash(str(folder / part))}\0".encode())
     return digest.hexdigest()[:24]
-
-
-def part_fingerprint(folder: Path) -> str:
-    """Return a hash of one model's weights and configuration."""
-    return folder_hash(str(folder))[:24]
 
 
 def first_line(error: Exception) -> str:

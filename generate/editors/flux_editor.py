@@ -19,9 +19,10 @@ from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import JsonDict, Value
 from flipbench.models.protocols import Drawing
+from flipbench.models.vlm.checkpoints import folder_hash
 
 from .batching import Batches, Drawn, Prepared, Size, draw_all, drawn_images
-from .controls import Control, ControlSpec
+from .controls import Control
 from .diffusers_loading import (
     PipelineSpec,
     diffusers,
@@ -31,7 +32,6 @@ from .diffusers_loading import (
     first_line,
     load_part,
     load_pipeline,
-    part_fingerprint,
     place,
     resolve_device,
     size_factor,
@@ -87,7 +87,7 @@ class FluxEditorSpec(PipelineSpec):
     )
     controlnet_revision: str | None = None
     settings: FluxSettings = FluxSettings()
-    control: ControlSpec = ControlSpec()
+    control: Control = Control()
 
     def build(self, context: Context) -> FluxControlNetEditor:
         """Return the editor; weights are loaded when the first image is drawn."""
@@ -95,7 +95,7 @@ class FluxEditorSpec(PipelineSpec):
             controlnet=self.controlnet,
             controlnet_revision=self.controlnet_revision,
             settings=self.settings,
-            control=Control(**self.control.model_dump()),
+            control=self.control,
             **self.options(),
         )
 
@@ -202,9 +202,9 @@ class FluxControlNetEditor:
         self.settings: JsonDict = {
             **self.flux.model_dump(),
             "pipeline": fingerprint(folder, index),
-            "controlnet": part_fingerprint(control_folder or folder / "controlnet"),
+            "controlnet": folder_hash(str(control_folder or folder / "controlnet"))[:24],
             "control": self.control.settings,
-            "sizes": self.sizes.to_json(),
+            "sizes": self.sizes.model_dump(),
             "dtype": dtype,
             "diffusers": diffusers().__version__,
         }

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 from PIL import Image
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from flipbench.core.errors import ConfigError, DataError
+from flipbench.core.errors import DataError
 from flipbench.core.records import JsonDict, Value
 
 
@@ -31,16 +31,7 @@ class Fit:
         }
 
 
-class SizeSpec(Value):
-    """Settings of the size at which an image is edited."""
-
-    min_edge: int = Field(default=256, ge=1)
-    max_pixels: int = Field(default=2048 * 2048, ge=1)
-    small: Literal["enlarge", "refuse"] = "enlarge"
-
-
-@dataclass(frozen=True)
-class SizeRule:
+class SizeRule(Value):
     """Selects the size an editor runs at.
 
     1. An image whose short edge is below ``min_edge`` is enlarged (Lanczos) by the smallest
@@ -62,23 +53,17 @@ class SizeRule:
         How to treat images below ``min_edge``.
     """
 
-    min_edge: int = 256
-    max_pixels: int = 2048 * 2048
-    small: str = "enlarge"
+    min_edge: int = Field(default=256, ge=1)
+    max_pixels: int = Field(default=2048 * 2048, ge=1)
+    small: Literal["enlarge", "refuse"] = "enlarge"
 
-    def __post_init__(self) -> None:
-        """Refuse a rule that no image can meet."""
-        if self.small not in ("enlarge", "refuse"):
-            raise ConfigError(f"small: {self.small!r} is neither 'enlarge' nor 'refuse'")
-        if self.min_edge < 1 or self.max_pixels < self.min_edge**2:
-            raise ConfigError(
-                f"min_edge {self.min_edge} and max_pixels {self.max_pixels}: max_pixels must be"
-                " at least min_edge squared"
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.max_pixels < self.min_edge**2:
+            raise ValueError(
+                f"max_pixels {self.max_pixels} must be at least min_edge squared ({self.min_edge}²)"
             )
-
-    def to_json(self) -> JsonDict:
-        """Return the rule as part of an editor's settings."""
-        return {"min_edge": self.min_edge, "max_pixels": self.max_pixels, "small": self.small}
+        return self
 
     def plan(self, width: int, height: int, factor: int, what: str) -> Fit:
         """Return how to fit an image of this size.

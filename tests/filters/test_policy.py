@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from flipbench.config.policy import Policy, Vote
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Caption, Edit, Flip, ImageRef, Item, Source, Verdict
-from flipbench.filters.decide import Panel, Ruling, book_of, decide, tally
+from flipbench.filters.decide import Panel, Ruling, decide, index_verdicts, tally
 from flipbench.filters.effective_verdicts import ANSWERED_BLIND, WITHDRAWN
 from flipbench.models.protocols import Decision
 
@@ -65,7 +65,7 @@ def rule(policy: Policy, *verdicts: Verdict, panel: Panel = PANEL, **said: Any) 
     given = [say(rater, decision) for rater, decision in (NO_OBJECTIONS | said).items()]
     told = {verdict.rater for verdict in verdicts}
     given = [verdict for verdict in given if verdict.rater not in told]
-    return decide(CANDIDATE, book_of([*given, *verdicts]), policy, panel)
+    return decide(CANDIDATE, index_verdicts([*given, *verdicts]), policy, panel)
 
 
 @pytest.mark.parametrize("vote", ["all", "any", "majority", "unanimous"])
@@ -225,7 +225,10 @@ def test_a_contradictory_policy_is_refused(wrong: dict[str, object]) -> None:
 
 def test_the_policy_in_the_docs_is_valid() -> None:
     text = (Path(__file__).parents[2] / "docs" / "filtering.md").read_text()
-    block = text.split("## Rules, policy, agreement")[1].split("```yaml\n")[1].split("```")[0]
-    policy = Policy.model_validate(yaml.safe_load(block)["filter"]["policy"])
+    blocks = [block.split("```")[0] for block in text.split("```yaml\n")[1:]]
+    (settings,) = (
+        yaml.safe_load(block)["filter"]["policy"] for block in blocks if "\n  policy:\n" in block
+    )
+    policy = Policy.model_validate(settings)
     assert (policy.n_runs, policy.reviewers) == (3, ("ann", "bob"))
-    assert set(yaml.safe_load(block)["filter"]["policy"]) == set(Policy.model_fields)
+    assert set(settings) == set(Policy.model_fields)

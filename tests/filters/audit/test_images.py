@@ -125,7 +125,7 @@ def test_images_shared_with_the_training_split_are_found(
     found = train_overlap(test, groups, train, store, SETTINGS, progress=False)
     said = {named.name: named.why for named in found.items}
     assert said == {
-        "0004": "its image is that of training item t1, which asks the same",
+        "0004": "its image is that of training item t1, which asks the same question",
         "0007": "its image is nearly that of training item t2",
     }
     assert found.status == "defect" and (found.rates[0].k, found.rates[0].n) == (2, 30)

@@ -14,7 +14,7 @@ from flipbench.config.audit import AuditSettings
 from flipbench.config.chat import ChatSpec
 from flipbench.core.records import Item
 from flipbench.core.run import Run
-from flipbench.filters.audit.direct_reveal import direct_reveal, written_out
+from flipbench.filters.audit.direct_reveal import direct_reveal, literal_spans
 from flipbench.filters.audit.reveal_reply import SaidEvidence, read_reveal, verify
 from flipbench.models.chat.api import ChatAPI
 from tests.filters.audit.conftest import MakeItem
@@ -93,7 +93,7 @@ def test_without_a_model_the_options_words_are_searched(
         make_item("part", ("5", "15"), question="What is 15 less 10?"),
         make_item("open", None, None, question="red?", answer_text="red"),
     ]
-    assert [e.snippet for e in written_out(items[0])] == ["red"]
+    assert [e.snippet for e in literal_spans(items[0])] == ["red"]
     found, reports = direct_reveal(items, AuditSettings(), Run(tmp_path), progress=False)
     assert [(n.name, n.action) for n in found.items] == [("given", "look")]
     assert (found.rates[0].k, found.rates[0].n) == (1, 3)

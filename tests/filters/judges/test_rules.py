@@ -21,9 +21,8 @@ from flipbench.filters.agreement.ratings import (
     agreement_tables,
     compare_raters,
     ratings_of,
-    rulings_as_ratings,
 )
-from flipbench.filters.decide import book_of
+from flipbench.filters.decide import index_verdicts
 from flipbench.filters.judges.rules import (
     Duplicate,
     EqualOptions,
@@ -165,8 +164,9 @@ def test_every_filter_s_precision_and_recall_are_measured(
     panel, _ = rate(candidates, [SceneJudge()], run, policy, options=QUIET)
     filtered = apply_policy(candidates, panel, run, policy)
     truth: dict[str, Decision] = {i: "reject" if f else "keep" for i, f in fault_of.items()}
-    ratings = ratings_of(candidates, book_of(run.read(Verdict)), policy)
-    ratings = ratings.add("policy", rulings_as_ratings(filtered.rulings)).add("truth", truth)
+    ratings = ratings_of(candidates, index_verdicts(run.read(Verdict)), policy)
+    decided = {r.candidate.edit.id: r.decision for r in filtered.rulings if r.candidate.edit}
+    ratings = ratings.add("policy", decided).add("truth", truth)
     report = compare_raters(ratings, "truth")
     found: dict[str, Agreement] = {a.first: a for a in report.overall}
 

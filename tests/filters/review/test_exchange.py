@@ -59,7 +59,7 @@ def people(ledger: Ledger) -> list[dict[str, tuple[str, str]]]:
     return [
         {
             rater: (said.decision, said.reason)
-            for rater, said in ledger.said(position).items()
+            for rater, said in ledger.verdicts(position).items()
             if said.kind == "person" and said.decided
         }
         for position in range(len(ledger.pairs))
@@ -72,8 +72,8 @@ def test_csv_round_trip(open_run: Any, tmp_path: Path) -> None:
     report = import_rows(yours, *read_rows(text.encode(), "x.csv"))
     assert (report.n_new, report.n_known, report.problems) == (3, 0, [])
     assert people(yours) == people(mine)
-    assert yours.said(0)["anna"].blind_answer == "green"
-    assert yours.said(0)["anna"].seconds == 4.25
+    assert yours.verdicts(0)["anna"].blind_answer == "green"
+    assert yours.verdicts(0)["anna"].seconds == 4.25
     again = import_rows(yours, *read_rows(text.encode(), "x.csv"))
     assert (again.n_new, again.n_known) == (0, 3)
     assert people(open_run("yours")) == people(mine)  # read anew from disk
@@ -103,7 +103,7 @@ def test_a_spreadsheet_with_semicolons_is_read(open_run: Any) -> None:
     text = "edit_id;image_sha256;rater;decision;seconds\r\n"
     text += f"{pair.edit_id};{pair.edited.sha256};Dora;Keep;2,5\r\n"
     assert import_rows(ledger, *read_rows(text.encode(), "x.csv")).n_new == 1
-    assert ledger.said(3)["Dora"].seconds == 2.5
+    assert ledger.verdicts(3)["Dora"].seconds == 2.5
 
 
 def test_bad_rows_are_named_and_the_rest_imported(open_run: Any) -> None:

@@ -90,7 +90,7 @@ def test_thirty_pairs_by_keyboard(serve: Any, visit: Visit) -> None:
     expected["19"] = ("reject", "")
     review(range(20, 30))
     assert shown(page) == "done"
-    assert page.get_by_role("heading", name="Every pair here has your verdict.").is_visible()
+    assert page.get_by_role("heading", name="You have decided on every pair here.").is_visible()
     assert count(page)[:4] == ["30 of 30", "25 kept", "3 rejected", "2 unsure"]
     assert all(v.seconds is not None and 0 < v.seconds < 60 for v in served.verdicts if v.run == 0)
     page.keyboard.press("z")
@@ -248,7 +248,7 @@ def test_a_stopped_server_loses_no_verdict(serve: Any, visit: Visit) -> None:
     press(page, "k")
     served.stop()
     page.keyboard.press("k")
-    alert = page.get_by_role("alert").filter(has_text="Not done")
+    alert = page.get_by_role("alert").filter(has_text="Failed")
     alert.wait_for()
     assert shown(page) == "1" and count(page)[0] == "1 of 30"
     served.start()
@@ -263,7 +263,7 @@ def test_a_pair_with_a_missing_image_cannot_be_judged(serve: Any, visit: Visit) 
     sha256 = page.evaluate("fetch('/api/pairs/6?reviewer=anna').then((r) => r.json())")
     (served.run.path / "images" / f"{sha256['image_sha256']}.png").unlink()
     page.goto(served.address + "?show=all&pair=6")
-    page.get_by_text("This picture cannot be shown").wait_for()
+    page.get_by_text("This image cannot be shown").wait_for()
     page.keyboard.press("k")
     page.get_by_role("alert").filter(has_text="not among the images").wait_for()
     assert served.verdicts == []

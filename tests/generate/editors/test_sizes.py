@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from pydantic import ValidationError
 
-from flipbench.core.errors import ConfigError, DataError
+from flipbench.core.errors import DataError
 from flipbench.generate.editors.sizes import Fit, SizeRule, fit, fit_mask, restore
 
 
@@ -87,7 +88,7 @@ def test_errors_name_the_item_and_the_remedy(rule: SizeRule, message: str) -> No
     "wrong", [{"small": "shrink"}, {"min_edge": 0}, {"min_edge": 300, "max_pixels": 10_000}]
 )
 def test_impossible_size_rules_are_refused(wrong: dict[str, object]) -> None:
-    with pytest.raises(ConfigError):
+    with pytest.raises(ValidationError):
         SizeRule(**wrong)  # type: ignore[arg-type]
 
 
