@@ -49,12 +49,12 @@ class Picky:
         self, candidates: Sequence[Candidate], images: ImageStore
     ) -> list[JudgeDecision | Exception]:
         self.asked += [c.item.name for c in candidates]
-        said: dict[str, JudgeDecision | Exception] = {
+        decisions: dict[str, JudgeDecision | Exception] = {
             "0002": JudgeDecision("reject", "two stars | or three?\nwho knows"),
             "0003": JudgeDecision("unsure", "blurred"),
             "0004": DataError("the server is down"),
         }
-        return [said.get(c.item.name, JudgeDecision("keep", "fine")) for c in candidates]
+        return [decisions.get(c.item.name, JudgeDecision("keep", "fine")) for c in candidates]
 
 
 @pytest.fixture

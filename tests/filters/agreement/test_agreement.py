@@ -131,7 +131,7 @@ def test_images_of_one_original_are_resampled_together() -> None:
 
 def test_order_changes_nothing_and_the_seed_changes_only_the_interval() -> None:
     given = ratings(4)
-    turned = {rater: dict(reversed(said.items())) for rater, said in given.items()}
+    turned = {rater: dict(reversed(decisions.items())) for rater, decisions in given.items()}
     assert agreement("r0", "r1", given) == agreement("r0", "r1", turned)
     other = agreement("r0", "r1", given, seed=1)
     assert other.kappa.value == agreement("r0", "r1", given).kappa.value
@@ -155,8 +155,8 @@ def test_krippendorff_s_example() -> None:
     """Two observers, ten binary units (Krippendorff, *Computing alpha-reliability*, 2011)."""
     observers = ("0100000010", "1110010000")
     given: dict[str, dict[str, Decision]] = {
-        name: {str(i): "keep" if c == "1" else "reject" for i, c in enumerate(said)}
-        for name, said in zip("AB", observers, strict=True)
+        name: {str(i): "keep" if c == "1" else "reject" for i, c in enumerate(decisions)}
+        for name, decisions in zip("AB", observers, strict=True)
     }
     alpha, n = krippendorff_alpha(given)
     assert (round(alpha.value or 0, 3), n) == (0.095, 10)
@@ -166,7 +166,10 @@ def test_krippendorff_s_example() -> None:
 def test_alpha_equals_its_definition(seed: int) -> None:
     given = ratings(seed, n=30, raters=4)
     alpha, n = krippendorff_alpha(given, three=True)
-    units = [[said[f"e{i}"] for said in given.values() if f"e{i}" in said] for i in range(30)]
+    units = [
+        [decisions[f"e{i}"] for decisions in given.values() if f"e{i}" in decisions]
+        for i in range(30)
+    ]
     units = [unit for unit in units if len(unit) > 1]
     pooled = [value for unit in units for value in unit]
     within = sum(

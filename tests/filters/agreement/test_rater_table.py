@@ -14,8 +14,8 @@ def ratings(**given: str) -> Ratings:
     """Return ratings written as one letter for each picture: k, r, u, or - for none."""
     words: dict[str, Decision] = {"k": "keep", "r": "reject", "u": "unsure"}
     decisions = {
-        name.replace("_", " "): {f"e{i}": words[c] for i, c in enumerate(said) if c != "-"}
-        for name, said in given.items()
+        name.replace("_", " "): {f"e{i}": words[c] for i, c in enumerate(codes) if c != "-"}
+        for name, codes in given.items()
     }
     edits = [f"e{i}" for i in range(N)]
     kinds = KINDS | {PEOPLE: "person"}

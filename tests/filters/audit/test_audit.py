@@ -103,7 +103,7 @@ def test_a_clean_benchmark_passes(tmp_path: Path) -> None:
 
 def test_every_planted_defect_is_found(report: AuditReport) -> None:
     status = {f.check: f.status for f in report.findings}
-    assert {check for check, said in status.items() if said == "defect"} == {
+    assert {check for check, state in status.items() if state == "defect"} == {
         "duplicates",
         "longest_option",
         "letter_balance",

@@ -128,15 +128,15 @@ def test_a_model_s_findings_are_dropped_tagged_or_left_to_a_person(
     spec = ChatSpec(base_url=server.base_url, model="o3", max_retries=0, timeout=5)
     run = Run(tmp_path)
     found, (report,) = direct_reveal(items, AuditSettings(), run, ChatAPI(spec), progress=False)
-    said = {named.name: named for named in found.items}
-    assert {name: named.action for name, named in said.items()} == {
+    flagged = {named.name: named for named in found.items}
+    assert {name: named.action for name, named in flagged.items()} == {
         "gold": "drop",
         "wrong": "look",
         "broken": "person",
         "invented": "person",
         "refused": "person",
     }
-    assert said["gold"].details["evidence"][0]["snippet"] == "MI"
+    assert flagged["gold"].details["evidence"][0]["snippet"] == "MI"
     assert report.n_failed == 1 and found.status == "defect"
     body = server.chats()[0]
     assert all("picture" in str(m) or m["role"] == "user" for m in body["messages"])

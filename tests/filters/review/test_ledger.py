@@ -87,8 +87,8 @@ def test_every_run_of_a_judge_counts(run: Run) -> None:
     ]
     assert effective_verdicts(runs) == runs
     run.append(runs)
-    said = again(run).verdicts(0)
-    assert [said[name].decision for name in ("gpt", "gpt (run 1)", "gpt (run 2)")] == [
+    verdicts = again(run).verdicts(0)
+    assert [verdicts[name].decision for name in ("gpt", "gpt (run 1)", "gpt (run 2)")] == [
         "keep",
         "reject",
         "keep",
@@ -227,8 +227,8 @@ def test_pairs_with_missing_images_are_left_out(run: Run, caplog: pytest.LogCapt
 def test_pairs_come_in_item_order_or_the_order_requested(run: Run) -> None:
     pairs = edited_pairs(run)
     assert [pair.item for pair in pairs] == [f"discs {n:04d}" for n in range(12)]
-    wanted = {pairs[3].edit_id, pairs[7].edit_id}
-    assert [pair.item for pair in edited_pairs(run, wanted)] == ["discs 0003", "discs 0007"]
+    edit_ids = {pairs[3].edit_id, pairs[7].edit_id}
+    assert [pair.item for pair in edited_pairs(run, edit_ids)] == ["discs 0003", "discs 0007"]
     with pytest.raises(DataError, match="no edited images"):
         edited_pairs(run, set())
 

@@ -104,8 +104,8 @@ def test_two_people_at_once(serve: Any, visit: Visit) -> None:
     for number in range(8):
         press(anna, "k")
         press(ben, *("2" if number % 2 else "k"))
-    assert {said for said, _ in decisions(served).values()} == {"keep"}
-    assert [said for said, _ in decisions(served, "ben").values()] == ["keep", "reject"] * 4
+    assert {decision for decision, _ in decisions(served).values()} == {"keep"}
+    assert [decision for decision, _ in decisions(served, "ben").values()] == ["keep", "reject"] * 4
     press(anna, "z")
     assert (len(decisions(served)), len(decisions(served, "ben"))) == (7, 8)
     ben.get_by_label("Show").select_option("disagreement")
@@ -126,9 +126,9 @@ def test_blind_mode_hides_the_answer_until_one_is_given(serve: Any, visit: Visit
     page.reload()
     page.wait_for_selector("#options button")
     page.wait_for_timeout(300)
-    told = set().union(*(json.loads(reply) for reply in replies))
+    keys = set().union(*(json.loads(reply) for reply in replies))
     assert len(replies) >= 2
-    assert not told & {"new_answer", "new_text", "old_answer", "old_text", "caption", "original"}
+    assert not keys & {"new_answer", "new_text", "old_answer", "old_text", "caption", "original"}
     assert page.locator("#stage img").count() == 1
     page.keyboard.press("k")  # nothing to decide yet
     page.keyboard.press("2")
