@@ -1,4 +1,4 @@
-"""Verdicts and a policy in, one ruling for each edited pair out."""
+"""Apply a policy to verdicts: one ruling for each edited pair."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from flipbench.prompting.parsing import parse_choice
 
 from .effective_verdicts import effective_verdicts
 
-Book = Mapping[tuple[str, str], Sequence[Verdict]]
+VerdictIndex = Mapping[tuple[str, str], Sequence[Verdict]]
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Who was asked: judges by rater name, and rules by rater name with what a policy calls them.
+    """The judges and rules whose verdicts count: rater names, rules with their policy names.
 
-    Verdicts of other judges or rules that a run holds do not count.
+    Verdicts of other judges and rules in the run are ignored.
     """
 
     judges: tuple[str, ...] = ()
@@ -31,16 +31,16 @@ class Panel:
 
 @dataclass(frozen=True)
 class Ruling:
-    """What becomes of one edited pair.
+    """The decision on one edited pair.
 
     Attributes
     ----------
     loss : str
-        Why it is not kept, in few words that many pairs share; empty where it is kept.
+        Why it is not kept, as a short label that many pairs share; empty if it is kept.
     decided_by : tuple of str
-        The raters whose verdicts made the decision.
+        The raters whose verdicts determined the decision.
     reason : str
-        What those raters said.
+        Those raters' reasons.
     """
 
     candidate: Candidate
@@ -55,52 +55,52 @@ class Ruling:
         return self.decision == "keep"
 
 
-def book_of(verdicts: Iterable[Verdict]) -> dict[tuple[str, str], list[Verdict]]:
-    """Return the effective verdicts on each (edit id, sha256 of the image)."""
-    book: dict[tuple[str, str], list[Verdict]] = defaultdict(list)
+def index_verdicts(verdicts: Iterable[Verdict]) -> dict[tuple[str, str], list[Verdict]]:
+    """Return the effective verdicts by (edit id, sha256 of the image)."""
+    index: dict[tuple[str, str], list[Verdict]] = defaultdict(list)
     for verdict in effective_verdicts(verdicts):
-        book[verdict.edit_id, verdict.image_sha256].append(verdict)
-    return dict(book)
+        index[verdict.edit_id, verdict.image_sha256].append(verdict)
+    return dict(index)
 
 
-def verdicts_on(candidate: Candidate, book: Book) -> list[Verdict]:
-    """Return the verdicts on exactly the candidate's edited image, in an order that is fixed."""
+def verdicts_on(candidate: Candidate, index: VerdictIndex) -> list[Verdict]:
+    """Return the verdicts on exactly the candidate's edited image, by rater and run."""
     if candidate.edit is None:
         return []
-    found = book.get((candidate.edit.id, candidate.edit.image.sha256), ())
-    return sorted(found, key=lambda verdict: (verdict.rater, verdict.run))
+    verdicts = index.get((candidate.edit.id, candidate.edit.image.sha256), ())
+    return sorted(verdicts, key=lambda verdict: (verdict.rater, verdict.run))
 
 
-def decide(candidate: Candidate, book: Book, policy: Policy, panel: Panel) -> Ruling:
+def decide(candidate: Candidate, index: VerdictIndex, policy: Policy, panel: Panel) -> Ruling:
     """Return the ruling on one edited candidate.
 
     Raises
     ------
     DataError
-        Where the candidate has no edited image.
+        If the candidate has no edited image.
     """
     if candidate.edit is None:
         raise DataError(f"{candidate.subject}: there is no edited image to decide on")
-    given = verdicts_on(candidate, book)
-    objections = _objections(given, panel)
+    verdicts = verdicts_on(candidate, index)
+    objections = _objections(verdicts, panel)
     for verdict, slug in objections:
         if slug in policy.absolute_rules:
             return _by_rule(candidate, verdict, slug)
-    people = people_in(given, policy)
+    people = _people(verdicts, policy)
     if people and policy.people in ("override", "require"):
         return _by_people(candidate, people, policy)
     for verdict, slug in objections:
         return _by_rule(candidate, verdict, slug)
-    missing = [rater for rater in panel.rules if not any(v.rater == rater for v in given)]
+    missing = [rater for rater in panel.rules if not any(v.rater == rater for v in verdicts)]
     if missing:
         return Ruling(candidate, "unsure", "a rule could not be applied", tuple(missing))
     if policy.people == "require":
         return Ruling(candidate, "unsure", "no person has looked")
-    return _by_judges(candidate, given, people, policy, panel)
+    return _by_judges(candidate, verdicts, people, policy, panel)
 
 
 def tally(decisions: Sequence[Decision | None], vote: Vote) -> Decision:
-    """Return one decision of several; None is a rater who should have decided and did not.
+    """Combine decisions into one; None stands for a missing decision.
 
     >>> tally(["keep", "keep", "unsure"], "majority"), tally(["keep", None], "all")
     ('keep', 'unsure')
@@ -108,10 +108,10 @@ def tally(decisions: Sequence[Decision | None], vote: Vote) -> Decision:
     Raises
     ------
     ValueError
-        Where there is no vote.
+        If ``decisions`` is empty.
     """
     if not decisions:
-        raise ValueError("there is nothing to tally")
+        raise ValueError("there are no decisions to tally")
     n, n_keep, n_reject = len(decisions), decisions.count("keep"), decisions.count("reject")
     if vote == "majority":
         return "keep" if 2 * n_keep > n else "reject" if 2 * n_reject > n else "unsure"
@@ -121,39 +121,38 @@ def tally(decisions: Sequence[Decision | None], vote: Vote) -> Decision:
     return "keep" if kept else "reject" if n_reject == n else "unsure"
 
 
-def people_in(given: Sequence[Verdict], policy: Policy) -> list[Verdict]:
+def effective_decision(verdict: Verdict, candidate: Candidate, policy: Policy) -> Decision:
+    """Return the decision a verdict counts as; a blind policy also checks its blind answer."""
+    if not policy.blind or verdict.decision != "keep":
+        return verdict.decision
+    is_new = _is_new_answer(verdict.blind_answer, candidate)
+    if is_new is None:
+        return "unsure"
+    return "keep" if is_new else "reject"
+
+
+def _people(verdicts: Sequence[Verdict], policy: Policy) -> list[Verdict]:
     """Return the verdicts of the people who count under ``policy``."""
     if policy.people == "ignore":
         return []
-    people = [verdict for verdict in given if verdict.rater_kind == "person"]
-    wanted = {name.casefold() for name in policy.reviewers}
-    return [v for v in people if not wanted or v.rater.casefold() in wanted]
+    people = [verdict for verdict in verdicts if verdict.rater_kind == "person"]
+    reviewers = {name.casefold() for name in policy.reviewers}
+    return [v for v in people if not reviewers or v.rater.casefold() in reviewers]
 
 
-def counted(verdict: Verdict, candidate: Candidate, policy: Policy) -> Decision:
-    """Return what a verdict counts for, which a blind policy can make less than it says."""
-    if not policy.blind or verdict.decision != "keep":
-        return verdict.decision
-    chosen = _choice(verdict.blind_answer, candidate)
-    if chosen is None:
-        return "unsure"
-    return "keep" if chosen else "reject"
-
-
-def judge_decision(
-    rater: str, candidate: Candidate, given: Sequence[Verdict], policy: Policy
+def _judge_decision(
+    judge: str, candidate: Candidate, verdicts: Sequence[Verdict], policy: Policy
 ) -> Decision | None:
-    """Return one judge's vote over its runs; None where it gave no verdict at all."""
-    by_run = {v.run: counted(v, candidate, policy) for v in given if v.rater == rater}
+    """Return one judge's vote over its runs; None if it gave no verdict at all."""
+    by_run = {v.run: effective_decision(v, candidate, policy) for v in verdicts if v.rater == judge}
     runs = [by_run.get(run) for run in range(policy.n_runs)]
     return tally(runs, policy.runs) if any(runs) else None
 
 
-def _objections(given: Sequence[Verdict], panel: Panel) -> list[tuple[Verdict, RuleName]]:
-    """Return the rules' verdicts that are no "keep", in the order of the policy."""
-    by_rater = {verdict.rater: verdict for verdict in given if verdict.rater in panel.rules}
-    found = [(by_rater[rater], slug) for rater, slug in panel.rules.items() if rater in by_rater]
-    return [(verdict, slug) for verdict, slug in found if verdict.decision != "keep"]
+def _objections(verdicts: Sequence[Verdict], panel: Panel) -> list[tuple[Verdict, RuleName]]:
+    """Return the rules' verdicts other than "keep", in the policy's order."""
+    by_rater = {verdict.rater: verdict for verdict in verdicts if verdict.decision != "keep"}
+    return [(by_rater[rater], slug) for rater, slug in panel.rules.items() if rater in by_rater]
 
 
 def _by_rule(candidate: Candidate, verdict: Verdict, slug: RuleName) -> Ruling:
@@ -162,24 +161,24 @@ def _by_rule(candidate: Candidate, verdict: Verdict, slug: RuleName) -> Ruling:
 
 
 def _by_people(candidate: Candidate, people: Sequence[Verdict], policy: Policy) -> Ruling:
-    votes = {v.rater: counted(v, candidate, policy) for v in people}
+    votes = {v.rater: effective_decision(v, candidate, policy) for v in people}
     decision = tally(list(votes.values()), policy.among_people)
     losses = ("rejected by people", "people disagree", "people are unsure")
-    loss = "" if decision == "keep" else _name(decision, votes, losses)
-    return Ruling(candidate, decision, loss, *_said(people, decision, votes))
+    loss = "" if decision == "keep" else _loss(decision, votes, losses)
+    return Ruling(candidate, decision, loss, *_attribution(people, decision, votes))
 
 
 def _by_judges(
     candidate: Candidate,
-    given: Sequence[Verdict],
+    verdicts: Sequence[Verdict],
     people: Sequence[Verdict],
     policy: Policy,
     panel: Panel,
 ) -> Ruling:
     votes: dict[str, Decision | None] = {
-        judge: judge_decision(judge, candidate, given, policy) for judge in panel.judges
+        judge: _judge_decision(judge, candidate, verdicts, policy) for judge in panel.judges
     }
-    votes |= {verdict.rater: counted(verdict, candidate, policy) for verdict in people}
+    votes |= {v.rater: effective_decision(v, candidate, policy) for v in people}
     if not votes:
         kept = policy.unjudged == "keep"
         return Ruling(candidate, "keep" if kept else "unsure", "" if kept else "nobody judged it")
@@ -188,44 +187,42 @@ def _by_judges(
     if decision != "keep":
         who = "judges or people" if people else "judges"
         losses = (f"rejected by {who}", f"{who} disagree", f"{who} are unsure")
-        silent = [rater for rater, vote in votes.items() if vote is None]
-        loss = "a judge gave no verdict" if silent else _name(decision, votes, losses)
-    voters = [v for v in given if v.rater in votes]
-    return Ruling(candidate, decision, loss, *_said(voters, decision, votes))
+        is_incomplete = None in votes.values()
+        loss = "a judge gave no verdict" if is_incomplete else _loss(decision, votes, losses)
+    counted = [v for v in verdicts if v.rater in votes]
+    return Ruling(candidate, decision, loss, *_attribution(counted, decision, votes))
 
 
-def _name(
+def _loss(
     decision: Decision, votes: Mapping[str, Decision | None], losses: tuple[str, str, str]
 ) -> str:
-    """Return the loss: rejected without a "keep", kept by some only, or neither."""
+    """Return the label of the loss: rejected by all, disputed, or unsure."""
     rejected, disagree, unsure = losses
     if "keep" in votes.values():
         return disagree
     return rejected if decision == "reject" else unsure
 
 
-def _said(
+def _attribution(
     verdicts: Sequence[Verdict], decision: Decision, votes: Mapping[str, Decision | None]
 ) -> tuple[tuple[str, ...], str]:
-    """Return who stands behind the decision, and their distinct reasons."""
+    """Return the raters behind the decision, and their distinct reasons."""
     behind = [v for v in verdicts if votes[v.rater] == decision] or list(verdicts)
-    if decision != "keep":  # where they disagree, those who object have the reasons
+    if decision != "keep":  # if raters disagree, the objections explain the loss
         behind = [v for v in verdicts if votes[v.rater] != "keep"] or behind
     reasons = dict.fromkeys(v.reason for v in behind if v.reason)
     return tuple(dict.fromkeys(v.rater for v in behind)), " | ".join(reasons)
 
 
-def _choice(answer: str | None, candidate: Candidate) -> bool | None:
+def _is_new_answer(answer: str | None, candidate: Candidate) -> bool | None:
     """Return whether a blind answer (a text or a letter) is the new one; None if unreadable."""
     if answer is None or candidate.flip is None:
         return None
     item, flip = candidate.item, candidate.flip
-    said = answer.casefold().strip()
-    if said == flip.new_text.casefold().strip():
+    text = answer.casefold().strip()
+    if text == flip.new_text.casefold().strip():
         return True
-    if item.options is None:
-        return False
-    if said in [text.casefold().strip() for text in item.options]:
+    if item.options is None or text in [option.casefold().strip() for option in item.options]:
         return False
     chosen = parse_choice(answer, item.options)
     return None if chosen < 0 else chosen == flip.new_answer

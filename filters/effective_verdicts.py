@@ -1,4 +1,4 @@
-"""What people's verdicts say: reasons, notes, changed minds; and which verdicts count."""
+"""Which verdicts count, and the reasons and notes in people's verdicts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NOTE = "note"
 
 
 def join_reason(reason: str, note: str) -> str:
-    """Return the text a verdict keeps of a reason (one of `REASONS`, or none) and a note.
+    """Return the text stored for a reason (one of `REASONS`, or none) and a note.
 
     >>> join_reason("ambiguous", "two cars"), join_reason("", "two cars")
     ('ambiguous: two cars', 'note: two cars')
@@ -29,7 +29,7 @@ def join_reason(reason: str, note: str) -> str:
 
 
 def split_reason(text: str) -> tuple[str, str]:
-    """Return reason and note of a verdict's text; what is none of ours is a note.
+    """Return the reason and note in a verdict's text; any other text is a note.
 
     >>> split_reason("ambiguous: two cars"), split_reason("blurred")
     (('ambiguous', 'two cars'), ('', 'blurred'))
@@ -43,17 +43,16 @@ def split_reason(text: str) -> tuple[str, str]:
 
 
 def is_open(verdict: Verdict) -> bool:
-    """Whether a person's verdict decides nothing: it was undone, or is a blind answer only."""
-    undecided = verdict.reason in (WITHDRAWN, ANSWERED_BLIND)
-    return verdict.rater_kind == "person" and undecided
+    """Return whether a person has withdrawn the verdict or only answered blind so far."""
+    return verdict.rater_kind == "person" and verdict.reason in (WITHDRAWN, ANSWERED_BLIND)
 
 
 def effective_verdicts(verdicts: Iterable[Verdict]) -> list[Verdict]:
     """Return the verdicts that count.
 
-    A person who changes a verdict writes a new one whose ``run`` is one higher; of each person
-    and image only the newest counts, and only if it is not open. ``run`` of a judge model means a
-    repetition, so all of its verdicts count, as do those of rules.
+    A person's changed verdict is a new record whose ``run`` is one higher: only the newest by each
+    person on each image counts, and only if it is not open. For judges, ``run`` numbers
+    repetitions, so all of their verdicts count, as do those of rules.
     """
     newest: dict[tuple[str, ...], Verdict] = {}
     for verdict in verdicts:

@@ -1,4 +1,4 @@
-"""What became of every item: a funnel that names each loss, and the reasons item by item."""
+"""The funnel from items to pairs, with every loss named and explained item by item."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _STEPS = (("flipped", "flip"), ("captioned", "caption"), ("edited", "edit"))
 
 @dataclass(frozen=True)
 class Loss:
-    """An item that is no pair in the end: after which step, why in few words, and in full.
+    """An item that did not become a pair: the step it missed, and why, in short and in full.
 
-    ``decision`` is "reject" or "unsure" (a doubtful pair) of what was edited, else empty.
+    ``decision`` is "reject" or "unsure" (a doubtful pair) if it was edited, else empty.
     """
 
     candidate: Candidate
@@ -48,7 +48,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class Step:
-    """A step of the funnel: how many are left after it, and what was lost on the way to it."""
+    """A step of the funnel: the number left after it, and the losses before it."""
 
     name: str
     n: int
@@ -57,24 +57,24 @@ class Step:
 
 @dataclass(frozen=True)
 class Funnel:
-    """The steps items, flipped, captioned, edited, kept. Losses account for every difference."""
+    """The steps items, flipped, captioned, edited, kept; losses explain every difference."""
 
     steps: tuple[Step, ...]
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many are left after each step."""
+        """Number left after each step."""
         return {step.name: step.n for step in self.steps}
 
     def table(self) -> Table:
-        """Return one row for each step and, before it, one for each loss."""
+        """Return one row per step, preceded by one row per loss."""
         rows: list[Row] = []
         total = self.steps[0].n
         for step in self.steps:
             rows += [Row("", (Cell(loss), Cell(f"-{n}"), Cell(""))) for loss, n in step.losses]
             share = formats.percent(step.n / total) if total else formats.NOTHING
             rows.append(Row(step.name, (Cell(""), Cell(str(step.n)), Cell(share))))
-        caption = "From items to pairs. Every item that is lost is counted under one loss."
+        caption = "From items to pairs. Every lost item counts under exactly one loss."
         columns = (Column("lost", numeric=False), Column("n"), Column("% of items"))
         return Table("funnel", caption, "step", columns, (("", tuple(rows)),))
 
@@ -82,41 +82,41 @@ class Funnel:
 def losses_of(
     candidates: Sequence[Candidate], rulings: Iterable[Ruling], failures: Iterable[Failure]
 ) -> list[Loss]:
-    """Return every item that is not kept, with why, in the candidates' order.
+    """Return every item that is not kept and the reason, in the candidates' order.
 
     Parameters
     ----------
     candidates : sequence of Candidate, shape (N,)
-        All items that were to become pairs.
+        All items, whether or not they became pairs.
     rulings : iterable of Ruling
-        On those that have an edited image.
+        Rulings on those with an edited image.
     failures : iterable of Failure
-        Of the run; they say why an item was not flipped, captioned or edited.
+        The run's failures, which explain why an item was not flipped, captioned or edited.
     """
     by_item = {ruling.candidate.item.id: ruling for ruling in rulings}
-    why = {(failure.stage, failure.subject): failure.message for failure in failures}
+    messages = {(failure.stage, failure.subject): failure.message for failure in failures}
     losses = []
     for candidate in candidates:
         step, stage = _lost_at(candidate)
         if stage:
-            message = why.get((stage, candidate.subject), "not tried yet")
+            message = messages.get((stage, candidate.subject), "not tried yet")
             losses.append(Loss(candidate, step, message, (), message))
             continue
         ruling = by_item[candidate.item.id]
         if not ruling.kept:
-            said = (ruling.loss, ruling.decided_by, ruling.reason, ruling.decision)
-            losses.append(Loss(candidate, "kept", *said))
+            loss = (ruling.loss, ruling.decided_by, ruling.reason, ruling.decision)
+            losses.append(Loss(candidate, "kept", *loss))
     return losses
 
 
 def funnel_of(candidates: Sequence[Candidate], losses: Sequence[Loss]) -> Funnel:
-    """Count the steps. The rarest of many different failures of a step are counted as one."""
+    """Count items per step; if a step has many different losses, the rarest are merged."""
     n = len(candidates)
     steps = [Step("items", n)]
     for name in ("flipped", "captioned", "edited", "kept"):
-        here = Counter(loss.loss for loss in losses if loss.step == name)
-        n -= here.total()
-        steps.append(Step(name, n, _named(here)))
+        counts = Counter(loss.loss for loss in losses if loss.step == name)
+        n -= counts.total()
+        steps.append(Step(name, n, _most_common(counts)))
     return Funnel(tuple(steps))
 
 
@@ -139,12 +139,12 @@ def loss_rows(losses: Sequence[Loss]) -> list[tuple[str, ...]]:
 
 
 def read_doubtful(path: Path) -> set[str]:
-    """Return the ids of the edits that ``reasons.csv`` neither keeps nor rejects.
+    """Return the ids of the doubtful edits in ``reasons.csv``.
 
     Raises
     ------
     DataError
-        Where there is no such file.
+        If the file cannot be read.
     """
     try:
         with path.open(newline="", encoding="utf-8") as file:
@@ -152,20 +152,19 @@ def read_doubtful(path: Path) -> set[str]:
             return {row["edit_id"] for row in rows if row["decision"] == "unsure"}
     except (OSError, KeyError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(
-            f"{path}: does not say which pairs are doubtful; 'flipbench filter' writes it anew"
+            f"{path}: cannot be read as a list of losses; 'flipbench filter' rewrites it"
         ) from error
 
 
 def loss_by_category_table(candidates: Sequence[Candidate], losses: Sequence[Loss]) -> Table:
-    """Return, for each category, how many items there were and where they were lost."""
+    """Return, for each category, the number of items and where they were lost."""
     n_all: Mapping[str, int] = Counter(c.item.category for c in candidates)
     lost = Counter((loss.candidate.item.category, loss.step) for loss in losses)
     steps = ("flipped", "captioned", "edited", "kept")
     rows = []
     for category in sorted(n_all):
-        gone = [lost[category, step] for step in steps]
-        kept = n_all[category] - sum(gone)
-        counts = (n_all[category], *gone, kept)
+        n_lost = [lost[category, step] for step in steps]
+        counts = (n_all[category], *n_lost, n_all[category] - sum(n_lost))
         rows.append(Row(category or "(none)", tuple(Cell(str(n)) for n in counts)))
     headers = ("items", *(f"not {step}" for step in steps), "kept")
     columns = tuple(map(Column, headers))
@@ -175,7 +174,7 @@ def loss_by_category_table(candidates: Sequence[Candidate], losses: Sequence[Los
 
 
 def _lost_at(candidate: Candidate) -> tuple[str, str]:
-    """Return the step that the candidate did not reach and its stage, or two empty texts."""
+    """Return the step the candidate did not reach and its stage, or two empty strings."""
     made = (candidate.flip, candidate.caption, candidate.edit)
     for (step, stage), record in zip(_STEPS, made, strict=True):
         if record is None:
@@ -183,7 +182,7 @@ def _lost_at(candidate: Candidate) -> tuple[str, str]:
     return "", ""
 
 
-def _named(counts: Counter[str]) -> tuple[tuple[str, int], ...]:
+def _most_common(counts: Counter[str]) -> tuple[tuple[str, int], ...]:
     ordered = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
     if len(ordered) <= N_NAMED + 1:
         return tuple(ordered)

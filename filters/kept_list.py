@@ -1,4 +1,4 @@
-"""The kept list: a file by which anyone with the same run or recipe can rebuild the same pairs."""
+"""The kept list: a file from which the same pairs can be rebuilt from the run or its recipe."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def kept_rows(rulings: Sequence[Ruling]) -> list[tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class KeptRow:
-    """What a kept list says of one pair, and in which line."""
+    """One row of a kept list and its line number."""
 
     line: int
     item: str
@@ -45,7 +45,7 @@ def read_kept(path: Path) -> list[KeptRow]:
     Raises
     ------
     DataError
-        Where the file cannot be read, is no kept list, names no pair, or names an item twice.
+        If the file cannot be read, is not a kept list, is empty, or repeats an item.
     """
     try:
         with path.open(newline="", encoding="utf-8") as file:
@@ -53,62 +53,62 @@ def read_kept(path: Path) -> list[KeptRow]:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path}: cannot be read as a kept list ({error})") from error
     if not rows or not {"item_id", "image_sha256"} <= set(rows[0]):
-        raise DataError(f"{path}: a kept list has the columns item_id and image_sha256, and rows")
+        raise DataError(f"{path}: a kept list needs rows with the columns item_id and image_sha256")
     kept: dict[str, KeptRow] = {}
     problems = []
     for line, row in enumerate(rows, 2):
         item_id = row["item_id"] or ""
         name = row.get("item") or item_id or "the row"
         if item_id in kept:
-            problems.append(f"line {line}: {name} is named twice")
+            problems.append(f"line {line}: {name} is listed twice")
         kept[item_id] = KeptRow(line, name, item_id, row["image_sha256"] or "")
     _refuse(path, problems)
     return list(kept.values())
 
 
 def listed_items(path: Path, items: Sequence[Item]) -> list[Item]:
-    """Return the items that a kept list names, in the list's order.
+    """Return the items in a kept list, in the list's order.
 
     Raises
     ------
     DataError
-        As `read_kept`, and where an item is none of ``items``; all such lines are named.
+        As `read_kept`, or if an item is not in ``items``; the message lists such lines.
     """
     by_id, rows = {item.id: item for item in items}, read_kept(path)
-    strange = [row for row in rows if row.item_id not in by_id]
-    _refuse(path, [f"line {r.line}: {r.item} is not in this benchmark" for r in strange])
+    unknown = [row for row in rows if row.item_id not in by_id]
+    _refuse(path, [f"line {r.line}: {r.item} is not in this benchmark" for r in unknown])
     return [by_id[row.item_id] for row in rows]
 
 
 def select_kept(path: Path, candidates: Sequence[Candidate], images: ImageStore) -> list[Candidate]:
-    """Return the candidates that a kept list names, in the list's order.
+    """Return the candidates in a kept list, in the list's order.
 
     Raises
     ------
     DataError
-        As `read_kept`, and where the run lacks an item, has drawn it otherwise, or where the bytes
-        of a picture do not have the hash; all such lines are named, and nothing is returned.
+        As `read_kept`, or if the run lacks an item, has a different image of it, or if an image
+        file does not match its hash; the message lists such lines.
     """
     by_id, rows = {candidate.item.id: candidate for candidate in candidates}, read_kept(path)
-    found = [(row, _problem(row, by_id.get(row.item_id), images)) for row in rows]
-    _refuse(path, [f"line {row.line}: {problem}" for row, problem in found if problem])
+    problems = [(row.line, _problem(row, by_id.get(row.item_id), images)) for row in rows]
+    _refuse(path, [f"line {line}: {problem}" for line, problem in problems if problem])
     return [by_id[row.item_id] for row in rows]
 
 
 def _problem(row: KeptRow, candidate: Candidate | None, images: ImageStore) -> str:
-    """Return why a row is not what a run has, or an empty text."""
+    """Return how a row differs from the run, or an empty string."""
     if candidate is None or candidate.edit is None:
         return f"{row.item} is not in this run"
     ref = candidate.edit.image
     if ref.sha256 != row.image_sha256:
-        return f"the run has another picture of {candidate.subject}"
+        return f"the run has a different image of {candidate.subject}"
     path = images.path(ref)
     try:
         data = path.read_bytes()
     except OSError as error:
-        return f"the picture of {candidate.subject} cannot be read ({path}: {error.strerror})"
+        return f"the image of {candidate.subject} cannot be read ({path}: {error.strerror})"
     if hashlib.sha256(data).hexdigest() != ref.sha256:
-        return f"the picture of {candidate.subject} was changed ({path}); delete it to draw it anew"
+        return f"the image of {candidate.subject} was changed ({path}); delete it to redraw it"
     return ""
 
 

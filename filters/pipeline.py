@@ -1,4 +1,4 @@
-"""Candidates in, a paired benchmark out: apply the rules, ask the judges, follow the policy."""
+"""Turn candidates into a paired benchmark: apply rules, ask judges, apply the policy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flipbench.models.protocols import Judge
 from flipbench.reporting.writers import rows_csv, write_tables
 
 from . import funnel, kept_list
-from .decide import Panel, Ruling, book_of, decide
+from .decide import Panel, Ruling, decide, index_verdicts
 from .funnel import (
     Funnel,
     Loss,
@@ -36,7 +36,7 @@ FOLDER = "filter"
 
 @dataclass(frozen=True)
 class Filtered:
-    """What a policy makes of a run's verdicts: a ruling on each edited candidate, all losses."""
+    """A policy's result: a ruling on each edited candidate, all losses, and the funnel."""
 
     rulings: tuple[Ruling, ...]
     losses: tuple[Loss, ...]
@@ -49,7 +49,7 @@ class Filtered:
 
     @property
     def doubtful(self) -> list[Candidate]:
-        """Those neither kept nor clearly rejected, in order: what people should look at."""
+        """Candidates neither kept nor clearly rejected, in order: those for people to review."""
         return [r.candidate for r in self.rulings if r.decision == "unsure"]
 
 
@@ -64,30 +64,29 @@ def keep_valid(
 ) -> tuple[PairedBenchmark, list[StageReport]]:
     """Have rules and judges rate every edited candidate, and keep what the policy keeps.
 
-    Whatever is not a clear "keep" (a rejection, "unsure", a judge that failed) is not kept.
-    ``filter/`` in the run directory then holds the kept list, the reason of every loss, the
-    funnel, and the policy they follow from.
+    Anything but a clear "keep" (a rejection, "unsure", a failed judge) is not kept. The kept list,
+    the reason of every loss, the funnel and the policy are written to ``filter/`` in the run.
 
     Parameters
     ----------
     judges : sequence of Judge
-        Those who decide now. Verdicts of other judges in the run stay there and do not count;
-        people's verdicts count as the policy says.
+        The judges to use. Verdicts of other judges in the run are ignored; people's verdicts count
+        as the policy defines.
     policy : Policy, optional
-        By default a pair is kept if no rule objects and every judge keeps it, and where people
-        have looked, they decide.
+        By default a pair is kept if no rule objects and every judge keeps it; people override
+        both.
 
     Returns
     -------
     benchmark : PairedBenchmark
         The kept pairs, in the candidates' order.
     reports : list of StageReport
-        Of the rules (if there are any) and of every run of every judge.
+        One for the rules, if any, and one for each run of each judge.
 
     Raises
     ------
     DataError
-        Where there is nothing to judge.
+        If there is nothing to judge.
     """
     policy = policy or Policy()
     panel, reports = rate(candidates, judges, run, policy, options)
@@ -104,12 +103,12 @@ def rate(
     policy: Policy,
     options: StageOptions = DEFAULTS,
 ) -> tuple[Panel, list[StageReport]]:
-    """Append the verdicts of rules and judges that ``run`` lacks; return who they are.
+    """Append missing verdicts of rules and judges to ``run``; return the panel and reports.
 
     Raises
     ------
     DataError
-        Where there is nothing to judge.
+        If there is nothing to judge.
     """
     edited = [c for c in candidates if c.edit]
     if not edited:
@@ -121,43 +120,42 @@ def rate(
     )
     reports = []
     if rules:
-        tasks = [(rule.name, candidate) for rule in rules for candidate in edited]
-        stage = RuleStage(rules, run.images)
-        reports.append(run_stage(stage, tasks, run, replace(options, batch_size=64)))
+        pairs = [(rule.name, candidate) for rule in rules for candidate in edited]
+        rule_stage = RuleStage(rules, run.images)
+        reports.append(run_stage(rule_stage, pairs, run, replace(options, batch_size=64)))
     unopposed = _unopposed(edited, panel.rules, run) if judges else edited
     for judge in judges:
-        asked = edited if _is_asked_all(judge, policy) else unopposed
-        for judging in _runs_of(judge, run, policy):
-            reports.append(run_stage(judging, asked, run, options))
+        tasks = edited if _rates_rejected(judge, policy) else unopposed
+        reports += [run_stage(stage, tasks, run, options) for stage in _runs_of(judge, run, policy)]
     return panel, reports
 
 
 def unjudged(
     candidates: Sequence[Candidate], judge: Judge, run: Run, policy: Policy
 ) -> list[Candidate]:
-    """Return whom a judge is still to be asked about, once for each of its runs; nobody is asked.
+    """Return the candidates a judge has yet to rate, once per run of the judge; calls no judge.
 
-    Of a candidate without an edited image nothing is known yet, so it counts as to be judged.
+    A candidate without an edited image counts as not yet rated.
     """
-    asked = edited = [c for c in candidates if c.edit]
-    if not _is_asked_all(judge, policy):
+    tasks = edited = [c for c in candidates if c.edit]
+    if not _rates_rejected(judge, policy):
         rules = {rule.name for rule in build_rules(policy.rules, edited)}
-        asked = _unopposed(edited, rules, run)
+        tasks = _unopposed(edited, rules, run)
     known = run.ids(Verdict)
     return [
         c
-        for judging in _runs_of(judge, run, policy)
-        for c in [*asked, *(c for c in candidates if not c.edit)]
-        if c.edit is None or judging.id_of(c) not in known
+        for stage in _runs_of(judge, run, policy)
+        for c in [*tasks, *(c for c in candidates if not c.edit)]
+        if c.edit is None or stage.id_of(c) not in known
     ]
 
 
 def apply_policy(
     candidates: Sequence[Candidate], panel: Panel, run: Run, policy: Policy
 ) -> Filtered:
-    """Decide on all candidates by the verdicts that ``run`` holds; nobody is asked anything."""
-    book = book_of(run.read(Verdict))
-    rulings = [decide(c, book, policy, panel) for c in candidates if c.edit]
+    """Decide on all candidates from the verdicts in ``run``; calls no judge."""
+    verdicts = index_verdicts(run.read(Verdict))
+    rulings = [decide(c, verdicts, policy, panel) for c in candidates if c.edit]
     losses = losses_of(candidates, rulings, run.read(Failure))
     return Filtered(tuple(rulings), tuple(losses), funnel_of(candidates, losses))
 
@@ -171,19 +169,19 @@ def write_filtered(
     write_atomically(folder / "kept.csv", rows_csv(kept_list.HEADERS, kept))
     write_atomically(folder / "reasons.csv", rows_csv(funnel.HEADERS, lost))
     tables = [filtered.funnel.table(), loss_by_category_table(candidates, filtered.losses)]
-    return write_tables(tables, folder, "funnel.md", "What became of every item")
+    return write_tables(tables, folder, "funnel.md", "What happened to every item")
 
 
 def filtered_in(run: Run) -> list[Candidate]:
-    """Return the candidates that were decided on last, kept and not, each as far as it got.
+    """Return the candidates of the last filtering, kept or not, in the order of the run's items.
 
-    They are those of ``kept.csv`` and ``reasons.csv``, in the order of the run's items; none where
-    nothing was filtered yet.
+    They are read from ``kept.csv`` and ``reasons.csv``; the list is empty if the run has not been
+    filtered yet.
 
     Raises
     ------
     DataError
-        Where one of the two is not what `write_filtered` wrote.
+        If one of the two files cannot be read.
     """
     listed: dict[str, str] = {}
     for path in (run.path / FOLDER / "kept.csv", run.path / FOLDER / "reasons.csv"):
@@ -193,7 +191,7 @@ def filtered_in(run: Run) -> list[Candidate]:
             with path.open(newline="", encoding="utf-8") as file:
                 listed |= {row["item_id"]: row["edit_id"] for row in csv.DictReader(file)}
         except (OSError, KeyError, UnicodeDecodeError, csv.Error) as error:
-            raise DataError(f"{path}: {error!r}; 'flipbench filter' writes it anew") from error
+            raise DataError(f"{path}: {error!r}; 'flipbench filter' rewrites it") from error
     flips, captions, edits = run.index(Flip), run.index(Caption), run.index(Edit)
     candidates = []
     for item in run.read(Item):
@@ -205,8 +203,8 @@ def filtered_in(run: Run) -> list[Candidate]:
     return candidates
 
 
-def _is_asked_all(judge: Judge, policy: Policy) -> bool:
-    """Return whether a judge is asked what a rule rejects, too: the truth is, to measure rules."""
+def _rates_rejected(judge: Judge, policy: Policy) -> bool:
+    """Return whether a judge also rates what rules reject; an oracle does, to measure rules."""
     return policy.ask_rejected or judge.rater_kind == "oracle"
 
 
@@ -215,7 +213,7 @@ def _runs_of(judge: Judge, run: Run, policy: Policy) -> list[JudgeStage]:
 
 
 def _unopposed(edited: Sequence[Candidate], rules: Collection[str], run: Run) -> list[Candidate]:
-    """Return the candidates that no rule rejects: those that judges are needed for."""
+    """Return the candidates that no rule rejects."""
     rejected = {
         (verdict.edit_id, verdict.image_sha256)
         for verdict in run.read(Verdict)

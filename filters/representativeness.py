@@ -1,8 +1,8 @@
-"""Is the kept set like the whole: accuracy of models, categories and answers, before and after.
+"""Are the kept items representative: model accuracy, categories and answers, kept against all.
 
-The kept items are part of all items, so the two accuracies are not independent. Their difference
-is a fixed multiple of another: accuracy(kept) - accuracy(all) = (share dropped) x (accuracy(kept)
-- accuracy(dropped)). So kept and dropped items, which share none, are compared.
+The kept items are part of all items, so the two accuracies are not independent. But accuracy(kept)
+- accuracy(all) = (share dropped) x (accuracy(kept) - accuracy(dropped)), so the tests compare kept
+with dropped items, which are disjoint.
 """
 
 from __future__ import annotations
@@ -19,11 +19,7 @@ from statsmodels.stats.proportion import confint_proportions_2indep
 from flipbench.core.randomness import generator
 from flipbench.core.rates import LEVEL, Rate
 from flipbench.core.records import Interval, Item
-from flipbench.core.run import Run
-from flipbench.core.stage import StageOptions
-from flipbench.models.engine import QUESTIONS, answers_of, ask
-from flipbench.models.protocols import VLM
-from flipbench.prompting.prompts import LETTERS, PromptSettings
+from flipbench.prompting.prompts import LETTERS
 from flipbench.reporting import formats
 from flipbench.reporting.tables import Cell, Column, Row, Table
 
@@ -38,13 +34,13 @@ class AccuracyShift:
     Attributes
     ----------
     interval : Interval or None
-        Of ``difference``: Newcombe's for kept - dropped, times the share dropped. None where
-        nothing was kept or nothing dropped.
+        Of ``difference``: Newcombe's for kept - dropped, times the share dropped. None if nothing
+        was kept or nothing was dropped.
     p_value, p_adjusted : float
-        Fisher's exact test of kept against dropped, two-sided: the chance of a difference as great
-        if the kept items were drawn blindly from all; and by Holm over the models.
+        Fisher's exact test of kept against dropped, two-sided: the probability of a difference as
+        large if the kept items were a random sample; and Holm-corrected over the models.
     n_unanswered : int
-        Items without an answer; they are in no number.
+        Items without an answer; excluded from all other numbers.
     """
 
     model: str
@@ -65,10 +61,10 @@ class AccuracyShift:
 
 @dataclass(frozen=True)
 class DistributionShift:
-    """How often each label occurs among all and among the kept items.
+    """Counts of each label among all and among the kept items.
 
-    ``distance`` is the total variation distance between the two (0 equal, 1 disjoint), ``p_value``
-    the chance of as great a chi-square between kept and dropped if items were kept blindly.
+    ``distance`` is their total variation distance (0 equal, 1 disjoint); ``p_value`` is the
+    probability of as large a chi-square between kept and dropped if items were kept at random.
     """
 
     what: str
@@ -94,7 +90,7 @@ def compare_kept(
     *,
     seed: int = 0,
 ) -> Representativeness:
-    """Compare the kept items with all.
+    """Compare the kept items with all items.
 
     Parameters
     ----------
@@ -103,7 +99,7 @@ def compare_kept(
     kept_ids : set of str
         Ids of the kept ones.
     outcomes : mapping of str to mapping
-        By model name and item id, whether it answered right (`answers_to_all`); None: not at all.
+        By model name and item id, whether the answer is correct; None if there is none.
     """
     shifts = []
     for model, right in outcomes.items():
@@ -123,12 +119,12 @@ def compare_kept(
 
 
 def accuracy_shift(model: str, everything: Rate, kept: Rate) -> AccuracyShift:
-    """Compare accuracy on the kept with that on all items, which include the kept.
+    """Compare accuracy on the kept items with that on all items, which include them.
 
     Raises
     ------
     ValueError
-        Where the kept items cannot be part of all.
+        If the kept counts cannot be part of all counts.
 
     References
     ----------
@@ -153,7 +149,7 @@ def accuracy_shift(model: str, everything: Rate, kept: Rate) -> AccuracyShift:
 
 
 def correct_for_models(shifts: Sequence[AccuracyShift]) -> list[AccuracyShift]:
-    """Return the same with p-values corrected by Holm for the number of models."""
+    """Return the shifts with p-values Holm-corrected over the models."""
     if not shifts:
         return []
     adjusted = multipletests([shift.p_value for shift in shifts], method="holm")[1]
@@ -163,7 +159,7 @@ def correct_for_models(shifts: Sequence[AccuracyShift]) -> list[AccuracyShift]:
 def distribution_shift(
     what: str, labels: Sequence[str], kept: Sequence[bool], *, seed: int = 0
 ) -> DistributionShift:
-    """Compare how labels are distributed among all and among the kept items.
+    """Compare the distribution of labels among all and among the kept items.
 
     The p-value is simulated (9,999 tables with the same margins), since categories can be rare.
 
@@ -175,9 +171,9 @@ def distribution_shift(
         Whether the item is kept.
     """
     everything = Counter(labels)
-    among = Counter(label for label, is_kept in zip(labels, kept, strict=True) if is_kept)
+    kept_counts = Counter(label for label, is_kept in zip(labels, kept, strict=True) if is_kept)
     names = tuple(sorted(everything))
-    n_all, n_kept = np.array([[c[name] for name in names] for c in (everything, among)])
+    n_all, n_kept = np.array([[c[name] for name in names] for c in (everything, kept_counts)])
     n = (int(n_all.sum()), int(n_kept.sum()))
     distance = 0.5 * float(np.abs(n_all / n[0] - n_kept / n[1]).sum()) if all(n) else 0.0
     p = 1.0
@@ -191,32 +187,10 @@ def distribution_shift(
     return DistributionShift(what, names, *counts, distance, p)
 
 
-def answers_to_all(
-    items: Sequence[Item],
-    models: Sequence[VLM],
-    prompt_settings: PromptSettings,
-    run: Run,
-    options: StageOptions = QUESTIONS,
-) -> dict[str, dict[str, bool | None]]:
-    """Ask models all items in their original version; return right or wrong by model and item.
-
-    Free-form items are left out. What ``run`` holds is not asked again.
-    """
-    asked = [item for item in items if item.options is not None and item.answer is not None]
-    probes = [prompt_settings.probe(item, "original") for item in asked]
-    gold = [int(item.answer) for item in asked if item.answer is not None]
-    found: dict[str, dict[str, bool | None]] = {}
-    for vlm in models:
-        ask(probes, vlm, run, run.images, options)
-        outcomes = answers_of(vlm.name, vlm.fingerprint, run).outcomes(probes, gold)
-        found[vlm.name] = {item.id: r for item, r in zip(asked, outcomes, strict=True)}
-    return found
-
-
-def representativeness_tables(found: Representativeness) -> list[Table]:
-    """Return the distributions and, where models were asked, the accuracies as tables."""
+def representativeness_tables(comparison: Representativeness) -> list[Table]:
+    """Return the distributions and, if models were asked, the accuracies as tables."""
     groups = []
-    for d in found.distributions:
+    for d in comparison.distributions:
         n_all, n_kept = sum(d.everything), sum(d.kept)
         rows = [
             Row(label or "(none)", (_share(a, n_all), _share(k, n_kept), Cell(""), Cell("")))
@@ -233,34 +207,26 @@ def representativeness_tables(found: Representativeness) -> list[Table]:
         tuple(map(Column, ("All items", "Kept items", "Distance", "p"))),
         tuple(groups),
     )
-    if not found.accuracies:
+    if not comparison.accuracies:
         return [distributions]
     accuracies = Table(
         "kept_accuracy",
         "Accuracy on all and on the kept items, and the difference in percentage points with its"
-        " 95 % interval. p: Fisher's exact test of kept against dropped items; then by Holm over"
-        " the models.",
+        " 95 % interval. p: Fisher's exact test of kept against dropped items; p (Holm): the same,"
+        " corrected over the models.",
         "Model",
         tuple(
             map(Column, ("All items", "Kept items", "Kept − all", "p", "p (Holm)", "Unanswered"))
         ),
-        (("Models", tuple(map(_accuracy_row, found.accuracies))),),
+        (("Models", tuple(map(_accuracy_row, comparison.accuracies))),),
     )
     return [distributions, accuracies]
 
 
-def _letter(item: Item) -> str:
-    return "free-form" if item.answer is None else LETTERS[item.answer]
-
-
-def _n_options(item: Item) -> str:
-    return "free-form" if item.options is None else str(len(item.options))
-
-
 LABELS: dict[str, Callable[[Item], str]] = {
     "category": lambda item: item.category,
-    "answer": _letter,
-    "number of options": _n_options,
+    "answer": lambda i: "free-form" if i.answer is None else LETTERS[i.answer],
+    "number of options": lambda i: "free-form" if i.options is None else str(len(i.options)),
 }
 
 

@@ -1,8 +1,9 @@
-"""Have a captioner write the scene as it would look if the new answer were true."""
+"""Caption the scene as it would look if the new answer were true."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from flipbench.core.errors import ServiceError
 from flipbench.core.images import ImageStore
@@ -22,35 +23,29 @@ class CaptionStage:
 
     def id_of(self, candidate: Candidate) -> str:
         """Return the id of the candidate's caption."""
-        return Caption.id_for(
-            flip_id=candidate.flip.id if candidate.flip else "",
-            captioner=self.captioner.name,
-            prompt=self.captioner.prompt,
-            settings=self.captioner.settings,
-        )
+        return Caption.id_for(**self._key(candidate))
 
     def subject(self, candidate: Candidate) -> str:
-        """Return the item in words."""
+        """Return the item's benchmark and name."""
         return candidate.subject
 
     def __call__(self, candidates: Sequence[Candidate]) -> list[Caption | Exception]:
         """Caption a batch."""
         out: list[Caption | Exception] = []
-        written = self.captioner(candidates, self.images)
-        for candidate, caption in zip(candidates, written, strict=True):
+        captions = self.captioner(candidates, self.images)
+        for candidate, caption in zip(candidates, captions, strict=True):
             if isinstance(caption, Exception):
                 out.append(caption)
-            elif not caption.text.strip():
-                out.append(ServiceError("the captioner returned an empty text"))
+            elif not (text := caption.text.strip()):
+                out.append(ServiceError("the captioner returned an empty caption"))
             else:
-                out.append(
-                    Caption(
-                        flip_id=candidate.flip.id if candidate.flip else "",
-                        captioner=self.captioner.name,
-                        prompt=self.captioner.prompt,
-                        settings=self.captioner.settings,
-                        text=caption.text.strip(),
-                        usage=caption.usage,
-                    )
-                )
+                out.append(Caption(**self._key(candidate), text=text, usage=caption.usage))
         return out
+
+    def _key(self, candidate: Candidate) -> dict[str, Any]:
+        return {
+            "flip_id": candidate.flip.id if candidate.flip else "",
+            "captioner": self.captioner.name,
+            "prompt": self.captioner.prompt,
+            "settings": self.captioner.settings,
+        }

@@ -1,4 +1,4 @@
-"""Redraw the image from the caption."""
+"""Redraw images from their captions."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from flipbench.models.protocols import Editor
 
 
 class EditStage:
-    """Edit captioned items; the result has exactly the source's size and is stored losslessly.
+    """Edit captioned items; results have exactly the source's size and are stored losslessly.
 
-    Every item has a seed of its own, drawn from (seed, item id), so that resume, order and
-    number of workers change no picture.
+    Each item's seed is derived from (seed, item id), so resuming, reordering, or adding workers
+    changes no image.
     """
 
     name = "edit"
@@ -29,10 +29,10 @@ class EditStage:
 
     def id_of(self, candidate: Candidate) -> str:
         """Return the id of the candidate's edit."""
-        return Edit.id_for(**self._made_of(candidate))
+        return Edit.id_for(**self._key(candidate))
 
     def subject(self, candidate: Candidate) -> str:
-        """Return the item in words."""
+        """Return the item's benchmark and name."""
         return candidate.subject
 
     def __call__(self, candidates: Sequence[Candidate]) -> list[Edit | Exception]:
@@ -46,27 +46,19 @@ class EditStage:
                 continue
             source = candidate.item.images[0]
             if drawing.image.size != (source.width, source.height):
-                out.append(
-                    DataError(
-                        f"the editor drew {drawing.image.size}, the source has"
-                        f" {(source.width, source.height)} pixels"
-                    )
-                )
+                sizes = f"{drawing.image.size} pixels, the source {(source.width, source.height)}"
+                out.append(DataError(f"the edited image has {sizes}"))
                 continue
-            like = similarity(self.images.open(source), drawing.image).to_json()
-            out.append(
-                Edit(
-                    **self._made_of(candidate),
-                    image=self.images.put_image(drawing.image, candidate.subject),
-                    extra=drawing.extra | {"similarity": like},
-                )
-            )
+            image = self.images.put_image(drawing.image, candidate.subject)
+            likeness = similarity(self.images.open(source), drawing.image).to_json()
+            extra = drawing.extra | {"similarity": likeness}
+            out.append(Edit(**self._key(candidate), image=image, extra=extra))
         return out
 
     def _seed(self, candidate: Candidate) -> int:
         return int(generator(self.seed, candidate.item.id, "edit").integers(2**63))
 
-    def _made_of(self, candidate: Candidate) -> dict[str, Any]:
+    def _key(self, candidate: Candidate) -> dict[str, Any]:
         caption, item = candidate.caption, candidate.item
         if caption is None or not item.images:
             raise DataError(f"{candidate.subject}: no caption or no image to edit")

@@ -1,4 +1,4 @@
-"""Draw the new answer, or take the one that a user gives."""
+"""Draw new answers, or use those the user supplies."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ UNIFORM = "uniform over the other options"
 
 
 class FlipStage:
-    """Draw the new answer uniformly from the other options, seeded for each item.
+    """Draw the new answer uniformly from the other options, with a seed per item.
 
-    Options whose text equals the old answer's are never drawn.
+    Options with the same text as the old answer are never drawn.
 
     Parameters
     ----------
     seed : int
     given : mapping, optional
-        New answers by an item's name: an option's letter or its text, or any text for a free-form
-        item. They stand where they are given; the other items are drawn for.
+        New answers by item name: an option's letter or text, or any text for a free-form item.
+        Answers of all other items are drawn.
 
     References
     ----------
     Park et al., *Contamination Detection for VLMs Using Multi-Modal Semantic Perturbation*,
     ICLR 2026, arXiv 2511.03774, section 4. Differs from the paper in the per-item seed, which
-    makes a draw independent of the order and the number of items.
+    makes a draw independent of the order and number of items.
     """
 
     name = "flip"
@@ -39,11 +39,11 @@ class FlipStage:
         self.seed, self.given = seed, dict(given or {})
 
     def id_of(self, item: Item) -> str:
-        """Return the id of the item's flip (or of the flip that cannot be)."""
+        """Return the id of the item's flip, whether or not it can be made."""
         return Flip.id_for(item_id=item.id, method=self._method(item), seed=self.seed)
 
     def subject(self, item: Item) -> str:
-        """Return the item in words."""
+        """Return the item's benchmark and name."""
         return Candidate(item).subject
 
     def __call__(self, items: Sequence[Item]) -> list[Flip | Exception]:
@@ -51,7 +51,7 @@ class FlipStage:
         out: list[Flip | Exception] = []
         for item in items:
             try:
-                new, text = self._take(item) if item.name in self.given else self._draw(item)
+                index, text = self._given(item) if item.name in self.given else self._draw(item)
             except DataError as error:
                 out.append(error)
                 continue
@@ -60,7 +60,7 @@ class FlipStage:
                     item_id=item.id,
                     method=self._method(item),
                     seed=self.seed,
-                    new_answer=new,
+                    new_answer=index,
                     new_text=text,
                 )
             )
@@ -72,33 +72,34 @@ class FlipStage:
     def _draw(self, item: Item) -> tuple[int, str]:
         if item.options is None:
             raise DataError(
-                "free-form: it has no other option to flip to; give its new answer"
-                " (generate.new_answers), or a captioner that can propose one"
+                "free-form: there is no other option to draw; supply its new answer in"
+                " generate.new_answers, or use a captioner that can propose one"
             )
         others = [i for i, text in enumerate(item.options) if not same_text(text, item.answer_text)]
         if not others:
             raise DataError("no option differs from the answer")
-        new = others[int(generator(self.seed, item.id, "flip").integers(len(others)))]
-        return new, item.options[new]
+        index = others[int(generator(self.seed, item.id, "flip").integers(len(others)))]
+        return index, item.options[index]
 
-    def _take(self, item: Item) -> tuple[int | None, str]:
-        """Return what the user gives; an option's text goes before its letter."""
-        said = self.given[item.name].strip()
-        new = None
+    def _given(self, item: Item) -> tuple[int | None, str]:
+        """Return the user's answer; an option's text takes precedence over its letter."""
+        answer = self.given[item.name].strip()
+        index = None
         if item.options is not None:
-            new = next((i for i, text in enumerate(item.options) if same_text(text, said)), None)
-            if new is None and said.upper() in LETTERS[: len(item.options)]:
-                new = LETTERS.index(said.upper())
-            if new is None:
-                raise DataError(f"the new answer given, {said!r}, is none of {item.options}")
-            said = item.options[new]
-        if not said or same_text(said, item.answer_text):
-            raise DataError(f"the new answer given, {said!r}, is empty or the old one")
-        return new, said
+            matches = (i for i, text in enumerate(item.options) if same_text(text, answer))
+            index = next(matches, None)
+            if index is None and answer.upper() in LETTERS[: len(item.options)]:
+                index = LETTERS.index(answer.upper())
+            if index is None:
+                raise DataError(f"the new answer {answer!r} is none of {item.options}")
+            answer = item.options[index]
+        if not answer or same_text(answer, item.answer_text):
+            raise DataError(f"the new answer {answer!r} is empty or equals the old one")
+        return index, answer
 
 
 def same_text(one: str, other: str) -> bool:
-    """Return whether two answers read alike.
+    """Return whether two answers are equal, ignoring case and surrounding blanks.
 
     >>> same_text(" Red", "red"), same_text("2", "two")
     (True, False)

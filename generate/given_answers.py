@@ -1,4 +1,4 @@
-"""Read the new answers that a user supplies."""
+"""Read the new answers a user supplies."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ _FIELDS = ("name", "new_answer")
 def read_new_answers(path: Path, names: Collection[str]) -> dict[str, str]:
     """Return new answers by item name from a CSV, TSV or JSONL file.
 
-    Every line has ``name``, the item's name in the benchmark, and ``new_answer``, an option's
-    letter or text.
+    Each row has ``name``, the item's name in the benchmark, and ``new_answer``, an option's letter
+    or text.
 
     Raises
     ------
     DataError
-        Where the file cannot be read, a line lacks a field, or names no item of ``names``, or an
-        item a second time. The message names file and line.
+        If the file cannot be read, or a row lacks a field, names an item that is not in
+        ``names``, or repeats an item. The message gives file and line.
     """
     answers: dict[str, str] = {}
     for number, row in _rows(path):
         values = [row.get(field) for field in _FIELDS]
         if any(value is None or not str(value).strip() for value in values):
-            raise DataError(f"{path}:{number}: needs 'name' and 'new_answer', has {row!r}")
+            raise DataError(f"{path}:{number}: needs 'name' and 'new_answer', but has {row!r}")
         name, answer = (str(value).strip() for value in values)
         if name not in names:
-            close = nearest(name, list(names))
-            raise DataError(f"{path}:{number}: the benchmark has no item {name!r}{close}")
+            hint = nearest(name, list(names))
+            raise DataError(f"{path}:{number}: the benchmark has no item {name!r}{hint}")
         if name in answers:
-            raise DataError(f"{path}:{number}: a second new answer for item {name!r}; keep one")
+            raise DataError(f"{path}:{number}: item {name!r} has a second new answer; remove one")
         answers[name] = answer
     return answers
 
@@ -60,5 +60,5 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         except ValueError as error:
             raise DataError(f"{path}:{number}: not JSON ({error})") from error
         if not isinstance(row, dict):
-            raise DataError(f"{path}:{number}: not an object with 'name' and 'new_answer'")
+            raise DataError(f"{path}:{number}: not a JSON object with 'name' and 'new_answer'")
         yield number, row

@@ -1,4 +1,4 @@
-"""Items in, edited candidates out: flip, caption, edit."""
+"""Turn items into edited candidates: flip, caption, edit."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from .edit import EditStage
 from .flip import FlipStage
 from .propose import ProposeStage
 
-_FLIPS_AT_ONCE = 256
+_FLIPS_PER_BATCH = 256
 
 
 @dataclass(frozen=True)
 class Generator:
-    """The three steps from an item to its perturbed version, and who takes them.
+    """The three steps from an item to its perturbed version.
 
     Attributes
     ----------
     new_answers : mapping of str to str
-        New answers that are given, by item name; those of other items are drawn.
+        New answers supplied by the user, by item name; all others are drawn.
     proposing : ProposeStage, optional
         Proposes the new answers of free-form items, which cannot be drawn.
     asks : bool
-        False in a worker, which edits only: new answers and captions are read as they are, so that
-        no two workers ask again for what failed.
+        False in a worker that only edits: it reads stored flips and captions, so no two workers
+        retry the same failed request.
     """
 
     captioner: Captioner
@@ -56,10 +56,10 @@ class Generator:
         return EditStage(self.editor, self.run.images, self.seed)
 
     def progress(self, items: Sequence[Item]) -> list[Candidate]:
-        """Return how far the run has got; nothing is asked, drawn or written.
+        """Return how far each item has got, without calling a model or writing anything.
 
-        Items that have no new answer, and never will, are left out: one that is drawn is there
-        whether or not the run holds it yet, and one that is to be proposed is None until it is.
+        Items that cannot get a new answer are left out. A drawn flip is present even if the run
+        does not hold it yet; a flip that is still to be proposed is None.
         """
         run, captioning, editing = self.run, self._captioning, self._editing
         flips, captions, edits = run.index(Flip), run.index(Caption), run.index(Edit)
@@ -81,19 +81,19 @@ class Generator:
     def flip(
         self, items: Sequence[Item], options: StageOptions = DEFAULTS
     ) -> tuple[list[Candidate], list[StageReport]]:
-        """Keep ``items`` with the run and find their new answers: given, drawn or proposed."""
+        """Store ``items`` in the run and set their new answers: supplied, drawn or proposed."""
         known = self.run.ids(Item)
         self.run.append([item for item in items if item.id not in known])
         flipping = self._flipping
-        drawn = [item for item in items if not self._proposing_for(item)]
-        reports = self._ask(flipping, drawn, replace(options, batch_size=_FLIPS_AT_ONCE))
+        to_draw = [item for item in items if not self._proposing_for(item)]
+        reports = self._ask(flipping, to_draw, replace(options, batch_size=_FLIPS_PER_BATCH))
         to_propose = [item for item in items if self._proposing_for(item)]
         if self.proposing is not None and to_propose:
             reports += self._ask(self.proposing, to_propose, options)
         flips = self.run.index(Flip)
         ids = [(self._proposing_for(item) or flipping).id_of(item) for item in items]
-        found = [Candidate(item, flips.get(i)) for item, i in zip(items, ids, strict=True)]
-        return found, reports
+        candidates = [Candidate(item, flips.get(i)) for item, i in zip(items, ids, strict=True)]
+        return candidates, reports
 
     def caption(
         self, candidates: Sequence[Candidate], options: StageOptions = DEFAULTS
@@ -112,7 +112,7 @@ class Generator:
         options: StageOptions = DEFAULTS,
         share: Share | None = None,
     ) -> tuple[list[Candidate], list[StageReport]]:
-        """Redraw the pictures of those that have a caption; with ``share`` only some of them."""
+        """Redraw the captioned candidates; with ``share``, only a worker's share of them."""
         stage = self._editing
         tasks = [c for c in candidates if c.caption and (share is None or share.has(c.item.id))]
         reports = [run_stage(stage, tasks, self.run, options)]
@@ -127,7 +127,7 @@ class Generator:
         return [run_stage(stage, tasks, self.run, options)] if self.asks else []
 
     def _proposing_for(self, item: Item) -> ProposeStage | None:
-        """Return who proposes an item's new answer; None where it is given or drawn."""
+        """Return the stage that proposes an item's new answer; None if supplied or drawn."""
         is_open = item.options is None and item.name not in self.new_answers
         return self.proposing if is_open else None
 
@@ -141,17 +141,17 @@ def generate(
     *,
     seed: int = 0,
 ) -> tuple[list[Candidate], list[StageReport]]:
-    """Take every item as far as it goes, with drawn answers.
+    """Flip, caption and edit every item, with drawn answers.
 
     Returns
     -------
     candidates : list of Candidate, (n_items,)
-        In the items' order; one that failed lacks what could not be made.
+        In the items' order; if a step failed for an item, its candidate lacks that record.
     reports : list of StageReport
         Of flip, caption and edit.
     """
     generator = Generator(captioner, editor, run, seed)
-    flipped, first = generator.flip(items, options)
-    captioned, second = generator.caption(flipped, options)
-    edited, third = generator.edit(captioned, options)
-    return edited, [*first, *second, *third]
+    flipped, flip_reports = generator.flip(items, options)
+    captioned, caption_reports = generator.caption(flipped, options)
+    edited, edit_reports = generator.edit(captioned, options)
+    return edited, [*flip_reports, *caption_reports, *edit_reports]

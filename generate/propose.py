@@ -1,4 +1,4 @@
-"""Have a chat model propose the counterfactual answer of a free-form question."""
+"""Have a chat model propose the new answer of a free-form question."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from flipbench.models.chat.prompt_files import load_prompt
 from .captioners.api import PROMPTS, PROPOSING_PROMPT, declines
 from .flip import same_text
 
-_LONGEST = 200
+_MAX_LENGTH = 200
 
 
 class ProposeStage:
-    """Ask for another short answer, of the same kind as the old one, that the scene could have.
+    """Ask for another plausible short answer of the same kind as the old one.
 
     References
     ----------
-    Park et al., arXiv 2511.03774, flips multiple-choice questions only; this is ours.
+    Ours: Park et al., arXiv 2511.03774, flip multiple-choice questions only.
     """
 
     name = "propose"
@@ -44,7 +44,7 @@ class ProposeStage:
         return Flip.id_for(item_id=item.id, method=self.method, seed=0)
 
     def subject(self, item: Item) -> str:
-        """Return the item in words."""
+        """Return the item's benchmark and name."""
         return Candidate(item).subject
 
     def __call__(self, items: Sequence[Item]) -> list[Flip | Exception]:
@@ -59,8 +59,8 @@ class ProposeStage:
         text = reply.text.strip().strip("\"'`").strip()
         if declines(text):
             return ServiceError(f"the model declined to propose an answer: {text[:200]}")
-        if not text or "\n" in text or len(text) > _LONGEST:
+        if not text or "\n" in text or len(text) > _MAX_LENGTH:
             return ServiceError(f"not one short answer: {text[:200]!r}")
         if same_text(text.rstrip("."), item.answer_text.rstrip(".")):
-            return ServiceError(f"the proposed answer is the old one: {text!r}")
+            return ServiceError(f"the proposed answer equals the old one: {text!r}")
         return Flip(item_id=item.id, method=self.method, seed=0, new_answer=None, new_text=text)

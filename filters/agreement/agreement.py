@@ -1,6 +1,6 @@
-"""How well two raters agree, and how right one is by the other: counts, chance-corrected, rates.
+"""Agreement of two raters: counts, chance-corrected statistics, precision and recall.
 
-"unsure" counts as "not kept", as it does in a policy; ``three=True`` keeps it apart.
+"unsure" counts as "not kept", as in a policy; ``three=True`` makes it a category of its own.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Decisions = Mapping[str, Decision]
 N_BOOTSTRAP = 2_000
 KEPT = ("keep", "not kept")
 THREE = ("keep", "unsure", "reject")
-_MOST_UNDEFINED = 0.05
+_MAX_UNDEFINED = 0.05
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A statistic and its percentile bootstrap interval; None where it is undefined."""
+    """A statistic and its percentile bootstrap interval; None if undefined."""
 
     value: float | None
     interval: Interval | None = None
@@ -41,9 +41,9 @@ class Agreement:
     counts : tuple of tuple of int, shape (Q, Q)
         Rows: ``first``, columns: ``second``, in the order of ``categories`` ("keep" comes first).
     kappa, ac1 : Estimate
-        Cohen's kappa and Gwet's AC1. Kappa falls with a skewed prevalence, AC1 hardly does.
+        Cohen's kappa and Gwet's AC1. Skewed prevalence lowers kappa but hardly affects AC1.
     n_one_only : int
-        Images that only one of the two has rated; they are in no number.
+        Images rated by only one of the two; excluded from all other numbers.
     """
 
     first: str
@@ -56,33 +56,33 @@ class Agreement:
 
     @property
     def n(self) -> int:
-        """Number of images that both have rated."""
+        """Number of images rated by both."""
         return sum(map(sum, self.counts))
 
     @property
     def raw(self) -> Rate:
-        """Share of images on which the two say the same."""
+        """Share of images on which the two agree."""
         return Rate.wilson(sum(row[i] for i, row in enumerate(self.counts)), self.n)
 
     @property
     def precision(self) -> Rate:
-        """Of what the first keeps, the share that the second keeps."""
+        """Share of the first rater's keeps that the second keeps, too."""
         return Rate.wilson(self.counts[0][0], sum(self.counts[0]))
 
     @property
     def recall(self) -> Rate:
-        """Of what the second keeps, the share that the first keeps."""
+        """Share of the second rater's keeps that the first keeps, too."""
         return Rate.wilson(self.counts[0][0], sum(row[0] for row in self.counts))
 
     @property
     def rejection_precision(self) -> Rate:
-        """Of what the first does not keep, the share that the second does not keep."""
+        """Share of what the first does not keep that the second does not keep either."""
         n = self.n - sum(self.counts[0])
         return Rate.wilson(n - (sum(row[0] for row in self.counts) - self.counts[0][0]), n)
 
     @property
     def rejection_recall(self) -> Rate:
-        """Of what the second does not keep, the share that the first does not keep."""
+        """Share of what the second does not keep that the first does not keep either."""
         n = self.n - sum(row[0] for row in self.counts)
         return Rate.wilson(n - (sum(self.counts[0]) - self.counts[0][0]), n)
 
@@ -96,47 +96,39 @@ def agreement(
     clusters: Mapping[str, str] | None = None,
     seed: int = 0,
 ) -> Agreement:
-    """Compare two raters on the images that both have rated.
+    """Compare two raters on the images rated by both.
 
     Parameters
     ----------
     ratings : mapping of str to mapping
-        By rater, the decision on each edit id (`ratings_of`). ``second`` is the reference.
+        Decision by edit id, for each rater (`ratings_of`). ``second`` is the reference.
     clusters : mapping of str to str, optional
-        What an edit id shares with others (its original picture); whole clusters are drawn.
+        Cluster of each edit id (its original image); the bootstrap resamples whole clusters.
 
     References
     ----------
     Cohen, *A Coefficient of Agreement for Nominal Scales*, 1960; Gwet, *Computing Inter-Rater
     Reliability and Its Variance in the Presence of High Agreement*, 2008. Intervals: percentile
-    bootstrap over images, 2,000 seeded draws; draws in which a statistic is undefined are left
-    out, and where they are more than 5 % there is no interval.
+    bootstrap over images, 2,000 seeded resamples; those in which a statistic is undefined are
+    dropped, and if they exceed 5 % there is no interval.
     """
     a, b = ratings[first], ratings[second]
-    both = sorted(set(a) & set(b))
-    names = THREE if three else KEPT
-    cells = [(_code(a[i], three), _code(b[i], three)) for i in both]
-    tables = np.zeros((len(both), len(names) ** 2))
-    tables[np.arange(len(both)), [x * len(names) + y for x, y in cells]] = 1
-    shared = None if clusters is None else [clusters[i] for i in both]
-    return _agreement(first, second, names, tables, shared, seed, len(set(a) ^ set(b)))
+    shared = sorted(set(a) & set(b))
+    categories = THREE if three else KEPT
+    q = len(categories)
+    cells = np.zeros((len(shared), q**2))
+    cells[np.arange(len(shared)), [q * _code(a[i], three) + _code(b[i], three) for i in shared]] = 1
+    groups = None if clusters is None else [clusters[i] for i in shared]
 
+    def estimate(statistic: Callable[[Array], Array]) -> Estimate:
+        return _estimate(cells, statistic, generator(seed, f"{first} {second}", "kappa"), groups)
 
-def agreement_of_counts(
-    first: str, second: str, counts: Sequence[Sequence[int]], *, seed: int = 0
-) -> Agreement:
-    """Return the agreement that a published table of counts tells of; rows are ``first``.
-
-    Raises
-    ------
-    ValueError
-        Where the table is neither 2 x 2 nor 3 x 3.
-    """
-    names = {2: KEPT, 3: THREE}.get(len(counts))
-    if names is None or any(len(row) != len(names) for row in counts):
-        raise ValueError(f"counts must be 2 x 2 or 3 x 3, in the order {KEPT} or {THREE}")
-    tables = np.repeat(np.eye(len(names) ** 2), np.ravel(counts), axis=0)
-    return _agreement(first, second, names, tables, None, seed, 0)
+    sums = cells.sum(axis=0).astype(int).reshape(q, q)
+    counts = tuple(tuple(int(n) for n in row) for row in sums)
+    n_one_only = len(set(a) ^ set(b))
+    return Agreement(
+        first, second, categories, counts, estimate(_kappa), estimate(_ac1), n_one_only
+    )
 
 
 def krippendorff_alpha(
@@ -146,14 +138,14 @@ def krippendorff_alpha(
     clusters: Mapping[str, str] | None = None,
     seed: int = 0,
 ) -> tuple[Estimate, int]:
-    """Return the nominal alpha of two or more raters, and the number of images it rests on.
+    """Return the nominal alpha of two or more raters, and the number of images it is based on.
 
-    Images may lack ratings; those with fewer than two say nothing and are left out.
+    Ratings may be missing; images with fewer than two are excluded.
 
     References
     ----------
-    Krippendorff, *Content Analysis*, 2004, chapter 11, nominal data with missing values. Interval
-    as for kappa, not Krippendorff's own bootstrap.
+    Krippendorff, *Content Analysis*, 2004, chapter 11, nominal data with missing values. The
+    interval is computed as for kappa, not by Krippendorff's own bootstrap.
     """
     q = len(THREE if three else KEPT)
     ids = sorted({i for decisions in ratings.values() for i in decisions})
@@ -162,32 +154,14 @@ def krippendorff_alpha(
         for decisions in ratings.values():
             if i in decisions:
                 counts[row, _code(decisions[i], three)] += 1
-    enough = counts.sum(axis=1) >= 2
-    counts, ids = counts[enough], [i for i, good in zip(ids, enough, strict=True) if good]
+    is_rated = counts.sum(axis=1) >= 2
+    counts, ids = counts[is_rated], [i for i, rated in zip(ids, is_rated, strict=True) if rated]
     n_raters = counts.sum(axis=1)
     pairs = (n_raters**2 - (counts**2).sum(axis=1)) / np.maximum(n_raters - 1, 1)
-    shared = None if clusters is None else [clusters[i] for i in ids]
+    groups = None if clusters is None else [clusters[i] for i in ids]
     features = np.column_stack([counts, pairs])
     rng = generator(seed, " ".join(sorted(ratings)), "alpha")
-    return _estimate(features, _alpha, rng, shared), len(ids)
-
-
-def _agreement(
-    first: str,
-    second: str,
-    names: tuple[str, ...],
-    tables: Array,
-    clusters: Sequence[str] | None,
-    seed: int,
-    n_one_only: int,
-) -> Agreement:
-    def estimate(statistic: Callable[[Array], Array]) -> Estimate:
-        return _estimate(tables, statistic, generator(seed, f"{first} {second}", "kappa"), clusters)
-
-    q = len(names)
-    counts = tables.sum(axis=0).astype(int).reshape(q, q)
-    rows = tuple(tuple(int(n) for n in row) for row in counts)
-    return Agreement(first, second, names, rows, estimate(_kappa), estimate(_ac1), n_one_only)
+    return _estimate(features, _alpha, rng, groups), len(ids)
 
 
 def _estimate(
@@ -198,8 +172,8 @@ def _estimate(
 ) -> Estimate:
     """Return a statistic of the images' summed features, (N, F), and its bootstrap interval.
 
-    Images (or clusters) with equal features are drawn together, by a multinomial over the
-    distinct rows: the same distribution as drawing them one by one, at a fraction of the cost.
+    Resamples images (or clusters) by a multinomial over the distinct feature rows: the same
+    distribution as drawing images one by one, at a fraction of the cost.
     """
     if not len(features):
         return Estimate(None)
@@ -213,17 +187,17 @@ def _estimate(
         features = grouped
     if len(features) < 2:
         return Estimate(value)
-    rows, times = np.unique(features, axis=0, return_counts=True)
-    drawn = rng.multinomial(len(features), times / len(features), size=N_BOOTSTRAP)
+    rows, counts = np.unique(features, axis=0, return_counts=True)
+    drawn = rng.multinomial(len(features), counts / len(features), size=N_BOOTSTRAP)
     values = statistic(drawn @ rows)
-    if np.isnan(values).mean() > _MOST_UNDEFINED:
+    if np.isnan(values).mean() > _MAX_UNDEFINED:
         return Estimate(value)
     low, high = np.nanpercentile(values, [50 * (1 - LEVEL), 50 * (1 + LEVEL)])
     return Estimate(value, Interval(low=float(low), high=float(high), level=LEVEL))
 
 
 def _kappa(cells: Array) -> Array:
-    """Return Cohen's kappa of tables, (..., Q x Q); NaN where both say one and the same only."""
+    """Return Cohen's kappa of tables, (..., Q x Q); NaN if both give the same single rating."""
     table, observed = _observed(cells)
     expected = (table.sum(axis=-1) * table.sum(axis=-2)).sum(axis=-1)
     return _corrected(observed, expected)

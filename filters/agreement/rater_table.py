@@ -1,4 +1,4 @@
-"""Who decided which pairs are valid, and how well: every rater against the best one there is."""
+"""One table that compares every rater with the most reliable one."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _KINDS = {"judge": "Judges", "oracle": "Oracle", "person": "People", "rule": "Ru
 
 
 def reference_of(ratings: Ratings) -> str | None:
-    """Return whom the others are held against: the people, else the oracle, else nobody."""
+    """Return the rater to compare the others with: people, else the oracle, else None."""
     if PEOPLE in ratings.decisions:
         return PEOPLE
-    for best in ("person", "oracle"):
-        known = [rater for rater in ratings.decisions if ratings.kinds.get(rater) == best]
-        if known:
-            return known[0]
+    for kind in ("person", "oracle"):
+        for rater in ratings.decisions:
+            if _is(rater, kind, ratings):
+                return rater
     return None
 
 
 def rater_table(ratings: Ratings, *, seed: int = 0) -> Table | None:
-    """Return every other rater against the reference; None without one, or without others.
+    """Return every other rater against the reference; None without a reference or other raters.
 
-    The people of whom a reference consists are not held against it, and a rule that has not seen
-    every picture is an older run's.
+    If the reference is ``people``, individual people are left out. So is a rule that did not rate
+    every image, since it stems from an earlier configuration.
     """
     reference = reference_of(ratings)
     if reference is None:
@@ -46,36 +46,35 @@ def rater_table(ratings: Ratings, *, seed: int = 0) -> Table | None:
     raters = [
         r for r in raters if not _is(r, "rule", ratings) or len(ratings.decisions[r]) == n_edits
     ]
-    found = [
+    agreements = [
         agreement(rater, reference, ratings.decisions, clusters=ratings.originals, seed=seed)
         for rater in sorted(raters, key=lambda r: (list(_KINDS).index(ratings.kinds[r]), r))
     ]
     groups: dict[str, list[Row]] = {}
-    for a in found:
+    for a in agreements:
         if a.n:
             groups.setdefault(_KINDS[ratings.kinds[a.first]], []).append(_row(a))
     if not groups:
         return None
-    said = [
-        f"Each rater against the reference, {reference}, on the edited pictures that both have"
-        " rated; what is undecided counts as not kept, and a rule’s “keep” means that it has no"
-        " objection. Precision: of what the rater keeps, the share that the reference keeps."
-        " Recall: of what the reference keeps, the share that the rater keeps. Bad ones rejected:"
-        " of what the reference does not keep, the share that the rater does not keep. 95 %"
-        " intervals: Wilson; for kappa a bootstrap over original pictures. Kappa is undefined"
-        " where both only ever say one and the same."
+    caption = [
+        f"Each rater against the reference, {reference}, on the edited images rated by both."
+        " Undecided counts as not kept; a rule’s “keep” means that it has no objection. Precision:"
+        " share of the rater’s keeps that the reference keeps. Recall: share of the reference’s"
+        " keeps that the rater keeps. Bad ones rejected: share of what the reference does not keep"
+        " that the rater does not keep either. 95 % intervals: Wilson; for kappa, a bootstrap over"
+        " original images. Kappa is undefined if both raters give only one and the same rating."
     ]
     n_rated = len(ratings.decisions[reference])
     if n_rated < n_edits:
-        said.append(
-            f"The reference rated {n_rated} of {n_edits} edited pictures: of the others, which may"
-            " be easier or harder, these numbers say nothing."
+        caption.append(
+            f"The reference rated {n_rated} of {n_edits} edited images; these numbers do not cover"
+            " the others, which may be easier or harder."
         )
     if reference == PEOPLE:
-        said.append(_alpha(ratings, seed))
+        caption.append(_alpha(ratings, seed))
     return Table(
         "raters",
-        " ".join(said),
+        " ".join(caption),
         "Rater",
         tuple(map(Column, _HEADERS)),
         tuple((name, tuple(rows)) for name, rows in groups.items()),
@@ -95,10 +94,8 @@ def _alpha(ratings: Ratings, seed: int) -> str:
     people = sorted(r for r in ratings.decisions if _is(r, "person", ratings) and r != PEOPLE)
     decisions = {person: ratings.decisions[person] for person in people}
     alpha, n = krippendorff_alpha(decisions, clusters=ratings.originals, seed=seed)
-    among = f"{', '.join(people)}, on {n} pictures"
-    return (
-        f"Krippendorff’s alpha among {among}: {estimate_cell(alpha.value, alpha.interval).plain()}."
-    )
+    value = estimate_cell(alpha.value, alpha.interval).plain()
+    return f"Krippendorff’s alpha among {', '.join(people)}, on {n} images: {value}."
 
 
 def _is(rater: str, kind: str, ratings: Ratings) -> bool:

@@ -1,4 +1,4 @@
-"""Verdicts as ratings: who decided what on which edited image, ready to be compared."""
+"""Verdicts as ratings that can be compared: each rater's decision on each edited image."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flipbench.models.protocols import Decision
 from flipbench.reporting import formats
 from flipbench.reporting.tables import Cell, Column, Row, Table, estimate_cell
 
-from ..decide import Book, Ruling, counted, tally, verdicts_on
+from ..decide import VerdictIndex, effective_decision, tally, verdicts_on
 from .agreement import Agreement, Estimate, agreement, krippendorff_alpha
 
 PEOPLE = "people"
@@ -26,12 +26,12 @@ class Ratings:
     Attributes
     ----------
     decisions : dict of str to dict
-        By rater. Several runs of a judge are one rater, by the policy's vote over runs; ``people``
-        is what several people make together, where there are several.
+        By rater. Several runs of a judge are combined by the policy's vote over runs; with several
+        people, ``people`` is their combined decision.
     kinds : dict of str to str
         ``person``, ``judge``, ``rule`` or ``oracle``, by rater.
     categories, originals : dict of str to str
-        Category and sha256 of the original picture, by edit id.
+        Category and sha256 of the original image, by edit id.
     """
 
     decisions: dict[str, dict[str, Decision]]
@@ -40,47 +40,37 @@ class Ratings:
     originals: dict[str, str]
 
     def add(self, rater: str, decisions: Mapping[str, Decision]) -> Ratings:
-        """Return the same with one more rater that is no one's verdict: a policy, the truth."""
+        """Return a copy with one more rater, such as a policy or the known truth."""
         return replace(self, decisions=self.decisions | {rater: dict(decisions)})
 
 
-def persons(ratings: Ratings) -> list[str]:
-    """Return the people who have rated, by name."""
-    return [r for r, kind in ratings.kinds.items() if kind == "person" and r != PEOPLE]
-
-
-def rulings_as_ratings(rulings: Sequence[Ruling]) -> dict[str, Decision]:
-    """Return what a policy decided by edit id, to be held against people or the truth."""
-    return {r.candidate.edit.id: r.decision for r in rulings if r.candidate.edit is not None}
-
-
-def ratings_of(candidates: Sequence[Candidate], book: Book, policy: Policy) -> Ratings:
-    """Return all ratings of the candidates' edited images, of whomever a run has verdicts."""
+def ratings_of(candidates: Sequence[Candidate], verdicts: VerdictIndex, policy: Policy) -> Ratings:
+    """Return all raters' decisions on the candidates' edited images."""
     decisions: dict[str, dict[str, Decision]] = defaultdict(dict)
-    found = Ratings({}, {}, {}, {})
-    several = set()
+    ratings = Ratings({}, {}, {}, {})
+    people = set()
     for candidate in candidates:
         if candidate.edit is None:
             continue
         edit_id = candidate.edit.id
-        found.categories[edit_id] = candidate.item.category
-        found.originals[edit_id] = candidate.item.images[0].sha256
+        ratings.categories[edit_id] = candidate.item.category
+        ratings.originals[edit_id] = candidate.item.images[0].sha256
         votes: dict[str, list[Decision]] = defaultdict(list)
-        for verdict in verdicts_on(candidate, book):
-            found.kinds[verdict.rater] = verdict.rater_kind
-            votes[verdict.rater].append(counted(verdict, candidate, policy))
-        for rater, given in votes.items():
-            decisions[rater][edit_id] = tally(given, policy.runs)
-        people = [rater for rater in votes if found.kinds[rater] == "person"]
-        several.update(people)
-        if people:
-            together = [decisions[person][edit_id] for person in people]
-            decisions[PEOPLE][edit_id] = tally(together, policy.among_people)
-    if len(several) == 1:
+        for verdict in verdicts_on(candidate, verdicts):
+            ratings.kinds[verdict.rater] = verdict.rater_kind
+            votes[verdict.rater].append(effective_decision(verdict, candidate, policy))
+        for rater, runs in votes.items():
+            decisions[rater][edit_id] = tally(runs, policy.runs)
+        reviewers = [rater for rater in votes if ratings.kinds[rater] == "person"]
+        people.update(reviewers)
+        if reviewers:
+            opinions = [decisions[reviewer][edit_id] for reviewer in reviewers]
+            decisions[PEOPLE][edit_id] = tally(opinions, policy.among_people)
+    if len(people) == 1:
         decisions.pop(PEOPLE)
-    elif several:
-        found.kinds[PEOPLE] = "person"
-    return replace(found, decisions=dict(decisions))
+    elif people:
+        ratings.kinds[PEOPLE] = "person"
+    return replace(ratings, decisions=dict(decisions))
 
 
 @dataclass(frozen=True)
@@ -92,7 +82,7 @@ class AgreementReport:
     by_category : dict of str to list of Agreement
         In the order of ``overall``.
     alpha : Estimate
-        Krippendorff's alpha of the people (of people and judges, where there is one person).
+        Krippendorff's alpha of the people or, with fewer than two, of people, judges and oracles.
     """
 
     reference: str
@@ -106,30 +96,31 @@ class AgreementReport:
 def compare_raters(
     ratings: Ratings, reference: str, *, three: bool = False, seed: int = 0
 ) -> AgreementReport:
-    """Hold every other rater against ``reference``.
+    """Compare every other rater with ``reference``.
 
-    The reference is a person, ``people`` (one or several), or on ``shapes`` the oracle; add a
-    policy's own rulings or the known truth as one more rater of ``ratings.decisions``.
+    The reference is a person, ``people`` (one or several), or on ``shapes`` the oracle; use
+    `Ratings.add` for a policy's rulings or the known truth.
 
     Raises
     ------
     DataError
-        Where the reference has rated nothing.
+        If the reference has rated none of the images.
     """
-    if reference == PEOPLE and len(people := persons(ratings)) == 1:
+    people = [r for r, kind in ratings.kinds.items() if kind == "person" and r != PEOPLE]
+    if reference == PEOPLE and len(people) == 1:
         (reference,) = people
     if reference not in ratings.decisions:
         known = list(ratings.decisions)
         raise DataError(
             f"{reference!r} has rated none of these images{nearest(reference, known)};"
-            f" there are verdicts of {', '.join(known) or 'nobody'}"
+            f" raters with verdicts: {', '.join(known) or 'none'}"
         )
     others = sorted(rater for rater in ratings.decisions if rater != reference)
 
     def against(ids: set[str]) -> list[Agreement]:
         decisions = {
-            rater: {i: d for i, d in given.items() if i in ids}
-            for rater, given in ratings.decisions.items()
+            rater: {i: decision for i, decision in by_edit.items() if i in ids}
+            for rater, by_edit in ratings.decisions.items()
         }
         return [
             agreement(
@@ -163,8 +154,8 @@ def agreement_tables(report: AgreementReport) -> list[Table]:
     alpha = estimate_cell(report.alpha.value, report.alpha.interval).plain()
     by_category = tuple(
         Row(category or "(none)", (Cell(a.first), *_cells(a)))
-        for category, found in report.by_category.items()
-        for a in found
+        for category, agreements in report.by_category.items()
+        for a in agreements
         if a.n
     )
     confusion = tuple(
@@ -175,7 +166,7 @@ def agreement_tables(report: AgreementReport) -> list[Table]:
     return [
         Table(
             "agreement",
-            f"Raters against {report.reference}. Precision and recall are of keeping; undecided"
+            f"Raters against {report.reference}. Precision and recall refer to keeping; undecided"
             " counts as not kept. Rates with counts and Wilson intervals, kappa and AC1 with"
             f" bootstrap intervals, all 95 %. Krippendorff's alpha of {', '.join(report.alpha_of)}"
             f" on {report.alpha_n} images: {alpha}.",
@@ -192,7 +183,7 @@ def agreement_tables(report: AgreementReport) -> list[Table]:
         ),
         Table(
             "confusion",
-            f"What each rater says where {report.reference} says the other.",
+            f"Each rater's decisions against those of {report.reference}.",
             "rater",
             (
                 Column("says", numeric=False),
@@ -229,7 +220,7 @@ def _categories(report: AgreementReport) -> tuple[str, ...]:
 
 
 def _independent(ratings: Ratings) -> tuple[str, ...]:
-    """Return the people; with only one, people, judges and oracles; never what is derived."""
+    """Return the people or, with fewer than two, people, judges and oracles; never `PEOPLE`."""
     kinds: Mapping[str, str] = ratings.kinds
     raters = sorted(r for r in ratings.decisions if r in kinds and r != PEOPLE)
     people = tuple(r for r in raters if kinds[r] == "person")

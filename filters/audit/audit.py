@@ -1,4 +1,4 @@
-"""All hygiene checks of a benchmark, before or without flipping, and the funnel they leave."""
+"""Run the hygiene checks of a benchmark, with or without flipping, and build the funnel."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flipbench.models.protocols import VLM
 
 from .direct_reveal import direct_reveal
 from .duplicates import ImageGroups, duplicates, image_groups, train_overlap
-from .finding import AuditFinding, correct
+from .finding import AuditFinding, NamedRate, correct
 from .letter_balance import balance_letters, letter_balance
 from .longest_option import balance_longest, longest_option
 from .option_pruning import option_pruning
@@ -41,22 +41,22 @@ class AuditStep(Value):
 
 @dataclass(frozen=True)
 class AuditReport:
-    """What an audit found.
+    """The result of an audit.
 
     Attributes
     ----------
     benchmark : Benchmark
     images : ImageStore
     findings : list of AuditFinding
-        One for each check, in the order they were made.
+        One per check, in the order they ran.
     funnel : list of AuditStep
-        The items after each check that takes items out.
+        One per check that removes items.
     kept : list of Item
-        What is left, as it was.
+        The remaining items, unchanged.
     mended : list of Item
-        The same with options pruned and right letters balanced, where the checks propose it.
+        The remaining items, with options pruned and correct letters balanced if checks propose it.
     reports : list of StageReport
-        What asking models did; a failure among them is worth another run.
+        Of the stages that asked models; run the audit again if any has failures.
     """
 
     benchmark: Benchmark
@@ -74,9 +74,9 @@ class AuditReport:
         Raises
         ------
         KeyError
-            Where the check was not asked for.
+            If the check is not in the settings.
         """
-        return {found.check: found for found in self.findings}[check]
+        return {finding.check: finding for finding in self.findings}[check]
 
 
 def audit(
@@ -96,119 +96,118 @@ def audit(
     Parameters
     ----------
     benchmark : Benchmark
-        Its images lie in ``run.images``.
+        Its images must be in ``run.images``.
     run : Run
-        Where answers of models are kept: the same audit again asks nothing twice.
+        Stores models' answers, so that a repeated audit asks nothing twice.
     text_models, held_out : sequence of TextModel
-        Models that answer without images, to filter with and to judge the filtering by.
+        Models that answer without images: for filtering, and for measuring its effect.
     reader : Chat, optional
-        Reads the questions for answers that they give away.
+        Checks questions for revealed answers.
     vlms : sequence of VLM
-        Preliminary models that see; their errors say which options confuse.
+        Preliminary models that see the images; their errors select the options to keep.
     train : sequence of Item, optional
-        The benchmark's training split, its images in ``run.images`` too.
+        The benchmark's training split, with its images in ``run.images`` too.
 
     Raises
     ------
     DataError
-        Where there is no item, or a model is to filter and to be held out at once.
+        If there are no items, or a model is both used to filter and held out.
     """
     settings = settings or AuditSettings()
     items = benchmark.items
     if not items:
         raise DataError(
-            f"{benchmark.name}: no item that can be used; 'flipbench import' names what is wrong"
+            f"{benchmark.name}: no usable items; 'flipbench import' reports what is wrong"
         )
     both = {model.name for model in text_models} & {model.name for model in held_out}
     if both:
-        raise DataError(f"{min(both)}: a model that filters cannot be held out too; name it once")
+        raise DataError(f"{min(both)}: a model that filters cannot be held out too; list it once")
     groups = image_groups(items, run.images, settings, progress=progress)
-    findings: dict[str, AuditFinding] = {}
+    findings: list[AuditFinding] = []
     reports: list[StageReport] = []
     pruned = items
-    for check in settings.checks:
+    for check in dict.fromkeys(settings.checks):
         if check == "duplicates":
-            found = duplicates(items, groups)
+            finding = duplicates(items, groups)
         elif check == "train_overlap":
-            found = train_overlap(items, groups, train, run.images, settings, progress=progress)
+            finding = train_overlap(items, groups, train, run.images, settings, progress=progress)
         elif check == "direct_reveal":
-            found, more = direct_reveal(items, settings, run, reader, progress=progress)
+            finding, more = direct_reveal(items, settings, run, reader, progress=progress)
             reports += more
         elif check == "text_solvable":
-            found, more = text_solvable(
+            finding, more = text_solvable(
                 items, settings, run, text_models, held_out, progress=progress
             )
             reports += more
         elif check == "longest_option":
-            found = longest_option(items)
+            finding = longest_option(items)
         elif check == "letter_balance":
-            found = letter_balance(items, settings)
+            finding = letter_balance(items, settings)
         elif check == "option_pruning":
-            found, pruned, more = option_pruning(items, settings, run, vlms, progress=progress)
+            finding, pruned, more = option_pruning(items, settings, run, vlms, progress=progress)
             reports += more
         else:
-            found = stress_test(items, settings, _folds(items, groups))
-        findings[check] = found
-    judged = [_judge(found, settings) for found in correct(list(findings.values()))]
-    judged, funnel, kept = _funnel(items, judged, settings)
-    left = {item.id for item in kept}
-    mended = [new for old, new in zip(items, pruned, strict=True) if old.id in left]
-    if any(found.check == "letter_balance" and found.status == "defect" for found in judged):
+            finding = stress_test(items, settings, _fold_groups(items, groups))
+        findings.append(finding)
+    findings = [_with_status(finding, settings) for finding in correct(findings)]
+    findings, funnel, kept = _funnel(items, findings, settings)
+    kept_ids = {item.id for item in kept}
+    mended = [new for old, new in zip(items, pruned, strict=True) if old.id in kept_ids]
+    if any(f.check == "letter_balance" and f.status == "defect" for f in findings):
         mended = balance_letters(mended, settings.seed)
-    return AuditReport(benchmark, run.images, settings, judged, funnel, kept, mended, reports)
+    return AuditReport(benchmark, run.images, settings, findings, funnel, kept, mended, reports)
 
 
-def _folds(items: Sequence[Item], groups: ImageGroups) -> list[object]:
-    """Return what must not be torn apart: copies of an image, and the benchmark's own groups."""
+def _fold_groups(items: Sequence[Item], groups: ImageGroups) -> list[object]:
+    """Return each item's group, which must stay in one fold: its own, or that of its images."""
     return [item.group or groups.key(item) or None for item in items]
 
 
-def _judge(found: AuditFinding, settings: AuditSettings) -> AuditFinding:
-    """Return the finding with the status that its corrected tests give it.
+def _with_status(finding: AuditFinding, settings: AuditSettings) -> AuditFinding:
+    """Return the finding with the status that follows from its corrected tests.
 
-    A failed test of the benchmark is a defect. A model that answers above chance without images is
-    worth a look even where no item is solved surely enough to be left out.
+    A significant test of the benchmark is a defect. A model that is above chance without images
+    calls for a look even if no single item is dropped.
     """
-    hit = any(r.p_adjusted is not None and r.p_adjusted <= settings.alpha for r in found.rates)
-    if found.check == "text_solvable" and found.status == "ok" and hit:
-        return found.model_copy(update={"status": "look"})
-    if found.check not in _TESTED or found.status == "not_run":
-        return found
-    return found.model_copy(update={"status": "defect" if hit else "ok"})
+    is_significant = any(_is_significant(rate, settings) for rate in finding.rates)
+    if finding.check == "text_solvable" and finding.status == "ok" and is_significant:
+        return finding.model_copy(update={"status": "look"})
+    if finding.check not in _TESTED or finding.status == "not_run":
+        return finding
+    return finding.model_copy(update={"status": "defect" if is_significant else "ok"})
 
 
 def _funnel(
     items: Sequence[Item], findings: Sequence[AuditFinding], settings: AuditSettings
 ) -> tuple[list[AuditFinding], list[AuditStep], list[Item]]:
-    """Take out what the checks say, one after the other."""
+    """Remove the items each check flags, one check after the other."""
     left = list(items)
     steps, out = [], []
-    for found in findings:
-        if found.check == "longest_option" and _longest_too_often(found, settings):
+    for finding in findings:
+        # rates[0] of this check is that of the longest option; rates[1] is of the shortest
+        longest = finding.rates[:1] if finding.check == "longest_option" else ()
+        if any(_is_significant(rate, settings) for rate in longest):
             removed = tuple(balance_longest(left, settings.seed))
-            found = found.model_copy(update={"items": removed})
-        out.append(found)
-        drop, person = found.named("drop"), found.named("person")
+            finding = finding.model_copy(update={"items": removed})
+        out.append(finding)
+        drop, person = finding.ids("drop"), finding.ids("person")
         if not drop and not person:
             continue
-        before = len(left)
-        n_dropped = sum(item.id in drop for item in left)
-        left = [item for item in left if item.id not in drop]
-        n_person = sum(item.id in person for item in left)
-        left = [item for item in left if item.id not in person]
+        remaining = [item for item in left if item.id not in drop]
+        kept = [item for item in remaining if item.id not in person]
         steps.append(
             AuditStep(
-                check=found.check,
-                title=found.title,
-                n_before=before,
-                n_dropped=n_dropped,
-                n_person=n_person,
-                n_after=len(left),
+                check=finding.check,
+                title=finding.title,
+                n_before=len(left),
+                n_dropped=len(left) - len(remaining),
+                n_person=len(remaining) - len(kept),
+                n_after=len(kept),
             )
         )
+        left = kept
     return out, steps, left
 
 
-def _longest_too_often(found: AuditFinding, settings: AuditSettings) -> bool:
-    p = found.rates[0].p_adjusted if found.rates else None
-    return p is not None and p <= settings.alpha
+def _is_significant(rate: NamedRate, settings: AuditSettings) -> bool:
+    return rate.p_adjusted is not None and rate.p_adjusted <= settings.alpha

@@ -1,4 +1,4 @@
-"""Put questions in words to a chat model as a stage: replies are kept, so nothing is paid twice."""
+"""A stage that asks a chat model; replies are stored, so nothing is paid for twice."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest
 
 
 class ChatStage:
-    """Ask a chat model probes without images; a reply becomes a response.
+    """Ask a chat model probes without images; replies become responses.
 
     Parameters
     ----------
     chat : Chat
         `ChatAPI`, `BatchAPI` or `LocalChat`.
     images : ImageStore
-        Only handed through: no picture is shown.
+        Passed on to the chat model; no image is shown.
     instruction : str
-        What to do, the same for every probe.
+        The same for every probe.
     number : int
-        Which repetition this is; each has responses of its own.
+        Number of the repetition; each has its own responses.
     schema : type of pydantic model, optional
-        What the reply is to be.
+        Schema of the reply.
     read : callable, optional
-        Returns the chosen option of (reply, probe), -1 for none.
+        Returns the chosen option from (reply, probe), -1 for none.
     """
 
     record: type[Record] = Response
@@ -53,7 +53,7 @@ class ChatStage:
         return Response.id_for(probe_id=probe.id, model_fingerprint=self.fingerprint)
 
     def subject(self, probe: Probe) -> str:
-        """Return what is asked, in words."""
+        """Return variant and item of the probe."""
         return f"{probe.variant} of item {probe.item_id}"
 
     def __call__(self, probes: Sequence[Probe]) -> list[Response | Exception]:

@@ -1,4 +1,4 @@
-"""Direct-reveal audit: does the question's text name its own answer."""
+"""Direct-reveal audit: questions whose text contains their own answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flipbench.models.engine import answers_of
 from flipbench.prompting.prompts import LETTERS
 
 from .chat_stage import ChatStage
-from .finding import AuditFinding, Named, choices, n_items, not_run, rate
+from .finding import AuditFinding, FlaggedItem, flag, multiple_choice, n_items, not_run, rate
 from .reveal_reply import LeakSpan, Reading, RevealReply, read_reveal
 
 TITLE = "Answers that the question gives away"
@@ -33,25 +33,26 @@ def direct_reveal(
     structured: bool = True,
     progress: bool = True,
 ) -> tuple[AuditFinding, list[StageReport]]:
-    """Look for options in the question: as they are written, and with a chat model that reads.
+    """Search the question for options: for their exact words and, optionally, with a chat model.
 
-    * The right option's own words stand in the question, and not every option's do: look. No model
-      is needed for that, and it is wrong where a word means something else there.
-    * The reader finds the right option at ``reveal_level`` or above: drop. Only a wrong option, or
-      every option (the question offers the choice): the item stays, tagged.
-    * A reply that cannot be read or verified, or none at all: a person must decide.
+    * The correct option's words occur in the question, but not every option's do: look. This needs
+      no model, and is wrong if a word has another meaning there.
+    * The reader finds the correct option at ``reveal_level`` or above: drop. If it finds only a
+      wrong option, or every option (the question offers the choice), the item stays, flagged.
+    * The reply is missing, or cannot be read or verified: a person must decide.
 
     References
     ----------
     MedThinkVQA, section 3.3 and appendices. Differs from the paper in that levels and spans
-    are kept and verified, in that a failed reply never counts as "no leak", and in the rule that
+    are stored and verified, in that a failed reply never counts as "no leak", and in the rule that
     needs no model.
     """
-    asked = choices(items)
+    asked = multiple_choice(items)
     if not asked:
-        return not_run("direct_reveal", TITLE, "No item has options.", ""), []
-    written = {item.id: e for item in asked if _gives_away(item, e := written_out(item))}
-    named = {i.id: _named(i, written[i.id], settings) for i in asked if i.id in written}
+        return not_run("direct_reveal", TITLE), []
+    spans = {item.id: literal_spans(item) for item in asked}
+    revealed = [item for item in asked if _reveals_answer(item, spans[item.id])]
+    flagged = {item.id: _flag(item, spans[item.id], settings) for item in revealed}
     reports: list[StageReport] = []
     if reader is not None:
         readings, report = _read_all(asked, reader, run, prompt, structured, progress)
@@ -59,31 +60,31 @@ def direct_reveal(
         for item in asked:
             reading = readings[item.id]
             if reading.trouble:
-                named[item.id] = _person(item, reading.trouble)
+                flagged[item.id] = flag(item, "person", reading.trouble)
             elif reading.evidence:
-                named[item.id] = _named(item, reading.evidence, settings, by_reader=True)
-    ordered = tuple(named[item.id] for item in asked if item.id in named)
-    n_drop = sum(found.action == "drop" for found in ordered)
-    n_person = sum(found.action == "person" for found in ordered)
-    n_gold = len(written)
+                flagged[item.id] = _flag(item, reading.evidence, settings, by_reader=True)
+    ordered = tuple(flagged[item.id] for item in asked if item.id in flagged)
+    n_drop = sum(f.action == "drop" for f in ordered)
+    n_person = sum(f.action == "person" for f in ordered)
+    n_gold = len(revealed)
     read = (
-        f"{reader.name} finds the right option in {n_drop} of {n_items(len(asked))} and left"
+        f"{reader.name} finds the correct option in {n_drop} of {n_items(len(asked))} and leaves"
         f" {n_person} to a person; "
         if reader
         else "No model read the questions. "
     )
-    rates = [rate("right option’s words in the question", n_gold, len(asked))]
+    rates = [rate("correct option’s words in the question", n_gold, len(asked))]
     if reader:
-        rates.append(rate("right option revealed, by the reader", n_drop, len(asked)))
+        rates.append(rate("correct option revealed, according to the reader", n_drop, len(asked)))
     return (
         AuditFinding(
             check="direct_reveal",
             title=TITLE,
             status="defect" if n_drop + n_person else "look" if n_gold else "ok",
-            sentence=f"{read}{'t' if reader else 'T'}he right option’s own words stand in the"
-            f" question of {n_gold} of {n_items(len(asked))}.",
-            todo="Rewrite the question without the words marked below, or leave the item out.",
-            limits="Nobody knows how many leaks a model overlooks: have a person read a sample."
+            sentence=f"{read}{'t' if reader else 'T'}he correct option’s exact words occur in"
+            f" the question of {n_gold} of {n_items(len(asked))}.",
+            todo="Rewrite the question without the quoted words, or leave the item out.",
+            limits="It is unknown how many leaks a model overlooks: have a person read a sample."
             if reader
             else "Synonyms and abbreviations are not found without a model that reads.",
             rates=tuple(rates),
@@ -98,22 +99,20 @@ def direct_reveal(
     )
 
 
-def written_out(item: Item) -> tuple[LeakSpan, ...]:
-    """Return where options stand in the question as whole words, whatever the case."""
-    found = []
+def literal_spans(item: Item) -> tuple[LeakSpan, ...]:
+    """Return where options occur in the question as whole words, ignoring case."""
+    spans = []
     for slot, option in enumerate(item.options or ()):
-        words = option.split()
-        sought = r"\s+".join(re.escape(word) for word in words).rstrip(".")
-        if not any(c.isalnum() for c in sought):
+        pattern = r"\s+".join(re.escape(word) for word in option.split()).rstrip(".")
+        if not any(c.isalnum() for c in pattern):
             continue
-        for match in re.finditer(rf"(?<!\w){sought}(?!\w)", item.question, re.IGNORECASE):
+        for match in re.finditer(rf"(?<!\w){pattern}(?!\w)", item.question, re.IGNORECASE):
             start, end = match.span()
-            piece = {"snippet": match[0], "start": start, "end": end, "level": 3}
-            found.append(LeakSpan.model_validate({"option": slot, **piece}))
-    return tuple(found)
+            spans.append(LeakSpan(option=slot, snippet=match[0], start=start, end=end, level=3))
+    return tuple(spans)
 
 
-def _gives_away(item: Item, evidence: Sequence[LeakSpan]) -> bool:
+def _reveals_answer(item: Item, evidence: Sequence[LeakSpan]) -> bool:
     return any(e.option == item.answer for e in evidence) and not _offers_all(item, evidence)
 
 
@@ -121,39 +120,30 @@ def _offers_all(item: Item, evidence: Sequence[LeakSpan]) -> bool:
     return {piece.option for piece in evidence} == set(range(len(item.options or ())))
 
 
-def _named(
+def _flag(
     item: Item,
     evidence: Sequence[LeakSpan],
     settings: AuditSettings,
     *,
     by_reader: bool = False,
-) -> Named:
+) -> FlaggedItem:
     gold = [piece for piece in evidence if piece.option == item.answer]
     level = max((piece.level for piece in gold), default=0)
     quoted = "; ".join(
-        f"{LETTERS[p.option]}{' (right)' if p.option == item.answer else ''}"
+        f"{LETTERS[p.option]}{' (correct)' if p.option == item.answer else ''}"
         f" at {p.start}–{p.end}: “{p.snippet}”, level {p.level}"
         for p in evidence
     )
     drop = False
     if _offers_all(item, evidence):
-        why = "the question names every option, as a choice"
+        why = "the question lists every option, as a choice"
     elif not gold:
-        why = "a wrong option stands in the question"
+        why = "the question contains a wrong option"
     else:
-        why = "the right option stands in the question"
+        why = "the question contains the correct option"
         drop = by_reader and level >= settings.reveal_level
-    return Named(
-        item_id=item.id,
-        name=item.name,
-        action="drop" if drop else "look",
-        why=f"{why} ({quoted})",
-        details={"evidence": [piece.model_dump() for piece in evidence]},
-    )
-
-
-def _person(item: Item, trouble: str) -> Named:
-    return Named(item_id=item.id, name=item.name, action="person", why=trouble)
+    details = {"evidence": [piece.model_dump() for piece in evidence]}
+    return flag(item, "drop" if drop else "look", f"{why} ({quoted})", details=details)
 
 
 def _read_all(
@@ -164,24 +154,20 @@ def _read_all(
     structured: bool,
     progress: bool,
 ) -> tuple[dict[str, Reading], StageReport]:
-    file = load_prompt(
-        prompt,
-        PROMPTS,
-        needs=("question", "options"),
-        hides=("old_answer", "new_answer"),
-    )
+    hidden = ("old_answer", "new_answer")
+    file = load_prompt(prompt, PROMPTS, needs=("question", "options"), hides=hidden)
     stage = ChatStage(
         reader, run.images, file.instruction, schema=RevealReply if structured else None
     )
     probes = {item.id: _probe(item, file.item) for item in items}
     report = run_stage(stage, probes.values(), run, StageOptions(batch_size=64, progress=progress))
     answers = answers_of(reader.name, stage.fingerprint, run)
-    failed = {failure.record_id: failure.message for failure in report.failures}
+    errors = {failure.record_id: failure.message for failure in report.failures}
     readings = {}
     for item in items:
         response = answers.to(probes[item.id])
         if response is None:
-            why = failed.get(stage.id_of(probes[item.id]), "it was not asked")
+            why = errors.get(stage.id_of(probes[item.id]), "it was not asked")
             readings[item.id] = Reading(trouble=f"the reader gave no reply: {why}")
         else:
             readings[item.id] = read_reveal(response.text, item)

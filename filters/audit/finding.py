@@ -1,9 +1,9 @@
-"""What a check says: rates with intervals, items by name, and what to do."""
+"""A check's result: rates with intervals, flagged items, and what to do."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
@@ -16,7 +16,7 @@ Action = Literal["drop", "person", "change", "look"]
 
 
 class NamedRate(Rate):
-    """k of n items, the Wilson interval of k/n, and what chance alone would give.
+    """k of n items, the Wilson interval of k/n, and the rate expected by chance.
 
     ``chance`` is a fraction; ``p_value`` is one-sided against "not above chance", and
     ``p_adjusted`` is its Holm correction over all tests of one audit.
@@ -28,11 +28,11 @@ class NamedRate(Rate):
     p_adjusted: float | None = None
 
 
-class Named(Value):
-    """An item that a check names, what is proposed for it, and why.
+class FlaggedItem(Value):
+    """An item that a check flags, the proposed action, and why.
 
-    ``drop``: leave it out. ``person``: set it aside until a person has decided. ``change``: mend
-    it, it stays. ``look``: it stays; see whether it is right.
+    ``drop``: leave it out. ``person``: set it aside until a person has decided. ``change``: keep it
+    in a changed form. ``look``: keep it, but check whether it is correct.
     """
 
     item_id: str
@@ -49,13 +49,13 @@ class AuditFinding(Value):
     Attributes
     ----------
     check, title : str
-        The check's key and what people call it.
+        The check's key and display name.
     status : str
-        ``ok`` (nothing found, which proves nothing), ``look``, ``defect``, or ``not_run``.
+        ``ok`` (nothing found, which is no proof), ``look``, ``defect``, or ``not_run``.
     sentence, todo, limits : str
-        What was found, what to do about it, and what the check cannot see.
+        The result, what to do about it, and what the check cannot detect.
     rates : tuple of NamedRate
-    items : tuple of Named
+    items : tuple of FlaggedItem
     """
 
     check: str
@@ -65,27 +65,27 @@ class AuditFinding(Value):
     todo: str = ""
     limits: str = ""
     rates: tuple[NamedRate, ...] = ()
-    items: tuple[Named, ...] = ()
+    items: tuple[FlaggedItem, ...] = ()
     details: JsonDict = {}
 
-    def named(self, *actions: Action) -> dict[str, Named]:
-        """Return the items for which one of ``actions`` is proposed, by id."""
-        return {found.item_id: found for found in self.items if found.action in actions}
+    def ids(self, action: Action) -> set[str]:
+        """Return the ids of the items for which ``action`` is proposed."""
+        return {flagged.item_id for flagged in self.items if flagged.action == action}
 
 
 def rate(name: str, k: int, n: int, chances: Sequence[float] = ()) -> NamedRate:
-    """Return k/n with its Wilson interval and, given each item's chance, an exact p-value.
+    """Return k/n with its Wilson interval and, given chance levels, an exact p-value.
 
     Parameters
     ----------
     chances : sequence of float, shape (n,), optional
-        Probability of each item to count if chance alone decided. The p-value is that of the
-        Poisson-binomial distribution, exact for items with different numbers of options.
+        Each item's probability of counting by chance. The p-value is from the Poisson-binomial
+        distribution, which is exact for items with different numbers of options.
 
     Examples
     --------
-    >>> found = rate("gold is the longest", 5, 5, [0.25] * 5)
-    >>> round(found.p_value, 6), found.chance
+    >>> longest = rate("gold is the longest", 5, 5, [0.25] * 5)
+    >>> round(longest.p_value, 6), longest.chance
     (0.000977, 0.25)
     """
     chance = p_value = None
@@ -98,7 +98,7 @@ def rate(name: str, k: int, n: int, chances: Sequence[float] = ()) -> NamedRate:
 
 
 def correct(findings: Sequence[AuditFinding]) -> list[AuditFinding]:
-    """Return the findings with Holm-corrected p-values; all tests of the audit are one family."""
+    """Return the findings with p-values Holm-corrected over all tests of the audit."""
     p_values = [r.p_value for f in findings for r in f.rates if r.p_value is not None]
     if not p_values:
         return list(findings)
@@ -116,18 +116,25 @@ def correct(findings: Sequence[AuditFinding]) -> list[AuditFinding]:
     ]
 
 
-def choices(items: Sequence[Item]) -> list[Item]:
-    """Return the multiple-choice items; checks of options leave the others out and count them."""
+def flag(item: Item, action: Action, why: str, **more: Any) -> FlaggedItem:
+    """Flag an item; ``more`` are further fields of `FlaggedItem`."""
+    return FlaggedItem(item_id=item.id, name=item.name, action=action, why=why, **more)
+
+
+def multiple_choice(items: Sequence[Item]) -> list[Item]:
+    """Return the multiple-choice items."""
     return [item for item in items if item.options is not None]
 
 
-def not_run(check: str, title: str, why: str, how: str) -> AuditFinding:
-    """Return the finding of a check that could not be made."""
+def not_run(
+    check: str, title: str, why: str = "No item has options.", how: str = ""
+) -> AuditFinding:
+    """Return the finding of a check that could not run."""
     return AuditFinding(check=check, title=title, status="not_run", sentence=why, todo=how)
 
 
 def chances_of(items: Sequence[Item]) -> list[float]:
-    """Return 1/k for each item; raises nothing, since items without options have been left out."""
+    """Return 1/k for each multiple-choice item."""
     return [1 / len(item.options or "?") for item in items]
 
 

@@ -1,4 +1,4 @@
-"""Perceptual hashes of many images, and which of them are near-duplicates."""
+"""Perceptual hashes of images, and near-duplicates among them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from flipbench.core.records import ImageRef
 
 SIDE = 16
 N_THREADS = 4
-_BLOCK = 64  # rows of the distance matrix at a time: few enough for a processor's cache
-_FLAT = 2.0  # standard deviation in grey levels under which an image shows nothing
+_BLOCK = 64  # rows of the distance matrix per block; fits into the CPU cache
+_FLAT = 2.0  # standard deviation in grey levels below which an image is blank
 
 
 @dataclass(frozen=True)
 class Fingerprints:
-    """What is kept of the images that could be opened.
+    """Hashes and thumbnails of images.
 
     Attributes
     ----------
@@ -33,9 +33,9 @@ class Fingerprints:
     thumbnails : uint8 array, shape (N, 768)
         16 x 16 pixels in colour.
     flat : bool array, shape (N,)
-        The image shows nothing: its hash is noise, its thumbnail is not.
+        Whether the image is blank; then its hash is noise, but its thumbnail is not.
     lost : dict of str to str
-        Images that could not be opened, by sha256, and why.
+        Error messages of images that could not be opened, by sha256.
     """
 
     refs: list[ImageRef]
@@ -48,17 +48,17 @@ class Fingerprints:
 def fingerprints(
     refs: Sequence[ImageRef], store: ImageStore, *, progress: bool = True
 ) -> Fingerprints:
-    """Open each distinct image once and keep its hash and thumbnail.
+    """Open each distinct image once and compute its hash and thumbnail.
 
     Raises
     ------
     PrerequisiteError
-        Where the package imagehash is missing.
+        If the package imagehash is missing.
     """
     imagehash = need("imagehash", "audit")
     distinct = list({ref.sha256: ref for ref in refs}.values())
 
-    def look(ref: ImageRef) -> tuple[NDArray[np.uint8], NDArray[np.uint8], bool] | str:
+    def fingerprint(ref: ImageRef) -> tuple[NDArray[np.uint8], NDArray[np.uint8], bool] | str:
         try:
             image = store.open(ref)
         except DataError as error:
@@ -68,19 +68,25 @@ def fingerprints(
         return bits, np.asarray(small).ravel(), float(np.asarray(image.convert("L")).std()) < _FLAT
 
     with ThreadPoolExecutor(N_THREADS) as pool:
-        bar = tqdm(total=len(distinct), desc="hash images", unit="img", disable=not progress)
-        found = []
-        with bar:
-            for result in pool.map(look, distinct):
-                found.append(result)
-                bar.update()
-    seen = [(ref, f) for ref, f in zip(distinct, found, strict=True) if not isinstance(f, str)]
+        results = list(
+            tqdm(
+                pool.map(fingerprint, distinct),
+                total=len(distinct),
+                desc="hash images",
+                unit="img",
+                disable=not progress,
+            )
+        )
+    pairs = list(zip(distinct, results, strict=True))
+    opened = [(ref, result) for ref, result in pairs if not isinstance(result, str)]
+    bits = np.array([result[0] for _, result in opened], np.uint8)
+    thumbnails = np.array([result[1] for _, result in opened], np.uint8)
     return Fingerprints(
-        refs=[ref for ref, _ in seen],
-        hashes=np.array([f[0] for _, f in seen], np.uint8).reshape(-1, 8).view(np.uint64).ravel(),
-        thumbnails=np.array([f[1] for _, f in seen], np.uint8).reshape(-1, 3 * SIDE * SIDE),
-        flat=np.array([f[2] for _, f in seen], dtype=bool),
-        lost={r.sha256: f for r, f in zip(distinct, found, strict=True) if isinstance(f, str)},
+        refs=[ref for ref, _ in opened],
+        hashes=bits.reshape(-1, 8).view(np.uint64).ravel(),
+        thumbnails=thumbnails.reshape(-1, 3 * SIDE * SIDE),
+        flat=np.array([result[2] for _, result in opened], dtype=bool),
+        lost={ref.sha256: result for ref, result in pairs if isinstance(result, str)},
     )
 
 
@@ -89,10 +95,10 @@ def near_pairs(
 ) -> list[tuple[int, int]]:
     """Return the pairs (i, j) of near-duplicates; within ``first``, i < j, if ``second`` is None.
 
-    All pairs of hashes are compared, a block of rows at a time. Those within ``distance`` bits
+    All pairs of hashes are compared, one block of rows at a time. Those within ``distance`` bits
     count if their colour thumbnails differ by at most ``difference`` (of 1) in every pixel and
-    channel: a scene in which one thing was recoloured has nearly the same hash.
-    Images that show nothing are compared among themselves, by thumbnails alone.
+    channel: recolouring one object hardly changes the hash. Blank images are compared only with
+    each other, by thumbnails alone.
     """
     other = first if second is None else second
     any_flat = bool(first.flat.any() or other.flat.any())
@@ -108,11 +114,11 @@ def near_pairs(
         if second is None:
             upper = left < right
             left, right = left[upper], right[upper]
-        pairs += _alike(first, other, left, right, difference)
+        pairs += _similar(first, other, left, right, difference)
     return pairs
 
 
-def _alike(
+def _similar(
     first: Fingerprints,
     other: Fingerprints,
     left: NDArray[np.intp],

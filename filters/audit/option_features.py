@@ -1,4 +1,4 @@
-"""What an option looks like to a classifier that never sees the image."""
+"""Text features of options, for a classifier that never sees the image."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MAX_QUESTION_WORDS = 24
 
 @dataclass(frozen=True)
 class OptionText:
-    """One option of one item, beside its question and the other options."""
+    """An option with its question, position and rank by length."""
 
     question: str
     option: str
@@ -41,16 +41,16 @@ def option_texts(item: Item) -> list[OptionText]:
 
 
 def words(text: OptionText) -> list[str]:
-    """Return the option's words and pairs of words, and each word beside each question word."""
-    own = _WORD.findall(text.option.casefold())
-    asked = list(dict.fromkeys(_WORD.findall(text.question.casefold())))[:_MAX_QUESTION_WORDS]
-    pairs = [f"{a} {b}" for a, b in zip(own, own[1:], strict=False)]
-    crossed = [f"{word} | asked: {other}" for word in own for other in asked]
-    return [*own, *pairs, *crossed]
+    """Return the option's words and bigrams, and each word crossed with each question word."""
+    option = _WORD.findall(text.option.casefold())
+    question = list(dict.fromkeys(_WORD.findall(text.question.casefold())))[:_MAX_QUESTION_WORDS]
+    bigrams = [f"{a} {b}" for a, b in zip(option, option[1:], strict=False)]
+    crossed = [f"{word} | asked: {other}" for word in option for other in question]
+    return [*option, *bigrams, *crossed]
 
 
 def surface(texts: Iterable[OptionText]) -> list[dict[str, float]]:
-    """Return letter, rank by length, and signs of each option."""
+    """Return each option's letter, rank by length, and character types."""
     return [
         {
             f"letter {LETTERS[t.slot]} of {t.n_options}": 1.0,

@@ -1,4 +1,4 @@
-"""Confusion-aware pruning: items with many options keep those that models really choose."""
+"""Confusion-aware pruning: of many options, keep those that models confuse with the answer."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from flipbench.models.engine import answers_of, ask
 from flipbench.models.protocols import VLM
 from flipbench.prompting.prompts import LETTERS, PromptSettings
 
-from .finding import AuditFinding, Named, choices, n_items, not_run
+from .finding import AuditFinding, FlaggedItem, flag, multiple_choice, n_items, not_run
 from .letter_balance import has_fixed_options
 
 TITLE = "Items with many options"
 
 
 def prune_options(item: Item, wrong_picks: Mapping[int, int], n_options: int, seed: int) -> Item:
-    """Return the item with ``n_options`` options, or as it is where it has no more than that.
+    """Return the item with at most ``n_options`` options.
 
-    Kept are the right option, then the wrong options that most models chose, then others by seed;
-    they stay in their order. `letter_balance.balance_letters` deals the letters anew afterwards.
+    Keeps the correct option, then the wrong options that most models chose, then others at random;
+    their order does not change. `letter_balance.balance_letters` reassigns the letters afterwards.
 
     Parameters
     ----------
     wrong_picks : mapping of int to int
-        For each option, how many models chose it; the right option may be among them.
+        Number of models that chose each option; may include the correct one.
 
     References
     ----------
-    MedThinkVQA, section 3.3 and appendices. Differs from the paper in that any number of models
-    may say what confuses (there one model's one wrong choice, which makes that model look worse
-    than the others), and in that options which speak of others keep an item as it is.
+    MedThinkVQA, section 3.3 and appendices. Differs from the paper in using any number of
+    models (there, one wrong choice of one model, which makes that model look worse than others),
+    and in leaving items unchanged if an option refers to others.
     """
     if item.options is None or item.answer is None or len(item.options) <= n_options:
         return item
@@ -47,13 +47,13 @@ def prune_options(item: Item, wrong_picks: Mapping[int, int], n_options: int, se
     chosen = sorted(shuffled, key=lambda slot: -wrong_picks.get(slot, 0))[: n_options - 1]
     kept = sorted([item.answer, *chosen])
     options = tuple(item.options[slot] for slot in kept)
-    changed = {
+    update = {
         "id": "",
         "options": options,
         "answer": kept.index(item.answer),
         "extra": item.extra | {"pruned_from": item.id, "kept_options": kept},
     }
-    return Item.model_validate(item.model_dump() | changed)
+    return Item.model_validate(item.model_dump() | update)
 
 
 def option_pruning(
@@ -64,7 +64,7 @@ def option_pruning(
     *,
     progress: bool = True,
 ) -> tuple[AuditFinding, list[Item], list[StageReport]]:
-    """Ask preliminary models, with the image, and prune every item that has too many options.
+    """Ask preliminary models, with the image, and prune every item with too many options.
 
     Returns
     -------
@@ -72,9 +72,9 @@ def option_pruning(
     pruned : list of Item
         All items, those with too many options pruned.
     reports : list of StageReport
-        What asking did.
+        Of asking the models.
     """
-    many = [i for i in choices(items) if len(i.options or ()) > settings.n_options]
+    many = [i for i in multiple_choice(items) if len(i.options or ()) > settings.n_options]
     if not many:
         sentence = f"No item has more than {settings.n_options} options."
         return (
@@ -83,25 +83,25 @@ def option_pruning(
             [],
         )
     if not models:
-        why = f"{n_items(len(many))} have more than {settings.n_options} options, and there is no"
-        why += " preliminary model to say which of them confuse."
-        how = "Name one or more models that see; several are fairer than one."
+        why = f"{n_items(len(many))} have more than {settings.n_options} options, but no"
+        why += " preliminary model was given to select among them."
+        how = "Give one or more models that see the images; several are fairer than one."
         return not_run("option_pruning", TITLE, why, how), list(items), []
     picks, reports = _wrong_picks(many, models, run, progress)
     by_id = {i.id: prune_options(i, picks[i.id], settings.n_options, settings.seed) for i in many}
-    named = [_named(item, by_id[item.id], picks[item.id]) for item in many]
+    flagged = [_flag(item, by_id[item.id], picks[item.id]) for item in many]
     finding = AuditFinding(
         check="option_pruning",
         title=TITLE,
         status="look",
         sentence=f"{n_items(len(many))} of {len(items):,} have more than {settings.n_options}"
         " options.",
-        todo="mended/ holds the kept items with fewer options: the right one, those that the"
-        " preliminary models wrongly chose, and others by seed.",
-        limits="Pruning by a model’s errors makes that model look worse than others: leave "
+        todo="mended/ contains the kept items with fewer options: the correct one, those that the"
+        " preliminary models wrongly chose, and others at random.",
+        limits="Pruning by a model’s errors makes that model look worse than others: exclude "
         + ", ".join(model.name for model in models)
-        + " out of a comparison on the pruned items.",
-        items=tuple(named),
+        + " from comparisons on the pruned items.",
+        items=tuple(flagged),
     )
     return finding, [by_id.get(item.id, item) for item in items], reports
 
@@ -125,10 +125,9 @@ def _wrong_picks(
     return picks, reports
 
 
-def _named(item: Item, pruned: Item, picks: Counter[int]) -> Named:
+def _flag(item: Item, pruned: Item, picks: Counter[int]) -> FlaggedItem:
     wrong = ", ".join(f"{LETTERS[slot]} by {n}" for slot, n in sorted(picks.items()))
     why = f"{len(item.options or ())} options; wrongly chosen: {wrong or 'none'}"
     if pruned is item:
-        why += "; kept as it is, since its options speak of others"
-        return Named(item_id=item.id, name=item.name, action="look", why=why)
-    return Named(item_id=item.id, name=item.name, action="change", why=why)
+        return flag(item, "look", f"{why}; unchanged, since its options refer to others")
+    return flag(item, "change", why)

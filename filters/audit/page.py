@@ -1,4 +1,4 @@
-"""The audit as files: one page that needs nothing else, Markdown, JSON, and a list by item."""
+"""The audit as files: a self-contained page, Markdown, JSON, and a list of flagged items."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from flipbench.reporting.pages import environment
 from flipbench.reporting.tables import Cell, Column, Row, Table
 
 from .audit import AuditReport
-from .finding import AuditFinding, Named, NamedRate, n_items
+from .finding import AuditFinding, FlaggedItem, NamedRate, n_items
 
 N_SHOWN = 40
 _SIDE = 112
@@ -40,10 +40,10 @@ ACTION = {
 
 
 @dataclass(frozen=True)
-class NamedItem:
-    """A named item as the page shows it."""
+class ItemRow:
+    """A flagged item as shown on the page."""
 
-    found: Named
+    flagged: FlaggedItem
     action: str
     question: str
     answer: str
@@ -53,15 +53,15 @@ class NamedItem:
 def write_audit(report: AuditReport, folder: Path) -> Path:
     """Write the audit into ``folder`` and return the page's path.
 
-    ``index.html`` is for people, ``audit.md`` for an issue or a pull request, ``audit.json`` has
-    every number, ``items.csv`` one line for each item and check that names it, ``kept.txt`` the
-    names of the items that stay. Where options are to be pruned or reordered, ``mended/`` holds
-    the kept items that way, with their images.
+    ``index.html`` is for people, ``audit.md`` for an issue or a pull request; ``audit.json`` has
+    every number, ``items.csv`` one row per flagged item and check, ``kept.txt`` the names of the
+    kept items. If options should be pruned or reordered, ``mended/`` contains the kept items with
+    those changes, and their images.
 
     Raises
     ------
     DataError
-        Where the folder cannot be written.
+        If the folder cannot be written.
     """
     write_atomically(folder / "audit.json", _json(report))
     write_atomically(folder / "audit.md", markdown(report))
@@ -74,17 +74,14 @@ def write_audit(report: AuditReport, folder: Path) -> Path:
 
 
 def headline(report: AuditReport) -> str:
-    """Return the one sentence that a maintainer reads first.
-
-    It counts what stays, what a person must decide, and the checks that call for something.
-    """
+    """Return a one-line summary: items kept, left to a person, and checks that call for action."""
     n, kept = len(report.benchmark.items), len(report.kept)
-    bad = sum(found.status == "defect" for found in report.findings)
-    skipped = sum(found.status == "not_run" for found in report.findings)
+    bad = sum(f.status == "defect" for f in report.findings)
+    skipped = sum(f.status == "not_run" for f in report.findings)
     person = sum(step.n_person for step in report.funnel)
-    parts = [f"{kept:,} of {n_items(n)} stay"]
+    parts = [f"{kept:,} of {n_items(n)} kept"]
     if person:
-        parts.append(f"{person:,} wait for a person")
+        parts.append(f"{person:,} left to a person")
     parts.append(f"{bad} of {len(report.findings) - skipped} checks that ran call for action")
     if skipped:
         parts.append(f"{skipped} did not run")
@@ -95,34 +92,34 @@ def markdown(report: AuditReport) -> str:
     """Return the audit as Markdown."""
     lines = [f"# Audit of {report.benchmark.name}", "", headline(report), "", "## What is left", ""]
     lines += ["| after | left out | to a person | items |", "|---|--:|--:|--:|"]
-    lines.append(f"| as it came | | | {len(report.benchmark.items):,} |")
+    lines.append(f"| before | | | {len(report.benchmark.items):,} |")
     lines += [
         f"| {s.title} | {s.n_dropped:,} | {s.n_person:,} | {s.n_after:,} |" for s in report.funnel
     ]
-    for found in report.findings:
-        lines += ["", f"## {found.title}: {STATUS[found.status]}", "", found.sentence]
-        if found.rates:
-            lines += ["", writers.markdown(rates_table(found)).rstrip()]
-        if found.status != "ok" and found.todo:
-            lines += ["", f"To do: {found.todo}"]
-        if found.limits:
-            lines += ["", f"Not seen: {found.limits}"]
-        if found.items:
+    for finding in report.findings:
+        lines += ["", f"## {finding.title}: {STATUS[finding.status]}", "", finding.sentence]
+        if finding.rates:
+            lines += ["", writers.markdown(rates_table(finding)).rstrip()]
+        if finding.status != "ok" and finding.todo:
+            lines += ["", f"To do: {finding.todo}"]
+        if finding.limits:
+            lines += ["", f"Not detected: {finding.limits}"]
+        if finding.items:
             lines.append("")
             lines += [
                 f"- `{i.name}` {ACTION[i.action]}: {_one_line(i.why)}"
-                for i in found.items[:N_SHOWN]
+                for i in finding.items[:N_SHOWN]
             ]
-        if len(found.items) > N_SHOWN:
-            lines.append(f"- and {len(found.items) - N_SHOWN:,} more, see items.csv")
+        if len(finding.items) > N_SHOWN:
+            lines.append(f"- and {len(finding.items) - N_SHOWN:,} more, see items.csv")
     return "\n".join(lines) + "\n"
 
 
 def html(report: AuditReport) -> str:
-    """Return the page."""
+    """Return the HTML page."""
     items = {item.id: item for item in report.benchmark.items}
-    shop = _Thumbnails(report.images)
-    rows = {f.check: [_row(n, items, shop) for n in _shown(f)] for f in report.findings}
+    thumbnails = _Thumbnails(report.images)
+    rows = {f.check: [_row(i, items, thumbnails) for i in _shown(f)] for f in report.findings}
     return (
         environment(_TEMPLATES)
         .get_template("audit.html.jinja")
@@ -138,56 +135,56 @@ def html(report: AuditReport) -> str:
     )
 
 
-def rates_table(found: AuditFinding) -> Table:
-    """Return a finding's rates, with the columns that say something."""
+def rates_table(finding: AuditFinding) -> Table:
+    """Return a finding's rates, without empty columns."""
     heads = ["k/n", "%", "interval", "chance %", "p", "p, Holm"]
-    if all(rate.p_value is None for rate in found.rates):
-        heads = heads[: 4 if any(rate.chance is not None for rate in found.rates) else 3]
+    if all(rate.p_value is None for rate in finding.rates):
+        heads = heads[: 4 if any(rate.chance is not None for rate in finding.rates) else 3]
     return Table(
-        f"rates-{found.check}",
-        f"{found.title}, counted",
+        f"rates-{finding.check}",
+        f"{finding.title}, counted",
         "measured",
         tuple(map(Column, heads)),
-        (("", tuple(Row(r.name, tuple(_cells(r)[: len(heads)])) for r in found.rates)),),
+        (("", tuple(Row(r.name, tuple(_cells(r)[: len(heads)])) for r in finding.rates)),),
     )
 
 
-def _cells(found: NamedRate) -> list[Cell]:
+def _cells(rate: NamedRate) -> list[Cell]:
     """Return k/n, percent, interval, chance and p-values."""
-    percents, p_values = (found.value, found.chance), (found.p_value, found.p_adjusted)
+    percents, p_values = (rate.value, rate.chance), (rate.p_value, rate.p_adjusted)
     share, chance = (formats.NOTHING if x is None else formats.percent(x) for x in percents)
-    between = formats.interval(found.interval, formats.percent) or formats.NOTHING
-    texts = [f"{found.k:,}/{found.n:,}", share, between, chance]
+    interval = formats.interval(rate.interval, formats.percent) or formats.NOTHING
+    texts = [f"{rate.k:,}/{rate.n:,}", share, interval, chance]
     texts += [formats.NOTHING if p is None else formats.p_value(p) for p in p_values]
     return list(map(Cell, texts))
 
 
-def _shown(found: AuditFinding) -> list[Named]:
-    """Return the items that the page shows: those to act on first."""
+def _shown(finding: AuditFinding) -> list[FlaggedItem]:
+    """Return the items to show on the page, the most urgent first."""
     order = list(ACTION)
-    return sorted(found.items, key=lambda named: order.index(named.action))[:N_SHOWN]
+    return sorted(finding.items, key=lambda flagged: order.index(flagged.action))[:N_SHOWN]
 
 
-def _row(found: Named, items: dict[str, Item], shop: _Thumbnails) -> NamedItem:
-    item = items[found.item_id]
-    return NamedItem(
-        found=found,
-        action=ACTION[found.action],
+def _row(flagged: FlaggedItem, items: dict[str, Item], thumbnails: _Thumbnails) -> ItemRow:
+    item = items[flagged.item_id]
+    return ItemRow(
+        flagged=flagged,
+        action=ACTION[flagged.action],
         question=item.question,
         answer=item.answer_text,
-        thumbnails=[uri for ref in found.pictures if (uri := shop.uri(ref))],
+        thumbnails=[uri for ref in flagged.pictures if (uri := thumbnails.uri(ref))],
     )
 
 
 class _Thumbnails:
-    """Makes each small picture once; one that is gone is left out."""
+    """Makes each thumbnail once; unreadable images are skipped."""
 
     def __init__(self, store: ImageStore) -> None:
         self.store = store
-        self.made: dict[str, str] = {}
+        self._uris: dict[str, str] = {}
 
     def uri(self, ref: ImageRef) -> str:
-        if ref.sha256 not in self.made:
+        if ref.sha256 not in self._uris:
             try:
                 image = self.store.open(ref)
             except DataError:
@@ -196,8 +193,8 @@ class _Thumbnails:
             buffer = io.BytesIO()
             image.save(buffer, "WEBP", quality=60)
             data = base64.b64encode(buffer.getvalue()).decode()
-            self.made[ref.sha256] = f"data:image/webp;base64,{data}"
-        return self.made[ref.sha256]
+            self._uris[ref.sha256] = f"data:image/webp;base64,{data}"
+        return self._uris[ref.sha256]
 
 
 def _json(report: AuditReport) -> str:
@@ -209,7 +206,7 @@ def _json(report: AuditReport) -> str:
         "headline": headline(report),
         "settings": report.settings.model_dump(mode="json"),
         "funnel": [step.model_dump(mode="json") for step in report.funnel],
-        "findings": [found.model_dump(mode="json") for found in report.findings],
+        "findings": [finding.model_dump(mode="json") for finding in report.findings],
         "kept": [item.id for item in report.kept],
     }
     return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
@@ -217,9 +214,9 @@ def _json(report: AuditReport) -> str:
 
 def _items_csv(report: AuditReport) -> str:
     rows = [
-        [named.name, named.item_id, found.check, named.action, named.why]
-        for found in report.findings
-        for named in found.items
+        [flagged.name, flagged.item_id, finding.check, flagged.action, flagged.why]
+        for finding in report.findings
+        for flagged in finding.items
     ]
     return writers.rows_csv(["name", "item_id", "check", "action", "why"], rows)
 

@@ -1,4 +1,4 @@
-"""A reader's reply about revealed options: read it strictly, verify every piece of evidence."""
+"""A reader's reply about revealed options: strict parsing, verified evidence."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class RevealReply(_Strict):
 
 
 class LeakSpan(Value):
-    """A verified piece: ``question[start:end] == snippet``. ``repaired``: the reader miscounted."""
+    """A verified span: ``question[start:end] == snippet``. ``repaired``: the reader miscounted."""
 
     option: int
     snippet: str
@@ -58,14 +58,14 @@ class LeakSpan(Value):
 
 @dataclass(frozen=True)
 class Reading:
-    """What a reply comes to.
+    """A parsed reply.
 
     Attributes
     ----------
     evidence : tuple of LeakSpan
-        Only what stands in the text.
+        Only spans that occur in the text.
     trouble : str
-        Why the reply decides nothing, or "".
+        Why the reply is unusable, or "".
     """
 
     evidence: tuple[LeakSpan, ...] = ()
@@ -73,54 +73,52 @@ class Reading:
 
 
 def read_reveal(text: str, item: Item) -> Reading:
-    """Return the verified evidence of a reply, or what is wrong with it.
+    """Return the verified evidence in a reply, or what is wrong with it.
 
-    Fail-closed: a reply that is no such JSON, that contradicts itself, or that claims a leak of
-    which no evidence stands in the question, decides nothing (a person must).
+    Fail-closed: a reply is unusable, so that a person must decide, if it is not such JSON,
+    contradicts itself, or claims a leak without evidence that occurs in the question.
     """
     stripped = strip_thoughts(text)
     fenced = _FENCE.match(stripped)
     try:
-        said = RevealReply.model_validate(json.loads(fenced[1] if fenced else stripped))
+        reply = RevealReply.model_validate(json.loads(fenced[1] if fenced else stripped))
     except (ValueError, ValidationError):
-        return Reading(trouble="the reader’s reply is not the JSON that was asked for")
-    if said.has_leak != bool(said.leaked_options):
+        return Reading(trouble="the reader’s reply is not the requested JSON")
+    if reply.has_leak != bool(reply.leaked_options):
         return Reading(trouble="the reader’s reply contradicts itself")
-    found: list[LeakSpan] = []
-    for leak in said.leaked_options:
+    evidence: list[LeakSpan] = []
+    for leak in reply.leaked_options:
         slot = LETTERS.find(leak.letter.strip(" .()").upper() or "?")
         if not 0 <= slot < len(item.options or ()):
-            return Reading(trouble=f"the reader names an option {leak.letter!r} that is not there")
-        pieces = [e for piece in leak.evidence if (e := verify(piece, slot, item.question))]
-        if not pieces:
-            trouble = f"what the reader quotes for option {LETTERS[slot]} is not in the question"
+            return Reading(trouble=f"the reader names an unknown option {leak.letter!r}")
+        spans = [s for e in leak.evidence if (s := verify(e, slot, item.question))]
+        if not spans:
+            trouble = f"the reader’s quote for option {LETTERS[slot]} is not in the question"
             return Reading(trouble=trouble)
-        found += pieces
-    return Reading(tuple(found))
+        evidence += spans
+    return Reading(tuple(evidence))
 
 
 def verify(piece: SaidEvidence, option: int, text: str) -> LeakSpan | None:
-    """Return the piece with its true span, or None where its snippet is not in the text.
+    """Return the evidence with its true span, or None if its snippet is not in the text.
 
-    A wrong span is mended to the occurrence nearest to it; case and blanks may differ.
+    A wrong span is corrected to the nearest occurrence; case and whitespace may differ.
     """
     if not piece.snippet.strip():
         return None
     start, end = piece.start, piece.end
-    if 0 <= start < end and text[start:end] == piece.snippet:
-        return LeakSpan(
-            option=option, snippet=piece.snippet, start=start, end=end, level=piece.level
-        )
-    sought = r"\s+".join(re.escape(word) for word in piece.snippet.split())
-    spans = [match.span() for match in re.finditer(sought, text, re.IGNORECASE)]
-    if not spans:
-        return None
-    start, end = min(spans, key=lambda span: abs(span[0] - piece.start))
+    is_exact = 0 <= start < end and text[start:end] == piece.snippet
+    if not is_exact:
+        pattern = r"\s+".join(re.escape(word) for word in piece.snippet.split())
+        spans = [match.span() for match in re.finditer(pattern, text, re.IGNORECASE)]
+        if not spans:
+            return None
+        start, end = min(spans, key=lambda span: abs(span[0] - piece.start))
     return LeakSpan(
         option=option,
         snippet=text[start:end],
         start=start,
         end=end,
         level=piece.level,
-        repaired=True,
+        repaired=not is_exact,
     )

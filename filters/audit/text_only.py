@@ -28,21 +28,21 @@ class TextModel(Protocol):
 
     @property
     def name(self) -> str:
-        """What the report calls it."""
+        """The name shown in reports."""
 
     @property
     def prompt_settings(self) -> PromptSettings:
-        """How it is asked: to compare letters, or to write."""
+        """How to ask it: by comparing options, or by generating."""
 
     def ask(
         self, probes: Sequence[Probe], run: Run, number: int, progress: bool
     ) -> tuple[Answers, StageReport]:
-        """Answer the probes of run ``number``; what ``run`` holds is not asked again."""
+        """Answer the probes of repetition ``number``, reusing answers stored in ``run``."""
 
 
 @dataclass(frozen=True)
 class BlindVLM:
-    """A vision-language model without its images; its runs differ in the options' order only."""
+    """A vision-language model without images; repetitions differ only in the options' order."""
 
     vlm: VLM
 
@@ -53,7 +53,7 @@ class BlindVLM:
 
     @property
     def prompt_settings(self) -> PromptSettings:
-        """Letters are compared where the model can, else it writes."""
+        """Compares options if the model supports it, else generates."""
         return PromptSettings(ask="choose" if "choose" in self.vlm.can else "generate")
 
     def ask(
@@ -63,13 +63,12 @@ class BlindVLM:
         report = ask(
             probes, self.vlm, run, run.images, StageOptions(batch_size=64, progress=progress)
         )
-        found = answers_of(self.name, self.vlm.fingerprint, run)
-        return found, report
+        return answers_of(self.name, self.vlm.fingerprint, run), report
 
 
 @dataclass(frozen=True)
 class BlindChat:
-    """A chat model; every run is a new sample where its temperature is above 0."""
+    """A chat model; if its temperature is above 0, each repetition is a new sample."""
 
     chat: Chat
     batch_size: int = 64
@@ -81,7 +80,7 @@ class BlindChat:
 
     @property
     def prompt_settings(self) -> PromptSettings:
-        """It writes."""
+        """A chat model generates."""
         return PromptSettings(ask="generate")
 
     def ask(
@@ -102,13 +101,13 @@ class BlindChat:
 
 
 @dataclass(frozen=True)
-class Blind:
+class BlindOutcomes:
     """One model's outcomes without images.
 
     Attributes
     ----------
     outcomes : list of list of bool or None, shape (N, R)
-        Right or wrong; None where asking failed.
+        Correct or not; None if asking failed.
     """
 
     model: str
@@ -117,8 +116,8 @@ class Blind:
 
 def ask_blind(
     items: Sequence[Item], model: TextModel, run: Run, n_runs: int, *, progress: bool = True
-) -> tuple[Blind, list[StageReport]]:
-    """Ask a model every item ``n_runs`` times; run r shows the options rotated by r places.
+) -> tuple[BlindOutcomes, list[StageReport]]:
+    """Ask a model every item ``n_runs`` times; repetition r rotates the options by r places.
 
     Parameters
     ----------
@@ -128,26 +127,26 @@ def ask_blind(
     columns: list[list[bool | None]] = []
     reports = []
     for number in range(n_runs):
-        asked = [text_only_probe(item, model.prompt_settings, number) for item in items]
-        answers, report = model.ask([probe for probe, _ in asked], run, number, progress)
+        probes = [text_only_probe(item, model.prompt_settings, number) for item in items]
+        answers, report = model.ask([probe for probe, _ in probes], run, number, progress)
         reports.append(report)
-        columns.append([_outcome(answers, probe, gold) for probe, gold in asked])
-    return Blind(model.name, [list(row) for row in zip(*columns, strict=True)]), reports
+        columns.append([_outcome(answers, probe, gold) for probe, gold in probes])
+    return BlindOutcomes(model.name, [list(row) for row in zip(*columns, strict=True)]), reports
 
 
 def text_only_probe(item: Item, prompt_settings: PromptSettings, number: int) -> tuple[Probe, int]:
-    """Return the probe of run ``number`` and the slot in which the right option then lies.
+    """Return the probe of repetition ``number`` and the slot of its correct option.
 
     Raises
     ------
     ValueError
-        Where the item has no options.
+        If the item has no options.
     """
     if item.options is None or item.answer is None:
         raise ValueError(f"{item.benchmark} {item.name} has no options")
     k = len(item.options)
-    turned = [item.options[(slot + number) % k] for slot in range(k)]
-    probe = prompt_settings.probe(item, f"text-only-{number}", options=turned, images=())
+    rotated = [item.options[(slot + number) % k] for slot in range(k)]
+    probe = prompt_settings.probe(item, f"text-only-{number}", options=rotated, images=())
     return probe, (item.answer - number) % k
 
 

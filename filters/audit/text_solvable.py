@@ -1,4 +1,4 @@
-"""Items that models solve without the image, and what is left of that after filtering."""
+"""Items that models solve without the image, and text-only accuracy after filtering."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from flipbench.core.stage import StageReport
 
 from .finding import (
     AuditFinding,
-    Named,
+    FlaggedItem,
     NamedRate,
     chances_of,
-    choices,
+    flag,
+    multiple_choice,
     n_items,
     not_run,
     rate,
 )
-from .text_only import Blind, TextModel, ask_blind
+from .text_only import BlindOutcomes, TextModel, ask_blind
 
-TITLE = "Items that text alone solves"
+TITLE = "Items solvable from text alone"
 
 
 def text_solvable(
@@ -35,80 +36,78 @@ def text_solvable(
     *,
     progress: bool = True,
 ) -> tuple[AuditFinding, list[StageReport]]:
-    """Ask M models R times without images, name the solved items, and see what held-out models say.
+    """Ask M models R times without images, flag the solved items, and test held-out models.
 
-    Two rules; ``settings.rule`` says which one drops, the other is reported beside it.
+    Of two rules, ``settings.rule`` drops items; the other is reported, too.
 
-    * ``all_correct``: at least ``min_models`` models are right in every run.
-    * ``posterior``: the posterior mean of the solve rate, (right + 1)/(answers + 2), is above
+    * ``all_correct``: at least ``min_models`` models are correct in every run.
+    * ``posterior``: the posterior mean of the solve rate, (correct + 1)/(answers + 2), is above
       ``max_solve_rate``.
 
-    An answer that is missing is not right; an item with too few answers to decide is counted.
+    Missing answers count as not correct; items with missing answers are counted.
 
     References
     ----------
-    MedThinkVQA, section 3.3 and appendices (3 models x 3 runs, dropped if 9 of 9 are right;
-    its script drops at a single right answer, so the rule is explicit here). Differs from the
-    paper in that each run turns the options round, so that a model which always says B solves
-    nothing; in the second rule; and in held-out models, since accuracy of the filtering models
-    after filtering is too low by selection.
+    MedThinkVQA, section 3.3 and appendices (3 models x 3 runs, dropped if 9 of 9 are correct; its
+    script drops items after a single correct answer, so the rule is explicit here). Differs from
+    the paper in rotating the options in each run, so that a model which always answers B solves
+    nothing; in the second rule; and in held-out models, since selection biases the filtering
+    models' accuracy after filtering downwards.
     """
-    asked = choices(items)
+    asked = multiple_choice(items)
     if not models or not asked:
         why = "No text-only model was given." if asked else "No item has options."
-        how = "Name two or three models to filter with and, better still, another one held out."
+        how = "Give two or three models to filter with and, ideally, another one held out."
         return not_run("text_solvable", TITLE, why, how), []
-    blind, reports = _ask_all(asked, models, run, settings.n_runs, progress)
+    filtering, reports = _ask_all(asked, models, run, settings.n_runs, progress)
     tested, more = _ask_all(asked, held_out, run, settings.n_runs, progress)
+    by_item = _by_item(filtering)
     solved = {
-        "all_correct": [all_correct(rows, settings.min_models) for rows in _by_item(blind)],
-        "posterior": [solve_rate(rows) > settings.max_solve_rate for rows in _by_item(blind)],
+        "all_correct": [all_correct(rows, settings.min_models) for rows in by_item],
+        "posterior": [solve_rate(rows) > settings.max_solve_rate for rows in by_item],
     }
     drop = solved[settings.rule]
-    lucky = _expected_by_guessing(asked, settings, len(models))
+    expected = _expected_by_guessing(asked, settings, len(models))
     n = len(asked)
-    rates = [_accuracy(f"{m.model}, without images", asked, m, [True] * n) for m in blind]
-    rates += [
-        rate(
-            f"{m.model}, right in every run", sum(all(r is True for r in x) for x in m.outcomes), n
-        )
-        for m in blind
-    ]
-    rates += [rate(f"solved, rule {rule}", sum(found), n) for rule, found in solved.items()]
+    rates = [_accuracy(f"{m.model}, without images", asked, m, [True] * n) for m in filtering]
+    for m in filtering:
+        k = sum(all(r is True for r in row) for row in m.outcomes)
+        rates.append(rate(f"{m.model}, correct in every run", k, n))
+    rates += [rate(f"solved, rule {rule}", sum(flags), n) for rule, flags in solved.items()]
     for m in tested:
         rates.append(_accuracy(f"{m.model} (held out), all items", asked, m, [True] * n))
-        kept = [not gone for gone in drop]
+        kept = [not dropped for dropped in drop]
         rates.append(_accuracy(f"{m.model} (held out), items kept", asked, m, kept))
         rates.append(_accuracy(f"{m.model} (held out), items dropped", asked, m, drop, test=False))
-    missing = sum(any(None in row for row in rows) for rows in _by_item(blind))
+    missing = sum(any(None in row for row in rows) for rows in by_item)
     finding = AuditFinding(
         check="text_solvable",
         title=TITLE,
         status="defect" if any(drop) else "ok",
         sentence=f"{sum(drop)} of {n_items(n)} are solved without the image (rule"
         f" {settings.rule}, {len(models)} model{'s' * (len(models) > 1)} x {settings.n_runs} runs);"
-        f" guessing alone would solve {lucky:.2g} of them.",
-        todo="Leave the items named here out, or mend them so that the image is needed. Where a"
-        " model is above chance on what is kept, look for what it knows or guesses from.",
-        limits="Models used to filter look worse afterwards than models that were not: judge what"
-        " is left by the held-out ones"
+        f" guessing alone would solve {expected:.2g}.",
+        todo="Leave out the items flagged here, or change them so that the image is needed. If a"
+        " model is above chance on the kept items, find out what it knows or guesses from.",
+        limits="Models used for filtering look worse afterwards than others: judge the kept items"
+        " by held-out models"
         + ("." if held_out else ", of which none was given.")
         + (
-            f" Answers are missing for {n_items(missing)}, which count as not right."
+            f" Answers are missing for {n_items(missing)}; missing answers count as not correct."
             if missing
             else ""
         ),
         rates=tuple(rates),
         items=tuple(
-            _named(item, rows)
-            for item, rows, gone in zip(asked, _by_item(blind), drop, strict=True)
-            if gone
+            _flag(item, rows)
+            for item, rows, dropped in zip(asked, by_item, drop, strict=True)
+            if dropped
         ),
         details={
             "rule": settings.rule,
             "models": [m.name for m in models],
             "held_out": [m.name for m in held_out],
-            "expected_by_guessing": lucky,
+            "expected_by_guessing": expected,
             "n_incomplete": missing,
             "n_left_out": len(items) - n,
         },
@@ -117,7 +116,7 @@ def text_solvable(
 
 
 def all_correct(rows: Sequence[Sequence[bool | None]], min_models: int | None = None) -> bool:
-    """Return whether at least ``min_models`` (all) of the models were right in every run.
+    """Return whether at least ``min_models`` (default: all) models were correct in every run.
 
     >>> all_correct([[True, True], [True, None]]), all_correct([[True, True], [True, False]], 1)
     (False, True)
@@ -129,51 +128,55 @@ def all_correct(rows: Sequence[Sequence[bool | None]], min_models: int | None = 
 def solve_rate(rows: Sequence[Sequence[bool | None]]) -> float:
     """Return the posterior mean of an item's solve rate under a uniform prior.
 
-    All answers count alike; 9 of 9 give 10/11, and one model's 3 of 3 only 4/5.
+    All answers have equal weight: 9 of 9 give 10/11, one model's 3 of 3 give 4/5.
 
     >>> solve_rate([[True, True, True]])
     0.8
     """
-    given = [outcome for row in rows for outcome in row if outcome is not None]
-    return (sum(given) + 1) / (len(given) + 2)
+    outcomes = [outcome for row in rows for outcome in row if outcome is not None]
+    return (sum(outcomes) + 1) / (len(outcomes) + 2)
 
 
 def _ask_all(
     items: Sequence[Item], models: Sequence[TextModel], run: Run, n_runs: int, progress: bool
-) -> tuple[list[Blind], list[StageReport]]:
-    found, reports = [], []
+) -> tuple[list[BlindOutcomes], list[StageReport]]:
+    outcomes, reports = [], []
     for model in models:
-        blind, done = ask_blind(items, model, run, n_runs, progress=progress)
-        found.append(blind)
-        reports += done
-    return found, reports
+        of_model, more = ask_blind(items, model, run, n_runs, progress=progress)
+        outcomes.append(of_model)
+        reports += more
+    return outcomes, reports
 
 
-def _by_item(blind: Sequence[Blind]) -> list[list[list[bool | None]]]:
+def _by_item(models: Sequence[BlindOutcomes]) -> list[list[list[bool | None]]]:
     """Return outcomes of shape (N, M, R)."""
-    return [list(rows) for rows in zip(*(m.outcomes for m in blind), strict=True)]
+    return [list(rows) for rows in zip(*(m.outcomes for m in models), strict=True)]
 
 
 def _accuracy(
-    name: str, items: Sequence[Item], blind: Blind, mask: Sequence[bool], *, test: bool = True
+    name: str,
+    items: Sequence[Item],
+    model: BlindOutcomes,
+    mask: Sequence[bool],
+    *,
+    test: bool = True,
 ) -> NamedRate:
     """Return the accuracy of the first run over the items of ``mask`` that it answered.
 
-    One run, since the others ask the same items again and are no new evidence.
+    Further runs repeat the same items, so they are no independent evidence.
     """
     rows = [
         (item, row[0])
-        for item, row, wanted in zip(items, blind.outcomes, mask, strict=True)
-        if wanted and row[0] is not None
+        for item, row, selected in zip(items, model.outcomes, mask, strict=True)
+        if selected and row[0] is not None
     ]
     k = sum(outcome is True for _, outcome in rows)
-    chances = chances_of([item for item, _ in rows])
-    found = rate(name, k, len(rows), chances)
-    return found if test else found.model_copy(update={"p_value": None})
+    accuracy = rate(name, k, len(rows), chances_of([item for item, _ in rows]))
+    return accuracy if test else accuracy.model_copy(update={"p_value": None})
 
 
 def _expected_by_guessing(items: Sequence[Item], settings: AuditSettings, n_models: int) -> float:
-    """Return how many items guessing would solve, each answer right with probability 1/k."""
+    """Return the expected number of solved items if each answer is correct with chance 1/k."""
     n_runs, total = settings.n_runs, 0.0
     for chance in chances_of(items):
         if settings.rule == "all_correct":
@@ -186,8 +189,7 @@ def _expected_by_guessing(items: Sequence[Item], settings: AuditSettings, n_mode
     return total
 
 
-def _named(item: Item, rows: Sequence[Sequence[bool | None]]) -> Named:
+def _flag(item: Item, rows: Sequence[Sequence[bool | None]]) -> FlaggedItem:
     k = sum(outcome is True for row in rows for outcome in row)
     n = sum(outcome is not None for row in rows for outcome in row)
-    why = f"right without the image in {k} of {n} answers"
-    return Named(item_id=item.id, name=item.name, action="drop", why=why)
+    return flag(item, "drop", f"correct without the image in {k} of {n} answers")

@@ -1,4 +1,4 @@
-"""A judge model: does the new answer, and only it, follow from the edited image."""
+"""A judge model: whether the new answer, and no other, follows from the edited image."""
 
 from __future__ import annotations
 
@@ -49,14 +49,16 @@ class BlindReply(BaseModel):
 
 
 class Task(Value):
-    """What a judging chat model is told."""
+    """What a judging chat model is asked."""
 
-    prompt: str | None = Field(default=None, description="judge-v1, or judge-blind-v1 where blind")
-    blind: bool = Field(default=False, description="the judge is not told the new answer")
+    prompt: str | None = Field(
+        default=None, description="default: judge-v1, or judge-blind-v1 if blind"
+    )
+    blind: bool = Field(default=False, description="hide the new answer from the judge")
 
     @property
     def prompt_file(self) -> PromptFile:
-        """The prompt as it is sent."""
+        """The loaded judge prompt."""
         return judge_prompt(self.prompt, self.blind)
 
 
@@ -64,7 +66,7 @@ class APIJudgeSpec(APISpec, Task):
     """A judge model behind an OpenAI-compatible server."""
 
     def build(self, context: Context) -> APIJudge:
-        """Return the judge; the server is first spoken to when it is asked."""
+        """Return the judge; nothing is sent before its first call."""
         chat = ServerChat(self.chat, context.folder, batch=self.batch)
         return APIJudge(chat, self.prompt, blind=self.blind, structured=self.chat.structured)
 
@@ -72,27 +74,28 @@ class APIJudgeSpec(APISpec, Task):
 class APIJudge:
     """Have a chat model judge the edited image.
 
-    Told the new answer, the model says KEEP or REJECT. Blind, it answers the question, and the
-    pair is kept if and only if it chooses the new answer. What is not clear is "unsure", which
-    nothing keeps.
+    By default, the model sees the new answer and replies KEEP or REJECT. A blind judge answers the
+    question, and keeps the pair if and only if it chooses the new answer. Unclear replies are
+    "unsure".
 
     Parameters
     ----------
     chat : Chat
         `ChatAPI`, `BatchAPI` or `LocalChat`.
     prompt : str or path, optional
-        ``judge-v1``, ``judge-blind-v1``, or a ``.txt`` file of your own.
+        ``judge-v1``, ``judge-blind-v1``, or your own ``.txt`` file.
     blind : bool
-        Whether the judge must not know the new answer.
+        Whether to hide the new answer from the judge.
     structured : bool
-        Give the server a schema for the reply; servers that take none are asked without.
+        Send a schema for the reply; servers that do not support schemas are asked without one.
 
     References
     ----------
     Park et al., *Contamination Detection for VLMs Using Multi-Modal Semantic Perturbation*,
     ICLR 2026, arXiv 2511.03774, section 4 and its appendix on prompts (o3 as the judge). Differs
-    from the paper in the words of the prompt, in "unsure" where a reply contradicts itself (there:
-    the last line counts, all else is a rejection), and in the blind mode, which is ours.
+    from the paper in the wording of the prompt, in "unsure" for replies that contradict themselves
+    (there, the last line counts and anything else is a rejection), and in the blind mode, which is
+    ours.
     """
 
     rater_kind: Literal["judge", "rule", "oracle"] = "judge"
@@ -119,27 +122,24 @@ class APIJudge:
     ) -> list[JudgeDecision | Exception]:
         """Judge a batch, in order."""
         requests: list[ChatRequest] = []
-        out: list[DataError | None] = []
+        errors: list[DataError | None] = []
         for candidate in candidates:
             try:
                 requests.append(self._request(candidate))
-                out.append(None)
+                errors.append(None)
             except DataError as error:
-                out.append(error)
+                errors.append(error)
         replies = iter(self.chat.ask(requests, images))
         return [
             error or self._result(candidate, next(replies))
-            for candidate, error in zip(candidates, out, strict=True)
+            for candidate, error in zip(candidates, errors, strict=True)
         ]
 
     def _request(self, candidate: Candidate) -> ChatRequest:
         if candidate.edit is None:
             raise DataError(f"{candidate.subject}: there is no edited image to judge")
-        shown = (candidate.edit.image, *candidate.item.images[1:])
-        request = self.prompt_file.request(candidate, shown)
-        return ChatRequest(
-            request.instruction, request.text, request.images, self._schema, request.item_id
-        )
+        images = (candidate.edit.image, *candidate.item.images[1:])
+        return replace(self.prompt_file.request(candidate, images), schema=self._schema)
 
     def _result(
         self, candidate: Candidate, reply: ChatReply | Exception
@@ -164,7 +164,7 @@ class APIJudge:
 
 
 def judge_prompt(prompt: str | Path | None, blind: bool) -> PromptFile:
-    """Load a judge's prompt; a blind one must not say the answers."""
+    """Load a judge's prompt; a blind one must not contain the answers."""
     return load_prompt(
         prompt or ("judge-blind-v1" if blind else "judge-v1"),
         PROMPTS,
@@ -174,36 +174,36 @@ def judge_prompt(prompt: str | Path | None, blind: bool) -> PromptFile:
 
 
 def read_verdict(text: str) -> tuple[Decision, str]:
-    r"""Return the decision of a judge's reply, and what is wrong with it if it is not clear.
+    r"""Return the decision in a judge's reply, and what makes it unclear.
 
-    The last ``Answer:`` line decides. It is "unsure" where there is none, where it does not say
-    exactly KEEP or REJECT, where the line before it is an answer too and says the other, and where
-    either word follows after it.
+    The last ``Answer:`` line counts. The decision is "unsure" if there is no such line, if it is
+    not exactly KEEP or REJECT, if the line before is a different answer, or if either word follows
+    later.
 
     >>> read_verdict("It could be 5. Answer: REJECT?\nNo, it is 4.\n**Answer: KEEP**")
     ('keep', '')
     >>> read_verdict("Answer: KEEP or REJECT")[0]
     'unsure'
     """
-    word, after, why = _last_answer(text)
+    word, rest, why = _last_answer(text)
     if why:
         return "unsure", why
     if word.upper() not in _WORDS:
         return "unsure", "its last 'Answer:' line is not exactly KEEP or REJECT"
-    if any(re.search(rf"\b{other}\b", after.upper()) for other in _WORDS):
+    if any(re.search(rf"\b{other}\b", rest.upper()) for other in _WORDS):
         return "unsure", "it goes on about its decision after its last 'Answer:' line"
     return _WORDS[word.upper()], ""
 
 
 def _last_answer(text: str) -> tuple[str, str, str]:
-    """Return what the last ``Answer:`` line says, what follows it, and why it does not count."""
+    """Return the answer on the last ``Answer:`` line, the text after it, and any problem."""
     lines = [line for line in text.splitlines() if line.strip()]
-    said = [match and match[1].strip(_WRAPPING) for match in map(_ANSWER_LINE.match, lines)]
-    last = next((i for i in reversed(range(len(said))) if said[i] is not None), None)
+    answers = [match and match[1].strip(_WRAPPING) for match in map(_ANSWER_LINE.match, lines)]
+    last = next((i for i in reversed(range(len(answers))) if answers[i] is not None), None)
     if last is None:
         return "", "", "the reply has no 'Answer:' line"
-    word = str(said[last])
-    for before in reversed(said[:last]):
+    word = str(answers[last])
+    for before in reversed(answers[:last]):
         if before is None:
             break
         if before.upper() != word.upper():

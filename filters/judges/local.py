@@ -1,4 +1,4 @@
-"""A judge model on this machine, asked as one behind a server is."""
+"""A chat model on this machine as a judge."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class LocalJudgeSpec(LocalSpec, Task):
     """A judge model on this machine."""
 
     def build(self, context: Context) -> APIJudge:
-        """Return the judge; weights are read when it is first asked."""
+        """Return the judge; weights are loaded on its first call."""
         from flipbench.models.vlm.local_chat import local_chat
 
         chat = local_chat(self.chat, context.seed)

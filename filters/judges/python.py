@@ -1,4 +1,4 @@
-"""A judge of your own, by import path."""
+"""Your own judge, by import path."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flipbench.models.protocols import Judge, JudgeDecision
 
 
 class PythonJudgeSpec(PythonTarget):
-    """A class or factory of yours that makes a `Judge`."""
+    """Your class or factory that returns a `Judge`."""
 
     kind: Literal["python"] = "python"
 
@@ -24,7 +24,7 @@ class PythonJudgeSpec(PythonTarget):
 
 
 class PythonJudge:
-    """Your judge; its name, part of a verdict's id, ends in the target and a hash of both."""
+    """Your judge; its name, part of verdict ids, ends in the target and a hash of the arguments."""
 
     def __init__(self, spec: PythonTarget) -> None:
         self.judge: Judge = build_target(spec.target, spec.arguments, Judge)

@@ -1,7 +1,7 @@
-"""Rules that reject a pair without looking at what it shows; each is a rater like the others.
+"""Rules that reject a pair without understanding its image; each is a rater like any other.
 
-A rule's "keep" means "no objection". Verdicts are cached by the rater's name, so a name holds all
-that a verdict depends on beside the pair itself.
+A rule's "keep" means "no objection". Verdicts are cached by rater name, so the name contains
+everything but the pair itself that a verdict depends on.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NO_OBJECTION = JudgeDecision("keep")
 
 
 class Rule:
-    """A rater that looks at one candidate at a time; ``slug`` is what a policy calls it."""
+    """A rater that checks one candidate at a time; ``slug`` is its name in a policy."""
 
     rater_kind: Literal["judge", "rule", "oracle"] = "rule"
     slug: ClassVar[RuleName]
@@ -57,16 +57,16 @@ class Rule:
 
 
 class EqualOptions(Rule):
-    """The old or the new answer stands among the options twice, so no one letter is right.
+    """The old or the new answer occurs twice among the options, so no single letter is correct.
 
-    Texts are compared without case, spaces and closing punctuation. Two equal options that are
-    neither answer are no objection: both are wrong.
+    Texts are compared ignoring case, spacing and final punctuation. Two equal options that are
+    neither answer are fine: both are wrong.
     """
 
     slug = "equal-options"
 
     def judge(self, candidate: Candidate, edit: Edit, images: ImageStore) -> JudgeDecision:
-        """Look at the options."""
+        """Compare the options."""
         item, flip = candidate.item, candidate.flip
         if item.options is None or flip is None:
             return NO_OBJECTION
@@ -82,7 +82,7 @@ class EqualOptions(Rule):
 
 
 class WrongSize(Rule):
-    """The edited picture has another width or height than the original."""
+    """The edited image differs from the original in width or height."""
 
     slug = "wrong-size"
 
@@ -96,26 +96,26 @@ class WrongSize(Rule):
 
 
 class Duplicate(Rule):
-    """The pair says what an earlier one says, or its picture was drawn for another original too.
+    """The pair repeats an earlier one, or its edited image also belongs to another original.
 
-    * Question, options and original picture are those of an earlier candidate: the later of the
-      two is rejected.
-    * The edited picture is, pixel for pixel, that of a candidate with another original: both are
-      rejected. Editors that fail give everything the same picture (a black one, a placeholder).
+    * Question, options and original image equal those of an earlier candidate: the later one is
+      rejected.
+    * The edited image equals, pixel for pixel, that of a candidate with another original: both are
+      rejected. Failing editors return the same image for everything (black, a placeholder).
 
     Parameters
     ----------
     candidates : sequence of Candidate
-        All that are to be compared, in order. Their ids are part of the rater's name: another set
-        can make another verdict.
+        All candidates to compare, in order. Their ids are part of the rater's name, since verdicts
+        depend on the whole set.
     """
 
     slug = "duplicate"
 
     def __init__(self, candidates: Sequence[Candidate]) -> None:
         edited = [c for c in candidates if c.edit is not None]
-        made_of = content_id([[c.item.id, _edit_of(c).id, _edit_of(c).image] for c in edited])
-        self.name = f"rule {self.slug} {made_of[:8]}"
+        key = content_id([[c.item.id, _edit_of(c).id, _edit_of(c).image] for c in edited])
+        self.name = f"rule {self.slug} {key[:8]}"
         self._first: dict[str, Candidate] = {}
         self._drawn: dict[str, dict[str, Candidate]] = defaultdict(dict)
         for c in edited:
@@ -136,14 +136,14 @@ class Duplicate(Rule):
 
 
 class Unchanged(Rule):
-    """The edited picture is the original, but for noise.
+    """The edited image is the original up to noise.
 
-    Nowhere does the mean of 8 x 8 pixels differ by ``least_change`` grey levels of 255 in any
-    colour. Compression and noise mostly average out over that many pixels; a redrawn object does
-    not: in the shapes world the largest change is 70 levels or more for right edits, and under 24
-    for the original saved as JPEG of quality 50 or better. Global measures do not tell the two
-    apart: of the right edits there a third have a perceptual hash within 4 bits and an SSIM over
-    .95. A faint change of a whole picture is taken for none; people override this rule.
+    No mean over 8 x 8 pixels differs by ``least_change`` grey levels of 255 in any channel.
+    Compression and noise mostly average out over that many pixels, but a redrawn object does not:
+    in the shapes world, the largest change is at least 70 levels for correct edits and below 24 for
+    the original saved as JPEG of quality 50 or better. Global measures cannot separate the two: a
+    third of the correct edits have a perceptual hash within 4 bits and an SSIM above .95. A faint
+    change of the entire image counts as unchanged; people can override this rule.
     """
 
     slug = "unchanged"
@@ -153,7 +153,7 @@ class Unchanged(Rule):
         self.name = f"rule {self.slug} {least_change:g}"
 
     def judge(self, candidate: Candidate, edit: Edit, images: ImageStore) -> JudgeDecision:
-        """Trust the edit's own note where it is clear; otherwise compare the pictures."""
+        """Use the edit's similarity label if it is conclusive; otherwise compare the images."""
         label = _label(edit)
         if label == "unchanged":
             return JudgeDecision("reject", "every pixel is the original's")
@@ -169,24 +169,24 @@ class Unchanged(Rule):
 
 
 class Unrelated(Rule):
-    """Nothing of the original is left, or nothing at all is drawn.
+    """Nothing of the original is left, or the image is blank.
 
-    The label is that of `flipbench.imaging.similarity`: 24 or more of 64 bits of the perceptual
-    hash differ and SSIM is under .25. A picture of one colour is rejected too, unless the original
-    is one. A picture of the same kind that shows another scene passes; people and judges see that.
+    As in `flipbench.imaging.similarity`: 24 or more of the 64 bits of the perceptual hash differ
+    and SSIM is below .25. A single-colour image is rejected too, unless the original is one. A
+    similar image of a different scene passes; that is for people and judges to notice.
     """
 
     slug = "unrelated"
 
     def judge(self, candidate: Candidate, edit: Edit, images: ImageStore) -> JudgeDecision:
-        """Trust the edit's own note where there is one; look for blank pictures in any case."""
+        """Use the edit's similarity label if it has one; check for blank images in any case."""
         old, new = images.open(candidate.item.images[0]), images.open(edit.image)
         if _is_blank(new) and not _is_blank(old):
             return JudgeDecision("reject", "the edited picture is of one colour")
         label = _label(edit)
         if label is None and old.size == new.size:
             distance = int(np.count_nonzero(perceptual_hash(old) != perceptual_hash(new)))
-            # the costly part of the comparison is made only where it can matter
+            # SSIM is slow, so compute it only if it can matter
             label = similarity(old, new).label if distance >= FAR_PHASH else "edited"
         if label == "unrelated":
             return JudgeDecision("reject", "nothing of the original's composition is left")
@@ -195,14 +195,14 @@ class Unrelated(Rule):
 
 def build_rules(names: Sequence[RuleName], candidates: Sequence[Candidate]) -> list[Rule]:
     """Return the rules of these names, for these candidates."""
-    made: dict[RuleName, Rule] = {
+    rules: dict[RuleName, Rule] = {
         "equal-options": EqualOptions(),
         "wrong-size": WrongSize(),
         "duplicate": Duplicate(candidates),
         "unchanged": Unchanged(),
         "unrelated": Unrelated(),
     }
-    return [made[name] for name in names]
+    return [rules[name] for name in names]
 
 
 class RuleStage:
@@ -219,7 +219,7 @@ class RuleStage:
         return self.stages[task[0]].id_of(task[1])
 
     def subject(self, task: tuple[str, Candidate]) -> str:
-        """Return the item in words."""
+        """Return the item's benchmark and name."""
         return task[1].subject
 
     def __call__(self, tasks: Sequence[tuple[str, Candidate]]) -> list[Verdict | Exception]:
@@ -228,9 +228,9 @@ class RuleStage:
 
 
 def largest_change(old: Image.Image, new: Image.Image) -> float:
-    """Return how much the mean of any 8 x 8 pixels changes, in grey levels of 255.
+    """Return the largest change of any 8 x 8 pixel mean, in grey levels of 255.
 
-    Pictures must be RGB and of the same size; under 8 pixels the window is as large as the edge.
+    Images must be RGB and of the same size; if an edge is below 8 pixels, so is the window.
     """
     change = np.asarray(new, dtype=np.float32) - np.asarray(old, dtype=np.float32)
     window = min(BLOCK, *old.size)
@@ -257,8 +257,8 @@ def _content(candidate: Candidate) -> str:
 
 
 def _label(edit: Edit) -> Label | None:
-    found = edit.extra.get("similarity")
-    label: Label | None = found.get("label") if isinstance(found, dict) else None
+    similarity = edit.extra.get("similarity")
+    label: Label | None = similarity.get("label") if isinstance(similarity, dict) else None
     return label
 
 

@@ -1,4 +1,4 @@
-"""The embedded world's oracle: it knows the scene that was drawn."""
+"""The embedded world's oracle, which knows the scene that was drawn."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ShapesJudgeSpec(Value):
 
 
 class SceneJudge:
-    """The oracle: keeps a pair if and only if the drawn scene makes the new answer true."""
+    """Keeps a pair if and only if the new answer is true in the drawn scene."""
 
     name = "shapes oracle"
     rater_kind: Literal["judge", "rule", "oracle"] = "oracle"
@@ -40,7 +40,7 @@ class SceneJudge:
 
     def _judge(self, candidate: Candidate) -> JudgeDecision | Exception:
         if candidate.edit is None or "scene" not in candidate.edit.extra:
-            return DataError("the edit tells no scene; only shapes edits have an oracle")
+            return DataError("the edit has no scene; only shapes edits have an oracle")
         scene = Scene.from_json(candidate.edit.extra["scene"])
         true = answer(scene, family_of(candidate).question)
         new = candidate.flip.new_text if candidate.flip else None

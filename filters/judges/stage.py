@@ -1,4 +1,4 @@
-"""Have a judge (or a rule) decide, pair by pair, and keep its opinions as verdicts."""
+"""The stage that turns a judge's or a rule's decisions into verdicts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flipbench.models.protocols import Judge
 
 
 class JudgeStage:
-    """Turn a judge's opinions into verdicts that name the very image they are about."""
+    """Have a judge decide on each pair; a verdict refers to the exact image."""
 
     record: type[Record] = Verdict
 
@@ -25,33 +25,33 @@ class JudgeStage:
 
     def id_of(self, candidate: Candidate) -> str:
         """Return the id of this judge's verdict."""
-        return Verdict.id_for(**self._made_of(candidate))
+        return Verdict.id_for(**self._key(candidate))
 
     def subject(self, candidate: Candidate) -> str:
-        """Return the item in words."""
+        """Return the item's benchmark and name."""
         return candidate.subject
 
     def __call__(self, candidates: Sequence[Candidate]) -> list[Verdict | Exception]:
         """Judge a batch."""
         out: list[Verdict | Exception] = []
-        opinions = self.judge(candidates, self.images)
-        for candidate, opinion in zip(candidates, opinions, strict=True):
-            if isinstance(opinion, Exception):
-                out.append(opinion)
+        decisions = self.judge(candidates, self.images)
+        for candidate, decision in zip(candidates, decisions, strict=True):
+            if isinstance(decision, Exception):
+                out.append(decision)
                 continue
             out.append(
                 Verdict(
-                    **self._made_of(candidate),
+                    **self._key(candidate),
                     rater_kind=self.judge.rater_kind,
-                    decision=opinion.decision,
-                    reason=opinion.reason,
-                    blind_answer=opinion.blind_answer,
-                    usage=opinion.usage,
+                    decision=decision.decision,
+                    reason=decision.reason,
+                    blind_answer=decision.blind_answer,
+                    usage=decision.usage,
                 )
             )
         return out
 
-    def _made_of(self, candidate: Candidate) -> dict[str, Any]:
+    def _key(self, candidate: Candidate) -> dict[str, Any]:
         if candidate.edit is None:
             raise DataError(f"{candidate.subject}: there is no edited image to judge")
         return {

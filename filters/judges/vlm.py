@@ -1,4 +1,4 @@
-"""A judge that is asked as models under test are: it answers the question, and is told nothing."""
+"""A judge that, like a model under test, only answers the question."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flipbench.prompting.prompts import LETTERS, PromptSettings
 
 
 class VLMJudgeSpec(Value):
-    """A model on this machine that answers the question, not told the new answer."""
+    """A model on this machine that answers the question without knowing the new answer."""
 
     kind: Literal["vlm"] = "vlm"
     model: ModelConfig
@@ -28,18 +28,20 @@ class VLMJudgeSpec(Value):
         default=0.0,
         ge=0,
         le=1,
-        description="'unsure' where the answer has less of the options' probability; only with"
-        " 'ask: choose'",
+        description="'unsure' if the answer has less than this share of the options' probability;"
+        " needs 'ask: choose'",
     )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.sure and self.prompt.ask != "choose":
-            raise ValueError("sure needs 'ask: choose': what is generated has no probability")
+            raise ValueError(
+                "sure needs 'ask: choose': a generated reply has no option probabilities"
+            )
         return self
 
     def build(self, context: Context) -> VLMJudge:
-        """Return the judge; weights are read when it is first asked."""
+        """Return the judge; weights are loaded on its first call."""
         from flipbench.models.vlm.on_demand import on_demand
 
         return VLMJudge(on_demand(self.model), self.prompt, self.sure)
@@ -48,23 +50,22 @@ class VLMJudgeSpec(Value):
 class VLMJudge:
     """Keep a pair if a model answers the question on the edited image with the new answer.
 
-    It needs no model that follows a judge's instructions, only one that can be evaluated. It never
-    says that a picture is ambiguous: of two options that both fit it chooses one.
+    It works with any model that can be evaluated; the model need not follow a judge's
+    instructions. It cannot detect ambiguity: of two options that both fit, it chooses one.
 
     Parameters
     ----------
     vlm : VLM
-        It should be none of the models that are evaluated later, for which it would select the
-        pairs they can do.
+        Should not be evaluated later, since it selects the pairs that it can solve.
     prompt_settings : PromptSettings, optional
-        How the question is put.
+        How the question is asked.
     sure : float
-        "unsure" where the chosen option has less than this of all options' probability.
+        "unsure" if the chosen option has less than this share of all options' probability.
 
     References
     ----------
-    The blind criterion is ours, not of Park et al., arXiv 2511.03774, whose judge is told the new
-    answer (`flipbench.filters.judges.api`).
+    The blind criterion is ours; the judge of Park et al., arXiv 2511.03774, knows the new answer
+    (`flipbench.filters.judges.api`).
     """
 
     rater_kind: Literal["judge", "rule", "oracle"] = "judge"
@@ -81,8 +82,8 @@ class VLMJudge:
     ) -> list[JudgeDecision | Exception]:
         """Judge a batch, in order."""
         probes = [self._probe(candidate) for candidate in candidates]
-        asked = [probe for probe in probes if isinstance(probe, Probe)]
-        responses = iter(self.vlm.ask(asked, images) if asked else ())
+        valid = [probe for probe in probes if isinstance(probe, Probe)]
+        responses = iter(self.vlm.ask(valid, images) if valid else ())
         return [
             self._result(candidate, next(responses)) if isinstance(probe, Probe) else probe
             for candidate, probe in zip(candidates, probes, strict=True)
@@ -95,7 +96,7 @@ class VLMJudge:
         if item.options is None:
             return DataError(
                 f"{candidate.subject} is free-form: it has no options to choose from;"
-                " have it judged by a judge of kind 'api' or 'local', or by people"
+                " use a judge of kind 'api' or 'local', or people"
             )
         return self.prompt_settings.probe(
             item, "edited", images=(candidate.edit.image, *item.images[1:])
@@ -112,14 +113,14 @@ class VLMJudge:
                 "unsure", f"the reply names no one option: {response.text}".strip()
             )
         chosen = options[response.choice]
-        said = f"not told the answer, it chose {LETTERS[response.choice]} ({chosen})"
+        reason = f"not told the answer, it chose {LETTERS[response.choice]} ({chosen})"
         if response.option_log_probs:
             share = _share(response)
-            said += f", {share:.3f} of the options' probability"
+            reason += f", {share:.3f} of the options' probability"
             if share < self.sure:
-                return JudgeDecision("unsure", said, chosen)
+                return JudgeDecision("unsure", reason, chosen)
         return JudgeDecision(
-            "keep" if response.choice == flip.new_answer else "reject", said, chosen
+            "keep" if response.choice == flip.new_answer else "reject", reason, chosen
         )
 
 

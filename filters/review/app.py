@@ -1,4 +1,4 @@
-"""The web application of the review page: pairs and pictures out, verdicts in."""
+"""The web application of the review page: serves pairs and images, and records verdicts."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from .exchange import MAX_NOTE, export_csv, import_rows, read_rows
 from .guard import Guard
 from .label_studio import LABEL_CONFIG, export_tasks
 from .ledger import Decision, Judges, Ledger, Refused, Show
-from .pairs import picture_path
+from .pairs import image_path
 from .view import Viewer
 
 PAGE = Path(__file__).parent / "page"
 MAX_BODY = 64 * 1024 * 1024
-_SHOWN_BY_BROWSERS = {"png", "jpg", "webp", "gif", "bmp"}
+_BROWSER_FORMATS = {"png", "jpg", "webp", "gif", "bmp"}
 _TYPES = {"css": "text/css", "js": "text/javascript"}
 Body = TypeVar("Body", bound=BaseModel)
 Text = Annotated[str, Field(max_length=MAX_NOTE)]
@@ -54,7 +54,7 @@ class VerdictBody(_Body):
 
 
 class AnswerBody(_Body):
-    """What a reviewer answers before the new answer is shown."""
+    """A reviewer's answer before the new answer is shown."""
 
     edit_id: str
     image_sha256: str
@@ -63,27 +63,26 @@ class AnswerBody(_Body):
 
 
 class ReviewApp:
-    """The handlers, over one ledger.
+    """The request handlers, on top of one ledger.
 
     Parameters
     ----------
     ledger : Ledger
         The pairs and their verdicts.
     images : ImageStore
-        The run's pictures.
+        The run's images.
     title : str
-        What the page is called.
+        The page's title.
     blind : bool
-        Whether a reviewer answers the question before the new answer is shown.
+        Whether reviewers answer the question before they see the new answer.
     """
 
     def __init__(self, ledger: Ledger, images: ImageStore, title: str, blind: bool = False) -> None:
         self.ledger, self.images, self.title, self.blind = ledger, images, title, blind
         self.viewer = Viewer(ledger, blind)
-        self.pictures: dict[str, ImageRef] = {}
-        for pair in ledger.pairs:
-            for ref in (*pair.originals, pair.edited):
-                self.pictures[ref.sha256] = ref
+        self._refs: dict[str, ImageRef] = {
+            ref.sha256: ref for pair in ledger.pairs for ref in (*pair.originals, pair.edited)
+        }
         self.categories = sorted({pair.category for pair in ledger.pairs} - {""})
         self._template = environment(PAGE).get_template("review.html.jinja")
         assets = [TEMPLATES / "tokens.css", *PAGE.glob("*.[cj]s*")]
@@ -100,7 +99,7 @@ class ReviewApp:
             title=self.title,
             n_pairs=len(self.ledger.pairs),
             categories=self.categories,
-            has_judges=bool(self.ledger.others),
+            has_judges=bool(self.ledger.judges),
             settings=settings,
         )
         return Response(html, media_type="text/html", headers={"cache-control": "no-store"})
@@ -113,25 +112,25 @@ class ReviewApp:
         kind = _TYPES[name.rpartition(".")[2]]
         return Response(self._assets[name], media_type=kind, headers={"cache-control": "no-cache"})
 
-    def picture(self, request: Request) -> Response:
-        """Return a picture of a pair, and nothing else that lies on this machine."""
-        ref = self.pictures.get(request.path_params["sha256"])
+    def image(self, request: Request) -> Response:
+        """Return an image of a pair, and no other file."""
+        ref = self._refs.get(request.path_params["sha256"])
         if ref is None:
-            return _error(404, "no picture of this run has that hash")
+            return _error(404, "no image of this run has that hash")
         headers = {"cache-control": "private, max-age=31536000, immutable"}
-        path = picture_path(self.images, ref)
-        if ref.format in _SHOWN_BY_BROWSERS:
+        path = image_path(self.images, ref)
+        if ref.format in _BROWSER_FORMATS:
             return FileResponse(path, headers=headers)
         buffer = io.BytesIO()
         self.images.open(ref).save(buffer, "PNG")
         return Response(buffer.getvalue(), media_type="image/png", headers=headers)
 
     def queue(self, request: Request) -> Response:
-        """Return the positions of the pairs that the reviewer's filters let through."""
+        """Return the positions of the pairs that match the reviewer's filters."""
         query = request.query_params
         show, judges = query.get("show", "undecided"), query.get("judges", "")
         if show not in get_args(Show) or judges not in get_args(Judges):
-            return _error(400, f"no filter {show!r} with judges {judges!r}")
+            return _error(400, f"unknown filter {show!r} with judges {judges!r}")
         reviewer = self.ledger.reviewer(query.get("reviewer", ""))
         category = query.get("category", "")
         positions = self.ledger.queue(reviewer, show, category, judges)  # type: ignore[arg-type]
@@ -147,7 +146,7 @@ class ReviewApp:
         return JSONResponse(self.viewer.view(position, reviewer))
 
     async def decide(self, request: Request) -> Response:
-        """Write a verdict; the reply is sent when it is on disk."""
+        """Store a verdict; the reply is sent after it is on disk."""
         body = await _body(request, VerdictBody)
         if body.reason and body.reason not in REASONS:
             return _error(400, f"reason {body.reason!r} is none of {', '.join(REASONS)}")
@@ -155,7 +154,7 @@ class ReviewApp:
         def work() -> dict[str, Any]:
             reviewer, position = self._place(body.reviewer, body.edit_id, body.image_sha256)
             if self.viewer.is_hidden(position, reviewer):
-                raise Refused("answer the question first; then decide")
+                raise Refused("answer the question before deciding")
             reason = join_reason(body.reason, " ".join(body.note.split()))
             self.ledger.decide(reviewer, position, body.decision, reason, seconds=body.seconds)
             return self._progress(reviewer, request.query_params.get("category", ""))
@@ -163,7 +162,7 @@ class ReviewApp:
         return JSONResponse(await run_in_threadpool(work))
 
     async def answer(self, request: Request) -> Response:
-        """Write a blind answer and show the rest of the pair."""
+        """Store a blind answer and return the rest of the pair."""
         body = await _body(request, AnswerBody)
 
         def work() -> dict[str, Any]:
@@ -174,7 +173,7 @@ class ReviewApp:
         return JSONResponse(await run_in_threadpool(work))
 
     async def undo(self, request: Request) -> Response:
-        """Take back the reviewer's last verdict."""
+        """Undo the reviewer's last verdict."""
         body = await _body(request, _Body)
 
         def work() -> dict[str, Any]:
@@ -185,7 +184,7 @@ class ReviewApp:
 
         return JSONResponse(await run_in_threadpool(work))
 
-    async def take(self, request: Request) -> Response:
+    async def import_file(self, request: Request) -> Response:
         """Import a CSV or Label Studio file."""
         data = await request.body()
 
@@ -197,7 +196,7 @@ class ReviewApp:
         return JSONResponse(await run_in_threadpool(work))
 
     def export(self, request: Request) -> Response:
-        """Return all verdicts that count as a file."""
+        """Return all effective verdicts as a file."""
         name = request.path_params["name"]
         writers: dict[str, tuple[str, Callable[[], str]]] = {
             "verdicts.csv": ("text/csv", lambda: export_csv(self.ledger)),
@@ -215,7 +214,7 @@ class ReviewApp:
 
     def _place(self, reviewer: str, edit_id: str, image_sha256: str) -> tuple[str, int]:
         position = self.ledger.position(edit_id, image_sha256)
-        picture_path(self.images, self.ledger.pairs[position].edited)
+        image_path(self.images, self.ledger.pairs[position].edited)  # raises if it is gone
         return self.ledger.reviewer(reviewer), position
 
     def _progress(self, reviewer: str, category: str) -> dict[str, Any]:
@@ -224,17 +223,17 @@ class ReviewApp:
 
 
 def make_app(review: ReviewApp, token: str | None = None) -> Starlette:
-    """Return the ASGI application, guarded."""
+    """Return the ASGI application behind its guard."""
     routes = [
         Route("/", review.page),
         Route("/page/{name}", review.asset),
-        Route("/images/{sha256}", review.picture),
+        Route("/images/{sha256}", review.image),
         Route("/api/queue", review.queue),
         Route("/api/pairs/{position:int}", review.pair),
         Route("/api/verdicts", review.decide, methods=["POST"]),
         Route("/api/answers", review.answer, methods=["POST"]),
         Route("/api/undo", review.undo, methods=["POST"]),
-        Route("/api/import", review.take, methods=["POST"]),
+        Route("/api/import", review.import_file, methods=["POST"]),
         Route("/export/{name}", review.export),
     ]
     return Starlette(

@@ -1,4 +1,4 @@
-"""Verdicts to and from other tools: CSV here, Label Studio's JSON in its own file."""
+"""Import and export of verdicts: CSV here, Label Studio in `label_studio`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import io
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import get_args
 
 from flipbench.core.errors import DataError
@@ -38,7 +38,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 @dataclass
 class ImportReport:
-    """What an import did: new verdicts, those known already, rows that say nothing, problems."""
+    """Counts of an import: new and known verdicts, rows without a verdict; and its problems."""
 
     n_new: int = 0
     n_known: int = 0
@@ -47,22 +47,22 @@ class ImportReport:
 
     def __str__(self) -> str:
         """Return one line for people."""
-        text = f"{self.n_new} new verdicts, {self.n_known} known already, {self.n_empty} rows"
+        text = f"{self.n_new} new verdicts, {self.n_known} already known, {self.n_empty} rows"
         return f"{text} without a person's verdict, {len(self.problems)} rows that do not fit"
 
 
 def export_csv(ledger: Ledger) -> str:
-    """Return a row for each verdict that counts, and an empty one where no person has decided.
+    """Return a row per effective verdict, and an empty row per pair without a person's verdict.
 
-    Text that a spreadsheet would take for a formula gets an apostrophe in front; `read_rows` takes
-    it off.
+    Text that a spreadsheet would interpret as a formula gets a leading apostrophe, which
+    `read_rows` removes.
     """
     buffer = io.StringIO()
-    buffer.write("\ufeff")  # or spreadsheets take UTF-8 for something else
+    buffer.write("\ufeff")  # so that spreadsheets recognise UTF-8
     writer = csv.DictWriter(buffer, COLUMNS)
     writer.writeheader()
     for position, pair in enumerate(ledger.pairs):
-        about = {
+        columns = {
             "edit_id": pair.edit_id,
             "image_sha256": pair.edited.sha256,
             "item": pair.item,
@@ -72,22 +72,22 @@ def export_csv(ledger: Ledger) -> str:
             "old_answer": pair.old_text,
             "new_answer": pair.new_text,
         }
-        decided = {r: said for r, said in ledger.said(position).items() if said.decided}
-        rows = [_verdict(rater, said) for rater, said in decided.items()]
-        if not any(said.kind == "person" for said in decided.values()):
+        decided = ledger.decided(position)
+        rows = [_cells(rater, verdict) for rater, verdict in decided.items()]
+        if not any(verdict.kind == "person" for verdict in decided.values()):
             rows.append({})
         for row in rows:
-            writer.writerow({name: _safe(text) for name, text in (about | row).items()})
+            writer.writerow({name: _safe(text) for name, text in (columns | row).items()})
     return buffer.getvalue()
 
 
 def read_rows(data: bytes, name: str) -> tuple[list[ImportedRow], list[str]]:
-    """Read a CSV file or a Label Studio export; return its rows and what is wrong with others.
+    """Read a CSV file or a Label Studio export; return its rows and the problems of others.
 
     Raises
     ------
     DataError
-        Where the file is neither.
+        If the file is neither of the two.
     """
     try:
         text = data.decode("utf-8-sig")
@@ -99,7 +99,7 @@ def read_rows(data: bytes, name: str) -> tuple[list[ImportedRow], list[str]]:
     reader = csv.DictReader(io.StringIO(text), delimiter=";" if ";" in head else ",", strict=True)
     missing = [column for column in NEEDED if column not in (reader.fieldnames or ())]
     if missing:
-        raise DataError(f"{name}: no column {', '.join(missing)}; an export has all that is needed")
+        raise DataError(f"{name}: no column {', '.join(missing)}; an export has them all")
     rows: list[ImportedRow] = []
     problems: list[str] = []
     try:
@@ -118,15 +118,15 @@ def read_rows(data: bytes, name: str) -> tuple[list[ImportedRow], list[str]]:
 def import_rows(
     ledger: Ledger, rows: Sequence[ImportedRow], problems: Sequence[str] = ()
 ) -> ImportReport:
-    """Take people's verdicts into the run; each becomes its rater's newest.
+    """Add people's verdicts to the run; each becomes its rater's newest.
 
-    A row that does not fit the run (an unknown edit, a picture with another hash, no such decision)
-    is named and left out; a verdict that the rater gave already is no new one.
+    A row that does not fit the run (unknown edit, different image hash, unknown decision) is
+    reported and skipped; a verdict that the rater has already given is not added again.
 
     Raises
     ------
     DataError
-        Where no row fits the run at all.
+        If no row fits the run.
     """
     report = ImportReport(problems=list(problems))
     new: list[tuple[str, int, RaterVerdict]] = []
@@ -136,17 +136,17 @@ def import_rows(
             report.n_empty += 1
             continue
         try:
-            rater, position, said = _fit(ledger, row)
+            rater, position, verdict = _fit(ledger, row)
         except DataError as error:
             report.problems.append(f"{row.where}: {error}")
             continue
-        before = ledger.said(position).get(rater)
-        known = (before.decision, before.reason) if before and before.decided else None
-        if newest.get((rater, position), known) == (said.decision, said.reason):
+        before = ledger.decided(position).get(rater)
+        known = (before.decision, before.reason) if before else None
+        if newest.get((rater, position), known) == (verdict.decision, verdict.reason):
             report.n_known += 1
             continue
-        newest[rater, position] = said.decision, said.reason
-        new.append((rater, position, said))
+        newest[rater, position] = verdict.decision, verdict.reason
+        new.append((rater, position, verdict))
     if report.problems and not new and not report.n_known:
         raise DataError(
             f"nothing was imported, {len(report.problems)} rows do not fit this run;"
@@ -165,34 +165,35 @@ def _fit(ledger: Ledger, row: ImportedRow) -> tuple[str, int, RaterVerdict]:
         raise Refused(f"reason {row.reason!r} is none of {', '.join(REASONS)}")
     seconds = row.seconds
     if seconds is not None and not (math.isfinite(seconds) and seconds >= 0):
-        raise Refused(f"{seconds} is no number of seconds")
+        raise Refused(f"{seconds} is not a valid number of seconds")
     reason = join_reason(row.reason, _plain(row.note))
     blind_answer = _plain(row.blind_answer) or None
-    said = RaterVerdict(0, "person", decision, reason, blind_answer, seconds)  # type: ignore[arg-type]
-    return ledger.reviewer(row.rater), position, said
+    verdict = RaterVerdict(0, "person", decision, reason, blind_answer, seconds)  # type: ignore[arg-type]
+    return ledger.reviewer(row.rater), position, verdict
 
 
-def _verdict(rater: str, said: RaterVerdict) -> dict[str, str]:
-    reason, note = split_reason(said.reason)
+def _cells(rater: str, verdict: RaterVerdict) -> dict[str, str]:
+    reason, note = split_reason(verdict.reason)
     return {
         "rater": rater,
-        "decision": said.decision,
-        "rater_kind": said.kind,
+        "decision": verdict.decision,
+        "rater_kind": verdict.kind,
         "reason": reason,
         "note": note,
-        "blind_answer": said.blind_answer or "",
-        "seconds": "" if said.seconds is None else f"{said.seconds:.3f}",
+        "blind_answer": verdict.blind_answer or "",
+        "seconds": "" if verdict.seconds is None else f"{verdict.seconds:.3f}",
     }
 
 
 def _row(cells: dict[str, str], where: str) -> ImportedRow:
     seconds = float(cells["seconds"].replace(",", ".")) if cells.get("seconds") else None
-    texts = {name: cells.get(name, "") for name in ImportedRow.TEXTS}
+    names = [f.name for f in fields(ImportedRow) if f.name not in ("where", "seconds")]
+    texts = {name: cells.get(name, "") for name in names}
     return ImportedRow(where=where, seconds=seconds, **texts)
 
 
 def _plain(text: str) -> str:
-    """Return text on one line, without the halves of characters that JSON can hold."""
+    """Return text on one line, without lone surrogates, which JSON can contain."""
     return " ".join(text.split()).encode(errors="replace").decode()[:MAX_NOTE]
 
 

@@ -1,4 +1,4 @@
-"""Who may ask: this page alone, by a name of this machine or with the token."""
+"""Access control: only this page, under a local host name or with the token."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _HEADERS = {
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address to listen on can be reached from this machine only.
+    """Return whether an address can be reached from this machine only.
 
     >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0")
     (True, True, False)
@@ -37,18 +37,18 @@ def is_loopback(host: str) -> bool:
 
 
 class Guard:
-    """ASGI middleware that refuses other origins, foreign host names, and strangers.
+    """ASGI middleware that refuses other origins, foreign host names and unauthenticated requests.
 
-    Without a token only names of this machine are served, so that no web page can reach the
-    server through a name of its own (DNS rebinding). With one, it comes once in the query and
-    then in a cookie that no script and no other site can use.
+    Without a token, only loopback host names are accepted, so that no web page can reach the server
+    through DNS rebinding. A token is given once in the query and then stored in a cookie that
+    scripts and other sites cannot use.
 
     Parameters
     ----------
     app : ASGI application
-        What is guarded.
+        The application to protect.
     token : str or None
-        Needed for every request if given.
+        If given, required for every request.
     """
 
     def __init__(self, app: ASGIApp, token: str | None = None) -> None:
@@ -62,13 +62,13 @@ class Guard:
             await self.app(scope, receive, send)
             return
         request = Request(scope)
-        introduced = self._is_token(request.query_params.get("token"))
-        refusal = self._refusal(request, introduced)
+        has_token = self._is_token(request.query_params.get("token"))
+        refusal = self._refusal(request, has_token)
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 extra = dict(_HEADERS)
-                if introduced and not refusal:
+                if has_token and not refusal:
                     extra["set-cookie"] = (
                         f"{self._cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict"
                     )
@@ -82,21 +82,21 @@ class Guard:
         else:
             await self.app(scope, receive, send_with_headers)
 
-    def _refusal(self, request: Request, introduced: bool) -> tuple[int, str] | None:
+    def _refusal(self, request: Request, has_token: bool) -> tuple[int, str] | None:
         if not _same_origin(request):
             return 403, "refused: the request comes from another origin"
         if self.token is None:
             name = _host(request)
             if not is_loopback(name):
-                return 403, f"refused: {name!r} is no name of this machine; use localhost"
-        elif not introduced and not self._is_token(request.cookies.get(self._cookie)):
+                return 403, f"refused: {name!r} is not a name of this machine; use localhost"
+        elif not has_token and not self._is_token(request.cookies.get(self._cookie)):
             return 401, "refused: open the address with the token that 'flipbench review' printed"
         return None
 
-    def _is_token(self, given: str | None) -> bool:
-        if self.token is None or given is None:
+    def _is_token(self, value: str | None) -> bool:
+        if self.token is None or value is None:
             return False
-        return secrets.compare_digest(given.encode(), self.token.encode())
+        return secrets.compare_digest(value.encode(), self.token.encode())
 
 
 def _host(request: Request) -> str:
@@ -108,7 +108,7 @@ def _host(request: Request) -> str:
 
 def _same_origin(request: Request) -> bool:
     site = request.headers.get("sec-fetch-site")
-    if site is not None:  # set by the browser, out of reach of a page's scripts
+    if site is not None:  # set by the browser; scripts cannot change it
         followed_link = (
             request.method == "GET"
             and request.url.path == "/"

@@ -1,7 +1,7 @@
-"""Tasks for Label Studio, and its annotations back.
+"""Export of tasks to Label Studio, and import of its annotations.
 
-The format is Label Studio's own JSON: a list of tasks, each with ``data``, ``annotations`` (people)
-and ``predictions`` (judges). Pictures are named as files below its local storage.
+The format is Label Studio's JSON: a list of tasks, each with ``data``, ``annotations`` (people) and
+``predictions`` (judges). Images are referenced as files in its local storage.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from flipbench.core.errors import DataError
+from flipbench.core.records import ImageRef
 
 from ..effective_verdicts import REASONS, split_reason
 from .ledger import Ledger, RaterVerdict
@@ -40,22 +41,22 @@ LABEL_CONFIG = f"""<View>
 """
 
 
-def export_tasks(ledger: Ledger, picture_root: str = LOCAL_FILES) -> str:
-    """Return a task for each pair, with the verdicts that count."""
+def export_tasks(ledger: Ledger, image_root: str = LOCAL_FILES) -> str:
+    """Return a task per pair, with the effective verdicts."""
     tasks = []
     for position, pair in enumerate(ledger.pairs):
-        said = {r: one for r, one in ledger.said(position).items() if one.decided}
+        verdicts = ledger.decided(position)
         task = {
-            "data": _data(pair, picture_root),
+            "data": _data(pair, image_root),
             "annotations": [
-                {"result": list(_result(pair, one, rater)), "lead_time": one.seconds}
-                for rater, one in said.items()
-                if one.kind == "person"
+                {"result": list(_result(pair, verdict, rater)), "lead_time": verdict.seconds}
+                for rater, verdict in verdicts.items()
+                if verdict.kind == "person"
             ],
             "predictions": [
-                {"result": list(_result(pair, one)), "model_version": rater}
-                for rater, one in said.items()
-                if one.kind != "person"
+                {"result": list(_result(pair, verdict)), "model_version": rater}
+                for rater, verdict in verdicts.items()
+                if verdict.kind != "person"
             ],
         }
         tasks.append(task)
@@ -63,12 +64,12 @@ def export_tasks(ledger: Ledger, picture_root: str = LOCAL_FILES) -> str:
 
 
 def read_tasks(text: str, name: str) -> tuple[list[ImportedRow], list[str]]:
-    """Read Label Studio's JSON export; return its annotations and what is wrong with others.
+    """Read a Label Studio JSON export; return its annotations and the problems of others.
 
     Raises
     ------
     DataError
-        Where it is not a list of tasks.
+        If the text is not a list of tasks.
     """
     try:
         tasks = json.loads(text)
@@ -87,20 +88,20 @@ def read_tasks(text: str, name: str) -> tuple[list[ImportedRow], list[str]]:
                 if not annotation.get("was_cancelled"):
                     rows.append(_row(annotation, where, edit_id, sha256))
         except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
-            problems.append(f"{where}: no annotated pair ({type(error).__name__}: {error})")
+            problems.append(f"{where}: not an annotated pair ({type(error).__name__}: {error})")
     return rows, problems
 
 
-def _data(pair: EditedPair, picture_root: str) -> dict[str, Any]:
-    def url(sha256: str, fmt: str) -> str:
-        return f"{picture_root}{sha256}.{fmt}"
+def _data(pair: EditedPair, image_root: str) -> dict[str, Any]:
+    def url(ref: ImageRef) -> str:
+        return f"{image_root}{ref.sha256}.{ref.format}"
 
     original = pair.originals[0] if pair.originals else pair.edited
     return {
         "edit_id": pair.edit_id,
         "image_sha256": pair.edited.sha256,
-        "original": url(original.sha256, original.format),
-        "edited": url(pair.edited.sha256, pair.edited.format),
+        "original": url(original),
+        "edited": url(pair.edited),
         "item": pair.item,
         "category": pair.category,
         "question": pair.question,
@@ -112,11 +113,13 @@ def _data(pair: EditedPair, picture_root: str) -> dict[str, Any]:
     }
 
 
-def _result(pair: EditedPair, said: RaterVerdict, reviewer: str = "") -> Iterator[dict[str, Any]]:
-    reason, note = split_reason(said.reason)
-    note = note if said.kind == "person" else ""
+def _result(
+    pair: EditedPair, verdict: RaterVerdict, reviewer: str = ""
+) -> Iterator[dict[str, Any]]:
+    reason, note = split_reason(verdict.reason)
+    note = note if verdict.kind == "person" else ""
     for name, kind, key, value in (
-        ("decision", "choices", "choices", said.decision),
+        ("decision", "choices", "choices", verdict.decision),
         ("reason", "choices", "choices", reason),
         ("note", "textarea", "text", note),
         ("reviewer", "textarea", "text", reviewer),
@@ -132,20 +135,21 @@ def _result(pair: EditedPair, said: RaterVerdict, reviewer: str = "") -> Iterato
 
 
 def _row(annotation: dict[str, Any], where: str, edit_id: str, image_sha256: str) -> ImportedRow:
-    said: dict[str, str] = {}
+    values: dict[str, str] = {}
     for result in annotation["result"]:
         value = result["value"].get("choices") or result["value"].get("text") or [""]
-        said[result["from_name"]] = value if isinstance(value, str) else str(value[0])
-    by = annotation.get("completed_by", "")
-    by = by.get("email") or by.get("id", "") if isinstance(by, dict) else by
+        values[result["from_name"]] = value if isinstance(value, str) else str(value[0])
+    author = annotation.get("completed_by", "")
+    if isinstance(author, dict):
+        author = author.get("email") or author.get("id", "")
     seconds = annotation.get("lead_time")
     return ImportedRow(
         where=where,
         edit_id=edit_id,
         image_sha256=image_sha256,
-        rater=said.get("reviewer") or f"label-studio {by}".strip(),
-        decision=said.get("decision", ""),
-        reason=said.get("reason", ""),
-        note=said.get("note", ""),
+        rater=values.get("reviewer") or f"label-studio {author}".strip(),
+        decision=values.get("decision", ""),
+        reason=values.get("reason", ""),
+        note=values.get("note", ""),
         seconds=None if seconds is None else float(seconds),
     )

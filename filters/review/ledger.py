@@ -1,4 +1,4 @@
-"""Who said what of which pair: every verdict on disk before it counts, and nothing ever erased."""
+"""All raters' verdicts on each pair: written to disk before they count, and never erased."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_NAME = 60
 
 
 class Refused(DataError):
-    """A request that does not fit what the run holds."""
+    """A request that does not match the run's contents."""
 
 
 class RaterVerdict(NamedTuple):
@@ -37,74 +37,78 @@ class RaterVerdict(NamedTuple):
 
     @property
     def decided(self) -> bool:
-        """Whether it decides anything; a blind answer alone or an undone verdict does not."""
+        """Whether it is a decision; a mere blind answer or a withdrawn verdict is not."""
         return self.kind != "person" or self.reason not in (WITHDRAWN, ANSWERED_BLIND)
 
 
 class Ledger:
-    """The verdicts on the pairs of a run, for any number of reviewers at once.
+    """The verdicts on the pairs of a run, for any number of concurrent reviewers.
 
-    A changed mind is a new `Verdict` with ``run`` one higher; the newest counts. Undo writes the
-    verdict before it once more, or one whose reason is `WITHDRAWN`.
+    A changed verdict is a new `Verdict` with ``run`` one higher; the newest counts. Undo writes the
+    previous verdict again, or one with the reason `WITHDRAWN`.
 
     Parameters
     ----------
     run : Run
-        Where verdicts are read once and appended.
+        Verdicts are read from it once, and appended to it.
     pairs : sequence of EditedPair
-        What is reviewed. A verdict on another edit or another picture is no part of the ledger.
+        The pairs to review. Verdicts on other edits or images are ignored.
     """
 
     def __init__(self, run: Run, pairs: Sequence[EditedPair]) -> None:
         self.pairs = pairs
         self.people: set[str] = set()
-        self.others: set[str] = set()
+        self.judges: set[str] = set()
         self._run = run
-        self._at = {pair.edit_id: position for position, pair in enumerate(pairs)}
-        self._said: list[dict[str, RaterVerdict]] = [{} for _ in pairs]
+        self._positions = {pair.edit_id: position for position, pair in enumerate(pairs)}
+        self._newest: list[dict[str, RaterVerdict]] = [{} for _ in pairs]
         self._counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         self._undo: dict[str, list[tuple[int, RaterVerdict | None]]] = defaultdict(list)
         self._lock = threading.RLock()
         for verdict in run.read(Verdict):
-            position = self._at.get(verdict.edit_id)
+            position = self._positions.get(verdict.edit_id)
             if position is not None and verdict.image_sha256 == pairs[position].edited.sha256:
                 self._count(position, verdict)
 
     def reviewer(self, name: str) -> str:
-        """Return the name under which a person's verdicts are kept, as first spelled.
+        """Return a person's name, normalised and spelled as the first time.
 
         Raises
         ------
         Refused
-            Where it is empty, too long, not printable, or a judge's name.
+            If the name is empty, too long, not printable, or a judge's or rule's.
         """
         name = " ".join(unicodedata.normalize("NFC", name).split())
         if not name or len(name) > MAX_NAME or not name.isprintable():
             raise Refused(f"a reviewer's name has 1 to {MAX_NAME} printable characters")
-        if name.casefold() in {other.casefold() for other in self.others}:
-            raise Refused(f"{name!r} is the name of a judge or a rule; take another")
+        if name.casefold() in {other.casefold() for other in self.judges}:
+            raise Refused(f"{name!r} is the name of a judge or a rule; choose another")
         with self._lock:
             return next((p for p in self.people if p.casefold() == name.casefold()), name)
 
     def position(self, edit_id: str, image_sha256: str) -> int:
-        """Return where an edit stands in ``pairs``.
+        """Return the index of an edit in ``pairs``.
 
         Raises
         ------
         Refused
-            Where the edit is not in the run, or its picture has another hash.
+            If the edit is not in the run, or its image has another hash.
         """
-        position = self._at.get(edit_id)
+        position = self._positions.get(edit_id)
         if position is None:
             raise Refused(f"edit {edit_id!r} is not in this run")
         if self.pairs[position].edited.sha256 != image_sha256:
-            raise Refused(f"edit {edit_id}: the run's picture has another hash")
+            raise Refused(f"edit {edit_id}: the run's image has another hash")
         return position
 
-    def said(self, position: int) -> dict[str, RaterVerdict]:
-        """Return what each rater says of a pair; repetitions of a judge are told apart."""
+    def verdicts(self, position: int) -> dict[str, RaterVerdict]:
+        """Return each rater's newest verdict on a pair; each repetition of a judge is a rater."""
         with self._lock:
-            return dict(self._said[position])
+            return dict(self._newest[position])
+
+    def decided(self, position: int) -> dict[str, RaterVerdict]:
+        """Return the verdicts on a pair that are decisions."""
+        return {rater: v for rater, v in self.verdicts(position).items() if v.decided}
 
     def decide(
         self,
@@ -114,33 +118,32 @@ class Ledger:
         reason: str = "",
         seconds: float | None = None,
     ) -> RaterVerdict:
-        """Write a person's verdict; it is on disk when this returns.
+        """Write a person's verdict to disk.
 
-        The same verdict again writes nothing, so that a request may be repeated.
+        Repeating the same verdict writes nothing, so requests can be retried.
         """
         with self._lock:
-            before = self._said[position].get(rater)
+            before = self._newest[position].get(rater)
             if before and before.decided and (decision, reason) == before[2:4]:
                 return before
-            said = self._write(
-                rater, position, RaterVerdict(0, "person", decision, reason, None, seconds)
-            )
+            new = RaterVerdict(0, "person", decision, reason, None, seconds)
+            written = self._write(rater, position, new)
             self._undo[rater].append((position, before))
-            return said
+            return written
 
     def answer_blind(
         self, rater: str, position: int, answer: str, seconds: float | None
     ) -> RaterVerdict:
-        """Write what a person answers without knowing the new answer; the first time counts."""
+        """Write a person's blind answer; only the first one counts."""
         with self._lock:
-            before = self._said[position].get(rater)
+            before = self._newest[position].get(rater)
             if before and before.blind_answer is not None:
                 return before
-            said = RaterVerdict(0, "person", "unsure", ANSWERED_BLIND, answer, seconds)
-            return self._write(rater, position, said)
+            new = RaterVerdict(0, "person", "unsure", ANSWERED_BLIND, answer, seconds)
+            return self._write(rater, position, new)
 
     def undo(self, rater: str) -> int | None:
-        """Take back a person's last verdict since the start; return the pair, None if none."""
+        """Undo a person's last verdict of this session; return its pair, or None."""
         with self._lock:
             if not self._undo[rater]:
                 return None
@@ -152,101 +155,103 @@ class Ledger:
             return position
 
     def add(self, verdicts: Iterable[tuple[str, int, RaterVerdict]]) -> int:
-        """Append people's verdicts (rater, position, said) as their newest; return how many."""
+        """Append people's verdicts (rater, position, verdict); return their number."""
         with self._lock:
             new: list[tuple[int, Verdict]] = []
-            ahead: Counter[tuple[str, int]] = Counter()
-            for rater, position, said in verdicts:
-                verdict = self._verdict(rater, position, said, ahead[rater, position])
-                ahead[rater, position] += 1
-                new.append((position, verdict))
-            self._run.append([verdict for _, verdict in new])
-            for position, verdict in new:
-                self._count(position, verdict)
+            n_pending: Counter[tuple[str, int]] = Counter()
+            for rater, position, verdict in verdicts:
+                record = self._record(rater, position, verdict, n_pending[rater, position])
+                n_pending[rater, position] += 1
+                new.append((position, record))
+            self._run.append([record for _, record in new])
+            for position, record in new:
+                self._count(position, record)
             return len(new)
 
     def queue(self, rater: str, show: Show, category: str = "", judges: Judges = "") -> list[int]:
-        """Return the positions of the pairs that a reviewer wants to see."""
+        """Return the positions of the pairs that match a reviewer's filters."""
         with self._lock:
             return [
                 position
                 for position, pair in enumerate(self.pairs)
                 if (not category or pair.category == category)
-                and _wanted(self._said[position], rater, show)
-                and _judged(self._said[position], judges)
+                and _matches_show(self._newest[position], rater, show)
+                and _matches_judges(self._newest[position], judges)
             ]
 
     def counts(self, rater: str, category: str = "") -> dict[str, int]:
-        """Return how many pairs a person keeps, rejects and is unsure of."""
+        """Return the number of pairs that a person keeps, rejects and is unsure about."""
         with self._lock:
-            found: Counter[str] = Counter()
-            for (who, where), counter in self._counts.items():
-                if who == rater and category in ("", where):
-                    found.update(counter)
-            return {name: found[name] for name in ("keep", "reject", "unsure")}
+            total: Counter[str] = Counter()
+            for (counted_rater, counted_category), counter in self._counts.items():
+                if counted_rater == rater and category in ("", counted_category):
+                    total.update(counter)
+            return {name: total[name] for name in ("keep", "reject", "unsure")}
 
-    def _write(self, rater: str, position: int, said: RaterVerdict) -> RaterVerdict:
-        verdict = self._verdict(rater, position, said)
-        self._run.append([verdict])
-        return self._count(position, verdict)
+    def _write(self, rater: str, position: int, verdict: RaterVerdict) -> RaterVerdict:
+        record = self._record(rater, position, verdict)
+        self._run.append([record])
+        return self._count(position, record)
 
-    def _verdict(self, rater: str, position: int, said: RaterVerdict, ahead: int = 0) -> Verdict:
-        before = self._said[position].get(rater)
-        blind_answer = said.blind_answer
-        if before and before.blind_answer is not None:  # the first one stays, come what may
+    def _record(
+        self, rater: str, position: int, verdict: RaterVerdict, n_pending: int = 0
+    ) -> Verdict:
+        before = self._newest[position].get(rater)
+        blind_answer = verdict.blind_answer
+        if before and before.blind_answer is not None:  # a blind answer is never replaced
             blind_answer = before.blind_answer
         return Verdict(
             edit_id=self.pairs[position].edit_id,
             image_sha256=self.pairs[position].edited.sha256,
             rater=rater,
             rater_kind="person",
-            run=(before.run + 1 if before else 0) + ahead,
-            decision=said.decision,
-            reason=said.reason,
+            run=(before.run + 1 if before else 0) + n_pending,
+            decision=verdict.decision,
+            reason=verdict.reason,
             blind_answer=blind_answer,
-            seconds=said.seconds,
+            seconds=verdict.seconds,
         )
 
-    def _count(self, position: int, verdict: Verdict) -> RaterVerdict:
-        """Take a verdict into account; an older run of the same person changes nothing."""
-        said = RaterVerdict(
-            verdict.run,
-            verdict.rater_kind,
-            verdict.decision,
-            verdict.reason,
-            verdict.blind_answer,
-            verdict.seconds,
+    def _count(self, position: int, record: Verdict) -> RaterVerdict:
+        """Add a verdict to the counts, unless a newer one by the same rater is known."""
+        verdict = RaterVerdict(
+            record.run,
+            record.rater_kind,
+            record.decision,
+            record.reason,
+            record.blind_answer,
+            record.seconds,
         )
-        person = verdict.rater_kind == "person"
-        (self.people if person else self.others).add(verdict.rater)
-        repeated = "" if person or verdict.run == 0 else f" (run {verdict.run})"
-        rater = verdict.rater + repeated
-        before = self._said[position].get(rater)
-        if before and before.run >= said.run:
+        person = record.rater_kind == "person"
+        (self.people if person else self.judges).add(record.rater)
+        repetition = "" if person or record.run == 0 else f" (run {record.run})"
+        rater = record.rater + repetition
+        before = self._newest[position].get(rater)
+        if before and before.run >= verdict.run:
             return before
         counter = self._counts[rater, self.pairs[position].category]
         if before and before.decided:
             counter[before.decision] -= 1
-        if said.decided:
-            counter[said.decision] += 1
-        self._said[position][rater] = said
-        return said
+        if verdict.decided:
+            counter[verdict.decision] += 1
+        self._newest[position][rater] = verdict
+        return verdict
 
 
-def _wanted(said: dict[str, RaterVerdict], rater: str, show: Show) -> bool:
-    mine = said.get(rater)
+def _matches_show(verdicts: dict[str, RaterVerdict], rater: str, show: Show) -> bool:
+    own = verdicts.get(rater)
     if show == "all":
         return True
     if show == "undecided":
-        return mine is None or not mine.decided
-    if show == "disagreement":  # a rule that has no objection agrees with everyone
-        votes = {(one.kind, one.decision) for one in said.values() if one.decided}
+        return own is None or not own.decided
+    if show == "disagreement":  # a rule's "keep" is no opinion on the pair
+        votes = {(v.kind, v.decision) for v in verdicts.values() if v.decided}
         return len({decision for _, decision in votes - {("rule", "keep")}}) > 1
-    return mine is not None and mine.decided and mine.decision == show
+    return own is not None and own.decided and own.decision == show
 
 
-def _judged(said: dict[str, RaterVerdict], judges: Judges) -> bool:
+def _matches_judges(verdicts: dict[str, RaterVerdict], judges: Judges) -> bool:
     if not judges:
         return True
-    decisions = {one.decision for one in said.values() if one.kind != "person"}
+    decisions = {v.decision for v in verdicts.values() if v.kind != "person"}
     return bool(decisions) and (decisions == {"keep"}) == (judges == "keep")

@@ -1,4 +1,4 @@
-"""The edited pairs of a run, as a reviewer sees them; small, so that 50,000 fit in memory."""
+"""The edited pairs of a run, compact enough to hold 50,000 in memory."""
 
 from __future__ import annotations
 
@@ -37,30 +37,29 @@ class EditedPair:
 
 
 def edited_pairs(run: Run, edit_ids: Collection[str] | None = None) -> list[EditedPair]:
-    """Return the pairs of a run in the order of its items, or those of some edits only.
+    """Return the pairs of a run in the order of its items, optionally of some edits only.
 
-    An edit that belongs to no item of the run, or one of whose pictures is gone, is named in a
-    warning and left out.
+    An edit without an item in the run, or with a missing image file, is skipped with a warning.
 
     Raises
     ------
     DataError
-        Where there is nothing to review.
+        If there is nothing to review.
     """
     items: dict[str, Item] = {}
-    for item in run.read(Item):  # without what only the editors need
+    for item in run.read(Item):  # drop what only editors need
         items[item.id] = item.model_copy(update={"extra": {}, "raw_question": ""})
     order = {item_id: number for number, item_id in enumerate(items)}
     flips = {f.id: (f.item_id, f.new_answer, f.new_text) for f in run.read(Flip)}
     captions = {c.id: c.flip_id for c in run.read(Caption)}
-    found: list[tuple[int, EditedPair]] = []
-    left_out: list[str] = []
+    numbered: list[tuple[int, EditedPair]] = []
+    skipped: list[str] = []
     for edit in run.read(Edit):
         if edit_ids is not None and edit.id not in edit_ids:
             continue
         item_id, new_answer, new_text = flips.get(captions.get(edit.caption_id, ""), ("", None, ""))
         if item_id not in items:
-            left_out.append(f"edit {edit.id}: its item, flip or caption is not in the run")
+            skipped.append(f"edit {edit.id}: its item, flip or caption is not in the run")
             continue
         item = items[item_id]
         pair = EditedPair(
@@ -77,40 +76,40 @@ def edited_pairs(run: Run, edit_ids: Collection[str] | None = None) -> list[Edit
             originals=item.images,
             edited=edit.image,
         )
-        lost = [ref for ref in (*pair.originals, pair.edited) if not _is_there(run.images, ref)]
+        lost = [ref for ref in (*pair.originals, pair.edited) if not _exists(run.images, ref)]
         if lost:
-            left_out.append(f"{pair.item}: picture {lost[0].sha256[:12]} is gone")
+            skipped.append(f"{pair.item}: image {lost[0].sha256[:12]} is missing")
             continue
-        found.append((order[item_id], pair))
-    for what in left_out[:5]:
-        log.warning("left out: %s", what)
-    if len(left_out) > 5:
-        log.warning("left out: ... and %d more", len(left_out) - 5)
-    if not found:
+        numbered.append((order[item_id], pair))
+    for reason in skipped[:5]:
+        log.warning("skipped: %s", reason)
+    if len(skipped) > 5:
+        log.warning("skipped: ... and %d more", len(skipped) - 5)
+    if not numbered:
         raise DataError(
             f"{run.path}: there are no edited images to review; run 'flipbench generate' first"
         )
-    return [pair for _, pair in sorted(found, key=lambda numbered: numbered[0])]
+    return [pair for _, pair in sorted(numbered, key=lambda entry: entry[0])]
 
 
-def picture_path(images: ImageStore, ref: ImageRef) -> Path:
-    """Return where a picture lies, below the folder of images and nowhere else.
+def image_path(images: ImageStore, ref: ImageRef) -> Path:
+    """Return the path of an image, which is always inside the run's image folder.
 
     Raises
     ------
     DataError
-        Where the record names another place (a run may come from anyone), or the file is gone.
+        If the record points elsewhere (runs may be untrusted), or the file is missing.
     """
     path = images.path(ref)
-    named = _SHA256.fullmatch(ref.sha256) and _FORMAT.fullmatch(ref.format)
-    if not named or path.is_symlink() or not path.is_file():
-        raise DataError(f"picture {ref.sha256[:12]} is not among the images of this run")
+    is_valid = _SHA256.fullmatch(ref.sha256) and _FORMAT.fullmatch(ref.format)
+    if not is_valid or path.is_symlink() or not path.is_file():
+        raise DataError(f"image {ref.sha256[:12]} is not among the images of this run")
     return path
 
 
-def _is_there(images: ImageStore, ref: ImageRef) -> bool:
+def _exists(images: ImageStore, ref: ImageRef) -> bool:
     try:
-        picture_path(images, ref)
+        image_path(images, ref)
     except DataError:
         return False
     return True

@@ -1,25 +1,13 @@
-"""A verdict as another tool wrote it, before anyone has looked whether it fits the run."""
+"""A verdict as imported from another tool, before it is checked against the run."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 
 @dataclass(frozen=True)
 class ImportedRow:
-    """One row of a table or one annotation; ``where`` names it in messages."""
-
-    TEXTS: ClassVar[tuple[str, ...]] = (
-        "edit_id",
-        "image_sha256",
-        "rater",
-        "decision",
-        "rater_kind",
-        "reason",
-        "note",
-        "blind_answer",
-    )
+    """A row of a table or an annotation; ``where`` is its location in messages."""
 
     where: str
     edit_id: str

@@ -1,4 +1,4 @@
-"""Serve the review page of a run; export and import its verdicts without the page."""
+"""Entry points: serve the review page of a run; export and import verdicts without it."""
 
 from __future__ import annotations
 
@@ -41,36 +41,36 @@ def serve_review(
     run_path : path
         A run directory with edits.
     host, port : str, int
-        Where to listen; port 0 takes a free one. The default is reached from this machine only
-        (and through a forwarded port).
+        Where to listen; port 0 selects a free one. The default accepts connections from this
+        machine only (and through a forwarded port).
     token : str, optional
-        What every browser must show once. Drawn at random, and printed, if ``host`` is an address
-        that others can reach.
+        Required once from every browser. Random, and printed, if other machines can reach
+        ``host``.
     blind : bool
         Have reviewers answer the question before they see the new answer.
     edit_ids : collection of str, optional
         Review these edits only.
     say : callable
-        Is told the page's address.
+        Called with the page's address.
 
     Raises
     ------
     PrerequisiteError
-        Where the extra ``review`` is not installed.
+        If the extra ``review`` is not installed.
     ConfigError
-        Where the address or the port cannot be had, or the token is weak.
+        If the address or port is not available, or the token is weak.
     DataError
-        Where there is no run, nothing to review, or another page is open on the run.
+        If there is no run, nothing to review, or another review of this run is open.
     """
     uvicorn = need("uvicorn", "review")
     need("starlette", "review")
     from .app import ReviewApp, make_app
 
     if token is not None and not re.fullmatch(r"[A-Za-z0-9_-]{16,}", token):
-        raise ConfigError("a token has at least 16 letters, digits, '-' and '_'")
+        raise ConfigError("a token needs at least 16 characters: letters, digits, '-' and '_'")
     if token is None and not is_loopback(host):
         token = secrets.token_urlsafe(18)
-    with _bound(host, port) as listener, _alone(run_path) as run:
+    with _bound(host, port) as listener, _locked(run_path) as run:
         ledger = Ledger(run, edited_pairs(run, edit_ids))
         title = f"{run.path.name}: {len(ledger.pairs):,} pairs"
         app = make_app(ReviewApp(ledger, run.images, run.path.name, blind), token)
@@ -91,9 +91,10 @@ def serve_review(
 def export_verdicts(
     run_path: str | Path, out: Path, edit_ids: Collection[str] | None = None
 ) -> int:
-    """Write the verdicts that count, as CSV or (``.json``) for Label Studio; return the pairs.
+    """Write the effective verdicts as CSV, or for Label Studio; return the number of pairs.
 
-    Beside a ``.json`` lies the labelling configuration, as ``.xml``. ``edit_ids`` chooses some.
+    If ``out`` ends in ``.json``, writes Label Studio tasks, and their labelling configuration as
+    ``.xml``. ``edit_ids`` restricts the export to some edits.
     """
     run = Run(_existing(run_path))
     ledger = Ledger(run, edited_pairs(run, edit_ids))
@@ -107,12 +108,12 @@ def export_verdicts(
 
 
 def import_verdicts(run_path: str | Path, path: Path) -> ImportReport:
-    """Take people's verdicts from a CSV or Label Studio file into a run.
+    """Import people's verdicts from a CSV or Label Studio file into a run.
 
     Raises
     ------
     DataError
-        Where the file cannot be read, no row of it fits the run, or a page is open on the run
+        If the file cannot be read, no row fits the run, or a review page is open on the run
         (which can import the file itself).
     """
     try:
@@ -120,27 +121,27 @@ def import_verdicts(run_path: str | Path, path: Path) -> ImportReport:
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from error
     rows, problems = read_rows(data, path.name)
-    with _alone(run_path) as run:
+    with _locked(run_path) as run:
         return import_rows(Ledger(run, edited_pairs(run)), rows, problems)
 
 
 def _existing(run_path: str | Path) -> Path:
     path = Path(run_path)
     if not (path / "edits").is_dir():
-        raise DataError(f"{path}: no run with edited images; run 'flipbench generate' first")
+        raise DataError(f"{path}: not a run with edited images; run 'flipbench generate' first")
     return path
 
 
 @contextlib.contextmanager
-def _alone(run_path: str | Path) -> Iterator[Run]:
-    """Open a run for people's verdicts; two who number the same person's verdicts would clash."""
+def _locked(run_path: str | Path) -> Iterator[Run]:
+    """Open a run for people's verdicts; a lock keeps two processes from numbering the same ones."""
     path = _existing(run_path)
     with Run(path) as run, (path / "review.lock").open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise DataError(
-                f"{path}: a review page is open on this run; use that one, or stop it first"
+                f"{path}: a review page is open on this run; use it, or stop it first"
             ) from error
         yield run
 
@@ -148,7 +149,7 @@ def _alone(run_path: str | Path) -> Iterator[Run]:
 @contextlib.contextmanager
 def _bound(host: str, port: int) -> Iterator[socket.socket]:
     if not 0 <= port < 65536:
-        raise ConfigError(f"port {port}: ports go from 0 (any that is free) to 65535")
+        raise ConfigError(f"port {port}: ports range from 0 (any free port) to 65535")
     try:
         family, kind, proto, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -164,7 +165,7 @@ def _bound(host: str, port: int) -> Iterator[socket.socket]:
         except OSError as error:
             raise ConfigError(
                 f"{host}:{port}: cannot listen there ({error.strerror});"
-                " choose another port, or 0 for any that is free"
+                " choose another port, or 0 for any free port"
             ) from error
         yield listener
 

@@ -17,7 +17,7 @@ from flipbench.filters.agreement.ratings import (
     compare_raters,
     ratings_of,
 )
-from flipbench.filters.decide import book_of
+from flipbench.filters.decide import index_verdicts
 from flipbench.filters.pipeline import FOLDER, filtered_in
 from flipbench.filters.representativeness import (
     Outcomes,
@@ -90,7 +90,7 @@ def report_tables(
 
 
 def _ratings(run: Run, candidates: list[Candidate], policy: Policy) -> Ratings:
-    return ratings_of(candidates, book_of(run.read(Verdict)), policy)
+    return ratings_of(candidates, index_verdicts(run.read(Verdict)), policy)
 
 
 def _answers(

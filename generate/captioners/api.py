@@ -1,4 +1,4 @@
-"""Captions by a chat model: over an API, through batches, or on this machine."""
+"""Captions from a chat model: through an API, through batches, or on this machine."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ _REFUSAL = re.compile(
 
 
 class Prompts(Value):
-    """What a captioning chat model is told."""
+    """Prompts of a captioning chat model."""
 
     prompt: str = Field(
-        default=DEFAULT_PROMPT, description="a name of generate/prompts, or a .txt file"
+        default=DEFAULT_PROMPT, description="name of a prompt in generate/prompts, or a .txt file"
     )
     counterfactual_prompt: str = Field(
-        default=PROPOSING_PROMPT, description="how a free-form item's new answer is asked for"
+        default=PROPOSING_PROMPT, description="prompt that asks for a free-form item's new answer"
     )
 
     @property
     def prompt_file(self) -> PromptFile:
-        """The prompt as it is sent."""
+        """The loaded caption prompt."""
         return caption_prompt(self.prompt)
 
 
@@ -50,7 +50,7 @@ class APICaptionerSpec(APISpec, Prompts):
     """Captions from an OpenAI-compatible server."""
 
     def build(self, context: Context) -> APICaptioner:
-        """Return the captioner; the server is first spoken to when it is asked."""
+        """Return the captioner; nothing is sent before its first call."""
         chat = ServerChat(self.chat, context.folder, batch=self.batch)
         return APICaptioner(chat, self.prompt, self.counterfactual_prompt)
 
@@ -63,20 +63,20 @@ class APICaptioner:
     chat : Chat
         `ChatAPI`, `BatchAPI` or `LocalChat`.
     prompt : str or path
-        Name of a prompt in ``generate/prompts``, or a ``.txt`` file of your own.
+        Name of a prompt in ``generate/prompts``, or your own ``.txt`` file.
     counterfactual_prompt : str or path
-        The same, to have new answers of free-form items proposed (`ProposeStage`).
+        The same, for proposing new answers of free-form items (`ProposeStage`).
 
     Raises
     ------
     ConfigError
-        Where the prompt is not one, or never says the new answer.
+        If there is no such prompt, or it does not contain the new answer.
 
     References
     ----------
     Park et al., *Contamination Detection for VLMs Using Multi-Modal Semantic Perturbation*,
     ICLR 2026, arXiv 2511.03774, section 4 and its appendix on prompts. Differs from the paper in
-    the words of the prompts, which are ours.
+    the wording of the prompts, which is ours.
     """
 
     def __init__(
@@ -96,33 +96,33 @@ class APICaptioner:
     ) -> list[CaptionText | Exception]:
         """Describe a batch, in order."""
         requests: list[ChatRequest] = []
-        out: list[CaptionText | Exception | None] = []
+        errors: list[DataError | None] = []
         for candidate in candidates:
             try:
                 requests.append(caption_request(self.prompt_file, candidate))
-                out.append(None)
+                errors.append(None)
             except DataError as error:
-                out.append(error)
+                errors.append(error)
         replies = iter(self.chat.ask(requests, images))
-        return [done if done is not None else _caption(next(replies)) for done in out]
+        return [error or _caption(next(replies)) for error in errors]
 
 
 def caption_prompt(prompt: str | Path) -> PromptFile:
-    """Load a captioner's prompt; it must say the new answer."""
+    """Load a caption prompt; it must contain the new answer."""
     return load_prompt(prompt, PROMPTS, needs=("new_answer",))
 
 
 def caption_request(prompt: PromptFile, candidate: Candidate) -> ChatRequest:
-    """Put a candidate into words; of several pictures the first is the one to describe.
+    """Fill in the prompt for a candidate; of several images, the first is described.
 
     Raises
     ------
     DataError
-        Where the item has no picture or no new answer.
+        If the item has no image or no new answer.
     """
     refs = candidate.item.images
     if not refs:
-        raise DataError(f"{candidate.subject}: it has no picture to describe")
+        raise DataError(f"{candidate.subject}: there is no image to describe")
     request = prompt.request(candidate, refs)
     if len(refs) == 1:
         return request
@@ -131,7 +131,7 @@ def caption_request(prompt: PromptFile, candidate: Candidate) -> ChatRequest:
 
 
 def declines(text: str) -> bool:
-    """Return whether a reply begins as refusals do.
+    """Return whether a reply begins like a refusal.
 
     >>> declines("I'm sorry, I can't help with that."), declines("A red bus on a bridge.")
     (True, False)

@@ -12,7 +12,7 @@ class LocalCaptionerSpec(LocalSpec, Prompts):
     """Captions from a model on this machine."""
 
     def build(self, context: Context) -> APICaptioner:
-        """Return the captioner; weights are read when it is first asked."""
+        """Return the captioner; weights are loaded on its first call."""
         from flipbench.models.vlm.local_chat import local_chat
 
         chat = local_chat(self.chat, context.seed)

@@ -1,4 +1,4 @@
-"""A captioner of your own, by import path."""
+"""Your own captioner, by import path."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flipbench.models.protocols import Captioner, CaptionText
 
 
 class PythonCaptionerSpec(PythonTarget):
-    """A class or factory of yours that makes a `Captioner`."""
+    """Your class or factory that returns a `Captioner`."""
 
     kind: Literal["python"] = "python"
 
@@ -24,7 +24,7 @@ class PythonCaptionerSpec(PythonTarget):
 
 
 class PythonCaptioner:
-    """Your captioner; its settings, part of a caption's id, also hold target and arguments."""
+    """Your captioner; target and arguments become part of its settings, hence of caption ids."""
 
     def __init__(self, spec: PythonTarget) -> None:
         self.captioner: Captioner = build_target(spec.target, spec.arguments, Captioner)

@@ -1,4 +1,4 @@
-"""The embedded world's captioner: exact, because the truth is known."""
+"""The embedded world's captioner, exact because the scene is known."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flipbench.shapes.wording import describe
 
 
 class ShapesCaptionerSpec(Value):
-    """The embedded world's own captioner."""
+    """The embedded world's captioner."""
 
     kind: Literal["shapes"] = "shapes"
 
@@ -26,7 +26,7 @@ class ShapesCaptionerSpec(Value):
 
 
 class SceneCaptioner:
-    """Says the family's scene in which the new answer is true, in a template's words."""
+    """Describes, by a template, the scene of the family in which the new answer is true."""
 
     name = "shapes template"
     prompt = "scene-v1"
@@ -44,5 +44,5 @@ class SceneCaptioner:
         except DataError as error:
             return error
         if candidate.flip is None or candidate.flip.new_text not in family.options:
-            return DataError("the new answer is no option of its family")
+            return DataError("the new answer is not among the options of its family")
         return CaptionText(describe(family.scenes[family.options.index(candidate.flip.new_text)]))

@@ -1,4 +1,4 @@
-"""Draw many pictures in batches of one size; where memory runs out, halve the batch and go on."""
+"""Draw images in batches of one size; halve the batch when memory runs out."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ Drawn = Image.Image | Exception
 
 @dataclass(frozen=True)
 class Prepared(Generic[Task]):
-    """A picture that is ready to be drawn.
+    """An image that is ready to be drawn.
 
     Attributes
     ----------
     plan : Fit
         Its sizes.
     task : Task
-        What the editor draws from.
+        The editor's input.
     extra : dict
-        What the edit remembers.
+        Stored in the edit's ``extra``.
     finish : callable, optional
-        Changes the drawn picture, already at the source's size.
+        Post-processes the result at the source's size.
     """
 
     plan: Fit
@@ -53,32 +53,31 @@ def draw_all(
     *,
     before: Callable[[Sequence[Task]], None] | None = None,
 ) -> list[Drawing | Exception]:
-    """Prepare, draw and bring back to the source's size; return drawings or errors, in order.
+    """Prepare, draw and restore to the source's size; return drawings or errors, in order.
 
-    A `DataError` of one candidate is its own failure; any other error is raised. ``before`` is
+    A `DataError` in ``prepare`` fails only its candidate; any other error is raised. ``before`` is
     called once, with all tasks that will be drawn.
     """
-    out: list[Drawing | Exception | None] = []
+    errors: list[DataError | None] = []
     ready: list[Prepared[Task]] = []
     for candidate, seed in zip(candidates, seeds, strict=True):
         try:
             ready.append(prepare(candidate, seed))
+            errors.append(None)
         except DataError as error:
-            out.append(error)
-        else:
-            out.append(None)
+            errors.append(error)
     if before is not None:
-        before([one.task for one in ready])
-    drawn = batches.run([(one.plan.run_size, one.task) for one in ready], draw)
+        before([prepared.task for prepared in ready])
+    drawn = batches.run([(prepared.plan.run_size, prepared.task) for prepared in ready], draw)
     finished = iter([_finish(*pair) for pair in zip(ready, drawn, strict=True)])
-    return [next(finished) if done is None else done for done in out]
+    return [error or next(finished) for error in errors]
 
 
-def pictures(result: Any) -> list[Drawn]:
-    """Return a pipeline's pictures; one that its safety checker blanked is an error."""
+def drawn_images(result: Any) -> list[Drawn]:
+    """Return a pipeline's images; one blanked by its safety checker becomes an error."""
     flags = getattr(result, "nsfw_content_detected", None) or [False] * len(result.images)
     return [
-        ServiceError("the pipeline's safety checker refused the picture; another seed may do")
+        ServiceError("the pipeline's safety checker rejected the image; try another seed")
         if flag
         else image
         for image, flag in zip(result.images, flags, strict=True)
@@ -86,18 +85,17 @@ def pictures(result: Any) -> list[Drawn]:
 
 
 class Batches:
-    """Cuts work into batches that fit.
+    """Splits work into batches that fit into memory.
 
     Parameters
     ----------
     batch_size : int
-        The largest batch that is tried.
+        Largest batch to try.
 
     Attributes
     ----------
     max_pixels : float
-        Pixels of one batch that are known to be too many, halved; larger batches are not tried
-        again.
+        Limit on the pixels of a batch: half of what last ran out of memory.
     """
 
     def __init__(self, batch_size: int) -> None:
@@ -111,10 +109,10 @@ class Batches:
         tasks: Sequence[tuple[Size, Task]],
         draw: Callable[[Size, Sequence[Task]], Sequence[Drawn]],
     ) -> list[Drawn]:
-        """Draw all tasks, those of one size together, and return the results in order.
+        """Draw all tasks, grouped by size, and return the results in order.
 
-        A single picture that does not fit is a `DataError` of that picture alone. ``draw`` is
-        called again for the same tasks after memory ran out, so it must not keep any state.
+        If a single image does not fit, only that image fails, with a `DataError`. ``draw`` is
+        called again for the same tasks after running out of memory, so it must be stateless.
         """
         results: dict[int, Drawn] = {}
         by_size: dict[Size, list[int]] = {}
@@ -140,25 +138,25 @@ class Batches:
         batch: Sequence[Task],
         draw: Callable[[Size, Sequence[Task]], Sequence[Drawn]],
     ) -> Sequence[Drawn] | None:
-        """Return the results, or None where a smaller batch is to be tried."""
+        """Return the results, or None if a smaller batch should be tried."""
         import torch
 
         try:
             return draw(size, batch)
         except torch.cuda.OutOfMemoryError:
-            pass  # its traceback holds the tensors until the handler is left
+            pass  # the traceback holds the tensors until the handler exits
         torch.cuda.empty_cache()
         if len(batch) == 1:
             return [
                 DataError(
-                    f"a single picture of {size[0]} x {size[1]} pixels does not fit into memory;"
+                    f"a single image of {size[0]} x {size[1]} pixels does not fit into memory;"
                     " set offload to 'model', or lower max_pixels"
                 )
             ]
         half = len(batch) // 2
         self.max_pixels = half * size[0] * size[1]
         log.warning(
-            "out of memory with %d pictures of %d x %d pixels; going on with %d at a time",
+            "out of memory with %d images of %d x %d pixels; continuing with %d at a time",
             len(batch),
             *size,
             half,

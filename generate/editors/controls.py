@@ -1,19 +1,18 @@
-"""Control images: what a ControlNet is shown of the original, so that its composition stays."""
+"""Control images: the input of a ControlNet that preserves the original's composition."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 from PIL import Image
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from flipbench.core.errors import ConfigError, PrerequisiteError, nearest, need
+from flipbench.core.errors import PrerequisiteError, nearest, need
 from flipbench.core.records import JsonDict, Value
 
-# kind: (class of controlnet-aux, does it load weights, arguments of its call)
+# kind: (controlnet-aux class, whether it loads weights, call arguments)
 DETECTORS: dict[str, tuple[str, bool, JsonDict]] = {
     "hed": ("HEDdetector", True, {}),
     "scribble": ("HEDdetector", True, {"scribble": True}),
@@ -32,35 +31,24 @@ KINDS = ("canny", "none", *DETECTORS)
 WEIGHTS = "lllyasviel/Annotators"
 
 
-class ControlSpec(Value):
-    """Which control image a ControlNet is shown."""
-
-    kind: str = "canny"
-    detect: Literal["x-flux", "run size"] = "x-flux"
-    low: int = 100
-    high: int = 200
-    arguments: dict[str, Any] = Field(default_factory=dict)
-    weights: str = "lllyasviel/Annotators"
-
-
-class Control:
+class Control(Value):
     """Makes control images of one kind.
 
-    ``canny`` needs OpenCV only; the others need the package ``controlnet-aux`` and, most of them,
-    its weights. ``none`` is the picture itself, for ControlNets that take one (tile, blur).
+    ``canny`` needs only OpenCV; the others need the package ``controlnet-aux`` and, for most of
+    them, its weights. ``none`` is the image itself, for ControlNets such as tile and blur.
 
     Parameters
     ----------
     kind : str
         One of ``KINDS``.
     detect : {'run size', 'x-flux'}
-        Canny only. ``run size`` looks for edges in the picture as it is edited. ``x-flux`` does
-        as the reference: it first scales the picture so that its *short* edge has the length of
-        the long one, pads to 64, looks for edges there and scales these back.
+        Canny only. ``run size`` detects edges at the size at which the image is edited.
+        ``x-flux`` follows the reference: it scales the image so that its *short* edge has the
+        length of the long one, pads to multiples of 64, detects edges and scales them back.
     low, high : int
-        Thresholds of Canny, in grey levels per pixel.
+        Canny thresholds, in grey levels per pixel.
     arguments : mapping, optional
-        Further arguments of the detector's call.
+        Further call arguments of the edge, depth or pose detector.
     weights : str
         Folder or hub id of the detector's weights.
 
@@ -69,28 +57,24 @@ class Control:
     Park et al., arXiv 2511.03774, section 4, and the released script: Canny, 100 and 200.
     """
 
-    def __init__(
-        self,
-        kind: str = "canny",
-        *,
-        detect: str = "x-flux",
-        low: int = 100,
-        high: int = 200,
-        arguments: Mapping[str, Any] | None = None,
-        weights: str = WEIGHTS,
-    ) -> None:
-        if kind not in KINDS:
-            raise ConfigError(f"control: {kind!r} is none of {KINDS}{nearest(kind, list(KINDS))}")
-        if detect not in ("run size", "x-flux"):
-            raise ConfigError(f"control: detect is 'run size' or 'x-flux', not {detect!r}")
-        if not 0 <= low <= high:
-            raise ConfigError(f"control: thresholds must satisfy 0 <= {low} <= {high}")
-        self.kind, self.detect, self.low, self.high = kind, detect, low, high
-        self.arguments, self.weights = dict(arguments or {}), weights
+    kind: str = "canny"
+    detect: Literal["x-flux", "run size"] = "x-flux"
+    low: int = 100
+    high: int = 200
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    weights: str = WEIGHTS
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.kind not in KINDS:
+            raise ValueError(f"{self.kind!r} is none of {KINDS}{nearest(self.kind, list(KINDS))}")
+        if not 0 <= self.low <= self.high:
+            raise ValueError(f"thresholds must satisfy 0 <= {self.low} <= {self.high}")
+        return self
 
     @property
     def settings(self) -> JsonDict:
-        """What the control image depends on."""
+        """All settings the control image depends on."""
         if self.kind == "canny":
             return {"kind": "canny", "detect": self.detect, "low": self.low, "high": self.high}
         if self.kind == "none":
@@ -104,13 +88,12 @@ class Control:
             return image
         if self.kind == "canny":
             pixels = np.asarray(image)
-            find = _canny_as_x_flux if self.detect == "x-flux" else _canny
-            edges = find(pixels, self.low, self.high)
-            return Image.fromarray(edges).convert("RGB")
-        return self._by_controlnet_aux(image)
+            detect = _canny_x_flux if self.detect == "x-flux" else _canny
+            return Image.fromarray(detect(pixels, self.low, self.high)).convert("RGB")
+        return self._run_detector(image)
 
-    def _by_controlnet_aux(self, image: Image.Image) -> Image.Image:
-        """Run a detector near the picture's size (it rounds to multiples of 64), then fit it."""
+    def _run_detector(self, image: Image.Image) -> Image.Image:
+        """Detect near the image's size (rounded to multiples of 64), then resize to it."""
         edge = max(64, min(image.size))
         sizes = {"detect_resolution": edge, "image_resolution": edge, "output_type": "pil"}
         drawn = self._detector(image, **(sizes | DETECTORS[self.kind][2] | self.arguments))
@@ -124,10 +107,10 @@ class Control:
             detectors = need("controlnet_aux", "control")
         except PrerequisiteError:
             raise
-        except Exception as error:  # a torchvision that does not fit torch fails in many ways
+        except Exception as error:  # an incompatible torchvision fails in many ways
             raise PrerequisiteError(
                 f"control {self.kind!r}: controlnet-aux cannot be imported ({error});"
-                " pip install 'flipbench[control]' with a torchvision made for your torch"
+                " pip install 'flipbench[control]' with a torchvision that matches your torch"
             ) from error
         detector = getattr(detectors, name)
         if not has_weights:
@@ -142,13 +125,13 @@ class Control:
 
 
 def _canny(pixels: np.ndarray, low: int, high: int) -> np.ndarray:
-    """Return edges, (height, width), 0 or 255."""
+    """Return edges, shape (height, width), 0 or 255."""
     edges: np.ndarray = need("cv2", "diffusion").Canny(pixels, low, high)
     return edges
 
 
-def _canny_as_x_flux(pixels: np.ndarray, low: int, high: int) -> np.ndarray:
-    """Return edges found at the reference's resolution, (height, width), 0 to 255."""
+def _canny_x_flux(pixels: np.ndarray, low: int, high: int) -> np.ndarray:
+    """Return edges detected at the reference's resolution, shape (height, width), 0 to 255."""
     cv2 = need("cv2", "diffusion")
     height, width = pixels.shape[:2]
     scale = max(height, width) / min(height, width)

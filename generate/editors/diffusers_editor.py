@@ -1,4 +1,4 @@
-"""Redraw with any editing pipeline of diffusers, by its class name."""
+"""Redraw with any diffusers editing pipeline, by class name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flipbench.core.paired import Candidate
 from flipbench.core.records import ImageRef, JsonDict
 from flipbench.models.protocols import Drawing
 
-from .batching import Batches, Drawn, Prepared, Size, draw_all, pictures
+from .batching import Batches, Drawn, Prepared, Size, draw_all, drawn_images
 from .diffusers_loading import (
     PipelineSpec,
     call_arguments,
@@ -34,26 +34,27 @@ from .diffusers_loading import (
 from .sizes import SizeRule, fit, fit_mask
 
 MASKS = ("none", "whole", "item")
+_RESERVED = ("image", "prompt", "mask_image", "height", "width", "generator")
 FIELDS = ("caption", "question", "old_answer", "new_answer")
 
 
 @dataclass(frozen=True)
 class Adapter:
-    """How a pipeline class is called.
+    """How to call a pipeline class.
 
     Attributes
     ----------
     defaults : dict
-        Arguments of the call, unless the user gives others.
+        Default call arguments.
     mask : bool
         Whether it takes a mask of what may change.
     batches : bool
-        Whether a list of pictures is a batch. Pipelines that take several reference pictures read
-        a list as such, and draw one at a time.
+        Whether it takes a list of images as a batch. Pipelines with several reference images take
+        a list as those, so they draw one image per call.
     exact_size : bool
-        Whether it must be told the area and not to resize the picture (Flux Kontext).
+        Whether it needs the area, and a flag, to keep it from resizing the image (Flux Kontext).
     factor : int or None
-        What both sides must be a multiple of; None asks the pipeline.
+        Both sides must be a multiple of this; None asks the pipeline.
     """
 
     defaults: JsonDict = field(default_factory=dict)
@@ -100,16 +101,20 @@ ADAPTERS: dict[str, Adapter] = {
 
 
 class DiffusersEditorSpec(PipelineSpec):
-    """Any editing pipeline of diffusers: Flux Kontext, Qwen-Image-Edit, Flux Fill, and others."""
+    """Any diffusers editing pipeline: Flux Kontext, Qwen-Image-Edit, Flux Fill, and others."""
 
     kind: Literal["diffusers"] = "diffusers"
-    pipeline_class: str | None = Field(default=None, description="the index's own if unset")
-    arguments: dict[str, Any] = Field(default_factory=dict, description="of the pipeline's call")
+    pipeline_class: str | None = Field(
+        default=None, description="default: the class in the pipeline's index"
+    )
+    arguments: dict[str, Any] = Field(
+        default_factory=dict, description="call arguments of the pipeline"
+    )
     instruction: str = "{caption}"
     mask: Literal["none", "whole", "item"] = "none"
 
     def build(self, context: Context) -> DiffusersEditor:
-        """Return the editor; weights are read when the first picture is drawn."""
+        """Return the editor; weights are loaded when the first image is drawn."""
         return DiffusersEditor(
             pipeline_class=self.pipeline_class,
             arguments=self.arguments,
@@ -128,41 +133,40 @@ class _Task:
 
 
 class DiffusersEditor:
-    """Redraws a picture with an editing pipeline that takes picture and instruction.
+    """Redraws an image with an editing pipeline that takes an image and an instruction.
 
     Parameters
     ----------
     pipeline : str
         Folder or hub id.
     pipeline_class : str, optional
-        Class of diffusers to load it as; the one its index names by default. ``ADAPTERS`` says how
-        the known ones are called; of others ``image``, ``prompt``, ``height``, ``width`` and
-        ``mask_image`` are used as far as they exist.
+        Diffusers class to load; by default the one in its index. ``ADAPTERS`` describes the calls
+        of known classes. Others get those of ``image``, ``prompt``, ``height``, ``width`` and
+        ``mask_image`` that they accept.
     arguments : mapping, optional
-        Further arguments of the call (``num_inference_steps``, ``guidance_scale``, ``strength``).
+        Further call arguments (``num_inference_steps``, ``guidance_scale``, ``strength``).
     instruction : str
-        What the pipeline is told; ``{caption}``, ``{question}``, ``{old_answer}`` and
-        ``{new_answer}`` are filled in.
+        Prompt template; ``{caption}``, ``{question}``, ``{old_answer}`` and ``{new_answer}`` are
+        filled in.
     mask : {'none', 'whole', 'item'}
-        What may change, for pipelines that take a mask: the whole picture, or what the item's
-        ``extra['mask']`` says, either ``{"boxes": [[left, top, right, bottom], ...]}`` in pixels
-        or an image reference (white may change). Outside of it the source's pixels are put back
-        unchanged.
+        What may change, for pipelines that take a mask: the whole image, or the item's
+        ``extra['mask']``, either ``{"boxes": [[left, top, right, bottom], ...]}`` in pixels or an
+        image reference (white may change). Pixels outside the mask are restored from the source.
     sizes, batch_size, dtype, device, offload, revision, name
-        As of ``FluxControlNetEditor``; here the ``text`` offload means ``none``.
+        As in ``FluxControlNetEditor``; here the ``text`` offload means ``none``.
     compile : bool
         Compile the transformer's repeated blocks.
 
     Raises
     ------
     ConfigError
-        Where class, arguments, template and mask do not fit together.
+        If class, arguments, template and mask are incompatible.
     PrerequisiteError
-        Where there is no such pipeline.
+        If there is no such pipeline.
 
     Notes
     -----
-    Weights are read when the first picture is drawn: a finished run needs none.
+    Weights are loaded when the first image is drawn: resuming a finished run needs none.
     """
 
     def __init__(
@@ -186,8 +190,8 @@ class DiffusersEditor:
         device = resolve_device(device, offload)
         folder, index = find_pipeline(pipeline, revision)
         class_name = pipeline_class or index["_class_name"]
-        self._takes = call_arguments(find_class(class_name))
-        self.adapter = ADAPTERS.get(class_name) or _guess(class_name, self._takes)
+        self._parameters = call_arguments(find_class(class_name))
+        self.adapter = ADAPTERS.get(class_name) or _default_adapter(class_name, self._parameters)
         _check_mask(mask, class_name, self.adapter)
         self.arguments = self._check_arguments(arguments or {}, class_name)
         self._folder, self._class_name, self._dtype = folder, class_name, dtype
@@ -202,7 +206,7 @@ class DiffusersEditor:
             "arguments": self.arguments,
             "instruction": instruction,
             "mask": mask,
-            "sizes": self.sizes.to_json(),
+            "sizes": self.sizes.model_dump(),
             "dtype": dtype,
             "diffusers": diffusers().__version__,
         }
@@ -221,17 +225,17 @@ class DiffusersEditor:
 
     @property
     def factor(self) -> int:
-        """What both sides of a picture must be a multiple of."""
-        return self.adapter.factor or size_factor(self._whole)
+        """Both sides of an image must be a multiple of this."""
+        return self.adapter.factor or size_factor(self._loaded)
 
     @functools.cached_property
-    def _whole(self) -> Any:
-        """The pipeline as it lies on disk; read when the first picture is drawn."""
+    def _loaded(self) -> Any:
+        """The loaded pipeline, before it is placed on a device."""
         return load_pipeline(self._folder, self._class_name, self._dtype)
 
     @functools.cached_property
     def _pipeline(self) -> Any:
-        pipeline = self._whole
+        pipeline = self._loaded
         pipeline.set_progress_bar_config(disable=True)
         place(pipeline, self._device, self._offload)
         if self._compile:
@@ -266,67 +270,66 @@ class DiffusersEditor:
     def _call(self, size: Size, tasks: Sequence[_Task]) -> list[Drawn]:
         import torch
 
-        given: dict[str, Any] = dict(self.arguments)
-        given["image"] = _one_or_list([task.image for task in tasks])
-        given["prompt"] = _one_or_list([task.prompt for task in tasks])
+        arguments: dict[str, Any] = dict(self.arguments)
+        arguments["image"] = _one_or_list([task.image for task in tasks])
+        arguments["prompt"] = _one_or_list([task.prompt for task in tasks])
         if tasks[0].mask is not None:
-            given["mask_image"] = _one_or_list([task.mask for task in tasks])
-        if len(tasks) > 1 and isinstance(given.get("negative_prompt"), str):
-            given["negative_prompt"] = [given["negative_prompt"]] * len(tasks)
-        if "height" in self._takes:
-            given |= {"width": size[0], "height": size[1]}
+            arguments["mask_image"] = _one_or_list([task.mask for task in tasks])
+        if len(tasks) > 1 and isinstance(arguments.get("negative_prompt"), str):
+            arguments["negative_prompt"] = [arguments["negative_prompt"]] * len(tasks)
+        if "height" in self._parameters:
+            arguments |= {"width": size[0], "height": size[1]}
         if self.adapter.exact_size:
-            given |= {"max_area": size[0] * size[1], "_auto_resize": False}
-        given["generator"] = [torch.Generator().manual_seed(task.seed) for task in tasks]
-        return pictures(self._pipeline(**given))
+            arguments |= {"max_area": size[0] * size[1], "_auto_resize": False}
+        arguments["generator"] = [torch.Generator().manual_seed(task.seed) for task in tasks]
+        return drawn_images(self._pipeline(**arguments))
 
     def _check_arguments(self, given: Mapping[str, Any], class_name: str) -> JsonDict:
-        ours = {"image", "prompt", "mask_image", "height", "width", "generator"}
         for key in given:
-            if key not in self._takes:
-                close = nearest(key, list(self._takes))
-                raise ConfigError(f"arguments: {class_name} takes no {key!r}{close}")
-            if key in ours:
-                raise ConfigError(f"arguments: {key!r} is set by the editor; leave it out")
+            if key not in self._parameters:
+                hint = nearest(key, list(self._parameters))
+                raise ConfigError(f"arguments: {class_name} takes no {key!r}{hint}")
+            if key in _RESERVED:
+                raise ConfigError(f"arguments: {key!r} is set by the editor; remove it")
         merged = self.adapter.defaults | dict(given)
-        scale = merged.get("true_cfg_scale", self._takes.get("true_cfg_scale", 1))
-        if "true_cfg_scale" in self._takes and scale > 1:
-            merged.setdefault("negative_prompt", "")  # without one the scale does nothing
+        scale = merged.get("true_cfg_scale", self._parameters.get("true_cfg_scale", 1))
+        if "true_cfg_scale" in self._parameters and scale > 1:
+            merged.setdefault("negative_prompt", "")  # without one, the scale has no effect
         return merged
 
 
 def mask_of(candidate: Candidate, size: tuple[int, int], images: ImageStore) -> Image.Image:
-    """Return what may change in an item's picture: L, 255 where it may.
+    """Return an item's mask (L), 255 where the image may change.
 
     Raises
     ------
     DataError
-        Where ``extra['mask']`` is missing or is no mask of this size.
+        If ``extra['mask']`` is missing or not a mask of this size.
     """
-    said = candidate.item.extra.get("mask")
-    if isinstance(said, dict) and "boxes" in said:
+    source = candidate.item.extra.get("mask")
+    if isinstance(source, dict) and "boxes" in source:
         mask = Image.new("L", size, 0)
         try:
-            for left, top, right, bottom in said["boxes"]:
+            for left, top, right, bottom in source["boxes"]:
                 ImageDraw.Draw(mask).rectangle((left, top, right - 1, bottom - 1), fill=255)
         except (TypeError, ValueError) as error:
             raise DataError(
-                f"{candidate.subject}: extra['mask'] has a box that is no [left, top, right,"
-                f" bottom] ({error})"
+                f"{candidate.subject}: extra['mask'] has a box that is not"
+                f" [left, top, right, bottom] ({error})"
             ) from error
     else:
         try:
-            mask = images.open(ImageRef.model_validate(said)).convert("L")
+            mask = images.open(ImageRef.model_validate(source)).convert("L")
         except ValidationError as error:
             raise DataError(
                 f"{candidate.subject}: extra['mask'] is neither boxes nor an image reference;"
-                " set mask to 'whole', or give the item one"
+                " set mask to 'whole', or give the item a mask"
             ) from error
         mask = mask.point([255 * (level >= 128) for level in range(256)])
     if mask.size != size:
         raise DataError(f"{candidate.subject}: the mask has {mask.size} pixels, the image {size}")
     if mask.getextrema()[1] == 0:
-        raise DataError(f"{candidate.subject}: the mask lets nothing change")
+        raise DataError(f"{candidate.subject}: the mask is empty, so nothing may change")
     return mask
 
 
@@ -338,28 +341,28 @@ def _one_or_list(values: list[Any]) -> Any:
     return values[0] if len(values) == 1 else values
 
 
-def _guess(class_name: str, takes: Mapping[str, Any]) -> Adapter:
-    missing = {"image", "prompt", "generator"} - set(takes)
+def _default_adapter(class_name: str, parameters: Mapping[str, Any]) -> Adapter:
+    missing = {"image", "prompt", "generator"} - set(parameters)
     if missing:
         raise ConfigError(
-            f"{class_name}: takes no {' and no '.join(sorted(missing))}, so it edits no picture"
-            f" from an instruction; these do: {', '.join(ADAPTERS)}"
+            f"{class_name}: takes no {' and no '.join(sorted(missing))}, so it cannot edit an image"
+            f" from an instruction; these can: {', '.join(ADAPTERS)}"
         )
-    return Adapter(mask="mask_image" in takes)
+    return Adapter(mask="mask_image" in parameters)
 
 
 def _check_template(instruction: str) -> None:
     try:
         named = {name for _, name, _, _ in Formatter().parse(instruction) if name is not None}
     except ValueError as error:
-        raise ConfigError(f"instruction: {instruction!r} is no template ({error})") from error
+        raise ConfigError(f"instruction: {instruction!r} is not a template ({error})") from error
     for name in named - set(FIELDS):
         raise ConfigError(
             f"instruction: {{{name}}} is none of {FIELDS}{nearest(name, list(FIELDS))}"
         )
     if not named & {"caption", "new_answer"}:
         raise ConfigError(
-            "instruction: name {caption} or {new_answer} in it, or all edits are alike"
+            "instruction: it must contain {caption} or {new_answer}, or every edit is the same"
         )
 
 
@@ -367,6 +370,6 @@ def _check_mask(mask: str, class_name: str, adapter: Adapter) -> None:
     if mask not in MASKS:
         raise ConfigError(f"mask: {mask!r} is none of {MASKS}")
     if adapter.mask and mask == "none":
-        raise ConfigError(f"{class_name} redraws a mask; set mask to 'whole' or 'item'")
+        raise ConfigError(f"{class_name} needs a mask; set mask to 'whole' or 'item'")
     if mask != "none" and not adapter.mask:
         raise ConfigError(f"{class_name} takes no mask; set mask to 'none'")

@@ -1,4 +1,4 @@
-"""Load a diffusers pipeline, put it where it runs, and say what it is."""
+"""Find, load, place and fingerprint diffusers pipelines."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ from flipbench.core.errors import ConfigError, PrerequisiteError, nearest, need
 from flipbench.core.records import JsonDict, Value
 from flipbench.models.vlm.checkpoints import folder_hash
 
-from .sizes import SizeRule, SizeSpec
+from .sizes import SizeRule
 
 OFFLOADS = ("none", "text", "model")
 
 
 class PipelineSpec(Value):
-    """Which pipeline draws, at which sizes, and how it is run."""
+    """Settings shared by all editors that run a diffusers pipeline."""
 
     pipeline: str = Field(description="folder or hub id")
     revision: str | None = None
-    sizes: SizeSpec = SizeSpec()
-    batch_size: int = Field(default=1, ge=1, description="1 is the exact mode")
+    sizes: SizeRule = SizeRule()
+    batch_size: int = Field(
+        default=1, ge=1, description="1 makes results independent of other items"
+    )
     dtype: Dtype = "bfloat16"
     device: str = "auto"
     offload: Literal["none", "text", "model"] = "none"
     compile: bool = False
 
     def options(self) -> dict[str, Any]:
-        """Return these settings as arguments of an editor."""
-        return self.model_dump(include=set(PipelineSpec.model_fields)) | {
-            "sizes": SizeRule(**self.sizes.model_dump())
-        }
+        """Return these settings as an editor's constructor arguments."""
+        return {name: getattr(self, name) for name in PipelineSpec.model_fields}
 
 
 def diffusers() -> Any:
-    """Return the package, or say how to install it."""
+    """Return the package diffusers, or raise with instructions to install it."""
     return need("diffusers", "diffusion")
 
 
 def find_pipeline(path: str, revision: str | None = None) -> tuple[Path, JsonDict]:
-    """Return a pipeline's folder, fetched from the hub if ``path`` is no folder, and its index.
+    """Return a pipeline's folder, downloaded if ``path`` is a hub id, and its index.
 
     Raises
     ------
     PrerequisiteError
-        Where there is no pipeline.
+        If there is no such pipeline.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -59,7 +59,7 @@ def find_pipeline(path: str, revision: str | None = None) -> tuple[Path, JsonDic
             folder = Path(download(path, revision=revision, use_safetensors=True))
         except (OSError, ValueError) as error:
             raise PrerequisiteError(
-                f"{path}: neither a folder nor a pipeline of the hub that can be fetched"
+                f"{path}: neither a folder nor a pipeline that can be downloaded from the hub"
                 f" ({first_line(error)})"
             ) from error
     try:
@@ -67,20 +67,20 @@ def find_pipeline(path: str, revision: str | None = None) -> tuple[Path, JsonDic
         index["_class_name"] = str(index["_class_name"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise PrerequisiteError(
-            f"{path}: no diffusers pipeline there (it would have a model_index.json with its"
-            " class); give the folder that save_pretrained wrote, or a hub id"
+            f"{path}: not a diffusers pipeline (no model_index.json with a class name);"
+            " give a folder written by save_pretrained, or a hub id"
         ) from error
     for part in parts_of(index):
         if not (folder / part).is_dir():
             raise PrerequisiteError(
-                f"{path}: its model_index.json names {part!r}, which is not there; get it again"
+                f"{path}: model_index.json names {part!r}, which is missing; download it again"
             )
     return folder, index
 
 
 def parts_of(index: JsonDict) -> list[str]:
-    """Return the names of a pipeline's parts, each a folder."""
-    return sorted(name for name, what in index.items() if isinstance(what, list) and what[0])
+    """Return the names of a pipeline's component folders."""
+    return sorted(name for name, kind in index.items() if isinstance(kind, list) and kind[0])
 
 
 def load_pipeline(folder: Path, class_name: str, dtype: str, **components: Any) -> Any:
@@ -89,29 +89,29 @@ def load_pipeline(folder: Path, class_name: str, dtype: str, **components: Any) 
     Raises
     ------
     ConfigError
-        Where diffusers has no such pipeline.
+        If diffusers has no such pipeline.
     PrerequisiteError
-        Where the folder holds no such pipeline, or its weights are not safetensors.
+        If the folder is not such a pipeline, or its weights are not safetensors.
     """
-    return _load(find_class(class_name), folder, dtype, class_name, **components)
+    return _load(find_class(class_name), folder, dtype, **components)
 
 
 def load_part(folder: Path, class_name: str, dtype: str) -> Any:
     """Load one model, such as a ControlNet, from safetensors."""
-    return _load(getattr(diffusers(), class_name), folder, dtype, class_name)
+    return _load(getattr(diffusers(), class_name), folder, dtype)
 
 
 def find_part(path: str, revision: str | None = None) -> Path:
-    """Return one model's folder, fetched from the hub if ``path`` is no folder.
+    """Return a single model's folder, downloaded if ``path`` is a hub id.
 
     Raises
     ------
     PrerequisiteError
-        Where there is no such folder and no such repository.
+        If there is no such folder and no such repository.
     """
     if Path(path).is_dir():
         if not (Path(path) / "config.json").exists():
-            raise PrerequisiteError(f"{path}: no model there (it would have a config.json)")
+            raise PrerequisiteError(f"{path}: not a model (no config.json)")
         return Path(path)
     from huggingface_hub import snapshot_download
 
@@ -121,13 +121,13 @@ def find_part(path: str, revision: str | None = None) -> Path:
         )
     except (OSError, ValueError) as error:
         raise PrerequisiteError(
-            f"{path}: neither a folder nor a model of the hub that can be fetched"
+            f"{path}: neither a folder nor a model that can be downloaded from the hub"
             f" ({first_line(error)})"
         ) from error
 
 
 def find_class(name: str) -> Any:
-    """Return the pipeline class of diffusers that is called ``name``."""
+    """Return the diffusers pipeline class ``name``."""
     package = diffusers()
     known = [n for n in dir(package) if n.endswith("Pipeline")]
     if name not in known:
@@ -136,14 +136,15 @@ def find_class(name: str) -> Any:
 
 
 def call_arguments(cls: Any) -> dict[str, Any]:
-    """Return the arguments of a pipeline class's call and their defaults."""
+    """Return the arguments of a pipeline's ``__call__`` and their defaults."""
     signature = inspect.signature(cls.__call__)
-    named = (p for p in signature.parameters.values() if p.kind == p.POSITIONAL_OR_KEYWORD)
+    parameters = signature.parameters.values()
+    named = (p for p in parameters if p.kind == p.POSITIONAL_OR_KEYWORD)
     return {p.name: p.default for p in named if p.name != "self"}
 
 
 def size_factor(pipeline: Any) -> int:
-    """Return what both sides of a picture must be a multiple of."""
+    """Return the number that both sides of an image must be a multiple of."""
     processor = getattr(pipeline, "image_processor", None)
     if processor is not None:
         return int(processor.config.vae_scale_factor)
@@ -151,7 +152,7 @@ def size_factor(pipeline: Any) -> int:
 
 
 def place(pipeline: Any, device: str, offload: str) -> None:
-    """Put a pipeline on ``device``, as a whole or part by part while it runs."""
+    """Put a pipeline on ``device``, all at once or, offloaded, model by model as it runs."""
     if offload == "model":
         pipeline.enable_model_cpu_offload(device=device)
     else:
@@ -159,12 +160,12 @@ def place(pipeline: Any, device: str, offload: str) -> None:
 
 
 def resolve_device(device: str, offload: str) -> str:
-    """Return ``cuda`` where ``auto`` finds a GPU, else ``cpu``; other names as they are.
+    """Resolve ``auto`` to ``cuda`` if there is a GPU, else to ``cpu``.
 
     Raises
     ------
     ConfigError
-        Where ``offload`` is unknown, or there is no GPU to free.
+        If ``offload`` is unknown, or needs a GPU and there is none.
     """
     import torch
 
@@ -173,7 +174,7 @@ def resolve_device(device: str, offload: str) -> str:
     if offload not in OFFLOADS:
         raise ConfigError(f"offload: {offload!r} is none of {OFFLOADS}")
     if offload != "none" and torch.device(device).type == "cpu":
-        raise ConfigError(f"offload: {offload!r} frees GPU memory, and there is no GPU; use 'none'")
+        raise ConfigError(f"offload: {offload!r} frees GPU memory, but there is no GPU; use 'none'")
     return device
 
 
@@ -186,25 +187,20 @@ def fingerprint(folder: Path, index: JsonDict) -> str:
     return digest.hexdigest()[:24]
 
 
-def part_fingerprint(folder: Path) -> str:
-    """Return a hash of one model's weights and configuration."""
-    return folder_hash(str(folder))[:24]
-
-
 def first_line(error: Exception) -> str:
     """Return an error's first line, shortened."""
     return (str(error).strip().split("\n")[0] or type(error).__name__)[:200]
 
 
-def _load(cls: Any, where: str | Path, dtype: str, what: str, **options: Any) -> Any:
+def _load(cls: Any, folder: Path, dtype: str, **components: Any) -> Any:
     import torch
 
     try:
         return cls.from_pretrained(
-            where, dtype=getattr(torch, dtype), use_safetensors=True, **options
+            folder, dtype=getattr(torch, dtype), use_safetensors=True, **components
         )
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise PrerequisiteError(
-            f"{where}: cannot load a {what} from there ({first_line(error)}); give a folder or hub"
+            f"{folder}: cannot load a {cls.__name__} ({first_line(error)}); give a folder or hub"
             " id with its configuration and safetensors weights"
         ) from error

@@ -19,9 +19,10 @@ from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import JsonDict, Value
 from flipbench.models.protocols import Drawing
+from flipbench.models.vlm.checkpoints import folder_hash
 
-from .batching import Batches, Drawn, Prepared, Size, draw_all, pictures
-from .controls import Control, ControlSpec
+from .batching import Batches, Drawn, Prepared, Size, draw_all, drawn_images
+from .controls import Control
 from .diffusers_loading import (
     PipelineSpec,
     diffusers,
@@ -31,7 +32,6 @@ from .diffusers_loading import (
     first_line,
     load_part,
     load_pipeline,
-    part_fingerprint,
     place,
     resolve_device,
     size_factor,
@@ -46,54 +46,56 @@ _TEXT_PARTS = ("text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2")
 
 
 class FluxSettings(Value):
-    """What the picture depends on beside weights, caption, control and seed.
+    """Sampling settings.
 
     The defaults are the reference's (Park et al., arXiv 2511.03774, and its released script).
     """
 
     steps: int = Field(default=25, ge=1, description="denoising steps")
     guidance: float = Field(
-        default=4.0, description="the distilled guidance, an input of the transformer"
+        default=4.0, description="distilled guidance, an input of the transformer"
     )
-    control_weight: float = Field(default=0.8, description="multiplies what the ControlNet adds")
-    control_start: float = Field(default=0.0, ge=0, le=1, description="share of the steps")
-    control_end: float = Field(default=1.0, ge=0, le=1, description="share of the steps")
+    control_weight: float = Field(default=0.8, description="scale of the ControlNet's output")
+    control_start: float = Field(default=0.0, ge=0, le=1, description="fraction of the steps")
+    control_end: float = Field(default=1.0, ge=0, le=1, description="fraction of the steps")
     control_mode: int | None = Field(
-        default=None, description="for ControlNet-Union only: which of its kinds"
+        default=None, description="for ControlNet-Union only: its control mode"
     )
     true_cfg: float = Field(
-        default=3.5, description="scale of true classifier-free guidance; 1 switches it off"
+        default=3.5, description="scale of true classifier-free guidance; 1 disables it"
     )
-    true_cfg_start: int = Field(default=5, ge=0, description="the first step that is guided so")
+    true_cfg_start: int = Field(default=5, ge=0, description="first step with true guidance")
     negative_control: bool = Field(
-        default=True, description="whether the ControlNet sees the negative prompt"
+        default=True, description="whether the ControlNet also runs with the negative prompt"
     )
-    negative_prompt: str = Field(default="", description="what is guided away from")
+    negative_prompt: str = Field(default="", description="prompt to guide away from")
     schedule: Literal["x-flux", "pipeline"] = Field(
         default="x-flux",
-        description="how noise levels shift with the picture's size: as the reference or diffusers",
+        description="how noise levels shift with the image size: like the reference or diffusers",
     )
-    max_text_tokens: int = Field(default=512, ge=1, le=512, description="where T5 cuts the caption")
+    max_text_tokens: int = Field(
+        default=512, ge=1, le=512, description="T5 truncates captions to this length"
+    )
 
 
 class FluxEditorSpec(PipelineSpec):
-    """Flux with a ControlNet, the reference's editor; it draws what a caption says."""
+    """Flux with a ControlNet, the reference's editor."""
 
     kind: Literal["flux-controlnet"] = "flux-controlnet"
     controlnet: str | None = Field(
-        default=None, description="folder or hub id, where the pipeline has none of its own"
+        default=None, description="folder or hub id; not needed if the pipeline includes one"
     )
     controlnet_revision: str | None = None
     settings: FluxSettings = FluxSettings()
-    control: ControlSpec = ControlSpec()
+    control: Control = Control()
 
     def build(self, context: Context) -> FluxControlNetEditor:
-        """Return the editor; weights are read when the first picture is drawn."""
+        """Return the editor; weights are loaded when the first image is drawn."""
         return FluxControlNetEditor(
             controlnet=self.controlnet,
             controlnet_revision=self.controlnet_revision,
             settings=self.settings,
-            control=Control(**self.control.model_dump()),
+            control=self.control,
             **self.options(),
         )
 
@@ -106,7 +108,7 @@ class _Task:
 
 
 class FluxControlNetEditor:
-    """Redraws a picture from its caption, held to the original by a ControlNet.
+    """Redraws an image from its caption; a ControlNet preserves the composition.
 
     Parameters
     ----------
@@ -114,47 +116,46 @@ class FluxControlNetEditor:
         Folder or hub id of a Flux pipeline (``black-forest-labs/FLUX.1-dev``).
     controlnet : str, optional
         Folder or hub id of a Flux ControlNet in the layout of XLabs
-        (``XLabs-AI/flux-controlnet-canny-diffusers``) or of diffusers. Not needed where the
-        pipeline has one of its own.
+        (``XLabs-AI/flux-controlnet-canny-diffusers``) or of diffusers. Not needed if the
+        pipeline includes one.
     settings : FluxSettings
         The reference's by default.
     control : Control
-        Which control image; the reference's Canny by default.
+        The control image; the reference's Canny edges by default.
     sizes : SizeRule
-        At which size a picture is edited.
+        The size at which an image is edited.
     batch_size : int
-        Pictures of one size that are drawn at once. 1 gives the same bits whatever else is drawn.
+        Images of one size per batch. With 1, results are bit-identical whatever else is drawn.
     dtype : {'bfloat16', 'float16', 'float32'}
         Precision of the weights.
     device : str
         ``auto`` takes the first GPU if there is one.
     offload : {'none', 'text', 'model'}
-        What waits in main memory while it is not needed: nothing, the text encoders, or every
-        model. Each step frees GPU memory and takes time.
+        What to keep in main memory while not in use: nothing, the text encoders, or every model.
+        Each level saves GPU memory and costs time.
     compile : bool
-        Compile the transformer's repeated blocks; the first pictures take minutes longer.
+        Compile the transformer's repeated blocks; the first images take minutes longer.
     keep_control : bool
-        Keep the control image in the store; its reference lies in the edit's
-        ``extra['control']``.
+        Store the control image, with a reference in the edit's ``extra['control']``.
     revision, controlnet_revision : str, optional
         Commits of hub ids.
     name : str
-        What records call the editor.
+        The editor's name in records.
 
     Raises
     ------
     PrerequisiteError
-        Where a folder holds no Flux pipeline or no ControlNet.
+        If a folder is not a Flux pipeline or not a ControlNet.
 
     Notes
     -----
-    Weights are read when the first picture is drawn: a finished run needs none.
-    Noise comes from a CPU generator for each item, so that the seed alone decides it. Text
-    encoders run once for each caption, one caption at a time.
+    Weights are loaded when the first image is drawn: resuming a finished run needs none.
+    Each item's noise comes from its own CPU generator, so it depends on the seed alone. Text
+    encoders run once per caption, one caption at a time.
 
     References
     ----------
-    Park et al., arXiv 2511.03774, section 4. Differs from its script as docs/editing.md lists.
+    Park et al., arXiv 2511.03774, section 4. docs/editing.md lists the differences from its script.
     """
 
     def __init__(
@@ -182,28 +183,28 @@ class FluxControlNetEditor:
         folder, index = find_pipeline(pipeline, revision)
         if not index["_class_name"].startswith("Flux"):
             raise PrerequisiteError(
-                f"{pipeline}: holds a {index['_class_name']}, not a Flux pipeline; the editor"
-                " 'diffusers' takes others"
+                f"{pipeline}: a {index['_class_name']}, not a Flux pipeline; use the editor"
+                " 'diffusers' for it"
             )
         if controlnet is None and "controlnet" not in index:
             raise PrerequisiteError(
-                f"{pipeline}: has no ControlNet of its own; give one, such as"
+                f"{pipeline}: does not include a ControlNet; set controlnet, for example to"
                 " XLabs-AI/flux-controlnet-canny-diffusers"
             )
         control_folder = find_part(controlnet, controlnet_revision) if controlnet else None
         if self.flux.schedule == "x-flux" and not _shifts(folder):
             raise ConfigError(
-                f"{pipeline}: its scheduler does not shift with the size (as FLUX.1-schnell's does"
-                " not); set schedule to 'pipeline'"
+                f"{pipeline}: its scheduler does not shift with the size (neither does"
+                " FLUX.1-schnell's); set schedule to 'pipeline'"
             )
         self._folder, self._control_folder = folder, control_folder
         self._dtype, self._offload, self._compile = dtype, offload, compile
         self.settings: JsonDict = {
             **self.flux.model_dump(),
             "pipeline": fingerprint(folder, index),
-            "controlnet": part_fingerprint(control_folder or folder / "controlnet"),
+            "controlnet": folder_hash(str(control_folder or folder / "controlnet"))[:24],
             "control": self.control.settings,
-            "sizes": self.sizes.to_json(),
+            "sizes": self.sizes.model_dump(),
             "dtype": dtype,
             "diffusers": diffusers().__version__,
         }
@@ -223,27 +224,29 @@ class FluxControlNetEditor:
 
     @property
     def factor(self) -> int:
-        """What both sides of a picture must be a multiple of."""
-        return size_factor(self._whole)
+        """Both sides of an image must be a multiple of this."""
+        return size_factor(self._loaded)
 
     @cached_property
-    def _whole(self) -> Any:
-        """The pipeline as it lies on disk; read when the first picture is drawn."""
-        own = {}
+    def _loaded(self) -> Any:
+        """The loaded pipeline, before it is placed on a device."""
+        parts = {}
         if self._control_folder:
-            own["controlnet"] = load_part(self._control_folder, "FluxControlNetModel", self._dtype)
-        return load_pipeline(self._folder, "FluxControlNetPipeline", self._dtype, **own)
+            parts["controlnet"] = load_part(
+                self._control_folder, "FluxControlNetModel", self._dtype
+            )
+        return load_pipeline(self._folder, "FluxControlNetPipeline", self._dtype, **parts)
 
     @cached_property
     def _texts(self) -> _Texts:
-        return _Texts(self._whole, self.flux.max_text_tokens, self._device, self._offload)
+        return _Texts(self._loaded, self.flux.max_text_tokens, self._device, self._offload)
 
     @cached_property
     def _pipeline(self) -> Any:
-        """The parts that draw, without the text encoders."""
-        drawing_parts = ("scheduler", "vae", "transformer", "controlnet")
-        pipeline = type(self._whole)(
-            **{part: getattr(self._whole, part) for part in drawing_parts},
+        """The pipeline without its text encoders."""
+        parts = ("scheduler", "vae", "transformer", "controlnet")
+        pipeline = type(self._loaded)(
+            **{part: getattr(self._loaded, part) for part in parts},
             **dict.fromkeys(_TEXT_PARTS),
         )
         pipeline.set_progress_bar_config(disable=True)
@@ -275,11 +278,11 @@ class FluxControlNetEditor:
             shift = x_flux_shift(*size)
             pipeline.scheduler.register_to_config(base_shift=shift, max_shift=shift)
         texts = [self._texts[task.caption] for task in tasks]
-        away = self._texts[flux.negative_prompt]
+        negative = self._texts[flux.negative_prompt]
         guided = true_guidance(
             pipeline.transformer,
             pipeline.controlnet,
-            {"encoder_hidden_states": away[0], "pooled_projections": away[1]},
+            {"encoder_hidden_states": negative[0], "pooled_projections": negative[1]},
             scale=flux.true_cfg,
             start=flux.true_cfg_start,
             negative_control=flux.negative_control,
@@ -299,64 +302,64 @@ class FluxControlNetEditor:
                 height=size[1],
                 generator=[torch.Generator().manual_seed(task.seed) for task in tasks],
             )
-        return pictures(result)
+        return drawn_images(result)
 
 
 def _shifts(folder: Path) -> bool:
-    """Return whether a pipeline's scheduler shifts its noise levels with the picture's size."""
+    """Return whether a pipeline's scheduler shifts its noise levels with the image size."""
     try:
         config = json.loads((folder / "scheduler" / "scheduler_config.json").read_text())
     except (OSError, ValueError) as error:
         raise PrerequisiteError(
-            f"{folder}: its scheduler cannot be read ({first_line(error)}); get it again"
+            f"{folder}: its scheduler cannot be read ({first_line(error)}); download it again"
         ) from error
     return bool(config.get("use_dynamic_shifting"))
 
 
 class _Texts:
-    """Encodes captions one by one, each once; the encoders may wait in main memory."""
+    """Encodes each caption once, one at a time; can offload the encoders to main memory."""
 
     def __init__(self, loaded: Any, max_tokens: int, device: str, offload: str) -> None:
-        self._max_tokens, self._device, self._moves = max_tokens, device, offload != "none"
-        self._known: OrderedDict[str, tuple[torch.Tensor, torch.Tensor]] = OrderedDict()
+        self._max_tokens, self._device, self._offloads = max_tokens, device, offload != "none"
+        self._encoded: OrderedDict[str, tuple[torch.Tensor, torch.Tensor]] = OrderedDict()
         self._encoder = diffusers().FluxPipeline(
             **{part: getattr(loaded, part) for part in ("scheduler", *_TEXT_PARTS)},
             vae=None,
             transformer=None,
         )
-        self._encoder.to("cpu" if self._moves else device)
+        self._encoder.to("cpu" if self._offloads else device)
 
     def __getitem__(self, text: str) -> tuple[torch.Tensor, torch.Tensor]:
         """Return embeddings (1, T, D) and pooled embeddings (1, P) of an encoded text."""
-        return self._known[text]
+        return self._encoded[text]
 
     def encode(self, texts: Sequence[str]) -> None:
-        """Encode what is not known yet; forget the oldest of over 256 that are not needed now."""
+        """Encode new texts; of those not in ``texts``, evict the oldest beyond 256."""
         import torch
 
-        new = [text for text in dict.fromkeys(texts) if text not in self._known]
-        if new and self._moves:
+        new = [text for text in dict.fromkeys(texts) if text not in self._encoded]
+        if new and self._offloads:
             self._encoder.to(self._device)
         for text in new:
             with torch.inference_mode():
                 embeds, pooled, _ = self._encoder.encode_prompt(
                     prompt=[text], device=self._device, max_sequence_length=self._max_tokens
                 )
-            self._known[text] = embeds.cpu(), pooled.cpu()
-        if new and self._moves:
+            self._encoded[text] = embeds.cpu(), pooled.cpu()
+        if new and self._offloads:
             self._encoder.to("cpu")
             torch.cuda.empty_cache()
         for text in dict.fromkeys(texts):
-            self._known.move_to_end(text)
-        while len(self._known) > max(256, len(set(texts))):
-            self._known.popitem(last=False)
+            self._encoded.move_to_end(text)
+        while len(self._encoded) > max(256, len(set(texts))):
+            self._encoded.popitem(last=False)
 
 
 def x_flux_shift(width: int, height: int) -> float:
-    """Return the shift (mu) of noise levels that the reference uses.
+    """Return the reference's noise-level shift (mu).
 
-    It is the line through (256 tokens, 0.5) and (4096 tokens, 1.15) of Flux, but the reference
-    divides the tokens by 64 more than Flux does: 64 instead of 4096 at 1024 x 1024.
+    It follows Flux's line through (256 tokens, 0.5) and (4096 tokens, 1.15), but the reference
+    counts 64 times fewer tokens than Flux: 64 instead of 4096 at 1024 x 1024.
 
     >>> round(x_flux_shift(1024, 1024), 4)
     0.4675

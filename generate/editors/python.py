@@ -1,4 +1,4 @@
-"""An editor of your own, by import path."""
+"""Your own editor, by import path."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flipbench.models.protocols import Drawing, Editor
 
 
 class PythonEditorSpec(PythonTarget):
-    """A class or factory of yours that makes an `Editor`."""
+    """Your class or factory that returns an `Editor`."""
 
     kind: Literal["python"] = "python"
 
@@ -24,7 +24,7 @@ class PythonEditorSpec(PythonTarget):
 
 
 class PythonEditor:
-    """Your editor; its settings, which are part of an edit's id, also hold target and arguments."""
+    """Your editor; target and arguments become part of its settings, hence of edit ids."""
 
     def __init__(self, spec: PythonTarget) -> None:
         self.editor: Editor = build_target(spec.target, spec.arguments, Editor)

@@ -1,4 +1,4 @@
-"""The embedded world's editor: it redraws the scene, exactly or with a fault on purpose."""
+"""The embedded world's editor: redraws the scene, exactly or with a deliberate fault."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from flipbench.shapes.wording import read_description
 
 
 class ShapesEditorSpec(Value):
-    """The embedded world's own editor."""
+    """The embedded world's editor."""
 
     kind: Literal["shapes"] = "shapes"
-    wrong: float = Field(default=0.0, ge=0, le=1, description="share of pictures drawn wrong")
+    wrong: float = Field(default=0.0, ge=0, le=1, description="share of images drawn with a fault")
 
     def build(self, context: Context) -> SceneEditor:
         """Return the editor."""
@@ -32,16 +32,16 @@ class ShapesEditorSpec(Value):
 
 
 class SceneEditor:
-    """Draws what the caption says, on the background and at the places of the original.
+    """Draws the caption's scene with the original's background and positions.
 
-    It knows the caption and the original's scene, not the family: a wrong caption makes a wrong
-    picture, as it does with a diffusion model.
+    It sees only the caption and the original's scene: a wrong caption makes a wrong image, as with
+    a diffusion model.
 
     Parameters
     ----------
     wrong : float
-        Share of the pictures that get a fault on purpose (`flipbench.shapes.faults`), by which the
-        new answer is not true in them; the edit's ``extra`` says which.
+        Share of images with a deliberate fault (`flipbench.shapes.faults`) that makes the new
+        answer false; ``extra["fault"]`` of the edit names it.
     """
 
     name = "shapes redraw"
@@ -53,7 +53,7 @@ class SceneEditor:
     def __call__(
         self, candidates: Sequence[Candidate], seeds: Sequence[int], images: ImageStore
     ) -> list[Drawing | Exception]:
-        """Redraw a batch; the seeds decide about faults only."""
+        """Redraw a batch; the seeds only select faults."""
         out: list[Drawing | Exception] = []
         for candidate, seed in zip(candidates, seeds, strict=True):
             try:

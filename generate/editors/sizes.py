@@ -1,29 +1,29 @@
-"""Exact sizes: an editor runs at a size its pipeline can, and gives back the source's own size."""
+"""Sizes: an editor runs at a size its pipeline supports and returns the source's exact size."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 from PIL import Image
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from flipbench.core.errors import ConfigError, DataError
+from flipbench.core.errors import DataError
 from flipbench.core.records import JsonDict, Value
 
 
 @dataclass(frozen=True)
 class Fit:
-    """How one picture was fitted: both sizes (width, height), and the enlargement in between."""
+    """How an image is fitted: source and run size (width, height), and the enlargement factor."""
 
     source_size: tuple[int, int]
     run_size: tuple[int, int]
     enlarged: int = 1
 
     def to_json(self) -> JsonDict:
-        """Return what an edit remembers of its sizes."""
+        """Return the sizes as stored with an edit."""
         return {
             "source": list(self.source_size),
             "run": list(self.run_size),
@@ -31,57 +31,42 @@ class Fit:
         }
 
 
-class SizeSpec(Value):
-    """At which size a picture is edited."""
+class SizeRule(Value):
+    """Selects the size an editor runs at.
+
+    1. An image whose short edge is below ``min_edge`` is enlarged (Lanczos) by the smallest
+       sufficient integer factor, or refused if ``small`` is ``refuse``.
+    2. The right and bottom edges are replicated until both sides are multiples of the pipeline's
+       factor; nothing is distorted or cropped.
+    3. An image with more than ``max_pixels`` pixels after that is refused.
+
+    The result is cropped and reduced (Lanczos) accordingly, so it has exactly the source's size
+    and stays aligned with it.
+
+    Parameters
+    ----------
+    min_edge : int
+        In pixels. Diffusion models produce noise far below the sizes they were trained on.
+    max_pixels : int
+        Limit on the run size, after enlarging and padding.
+    small : {'enlarge', 'refuse'}
+        How to treat images below ``min_edge``.
+    """
 
     min_edge: int = Field(default=256, ge=1)
     max_pixels: int = Field(default=2048 * 2048, ge=1)
     small: Literal["enlarge", "refuse"] = "enlarge"
 
-
-@dataclass(frozen=True)
-class SizeRule:
-    """Which size an editor runs at.
-
-    1. A picture whose short edge is under ``min_edge`` is enlarged by the smallest whole number
-       that brings it there (Lanczos), or refused where ``small`` is ``refuse``.
-    2. The right and the lower edge are repeated until both sides are multiples of the pipeline's
-       factor; nothing is squeezed or cut.
-    3. More than ``max_pixels`` pixels after that are refused.
-
-    The drawn picture is cropped and reduced (Lanczos) by the same numbers, so it has exactly the
-    source's size and its pixels lie where the source's lie.
-
-    Parameters
-    ----------
-    min_edge : int
-        In pixels. Diffusion models draw noise at sizes far below those they were trained on.
-    max_pixels : int
-        Limit of the size that is run, enlarged and padded.
-    small : {'enlarge', 'refuse'}
-        What happens to pictures under ``min_edge``.
-    """
-
-    min_edge: int = 256
-    max_pixels: int = 2048 * 2048
-    small: str = "enlarge"
-
-    def __post_init__(self) -> None:
-        """Refuse a rule that can never be met."""
-        if self.small not in ("enlarge", "refuse"):
-            raise ConfigError(f"small: {self.small!r} is neither 'enlarge' nor 'refuse'")
-        if self.min_edge < 1 or self.max_pixels < self.min_edge**2:
-            raise ConfigError(
-                f"min_edge {self.min_edge} and max_pixels {self.max_pixels}: the limit must leave"
-                " room for a square picture of min_edge"
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.max_pixels < self.min_edge**2:
+            raise ValueError(
+                f"max_pixels {self.max_pixels} must be at least min_edge squared ({self.min_edge}²)"
             )
-
-    def to_json(self) -> JsonDict:
-        """Return the rule as part of an editor's settings."""
-        return {"min_edge": self.min_edge, "max_pixels": self.max_pixels, "small": self.small}
+        return self
 
     def plan(self, width: int, height: int, factor: int, what: str) -> Fit:
-        """Return how a picture of this size is fitted.
+        """Return how to fit an image of this size.
 
         >>> SizeRule(min_edge=64).plan(65, 47, 16, "x").run_size
         (144, 96)
@@ -89,19 +74,19 @@ class SizeRule:
         Raises
         ------
         DataError
-            Where the picture is too small or too large for this rule; ``what`` names it.
+            If the image is too small or too large for this rule; ``what`` names it.
         """
         short = min(width, height)
         enlarged = max(1, math.ceil(self.min_edge / short))
         if enlarged > 1 and self.small == "refuse":
             raise DataError(
-                f"{what}: the picture is {width} x {height} pixels, and pictures with an edge under"
+                f"{what}: the image is {width} x {height} pixels, and images with an edge below"
                 f" {self.min_edge} are refused; lower min_edge or set small to 'enlarge'"
             )
-        run = (_up(width * enlarged, factor), _up(height * enlarged, factor))
+        run = (_round_up(width * enlarged, factor), _round_up(height * enlarged, factor))
         if run[0] * run[1] > self.max_pixels:
             raise DataError(
-                f"{what}: the picture of {width} x {height} pixels would be edited at {run[0]} x"
+                f"{what}: the image of {width} x {height} pixels would be edited at {run[0]} x"
                 f" {run[1]}, over the limit of {self.max_pixels:,} pixels; raise max_pixels"
             )
         return Fit((width, height), run, enlarged)
@@ -116,23 +101,23 @@ def fit(image: Image.Image, plan: Fit) -> Image.Image:
 
 
 def fit_mask(mask: Image.Image, plan: Fit) -> Image.Image:
-    """Return a mask (L, 0 or 255) at ``plan.run_size``, as hard-edged as it was."""
+    """Return a mask (L, 0 or 255) at ``plan.run_size``, still binary."""
     width, height = (side * plan.enlarged for side in plan.source_size)
     return _pad(mask.resize((width, height), Image.Resampling.NEAREST), plan.run_size)
 
 
 def restore(drawn: Image.Image, plan: Fit) -> Image.Image:
-    """Return a picture drawn at ``plan.run_size`` at exactly the source's size.
+    """Return an image drawn at ``plan.run_size``, restored to exactly the source's size.
 
     Raises
     ------
     DataError
-        Where the pipeline drew another size than it was asked for.
+        If the pipeline drew a different size than requested.
     """
     if drawn.size != plan.run_size:
         raise DataError(
-            f"the pipeline drew {drawn.size[0]} x {drawn.size[1]} pixels where it was asked for"
-            f" {plan.run_size[0]} x {plan.run_size[1]}; it cannot keep the source's size"
+            f"the pipeline drew {drawn.size[0]} x {drawn.size[1]} pixels instead of"
+            f" {plan.run_size[0]} x {plan.run_size[1]}; it cannot preserve the source's size"
         )
     width, height = (side * plan.enlarged for side in plan.source_size)
     drawn = drawn.convert("RGB").crop((0, 0, width, height))
@@ -141,7 +126,7 @@ def restore(drawn: Image.Image, plan: Fit) -> Image.Image:
     return drawn
 
 
-def _up(side: int, factor: int) -> int:
+def _round_up(side: int, factor: int) -> int:
     return -(-side // factor) * factor
 
 

@@ -1,4 +1,4 @@
-"""True classifier-free guidance from a step on, which no pipeline of diffusers offers."""
+"""True classifier-free guidance from a given step on, which no diffusers pipeline offers."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ def true_guidance(
 ) -> Iterator[None]:
     """Guide the next run of a Flux pipeline away from ``negative``, from step ``start`` on.
 
-    The pipelines decide once, before the first step, whether they run the negative prompt, in
-    local variables that no callback reaches. So they are called without one, and a hook on the
+    Diffusers pipelines decide before the first step whether to run the negative prompt, in local
+    variables out of reach of callbacks. So they are called without one, and a hook on the
     transformer does what the reference's loop does: from step ``start`` (counted from 0) it runs
     the transformer a second time with the negative embeddings and returns ``negative + scale *
-    (positive - negative)``. Before that step nothing is run twice.
+    (positive - negative)``. Before that step, the transformer runs once.
 
     Parameters
     ----------
     transformer, controlnet : Module
-        Of the pipeline; ``controlnet`` may be None.
+        Those of the pipeline; ``controlnet`` may be None.
     negative : dict of Tensor
         ``encoder_hidden_states`` (1, T, D) and ``pooled_projections`` (1, P).
     scale : float
-        1 switches it off.
+        Guidance scale; 1 disables it.
     start : int
         The first guided step.
     negative_control : bool
-        Whether the ControlNet is run with the negative prompt too, as in the reference; without,
-        its answer to the positive prompt is used for both, as diffusers does.
+        Whether to run the ControlNet with the negative prompt too, as the reference does; if not,
+        its output for the positive prompt is used for both, as in diffusers.
     """
     if scale == 1:
         yield
@@ -50,14 +50,12 @@ def true_guidance(
     step = 0
     control_call: tuple[torch.nn.Module, dict[str, Any]] | None = None
 
-    def instead(kwargs: dict[str, Any]) -> dict[str, Any]:
-        n_pictures = kwargs["hidden_states"].shape[0]
-        like = kwargs["hidden_states"]
-        spread = {
-            name: value.to(like.device, like.dtype).expand(n_pictures, *value.shape[1:])
+    def with_negative(kwargs: dict[str, Any]) -> dict[str, Any]:
+        hidden = kwargs["hidden_states"]
+        return kwargs | {
+            name: value.to(hidden.device, hidden.dtype).expand(len(hidden), *value.shape[1:])
             for name, value in negative.items()
         }
-        return {**kwargs, **spread}
 
     def remember(module: torch.nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
         nonlocal control_call
@@ -70,15 +68,16 @@ def true_guidance(
         step += 1
         if step <= start:
             return None
-        again = instead(kwargs)
+        negative_kwargs = with_negative(kwargs)
         if negative_control and control_call is not None:
-            net, called = control_call
-            blocks, single_blocks = net.forward(**instead(called))
-            again |= {
+            net, control_kwargs = control_call
+            blocks, single_blocks = net.forward(**with_negative(control_kwargs))
+            negative_kwargs |= {
                 "controlnet_block_samples": blocks,
                 "controlnet_single_block_samples": single_blocks,
             }
-        away = module.forward(**again)[0]  # forward: a call would come back into this hook
+        # calling the module itself would run this hook again
+        away = module.forward(**negative_kwargs)[0]
         return (away + scale * (output[0] - away), *output[1:])
 
     with ExitStack() as hooks:

@@ -14,7 +14,7 @@ def test_audit_writes_a_page_of_the_benchmark(flipbench: Flipbench, config: Path
     checks = "audit.checks=[duplicates, letter_balance]"
     result = flipbench("audit", config, checks, "--limit", "10", "-q")
     assert result.status == 0, result.err
-    assert "10 of 10 items stay" in result.out and "0 of 2 checks" in result.out
+    assert "10 of 10 items kept" in result.out and "0 of 2 checks" in result.out
     assert (config.parent / result.out.splitlines()[-1]).read_text().startswith("<!doctype html>")
     unknown = flipbench("audit", config, "audit.text_models=[nobody]", "-q")
     assert unknown.status == 2 and "nobody" in unknown.err

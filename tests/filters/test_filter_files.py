@@ -49,12 +49,12 @@ class Picky:
         self, candidates: Sequence[Candidate], images: ImageStore
     ) -> list[JudgeDecision | Exception]:
         self.asked += [c.item.name for c in candidates]
-        said: dict[str, JudgeDecision | Exception] = {
+        decisions: dict[str, JudgeDecision | Exception] = {
             "0002": JudgeDecision("reject", "two stars | or three?\nwho knows"),
             "0003": JudgeDecision("unsure", "blurred"),
             "0004": DataError("the server is down"),
         }
-        return [said.get(c.item.name, JudgeDecision("keep", "fine")) for c in candidates]
+        return [decisions.get(c.item.name, JudgeDecision("keep", "fine")) for c in candidates]
 
 
 @pytest.fixture
@@ -159,11 +159,11 @@ def test_the_kept_list_rebuilds_the_pairs(run: Run, candidates: list[Candidate])
     assert tuple(again) == benchmark.pairs
     lines = path.read_text().splitlines()
     for text, problem in [
-        ([*lines, lines[1]], "line 7: 0007 is named twice"),
+        ([*lines, lines[1]], "line 7: 0007 is listed twice"),
         ([lines[0], lines[1].replace(rows(path)[0]["image_sha256"], "0" * 64)], "line 2: the run"),
         ([lines[0], lines[2].replace(rows(path)[1]["item_id"], "f" * 24)], "0008 is not in this"),
-        (["item,answer", "0001,A"], "has the columns"),
-        ([lines[0]], "and rows"),
+        (["item,answer", "0001,A"], "needs rows with the columns"),
+        ([lines[0]], "needs rows with"),
     ]:
         path.write_text("\n".join(text) + "\n")
         with pytest.raises(DataError, match=problem):
@@ -173,7 +173,7 @@ def test_the_kept_list_rebuilds_the_pairs(run: Run, candidates: list[Candidate])
     path.write_text("\n".join(lines) + "\n")
     first = benchmark.pairs[0].perturbed.images[0]
     run.images.path(first).write_bytes(b"another picture")
-    with pytest.raises(DataError, match=r"line 2: the picture of shapes-vqa 0007 was changed"):
+    with pytest.raises(DataError, match=r"line 2: the image of shapes-vqa 0007 was changed"):
         select_kept(path, candidates, run.images)
 
 
@@ -193,7 +193,7 @@ def test_filtered_candidates_are_read_back(run: Run, candidates: list[Candidate]
     assert found[2:6] == candidates[2:6]
     assert found[0] == candidates[0] and found[1].edit is None
     (run.path / "filter" / "kept.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(DataError, match="kept.csv.*writes it anew"):
+    with pytest.raises(DataError, match="kept.csv.*rewrites it"):
         filtered_in(run)
 
 

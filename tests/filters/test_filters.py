@@ -42,13 +42,13 @@ class Misled(SceneCaptioner):
         self, candidates: Sequence[Candidate], images: ImageStore
     ) -> list[CaptionText | Exception]:
         return [
-            CaptionText(describe(scene_of(c))) if c.item.name in self.names else said
-            for c, said in zip(candidates, super().__call__(candidates, images), strict=True)
+            CaptionText(describe(scene_of(c))) if c.item.name in self.names else caption
+            for c, caption in zip(candidates, super().__call__(candidates, images), strict=True)
         ]
 
 
 class Grumpy:
-    """A judge with a fixed opinion of each item, who raises or errs where told."""
+    """A judge with a fixed opinion of each item, which may raise or return errors."""
 
     rater_kind: Literal["judge"] = "judge"
 

@@ -35,13 +35,13 @@ def test_people_decide_what_the_judges_leave_open(flipbench: Flipbench) -> None:
     kept = edit_ids(RUN / "filter" / "kept.csv")
 
     verdicts = list(Run(RUN).read(Verdict))
-    said: dict[str, set[str]] = defaultdict(set)
+    votes_on: dict[str, set[str]] = defaultdict(set)
     for verdict in verdicts:
         if verdict.rater_kind == "judge":
-            said[verdict.edit_id].add(verdict.decision)
-    split = {edit_id for edit_id, votes in said.items() if votes not in ({"keep"}, {"reject"})}
+            votes_on[verdict.edit_id].add(verdict.decision)
+    split = {edit_id for edit_id, votes in votes_on.items() if votes not in ({"keep"}, {"reject"})}
     assert f"{len(split)} doubtful: 'flipbench review run --doubtful'" in filtered.out
-    assert 3 < len(split) < 22 and kept == {e for e, votes in said.items() if votes == {"keep"}}
+    assert 3 < len(split) < 22 and kept == {e for e, votes in votes_on.items() if votes == {"keep"}}
 
     todo, done = Path("todo.csv"), Path("done.csv")
     assert f"{len(split)} pairs" in flipbench("review", RUN, "--doubtful", "--export", todo).out

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from flipbench.config.policy import Policy, Vote
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Caption, Edit, Flip, ImageRef, Item, Source, Verdict
-from flipbench.filters.decide import Panel, Ruling, book_of, decide, tally
+from flipbench.filters.decide import Panel, Ruling, decide, index_verdicts, tally
 from flipbench.filters.effective_verdicts import ANSWERED_BLIND, WITHDRAWN
 from flipbench.models.protocols import Decision
 
@@ -60,12 +60,12 @@ def say(
     )
 
 
-def rule(policy: Policy, *verdicts: Verdict, panel: Panel = PANEL, **said: Any) -> Ruling:
-    """Return the ruling; rules have no objection unless told otherwise."""
-    given = [say(rater, decision) for rater, decision in (NO_OBJECTIONS | said).items()]
-    told = {verdict.rater for verdict in verdicts}
-    given = [verdict for verdict in given if verdict.rater not in told]
-    return decide(CANDIDATE, book_of([*given, *verdicts]), policy, panel)
+def rule(policy: Policy, *verdicts: Verdict, panel: Panel = PANEL, **decisions: Any) -> Ruling:
+    """Return the ruling; by default, rules have no objection."""
+    given = [say(rater, decision) for rater, decision in (NO_OBJECTIONS | decisions).items()]
+    explicit = {verdict.rater for verdict in verdicts}
+    given = [verdict for verdict in given if verdict.rater not in explicit]
+    return decide(CANDIDATE, index_verdicts([*given, *verdicts]), policy, panel)
 
 
 @pytest.mark.parametrize("vote", ["all", "any", "majority", "unanimous"])
@@ -83,7 +83,7 @@ def test_voting_rules_do_what_their_names_say(vote: Vote, n: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("vote", "said", "decision", "loss"),
+    ("vote", "decisions", "decision", "loss"),
     [
         ("all", {"o3": "keep", "gpt": "keep"}, "keep", ""),
         ("all", {"o3": "keep", "gpt": "reject"}, "reject", "judges disagree"),
@@ -102,8 +102,10 @@ def test_voting_rules_do_what_their_names_say(vote: Vote, n: int) -> None:
         ("any", {}, "unsure", "a judge gave no verdict"),
     ],
 )
-def test_judges_decide_together(vote: Vote, said: dict[str, Any], decision: str, loss: str) -> None:
-    ruling = rule(Policy(judges=vote), **said)
+def test_judges_decide_together(
+    vote: Vote, decisions: dict[str, Any], decision: str, loss: str
+) -> None:
+    ruling = rule(Policy(judges=vote), **decisions)
     assert (ruling.decision, ruling.loss) == (decision, loss)
 
 
@@ -148,7 +150,7 @@ def test_retracted_and_blind_answers_decide_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("people", "said", "decision"),
+    ("people", "decisions", "decision"),
     [
         ("require", {"o3": "keep", "gpt": "keep"}, "unsure"),
         ("require", {"ann": "keep"}, "keep"),
@@ -159,10 +161,10 @@ def test_retracted_and_blind_answers_decide_nothing() -> None:
     ],
 )
 def test_verdicts_of_people_follow_the_policy(
-    people: str, said: dict[str, Any], decision: str
+    people: str, decisions: dict[str, Any], decision: str
 ) -> None:
     policy = Policy(people=people, judges="majority")  # type: ignore[arg-type]
-    assert rule(policy, **said).decision == decision
+    assert rule(policy, **decisions).decision == decision
 
 
 def test_people_can_overrule_rules_about_visible_defects() -> None:

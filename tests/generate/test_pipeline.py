@@ -31,8 +31,8 @@ class CountingCaptioner(SceneCaptioner):
     ) -> list[CaptionText | Exception]:
         self.n_described += len(candidates)
         return [
-            RuntimeError("out of ink") if c.item.name in self.failing else said
-            for c, said in zip(candidates, super().__call__(candidates, images), strict=True)
+            RuntimeError("out of ink") if c.item.name in self.failing else caption
+            for c, caption in zip(candidates, super().__call__(candidates, images), strict=True)
         ]
 
 

@@ -158,7 +158,7 @@ def test_a_kept_list_rebuilds_its_pairs_from_the_run(flipbench: Flipbench, confi
     assert kept_list(run) == every, "what the policy decided is left as it was"
 
     for change, said in (
-        ({"image_sha256": "0" * 64}, "line 2: the run has another picture of shapes-vqa"),
+        ({"image_sha256": "0" * 64}, "line 2: the run has a different image of shapes-vqa"),
         ({"item_id": "f" * 24}, f"line 2: {every[2]['item']} is not in this benchmark"),
     ):
         write_list(mine, [every[2] | change, every[0]])

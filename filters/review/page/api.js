@@ -1,4 +1,4 @@
-// Requests to the server; an answer that is no success becomes an Error with the server's words.
+// Requests to the server; a failed request throws an Error with the server's message.
 
 export async function ask(path, query = {}) {
   return reply(fetch(`${path}?${new URLSearchParams(query)}`));
@@ -20,7 +20,7 @@ async function reply(request) {
   try {
     response = await request;
   } catch {
-    throw new Error("the server does not answer; is 'flipbench review' still running?");
+    throw new Error("the server does not respond; is 'flipbench review' still running?");
   }
   const text = await response.text();
   let data;

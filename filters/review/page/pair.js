@@ -1,14 +1,14 @@
-// One pair on the page: question, options, what was said of it. Text goes in as text, never as HTML.
+// One pair on the page: question, options, verdicts. Text is inserted as text, never as HTML.
 
 const $ = (id) => document.getElementById(id);
 const LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
-const DONE = { keep: "kept", reject: "rejected", unsure: "are unsure of" };
+const PAST_TENSE = { keep: "kept", reject: "rejected", unsure: "are unsure of" };
 
 export function element(name, text = "", className = "") {
-  const made = document.createElement(name);
-  made.textContent = text;
-  if (className) made.className = className;
-  return made;
+  const node = document.createElement(name);
+  node.textContent = text;
+  if (className) node.className = className;
+  return node;
 }
 
 export function draw(pair, onAnswer) {
@@ -17,17 +17,16 @@ export function draw(pair, onAnswer) {
   $("options").replaceChildren(...(pair.hidden ? choices(pair, onAnswer) : answers(pair)));
   $("free").hidden = !(pair.hidden && !pair.options.length);
   $("free-text").value = "";
-  $("more").replaceChildren(...pair.more.map(further));
+  $("more").replaceChildren(...pair.more.map(furtherImage));
   $("blind-hint").hidden = !pair.hidden;
   document.querySelector(".decide").classList.toggle("hidden-answer", pair.hidden);
   $("caption").hidden = $("others").hidden = pair.hidden;
-  $("given").textContent = pair.hidden ? "" : given(pair);
+  $("given").textContent = pair.hidden ? "" : ownVerdict(pair);
   $("note").value = pair.mine?.note ?? "";
   if (pair.hidden) return;
   $("caption").querySelector("p").textContent = pair.caption;
-  const said = pair.others.map(opinion);
-  $("others").querySelector("ul").replaceChildren(...said);
-  $("others").hidden = !said.length;
+  $("others").querySelector("ul").replaceChildren(...pair.others.map(otherVerdict));
+  $("others").hidden = !pair.others.length;
 }
 
 function answers(pair) {
@@ -42,18 +41,18 @@ function answers(pair) {
 }
 
 function row(letter, text, className = "", tag = "") {
-  const made = element("li", "", className);
-  if (letter) made.append(element("span", letter, "letter"), " ");
-  made.append(element("span", text, "text"));
-  if (tag) made.append(" ", element("span", tag, "tag"));
-  return made;
+  const node = element("li", "", className);
+  if (letter) node.append(element("span", letter, "letter"), " ");
+  node.append(element("span", text, "text"));
+  if (tag) node.append(" ", element("span", tag, "tag"));
+  return node;
 }
 
 function choices(pair, onAnswer) {
-  const offered = [...pair.options.map((text, index) => [index + 1, LETTERS[index], text, text])];
-  offered.push([0, "", "No single answer follows", "UNCLEAR"]);
-  return offered.map(([digit, letter, label, answer]) => {
-    const made = element("li", "", "choice");
+  const entries = pair.options.map((text, index) => [index + 1, LETTERS[index], text, text]);
+  entries.push([0, "", "No single answer follows", "UNCLEAR"]);
+  return entries.map(([digit, letter, label, answer]) => {
+    const node = element("li", "", "choice");
     const button = element("button");
     button.type = "button";
     if (letter) button.append(element("span", letter, "letter"), " ");
@@ -63,19 +62,19 @@ function choices(pair, onAnswer) {
       button.dataset.digit = digit;
     }
     button.addEventListener("click", () => onAnswer(answer));
-    made.append(button);
-    return made;
+    node.append(button);
+    return node;
   });
 }
 
-function further(picture, index) {
+function furtherImage(image, index) {
   const img = new Image();
-  img.src = picture.src;
-  img.alt = `Further picture ${index + 2}, the same before and after`;
+  img.src = image.src;
+  img.alt = `Image ${index + 2}, the same before and after`;
   return img;
 }
 
-function given(pair) {
+function ownVerdict(pair) {
   const parts = [];
   const { mine } = pair;
   if (mine?.blind_answer) {
@@ -83,14 +82,14 @@ function given(pair) {
     const answer = mine.blind_answer === "UNCLEAR" ? "that no single answer follows" : `“${mine.blind_answer}”`;
     parts.push(same ? `You answered ${answer}, which is the new answer.` : `You answered ${answer}; the new answer is “${pair.new_text}”.`);
   }
-  if (mine?.decision) parts.push(`You ${DONE[mine.decision]} this pair${mine.reason ? `: ${mine.reason}` : ""}.`);
+  if (mine?.decision) parts.push(`You ${PAST_TENSE[mine.decision]} this pair${mine.reason ? `: ${mine.reason}` : ""}.`);
   return parts.join(" ");
 }
 
-function opinion(one) {
-  const made = element("li");
-  made.append(element("b", one.rater), ` (${one.kind}): ${one.decision}`);
-  const why = [one.reason, one.note].filter(Boolean).join(": ");
-  if (why) made.append(`, ${why}`);
-  return made;
+function otherVerdict(verdict) {
+  const node = element("li");
+  node.append(element("b", verdict.rater), ` (${verdict.kind}): ${verdict.decision}`);
+  const why = [verdict.reason, verdict.note].filter(Boolean).join(": ");
+  if (why) node.append(`, ${why}`);
+  return node;
 }

@@ -1,4 +1,4 @@
-// The two pictures: one scale, one zoom, side by side or flipped in one place.
+// The two images: same scale and zoom, side by side or flipped in place.
 
 const stage = document.getElementById("stage");
 const figures = { original: document.getElementById("original"), edited: document.getElementById("edited") };
@@ -41,7 +41,7 @@ export function show(pictures, alts) {
 function missing() {
   const text = document.createElement("p");
   text.className = "missing";
-  text.textContent = "This picture cannot be shown: its file is gone or damaged.";
+  text.textContent = "This image cannot be shown: its file is missing or damaged.";
   return text;
 }
 
@@ -61,8 +61,8 @@ export function beside() {
 
 export function zoomBy(factor, x = 0, y = 0) {
   const scale = Math.min(MAX_ZOOM, Math.max(1, zoom.scale * factor));
-  const by = scale / zoom.scale;
-  zoom = { scale, x: x - (x - zoom.x) * by, y: y - (y - zoom.y) * by };
+  const ratio = scale / zoom.scale;
+  zoom = { scale, x: x - (x - zoom.x) * ratio, y: y - (y - zoom.y) * ratio };
   paint();
 }
 
@@ -84,24 +84,24 @@ export function isZoomed() {
 function layout() {
   const names = Object.keys(shown);
   if (!names.length) return;
-  const one = view.flipped || names.length === 1;
-  stage.classList.toggle("one", one);
+  const single = view.flipped || names.length === 1;
+  stage.classList.toggle("one", single);
   for (const [name, figure] of Object.entries(figures)) {
-    figure.hidden = !shown[name] || (one && names.length > 1 && name !== view.front);
+    figure.hidden = !shown[name] || (single && names.length > 1 && name !== view.front);
   }
   const width = Math.max(...names.map((name) => shown[name].width));
   const height = Math.max(...names.map((name) => shown[name].height));
   const gap = parseFloat(getComputedStyle(stage).columnGap) || 0;
-  const room = one ? stage.clientWidth : (stage.clientWidth - gap) / 2;
-  const label = figures[one ? view.front : "edited"].querySelector("figcaption").offsetHeight;
-  const tall = narrow.matches ? innerHeight * 0.55 : stage.clientHeight - MARGIN;
-  fit = Math.max(0.02, Math.min(room / width, (tall - label) / height, 4));
+  const room = single ? stage.clientWidth : (stage.clientWidth - gap) / 2;
+  const label = figures[single ? view.front : "edited"].querySelector("figcaption").offsetHeight;
+  const maxHeight = narrow.matches ? innerHeight * 0.55 : stage.clientHeight - MARGIN;
+  fit = Math.max(0.02, Math.min(room / width, (maxHeight - label) / height, 4));
   for (const name of names) {
     const frame = figures[name].querySelector(".frame");
     frame.style.width = `${Math.round(shown[name].width * fit)}px`;
     frame.style.height = `${Math.round(shown[name].height * fit)}px`;
   }
-  for (const [id, pressed] of [["flip", one], ["beside", !one]]) {
+  for (const [id, pressed] of [["flip", single], ["beside", !single]]) {
     const button = document.getElementById(id);
     button.disabled = names.length === 1;
     button.setAttribute("aria-pressed", String(pressed && names.length > 1));
@@ -119,8 +119,8 @@ function paint() {
   stage.classList.toggle("zoomed", isZoomed());
 }
 
-function clamp(value, most) {
-  return Math.min(most, Math.max(-most, value));
+function clamp(value, limit) {
+  return Math.min(limit, Math.max(-limit, value));
 }
 
 function fromCentre(event, frame) {

@@ -1,4 +1,4 @@
-// The flow of a review: queue, keys, verdicts. A verdict is on disk before the next pair is shown.
+// The review itself: queue, keys, verdicts. Each verdict is on disk before the next pair is shown.
 
 import { ask, send } from "./api.js";
 import { draw, element } from "./pair.js";
@@ -13,35 +13,34 @@ let reviewer = sessionStorage.getItem("flipbench-reviewer") ?? localStorage.getI
 let queue = [];
 let at = 0;
 let pair = null;
-let pending = null; // the decision that waits for its reason
+let pending = null; // the decision that still needs a reason
 let busy = false;
 let clock = { since: 0, away: 0, leftAt: 0 };
 
-// ------------------------------------------------------------------------------ which pairs
+// ------------------------------------------------------------------------------ queue
 
 function filters() {
   return { show: $("show").value, judges: $("judges")?.value ?? "", category: $("category")?.value ?? "" };
 }
 
 async function refill() {
-  const found = await ask("/api/queue", { reviewer, ...filters() });
-  reviewer = found.reviewer;
-  queue = found.positions;
+  const reply = await ask("/api/queue", { reviewer, ...filters() });
+  reviewer = reply.reviewer;
+  queue = reply.positions;
   cache.clear();
-  progress(found);
+  progress(reply);
 }
 
 async function begin() {
-  const wanted = Number(new URLSearchParams(location.search).get("pair") ?? -1);
+  const position = Number(new URLSearchParams(location.search).get("pair") ?? -1);
   remember();
   await refill();
-  const resumed = filters().show === "undecided" ? 0 : Math.max(0, queue.indexOf(wanted));
-  await go(resumed);
+  await go(filters().show === "undecided" ? 0 : Math.max(0, queue.indexOf(position)));
 }
 
 async function go(index) {
   if (index >= queue.length) {
-    await refill(); // what was skipped comes round again
+    await refill(); // skipped pairs come up again
     if (!queue.length || filters().show !== "undecided") return finish();
     index = 0;
   }
@@ -58,9 +57,9 @@ async function go(index) {
 
 function fetched(position) {
   if (!cache.has(position)) {
-    const entry = ask(`/api/pairs/${position}`, { reviewer }).then((found) => ({
-      pair: found,
-      loaded: load(found),
+    const entry = ask(`/api/pairs/${position}`, { reviewer }).then((fetchedPair) => ({
+      pair: fetchedPair,
+      loaded: load(fetchedPair),
     }));
     entry.catch(() => cache.delete(position));
     cache.set(position, entry);
@@ -68,26 +67,23 @@ function fetched(position) {
   return cache.get(position);
 }
 
-function load(found) {
-  return {
-    original: found.original ? pictures.load(found.original) : null,
-    edited: pictures.load(found.edited),
-  };
+function load({ original, edited }) {
+  return { original: original ? pictures.load(original) : null, edited: pictures.load(edited) };
 }
 
-function present({ pair: found, loaded }) {
-  pair = found;
+function present({ pair: next, loaded }) {
+  pair = next;
   pending = null;
   $("review").hidden = false;
   $("done").hidden = true;
   draw(pair, answer);
-  const name = `picture of ${pair.item}`;
+  const name = `image of ${pair.item}`;
   pictures.show(loaded, { original: `Original ${name}`, edited: `Edited ${name}` });
   wait(null);
   clock = { since: performance.now(), away: 0, leftAt: document.hidden ? performance.now() : 0 };
   remember();
-  const news = pair.hidden ? "" : ` New answer: ${pair.new_text}.`;
-  say(`Pair ${at + 1} of ${queue.length}. ${pair.question}${news} ${$("given").textContent}`);
+  const newAnswer = pair.hidden ? "" : ` New answer: ${pair.new_text}.`;
+  announce(`Pair ${at + 1} of ${queue.length}. ${pair.question}${newAnswer} ${$("given").textContent}`);
   document.body.dataset.shown = String(pair.position);
 }
 
@@ -95,8 +91,8 @@ function finish() {
   pair = null;
   $("review").hidden = true;
   $("done").hidden = false;
-  const all = filters().show === "undecided";
-  $("done-title").textContent = all ? "Every pair here has your verdict." : "No more pairs here.";
+  const complete = filters().show === "undecided";
+  $("done-title").textContent = complete ? "You have decided on every pair here." : "No more pairs here.";
   $("done-text").textContent = $("count").textContent;
   $("done-title").focus();
   document.body.dataset.shown = "done";
@@ -112,7 +108,7 @@ async function work(job) {
     await job();
     $("trouble").hidden = true;
   } catch (error) {
-    $("trouble").textContent = `Not done: ${error.message}`;
+    $("trouble").textContent = `Failed: ${error.message}`;
     $("trouble").hidden = false;
   } finally {
     busy = false;
@@ -162,7 +158,7 @@ function undo() {
     let index = queue.indexOf(found.position);
     if (index < 0) queue.splice((index = Math.min(at, queue.length)), 0, found.position);
     await go(index);
-    say(`Taken back. ${$("live").textContent}`);
+    announce(`Taken back. ${$("live").textContent}`);
   });
 }
 
@@ -175,7 +171,7 @@ function wait(decision) {
     const chosen = decision ?? pair?.mine?.decision;
     button.setAttribute("aria-pressed", String(button.dataset.decision === chosen));
   }
-  if (decision) say(`${$("why").textContent}: 1 to ${settings.reasons.length}, or the same key again for no reason.`);
+  if (decision) announce(`${$("why").textContent}: 1 to ${settings.reasons.length}, or the same key again for no reason.`);
 }
 
 function choose(decision) {
@@ -194,9 +190,9 @@ document.addEventListener("visibilitychange", () => {
   else if (clock.leftAt) clock = { ...clock, away: clock.away + performance.now() - clock.leftAt, leftAt: 0 };
 });
 
-// ------------------------------------------------------------------------------ words
+// ------------------------------------------------------------------------------ messages
 
-function say(text) {
+function announce(text) {
   $("live").textContent = text;
 }
 
@@ -206,10 +202,10 @@ function progress({ n_pairs: total, counts }) {
   $("bar").value = done;
   const parts = [`${done} of ${total}`, `${counts.keep} kept`, `${counts.reject} rejected`];
   if (counts.unsure) parts.push(`${counts.unsure} unsure`);
-  const usual = [...pace.slice(-50)].sort((a, b) => a - b)[Math.floor(Math.min(pace.length, 50) / 2)];
-  if (pace.length >= 3 && usual > 0) {
-    parts.push(`${(60 / usual).toFixed(usual > 6 ? 1 : 0)} a minute`);
-    if (done < total) parts.push(`${duration((total - done) * usual)} left`);
+  const median = [...pace.slice(-50)].sort((a, b) => a - b)[Math.floor(Math.min(pace.length, 50) / 2)];
+  if (pace.length >= 3 && median > 0) {
+    parts.push(`${(60 / median).toFixed(median > 6 ? 1 : 0)} per minute`);
+    if (done < total) parts.push(`${duration((total - done) * median)} left`);
   }
   $("count").replaceChildren(...parts.map((part) => element("span", part)));
 }
@@ -221,9 +217,9 @@ function duration(seconds) {
 }
 
 function remember() {
-  const kept = Object.entries({ ...filters(), pair: pair ? String(pair.position) : "" });
-  const query = new URLSearchParams(kept.filter(([, value]) => value));
-  history.replaceState(null, "", `/?${query}`); // also takes the token out of sight
+  const entries = Object.entries({ ...filters(), pair: pair ? String(pair.position) : "" });
+  const query = new URLSearchParams(entries.filter(([, value]) => value));
+  history.replaceState(null, "", `/?${query}`); // also removes the token from the address bar
 }
 
 // ------------------------------------------------------------------------------ keys and buttons
@@ -234,7 +230,7 @@ function toggle(id) {
 
 function flip() {
   const front = pictures.flip();
-  if (front) say(front === "edited" ? "Edited picture" : "Original picture");
+  if (front) announce(front === "edited" ? "Edited picture" : "Original picture");
 }
 
 const KEYS = {
@@ -280,7 +276,7 @@ document.addEventListener("keydown", (event) => {
   if (event.repeat || (key === "Enter" && target.matches("button, a, summary"))) return;
   const action = /^[0-9]$/.test(key) ? () => digit(Number(key)) : KEYS[key.length === 1 ? key.toLowerCase() : key];
   if (!action) return;
-  if (key.length === 1) event.preventDefault(); // the N of a note is no part of it
+  if (key.length === 1) event.preventDefault(); // keeps the shortcut N out of the note
   action();
 });
 

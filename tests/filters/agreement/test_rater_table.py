@@ -14,8 +14,8 @@ def ratings(**given: str) -> Ratings:
     """Return ratings written as one letter for each picture: k, r, u, or - for none."""
     words: dict[str, Decision] = {"k": "keep", "r": "reject", "u": "unsure"}
     decisions = {
-        name.replace("_", " "): {f"e{i}": words[c] for i, c in enumerate(said) if c != "-"}
-        for name, said in given.items()
+        name.replace("_", " "): {f"e{i}": words[c] for i, c in enumerate(codes) if c != "-"}
+        for name, codes in given.items()
     }
     edits = [f"e{i}" for i in range(N)]
     kinds = KINDS | {PEOPLE: "person"}
@@ -58,11 +58,11 @@ def test_stale_rules_and_members_of_the_reference_are_left_out() -> None:
     table = rater_table(people)
     assert table is not None
     assert [row.header for row in table.rows] == ["o3"]
-    assert "alpha among ann, bob, on 20 pictures: 0." in table.caption
+    assert "alpha among ann, bob, on 20 images: 0." in table.caption
 
 
 def test_the_caption_counts_what_the_reference_rated() -> None:
     table = rater_table(ratings(ann=TRUTH[:8] + "-" * 12, o3=JUDGE))
     assert table is not None
     assert table.rows[0].cells[0].text == "8/8"
-    assert "The reference rated 8 of 20 edited pictures:" in table.caption
+    assert "The reference rated 8 of 20 edited images;" in table.caption

@@ -1,4 +1,4 @@
-"""Duplicates: copies with noise are found, twins of a family are not, at the scale of thousands."""
+"""Duplicates: noisy copies are found, perturbed versions are not, among thousands of images."""
 
 from __future__ import annotations
 
@@ -68,15 +68,15 @@ def test_copies_are_found_and_named(
     wrong["answer_text"] = wrong["options"][wrong["answer"]]
     items = [*shapes_items, *planted, other_question, Item.model_validate(wrong)]
     found = duplicates(items, image_groups(items, store, SETTINGS, progress=False))
-    said = {named.name: (named.action, named.why) for named in found.items}
-    assert {name for name, (action, _) in said.items() if action == "drop"} == {
+    flagged = {named.name: (named.action, named.why) for named in found.items}
+    assert {name for name, (action, _) in flagged.items() if action == "drop"} == {
         "copy0",
         "copy1",
         "copy2",
     }
-    assert said["copy0"][1].startswith("repeats 0000: a near-duplicate image")
-    assert said["asks"][0] == "look" and "0000" in said["asks"][1]
-    assert said["wrong"][0] == said["0003"][0] == "person"
+    assert flagged["copy0"][1].startswith("repeats 0000: a near-duplicate image")
+    assert flagged["asks"][0] == "look" and "0000" in flagged["asks"][1]
+    assert flagged["wrong"][0] == flagged["0003"][0] == "person"
     assert found.status == "defect"
     near = found.rates[1]
     assert (near.k, near.n) == (6, 63)
@@ -109,8 +109,8 @@ def test_blank_and_missing_images_are_reported(make_item: MakeItem, tmp_path: Pa
     groups = image_groups(items, store, SETTINGS, progress=False)
     assert groups.of[white.sha256] == groups.of[paper.sha256] != groups.of[black.sha256]
     found = duplicates([*items, make_item("no image")], groups)
-    said = {named.name: named.action for named in found.items}
-    assert said == {"white": "look", "paper": "look", "black": "look", "gone": "person"}
+    flagged = {named.name: named.action for named in found.items}
+    assert flagged == {"white": "look", "paper": "look", "black": "look", "gone": "person"}
     assert found.rates[2].k == 3
 
 
@@ -123,9 +123,9 @@ def test_images_shared_with_the_training_split_are_found(
     train = [*other, same, make_item("t2", images=[near], question="What else?")]
     groups = image_groups(test, store, SETTINGS, progress=False)
     found = train_overlap(test, groups, train, store, SETTINGS, progress=False)
-    said = {named.name: named.why for named in found.items}
-    assert said == {
-        "0004": "its image is that of training item t1, which asks the same",
+    flagged = {named.name: named.why for named in found.items}
+    assert flagged == {
+        "0004": "its image is that of training item t1, which asks the same question",
         "0007": "its image is nearly that of training item t2",
     }
     assert found.status == "defect" and (found.rates[0].k, found.rates[0].n) == (2, 30)

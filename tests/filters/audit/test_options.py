@@ -118,7 +118,7 @@ def test_an_unbalanced_letter_is_found_and_fixed(make_item: MakeItem) -> None:
     items = [make_item(f"{i}", ("a", "b", "c", "d"), 2 if i % 3 else i % 4) for i in range(120)]
     found = letter_balance(items, AuditSettings())
     (test,) = [r for r in found.rates if r.p_value is not None]
-    assert test.name.startswith("right letter C") and test.p_value == pytest.approx(1e-4)
+    assert test.name.startswith("correct letter C") and test.p_value == pytest.approx(1e-4)
     mended = balance_letters(items, seed=42)
     assert Counter(item.answer for item in mended) == {0: 30, 1: 30, 2: 30, 3: 30}
     for old, new in zip(items, mended, strict=True):

@@ -14,7 +14,7 @@ from flipbench.config.audit import AuditSettings
 from flipbench.config.chat import ChatSpec
 from flipbench.core.records import Item
 from flipbench.core.run import Run
-from flipbench.filters.audit.direct_reveal import direct_reveal, written_out
+from flipbench.filters.audit.direct_reveal import direct_reveal, literal_spans
 from flipbench.filters.audit.reveal_reply import SaidEvidence, read_reveal, verify
 from flipbench.models.chat.api import ChatAPI
 from tests.filters.audit.conftest import MakeItem
@@ -93,7 +93,7 @@ def test_without_a_model_the_options_words_are_searched(
         make_item("part", ("5", "15"), question="What is 15 less 10?"),
         make_item("open", None, None, question="red?", answer_text="red"),
     ]
-    assert [e.snippet for e in written_out(items[0])] == ["red"]
+    assert [e.snippet for e in literal_spans(items[0])] == ["red"]
     found, reports = direct_reveal(items, AuditSettings(), Run(tmp_path), progress=False)
     assert [(n.name, n.action) for n in found.items] == [("given", "look")]
     assert (found.rates[0].k, found.rates[0].n) == (1, 3)
@@ -128,15 +128,15 @@ def test_a_model_s_findings_are_dropped_tagged_or_left_to_a_person(
     spec = ChatSpec(base_url=server.base_url, model="o3", max_retries=0, timeout=5)
     run = Run(tmp_path)
     found, (report,) = direct_reveal(items, AuditSettings(), run, ChatAPI(spec), progress=False)
-    said = {named.name: named for named in found.items}
-    assert {name: named.action for name, named in said.items()} == {
+    flagged = {named.name: named for named in found.items}
+    assert {name: named.action for name, named in flagged.items()} == {
         "gold": "drop",
         "wrong": "look",
         "broken": "person",
         "invented": "person",
         "refused": "person",
     }
-    assert said["gold"].details["evidence"][0]["snippet"] == "MI"
+    assert flagged["gold"].details["evidence"][0]["snippet"] == "MI"
     assert report.n_failed == 1 and found.status == "defect"
     body = server.chats()[0]
     assert all("picture" in str(m) or m["role"] == "user" for m in body["messages"])

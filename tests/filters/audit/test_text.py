@@ -70,7 +70,7 @@ def test_known_items_are_found_and_a_fixed_letter_solves_nothing(
     assert found.status == "defect" and len(reports) == 6
     rates = {r.name: (r.k, r.n) for r in found.rates}
     assert rates["knower, without images"] == (12, 12), "it says A else, which is right"
-    assert rates["knower, right in every run"] == (4, 12)
+    assert rates["knower, correct in every run"] == (4, 12)
     assert rates["lover (held out), all items"] == (4, 12)
     assert rates["lover (held out), items kept"] == (0, 8)
     assert rates["lover (held out), items dropped"] == (4, 4)

@@ -173,8 +173,8 @@ def test_a_blind_judge_answers_without_seeing_the_answer(
     opinion = judge_one(APIJudge(chat(server), blind=True), candidate, shapes_store)
     assert (opinion.decision, opinion.blind_answer) == (decision, chosen)
     assert opinion.reason
-    told = server.chats()[0]["messages"][1]["content"][-1]["text"]
-    assert told.count("damson") == told.count("quince") == 1, "it is not told which is meant"
+    prompt = server.chats()[0]["messages"][1]["content"][-1]["text"]
+    assert prompt.count("damson") == prompt.count("quince") == 1, "it is not told which is meant"
 
 
 def test_a_blind_judge_s_prompt_must_not_contain_the_answer(

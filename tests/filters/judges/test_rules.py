@@ -21,9 +21,8 @@ from flipbench.filters.agreement.ratings import (
     agreement_tables,
     compare_raters,
     ratings_of,
-    rulings_as_ratings,
 )
-from flipbench.filters.decide import book_of
+from flipbench.filters.decide import index_verdicts
 from flipbench.filters.judges.rules import (
     Duplicate,
     EqualOptions,
@@ -55,14 +54,14 @@ class Muddled(SceneCaptioner):
     def __call__(
         self, candidates: Sequence[Candidate], images: ImageStore
     ) -> list[CaptionText | Exception]:
-        said = super().__call__(candidates, images)
+        captions = super().__call__(candidates, images)
         for at, candidate in enumerate(candidates):
             if candidate.item.name in self.names and candidate.flip:
                 family = Family.from_json(candidate.item.extra["family"])
                 answers = (candidate.item.answer_text, candidate.flip.new_text)
                 third = [i for i, option in enumerate(family.options) if option not in answers]
-                said[at] = CaptionText(describe(family.scenes[third[0]]))
-        return said
+                captions[at] = CaptionText(describe(family.scenes[third[0]]))
+        return captions
 
 
 def redrawn(
@@ -165,15 +164,16 @@ def test_every_filter_s_precision_and_recall_are_measured(
     panel, _ = rate(candidates, [SceneJudge()], run, policy, options=QUIET)
     filtered = apply_policy(candidates, panel, run, policy)
     truth: dict[str, Decision] = {i: "reject" if f else "keep" for i, f in fault_of.items()}
-    ratings = ratings_of(candidates, book_of(run.read(Verdict)), policy)
-    ratings = ratings.add("policy", rulings_as_ratings(filtered.rulings)).add("truth", truth)
+    ratings = ratings_of(candidates, index_verdicts(run.read(Verdict)), policy)
+    decided = {r.candidate.edit.id: r.decision for r in filtered.rulings if r.candidate.edit}
+    ratings = ratings.add("policy", decided).add("truth", truth)
     report = compare_raters(ratings, "truth")
     found: dict[str, Agreement] = {a.first: a for a in report.overall}
 
     for rater, slug in panel.rules.items():
-        said = ratings.decisions[rater]
-        rejected = {fault_of[i] for i, decision in said.items() if decision == "reject"}
-        missed = [i for i, d in said.items() if d == "keep" and fault_of[i] == slug]
+        decisions = ratings.decisions[rater]
+        rejected = {fault_of[i] for i, decision in decisions.items() if decision == "reject"}
+        missed = [i for i, d in decisions.items() if d == "keep" and fault_of[i] == slug]
         assert (slug, rejected, missed) == (slug, {slug}, [])
         assert found[rater].rejection_precision.value == 1
         assert found[rater].recall.value == 1  # no right edit is rejected

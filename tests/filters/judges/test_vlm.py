@@ -92,11 +92,11 @@ def test_items_without_options_or_edit_fail_alone(
 ) -> None:
     first, second, third = candidates[:3]
     free = first.item.model_copy(update={"options": None, "answer": None})
-    said = VLMJudge(llava)(
+    decisions = VLMJudge(llava)(
         [replace(first, item=free), replace(second, edit=None), third], run.images
     )
-    assert [type(o) for o in said] == [DataError, DataError, JudgeDecision]
-    assert "free-form" in str(said[0]) and "no edited image" in str(said[1])
+    assert [type(o) for o in decisions] == [DataError, DataError, JudgeDecision]
+    assert "free-form" in str(decisions[0]) and "no edited image" in str(decisions[1])
     assert VLMJudge(llava)([], run.images) == []
 
 

@@ -33,7 +33,7 @@ class Page:
 
     @property
     def verdicts(self) -> list[Verdict]:
-        """What people said, as it lies on disk now."""
+        """The verdicts of people as stored on disk."""
         return [v for v in Run(self.run.path).read(Verdict) if v.rater_kind == "person"]
 
 

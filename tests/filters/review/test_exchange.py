@@ -58,9 +58,9 @@ def reviewed(ledger: Ledger) -> Ledger:
 def people(ledger: Ledger) -> list[dict[str, tuple[str, str]]]:
     return [
         {
-            rater: (said.decision, said.reason)
-            for rater, said in ledger.said(position).items()
-            if said.kind == "person" and said.decided
+            rater: (verdict.decision, verdict.reason)
+            for rater, verdict in ledger.verdicts(position).items()
+            if verdict.kind == "person" and verdict.decided
         }
         for position in range(len(ledger.pairs))
     ]
@@ -72,8 +72,8 @@ def test_csv_round_trip(open_run: Any, tmp_path: Path) -> None:
     report = import_rows(yours, *read_rows(text.encode(), "x.csv"))
     assert (report.n_new, report.n_known, report.problems) == (3, 0, [])
     assert people(yours) == people(mine)
-    assert yours.said(0)["anna"].blind_answer == "green"
-    assert yours.said(0)["anna"].seconds == 4.25
+    assert yours.verdicts(0)["anna"].blind_answer == "green"
+    assert yours.verdicts(0)["anna"].seconds == 4.25
     again = import_rows(yours, *read_rows(text.encode(), "x.csv"))
     assert (again.n_new, again.n_known) == (0, 3)
     assert people(open_run("yours")) == people(mine)  # read anew from disk
@@ -103,7 +103,7 @@ def test_a_spreadsheet_with_semicolons_is_read(open_run: Any) -> None:
     text = "edit_id;image_sha256;rater;decision;seconds\r\n"
     text += f"{pair.edit_id};{pair.edited.sha256};Dora;Keep;2,5\r\n"
     assert import_rows(ledger, *read_rows(text.encode(), "x.csv")).n_new == 1
-    assert ledger.said(3)["Dora"].seconds == 2.5
+    assert ledger.verdicts(3)["Dora"].seconds == 2.5
 
 
 def test_bad_rows_are_named_and_the_rest_imported(open_run: Any) -> None:
@@ -125,8 +125,8 @@ def test_bad_rows_are_named_and_the_rest_imported(open_run: Any) -> None:
     report = import_rows(ledger, *read_rows(text.encode(), "x.csv"))
     assert (report.n_new, report.n_empty, len(report.problems)) == (1, 1, 7)
     problems = "\n".join(report.problems)
-    for said in (":3: edit", "another hash", ":4:", "not in this run", "'perhaps'", "a judge"):
-        assert said in problems
+    for message in (":3: edit", "another hash", ":4:", "not in this run", "'perhaps'", "a judge"):
+        assert message in problems
     assert "'ugly'" in problems and "x.csv:9: could not convert" in problems
 
 
@@ -188,14 +188,17 @@ def test_label_studio_s_own_export_is_read(open_run: Any) -> None:
     ledger = open_run("mine")
     tasks = json.loads(export_tasks(ledger))
 
-    def said(**more: Any) -> dict[str, Any]:
+    def annotation(**more: Any) -> dict[str, Any]:
         value = {"choices": ["reject"]}
         result = {"from_name": "decision", "to_name": "edited", "type": "choices", "value": value}
         return {"id": 7, "result": [result], "was_cancelled": False, "lead_time": 3.2} | more
 
-    tasks[0]["annotations"] = [said(completed_by=3), said(completed_by={"email": "e@x.org"})]
-    tasks[1]["annotations"] = [said(was_cancelled=True), said(result=[])]
-    tasks[2]["annotations"] = [said(lead_time=float("inf"), completed_by=3)]
+    tasks[0]["annotations"] = [
+        annotation(completed_by=3),
+        annotation(completed_by={"email": "e@x.org"}),
+    ]
+    tasks[1]["annotations"] = [annotation(was_cancelled=True), annotation(result=[])]
+    tasks[2]["annotations"] = [annotation(lead_time=float("inf"), completed_by=3)]
     tasks[3] = {"data": {}}
     rows = read_rows(json.dumps(tasks).encode(), "tasks.json")
     report = import_rows(ledger, *rows)

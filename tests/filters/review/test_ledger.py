@@ -21,7 +21,7 @@ from flipbench.filters.effective_verdicts import (
     split_reason,
 )
 from flipbench.filters.review.ledger import Ledger, Refused
-from flipbench.filters.review.pairs import edited_pairs, picture_path
+from flipbench.filters.review.pairs import edited_pairs, image_path
 from tests.fixtures.edited_run import edited_run
 
 
@@ -56,7 +56,7 @@ def test_a_changed_verdict_is_added_and_the_newest_counts(run: Run, ledger: Ledg
     assert [(v.run, v.decision) for v in of(run, "anna")] == [(0, "keep"), (1, "reject")]
     assert of(run, "anna")[0].seconds == 2.5
     for each in (ledger, again(run)):
-        assert each.said(0)["anna"].decision == "reject"
+        assert each.verdicts(0)["anna"].decision == "reject"
         assert each.counts("anna") == {"keep": 0, "reject": 1, "unsure": 0}
     counting = [v for v in effective_verdicts(run.read(Verdict)) if v.rater == "anna"]
     assert [(v.decision, v.reason) for v in counting] == [("reject", "ambiguous: two discs")]
@@ -69,7 +69,7 @@ def test_the_newest_counts_in_whatever_order_verdicts_are_read(run: Run, ledger:
     assert effective_verdicts(verdicts) == effective_verdicts(verdicts[::-1]) == [verdicts[1]]
     for path in (run.path / "verdicts").glob("*.jsonl"):
         path.write_text("".join(reversed(path.read_text().splitlines(keepends=True))))
-    assert again(run).said(0)["anna"].decision == "reject"
+    assert again(run).verdicts(0)["anna"].decision == "reject"
 
 
 def test_every_run_of_a_judge_counts(run: Run) -> None:
@@ -87,8 +87,8 @@ def test_every_run_of_a_judge_counts(run: Run) -> None:
     ]
     assert effective_verdicts(runs) == runs
     run.append(runs)
-    said = again(run).said(0)
-    assert [said[name].decision for name in ("gpt", "gpt (run 1)", "gpt (run 2)")] == [
+    verdicts = again(run).verdicts(0)
+    assert [verdicts[name].decision for name in ("gpt", "gpt (run 1)", "gpt (run 2)")] == [
         "keep",
         "reject",
         "keep",
@@ -101,12 +101,12 @@ def test_undo_restores_the_previous_verdict(run: Run, ledger: Ledger) -> None:
     ledger.decide("anna", 0, "reject", "unsafe")
     ledger.decide("ben", 0, "reject")
     assert ledger.undo("anna") == 0
-    assert ledger.said(0)["anna"].decision == "keep"
+    assert ledger.verdicts(0)["anna"].decision == "keep"
     assert ledger.undo("anna") == 1
-    assert not ledger.said(1)["anna"].decided
+    assert not ledger.verdicts(1)["anna"].decided
     assert ledger.undo("anna") == 0
     assert ledger.undo("anna") is None
-    assert ledger.said(0)["ben"].decision == "reject"
+    assert ledger.verdicts(0)["ben"].decision == "reject"
     assert ledger.queue("anna", "undecided") == list(range(12))
     assert again(run).counts("anna") == {"keep": 0, "reject": 0, "unsure": 0}
     assert [v for v in effective_verdicts(run.read(Verdict)) if v.rater == "anna"] == []
@@ -120,7 +120,7 @@ def test_the_same_verdict_again_writes_nothing(run: Run, ledger: Ledger) -> None
     assert len(of(run, "anna")) == 1
     ledger.undo("anna")
     ledger.decide("anna", 0, "keep")
-    assert again(run).said(0)["anna"].decision == "keep"
+    assert again(run).verdicts(0)["anna"].decision == "keep"
 
 
 def test_the_first_blind_answer_stays(run: Run, ledger: Ledger) -> None:
@@ -133,7 +133,7 @@ def test_the_first_blind_answer_stays(run: Run, ledger: Ledger) -> None:
     ledger.decide("anna", 0, "reject")
     assert {v.blind_answer for v in of(run, "anna")} == {"blue"}
     assert [v.reason for v in of(run, "anna")] == [ANSWERED_BLIND, "", WITHDRAWN, ""]
-    assert again(run).said(0)["anna"].blind_answer == "blue"
+    assert again(run).verdicts(0)["anna"].blind_answer == "blue"
 
 
 def test_two_people_at_once_lose_nothing(run: Run, ledger: Ledger) -> None:
@@ -149,7 +149,7 @@ def test_two_people_at_once_lose_nothing(run: Run, ledger: Ledger) -> None:
         runs = [v.run for v in of(run, rater) if v.edit_id == ledger.pairs[0].edit_id]
         assert runs == list(range(len(runs)))
         assert sum(again(run).counts(rater).values()) == 12
-    assert again(run).said(3) == ledger.said(3)
+    assert again(run).verdicts(3) == ledger.verdicts(3)
 
 
 def test_a_rule_without_objection_is_no_disagreement(run: Run, ledger: Ledger) -> None:
@@ -221,14 +221,14 @@ def test_pairs_with_missing_images_are_left_out(run: Run, caplog: pytest.LogCapt
     with caplog.at_level(logging.WARNING):
         left = edited_pairs(run)
     assert len(left) == len(pairs) - 2
-    assert "discs 0001: picture" in caplog.text and "its image is gone" in caplog.text
+    assert "discs 0001: image" in caplog.text and "its image is gone" in caplog.text
 
 
 def test_pairs_come_in_item_order_or_the_order_requested(run: Run) -> None:
     pairs = edited_pairs(run)
     assert [pair.item for pair in pairs] == [f"discs {n:04d}" for n in range(12)]
-    wanted = {pairs[3].edit_id, pairs[7].edit_id}
-    assert [pair.item for pair in edited_pairs(run, wanted)] == ["discs 0003", "discs 0007"]
+    edit_ids = {pairs[3].edit_id, pairs[7].edit_id}
+    assert [pair.item for pair in edited_pairs(run, edit_ids)] == ["discs 0003", "discs 0007"]
     with pytest.raises(DataError, match="no edited images"):
         edited_pairs(run, set())
 
@@ -240,7 +240,7 @@ def test_no_record_can_name_a_file_outside_the_run(run: Run, tmp_path: Path) -> 
     (run.path / "images" / f"{sha256}.png").symlink_to(secret)
     for name, fmt in ((sha256, "png"), ("../../secret", "png"), ("a" * 64, "/../../secret.png")):
         with pytest.raises(DataError, match="not among the images"):
-            picture_path(run.images, ImageRef(sha256=name, format=fmt, width=1, height=1))
+            image_path(run.images, ImageRef(sha256=name, format=fmt, width=1, height=1))
 
 
 @pytest.mark.parametrize("reason", ["", *REASONS])

@@ -90,7 +90,7 @@ def test_thirty_pairs_by_keyboard(serve: Any, visit: Visit) -> None:
     expected["19"] = ("reject", "")
     review(range(20, 30))
     assert shown(page) == "done"
-    assert page.get_by_role("heading", name="Every pair here has your verdict.").is_visible()
+    assert page.get_by_role("heading", name="You have decided on every pair here.").is_visible()
     assert count(page)[:4] == ["30 of 30", "25 kept", "3 rejected", "2 unsure"]
     assert all(v.seconds is not None and 0 < v.seconds < 60 for v in served.verdicts if v.run == 0)
     page.keyboard.press("z")
@@ -104,8 +104,8 @@ def test_two_people_at_once(serve: Any, visit: Visit) -> None:
     for number in range(8):
         press(anna, "k")
         press(ben, *("2" if number % 2 else "k"))
-    assert {said for said, _ in decisions(served).values()} == {"keep"}
-    assert [said for said, _ in decisions(served, "ben").values()] == ["keep", "reject"] * 4
+    assert {decision for decision, _ in decisions(served).values()} == {"keep"}
+    assert [decision for decision, _ in decisions(served, "ben").values()] == ["keep", "reject"] * 4
     press(anna, "z")
     assert (len(decisions(served)), len(decisions(served, "ben"))) == (7, 8)
     ben.get_by_label("Show").select_option("disagreement")
@@ -126,9 +126,9 @@ def test_blind_mode_hides_the_answer_until_one_is_given(serve: Any, visit: Visit
     page.reload()
     page.wait_for_selector("#options button")
     page.wait_for_timeout(300)
-    told = set().union(*(json.loads(reply) for reply in replies))
+    keys = set().union(*(json.loads(reply) for reply in replies))
     assert len(replies) >= 2
-    assert not told & {"new_answer", "new_text", "old_answer", "old_text", "caption", "original"}
+    assert not keys & {"new_answer", "new_text", "old_answer", "old_text", "caption", "original"}
     assert page.locator("#stage img").count() == 1
     page.keyboard.press("k")  # nothing to decide yet
     page.keyboard.press("2")
@@ -248,7 +248,7 @@ def test_a_stopped_server_loses_no_verdict(serve: Any, visit: Visit) -> None:
     press(page, "k")
     served.stop()
     page.keyboard.press("k")
-    alert = page.get_by_role("alert").filter(has_text="Not done")
+    alert = page.get_by_role("alert").filter(has_text="Failed")
     alert.wait_for()
     assert shown(page) == "1" and count(page)[0] == "1 of 30"
     served.start()
@@ -263,7 +263,7 @@ def test_a_pair_with_a_missing_image_cannot_be_judged(serve: Any, visit: Visit) 
     sha256 = page.evaluate("fetch('/api/pairs/6?reviewer=anna').then((r) => r.json())")
     (served.run.path / "images" / f"{sha256['image_sha256']}.png").unlink()
     page.goto(served.address + "?show=all&pair=6")
-    page.get_by_text("This picture cannot be shown").wait_for()
+    page.get_by_text("This image cannot be shown").wait_for()
     page.keyboard.press("k")
     page.get_by_role("alert").filter(has_text="not among the images").wait_for()
     assert served.verdicts == []

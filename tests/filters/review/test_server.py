@@ -61,9 +61,9 @@ class Client:
     def get(self, path: str, **headers: str) -> tuple[int, Any]:
         return self.ask(path, None, {k.replace("_", "-"): v for k, v in headers.items()})[:2]
 
-    def decide(self, pair: Mapping[str, Any], reviewer: str, **said: Any) -> tuple[int, Any]:
+    def decide(self, pair: Mapping[str, Any], reviewer: str, **fields: Any) -> tuple[int, Any]:
         place = {name: pair[name] for name in ("edit_id", "image_sha256")}
-        body = {"reviewer": reviewer, "decision": "keep"} | place | said
+        body = {"reviewer": reviewer, "decision": "keep"} | place | fields
         return self.ask("/api/verdicts", body)[:2]
 
 
@@ -101,10 +101,10 @@ def test_a_kill_loses_no_verdict_that_was_acknowledged(discs: Path, tmp_path: Pa
         try:
             for turn in range(1000):
                 for pair in pairs:
-                    said = f"turn {turn}"
-                    assert client.decide(pair, reviewer, note=said)[0] == 200
+                    note = f"turn {turn}"
+                    assert client.decide(pair, reviewer, note=note)[0] == 200
                     with lock:
-                        acknowledged[reviewer, pair["edit_id"], f"note: {said}"] = turn
+                        acknowledged[reviewer, pair["edit_id"], f"note: {note}"] = turn
                         if len(acknowledged) >= 150:
                             enough.set()
         except (OSError, http.client.HTTPException):
@@ -288,11 +288,11 @@ def test_runs_that_cannot_be_served_are_refused(discs: Path, tmp_path: Path) -> 
             serve_review(discs, port=port)
     with pytest.raises(ConfigError, match="no address"):
         serve_review(discs, host="no.such.host.invalid")
-    with pytest.raises(ConfigError, match="ports go from 0"):
+    with pytest.raises(ConfigError, match="ports range from 0"):
         serve_review(discs, port=70_000)
-    with pytest.raises(ConfigError, match="16 letters"):
+    with pytest.raises(ConfigError, match="16 characters"):
         serve_review(discs, port=0, token="short")
-    with pytest.raises(DataError, match="no run with edited images"):
+    with pytest.raises(DataError, match="not a run with edited images"):
         serve_review(tmp_path / "nothing", port=0)
     assert not (tmp_path / "nothing").exists()
     (tmp_path / "empty" / "edits").mkdir(parents=True)
@@ -332,8 +332,8 @@ def test_blind_verdicts_need_an_answer(serve: Any) -> None:
     assert pair["hidden"] and "new_text" not in pair
     assert client.decide(pair, "anna")[0] == 409
     place = {name: pair[name] for name in ("edit_id", "image_sha256")}
-    status, told, _ = client.ask("/api/answers", {"reviewer": "anna", "answer": "green"} | place)
-    assert status == 200 and told["new_text"] == "green"
+    status, reply, _ = client.ask("/api/answers", {"reviewer": "anna", "answer": "green"} | place)
+    assert status == 200 and reply["new_text"] == "green"
     assert client.decide(pair, "anna")[0] == 200
     assert client.decide(pair, "ben")[0] == 409
 

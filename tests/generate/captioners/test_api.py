@@ -1,4 +1,4 @@
-"""Captions by a chat model: what it is told, what it is not told, what is kept of its reply."""
+"""Captions from a chat model: what its prompts contain, and how replies are stored."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_prompts_are_called_what_their_files_are_called(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "shown"),
     [
         ("caption-paper-v1", {"question", "options", "old_answer", "new_answer"}),
         ("caption-release-v1", {"question", "options", "old_answer", "new_answer"}),
@@ -93,17 +93,17 @@ def test_prompt_ablations_omit_what_they_should(
     shapes_store: ImageStore,
     candidate: Candidate,
     name: str,
-    told: set[str],
+    shown: set[str],
 ) -> None:
     APICaptioner(ChatAPI(spec(server)), name)([candidate], shapes_store)
     (body,) = server.chats()
     item = body["messages"][1]["content"][-1]["text"]
     everything = body["messages"][0]["content"] + item
     for field in ("question", "options"):
-        assert (SHOWN[field] in everything) == (field in told)
-    # the old answer is one of the options wherever these are shown; named alone, it is told
+        assert (SHOWN[field] in everything) == (field in shown)
+    # the old answer is one of the options wherever these are shown; named alone, it is shown
     for field in ("old_answer", "new_answer"):
-        assert (SHOWN[field] in item.replace(SHOWN["options"], "")) == (field in told)
+        assert (SHOWN[field] in item.replace(SHOWN["options"], "")) == (field in shown)
     assert "medlar" not in everything.replace(SHOWN["options"], "")
     assert "quince" not in body["messages"][0]["content"]
 

@@ -121,10 +121,10 @@ def test_nothing_changes_outside_the_mask(
         assert change[region].mean() > 2
         change[region] = 0
         assert change.max() == 0
-    wanted = ["neither boxes nor", "lets nothing change", "the mask has", "a box that is no"]
-    for error, words in zip(errors, wanted, strict=True):
+    messages = ["neither boxes nor", "the mask is empty", "the mask has", "a box that is not"]
+    for error, message in zip(errors, messages, strict=True):
         assert isinstance(error, DataError)
-        assert words in str(error)
+        assert message in str(error)
 
 
 def test_the_instruction_is_a_template(
@@ -244,13 +244,13 @@ def test_settings_cover_everything_that_affects_the_image(
         ((), {"arguments": {"guidence_scale": 2}}, "did you mean 'guidance_scale'"),
         ((), {"arguments": {"width": 64}}, "'width' is set by the editor"),
         ((), {"instruction": "{capton}"}, "did you mean 'caption'"),
-        ((), {"instruction": "redraw"}, "or all edits are alike"),
-        ((), {"instruction": "{caption"}, "is no template"),
+        ((), {"instruction": "redraw"}, "or every edit is the same"),
+        ((), {"instruction": "{caption"}, "is not a template"),
         ((), {"mask": "item"}, "takes no mask"),
         ((), {"mask": "box"}, "is none of"),
         (("FluxFillPipeline",), {}, "set mask to 'whole' or 'item'"),
         (("FluxKontextPipelin",), {}, "did you mean 'FluxKontextPipeline'"),
-        (("FluxPipeline",), {}, "takes no image, so it edits no picture"),
+        (("FluxPipeline",), {}, "takes no image, so it cannot edit an image"),
         ((), {"offload": "model"}, "there is no GPU"),
     ],
 )
@@ -265,5 +265,5 @@ def test_contradictory_settings_are_refused(
 
 
 def test_a_folder_without_a_pipeline_is_refused(tmp_path: Any) -> None:
-    with pytest.raises(PrerequisiteError, match="no diffusers pipeline there"):
+    with pytest.raises(PrerequisiteError, match="not a diffusers pipeline"):
         DiffusersEditor(str(tmp_path), device="cpu")

@@ -115,7 +115,7 @@ def test_running_out_of_memory_halves_the_batch(
     with caplog.at_level(logging.WARNING):
         got = draws(tasks, seeds, pictures)
     assert tried == [4, 2, 2, 1]
-    assert "going on with 2 at a time" in caplog.text
+    assert "continuing with 2 at a time" in caplog.text
     assert max(furthest(a, b) for a, b in zip(expected, got, strict=True)) <= 1
     draws(tasks[:4], seeds[:4], pictures)
     assert tried[4:] == [2, 2]  # it has learned
@@ -184,13 +184,13 @@ def test_half_precision_and_compilation(
 @pytest.mark.parametrize(
     ("prepare", "message"),
     [
-        (lambda p: p.mkdir(), "no diffusers pipeline there"),
-        (lambda p: None, "neither a folder nor a pipeline of the hub"),
-        (lambda p: _index(p, "{"), "no diffusers pipeline there"),
+        (lambda p: p.mkdir(), "not a diffusers pipeline"),
+        (lambda p: None, "neither a folder nor a pipeline that can"),
+        (lambda p: _index(p, "{"), "not a diffusers pipeline"),
         (lambda p: _index(p, '{"_class_name": "QwenImageEditPipeline"}'), "not a Flux pipeline"),
         (
             lambda p: _index(p, '{"_class_name": "FluxPipeline", "vae": ["diffusers", "X"]}'),
-            "names 'vae', which is not there",
+            "names 'vae', which is missing",
         ),
     ],
     ids=["empty", "missing", "broken", "another", "hollow"],
@@ -215,11 +215,11 @@ def test_a_missing_controlnet_is_refused(
     diffusion_folder: Callable[[str], str], tmp_path: Path
 ) -> None:
     flux = diffusion_folder("flux")
-    with pytest.raises(PrerequisiteError, match="has no ControlNet of its own"):
+    with pytest.raises(PrerequisiteError, match="does not include a ControlNet"):
         FluxControlNetEditor(flux, device="cpu")
-    with pytest.raises(PrerequisiteError, match="no model there"):
+    with pytest.raises(PrerequisiteError, match="not a model"):
         FluxControlNetEditor(flux, str(tmp_path), device="cpu")
-    with pytest.raises(PrerequisiteError, match="neither a folder nor a model of the hub"):
+    with pytest.raises(PrerequisiteError, match="neither a folder nor a model that can"):
         FluxControlNetEditor(flux, str(tmp_path / "gone"), device="cpu")
 
 

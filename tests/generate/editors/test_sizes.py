@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from pydantic import ValidationError
 
-from flipbench.core.errors import ConfigError, DataError
+from flipbench.core.errors import DataError
 from flipbench.generate.editors.sizes import Fit, SizeRule, fit, fit_mask, restore
 
 
@@ -73,7 +74,7 @@ def test_masks_stay_hard() -> None:
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
-        (SizeRule(min_edge=70, small="refuse"), "item 7: the picture is 114 x 66 pixels, and"),
+        (SizeRule(min_edge=70, small="refuse"), "item 7: the image is 114 x 66 pixels, and"),
         (SizeRule(min_edge=10, max_pixels=6000), "item 7: .* over the limit of 6,000 pixels"),
         (SizeRule(min_edge=660, max_pixels=700 * 700), "would be edited at 1152 x 672"),
     ],
@@ -87,11 +88,11 @@ def test_errors_name_the_item_and_the_remedy(rule: SizeRule, message: str) -> No
     "wrong", [{"small": "shrink"}, {"min_edge": 0}, {"min_edge": 300, "max_pixels": 10_000}]
 )
 def test_impossible_size_rules_are_refused(wrong: dict[str, object]) -> None:
-    with pytest.raises(ConfigError):
+    with pytest.raises(ValidationError):
         SizeRule(**wrong)  # type: ignore[arg-type]
 
 
 def test_a_pipeline_that_returns_another_size_is_a_failure() -> None:
     plan = SizeRule(min_edge=1).plan(20, 20, 16, "x")
-    with pytest.raises(DataError, match="drew 64 x 64 pixels where it was asked for 32 x 32"):
+    with pytest.raises(DataError, match="drew 64 x 64 pixels instead of 32 x 32"):
         restore(noise(64, 64), plan)
