@@ -14,7 +14,7 @@ from flipbench.evaluate.published.consistency import possible_counts
 from flipbench.evaluate.published.doctor import TableIssue, examine, examine_files
 from flipbench.evaluate.published.tables import PublishedResult, read_published
 from flipbench.evaluate.published.verdicts import judged, requirements_of
-from flipbench.evaluate.validation.validation import requirements
+from flipbench.evaluate.validation.requirements import requirements
 
 PUBLISHED = Path(__file__).parents[2] / "published"
 MAIN = read_published(PUBLISHED / "perturbation_main_tables.csv")

@@ -123,7 +123,7 @@ def test_planted_detectors_are_validated_as_designed(found: dict[str, Validation
     assert (v.detected.k, v.detected.n) == (16, 24) and v.false_alarms == ()
     assert (v.trend.in_order, v.trend.n_steps, v.trend.n_series) == (24, 24, 8)
     assert v.trend.correlation == 1.0 and v.trend.p_value == pytest.approx(1e-4)
-    assert (v.external_alarms.fired, v.external_alarms.n) == (
+    assert (v.external_alarms.flagged, v.external_alarms.n) == (
         (),
         2,
     ) and not v.external_alarms.suspected
@@ -192,7 +192,7 @@ def test_models_without_a_statistic_are_named() -> None:
     (v,) = validate([gone, *rest], GRID)
     assert v.unranked == (GRID[1].name,) and v.separation is not None
     assert v.separation.n_clean == 25 and v.finetuned_alarms.n == 20
-    assert "1 verdicts without a statistic" in validation_table([v]).caption
+    assert "omit 1 verdicts without a statistic" in validation_table([v]).caption
 
 
 def test_order_changes_nothing(found: dict[str, Validation]) -> None:
@@ -292,10 +292,10 @@ def test_the_table_is_the_same_in_every_format(
     assert rows["TPR at FPR 5 %"].text == "24/24"
     alarms = rows["False alarms: clean fine-tunes"].plain()
     assert alarms == "0/20 [0.0, 60.2] too few models"
-    assert rows["External models"].plain() == "0/2 fire"
+    assert rows["External models"].plain() == "0/2 flagged"
     assert "smallest false-positive rate above 0 is 1/20 = 5.0 %" in table.caption
     text = writers.markdown(table)
-    assert "false alarm suspected (1/2 fire: blip2; by chance 10 %)" in text
+    assert "false alarm suspected (1/2 flagged: blip2; by chance 10 %)" in text
     tex = writers.latex(table)
     assert r"\toprule" in tex and r"AUROC & TPR at 0 false alarms & TPR at FPR 1 \%" in tex
     assert tex.count("{") - tex.count(r"\{") == tex.count("}") - tex.count(r"\}")
