@@ -20,13 +20,13 @@ def write(path: Path, text: str) -> Path:
     ("text", "message"),
     [
         ("model,n\nm,10\n", "no column 'original'"),
-        ("n,orig,pert\n10,40.0\n", "line 2: not as many cells"),
-        ("n,orig,pert\n10,forty,50.0\n", "line 2, column 'orig': 'forty' is no number"),
+        ("n,orig,pert\n10,40.0\n", "line 2: the number of cells differs"),
+        ("n,orig,pert\n10,forty,50.0\n", "line 2, column 'orig': 'forty' is not a number"),
         ("n,orig,pert\n10,NaN,50.0\n", "line 2, column 'orig'"),
         ("n,orig,pert\nten,40.0,50.0\n", "n is 'ten'"),
         ("n,orig,pert\n0,40.0,50.0\n", "n is '0'"),
-        ("n,orig,pert,epoch\n10,40.0,50.0,last\n", "'last' is no whole number"),
-        ("metric,N,clean\nperturbed,10,50.0\n", "no row of the metric 'original'"),
+        ("n,orig,pert,epoch\n10,40.0,50.0,last\n", "'last' is not a whole number"),
+        ("metric,N,clean\nperturbed,10,50.0\n", "no row for the metric 'original'"),
     ],
 )
 def test_a_table_that_cannot_be_read(tmp_path: Path, text: str, message: str) -> None:
