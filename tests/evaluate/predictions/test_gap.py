@@ -49,7 +49,7 @@ def test_every_format_gives_the_hand_counted_result(form: str, tmp_path: Path) -
         assert score.p_value == pytest.approx(9 / 256)
     names = table.scores[0].suspects.names
     assert names == ("1", "4", "5", "6", "7", "9", "10")
-    assert any("'11'" in text and "not taken for wrong" in text for text in table.warnings)
+    assert any("'11'" in text and "not counted as wrong" in text for text in table.warnings)
 
 
 def test_unequal_parse_failures_are_inconclusive(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_marks_in_the_file_replace_unparsable_replies(tmp_path: Path) -> None:
     assert any("is not known" in text for text in table.warnings)
     (_, (row,)) = table.table().groups[0]
     assert [cell.text for cell in row.cells[-3:-1]] == ["–", "–"]
-    with pytest.raises(DataError, match="replies cannot be read"):
+    with pytest.raises(DataError, match="replies cannot be parsed"):
         gap_of_predictions(*both(tmp_path, change=marked), scoring="parse")
 
 
@@ -192,7 +192,7 @@ def test_only_listed_ids_are_kept(tmp_path: Path) -> None:
     table = gap_of_predictions(*both(tmp_path), keep={"0", "2", "3", "4", "5", "6", "7", "9"})
     score = table.by_rule["mcnemar"]
     assert (score.n, score.n_dropped, score.paired.b) == (8, 0, 5)
-    with pytest.raises(DataError, match="1 of 2 ids of the list to keep are not there: '99'"):
+    with pytest.raises(DataError, match="1 of 2 ids of the keep list are missing: '99'"):
         gap_of_predictions(*both(tmp_path), keep=["1", "99"])
 
 
