@@ -58,14 +58,30 @@ def read_json(path: Path) -> Any:
     DataError
         If it is not JSON or not UTF-8.
     """
+    return _parsed(utf8_text(path), path, 1)
+
+
+def utf8_text(path: Path) -> str:
+    """Return the text of a file.
+
+    Raises
+    ------
+    DataError
+        If it is not UTF-8.
+    """
     try:
-        return json.loads(path.read_text(encoding="utf-8-sig"))
+        return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise not_utf8(path) from error
+
+
+def _parsed(text: str, path: Path, line: int) -> Any:
+    """Parse JSON that starts on ``line`` of the file."""
+    try:
+        return json.loads(text)
     except json.JSONDecodeError as error:
-        raise DataError(
-            f"{path}, line {error.lineno}: not JSON ({error.msg}); is the file complete?"
-        ) from error
+        where = f"{path}, line {line + error.lineno - 1}"
+        raise DataError(f"{where}: not JSON ({error.msg}); is the file complete?") from error
 
 
 def _delimited(path: Path) -> Iterator[TableRow]:
@@ -136,19 +152,10 @@ def _json(path: Path) -> Iterator[TableRow]:
 
 
 def _jsonl(path: Path) -> Iterator[TableRow]:
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except UnicodeDecodeError as error:
-        raise not_utf8(path) from error
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(utf8_text(path).split("\n"), 1):
         if not line.strip():
             continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise DataError(
-                f"{path}, line {number}: not JSON ({error.msg}); is the file complete?"
-            ) from error
+        row = _parsed(line, path, number)
         if not isinstance(row, dict):
             raise DataError(f"{path}, line {number}: not an object; write one prediction per line")
         yield TableRow(f"{path.name}, line {number}", row)

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 
 from ..protocol.rules import ALPHA
-from .consistency import (
-    delta_verdict,
-    fitting_sizes,
-    least_p,
-    possible_counts,
-    unpaired_se,
-)
+from .consistency import delta_verdict, fitting_sizes, least_p, possible_counts, unpaired_se
 from .labels import conflicts, duplicates, relabelled
 from .tables import PublishedResult, read_published
 from .verdicts import requirements_of, wrong_marks
@@ -58,24 +52,14 @@ def examine(rows: Sequence[PublishedResult]) -> list[TableIssue]:
     issues: list[TableIssue] = []
     for check in (_impossible, _items, _deltas, _unpaired, _margins):
         issues += check(rows)
-    labels: tuple[
-        tuple[str, Callable[[Sequence[PublishedResult]], Iterator[tuple[PublishedResult, str]]]],
-        ...,
-    ] = (
-        ("conflict", conflicts),
-        ("duplicate", duplicates),
-        ("relabelled", relabelled),
-        ("mark", wrong_marks),
-    )
-    for kind, label_check in labels:
-        odd = kind in ("duplicate", "relabelled")
-        issues += [TableIssue(row, kind, what, wrong=not odd) for row, what in label_check(rows)]
+    for kind, label_check, wrong in (
+        ("conflict", conflicts, True),
+        ("duplicate", duplicates, False),
+        ("relabelled", relabelled, False),
+        ("mark", wrong_marks, True),
+    ):
+        issues += [TableIssue(row, kind, what, wrong) for row, what in label_check(rows)]
     return sorted(issues, key=lambda issue: (issue.row.file, issue.row.line, not issue.wrong))
-
-
-def examine_files(paths: Sequence[Path]) -> list[TableIssue]:
-    """Read CSV files of published results (see `read_published`) and examine them together."""
-    return examine([row for path in paths for row in read_published(path)])
 
 
 def examination(paths: Sequence[Path]) -> tuple[str, bool]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 
 from flipbench.core.records import Score
 
@@ -82,22 +83,18 @@ def _model(row: PublishedResult) -> GridModel:
 def _score(row: PublishedResult, clean: PublishedResult | None) -> Score | None:
     assert row.original is not None and row.perturbed is not None
     detector, rule = DETECTOR_OF[row.quantity]
-    gap = float(row.perturbed - row.original) / 100
+    points, threshold, reference = row.perturbed - row.original, Decimal(0), ""
     direction: Direction = "falls"
-    reference = ""
     if rule == "paper":
         if clean is None or clean.original is None or clean.perturbed is None:
             return None
         reference = _model(clean).fingerprint
-    if detector == "text_only_leakage":
-        assert clean is not None and clean.perturbed is not None
-        gap, direction = float(row.perturbed - clean.perturbed) / 100, "rises"
-        verdict = rules.beyond(gap, direction=direction)
-    elif rule == "paper":
-        assert clean is not None and clean.perturbed is not None and clean.original is not None
-        verdict = rules.beyond(gap, float(clean.perturbed - clean.original) / 100)
-    else:
-        verdict = rules.beyond(gap)
+        if detector == "text_only_leakage":
+            points, direction = row.perturbed - clean.perturbed, "rises"
+        else:
+            threshold = clean.perturbed - clean.original
+    statistic = float(points) / 100
+    verdict = rules.beyond(statistic, float(threshold) / 100, direction)
     model = _model(row)
     return Score(
         detector=detector,
@@ -107,7 +104,7 @@ def _score(row: PublishedResult, clean: PublishedResult | None) -> Score | None:
         benchmark=row.bench,
         benchmark_id=row.bench,
         reference_fingerprint=reference,
-        statistic=gap,
+        statistic=statistic,
         direction=direction,
         verdict=verdict,
         n=row.n_original or 0,

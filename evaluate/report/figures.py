@@ -66,25 +66,25 @@ def make_figures(
     return figures
 
 
+def _by_dose(series: Series, describe: Callable[[Score], str]) -> str:
+    return "; ".join(
+        f"{name}: " + ", ".join(f"{describe(score)} at dose {model.dose}" for model, score in line)
+        for name, line in plots.lines(series)
+    )
+
+
 def _gap_alt(family: str, series: Series) -> str:
-    parts = []
-    for name, line in plots.lines(series):
-        points = (f"{formats.points(s.statistic or 0.0)} at dose {m.dose}" for m, s in line)
-        parts.append(f"{name}: {', '.join(points)}")
-    return f"Gap in percentage points against dose, {family}. {'; '.join(parts)}."
+    values = _by_dose(series, lambda score: formats.points(score.statistic or 0.0))
+    return f"Gap in percentage points against dose, {family}. {values}."
 
 
 def _accuracy_alt(family: str, series: Series) -> str:
-    parts = []
-    for name, line in plots.lines(series):
-        points = []
-        for m, s in line:
-            (k, n), (k2, n2) = accuracies(s)["original"], accuracies(s)["perturbed"]
-            points.append(
-                f"{formats.percent(k / n)} and {formats.percent(k2 / n2)} at dose {m.dose}"
-            )
-        parts.append(f"{name}: {', '.join(points)}")
-    return f"Original and perturbed accuracy in percent against dose, {family}. {'; '.join(parts)}."
+    def both(score: Score) -> str:
+        counts = (accuracies(score)[variant] for variant in ("original", "perturbed"))
+        return " and ".join(formats.percent(k / n) for k, n in counts)
+
+    values = _by_dose(series, both)
+    return f"Original and perturbed accuracy in percent against dose, {family}. {values}."
 
 
 def _outcomes_alt(family: str, series: Series) -> str:

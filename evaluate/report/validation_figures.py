@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from flipbench.core.rates import Rate
@@ -156,37 +155,42 @@ def _overviews(
     by_family = list(families(grid).items())
     panels = []
     for at in range(0, len(by_family), FAMILIES_SIDE_BY_SIDE):
-        shown = by_family[at : at + FAMILIES_SIDE_BY_SIDE]
-        heats = [_heat(chosen, grid, models, scores, title_of=_detector) for _, models in shown]
-        n_models = sum(len(models) for _, models in shown)
-        size = (2.4 + 0.27 * n_models, 2.5 + 0.27 * len(chosen))
-        canvas = Canvas(figsize=size, layout="constrained")
-        widths = [len(models) for _, models in shown]
-        all_axes = canvas.subplots(1, len(shown), sharey=True, squeeze=False, width_ratios=widths)
-        for axes, heat, (family, _) in zip(all_axes[0], heats, shown, strict=True):
-            heat.draw(axes)
-            axes.set_title(family)
-        _add_legend(canvas)
-        alt = " ".join(h.alt(family) for h, (family, _) in zip(heats, shown, strict=True))
-        panels.append(_Drawn(", ".join(family for family, _ in shown), canvas, alt))
+        shown = dict(by_family[at : at + FAMILIES_SIDE_BY_SIDE])
+        width = 2.4 + 0.27 * sum(map(len, shown.values()))
+        heats = {
+            family: _heat(chosen, grid, models, scores, title_of=_detector)
+            for family, models in shown.items()
+        }
+        panels.append(_heat_panel(heats, (width, 2.5 + 0.27 * len(chosen))))
     return panels
 
 
 def _heat_maps(
     validations: Sequence[Validation], grid: Sequence[GridModel], scores: Sequence[Score]
 ) -> list[_Drawn]:
-    most = max((len(models) for models in families(grid).values()), default=0)
-    panels = []
-    for family, models in families(grid).items() if validations else ():
-        heat = _heat(validations, grid, models, scores, title_of=_name)
-        size = (3.3 + 0.27 * most, 2.3 + 0.27 * len(validations))
-        canvas = Canvas(figsize=size, layout="constrained")
-        axes = canvas.add_subplot()
-        heat.draw(axes)
+    if not validations:
+        return []
+    by_family = families(grid)
+    width = 3.3 + 0.27 * max(map(len, by_family.values()), default=0)
+    size = (width, 2.3 + 0.27 * len(validations))
+    return [
+        _heat_panel({family: _heat(validations, grid, models, scores, title_of=_name)}, size)
+        for family, models in by_family.items()
+    ]
+
+
+def _heat_panel(heats: dict[str, _Heat], size: tuple[float, float]) -> _Drawn:
+    """Draw the heat maps of several families side by side."""
+    canvas = Canvas(figsize=size, layout="constrained")
+    widths = [len(heat.names) for heat in heats.values()]
+    all_axes = canvas.subplots(1, len(heats), sharey=True, squeeze=False, width_ratios=widths)
+    for axes, (family, heat) in zip(all_axes[0], heats.items(), strict=True):
+        validation_plots.draw_heat(axes, heat.rows, heat.names, heat.n_clean)
         axes.set_title(family)
-        _add_legend(canvas)
-        panels.append(_Drawn(family, canvas, heat.alt(family)))
-    return panels
+    legend = validation_plots.heat_legend()
+    canvas.legend(handles=legend, loc="outside lower left", ncols=2, fontsize=8)
+    alt = " ".join(heat.alt(family) for family, heat in heats.items())
+    return _Drawn(", ".join(heats), canvas, alt)
 
 
 @dataclass(frozen=True)
@@ -196,9 +200,6 @@ class _Heat:
     rows: Sequence[HeatRow]
     names: Sequence[str]
     n_clean: int
-
-    def draw(self, axes: Axes) -> None:
-        validation_plots.draw_heat(axes, self.rows, self.names, self.n_clean)
 
     def alt(self, family: str) -> str:
         counts = []
@@ -240,11 +241,6 @@ def _heat(
             )
         )
     return _Heat(rows, [label(m, models) for m in models], sum(m.clean for m in models))
-
-
-def _add_legend(canvas: Canvas) -> None:
-    legend = validation_plots.heat_legend()
-    canvas.legend(handles=legend, loc="outside lower left", ncols=2, fontsize=8)
 
 
 def _detector(v: Validation) -> str:

@@ -104,7 +104,7 @@ def find(evidence: Evidence) -> DetectionVerdict:
 
 
 def interval_text(between: Interval) -> str:
-    """Return the interval of a gap as it stands in a sentence.
+    """Return the interval of a gap for use in a sentence.
 
     >>> interval_text(Interval(low=-0.142, high=0.006))
     '95 % interval −14.2 to +0.6'
@@ -114,7 +114,7 @@ def interval_text(between: Interval) -> str:
 
 
 def count_text(k: int, n: int, noun: str) -> str:
-    """Return k of n as it stands in a sentence.
+    """Return k of n for use in a sentence.
 
     >>> count_text(7, 10, "originals")
     '7 of 10 originals (70.0 %)'
@@ -137,7 +137,7 @@ def _flagged_references(evidence: Evidence) -> list[str]:
 
 
 def _measured(gap: Score) -> str:
-    """Return accuracies and gap as they stand in a sentence."""
+    """Return accuracies and gap for use in a sentence."""
     counts = accuracies(gap)
     if not gap.n or gap.statistic is None or gap.interval is None:
         return "no pair has an answer in both versions"
@@ -167,7 +167,7 @@ def _sentence(model: str, gap: Score, leading: Score) -> str:
     if leading is not gap and leading.statistic is not None:
         reference = leading.reference.model if leading.reference else ""
         other_gap = f"the gap of the clean reference {reference}"
-        comparison = f"; its gap is {_difference(leading, other_gap)}"
+        comparison = f"; this is {_difference(leading, other_gap)}"
     if leading.verdict == "contaminated":
         return (
             f"{model} behaves like a model that was trained on {name}: it gets"
@@ -185,7 +185,10 @@ def _sentence(model: str, gap: Score, leading: Score) -> str:
             f" gets {measured}, which a difference in difficulty alone may explain."
         )
     why = leading.warnings[-1] if leading.warnings else "its answers do not allow one"
-    return f"There is no verdict on {model} and {name}: {why}. Measured: {measured}."
+    return (
+        f"There is no verdict on whether {model} was trained on {name}: {why}. Measured:"
+        f" {measured}."
+    )
 
 
 def _limit(gap: Score) -> str:
@@ -277,8 +280,7 @@ def _summary_of(others: Sequence[OtherDetectorResult]) -> list[str]:
             " and without a suspected false alarm"
         )
     return [
-        f"Of {len(decided)} other {'detector' if len(decided) == 1 else 'detectors'} with a"
-        f" verdict, {len(flagged)} {'calls' if len(flagged) == 1 else 'call'} the model"
-        f" contaminated{names}{doubt}. They have no vote: this page cannot show how often each errs"
-        " on clean models of this kind."
+        f"Other detectors: {len(flagged)} of {len(decided)} with a verdict"
+        f" {'calls' if len(flagged) == 1 else 'call'} the model contaminated{names}{doubt}. They"
+        " have no vote: this page cannot show how often each errs on clean models of this kind."
     ]

@@ -54,7 +54,7 @@ def p_value(p: float | None) -> str:
 
 
 def p_equation(p: float) -> str:
-    """Return a p-value as it stands in a sentence.
+    """Return a p-value for use in a sentence.
 
     >>> p_equation(0.0321), p_equation(5.4e-5)
     ('p = .032', 'p < .001')

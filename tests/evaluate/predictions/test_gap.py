@@ -83,11 +83,11 @@ def test_the_table_equals_the_report_s(tmp_path: Path) -> None:
         headers = [column.header for column in of.columns]  # type: ignore[attr-defined]
         return {h: cell.plain() for h, cell in zip(headers, row.cells, strict=True)}
 
-    mine, theirs = cells(table.table()), cells(report)
+    own, expected = cells(table.table()), cells(report)
     for header in ("Δ, pp", "p", "McNemar test", "Sign rule (paper)", "Items dropped"):
-        assert mine[header] == theirs[header]
+        assert own[header] == expected[header]
     for header in ("Original, %", "Perturbed, %"):
-        assert mine[header].startswith(theirs[header] + " [")
+        assert own[header].startswith(expected[header] + " [")
 
 
 def test_intervals_match_the_statistics_room(tmp_path: Path) -> None:
@@ -169,8 +169,8 @@ def test_marks_that_contradict_the_replies_are_reported(tmp_path: Path) -> None:
         text.startswith("original: the file's own marks differ") and "2 of 12" in text
         for text in table.warnings
     )
-    said = gap_of_predictions(*both(tmp_path, change=marked), scoring="file")
-    assert said.by_rule["sign"].statistic == 0
+    by_marks = gap_of_predictions(*both(tmp_path, change=marked), scoring="file")
+    assert by_marks.by_rule["sign"].statistic == 0
 
 
 def test_a_reference_model_adds_the_relative_rule(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from flipbench.core.errors import DataError
-from flipbench.evaluate.published.doctor import examination, examine_files
+from flipbench.evaluate.published.doctor import examination, examine
 from flipbench.evaluate.published.tables import read_published
 
 PUBLISHED = Path(__file__).parents[2] / "published"
@@ -36,14 +36,14 @@ def test_a_table_that_cannot_be_read(tmp_path: Path, text: str, message: str) ->
 
 def test_a_user_s_own_small_table_is_checked(tmp_path: Path) -> None:
     text = "model,n,orig,pert,delta\nmine,10,70.0,50.0,−20.0\nyours,10,75.0,50.0,-20.0\n"
-    found = examine_files([write(tmp_path / "own.csv", text)])
+    found = examine(read_published(write(tmp_path / "own.csv", text)))
     assert [(f.row.line, f.kind) for f in found if f.wrong] == [(3, "impossible"), (3, "delta")]
     assert str(found[-1]).startswith("own.csv, line 3 (yours): ")
 
 
 def test_a_count_beside_its_percentage(tmp_path: Path) -> None:
     text = "slice,k,n,rate_pct\na,4,451,0.89\nb,5,451,0.89\n"
-    (found,) = examine_files([write(tmp_path / "rates.csv", text)])
+    (found,) = examine(read_published(write(tmp_path / "rates.csv", text)))
     assert (found.row.line, found.kind) == (3, "count") and "1.109" in found.what
 
 

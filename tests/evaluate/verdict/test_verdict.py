@@ -155,7 +155,7 @@ def test_unparsable_replies_give_no_verdict(world: Any) -> None:
     }
     finding = judge(world, Answers("suspect", "f", muddled))
     assert finding.verdict == "inconclusive"
-    assert "There is no verdict on suspect and simulated: replies that name no" in finding.sentence
+    assert "on whether suspect was trained on simulated: replies that name no" in finding.sentence
     assert "perturbed 40/40" in finding.changes.sentences[0]
 
 
