@@ -1,4 +1,4 @@
-"""A paired benchmark and a grid of models in, scores out."""
+"""From a paired benchmark and a grid of models to scores."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ _HISTORIES = {0: UNTOUCHED, None: "history unknown"}
 
 @dataclass(frozen=True)
 class ModelUnderTest:
-    """A model of the grid, and what answers for it: weights to be loaded, or any `VLM`.
+    """A model of the grid, backed by weights to load or by any `VLM`.
 
     Attributes
     ----------
     model : GridModel
     weights : ModelConfig, optional
-        Where they are and how they are loaded, once something is to be asked.
+        Where they are and how to load them, which happens when the model is first queried.
     vlm : VLM, optional
-        An object that answers, such as a model behind a server, instead of weights.
+        An object that answers instead of weights, such as a model behind a server.
 
     Raises
     ------
     ValueError
-        Where both or neither are given.
+        If both or neither are given.
     """
 
     model: GridModel
@@ -48,37 +48,36 @@ class ModelUnderTest:
     vlm: VLM | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a model that nothing, or two things, would answer for."""
+        """Refuse a model with both or neither."""
         if (self.weights is None) == (self.vlm is None):
-            raise ValueError(f"{self.model.name}: give weights or a VLM, and not both")
+            raise ValueError(f"{self.model.name}: give either weights or a VLM")
 
     @classmethod
     def from_vlm(cls, vlm: VLM, **known: Any) -> ModelUnderTest:
-        """Take any object that keeps the `VLM` protocol.
+        """Use any object that implements the `VLM` protocol.
 
-        ``known`` is what is known of it: family, strategy, dose, lineage, external, as `GridModel`
-        has them. Without any, its history is unknown.
+        ``known`` holds the fields of `GridModel` that are known: family, strategy, dose, lineage,
+        external. Without a dose, its history is unknown.
         """
         return cls(_grid_model(vlm.name, vlm.fingerprint, **known), vlm=vlm)
 
     @classmethod
     def from_weights(cls, weights: ModelConfig, name: str, **known: Any) -> ModelUnderTest:
-        """Take a checkpoint's folder or a hub id; only its files are hashed, nothing is loaded."""
-        found = fingerprint(
-            resolve_path(weights.path), weights.dtype, weights.revision, weights.quantization
-        )
-        return cls(_grid_model(name, found, **known), weights)
+        """Use a checkpoint folder or a hub id; its files are hashed, but nothing is loaded."""
+        path = resolve_path(weights.path)
+        hashed = fingerprint(path, weights.dtype, weights.revision, weights.quantization)
+        return cls(_grid_model(name, hashed, **known), weights)
 
     @cached_property
     def can(self) -> frozenset[Capability]:
-        """What it can be asked for."""
+        """What the model supports."""
         if self.weights is None:
             return self.load().can
         trust = {"trust_remote_code": self.weights.trust_remote_code}
         return capabilities(self.weights.path, self.weights.revision, **trust)
 
     def load(self) -> VLM:
-        """Load the weights, or return the object that answers."""
+        """Load the weights, or return the `VLM` given."""
         if self.weights is None:
             assert self.vlm is not None
             return self.vlm
@@ -103,7 +102,7 @@ def _grid_model(
 def probes_for(
     detectors: Sequence[AnyDetector], benchmark: PairedBenchmark, prompt_settings: PromptSettings
 ) -> list[Probe]:
-    """Return the union of all detectors' probes, each distinct one once."""
+    """Return all distinct probes of the detectors."""
     distinct: dict[str, Probe] = {}
     for detector in detectors:
         for probe in detector.probes(benchmark, prompt_settings):
@@ -111,13 +110,13 @@ def probes_for(
     return list(distinct.values())
 
 
-def keep_probes(
+def store_probes(
     detectors: Sequence[AnyDetector],
     benchmark: PairedBenchmark,
     prompt_settings: PromptSettings,
     run: Run,
 ) -> list[Probe]:
-    """Return the union of all probes, and keep them with the run."""
+    """Return all distinct probes and store them in the run."""
     probes = probes_for(detectors, benchmark, prompt_settings)
     known = run.ids(Probe)
     run.append([probe for probe in probes if probe.id not in known])
@@ -132,21 +131,20 @@ def ask_all(
     run: Run,
     options: StageOptions = QUESTIONS,
 ) -> list[StageReport]:
-    """Ask every model every distinct probe once.
+    """Ask every model every distinct probe that it supports, once.
 
-    A model whose answers are all there is not even loaded, and nothing is asked of it that it
-    cannot do.
+    A model whose answers are all stored is not loaded.
     """
-    probes = keep_probes(detectors, benchmark, prompt_settings, run)
+    probes = store_probes(detectors, benchmark, prompt_settings, run)
     reports = []
-    for one in models:
-        weights = one.model.fingerprint
-        able = [probe for probe in probes if needs_of(probe) <= one.can]
-        ids = [Response.id_for(probe_id=p.id, model_fingerprint=weights) for p in able]
+    for subject in models:
+        weights = subject.model.fingerprint
+        supported = [probe for probe in probes if needs_of(probe) <= subject.can]
+        ids = [Response.id_for(probe_id=p.id, model_fingerprint=weights) for p in supported]
         if run.ids(Response, weights).issuperset(ids):
-            reports.append(StageReport(f"ask {one.model.name}", n_skipped=len(ids)))
+            reports.append(StageReport(f"ask {subject.model.name}", n_skipped=len(ids)))
         else:
-            reports.append(ask(able, one.load(), run, benchmark.images, options))
+            reports.append(ask(supported, subject.load(), run, benchmark.images, options))
     return reports
 
 
@@ -159,17 +157,18 @@ def score(
     can: Mapping[str, frozenset[Capability]] | None = None,
     references: Callable[[GridModel], Sequence[GridModel | None]] | None = None,
 ) -> list[Score]:
-    """Score the answers that are there, asking nothing.
+    """Score stored answers; no model is queried.
 
-    The answers of a model and of those it is compared with are in memory at once.
+    The answers of a model and of its references are in memory at the same time.
 
     Parameters
     ----------
     can : mapping, optional
-        What models can be asked, by fingerprint (None: all of them everything); of a detector that
-        needs more, no rule applies.
+        What each model supports, by fingerprint (None: every model supports everything). The rules
+        of a detector that needs more are not applicable.
     references : callable, optional
-        Which models a model is compared with, None for none; by default its own clean one.
+        The models that a model is compared with, None for no comparison; its own clean model by
+        default.
     """
 
     @lru_cache(maxsize=2)
@@ -177,7 +176,7 @@ def score(
         return answers_of(model.name, model.fingerprint, run)
 
     alone, among_others = by_kind(detectors)
-    scores: dict[str, Score] = {}  # a rule that needs no reference scores the same beside each
+    scores: dict[str, Score] = {}  # a rule without a reference gives the same score for each
     for model in grid:
         compared = references(model) if references else [reference_of(model, grid)]
         own, others = answers(model), [answers(clean) if clean else None for clean in compared]
@@ -194,7 +193,7 @@ def score(
 
 
 def _not_applicable(score: Score, lacking: frozenset[Capability]) -> Score:
-    """Return the score of a model that cannot be asked what the detector needs."""
+    """Return the score of a model that lacks what the detector needs."""
     why = f"it needs {', '.join(sorted(lacking))}, which this model does not give"
     nothing = {"statistic": None, "interval": None, "p_value": None}
     return score.model_copy(update={**nothing, "verdict": "not_applicable", "warnings": (why,)})

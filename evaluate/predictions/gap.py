@@ -1,4 +1,4 @@
-"""The perturbation gap of predictions made elsewhere, by the rules that serve our own answers."""
+"""The perturbation gap of other kits' predictions, by the same rules as for our own answers."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from .gap_table import GapTable
 from .join import join
 from .prediction import PredictionFile, listing
 from .read import Reading, read_predictions
-from .scoring import ScoredPair, ScoredReply, Scoring, mark
+from .scoring import ScoredPair, ScoredReply, Scoring, score_pairs
 
 DETECTOR = "perturbation_gap"
 
 
 @dataclass(frozen=True)
 class PredictedPairs(PairedBenchmark):
-    """A paired benchmark known by its items' ids, answers and questions alone, without images."""
+    """A paired benchmark known only by its items' ids, questions and answers, without images."""
 
-    asked: tuple[tuple[str, ...], ...] = ()
+    keys: tuple[tuple[str, ...], ...] = ()
 
     @property
     def id(self) -> str:
-        """Hash of what was asked, whatever the order."""
-        return content_id(self.name, sorted(self.asked))
+        """Hash of the items, independent of their order."""
+        return content_id(self.name, sorted(self.keys))
 
 
 def gap_of_predictions(
@@ -61,9 +61,9 @@ def gap_of_predictions(
         Files that `flipbench.evaluate.predictions.read.read_predictions` reads, or has read, of one
         model.
     model, benchmark : str
-        Names for the table; taken from the files if not given.
+        Names for the table; by default taken from the files.
     scoring : {"auto", "parse", "file"}
-        See `flipbench.evaluate.predictions.scoring.mark`.
+        See `flipbench.evaluate.predictions.scoring.score_pairs`.
     keep : collection of str, optional
         Ids to compare; both files must have all of them.
     reference : (Path, Path), optional
@@ -73,12 +73,12 @@ def gap_of_predictions(
     -------
     GapTable
         The scores of rules sign (the paper's), mcnemar and, with a reference, relative.
-        An item without a reply on either side is left out and counted, never taken for wrong.
+        Items that lack a reply on either side are left out and counted, never counted as wrong.
 
     Raises
     ------
     DataError
-        Where a file cannot be read, the files do not hold the same items, or nothing is left to
+        If a file cannot be read, the files do not hold the same items, or nothing is left to
         compare.
 
     References
@@ -87,35 +87,41 @@ def gap_of_predictions(
     Differs from the paper as the detector perturbation_gap does (docs/papers.md).
     """
     files = _read(original, reading), _read(perturbed, reading)
-    pairs, how, notes = mark(join(*files, keep), scoring)
-    whole = _answered(pairs)
+    pairs, how, notes = score_pairs(join(*files, keep), scoring)
+    answered = _answered(pairs)
     notes += _unanswered(pairs)
-    if not whole:
+    if not answered:
         raise DataError(
             f"{files[0].path} and {files[1].path}: no item has a usable reply in both;"
             f" {' '.join(notes) or 'all replies are missing'}"
         )
-    items = [_item(pair, benchmark or files[0].benchmark or files[0].path.stem) for pair in whole]
-    asked = tuple(_asked(pair) for pair in whole)
+    items = [
+        _item(pair, benchmark or files[0].benchmark or files[0].path.stem) for pair in answered
+    ]
+    keys = tuple(_key(pair) for pair in answered)
     name = benchmark or " / ".join(dict.fromkeys(f.benchmark or f.path.stem for f in files))
-    against, conditions, more = _reference(reference, reading, how, whole)
+    against, conditions, more = _reference(reference, reading, how, answered)
     comparison = Comparison(
         detector=DETECTOR,
-        benchmark=PredictedPairs(name, (), ImageStore(files[0].path.parent), asked=asked),
-        answers=Answers(model or _model(files), _fingerprint(model, whole), {}),
+        benchmark=PredictedPairs(name, (), ImageStore(files[0].path.parent), keys=keys),
+        answers=Answers(model or _model(files), _fingerprint(model, answered), {}),
         items=items,
-        first=_condition("original", [pair.original for pair in whole]),
-        second=_condition("perturbed", [pair.perturbed for pair in whole]),
+        first=_condition("original", [pair.original for pair in answered]),
+        second=_condition("perturbed", [pair.perturbed for pair in answered]),
         against=against,
         reference=conditions,
-        n_left_out=len(set(keep)) - len(whole) if keep else len(files[0].predictions) - len(whole),
+        n_left_out=len(set(keep)) - len(answered)
+        if keep
+        else len(files[0].predictions) - len(answered),
         notes=(*notes, *more),
         details={"files": [file.path.name for file in files], "scoring": how},
         settings=settings or Settings(),
     )
     scores: list[Score] = [threshold_score(comparison, "sign"), mcnemar_score(comparison)]
     scores += [relative_score(comparison)] if reference else []
-    fell = [p.original.prediction.id for p in whole if p.original.right and not p.perturbed.right]
+    fell = [
+        p.original.prediction.id for p in answered if p.original.right and not p.perturbed.right
+    ]
     counts = scores[0].paired
     assert counts is not None  # every item kept is right or wrong on both sides
     known: dict[str, object] = {"suspects": counts.suspects(fell)}
@@ -141,56 +147,60 @@ def _unanswered(pairs: Sequence[ScoredPair]) -> list[str]:
             notes.append(
                 f"{side}: {len(missing)} of {len(pairs)} items have no reply"
                 f" ({listing([m.prediction.id for m in missing])}; the first: {why}); they are left"
-                " out of both sides, not taken for wrong: ask them again where the file was made"
+                " out on both sides, not counted as wrong: run them again in the kit that wrote it"
             )
     return notes
 
 
-def _condition(name: str, marked: Sequence[ScoredReply]) -> Condition:
-    n_unparsed = sum(m.unparsed for m in marked)
-    return Condition(name, [m.right for m in marked], n_unparsed, len(marked))
+def _condition(name: str, replies: Sequence[ScoredReply]) -> Condition:
+    n_unparsed = sum(reply.unparsed for reply in replies)
+    return Condition(name, [reply.right for reply in replies], n_unparsed, len(replies))
 
 
 def _reference(
     sources: tuple[Path | PredictionFile, Path | PredictionFile] | None,
     reading: Reading | None,
     how: Scoring,
-    whole: Sequence[ScoredPair],
+    answered: Sequence[ScoredPair],
 ) -> tuple[Answers | None, tuple[Condition, Condition] | None, list[str]]:
-    """Return the reference model's conditions on the same items, None where it did not reply."""
+    """Return the reference model, its conditions on the same items, and notes."""
     if sources is None:
         return None, None, []
     files = _read(sources[0], reading), _read(sources[1], reading)
-    pairs, _, notes = mark(join(*files), how)
-    found = {_asked(pair): pair for pair in pairs}
-    missing = [p.original.prediction.id for p in whole if _asked(p) not in found]
+    pairs, _, notes = score_pairs(join(*files), how)
+    known = {_key(pair): pair for pair in pairs}
+    missing = [p.original.prediction.id for p in answered if _key(p) not in known]
     if missing:
         raise DataError(
             f"{files[0].path} and {files[1].path}: the reference model lacks {len(missing)} of"
-            f" {len(whole)} items, or has other answers for them: {listing(missing)}; compare the"
-            " same items"
+            f" {len(answered)} items, or has other questions, options or answers for them:"
+            f" {listing(missing)}; use the same items"
         )
-    mine = [found[_asked(pair)] for pair in whole]
-    one = _condition("original", [pair.original for pair in mine])
-    two = _condition("perturbed", [pair.perturbed for pair in mine])
-    notes = [f"reference model: {note}" for note in notes + _unanswered(mine)]
-    return Answers(_model(files), _fingerprint("reference", mine), {}), (one, two), notes
+    same = [known[_key(pair)] for pair in answered]
+    conditions = (
+        _condition("original", [pair.original for pair in same]),
+        _condition("perturbed", [pair.perturbed for pair in same]),
+    )
+    notes = [f"reference model: {note}" for note in notes + _unanswered(same)]
+    return Answers(_model(files), _fingerprint("reference", same), {}), conditions, notes
 
 
-def _asked(pair: ScoredPair) -> tuple[str, ...]:
-    one, two = pair.original.prediction, pair.perturbed.prediction
-    return (one.id, " ".join(one.question.split()), str(one.options), one.gold, two.gold)
+def _key(pair: ScoredPair) -> tuple[str, ...]:
+    """Return what identifies an item: its id, question, options and both right answers."""
+    original, perturbed = pair.original.prediction, pair.perturbed.prediction
+    question = " ".join(original.question.split())
+    return (original.id, question, str(original.options), original.gold, perturbed.gold)
 
 
 def _item(pair: ScoredPair, benchmark: str) -> Item:
-    """Return the item as far as the files tell, for its id and what it shares with others."""
-    one = pair.original.prediction
+    """Return the item as far as the files describe it, for its id and group."""
+    original = pair.original.prediction
     return Item(
         benchmark=benchmark,
-        name=one.id,
-        question=one.question,
-        answer_text=one.gold,
-        group=one.group,
+        name=original.id,
+        question=original.question,
+        answer_text=original.gold,
+        group=original.group,
         source=Source(dataset=benchmark),
     )
 
@@ -200,9 +210,9 @@ def _model(files: tuple[PredictionFile, PredictionFile]) -> str:
 
 
 def _fingerprint(model: str, pairs: Sequence[ScoredPair]) -> str:
-    """Return a hash of the replies: there are no weights to hash."""
+    """Return a hash of the replies, since there are no weights to hash."""
     replies = [
-        [_asked(p), p.original.prediction.text, p.perturbed.prediction.text, p.original.right]
+        [_key(p), p.original.prediction.text, p.perturbed.prediction.text, p.original.right]
         for p in pairs
     ]
     return content_id("predictions", model, sorted(replies, key=str))

@@ -1,4 +1,4 @@
-"""The table of one model's predictions, and a sentence that says what it comes to."""
+"""The perturbation gap of one model's predictions, as a sentence and a table."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from flipbench.core.records import Score
 from flipbench.reporting import formats, writers
 from flipbench.reporting.tables import Cell, Column, Row, Table, rate_cell
 
-from ..report.tables import TEST, VERDICTS, accuracies
+from ..report.tables import TEST, VERDICTS, accuracies, as_header
 from .prediction import listing
 
 _SIDES = ("original", "perturbed")
-_SAYS = {
+_CONCLUSIONS = {
     "contaminated": "the model is flagged as contaminated",
-    "not_detected": "contamination is not detected, which does not show the model clean",
+    "not_detected": "contamination is not detected, which does not show that the model is clean",
     "inconclusive": "no verdict is possible",
     "not_applicable": "the test does not apply",
 }
@@ -27,12 +27,12 @@ _SAYS = {
 
 @dataclass(frozen=True)
 class GapTable:
-    """One model's scores by rule, and the forms they are written in.
+    """One model's scores by rule, and the formats they are written in.
 
     Attributes
     ----------
     scores : tuple of Score
-        Rules sign, mcnemar and perhaps relative, on the same items.
+        Rules sign, mcnemar and, with a reference, relative, on the same items.
     """
 
     scores: tuple[Score, ...]
@@ -44,30 +44,30 @@ class GapTable:
 
     @property
     def warnings(self) -> list[str]:
-        """Every distinct warning, once."""
+        """The distinct warnings."""
         return list(dict.fromkeys(text for score in self.scores for text in score.warnings))
 
     def sentence(self) -> str:
-        """Return what the McNemar test says of the gap."""
+        """Return the gap and the McNemar test's verdict in words."""
         score = self.by_rule[TEST]
         assert score.statistic is not None and score.p_value is not None
         moves = "falls" if score.statistic < 0 else "rises" if score.statistic > 0 else "stays"
         by = "" if moves == "stays" else f" by {abs(100 * score.statistic):.1f} points"
         between = f" {formats.interval(score.interval)}" if score.interval else ""
-        p = formats.p_value(score.p_value)
+        p = formats.p_equation(score.p_value)
         return (
             f"{score.model} on {score.benchmark}: accuracy {moves}{by}{between} from original to"
-            f" perturbed, on {score.n} items answered in both (exact one-sided McNemar"
-            f" p{p if p[0] in '<>' else f' = {p}'}): {_SAYS[score.verdict]}."
+            f" perturbed, on {score.n} items answered in both (exact one-sided McNemar {p}):"
+            f" {_CONCLUSIONS[score.verdict]}."
         )
 
     def table(self) -> Table:
-        """Return the table, one row, with the columns of the report's main table."""
+        """Return a table of one row with the columns of the report's main table."""
         score, sign = self.by_rule[TEST], self.by_rule["sign"]
         assert score.statistic is not None and score.p_value is not None
         gap = formats.interval(score.interval)
         fields = [
-            *((Column(f"{_title(side)}, %"), _accuracy(score, side)) for side in _SIDES),
+            *((Column(f"{as_header(side)}, %"), _accuracy(score, side)) for side in _SIDES),
             (Column("Δ, pp"), Cell(formats.points(score.statistic), gap)),
             (Column("p"), Cell(formats.p_value(score.p_value))),
             (Column("McNemar test", numeric=False), Cell(VERDICTS[score.verdict])),
@@ -85,8 +85,8 @@ class GapTable:
             "Accuracy on the original and on the perturbed version of the same items, with counts"
             " and 95 % Wilson intervals, and the gap between them (perturbed − original; negative"
             " is suspicious) with its paired 95 % interval. p: exact one-sided McNemar test. The"
-            " sign rule controls no error: it flags about half of all clean models whose true gap"
-            " is 0.",
+            " sign rule does not control false alarms: it flags about half of all clean models with"
+            " a true gap of 0.",
             "Model",
             columns,
             ((score.benchmark, (Row(score.model, cells),)),),
@@ -109,25 +109,25 @@ class GapTable:
         return writers.latex_document([self.table()])
 
     def csv(self) -> str:
-        """Return one row for each rule, in full precision."""
+        """Return one row per rule, in full precision."""
         return writers.records_csv([_csv_row(score) for score in self.scores])
 
     def json(self) -> str:
-        """Return the scores as they are, per-item values included."""
+        """Return the full scores, including per-item values."""
         return json.dumps([s.model_dump(mode="json") for s in self.scores], indent=2) + "\n"
 
-    def text(self, form: str) -> str:
-        """Return the form "markdown", "csv", "latex" or "json".
+    def text(self, layout: str) -> str:
+        """Return the table as "markdown", "csv", "latex" or "json".
 
         Raises
         ------
         ConfigError
-            Where there is no such form.
+            If the format is unknown.
         """
-        forms = {"markdown": self.markdown, "csv": self.csv, "latex": self.latex, "json": self.json}
-        if form not in forms:
-            raise ConfigError(f"there is no form {form!r}: choose markdown, csv, latex or json")
-        return forms[form]()
+        write = {"markdown": self.markdown, "csv": self.csv, "latex": self.latex, "json": self.json}
+        if layout not in write:
+            raise ConfigError(f"unknown format {layout!r}: choose markdown, csv, latex or json")
+        return write[layout]()
 
 
 def _accuracy(score: Score, side: str) -> Cell:
@@ -177,7 +177,3 @@ def _csv_row(score: Score) -> dict[str, Any]:
         "verdict": score.verdict,
         "warnings": "; ".join(score.warnings),
     }
-
-
-def _title(side: str) -> str:
-    return side[:1].upper() + side[1:]

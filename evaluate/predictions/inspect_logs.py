@@ -1,4 +1,4 @@
-"""Predictions in logs of Inspect: ``.json``, and ``.eval`` through the inspect_ai package."""
+"""Predictions in Inspect logs: ``.json``, or ``.eval`` through the inspect_ai package."""
 
 from __future__ import annotations
 
@@ -19,47 +19,47 @@ def is_log(data: Any) -> bool:
 
 
 def read_eval(path: Path) -> dict[str, Any]:
-    """Return a binary ``.eval`` log as the object that its ``.json`` form holds.
+    """Return a binary ``.eval`` log as the content of its ``.json`` form.
 
     Raises
     ------
     PrerequisiteError
-        Where inspect_ai is not installed.
+        If inspect_ai is not installed.
     DataError
-        Where the file is no log.
+        If the file is not a log.
     """
     check_file(path)
     log = need("inspect_ai.log", "inspect")
     try:
-        found: dict[str, Any] = log.read_eval_log(str(path)).model_dump(mode="json")
-    except Exception as error:  # whatever it raises, the file cannot be read
+        content: dict[str, Any] = log.read_eval_log(str(path)).model_dump(mode="json")
+    except Exception as error:  # whatever it raises, the file is unreadable
         raise DataError(f"{path}: not an Inspect log ({error}); convert it to .json") from error
-    return found
+    return content
 
 
 def inspect_predictions(
     path: Path, log: Mapping[str, Any], scorer: str = "", epoch: int | None = None
 ) -> PredictionFile:
-    """Read the samples of a log: the model's own completion, target, choices and score.
+    """Read a log's samples: completion, target, choices and score.
 
     Parameters
     ----------
     scorer : str
-        Whose score says whether a reply is right; the only one if not given.
+        The scorer that marks replies right or wrong; by default the only one.
     epoch : int, optional
-        Which repeat to take. Where samples were asked several times and none is named, their ids
-        are duplicates, and joining refuses them.
+        Which repeat to take. If samples were repeated and no epoch is given, their ids are
+        duplicates, which `join` rejects.
 
     Raises
     ------
     DataError
-        Where the log has no samples, or not this scorer.
+        If the log has no samples or lacks the scorer or epoch.
     """
     samples = log.get("samples") or []
     if not samples:
         raise DataError(
-            f"{path}: the log holds no samples (status: {log.get('status')}); evaluate with"
-            " log_samples on, and let it finish"
+            f"{path}: the log has no samples (status: {log.get('status')}); run the evaluation to"
+            " the end with log_samples on"
         )
     scorers = list(dict.fromkeys(name for s in samples for name in (s.get("scores") or {})))
     if scorer and scorer not in scorers:
@@ -91,9 +91,8 @@ def _prediction(path: Path, number: int, sample: Mapping[str, Any], scorer: str)
     if not error and not (text or "").strip():
         error = str(output.get("error") or "there is no reply")
     target = sample.get("target", "")
-    several = isinstance(target, list) and len(target) != 1
-    if several:
-        raise DataError(f"{where}: {len(target)} targets; only questions of one answer are read")
+    if isinstance(target, list) and len(target) != 1:
+        raise DataError(f"{where}: {len(target)} targets; only questions with one are supported")
     score = (sample.get("scores") or {}).get(scorer) or {}
     choices = sample.get("choices") or []
     return Prediction(
@@ -117,7 +116,7 @@ def _completion(output: Mapping[str, Any]) -> str:
 
 
 def _question(asked: Any) -> str:
-    """Return the words of the last user message (or the plain input)."""
+    """Return the text of the last user message, or the plain input."""
     if not isinstance(asked, list):
         return str(asked or "")
     users = [message for message in asked if message.get("role") == "user"]

@@ -1,4 +1,4 @@
-"""Original and perturbed predictions, item by item; what does not belong together is refused."""
+"""Join original and perturbed predictions item by item; mismatches are rejected."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .prediction import Prediction, PredictionFile, listing
 
 @dataclass(frozen=True)
 class PredictionPair:
-    """The predictions for one item's two versions."""
+    """The predictions for the two versions of an item."""
 
     original: Prediction
     perturbed: Prediction
@@ -21,62 +21,62 @@ class PredictionPair:
 def join(
     original: PredictionFile, perturbed: PredictionFile, keep: Collection[str] | None = None
 ) -> list[PredictionPair]:
-    """Return one twin for each id, in the original file's order.
+    """Return one pair per id, in the original file's order.
 
     Parameters
     ----------
     keep : collection of str, optional
-        The ids to compare; both files must have all of them, and others are not compared.
+        The ids to compare; both files must have all of them.
 
     Raises
     ------
     DataError
-        Where an id is there twice, or in one file only; where options or questions differ; where
-        no right answer differs. The message names the first few ids and counts all.
+        If an id is repeated or only in one file, if options or questions differ, or if no right
+        answer differs. The message names the first few ids and counts all.
     """
-    one, two = _by_id(original, keep), _by_id(perturbed, keep)
+    before, after = _by_id(original, keep), _by_id(perturbed, keep)
     if keep is not None:
-        for file, found in ((original, one), (perturbed, two)):
-            _refuse_missing(list(dict.fromkeys(keep)), file, found)
-    if not set(one) & set(two):
+        for file, predictions in ((original, before), (perturbed, after)):
+            _reject_missing(list(dict.fromkeys(keep)), file, predictions)
+    if not set(before) & set(after):
         raise DataError(
-            f"{original.path} and {perturbed.path} have no id in common ({listing(list(one), 3)}"
-            f" against {listing(list(two), 3)}); they are predictions for different benchmarks, or"
-            " the ids stand in another column: name it"
+            f"{original.path} and {perturbed.path} have no id in common"
+            f" ({listing(list(before), 3)} against {listing(list(after), 3)}); they are predictions"
+            " for different benchmarks, or the ids are in another column: name it"
         )
-    only = [id for id in one if id not in two], [id for id in two if id not in one]
+    only = [id for id in before if id not in after], [id for id in after if id not in before]
     if only[0] or only[1]:
         raise DataError(_unpaired(original, perturbed, only))
-    twins = [PredictionPair(prediction, two[name]) for name, prediction in one.items()]
-    _refuse_differing(twins, original, perturbed)
-    return twins
+    pairs = [PredictionPair(prediction, after[name]) for name, prediction in before.items()]
+    _reject_differing(pairs, original, perturbed)
+    return pairs
 
 
 def _by_id(file: PredictionFile, keep: Collection[str] | None) -> dict[str, Prediction]:
-    found: dict[str, list[Prediction]] = {}
+    by_id: dict[str, list[Prediction]] = {}
     for prediction in file.predictions:
         if keep is None or prediction.id in keep:
-            found.setdefault(prediction.id, []).append(prediction)
-    repeated = {name: several for name, several in found.items() if len(several) > 1}
+            by_id.setdefault(prediction.id, []).append(prediction)
+    repeated = {name: several for name, several in by_id.items() if len(several) > 1}
     if repeated:
         name, several = next(iter(repeated.items()))
         raise DataError(
             f"{file.path}: {len(repeated)} ids occur more than once:"
             f" {listing(list(repeated))} ({name!r}"
-            f" at {' and '.join(p.where for p in several[:3])}); keep one prediction for each item"
-            + ("; of an Inspect log with several epochs name one" if _is_inspect(file) else "")
+            f" at {' and '.join(p.where for p in several[:3])}); keep one prediction per item"
+            + ("; if the log has several epochs, name one" if file.layout == "inspect" else "")
         )
-    return {name: several[0] for name, several in found.items()}
+    return {name: several[0] for name, several in by_id.items()}
 
 
-def _refuse_missing(
-    keep: Sequence[str], file: PredictionFile, found: Mapping[str, Prediction]
+def _reject_missing(
+    keep: Sequence[str], file: PredictionFile, predictions: Mapping[str, Prediction]
 ) -> None:
-    missing = [name for name in keep if name not in found]
+    missing = [name for name in keep if name not in predictions]
     if missing:
         raise DataError(
-            f"{file.path}: {len(missing)} of {len(keep)} ids of the list to keep are not there:"
-            f" {listing(missing)}; take them off the list, or ask them"
+            f"{file.path}: {len(missing)} of {len(keep)} ids of the keep list are missing:"
+            f" {listing(missing)}; remove them from the list, or add their predictions"
         )
 
 
@@ -90,33 +90,32 @@ def _unpaired(
     ]
     return (
         f"the two files do not hold the same items: {'; '.join(parts)}. A gap between different"
-        " items means nothing: ask the missing ones, or name the ids to compare in a file and pass"
-        " it as the list to keep"
+        " items means nothing: add the missing predictions, or pass the ids to compare as a keep"
+        " list"
     )
 
 
-def _refuse_differing(
-    twins: Sequence[PredictionPair], original: PredictionFile, perturbed: PredictionFile
+def _reject_differing(
+    pairs: Sequence[PredictionPair], original: PredictionFile, perturbed: PredictionFile
 ) -> None:
     for what, values in (
-        ("options", [(t.original.options, t.perturbed.options) for t in twins]),
-        ("questions", [(_words(t.original.question), _words(t.perturbed.question)) for t in twins]),
+        ("options", [(t.original.options, t.perturbed.options) for t in pairs]),
+        ("questions", [(_words(t.original.question), _words(t.perturbed.question)) for t in pairs]),
     ):
-        both = [bool(a) and bool(b) for a, b in values]
-        differ = [i for i, (a, b) in enumerate(values) if both[i] and a != b]
+        differ = [i for i, (a, b) in enumerate(values) if a and b and a != b]
         if differ:
             a, b = values[differ[0]]
             raise DataError(
                 f"{original.path} and {perturbed.path}: the {what} of {len(differ)} of"
-                f" {len(twins)} items differ: {listing([twins[i].original.id for i in differ])}"
+                f" {len(pairs)} items differ: {listing([pairs[i].original.id for i in differ])}"
                 f" (the first: {_short(a)} against {_short(b)}). Only image and answer may change"
-                " from original to perturbed: are these two benchmarks, or two ways of numbering?"
+                " from original to perturbed; check that both files use the same benchmark and ids"
             )
-    golds = [(_words(t.original.gold), _words(t.perturbed.gold)) for t in twins]
+    golds = [(_words(t.original.gold), _words(t.perturbed.gold)) for t in pairs]
     if any(a for a, _ in golds) and all(a == b for a, b in golds):
         raise DataError(
             f"{original.path} and {perturbed.path}: the right answer is the same in both for all"
-            f" {len(twins)} items; these are two files of one version, not original and perturbed"
+            f" {len(pairs)} items; these are two files of one version, not original and perturbed"
         )
 
 
@@ -127,7 +126,3 @@ def _words(text: str) -> str:
 def _short(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 160 else text[:157] + "…"
-
-
-def _is_inspect(file: PredictionFile) -> bool:
-    return file.layout == "inspect"

@@ -27,21 +27,21 @@ def is_samples(rows: Sequence[TableRow]) -> bool:
 def lmms_eval_predictions(
     path: Path, rows: Sequence[TableRow], metric: str = "", id_key: str = ""
 ) -> PredictionFile:
-    """Read one object for each document.
+    """Read one object per document.
 
-    The file holds the document's row number and no id of the benchmark's own, unless a metric
-    carries one: ``id_key`` names it, as ``metric.key`` where the metric is an object. Options are
-    taken from the prompt (``input``) where they stand on lettered lines of their own.
+    The file has the document's row number but not the benchmark's own id, unless a metric
+    contains it: ``id_key`` names it, as ``metric.key`` if the metric is an object. Options are
+    taken from the prompt (``input``) if they are on lettered lines of their own.
 
     Parameters
     ----------
     metric : str
-        The metric that says whether a reply is right; the only one of 0 and 1 if not given.
+        The metric that marks replies right or wrong; by default the only one with values 0 and 1.
 
     Raises
     ------
     DataError
-        Where a key is missing, a reply is no single text, or ``metric`` is no metric of the file.
+        If a key is missing, a reply is not a single text, or the file lacks ``metric``.
     """
     metrics = [key for key in rows[0].cells if key not in OWN_KEYS]
     if metric and metric not in metrics:
@@ -80,7 +80,7 @@ def _id(row: TableRow, id_key: str) -> str:
     for part in (id_key or "doc_id").split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
     if value is None or not id_text(value):
-        raise DataError(f"{row.where}: there is no {id_key or 'doc_id'!r}; name the key of the id")
+        raise DataError(f"{row.where}: there is no {id_key or 'doc_id'!r}; give the key of the id")
     return id_text(value)
 
 
@@ -90,22 +90,22 @@ def _one_text(row: TableRow) -> str | None:
         value = value[0]
     if isinstance(value, list) and value:
         raise DataError(
-            f"{row.where}: {len(value)} replies to one document; only one generated text can be"
-            " read (output_type: generate_until, one repeat)"
+            f"{row.where}: {len(value)} replies to one document; only single generated texts are"
+            " supported (output_type: generate_until, one repeat)"
         )
     return None if value is None or isinstance(value, list) else str(value)
 
 
 def _options(prompt: str) -> tuple[tuple[str, str], ...]:
-    """Return the lettered lines of a prompt, without an instruction that follows the last."""
+    """Return the lettered lines of a prompt, without an instruction after the last."""
     lines = prompt.strip().split("\n")
     for text in (lines, lines[:-1]):
         try:
-            found = split_question("\n".join(text), "lines", "").options
+            options = split_question("\n".join(text), "lines", "").options
         except RowError:
             continue
-        if found:
-            return found
+        if options:
+            return options
     return ()
 
 

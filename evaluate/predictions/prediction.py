@@ -1,4 +1,4 @@
-"""The one vocabulary of predictions made elsewhere: what every reader returns."""
+"""Predictions of other evaluation kits: what every reader returns."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a file says of one model's reply to one item.
+    """A model's reply to one item, as read from a file.
 
     Attributes
     ----------
     id : str
-        The item's id in that file, by which original and perturbed are joined.
+        The item's id in the file, by which original and perturbed predictions are joined.
     where : str
         File and row, for messages.
     text : str or None
-        The reply as it was given; None where the file holds none.
+        The raw reply; None if the file has none.
     gold : str
-        The right answer as the file has it: a letter or an option's text.
+        The right answer as written in the file: a letter or an option's text.
     options : tuple of (letter, text)
-        Those that the file shows; empty where it shows none.
+        The options in the file; empty if it has none.
     correct : bool or None
-        What the file itself says of the reply; None where it does not say.
+        The file's own mark; None if it has none.
     error : str
-        Why there is no reply to score. Never taken for a wrong answer.
+        Why there is no reply to score. Never counted as a wrong answer.
     """
 
     id: str
@@ -43,7 +43,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class PredictionFile:
-    """A file's predictions in its order, and the names the file gives to model and benchmark."""
+    """A file's predictions in order, and its names for model and benchmark."""
 
     path: Path
     layout: str
@@ -66,7 +66,7 @@ def id_text(value: Any) -> str:
 
 
 def truth(value: Any) -> bool | None:
-    """Return what a file's mark of a reply says; None where it is neither right nor wrong.
+    """Return whether a file's mark means right; None if it is neither right nor wrong.
 
     >>> [truth(v) for v in (1, "0.0", "True", "C", "I", "N", "P", 0.5, "")]
     [True, False, True, True, False, False, None, None, None]
@@ -80,7 +80,7 @@ def truth(value: Any) -> bool | None:
 
 
 def listing(names: Sequence[str], shown: int = 5) -> str:
-    """Return the first few names, and how many there are beyond them.
+    """Return the first few names and the number of others.
 
     >>> listing(["a", "b", "c"], 2)
     "'a', 'b' and 1 more"

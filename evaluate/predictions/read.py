@@ -1,4 +1,4 @@
-"""Predictions made elsewhere, from any of the files that are understood."""
+"""Read predictions of other evaluation kits, whatever the file format."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flipbench.benchmarks.tables import check_file, not_utf8
+from flipbench.benchmarks.tables import check_file
 from flipbench.core.errors import DataError
 
 from .inspect_logs import inspect_predictions, is_log, read_eval
 from .lmms_eval import is_samples, lmms_eval_predictions
 from .prediction import PredictionFile, listing
-from .rows import read_json, read_rows
+from .rows import read_json, read_rows, utf8_text
 from .table import table_predictions
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What a file does not say itself.
+    """How to read a file, beyond what it states itself.
 
     Attributes
     ----------
     columns : dict of str
         Tables: what a column means → its name. lmms-eval: ``id`` → the key of the id.
     scorer : str
-        Inspect's scorer or lmms-eval's metric that says whether a reply is right.
+        The Inspect scorer or lmms-eval metric that marks replies right or wrong.
     epoch : int or None
         Inspect: which repeat of each sample.
     """
@@ -38,15 +38,15 @@ class Reading:
 def read_predictions(path: Path, reading: Reading | None = None) -> PredictionFile:
     """Read predictions of VLMEvalKit, lmms-eval or Inspect, or a plain table.
 
-    ``.eval`` is an Inspect log; ``.json`` is one where it has Inspect's head, else a table;
-    ``.jsonl`` is lmms-eval's where it has ``doc_id`` and ``filtered_resps``, else a table.
+    ``.eval`` is an Inspect log; so is ``.json`` with Inspect's header, otherwise it is a table;
+    ``.jsonl`` is lmms-eval's if it has ``doc_id`` and ``filtered_resps``, otherwise a table.
 
     Raises
     ------
     DataError
-        Where the file cannot be read; the message names file, line and what to do.
+        If the file cannot be read; the message names the file, the line and the remedy.
     PrerequisiteError
-        Where an optional package is missing.
+        If an optional package is missing.
     """
     reading = reading or Reading()
     check_file(path)
@@ -63,25 +63,17 @@ def read_predictions(path: Path, reading: Reading | None = None) -> PredictionFi
 
 
 def read_ids(path: Path) -> list[str]:
-    """Return the ids of a keep list, one on each line; blank lines are passed over.
+    """Return the ids of a keep list, one per line; blank lines are ignored.
 
     Raises
     ------
     DataError
-        Where the file is missing, empty or not UTF-8, or an id stands twice.
+        If the file is missing, empty or not UTF-8, or an id occurs twice.
     """
     check_file(path)
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        raise not_utf8(path) from error
-    ids = [line.strip() for line in lines if line.strip()]
+    ids = [line.strip() for line in utf8_text(path).splitlines() if line.strip()]
     repeated = [name for name, n in Counter(ids).items() if n > 1]
     if repeated or not ids:
-        what = (
-            f"{len(repeated)} ids stand twice: {listing(repeated)}"
-            if repeated
-            else "there is no id"
-        )
-        raise DataError(f"{path}: {what}; give one id on each line")
+        problem = f"repeated ids: {listing(repeated)}" if repeated else "there is no id"
+        raise DataError(f"{path}: {problem}; list each id once, one per line")
     return ids

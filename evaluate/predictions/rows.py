@@ -1,4 +1,4 @@
-"""Rows of a table file (xlsx, tsv, csv, json, jsonl), each cell as it stands, nothing inferred."""
+"""Rows of a table file (xlsx, tsv, csv, json, jsonl), with cells unconverted."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from flipbench.core.errors import DataError, need
 
 @dataclass(frozen=True)
 class TableRow:
-    """One row: where it stands, and its cells by column."""
+    """A row: its place in the file, and its cells by column."""
 
     where: str
     cells: dict[str, Any]
 
 
 def read_rows(path: Path) -> list[TableRow]:
-    """Return the rows of a table file, told by its suffix.
+    """Return the rows of a table file; the suffix decides the format.
 
     Raises
     ------
     DataError
-        Where the file is missing, empty, ill-formed, or of a kind that is not read; the message
-        names the line.
+        If the file is missing, empty, malformed or of an unsupported type; the message names the
+        line.
     PrerequisiteError
-        Where an .xlsx is given and openpyxl is not installed.
+        If an .xlsx file is given and openpyxl is not installed.
     """
     check_file(path)
     readers = {".csv": _delimited, ".tsv": _delimited, ".xlsx": _xlsx, ".jsonl": _jsonl}
@@ -39,7 +39,7 @@ def read_rows(path: Path) -> list[TableRow]:
     suffix = path.suffix.lower()
     if suffix in (".pkl", ".pickle"):
         raise DataError(
-            f"{path}: pickle files can run code when opened and are not read; write the"
+            f"{path}: pickle files are not read, since opening one can run code; write the"
             " predictions as xlsx, tsv or json (VLMEvalKit: PRED_FORMAT=tsv)"
         )
     if suffix not in readers:
@@ -51,21 +51,37 @@ def read_rows(path: Path) -> list[TableRow]:
 
 
 def read_json(path: Path) -> Any:
-    """Return what a JSON file holds.
+    """Return the content of a JSON file.
 
     Raises
     ------
     DataError
-        Where it is no JSON, or not UTF-8.
+        If it is not JSON or not UTF-8.
+    """
+    return _parsed(utf8_text(path), path, 1)
+
+
+def utf8_text(path: Path) -> str:
+    """Return the text of a file.
+
+    Raises
+    ------
+    DataError
+        If it is not UTF-8.
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8-sig"))
+        return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise not_utf8(path) from error
+
+
+def _parsed(text: str, path: Path, line: int) -> Any:
+    """Parse JSON that starts on ``line`` of the file."""
+    try:
+        return json.loads(text)
     except json.JSONDecodeError as error:
-        raise DataError(
-            f"{path}, line {error.lineno}: not JSON ({error.msg}); was it written to the end?"
-        ) from error
+        where = f"{path}, line {line + error.lineno - 1}"
+        raise DataError(f"{where}: not JSON ({error.msg}); is the file complete?") from error
 
 
 def _delimited(path: Path) -> Iterator[TableRow]:
@@ -85,7 +101,7 @@ def _delimited(path: Path) -> Iterator[TableRow]:
                 if len(cells) != len(header):
                     raise DataError(
                         f"{where}: {len(cells)} cells, but the header has {len(header)}; a"
-                        " separator or a quote is missing or too many"
+                        " separator or quote is missing or superfluous"
                     )
                 yield TableRow(where, dict(zip(header, cells, strict=True)))
     except UnicodeDecodeError as error:
@@ -99,8 +115,8 @@ def _delimited(path: Path) -> Iterator[TableRow]:
 def _xlsx(path: Path) -> Iterator[TableRow]:
     """Read the first sheet's cells.
 
-    Formulas are not evaluated: a reply such as "=5" is written as one by pandas, and evaluating
-    (or reading a value nobody has computed) would lose it.
+    Formulas are not evaluated: pandas writes a reply such as "=5" as one, and its computed value
+    is missing or not the reply.
     """
     openpyxl = need("openpyxl", "predictions")
     try:
@@ -129,28 +145,19 @@ def _json(path: Path) -> Iterator[TableRow]:
     if not isinstance(data, list) or not all(isinstance(row, dict) for row in data):
         raise DataError(
             f"{path}: neither a list of objects, nor columns as pandas writes them, nor an Inspect"
-            " log; write one object for each prediction"
+            " log; write one object per prediction"
         )
     for number, row in enumerate(data, 1):
         yield TableRow(f"{path.name}, object {number}", row)
 
 
 def _jsonl(path: Path) -> Iterator[TableRow]:
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except UnicodeDecodeError as error:
-        raise not_utf8(path) from error
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(utf8_text(path).split("\n"), 1):
         if not line.strip():
             continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise DataError(
-                f"{path}, line {number}: not JSON ({error.msg}); was it written to the end?"
-            ) from error
+        row = _parsed(line, path, number)
         if not isinstance(row, dict):
-            raise DataError(f"{path}, line {number}: not an object; one prediction for each line")
+            raise DataError(f"{path}, line {number}: not an object; write one prediction per line")
         yield TableRow(f"{path.name}, line {number}", row)
 
 

@@ -1,4 +1,4 @@
-"""Predictions in tables: VLMEvalKit's result files, and anybody's CSV with the same columns."""
+"""Predictions in tables: VLMEvalKit's result files, or any CSV with equivalent columns."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "group": ("g_index", "group", "image_id", "image_path"),
     "error": ("error",),
 }
-"""What a column means → the names it goes by, the first that is there (whatever the case)."""
+"""What a column means → its possible names, in order of preference; case is ignored."""
 
 API_FAILURE = "Failed to obtain answer via API"
-"""What VLMEvalKit writes where a reply should be."""
+"""What VLMEvalKit writes in place of a reply."""
 
 
 def table_predictions(
     path: Path, rows: Sequence[TableRow], columns: Mapping[str, str] | None = None
 ) -> PredictionFile:
-    """Read rows whose columns are VLMEvalKit's, or mean the same.
+    """Read rows with VLMEvalKit's columns or equivalent ones.
 
-    VLMEvalKit writes all columns of its TSV except ``image``, and ``prediction``; after scoring
-    also ``hit``. Options are the columns A, B, …; an empty one is an absent option.
+    VLMEvalKit writes all columns of its TSV except ``image``, plus ``prediction`` and, after
+    scoring, ``hit``. Options are the columns A, B, …; an empty cell is an absent option.
 
     Parameters
     ----------
@@ -44,14 +44,14 @@ def table_predictions(
     Raises
     ------
     ConfigError
-        Where ``columns`` names what is not a meaning.
+        If ``columns`` has an unknown meaning.
     DataError
-        Where there is no column of ids, or neither replies nor marks.
+        If there is no column of ids, or neither replies nor marks.
     """
     header = list(dict.fromkeys(name for row in rows for name in row.cells))
-    found = _columns(path, header, columns or {})
+    names = _columns(path, header, columns or {})
     letters = [letter for letter in LETTERS if letter in header]
-    predictions = tuple(_prediction(row, found, letters) for row in rows)
+    predictions = tuple(_prediction(row, names, letters) for row in rows)
     return PredictionFile(path, "table", predictions)
 
 
@@ -59,7 +59,7 @@ def _columns(path: Path, header: Sequence[str], given: Mapping[str, str]) -> dic
     for meaning, name in given.items():
         if meaning not in COLUMNS:
             raise ConfigError(
-                f"no column means {meaning!r}: choose from {', '.join(COLUMNS)}"
+                f"unknown column meaning {meaning!r}: choose from {', '.join(COLUMNS)}"
                 + nearest(meaning, list(COLUMNS))
             )
         if name not in header:
@@ -68,17 +68,17 @@ def _columns(path: Path, header: Sequence[str], given: Mapping[str, str]) -> dic
                 + nearest(name, list(header))
             )
     lower = {name.lower(): name for name in reversed(header) if name}
-    found = {
+    names = {
         meaning: next((lower[alias] for alias in aliases if alias in lower), "")
         for meaning, aliases in COLUMNS.items()
     } | dict(given)
-    for meaning in ("id", *(("prediction",) if not found["correct"] else ())):
-        if not found[meaning]:
+    for meaning in ("id", *(("prediction",) if not names["correct"] else ())):
+        if not names[meaning]:
             raise DataError(
-                f"{path}: there is no column of the {meaning} ({' or '.join(COLUMNS[meaning])};"
-                f" found: {', '.join(header)}); rename one, or name it: {meaning}=COLUMN"
+                f"{path}: there is no column for the {meaning} ({' or '.join(COLUMNS[meaning])};"
+                f" found: {', '.join(header)}); rename a column, or name it: {meaning}=COLUMN"
             )
-    return {meaning: name for meaning, name in found.items() if name}
+    return {meaning: name for meaning, name in names.items() if name}
 
 
 def _prediction(row: TableRow, columns: Mapping[str, str], letters: Sequence[str]) -> Prediction:
@@ -99,7 +99,7 @@ def _prediction(row: TableRow, columns: Mapping[str, str], letters: Sequence[str
         error = "there is no reply"
     name = id_text(cell("id"))
     if not name:
-        raise DataError(f"{row.where}: the id is empty; every prediction needs its item's id")
+        raise DataError(f"{row.where}: the id is empty; every prediction needs the id of its item")
     return Prediction(
         id=name,
         where=row.where,

@@ -1,4 +1,4 @@
-"""Whether printed figures can be true: percentages of whole counts, and gaps of their own row."""
+"""Whether printed figures are possible: percentages of whole counts, and gaps within a row."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def possible_counts(percent: Decimal, n: int) -> list[int]:
     Parameters
     ----------
     percent : Decimal
-        As printed, 0 to 100; its digits count, so 43.4 and 43.40 differ.
+        As printed, 0 to 100; its digits matter, so 43.4 and 43.40 differ.
     n : int
-        Items the percentage is of.
+        Number of items.
 
     References
     ----------
@@ -60,31 +60,31 @@ def delta_verdict(
     delta: Decimal,
     sizes: tuple[int | None, int | None] = (None, None),
 ) -> DeltaVerdict:
-    """Say whether a printed gap is the difference of its printed figures.
+    """Return whether a printed gap is the difference of its printed figures.
 
-    "rounding" is a difference of the last digits that rounding explains: figures and gap are each
-    off by at most half a unit. Where both counts are known, the gap they give decides.
+    "rounding" is a difference in the last digits that rounding explains: figures and gap are each
+    off by at most half a unit. If both sizes are known, the gaps of the possible counts decide.
 
     >>> delta_verdict(Decimal("97.05"), Decimal("54.32"), Decimal("-42.74"), (1900, 1900))
     'rounding'
     >>> delta_verdict(Decimal("57.60"), Decimal("53.54"), Decimal("-3.06"))
     'wrong'
     """
-    found = Fraction(perturbed) - Fraction(original)
-    if found == Fraction(delta):
+    difference = Fraction(perturbed) - Fraction(original)
+    if difference == Fraction(delta):
         return "exact"
     slack = (unit(original) + unit(perturbed) + unit(delta)) / 2
-    if abs(Fraction(delta) - found) > slack:
+    if abs(Fraction(delta) - difference) > slack:
         return "wrong"
-    true = true_deltas(original, perturbed, sizes)
-    within = not true or any(abs(Fraction(delta) - d) <= unit(delta) / 2 for d in true)
+    possible = possible_deltas(original, perturbed, sizes)
+    within = not possible or any(abs(Fraction(delta) - d) <= unit(delta) / 2 for d in possible)
     return "rounding" if within else "wrong"
 
 
-def true_deltas(
+def possible_deltas(
     original: Decimal, perturbed: Decimal, sizes: tuple[int | None, int | None]
 ) -> list[Fraction]:
-    """Return the gaps, in points, of all counts that the two percentages can stand for."""
+    """Return the gaps, in points, of all counts that the two percentages allow."""
     n, m = sizes
     if n is None or m is None:
         return []
@@ -96,7 +96,7 @@ def true_deltas(
 
 
 def fitting_sizes(percents: Iterable[Decimal], candidates: Iterable[int]) -> list[int]:
-    """Return the numbers of items at which all percentages are possible.
+    """Return the numbers of items for which all percentages are possible.
 
     >>> fitting_sizes([Decimal("72.20"), Decimal("87.72"), Decimal("88.79")], range(440, 500))
     [464]
@@ -106,10 +106,10 @@ def fitting_sizes(percents: Iterable[Decimal], candidates: Iterable[int]) -> lis
 
 
 def least_p(difference: int) -> float:
-    """Return the smallest exact two-sided McNemar p-value with this difference of right answers.
+    """Return the smallest exact two-sided McNemar p-value for this difference in right answers.
 
-    It is reached where every changed answer changed the same way, so no paired table of the same
-    totals can do better.
+    It is reached if all changed answers changed in the same direction; no paired table with the
+    same totals gives a smaller one.
 
     >>> least_p(4), least_p(-6)
     (0.125, 0.03125)

@@ -1,26 +1,20 @@
-"""What is wrong, or odd, in tables of published results: every finding names its line."""
+"""What is wrong or odd in tables of published results; every finding names its line."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 
 from ..protocol.rules import ALPHA
-from .consistency import (
-    delta_verdict,
-    fitting_sizes,
-    least_p,
-    possible_counts,
-    unpaired_se,
-)
+from .consistency import delta_verdict, fitting_sizes, least_p, possible_counts, unpaired_se
 from .labels import conflicts, duplicates, relabelled
 from .tables import PublishedResult, read_published
 from .verdicts import requirements_of, wrong_marks
 
 _LEAST_VALUES = 4
-"""Fewer impossible percentages than this say nothing about the number of items."""
+"""Blocks with fewer percentages than this are no evidence on the number of items."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +26,7 @@ class TableIssue:
     kind : str
         One word to group by.
     wrong : bool
-        True where the printed figures cannot all be true; False where they may be, and are odd.
+        True if the printed figures cannot all be true; False if they can but are odd.
     """
 
     row: PublishedResult
@@ -47,53 +41,43 @@ class TableIssue:
 def examine(rows: Sequence[PublishedResult]) -> list[TableIssue]:
     """Return every finding in tables of published results, in the order of their lines.
 
-    Kinds: ``impossible`` (no count gives this percentage of n), ``count`` (another count stands
-    beside it), ``items`` (most percentages fit another n), ``delta`` and ``rounding`` (a gap that
-    is not the difference of its figures), ``unpaired`` and ``swapped`` (the two are of different
-    items), ``conflict`` (one quantity printed twice, differently), ``duplicate`` (two conditions
-    with the same figures), ``relabelled`` (another table has these figures under another label),
-    ``mark`` (a printed verdict that its rule does not give), ``margin`` (a gap of so few items
-    that no paired table makes it significant).
+    Kinds: ``impossible`` (no count gives this percentage of n), ``count`` (the printed count gives
+    another percentage), ``items`` (most percentages fit another n), ``delta`` and ``rounding`` (a
+    gap that is not the difference of its figures), ``unpaired`` and ``swapped`` (the two figures
+    are of different items), ``conflict`` (one quantity printed with different values),
+    ``duplicate`` (two conditions with the same figures), ``relabelled`` (another table has these
+    figures under another label), ``mark`` (a printed verdict that does not follow from its rule),
+    ``margin`` (a gap of so few items that no paired table makes it significant).
     """
-    found: list[TableIssue] = []
+    issues: list[TableIssue] = []
     for check in (_impossible, _items, _deltas, _unpaired, _margins):
-        found += check(rows)
-    labels: tuple[
-        tuple[str, Callable[[Sequence[PublishedResult]], Iterator[tuple[PublishedResult, str]]]],
-        ...,
-    ] = (
-        ("conflict", conflicts),
-        ("duplicate", duplicates),
-        ("relabelled", relabelled),
-        ("mark", wrong_marks),
-    )
-    for kind, label_check in labels:
-        odd = kind in ("duplicate", "relabelled")
-        found += [TableIssue(row, kind, what, wrong=not odd) for row, what in label_check(rows)]
-    return sorted(found, key=lambda f: (f.row.file, f.row.line, not f.wrong))
-
-
-def examine_files(paths: Sequence[Path]) -> list[TableIssue]:
-    """Read CSV files of published results (see `read_published`) and examine them together."""
-    return examine([row for path in paths for row in read_published(path)])
+        issues += check(rows)
+    for kind, label_check, wrong in (
+        ("conflict", conflicts, True),
+        ("duplicate", duplicates, False),
+        ("relabelled", relabelled, False),
+        ("mark", wrong_marks, True),
+    ):
+        issues += [TableIssue(row, kind, what, wrong) for row, what in label_check(rows)]
+    return sorted(issues, key=lambda issue: (issue.row.file, issue.row.line, not issue.wrong))
 
 
 def examination(paths: Sequence[Path]) -> tuple[str, bool]:
-    """Return what `flipbench doctor TABLE.csv` prints, and whether something is wrong.
+    """Return the output of `flipbench doctor TABLE.csv`, and whether anything is wrong.
 
-    First what cannot be true, then what is odd, then the requirements of each detector as the
-    paper's rules give them from the printed figures.
+    First come the figures that cannot be true, then those that are odd, then the requirements of
+    each detector, recomputed from the printed figures by the paper's rules.
     """
     rows = [row for path in paths for row in read_published(path)]
-    found = examine(rows)
-    wrong, odd = [f for f in found if f.wrong], [f for f in found if not f.wrong]
+    issues = examine(rows)
+    wrong, odd = [i for i in issues if i.wrong], [i for i in issues if not i.wrong]
     n_figures = sum(len(_figures(row)) for row in rows)
     lines = [f"rows: {len(rows)}; percentages of a known number of items: {n_figures}"]
-    for name, some in (("cannot all be true", wrong), ("odd, and may be true", odd)):
-        lines += ["", f"{len(some)} {'finding' if len(some) == 1 else 'findings'}: {name}"]
-        lines += [f"  {finding}" for finding in some]
+    for name, listed in (("cannot all be true", wrong), ("odd, but possible", odd)):
+        lines += ["", f"{len(listed)} {'finding' if len(listed) == 1 else 'findings'}: {name}"]
+        lines += [f"  {issue}" for issue in listed]
     for r in requirements_of(rows):
-        told = [
+        fractions = [
             f"{name} {hit}/{total}"
             for name, (hit, total) in (
                 ("contaminated models detected", r.reliability),
@@ -103,8 +87,8 @@ def examination(paths: Sequence[Path]) -> tuple[str, bool]:
             )
             if total
         ]
-        if told:
-            lines += ["", f"recomputed, {r.detector} by rule {r.rule!r}: {', '.join(told)}"]
+        if fractions:
+            lines += ["", f"recomputed, {r.detector} by rule {r.rule!r}: {', '.join(fractions)}"]
             lines += [f"  missed: {name}" for name in r.misses]
             lines += [f"  not monotone: {name}" for name in r.violations]
             lines += [f"  flagged though clean: {name}" for name in r.false_alarms]
@@ -126,14 +110,14 @@ def _impossible(rows: Sequence[PublishedResult]) -> Iterator[TableIssue]:
     for row in rows:
         known = {row.n_original, row.n_perturbed} - {None}
         sizes.setdefault(row.bench, set()).update(n for n in known if n is not None)
-    said = set()
+    reported = set()
     for row in rows:
         for name, value, n in _figures(row):
             possible = possible_counts(value, n)
             if row.k is not None and name == "value" and row.k not in possible:
                 yield TableIssue(row, "count", f"{row.k}/{n} is {100 * row.k / n:.3f}, not {value}")
-            elif not possible and (row.file, row.line, row.label, name) not in said:
-                said.add((row.file, row.line, row.label, name))
+            elif not possible and (row.file, row.line, row.label, name) not in reported:
+                reported.add((row.file, row.line, row.label, name))
                 yield TableIssue(
                     row, "impossible", _why_impossible(name, value, n, sizes[row.bench])
                 )
@@ -143,12 +127,12 @@ def _why_impossible(name: str, value: Decimal, n: int, sizes: set[int]) -> str:
     near = int(Decimal(n) * value / 100)
     around = ", ".join(f"{k}/{n} = {100 * k / n:.3f}" for k in (near, near + 1) if k <= n)
     others = [f"{k[0]}/{m}" for m in sorted(sizes - {n}) if (k := possible_counts(value, m))]
-    text = f"{name} {value} % is no whole number of {n} items ({around})"
+    text = f"{name} {value} % is not a whole number of {n} items ({around})"
     return f"{text}; it would be {' or '.join(others)}" if others else text
 
 
 def _items(rows: Sequence[PublishedResult]) -> Iterator[TableIssue]:
-    """Find blocks of which most percentages are impossible, and the n that fits them all."""
+    """Find blocks with mostly impossible percentages, and the n that fits them all."""
     groups: dict[tuple[str, ...], dict[Decimal, PublishedResult]] = {}
     sizes: dict[tuple[str, ...], int] = {}
     for row in rows:
@@ -161,7 +145,7 @@ def _items(rows: Sequence[PublishedResult]) -> Iterator[TableIssue]:
             for key in keys:
                 groups.setdefault(key, {}).setdefault(value, row)
                 sizes[key] = n
-    said = set()
+    reported = set()
     for key, values in groups.items():
         n = sizes[key]
         bad = [value for value in values if not possible_counts(value, n)]
@@ -174,8 +158,8 @@ def _items(rows: Sequence[PublishedResult]) -> Iterator[TableIssue]:
             f"{len(bad)} of {len(values)} percentages ({key[4] if len(key) == 5 else key[5]}) are"
             f" impossible at n = {n}; all are possible at: {shown}"
         )
-        if (first.file, first.line, what) not in said:
-            said.add((first.file, first.line, what))
+        if (first.file, first.line, what) not in reported:
+            reported.add((first.file, first.line, what))
             yield TableIssue(first, "items", what)
 
 
@@ -187,13 +171,13 @@ def _deltas(rows: Sequence[PublishedResult]) -> Iterator[TableIssue]:
         verdict = delta_verdict(row.original, row.perturbed, row.delta, sizes)
         if verdict == "exact":
             continue
-        found = row.perturbed - row.original
-        what = (
-            f"{row.perturbed} − {row.original} is {found:+}, printed {row.delta:+}"
-            f"{'' if verdict == 'wrong' else ': rounding of the counts explains it'}"
-        )
-        kind = "delta" if verdict == "wrong" else "rounding"
-        yield TableIssue(row, kind, what, wrong=verdict == "wrong")
+        difference = row.perturbed - row.original
+        what = f"{row.perturbed} − {row.original} is {difference:+}, printed {row.delta:+}"
+        if verdict == "wrong":
+            yield TableIssue(row, "delta", what)
+        else:
+            explained = f"{what}: rounding of the counts explains it"
+            yield TableIssue(row, "rounding", explained, wrong=False)
 
 
 def _unpaired(rows: Sequence[PublishedResult]) -> Iterator[TableIssue]:
@@ -223,7 +207,7 @@ def _unpaired(rows: Sequence[PublishedResult]) -> Iterator[TableIssue]:
 
 
 def _margins(rows: Sequence[PublishedResult]) -> Iterator[TableIssue]:
-    """Find gaps that rest on so few items that even one-sided change would be no evidence."""
+    """Find gaps of so few items that they would not be significant even with no rises."""
     for row in rows:
         if row.original is None or row.perturbed is None or row.quantity != "perturbed":
             continue

@@ -1,4 +1,4 @@
-"""Labels of published rows: one quantity printed twice, and figures under two names."""
+"""Labels of published rows: conflicting values of one quantity, and figures under two labels."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ def _minority(what: str, printed: Sequence[tuple[Decimal, PublishedResult]]) -> 
 
 
 def duplicates(rows: Sequence[PublishedResult]) -> Iterator[Odd]:
-    """Yield rows whose figures another condition of the same table has to the last digit."""
+    """Yield rows whose figures are the same as another condition's in the same table."""
     seen: dict[_Key, PublishedResult] = {}
     for row in _trained(rows):
         key = (row.file, row.table, row.regime, *_figures(row))
         first = seen.setdefault(key, row)
         if first.label != row.label:
-            yield row, f"{row.original} and {row.perturbed} also stand at {first.where}"
+            yield row, f"{row.original} and {row.perturbed} are also printed at {first.where}"
 
 
 def relabelled(rows: Sequence[PublishedResult]) -> Iterator[Odd]:
-    """Yield rows whose figures other tables have, but only under another label.
+    """Yield rows whose figures appear in other tables, but only under another label.
 
-    A pair of figures that is in another table under the same label is an excerpt, and fine. Of
-    the two tables that disagree, the one of fewer rows is named.
+    A pair of figures with the same label in another table is an excerpt, which is fine. Of two
+    tables that disagree, the one with fewer rows is reported.
     """
     places: dict[_Key, list[PublishedResult]] = {}
     lengths: Counter[_Key] = Counter()

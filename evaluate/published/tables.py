@@ -1,4 +1,4 @@
-"""Published tables as they were printed: one row for each cell pair, digits kept."""
+"""Published tables as printed: one row per pair of cells, with all digits."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ ALIASES = {
 
 @dataclass(frozen=True)
 class PublishedResult:
-    """A row of a published table; percentages as printed, with their digits.
+    """A row of a published table; percentages as printed, with all digits.
 
     Attributes
     ----------
     line, file : int, str
-        Where it stands.
+        Where the row is.
     n_original, n_perturbed : int or None
-        Items each percentage is of: ``n`` of the row, or ``765/440``.
+        Number of items behind each percentage: ``n`` of the row, or ``765/440``.
     original, perturbed, delta, value : Decimal or None
-        In percent and percentage points; ``value`` is a percentage that stands alone, ``k`` its
-        count where the table has it.
+        In percent and percentage points; ``value`` is a single percentage, ``k`` its count if the
+        table has one.
     quantity : str
-        What is measured; perturbed where the table does not say.
+        What is measured; "perturbed" if the table does not state it.
     mark : str
-        A printed verdict: 1 (right), 0 (wrong) or nothing.
+        A printed verdict: 1 (right), 0 (wrong) or empty.
     """
 
     line: int
@@ -67,12 +67,12 @@ class PublishedResult:
 
     @property
     def clean(self) -> bool:
-        """Whether the row is of a model that was not contaminated on purpose."""
+        """Whether the model was not contaminated on purpose."""
         return self.epoch == 0 or self.strategy.lower() == "clean"
 
     @property
     def label(self) -> str:
-        """What trained the model: strategy, epoch and regime."""
+        """How the model was trained: strategy and epoch."""
         epoch = "" if self.epoch is None or self.clean else f" epoch {self.epoch}"
         return f"{self.strategy}{epoch}".strip()
 
@@ -87,17 +87,17 @@ class PublishedResult:
 def read_published(path: Path) -> list[PublishedResult]:
     """Read a CSV of published results.
 
-    Either *long*: columns ``orig`` and ``pert`` (percentages), ``n`` (or ``N``; ``765/440`` where
-    they were measured on different items), and as far as there are ``delta_printed``, ``table``,
-    ``model``, ``bench``, ``regime``, ``strategy``, ``epoch``; or ``value`` (and ``k``) for
-    percentages that stand alone. Or *wide*: a column ``metric`` whose rows are ``original``, the
-    variants (``perturbed``, …), their ``delta_<variant>`` and ``success_<variant>``, and one
-    column for each model state: ``clean``, and names that end in the epoch (``lora1``).
+    Either *long*: columns ``orig`` and ``pert`` (percentages), ``n`` (or ``N``; ``765/440`` if
+    they were measured on different items) and, optionally, ``delta_printed``, ``table``,
+    ``model``, ``bench``, ``regime``, ``strategy``, ``epoch``; or ``value`` (and ``k``) for single
+    percentages. Or *wide*: a column ``metric`` whose rows are ``original``, the variants
+    (``perturbed``, …), their ``delta_<variant>`` and ``success_<variant>``, and one column per
+    model state: ``clean``, and names that end in the epoch (``lora1``).
 
     Raises
     ------
     DataError
-        Where a column is missing or a cell is no number; the message names line and column.
+        If a column is missing or a cell is not a number; the message names line and column.
     """
     check_file(path)
     try:
@@ -111,7 +111,7 @@ def read_published(path: Path) -> list[PublishedResult]:
         raise DataError(f"{path}, line {reader.line_num}: not a well-formed CSV") from error
     for line, row in rows:
         if None in row or None in row.values():
-            raise DataError(f"{path}, line {line}: not as many cells as the header has")
+            raise DataError(f"{path}, line {line}: the number of cells differs from the header's")
     if "metric" in header:
         return list(_wide(path, header, rows))
     columns = {
@@ -165,10 +165,10 @@ def _wide(
     for metrics in blocks.values():
         if "original" not in metrics:
             line = next(iter(metrics.values()))[0]
-            raise DataError(f"{path}, line {line}: this model has no row of the metric 'original'")
+            raise DataError(f"{path}, line {line}: this model has no row for the metric 'original'")
         original = metrics["original"][1]
-        apart = ("original", "delta_", "success_", "leak_")
-        for name in [m for m in metrics if not m.startswith(apart)]:
+        not_variants = ("original", "delta_", "success_", "leak_")
+        for name in [m for m in metrics if not m.startswith(not_variants)]:
             line, row = metrics[name]
             n = _sizes(row.get("N") or row.get("n") or "", path, line)[0]
             for state in states:
@@ -201,7 +201,7 @@ def _number(text: str, path: Path, line: int, column: str) -> Decimal | None:
     except InvalidOperation:
         value = Decimal("NaN")
     if not value.is_finite():
-        raise DataError(f"{path}, line {line}, column {column!r}: {text!r} is no number")
+        raise DataError(f"{path}, line {line}, column {column!r}: {text!r} is not a number")
     return value
 
 
@@ -210,9 +210,7 @@ def _sizes(text: str, path: Path, line: int) -> tuple[int | None, int | None]:
     if not sizes:
         return None, None
     if len(sizes) > 2 or not all(size.isdigit() and int(size) > 0 for size in sizes):
-        raise DataError(
-            f"{path}, line {line}: n is {text!r}; give 440, or 765/440 where they differ"
-        )
+        raise DataError(f"{path}, line {line}: n is {text!r}; write 440, or 765/440 if they differ")
     return int(sizes[0]), int(sizes[-1])
 
 
@@ -220,5 +218,5 @@ def _whole(text: str, path: Path, line: int) -> int | None:
     if not text:
         return None
     if not text.isdigit():
-        raise DataError(f"{path}, line {line}: {text!r} is no whole number")
+        raise DataError(f"{path}, line {line}: {text!r} is not a whole number")
     return int(text)

@@ -1,8 +1,9 @@
-"""Published figures put through the detectors' own rules: verdicts, marks and requirements."""
+"""Published figures judged by the detectors' own rules: verdicts, marks and requirements."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 
 from flipbench.core.records import Score
 
@@ -10,7 +11,7 @@ from ..detectors.registry import DETECTORS
 from ..protocol import rules
 from ..protocol.grid import GridModel, Requirements
 from ..protocol.rules import Direction
-from ..validation.validation import requirements, success
+from ..validation.requirements import requirements, success
 from .tables import PublishedResult
 
 DETECTOR_OF = {
@@ -19,18 +20,18 @@ DETECTOR_OF = {
     "generalised": ("choice_confusion", "sign"),
     "text_only": ("text_only_leakage", "paper"),
 }
-"""What a table measures → the detector and the paper's rule that judges it."""
+"""What a table measures → the detector and its rule from the paper."""
 
 
 def judged(rows: Sequence[PublishedResult]) -> list[tuple[PublishedResult, GridModel, Score]]:
     """Return the score of each row of a trained or clean model by the paper's rule.
 
-    The statistic is the difference of the printed figures, as a fraction: from the original, or
-    for text-only accuracy from the clean model's. A row that needs a clean model and has none in
-    its table is left out, as is one of a quantity no detector here measures.
+    The statistic is the difference of the printed figures, as a fraction: from the original or,
+    for text-only accuracy, from the clean model's. Rows that need a clean model and have none in
+    their table are left out, as are quantities that no detector measures.
     """
     clean = {_context(row): row for row in rows if row.clean}
-    found = []
+    judgements = []
     for row in rows:
         if row.quantity not in DETECTOR_OF or row.original is None or row.perturbed is None:
             continue
@@ -38,32 +39,30 @@ def judged(rows: Sequence[PublishedResult]) -> list[tuple[PublishedResult, GridM
             continue
         score = _score(row, clean.get(_context(row)))
         if score is not None:
-            found.append((row, _model(row), score))
-    return found
+            judgements.append((row, _model(row), score))
+    return judgements
 
 
 def requirements_of(rows: Sequence[PublishedResult]) -> list[Requirements]:
-    """Return the requirements of each detector that the rows have figures of."""
-    every = judged(rows)
-    grid = list({model.fingerprint: model for _, model, _ in every}.values())
-    scores = [score for _, _, score in every]
-    found = []
+    """Return the requirements of each detector that has figures in the rows."""
+    all_judged = judged(rows)
+    grid = {model.fingerprint: model for _, model, _ in all_judged}
+    results = []
     for detector, rule in DETECTOR_OF.values():
-        mine = [score for score in scores if score.detector == detector]
-        if mine:
-            about = DETECTORS[detector].about
-            names = {score.model_fingerprint for score in mine}
-            models = [model for model in grid if model.fingerprint in names]
-            found.append(requirements(mine, models, detector, rule, about.practical))
-    return found
+        scores = [score for _, _, score in all_judged if score.detector == detector]
+        if scores:
+            models = [grid[name] for name in dict.fromkeys(s.model_fingerprint for s in scores)]
+            practical = DETECTORS[detector].about.practical
+            results.append(requirements(scores, models, detector, rule, practical))
+    return results
 
 
 def wrong_marks(rows: Sequence[PublishedResult]) -> Iterator[tuple[PublishedResult, str]]:
-    """Yield rows whose printed mark is not what the rule makes of their figures."""
+    """Yield rows whose printed mark does not follow from the rule."""
     for row, model, score in judged(rows):
-        found = {True: "1", False: "0", None: ""}[success(score, model)]
-        if row.mark and found != row.mark:
-            yield row, f"printed {row.mark}, but rule {score.rule!r} gives {found or 'no mark'}"
+        mark = {True: "1", False: "0", None: ""}[success(score, model)]
+        if row.mark and mark != row.mark:
+            yield row, f"printed {row.mark}, but rule {score.rule!r} gives {mark or 'no mark'}"
 
 
 def _context(row: PublishedResult) -> tuple[str, ...]:
@@ -84,22 +83,18 @@ def _model(row: PublishedResult) -> GridModel:
 def _score(row: PublishedResult, clean: PublishedResult | None) -> Score | None:
     assert row.original is not None and row.perturbed is not None
     detector, rule = DETECTOR_OF[row.quantity]
-    gap = float(row.perturbed - row.original) / 100
+    points, threshold, reference = row.perturbed - row.original, Decimal(0), ""
     direction: Direction = "falls"
-    reference = ""
     if rule == "paper":
         if clean is None or clean.original is None or clean.perturbed is None:
             return None
         reference = _model(clean).fingerprint
-    if detector == "text_only_leakage":
-        assert clean is not None and clean.perturbed is not None
-        gap, direction = float(row.perturbed - clean.perturbed) / 100, "rises"
-        verdict = rules.beyond(gap, direction=direction)
-    elif rule == "paper":
-        assert clean is not None and clean.perturbed is not None and clean.original is not None
-        verdict = rules.beyond(gap, float(clean.perturbed - clean.original) / 100)
-    else:
-        verdict = rules.beyond(gap)
+        if detector == "text_only_leakage":
+            points, direction = row.perturbed - clean.perturbed, "rises"
+        else:
+            threshold = clean.perturbed - clean.original
+    statistic = float(points) / 100
+    verdict = rules.beyond(statistic, float(threshold) / 100, direction)
     model = _model(row)
     return Score(
         detector=detector,
@@ -109,7 +104,7 @@ def _score(row: PublishedResult, clean: PublishedResult | None) -> Score | None:
         benchmark=row.bench,
         benchmark_id=row.bench,
         reference_fingerprint=reference,
-        statistic=gap,
+        statistic=statistic,
         direction=direction,
         verdict=verdict,
         n=row.n_original or 0,

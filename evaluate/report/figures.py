@@ -1,7 +1,7 @@
 """The figures of a report: gap and accuracy against the dose, paired outcomes, and the funnel.
 
-Files for papers hold the families of models side by side; the page gets a picture for each
-family, so that a phone can stack them.
+Files for papers show the families of models side by side; the page has one image per family,
+which a phone can stack.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .tables import accuracies, families, gap_score, label, scores_of
 
 @dataclass(frozen=True)
 class Panel:
-    """One picture of a figure: SVG text for light and dark pages, and its alt text."""
+    """One image of a figure: SVG text for light and dark pages, and its alt text."""
 
     name: str
     svg: str
@@ -48,42 +48,43 @@ def make_figures(
     benchmark: PairedBenchmark, grid: Sequence[GridModel], scores: Sequence[Score], folder: Path
 ) -> list[Figure]:
     """Write every figure as PNG and SVG into ``folder`` and return them for the page."""
-    shown: dict[str, Series] = {}
-    for family, models in families(grid).items():
-        pairs = [(m, gap_score(scores_of(m, grid, scores))) for m in models]
-        shown[family] = [(m, s) for m, s in pairs if s is not None]
-    known = {
-        name: [(m, s) for m, s in series if m.dose is not None] for name, series in shown.items()
+    by_family: dict[str, Series] = {
+        family: [(m, s) for m in models if (s := gap_score(scores_of(m, grid, scores))) is not None]
+        for family, models in families(grid).items()
+    }
+    of_known_dose = {
+        family: [(m, s) for m, s in series if m.dose is not None]
+        for family, series in by_family.items()
     }
     strategies = list(dict.fromkeys(m.strategy for m in sorted(grid, key=lambda m: m.clean)))
     figures = []
-    for kinds, families_of in ((_BY_DOSE, known), (_BY_MODEL, shown)):
-        some = {name: series for name, series in families_of.items() if series}
-        figures += [_family_figure(some, strategies, folder, *kind) for kind in kinds if some]
+    for kinds, families_of in ((_BY_DOSE, of_known_dose), (_BY_MODEL, by_family)):
+        drawn = {family: series for family, series in families_of.items() if series}
+        figures += [_family_figure(drawn, strategies, folder, *kind) for kind in kinds if drawn]
     if benchmark.funnel:
         figures.append(_funnel_figure(benchmark, folder))
     return figures
 
 
+def _by_dose(series: Series, describe: Callable[[Score], str]) -> str:
+    return "; ".join(
+        f"{name}: " + ", ".join(f"{describe(score)} at dose {model.dose}" for model, score in line)
+        for name, line in plots.lines(series)
+    )
+
+
 def _gap_alt(family: str, series: Series) -> str:
-    parts = []
-    for name, line in plots.lines(series):
-        points = (f"{formats.points(s.statistic or 0.0)} at dose {m.dose}" for m, s in line)
-        parts.append(f"{name}: {', '.join(points)}")
-    return f"Gap in percentage points against dose, {family}. {'; '.join(parts)}."
+    values = _by_dose(series, lambda score: formats.points(score.statistic or 0.0))
+    return f"Gap in percentage points against dose, {family}. {values}."
 
 
 def _accuracy_alt(family: str, series: Series) -> str:
-    parts = []
-    for name, line in plots.lines(series):
-        points = []
-        for m, s in line:
-            (k, n), (k2, n2) = accuracies(s)["original"], accuracies(s)["perturbed"]
-            points.append(
-                f"{formats.percent(k / n)} and {formats.percent(k2 / n2)} at dose {m.dose}"
-            )
-        parts.append(f"{name}: {', '.join(points)}")
-    return f"Original and perturbed accuracy in percent against dose, {family}. {'; '.join(parts)}."
+    def both(score: Score) -> str:
+        counts = (accuracies(score)[variant] for variant in ("original", "perturbed"))
+        return " and ".join(formats.percent(k / n) for k, n in counts)
+
+    values = _by_dose(series, both)
+    return f"Original and perturbed accuracy in percent against dose, {family}. {values}."
 
 
 def _outcomes_alt(family: str, series: Series) -> str:
@@ -103,7 +104,7 @@ _BY_DOSE: tuple[_Kind, ...] = (
         "gap_by_dose",
         "The gap against the dose",
         "Perturbed − original accuracy, with paired 95 % intervals. Each line starts at the clean"
-        " model. Lines that fall mean a signal that grows with the contamination.",
+        " model. A falling line means that the signal grows with the contamination.",
         plots.draw_gap,
         _gap_alt,
         lambda n_models: 3.7,
@@ -111,8 +112,8 @@ _BY_DOSE: tuple[_Kind, ...] = (
     (
         "accuracy_by_dose",
         "Both accuracies against the dose",
-        "What makes the gap: the original accuracy rises as answers are memorised, or the perturbed"
-        " one falls, or both. Thin lines: 95 % Wilson intervals.",
+        "The gap grows because the original accuracy rises as answers are memorised, because the"
+        " perturbed accuracy falls, or both. Thin lines: 95 % Wilson intervals.",
         plots.draw_accuracy,
         _accuracy_alt,
         lambda n_models: 3.7,
@@ -121,10 +122,10 @@ _BY_DOSE: tuple[_Kind, ...] = (
 _BY_MODEL: tuple[_Kind, ...] = (
     (
         "paired_outcomes",
-        "What became of each item",
+        "Outcome of each item",
         "Items by whether the model was right on the original and on the perturbed version."
-        " Hatched: right on the original only, which is what memorised answers look like. Its"
-        " counterweight in the test are the items that are right on the perturbed version only.",
+        " Hatched: right on the original only, as with memorised answers. The McNemar test weighs"
+        " these against the items that are right on the perturbed version only.",
         plots.draw_outcomes,
         _outcomes_alt,
         lambda n_models: 1.35 + 0.34 * n_models,

@@ -1,4 +1,4 @@
-"""The gallery of pairs: thumbnails within a budget of bytes, and what each model made of a pair."""
+"""The gallery of pairs: thumbnails within a budget of bytes, and each pair's results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _QUALITIES = ((200, 75), (200, 60), (200, 45), (168, 45), (136, 40), (104, 35))
 
 @dataclass(frozen=True)
 class Thumbnail:
-    """A small WebP picture; ``share`` is its width relative to the widest of its pair."""
+    """A small WebP image; ``share`` is its width relative to the widest of its pair."""
 
     data: str
     width: int
@@ -33,7 +33,7 @@ class Thumbnail:
 
 @dataclass(frozen=True)
 class Option:
-    """One option and which version it is the right answer of: "original", "perturbed" or ""."""
+    """An option and the version in which it is right: "original", "perturbed" or ""."""
 
     text: str
     right_in: str
@@ -41,9 +41,9 @@ class Option:
 
 @dataclass(frozen=True)
 class Card:
-    """A pair as it is shown. ``fell`` names the contaminated models that went right → wrong.
+    """A pair as displayed. ``fell`` names the contaminated models that went right → wrong.
 
-    ``control`` is what a ControlNet was shown of the original, where the editor kept it.
+    ``control`` is the ControlNet's control image, if the editor stored one.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Gallery:
-    """The cards, the most suspicious first; ``n_pairs`` there are."""
+    """The cards, the most suspicious first, out of ``n_pairs``."""
 
     cards: tuple[Card, ...]
     n_pairs: int
@@ -85,19 +85,18 @@ def make_gallery(
 ) -> Gallery:
     """Return the gallery of a benchmark.
 
-    Thumbnails are made smaller until all fit into ``budget`` bytes; where not even the smallest
-    do, the least suspicious pairs are left out.
+    Thumbnails are shrunk until all fit into ``budget`` bytes; if even the smallest do not, the
+    least suspicious pairs are left out.
     """
-    found = [(model, gap_score(scores_of(model, grid, scores))) for model in grid]
-    known = [(model, score) for model, score in found if score is not None]
+    scored = [(m, s) for m in grid if (s := gap_score(scores_of(m, grid, scores))) is not None]
     suspicion = suspicions(benchmark, grid, scores)
     ordered = sorted(
         benchmark.pairs, key=lambda pair: -round(suspicion[pair.original.id].value, 9)
     )  # stable: ties stay in release order
-    shop = _Shop(benchmark.images)
-    size, quality, n_shown = _fit(ordered, shop, budget)
+    thumbnails = _Thumbnails(benchmark.images)
+    size, quality, n_shown = _fit(ordered, thumbnails, budget)
     cards = tuple(
-        _card(pair, known, shop, size, quality, suspicion[pair.original.id])
+        _card(pair, scored, thumbnails, size, quality, suspicion[pair.original.id])
         for pair in ordered[:n_shown]
     )
     return Gallery(cards, len(ordered), size, quality)
@@ -111,73 +110,73 @@ def thumbnail(image: Image.Image, scale: float, quality: int) -> tuple[str, int,
     return base64.b64encode(buffer.getvalue()).decode(), *size
 
 
-class _Shop:
-    """Makes each thumbnail once; a picture may stand in many pairs."""
+class _Thumbnails:
+    """Makes each thumbnail once; an image may belong to many pairs."""
 
     def __init__(self, store: ImageStore) -> None:
         self.store = store
-        self.made: dict[tuple[str, float, int], tuple[str, int, int]] = {}
+        self.cache: dict[tuple[str, float, int], tuple[str, int, int]] = {}
 
     def thumbnail(self, ref: ImageRef, scale: float, quality: int) -> tuple[str, int, int]:
         key = (ref.sha256, scale, quality)
-        if key not in self.made:
-            self.made[key] = thumbnail(self.store.open(ref), scale, quality)
-        return self.made[key]
+        if key not in self.cache:
+            self.cache[key] = thumbnail(self.store.open(ref), scale, quality)
+        return self.cache[key]
 
 
-def _fit(pairs: Sequence[Pair], shop: _Shop, budget: int) -> tuple[int, int, int]:
-    """Return (size, quality, number of pairs) that fit, judged by 16 pairs spread over all."""
+def _fit(pairs: Sequence[Pair], thumbnails: _Thumbnails, budget: int) -> tuple[int, int, int]:
+    """Return (size, quality, number of pairs) that fit, estimated from 16 pairs."""
     if not pairs:
         return *_QUALITIES[0], 0
     sample = pairs[:: max(1, len(pairs) // 16)]
     mean = 1.0
     for size, quality in _QUALITIES:
-        mean = sum(_n_bytes(pair, shop, size, quality) for pair in sample) / len(sample)
+        mean = sum(_n_bytes(pair, thumbnails, size, quality) for pair in sample) / len(sample)
         if 1.1 * mean * len(pairs) <= budget:
             return size, quality, len(pairs)
     return size, quality, min(len(pairs), int(budget / (1.1 * mean)))
 
 
-def _n_bytes(pair: Pair, shop: _Shop, size: int, quality: int) -> int:
-    thumbs = _thumbnails(pair, shop, size, quality)
-    control = _control(pair, shop, size, quality)
-    return sum(len(t.data) for side in (*thumbs, (control,) if control else ()) for t in side)
+def _n_bytes(pair: Pair, thumbnails: _Thumbnails, size: int, quality: int) -> int:
+    sides = _both_sides(pair, thumbnails, size, quality)
+    control = _control(pair, thumbnails, size, quality)
+    return sum(len(t.data) for side in (*sides, (control,) if control else ()) for t in side)
 
 
-def _control(pair: Pair, shop: _Shop, size: int, quality: int) -> Thumbnail | None:
-    """Return the control image, half as large as the pair; None where there is none any more."""
+def _control(pair: Pair, thumbnails: _Thumbnails, size: int, quality: int) -> Thumbnail | None:
+    """Return the control image at half the pair's size; None if it is not stored."""
     ref = pair.control
-    if ref is None or not shop.store.path(ref).exists():
+    if ref is None or not thumbnails.store.path(ref).exists():
         return None
     scale = min(1.0, size / (2 * max(ref.width, ref.height)))
-    return Thumbnail(*shop.thumbnail(ref, scale, quality), 0.5)
+    return Thumbnail(*thumbnails.thumbnail(ref, scale, quality), 0.5)
 
 
-def _thumbnails(
-    pair: Pair, shop: _Shop, size: int, quality: int
+def _both_sides(
+    pair: Pair, thumbnails: _Thumbnails, size: int, quality: int
 ) -> tuple[tuple[Thumbnail, ...], tuple[Thumbnail, ...]]:
-    """Return both versions' thumbnails, all at the same scale."""
+    """Return both versions' thumbnails at the same scale."""
     refs = (*pair.original.images, *pair.perturbed.images)
     widest = max((ref.width for ref in refs), default=1)
     scale = min(1.0, size / max((max(ref.width, ref.height) for ref in refs), default=1))
 
-    def one(ref: ImageRef) -> Thumbnail:
-        return Thumbnail(*shop.thumbnail(ref, scale, quality), ref.width / widest)
+    def make(ref: ImageRef) -> Thumbnail:
+        return Thumbnail(*thumbnails.thumbnail(ref, scale, quality), ref.width / widest)
 
-    return tuple(map(one, pair.original.images)), tuple(map(one, pair.perturbed.images))
+    return tuple(map(make, pair.original.images)), tuple(map(make, pair.perturbed.images))
 
 
 def _card(
     pair: Pair,
-    known: list[tuple[GridModel, Score]],
-    shop: _Shop,
+    scored: list[tuple[GridModel, Score]],
+    thumbnails: _Thumbnails,
     size: int,
     quality: int,
     suspicion: Suspicion,
 ) -> Card:
-    original, perturbed = _thumbnails(pair, shop, size, quality)
-    fell, n_asked = _fallen(pair, known, clean=False)
-    clean_fell, n_clean_asked = _fallen(pair, known, clean=True)
+    original, perturbed = _both_sides(pair, thumbnails, size, quality)
+    fell, n_asked = _fallen(pair, scored, clean=False)
+    clean_fell, n_clean_asked = _fallen(pair, scored, clean=True)
     return Card(
         pair.original.name,
         pair.original.question,
@@ -187,7 +186,7 @@ def _card(
         pair.verdict,
         original,
         perturbed,
-        _control(pair, shop, size, quality),
+        _control(pair, thumbnails, size, quality),
         tuple(fell),
         n_asked,
         len(clean_fell),
@@ -197,11 +196,11 @@ def _card(
 
 
 def _fallen(
-    pair: Pair, known: list[tuple[GridModel, Score]], *, clean: bool
+    pair: Pair, scored: list[tuple[GridModel, Score]], *, clean: bool
 ) -> tuple[list[str], int]:
-    """Return the models that went right → wrong on a pair, and how many were asked."""
-    asked = [(m, s.per_item.get(pair.original.id)) for m, s in known if m.clean == clean]
-    answered = [(m, change) for m, change in asked if change is not None]
+    """Return the models that went right → wrong on a pair, and how many answered it."""
+    item = pair.original.id
+    answered = [(m, s.per_item[item]) for m, s in scored if m.clean == clean and item in s.per_item]
     return [m.name for m, change in answered if change < 0], len(answered)
 
 

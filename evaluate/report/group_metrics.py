@@ -1,4 +1,4 @@
-"""NaturalBench's group metrics: right on both images of a question, both questions of an image."""
+"""NaturalBench's group metrics: questions right on both images, images with all questions right."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from . import tables
 
 @dataclass(frozen=True)
 class GroupMetrics:
-    """Accuracies of cells, questions, images and groups, of complete ones only.
+    """Accuracies of cells, questions, images and groups; incomplete ones are not counted.
 
-    Intervals draw whole groups; they are Wilson's where every group counts once, and where all
-    are right or all wrong.
+    Intervals resample whole groups; they are Wilson's if every group counts once, or if all are
+    right or all are wrong.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class GroupMetrics:
     group : Rate
         G-Acc: groups with all cells right.
     n_missing : int
-        Cells without an answer. They are wrong in no rate: what lacks a cell is not counted.
+        Cells without an answer; whatever contains one is not counted, rather than counted wrong.
     """
 
     accuracy: Rate
@@ -69,8 +69,8 @@ def group_metrics(cells: Sequence[GroupCell]) -> GroupMetrics:
     References
     ----------
     Li et al., NaturalBench, arXiv 2410.14669: two images x two questions each. Differs from the
-    paper in missing answers, which the published scripts do not allow, and in reading replies by
-    `flipbench.prompting.parsing`, where the authors take the earliest yes, no, A or B.
+    paper in allowing missing answers, which the published scripts do not, and in parsing replies
+    with `flipbench.prompting.parsing`, where the authors take the earliest yes, no, A or B.
     """
     return GroupMetrics(
         accuracy=_rate([(c.group, c.outcome) for c in cells if c.outcome is not None]),
@@ -86,16 +86,16 @@ def cells_of(
 ) -> list[GroupCell]:
     """Return a model's cells: each pair with options is a question on two images.
 
-    Pairs on the same two images make one group, as in NaturalBench; a benchmark with one question
-    an image has groups of one pair.
+    Pairs on the same two images form a group, as in NaturalBench; with one question per image,
+    each pair is its own group.
     """
     cells = []
     for number, pair in enumerate(benchmark.pairs):
         if pair.original.options is None:
             continue
-        both, images = (pair.original, pair.perturbed), _images(pair)
-        probes = [prompt_settings.probe(item, "") for item in both]
-        outcomes = answers.outcomes(probes, gold_of(both))
+        items, images = (pair.original, pair.perturbed), _images(pair)
+        probes = [prompt_settings.probe(item, "") for item in items]
+        outcomes = answers.outcomes(probes, gold_of(items))
         group = " | ".join(sorted(images))
         cells += [
             GroupCell(group, str(number), image, outcome)
@@ -105,7 +105,7 @@ def cells_of(
 
 
 def has_groups(benchmark: PairedBenchmark) -> bool:
-    """Return whether two questions are asked of the same two images."""
+    """Return whether any two questions share their two images."""
     groups = [frozenset(_images(pair)) for pair in benchmark.pairs if pair.original.options]
     return len(set(groups)) < len(groups)
 
@@ -114,17 +114,17 @@ def group_table(grid: Sequence[GridModel], metrics: Mapping[str, GroupMetrics]) 
     """Return the metrics of several models, by fingerprint, as a table."""
     groups = []
     for family, models in tables.families(grid).items():
-        rows = [Row(tables.label(m, models), _shown(metrics[m.fingerprint])) for m in models]
+        rows = [Row(tables.label(m, models), _cells(metrics[m.fingerprint])) for m in models]
         groups.append((family, tuple(rows)))
-    heads = ("Accuracy, %", "Q-Acc, %", "I-Acc, %", "G-Acc, %", "No answer")
+    headers = ("Accuracy, %", "Q-Acc, %", "I-Acc, %", "G-Acc, %", "No answer")
     return Table(
         "groups",
-        "Accuracy: right answers to a question on an image. Q-Acc: questions right on both their"
-        " images; I-Acc: images on which all questions are right; G-Acc: groups of which all is"
-        " right (NaturalBench). What lacks an answer is in no rate. 95 % intervals draw whole"
-        " groups.",
+        "Accuracy: a question answered right on an image. Q-Acc: questions right on both images;"
+        " I-Acc: images on which all questions are right; G-Acc: groups with all of these right"
+        " (NaturalBench). Anything with a missing answer is not counted. 95 % intervals resample"
+        " whole groups.",
         "Model",
-        tuple(map(Column, heads)),
+        tuple(map(Column, headers)),
         tuple(groups),
     )
 
@@ -140,8 +140,8 @@ def _all_right(members: Iterable[tuple[str, str, Outcome]]) -> Rate:
     sets: dict[tuple[str, str], list[Outcome]] = {}
     for group, name, outcome in members:
         sets.setdefault((group, name), []).append(outcome)
-    whole = {key: outcomes for key, outcomes in sets.items() if None not in outcomes}
-    return _rate([(group, all(outcomes)) for (group, _), outcomes in whole.items()])
+    complete = {key: outcomes for key, outcomes in sets.items() if None not in outcomes}
+    return _rate([(group, all(outcomes)) for (group, _), outcomes in complete.items()])
 
 
 def _rate(members: Sequence[tuple[str, Outcome]]) -> Rate:
@@ -155,6 +155,6 @@ def _rate(members: Sequence[tuple[str, Outcome]]) -> Rate:
     return Rate(k=k, n=n, interval=interval, n_clusters=n_groups)
 
 
-def _shown(found: GroupMetrics) -> tuple[Cell, ...]:
-    rates = (found.accuracy, found.question, found.image, found.group)
-    return (*map(rate_cell, rates), Cell(str(found.n_missing)))
+def _cells(metrics: GroupMetrics) -> tuple[Cell, ...]:
+    rates = (metrics.accuracy, metrics.question, metrics.image, metrics.group)
+    return (*map(rate_cell, rates), Cell(str(metrics.n_missing)))

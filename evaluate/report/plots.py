@@ -1,4 +1,4 @@
-"""Draw one family of models on one pair of axes: gap, accuracies, outcomes; and the funnel."""
+"""Draw a family of models on one set of axes: gap, accuracies, outcomes; and the funnel."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Theme:
     outcomes: tuple[str, str, str, str]
 
     def colors(self) -> tuple[str, ...]:
-        """Return all colours, in the order of the roles."""
+        """Return all colours, in the order of the fields."""
         return (self.ink, self.muted, self.grid, self.paper, *self.lines, *self.outcomes)
 
 
@@ -78,7 +78,7 @@ Draw = Callable[[Axes, Series, Sequence[str]], None]
 
 
 def settings() -> AbstractContextManager[None]:
-    """Return the context to make and to save a figure in."""
+    """Return the context in which figures are made and saved."""
     ink = ("text.color", "axes.titlecolor", "axes.labelcolor")
     labels = ("xtick.labelcolor", "ytick.labelcolor")
     muted = ("axes.edgecolor", "xtick.color", "ytick.color")
@@ -87,9 +87,9 @@ def settings() -> AbstractContextManager[None]:
 
 
 def themed(svg: str) -> str:
-    """Return a figure's SVG text made small, with the colours of a light or a dark page.
+    """Return a figure's SVG text, shortened, with colours for light and dark pages.
 
-    The picture follows the reader's choice by itself, so that a page needs it once.
+    The image follows the reader's colour scheme, so that a page contains it once.
 
     >>> themed('<svg width="1.23456pt"><g style="fill: #ffffff"/></svg>')[:60]
     '<svg width="1.23pt"><style>:root{--c0:#1b1f24;--c1:#565e68;-'
@@ -112,7 +112,7 @@ def themed(svg: str) -> str:
 
 
 def draw_gap(axes: Axes, series: Series, strategies: Sequence[str]) -> None:
-    """Draw the gap against the dose; a filled mark says that the test calls it contaminated."""
+    """Draw the gap against the dose; filled marks are verdicts "contaminated"."""
     axes.axhline(0, color=LIGHT.muted, linewidth=0.8, zorder=1)
     for name, line in lines(series):
         at = strategies.index(name)
@@ -126,10 +126,8 @@ def draw_gap(axes: Axes, series: Series, strategies: Sequence[str]) -> None:
         axes.plot([], [], _DASHES[at % len(_DASHES)], marker=marker, color=color, label=name)
     for score in (score for model, score in series if model.clean):
         _point(axes, 0, score, LIGHT.muted, "o")
-    axes.plot([], [], "o", color=LIGHT.muted, label="filled: test says contaminated")
-    axes.plot(
-        [], [], "o", color=LIGHT.muted, markerfacecolor=LIGHT.paper, label="open: it does not"
-    )
+    axes.plot([], [], "o", color=LIGHT.muted, label="filled: contaminated by the test")
+    axes.plot([], [], "o", color=LIGHT.muted, markerfacecolor=LIGHT.paper, label="open: not")
     axes.set_ylabel("gap, percentage points")
     axes.grid(axis="y", color=LIGHT.grid, linewidth=0.6)
     dose_axis(axes, max(m.dose or 0 for m, _ in series))
@@ -171,7 +169,7 @@ def draw_accuracy(axes: Axes, series: Series, strategies: Sequence[str]) -> None
 
 
 def draw_outcomes(axes: Axes, series: Series, strategies: Sequence[str]) -> None:
-    """Draw, for each model, what became of the items between original and perturbed."""
+    """Draw, for each model, the outcomes of the items on original and perturbed version."""
     models = [m for m, _ in series]
     names = ("right on both", "right → wrong", "wrong → right", "wrong on both")
     counts = [outcomes(score) for _, score in series]
@@ -210,7 +208,7 @@ def draw_outcomes(axes: Axes, series: Series, strategies: Sequence[str]) -> None
 
 
 def draw_funnel(axes: Axes, funnel: dict[str, int]) -> None:
-    """Draw how many items were left after each step."""
+    """Draw the number of items left after each step."""
     counts, names = list(funnel.values()), [name.replace("_", " ") for name in funnel]
     most = max([*counts, 1])
     axes.barh(range(len(counts)), counts, color=LIGHT.lines[0], height=0.66)
@@ -228,22 +226,22 @@ def draw_funnel(axes: Axes, funnel: dict[str, int]) -> None:
 def lines(series: Series) -> list[tuple[str, Series]]:
     """Return (strategy, line) for each strategy and lineage.
 
-    A line begins at the untouched clean model that its models descend from, but where their dose
-    does not rise: these were washed, and began at that dose.
+    A line starts at the untouched clean model that its models descend from, unless they all have
+    the same dose: these were washed, starting from that dose.
     """
     clean = [(m, s) for m, s in series if m.clean]
-    found: dict[tuple[str, str], Series] = {}
+    by_line: dict[tuple[str, str], Series] = {}
     for model, score in series:
         if not model.clean:
             origins = [
                 c for c in clean if c[0].cluster == model.cluster and not c[0].clean_finetune
             ]
-            found.setdefault((model.strategy, model.lineage), origins[:1]).append((model, score))
-    for key, line in found.items():
+            by_line.setdefault((model.strategy, model.lineage), origins[:1]).append((model, score))
+    for key, line in by_line.items():
         trained = [(m, s) for m, s in line if not m.clean]
         if len(trained) > 1 and len({m.dose for m, _ in trained}) == 1:
-            found[key] = trained
-    return [(strategy, line) for (strategy, _), line in found.items()] or [
+            by_line[key] = trained
+    return [(strategy, line) for (strategy, _), line in by_line.items()] or [
         (series[0][0].strategy, clean)
     ]
 
@@ -258,13 +256,13 @@ def _point(axes: Axes, dose: float, score: Score, color: str, marker: str) -> No
 
 
 def _dodged(doses: list[int], at: int, n_lines: int) -> list[float]:
-    """Move lines apart a little, so that their intervals do not cover each other."""
+    """Shift lines slightly, so that their intervals do not overlap."""
     step = 0.02 * max(max(doses), 1) * (at - (n_lines - 1) / 2)
     return [dose + step if dose else 0.0 for dose in doses]
 
 
 def dose_axis(axes: Axes, most: float) -> None:
-    """Label the axis of doses up to ``most``; large doses are spread by their logarithm."""
+    """Label the axis of doses up to ``most``; large doses are on a logarithmic scale."""
     if most > 20:
         axes.set_xscale("symlog", linthresh=1)
         axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")

@@ -1,4 +1,4 @@
-"""The report of a grid: tables and figures as files, and one page that needs nothing else."""
+"""The report of a grid: tables and figures as files, and a self-contained page."""
 
 from __future__ import annotations
 
@@ -24,15 +24,11 @@ from .figures import Figure, make_figures
 from .gallery import BUDGET, make_gallery
 from .tables import GAP, TEST, gap_table, other_table, rule_title, title
 from .validation_figures import make_validation_figures
-from .validation_tables import (
-    detectors_table,
-    requirements_table,
-    validation_table,
-)
+from .validation_tables import detectors_table, requirements_table, validation_table
 
 PAGE_BYTES = 4_900_000
 _TEMPLATES = Path(__file__).parent / "templates"
-_SUBJECTS = {
+_RULE_SUBJECTS = {
     TEST: "The exact McNemar test of the perturbation gap",
     "sign": "The sign of the gap alone, the paper’s rule,",
     "relative": "Comparing the gap with the clean model’s",
@@ -41,24 +37,24 @@ _SUBJECTS = {
 
 @dataclass
 class ReportData:
-    """What a report is made of.
+    """The content of a report.
 
     Attributes
     ----------
     grid : list of GridModel
-        The models, in the order they are shown.
+        The models, in display order.
     scores : list of Score
-        Every score of these models; others are left out.
+        Every score of these models; scores of other models are left out.
     settings : dict of str
         How this was made: command, seed, versions.
     notes : list of str
         What the page shows and what it does not, in plain sentences.
     raters : list of Table
-        Who decided which pairs are valid, held against people or the truth.
+        Who decided which pairs are valid, compared with people or the truth.
     kept : list of Table
-        The kept items beside all.
+        The kept items compared with all items.
     groups : Table or None
-        Right answers to whole questions, on whole images and in whole groups, model by model.
+        NaturalBench's group metrics of each model.
     """
 
     title: str
@@ -79,7 +75,7 @@ def write_report(data: ReportData, folder: Path) -> Path:
     Raises
     ------
     DataError
-        Where no score belongs to the grid, or an image of the benchmark is gone.
+        If no score belongs to the grid, or an image of the benchmark is missing.
     """
     tables = [gap_table(data.grid, data.scores)]
     others = other_table(data.grid, data.scores)
@@ -106,7 +102,7 @@ def write_report(data: ReportData, folder: Path) -> Path:
         checks=checks,
         figures=figures,
         gallery=make_gallery(
-            data.benchmark, data.grid, data.scores, _room(data, [*checks, *figures])
+            data.benchmark, data.grid, data.scores, _thumbnail_bytes(data, [*checks, *figures])
         ),
         warnings=warnings_of(data.scores),
         script=Markup(script),
@@ -116,80 +112,75 @@ def write_report(data: ReportData, folder: Path) -> Path:
 
 
 def headline(grid: Sequence[GridModel], scores: Sequence[Score]) -> list[str]:
-    """Return what each rule of the perturbation gap says of the grid, the test first.
+    """Return one sentence for each rule of the perturbation gap, the test first.
 
-    Each sentence counts the contaminated models that were caught and the clean ones flagged.
+    It counts the contaminated models that were caught and the clean ones that were flagged.
     """
     rules = dict.fromkeys(score.rule for score in scores if score.detector == GAP)
     ordered = sorted(rules, key=lambda rule: rule != TEST)
-    found = [_sentence(rule, grid, scores) for rule in ordered]
-    return [sentence for sentence in found if sentence] or [
-        "The perturbation gap was not measured on this grid."
-    ]
+    sentences = [_sentence(rule, grid, scores) for rule in ordered]
+    return list(filter(None, sentences)) or ["The perturbation gap was not measured on this grid."]
 
 
 def warnings_of(scores: Sequence[Score]) -> list[tuple[str, list[str]]]:
-    """Return each distinct warning with what it was said of (model, detector, rule)."""
-    found: dict[str, list[str]] = {}
+    """Return each distinct warning with its subjects (model, detector, rule)."""
+    subjects: dict[str, list[str]] = {}
     for score in scores:
         subject = (
             f"{score.model}: {title(score.detector)}, {rule_title(score.detector, score.rule)}"
         )
         for warning in score.warnings:
-            found.setdefault(warning, []).append(subject)
-    return list(found.items())
+            subjects.setdefault(warning, []).append(subject)
+    return list(subjects.items())
 
 
 def _sentence(rule: str, grid: Sequence[GridModel], scores: Sequence[Score]) -> str:
-    mine = {s.model_fingerprint: s for s in scores if (s.detector, s.rule) == (GAP, rule)}
-    judged = [
-        (model, mine[model.fingerprint].verdict)
-        for model in grid
-        if model.fingerprint in mine and mine[model.fingerprint].verdict != "not_applicable"
-    ]
-    dirty = [verdict for model, verdict in judged if model.contaminated]
+    verdict_of = {
+        s.model_fingerprint: s.verdict for s in scores if (s.detector, s.rule) == (GAP, rule)
+    }
+    verdicts = [(model, verdict_of.get(model.fingerprint)) for model in grid]
+    judged = [(m, verdict) for m, verdict in verdicts if verdict not in (None, "not_applicable")]
+    contaminated = [verdict for model, verdict in judged if model.contaminated]
     clean = [verdict for model, verdict in judged if model.clean]
     parts = []
-    if dirty:
-        caught = f"caught {dirty.count('contaminated')} of {len(dirty)} contaminated models"
-        parts.append(caught if len(dirty) > 1 else caught.removesuffix("s"))
+    if contaminated:
+        n_caught, n = contaminated.count("contaminated"), len(contaminated)
+        parts.append(f"caught {n_caught} of {n} contaminated {'model' if n == 1 else 'models'}")
     if clean:
-        parts.append(f"flagged {clean.count('contaminated')} of {len(clean)} clean")
+        parts.append(f"flagged {clean.count('contaminated')} of {len(clean)} clean ones")
     unknown = [verdict for model, verdict in judged if model.dose is None]
     if unknown:
         count = f"{unknown.count('contaminated')} of {len(unknown)}"
         parts.append(f"called {count} models of unknown history contaminated")
     if not parts:
         return ""
-    verdicts = [verdict for _, verdict in judged]
-    unsure = verdicts.count("inconclusive")
-    tail = f"; {unsure} {'is' if unsure == 1 else 'are'} inconclusive" if unsure else ""
-    return f"{_SUBJECTS.get(rule, f'Rule {rule!r}')} {' and '.join(parts)}{tail}."
+    n_open = sum(verdict == "inconclusive" for _, verdict in judged)
+    tail = f"; {n_open} {'is' if n_open == 1 else 'are'} inconclusive" if n_open else ""
+    return f"{_RULE_SUBJECTS.get(rule, f'Rule {rule!r}')} {' and '.join(parts)}{tail}."
 
 
 def _write_tables(data: ReportData, tables: Sequence[Table], needed: Table, folder: Path) -> None:
     head = f"# {data.title}\n\n{' '.join(headline(data.grid, data.scores))}\n"
     first = [tables[0], *([data.groups] if data.groups else [])]
     main = [head, *(writers.markdown(table) for table in first)]
-    below = _below(data.notes)
-    write_atomically(folder / "gap.md", "\n".join([*main, *below]))
+    notes = _note_list(data.notes)
+    write_atomically(folder / "gap.md", "\n".join([*main, *notes]))
     rest = [*tables[1:], *data.raters, *data.kept]
-    parts = [*main, *(writers.markdown(table) for table in rest), *below]
+    parts = [*main, *(writers.markdown(table) for table in rest), *notes]
     write_atomically(folder / "table.md", "\n".join(parts))
-    of_models = writers.latex_document([*first, *tables[1:]], data.notes)
-    write_atomically(folder / "table.tex", of_models)
-    met = "\n".join([writers.markdown(needed), *below])
-    write_atomically(folder / "requirements.md", met)
+    latex = writers.latex_document([*first, *tables[1:]], data.notes)
+    write_atomically(folder / "table.tex", latex)
+    write_atomically(folder / "requirements.md", "\n".join([writers.markdown(needed), *notes]))
     table_files.write_scores_csv(folder / "table.csv", data.grid, data.scores)
     table_files.write_requirements_csv(folder / "requirements.csv", data.requirements)
 
 
-def _below(notes: Sequence[str]) -> list[str]:
-    """Return what stands below a table in Markdown, if anything does."""
+def _note_list(notes: Sequence[str]) -> list[str]:
+    """Return the notes below a table in Markdown, as one part or none."""
     return ["".join(f"- {note}\n" for note in notes)] if notes else []
 
 
-def _room(data: ReportData, figures: Sequence[Figure]) -> int:
+def _thumbnail_bytes(data: ReportData, figures: Sequence[Figure]) -> int:
     """Return the bytes left for thumbnails on a page of `PAGE_BYTES`."""
     drawn = sum(len(panel.svg) for figure in figures for panel in figure.panels) * 4 // 3
     names = sum(len(model.name) + 2 for model in data.grid)
@@ -201,22 +192,22 @@ def _room(data: ReportData, figures: Sequence[Figure]) -> int:
     cards = 2 * sum(len(text.encode()) for text in texts)
     cards += (1_200 + names) * len(data.benchmark.pairs)
     cards += 300 * sum(pair.control is not None for pair in data.benchmark.pairs)
-    left = PAGE_BYTES - drawn - cards - 300_000  # tables, style and script
+    left = PAGE_BYTES - drawn - cards - 300_000  # for tables, style and script
     return min(BUDGET, max(left, BUDGET // 10))
 
 
 def _validations(data: ReportData) -> list[Validation]:
-    """Check the detectors where the grid can: with contaminated and clean, or external, models."""
+    """Validate the detectors if the grid has contaminated and clean, or external, models."""
     kinds = {model.clean for model in data.grid if model.dose is not None}
-    can = len(kinds) == 2 or any(model.external for model in data.grid)
-    return validate(data.scores, data.grid) if can else []
+    possible = len(kinds) == 2 or any(model.external for model in data.grid)
+    return validate(data.scores, data.grid) if possible else []
 
 
 def _write_validation(
     validations: Sequence[Validation], tables: Sequence[Table], notes: Sequence[str], folder: Path
 ) -> None:
     for table in tables:
-        text = "\n".join([writers.markdown(table), *_below(notes)])
+        text = "\n".join([writers.markdown(table), *_note_list(notes)])
         write_atomically(folder / f"{table.key}.md", text)
     document = writers.latex_document(tables, notes)
     write_atomically(folder / "validation.tex", document)

@@ -19,16 +19,16 @@ from .tables import accuracies
 
 
 def write_scores_csv(path: Path, grid: Sequence[GridModel], scores: Sequence[Score]) -> None:
-    """Write one row for each model, detector and rule, in full precision."""
+    """Write one row per model, detector and rule, in full precision."""
     variants = list(dict.fromkeys(name for score in scores for name in accuracies(score)))
     models = {model.fingerprint: model for model in grid}
-    names = {model.fingerprint: model.name for model in grid}
     rows = []
     for score in scores:
         if score.model_fingerprint not in models:
             continue
         model, between = models[score.model_fingerprint], score.interval
         right, counts = success(score, model), accuracies(score)
+        reference = models.get(score.reference_fingerprint)
         row: dict[str, Any] = {
             "model": model.name,
             "fingerprint": model.fingerprint,
@@ -40,7 +40,7 @@ def write_scores_csv(path: Path, grid: Sequence[GridModel], scores: Sequence[Sco
             "benchmark_id": score.benchmark_id,
             "detector": score.detector,
             "rule": score.rule,
-            "reference": names.get(score.reference_fingerprint, score.reference_fingerprint),
+            "reference": reference.name if reference else score.reference_fingerprint,
             "n": score.n,
             "n_dropped": score.n_dropped,
         }
@@ -66,7 +66,7 @@ def write_scores_csv(path: Path, grid: Sequence[GridModel], scores: Sequence[Sco
 
 
 def write_requirements_csv(path: Path, requirements: Sequence[Requirements]) -> None:
-    """Write one row for each rule of each detector."""
+    """Write one row per detector and rule."""
     rows: list[dict[str, Any]] = []
     for r in requirements:
         row: dict[str, Any] = {
@@ -86,40 +86,40 @@ def write_requirements_csv(path: Path, requirements: Sequence[Requirements]) -> 
 
 
 def write_validation_csv(path: Path, validations: Sequence[Validation]) -> None:
-    """Write one row for each rule, benchmark and quantity: name, value, k, n, interval, p."""
+    """Write one row per rule, benchmark and quantity: name, value, k, n, interval, p."""
     rows: list[dict[str, Any]] = []
     for v in validations:
-        about = {"detector": v.detector, "rule": v.rule, "benchmark": v.benchmark}
-        about["benchmark_id"] = v.benchmark_id
+        about: dict[str, Any] = {
+            name: getattr(v, name) for name in ("detector", "rule", "benchmark", "benchmark_id")
+        }
         if v.separation:
             interval = v.separation.interval
-            rows.append(about | _quantity("auroc", v.separation.auroc, interval=interval))
+            rows.append(about | _value_row("auroc", v.separation.auroc, interval=interval))
             for point in v.separation.points:
                 name, rate = f"tpr_at_fpr_{point.target:g}", point.detected
                 note = "" if point.estimable else "not estimable: too few clean models"
-                rows.append(about | _of_rate(name, rate) | {"note": note})
+                rows.append(about | _rate_row(name, rate) | {"note": note})
         rates: dict[str, Rate] = {"false_alarms_untouched": v.untouched_alarms}
         rates |= {"false_alarms_finetuned": v.finetuned_alarms, "power": v.detected}
         rates |= {f"power_at_dose_{dose}": rate for dose, rate in v.power.items()}
-        rows += [about | _of_rate(name, rate) for name, rate in rates.items()]
+        rows += [about | _rate_row(name, rate) for name, rate in rates.items()]
         steps = Rate(k=v.trend.in_order, n=v.trend.n_steps)
-        rows.append(about | _of_rate("steps_in_order", steps))
-        correlation = _quantity("rank_correlation", v.trend.correlation, p_value=v.trend.p_value)
+        rows.append(about | _rate_row("steps_in_order", steps))
+        correlation = _value_row("rank_correlation", v.trend.correlation, p_value=v.trend.p_value)
         rows.append(about | correlation)
-        fired = _of_rate(
-            "external_models", Rate(k=len(v.external_alarms.fired), n=v.external_alarms.n)
-        )
-        note = "false alarm suspected: " + "; ".join(v.external_alarms.fired)
-        rows.append(about | fired | {"note": note if v.external_alarms.suspected else ""})
+        flagged = v.external_alarms.flagged
+        external = _rate_row("external_models", Rate(k=len(flagged), n=v.external_alarms.n))
+        note = "false alarm suspected: " + "; ".join(flagged) if flagged else ""
+        rows.append(about | external | {"note": note})
     write_atomically(path, records_csv(rows))
 
 
-def _of_rate(name: str, rate: Rate) -> dict[str, Any]:
+def _rate_row(name: str, rate: Rate) -> dict[str, Any]:
     counts = {"k": rate.k, "n": rate.n, "n_lineages": rate.n_clusters or None}
-    return _quantity(name, rate.value, rate.interval) | counts
+    return _value_row(name, rate.value, rate.interval) | counts
 
 
-def _quantity(
+def _value_row(
     name: str, value: float | None, interval: Interval | None = None, p_value: float | None = None
 ) -> dict[str, Any]:
     return {

@@ -1,7 +1,8 @@
-"""The tables of a grid of models: what is read from scores, and how it is put into cells."""
+"""The tables of a grid of models, built from scores."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from flipbench.core.errors import DataError
@@ -24,7 +25,7 @@ RULES = {
     "bands": "paper’s bands",
     "paired": "permutation test",
 }
-"""Titles of the rules that several detectors have."""
+"""Titles of the rules that several detectors share."""
 VERDICTS = {
     "contaminated": "contaminated",
     "not_detected": "not detected",
@@ -40,9 +41,10 @@ def gap_table(grid: Sequence[GridModel], scores: Sequence[Score]) -> Table:
         "gap",
         "Accuracy on the original and on the answer-flipped version of the same items, and the gap"
         " between them (perturbed − original; negative is suspicious) with its paired 95 %"
-        " interval. p: exact one-sided McNemar test. ✓ and ✗ say whether a verdict agrees with"
-        " what is known of the model (the paper’s sign rule asks a clean model for a gap above 0);"
-        " “false alarm suspected”: the rule fires on a model that cannot have seen the benchmark.",
+        " interval. p: exact one-sided McNemar test. ✓ or ✗: the verdict agrees or disagrees with"
+        " what is known about the model (for a clean model, the paper’s sign rule requires a gap"
+        " above 0). “False alarm suspected”: the rule also flags a model that cannot have seen the"
+        " benchmark.",
         grid,
         scores,
         [GAP],
@@ -50,14 +52,14 @@ def gap_table(grid: Sequence[GridModel], scores: Sequence[Score]) -> Table:
 
 
 def other_table(grid: Sequence[GridModel], scores: Sequence[Score]) -> Table | None:
-    """Return the other detectors on the same models, or None where there are none."""
+    """Return the other detectors on the same models, or None if there are none."""
     others = [name for name in detectors_of(scores) if name != GAP]
     if not others:
         return None
     return _model_table(
         "others",
-        "The other detectors on the same models and items. Accuracies in %, with counts; Δ is the"
-        " detector's own statistic, in percentage points.",
+        "The other detectors on the same models and items. Accuracies are in %, with counts; Δ is"
+        " the detector's own statistic, in percentage points.",
         grid,
         scores,
         others,
@@ -65,13 +67,13 @@ def other_table(grid: Sequence[GridModel], scores: Sequence[Score]) -> Table | N
 
 
 def title(detector: str) -> str:
-    """Return a detector's name for people."""
+    """Return a detector's display name."""
     known = DETECTORS.get(detector)
     return known.about.title if known else detector.replace("_", " ")
 
 
 def rule_title(detector: str, rule: str) -> str:
-    """Return the name for people of a detector's rule."""
+    """Return the display name of a detector's rule."""
     known = DETECTORS.get(detector)
     own = known.about.rule_titles.get(rule) if known else None
     return own or RULES.get(rule, rule.replace("_", " "))
@@ -84,38 +86,38 @@ def detectors_of(scores: Sequence[Score]) -> list[str]:
 
 
 def accuracies(score: Score) -> dict[str, tuple[int, int]]:
-    """Return (k, n) for each variant the score counted right answers on."""
+    """Return the right answers and items, (k, n), of each variant."""
     return {name: (count.k, count.n) for name, count in score.accuracies.items()}
 
 
 def families(grid: Sequence[GridModel]) -> dict[str, list[GridModel]]:
-    """Return the models of each family: clean, then by strategy and dose, then of unknown dose."""
+    """Return each family's models: clean, then by strategy and dose, then of unknown dose."""
     strategies = list(dict.fromkeys(model.strategy for model in grid))
-    found: dict[str, list[GridModel]] = {}
+    by_family: dict[str, list[GridModel]] = {}
     for model in grid:
-        found.setdefault(model.family, []).append(model)
-    for models in found.values():
+        by_family.setdefault(model.family, []).append(model)
+    for models in by_family.values():
         models.sort(
             key=lambda m: (
                 (not m.clean, m.clean_finetune or m.dose is None),
                 (strategies.index(m.strategy), m.dose or 0, m.epoch),
             )
         )
-    return found
+    return by_family
 
 
 def label(model: GridModel, models: Sequence[GridModel]) -> str:
-    """Return what a model is called within its family; its full name where that is not unique."""
+    """Return a model's short name within its family; its full name if that is not unique."""
 
     def short(m: GridModel) -> str:
         if m.strategy == UNTOUCHED:
             return "clean"
-        if not m.epoch:  # trained elsewhere, by whatever steps
+        if not m.epoch:  # trained elsewhere, in unknown steps
             return m.name
         return f"{m.strategy}, epoch {m.epoch}" + (" (other data)" if m.clean else "")
 
-    alike = [m for m in models if short(m) == short(model)]
-    return short(model) if len(alike) == 1 else model.name
+    names = [short(m) for m in models]
+    return short(model) if names.count(short(model)) == 1 else model.name
 
 
 def scores_of(
@@ -123,24 +125,25 @@ def scores_of(
 ) -> dict[str, dict[str, Score]]:
     """Return a model's scores by detector and rule.
 
-    Where one rule was applied against several reference models, each of them counts as a rule.
+    A rule that was applied against several reference models becomes one rule per reference.
     """
     names = {m.fingerprint: m.name for m in grid}
-    found: dict[str, dict[str, Score]] = {}
-    mine = [s for s in scores if s.model_fingerprint == model.fingerprint]
-    for s in mine:
-        alike = [o for o in mine if (o.detector, o.rule) == (s.detector, s.rule)]
+    by_detector: dict[str, dict[str, Score]] = {}
+    own = [s for s in scores if s.model_fingerprint == model.fingerprint]
+    n_references = Counter((s.detector, s.rule) for s in own)
+    for s in own:
         other = names.get(s.reference_fingerprint, s.reference_fingerprint[:8])
-        rule = s.rule if len(alike) == 1 else f"{s.rule} vs {other}"
-        found.setdefault(s.detector, {})[rule] = s
-    return found
+        several = n_references[s.detector, s.rule] > 1
+        rule = f"{s.rule} vs {other}" if several else s.rule
+        by_detector.setdefault(s.detector, {})[rule] = s
+    return by_detector
 
 
 def gap_score(scores: Mapping[str, Mapping[str, Score]]) -> Score | None:
-    """Return the score figures stand on: the test's, else the first rule's that has a gap."""
+    """Return the score that figures show: the test's, else that of the first rule with a gap."""
     rules = scores.get(GAP, {})
-    ordered = [rules[TEST], *rules.values()] if TEST in rules else list(rules.values())
-    counted = (s for s in ordered if {"original", "perturbed"} <= set(accuracies(s)))
+    ordered = sorted(rules, key=lambda rule: rule != TEST)
+    counted = (rules[r] for r in ordered if {"original", "perturbed"} <= set(rules[r].accuracies))
     return next((s for s in counted if s.statistic is not None), None)
 
 
@@ -164,13 +167,13 @@ def _model_table(
     by_model = {model.fingerprint: scores_of(model, grid, scores) for model in grid}
     if grid and not any(by_model.values()):
         raise DataError(
-            "no score belongs to a model of the grid; evaluate the same checkpoints the grid names"
+            "no score belongs to a model of the grid; evaluate the checkpoints that the grid names"
         )
-    suspected = {key for key, found in external_alarms(scores, grid).items() if found.suspected}
+    suspected = {key for key, alarms in external_alarms(scores, grid).items() if alarms.suspected}
     fields: list[tuple[str, _Field]] = []
     for name in names:
-        mine = [m.get(name, {}) for m in by_model.values()]
-        fields += [(name, field) for field in _fields(name, mine, suspected)]
+        of_models = [m.get(name, {}) for m in by_model.values()]
+        fields += [(name, field) for field in _fields(name, of_models, suspected)]
     groups = []
     for family, models in families(grid).items():
         rows = []
@@ -189,27 +192,28 @@ def _fields(detector: str, models: Sequence[_Rules], suspected: Collection[Key])
     group = title(detector)
     every = [score for rules in models for score in rules.values()]
     variants = list(dict.fromkeys(name for score in every for name in accuracies(score)))
-    if detector != GAP and len(variants) > 1:  # "original" stands in the main table already
+    if detector != GAP and len(variants) > 1:  # "original" is in the main table
         variants = [name for name in variants if name != "original"]
     fields: list[_Field] = [
         (Column(as_header(name) + ", %", group), _accuracy_cell(name)) for name in variants
     ]
     rules = list(dict.fromkeys(rule for scores in models for rule in scores))
     shown: list[str] = []
-    tests: list[dict[int, float | None]] = []
+    p_columns: list[dict[int, float | None]] = []
     for rule in rules:
-        twin = next((other for other in shown if _same_statistic(other, rule, models)), None)
-        if twin is None and any(m[rule].statistic is not None for m in models if rule in m):
+        is_new = not any(_same_statistic(other, rule, models) for other in shown)
+        if is_new and any(m[rule].statistic is not None for m in models if rule in m):
             shown.append(rule)
-            alike = [r for r in rules if _same_statistic(rule, r, models)]
+            same = [r for r in rules if _same_statistic(rule, r, models)]
             header = _statistic_header(rule, models)
             if len(shown) > 1:
                 header += f" ({rule_title(detector, rule)})"
-            fields.append((Column(header, group), _statistic_cell(alike)))
-        known = {i: m[rule].p_value for i, m in enumerate(models) if rule in m}
-        if any(p is not None for p in known.values()) and not any(_agree(known, t) for t in tests):
-            header = f"p ({rule_title(detector, rule)})" if tests else "p"
-            tests.append(known)
+            fields.append((Column(header, group), _statistic_cell(same)))
+        p_values = {i: m[rule].p_value for i, m in enumerate(models) if rule in m}
+        known = any(p is not None for p in p_values.values())
+        if known and not any(_agree(p_values, column) for column in p_columns):
+            header = f"p ({rule_title(detector, rule)})" if p_columns else "p"
+            p_columns.append(p_values)
             fields.append((Column(header, group), _p_cell(rule)))
         fields.append(
             (
@@ -222,14 +226,14 @@ def _fields(detector: str, models: Sequence[_Rules], suspected: Collection[Key])
     return fields
 
 
-def _same_statistic(one: str, other: str, models: Sequence[_Rules]) -> bool:
-    pairs = [(m[one].statistic, m[other].statistic) for m in models if one in m and other in m]
+def _same_statistic(rule: str, other: str, models: Sequence[_Rules]) -> bool:
+    pairs = [(m[rule].statistic, m[other].statistic) for m in models if rule in m and other in m]
     known = [(a, b) for a, b in pairs if a is not None and b is not None]
     return bool(known) and all(a == b for a, b in known)
 
 
-def _agree(some: dict[int, float | None], others: dict[int, float | None]) -> bool:
-    return all(p is None or p == others.get(at) for at, p in some.items())
+def _agree(p_values: dict[int, float | None], others: dict[int, float | None]) -> bool:
+    return all(p is None or p == others.get(at) for at, p in p_values.items())
 
 
 def is_gap(score: Score) -> bool:
@@ -255,23 +259,18 @@ def _accuracy_cell(variant: str) -> Callable[[GridModel, _Rules], Cell]:
     return cell
 
 
-def _statistic_cell(rules_alike: list[str]) -> Callable[[GridModel, _Rules], Cell]:
+def _statistic_cell(same_rules: list[str]) -> Callable[[GridModel, _Rules], Cell]:
     def cell(model: GridModel, rules: _Rules) -> Cell:
-        mine = [rules[r] for r in rules_alike if r in rules and rules[r].statistic is not None]
-        if not mine:
+        scores = [rules[r] for r in same_rules if r in rules and rules[r].statistic is not None]
+        if not scores:
             return Cell(formats.NOTHING)
-        value, between = mine[0].statistic, next((s.interval for s in mine if s.interval), None)
+        value, between = scores[0].statistic, next((s.interval for s in scores if s.interval), None)
         assert value is not None
-        if is_gap(mine[0]):
+        if is_gap(scores[0]):
             return Cell(formats.points(value), formats.interval(between))
-        scale = 100 if mine[0].unit == "fraction" else 1
-        text = formats.percent(value) if scale == 100 else formats.number(value)
-        if between is None:
-            return Cell(text)
-        scaled = between.model_copy(
-            update={"low": scale * between.low, "high": scale * between.high}
-        )
-        return Cell(text, formats.interval(scaled, formats.number))
+        if scores[0].unit == "fraction":
+            return Cell(formats.percent(value), formats.share_interval(between))
+        return Cell(formats.number(value), formats.interval(between, formats.number))
 
     return cell
 
@@ -283,8 +282,7 @@ def _dropped_cell(model: GridModel, rules: _Rules) -> Cell:
 
 def _p_cell(rule: str) -> Callable[[GridModel, _Rules], Cell]:
     def cell(model: GridModel, rules: _Rules) -> Cell:
-        p = rules[rule].p_value if rule in rules else None
-        return Cell(formats.NOTHING if p is None else formats.p_value(p))
+        return Cell(formats.p_value(rules[rule].p_value if rule in rules else None))
 
     return cell
 
@@ -305,6 +303,6 @@ def _verdict_cell(rule: str, suspected: Collection[Key]) -> Callable[[GridModel,
 
 
 def as_header(variant: str) -> str:
-    """Return a name as a header: blanks for underscores, first letter large."""
+    """Return a name as a header: spaces for underscores, first letter capitalised."""
     text = variant.replace("_", " ")
     return text[:1].upper() + text[1:]

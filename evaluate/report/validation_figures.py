@@ -1,4 +1,4 @@
-"""The figures of a validation: ROC curves, detectors by models, power against the dose."""
+"""The figures of a validation: ROC curves, detectors by model, power against the dose."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from flipbench.core.rates import Rate
@@ -27,9 +26,9 @@ from .validation_tables import by_default_rule, two_decimals
 CURVES_PER_PANEL = 6
 FAMILIES_SIDE_BY_SIDE = 2
 _HEAT = (
-    "One row for each rule, one column for each model; clean models stand left of the line. The"
-    " shade is the model’s place by that statistic among all models, dark: least suspicious, light:"
-    " most. A dot is the rule’s verdict “contaminated”. ‡: false alarm suspected."
+    "One row per rule, one column per model; clean models are left of the line. The shade is the"
+    " model’s rank by that statistic among all models, from dark (least suspicious) to light"
+    " (most). A dot is the verdict “contaminated”. ‡: false alarm suspected."
 )
 
 
@@ -46,39 +45,39 @@ def make_validation_figures(
     scores: Sequence[Score],
     folder: Path,
 ) -> list[Figure]:
-    """Write the figures that there are numbers for as PNG and SVG; return them for the page.
+    """Write every figure that has data as PNG and SVG; return them for the page.
 
-    Files are ``detectors``, ``detectors_by_models``, ``roc`` and ``power_by_dose``; where a figure
-    has several panels (a family, a detector, six curves), each is a file with the panel's name at
-    its end.
+    Files are ``detectors``, ``detectors_by_models``, ``roc`` and ``power_by_dose``. If a figure
+    has several panels (a family, a detector, six curves), each has its own file, whose name ends
+    in the panel's.
     """
     with plots.settings():
         drawn = [
             (
                 "detectors",
-                "Detectors by models, each by the rule to go by",
-                f"{_HEAT} The best AUROC stands first.",
+                "Detectors by model, each by its default rule",
+                f"{_HEAT} The best AUROC comes first.",
                 _overviews(validations, grid, scores),
             ),
             (
                 "detectors_by_models",
-                "Every rule of every detector by models",
+                "Every rule of every detector, by model",
                 _HEAT,
                 _heat_maps(validations, grid, scores),
             ),
             (
                 "roc",
                 "ROC curves over models",
-                "Contaminated against clean models flagged as the threshold falls. A curve has no"
-                " more steps than there are clean models. Beside each name: AUROC with 95 %"
+                "Contaminated against clean models flagged as the threshold falls. A curve has at"
+                " most as many steps as there are clean models. Beside each name: AUROC with 95 %"
                 " interval. Rules that share a statistic share a curve.",
                 _rocs(validations),
             ),
             (
                 "power_by_dose",
                 "Power against the dose",
-                "Share of models that each rule calls contaminated, with 95 % intervals. At dose"
-                " 0, all clean models: false alarms.",
+                "Share of models that each rule calls contaminated, with 95 % intervals. Dose 0 is"
+                " all clean models: false alarms.",
                 _powers(validations),
             ),
         ]
@@ -86,12 +85,11 @@ def make_validation_figures(
 
 
 def _figure(key: str, heading: str, caption: str, panels: Sequence[_Drawn], folder: Path) -> Figure:
-    made = []
     for panel in panels:
-        made.append(Panel(panel.name, svg_text(panel.canvas), panel.alt))
         slug = re.sub(r"[^a-z0-9]+", "-", panel.name.lower()).strip("-")
         save(panel.canvas, folder / (f"{key}-{slug}" if len(panels) > 1 else key))
-    return Figure(key, heading, caption, tuple(made))
+    drawn = tuple(Panel(panel.name, svg_text(panel.canvas), panel.alt) for panel in panels)
+    return Figure(key, heading, caption, drawn)
 
 
 def _rocs(validations: Sequence[Validation]) -> list[_Drawn]:
@@ -106,8 +104,8 @@ def _rocs(validations: Sequence[Validation]) -> list[_Drawn]:
         name = (
             f"{title(v.detector)}, {rule_title(v.detector, v.rule)}" if same else title(v.detector)
         )
-        found = f"{v.separation.auroc:.2f} {two_decimals(v.separation.interval)}"
-        curves.append((f"{name}{_on(v, validations)} {found}", v.separation))
+        auroc = f"{v.separation.auroc:.2f} {two_decimals(v.separation.interval)}"
+        curves.append((f"{name}{_on(v, validations)} {auroc}", v.separation))
         seen.add((v.detector, v.benchmark_id, v.separation))
     panels: list[_Drawn] = []
     for at in range(0, len(curves), CURVES_PER_PANEL):
@@ -123,24 +121,26 @@ def _rocs(validations: Sequence[Validation]) -> list[_Drawn]:
 
 
 def _powers(validations: Sequence[Validation]) -> list[_Drawn]:
-    found: dict[str, list[tuple[str, dict[int, Rate]]]] = {}
+    by_detector: dict[str, list[tuple[str, dict[int, Rate]]]] = {}
     for v in validations:
         if v.power:
             zero = {0: v.alarms} if v.alarms.n else {}
             name = f"{title(v.detector)}{_on(v, validations)}"
-            found.setdefault(name, []).append((rule_title(v.detector, v.rule), zero | v.power))
+            by_detector.setdefault(name, []).append(
+                (rule_title(v.detector, v.rule), zero | v.power)
+            )
     panels = []
-    for detector, lines in found.items():
+    for detector, lines in by_detector.items():
         canvas = Canvas(figsize=(4.6, 3.1 + 0.19 * len(lines)), layout="constrained")
         axes = canvas.add_subplot()
         validation_plots.draw_power(axes, lines)
         axes.set_title(detector)
         canvas.legend(loc="outside lower left", ncols=2, fontsize=8)
-        said = [
+        rates = [
             f"{name}: " + ", ".join(f"{r.k}/{r.n} at dose {dose}" for dose, r in line.items())
             for name, line in lines
         ]
-        alt = f"Models that {detector} calls contaminated, against the dose. {'; '.join(said)}."
+        alt = f"Models that {detector} calls contaminated, against the dose. {'; '.join(rates)}."
         panels.append(_Drawn(detector, canvas, alt))
     return panels
 
@@ -148,44 +148,49 @@ def _powers(validations: Sequence[Validation]) -> list[_Drawn]:
 def _overviews(
     validations: Sequence[Validation], grid: Sequence[GridModel], scores: Sequence[Score]
 ) -> list[_Drawn]:
-    """Draw families side by side, with the rules to go by; nothing where those are all rules."""
+    """Draw families side by side by default rules; nothing if there are no other rules."""
     chosen = by_default_rule(validations)
     if not 0 < len(chosen) < len(validations):
         return []
-    every = list(families(grid).items())
+    by_family = list(families(grid).items())
     panels = []
-    for at in range(0, len(every), FAMILIES_SIDE_BY_SIDE):
-        shown = every[at : at + FAMILIES_SIDE_BY_SIDE]
-        heats = [_heat(chosen, grid, models, scores, title_of=_detector) for _, models in shown]
-        n_models = sum(len(models) for _, models in shown)
-        size = (2.4 + 0.27 * n_models, 2.5 + 0.27 * len(chosen))
-        canvas = Canvas(figsize=size, layout="constrained")
-        widths = [len(models) for _, models in shown]
-        all_axes = canvas.subplots(1, len(shown), sharey=True, squeeze=False, width_ratios=widths)
-        for axes, heat, (family, _) in zip(all_axes[0], heats, shown, strict=True):
-            heat.draw(axes)
-            axes.set_title(family)
-        _add_legend(canvas)
-        alt = " ".join(h.alt(family) for h, (family, _) in zip(heats, shown, strict=True))
-        panels.append(_Drawn(", ".join(family for family, _ in shown), canvas, alt))
+    for at in range(0, len(by_family), FAMILIES_SIDE_BY_SIDE):
+        shown = dict(by_family[at : at + FAMILIES_SIDE_BY_SIDE])
+        width = 2.4 + 0.27 * sum(map(len, shown.values()))
+        heats = {
+            family: _heat(chosen, grid, models, scores, title_of=_detector)
+            for family, models in shown.items()
+        }
+        panels.append(_heat_panel(heats, (width, 2.5 + 0.27 * len(chosen))))
     return panels
 
 
 def _heat_maps(
     validations: Sequence[Validation], grid: Sequence[GridModel], scores: Sequence[Score]
 ) -> list[_Drawn]:
-    most = max((len(models) for models in families(grid).values()), default=0)
-    panels = []
-    for family, models in families(grid).items() if validations else ():
-        heat = _heat(validations, grid, models, scores, title_of=_name)
-        size = (3.3 + 0.27 * most, 2.3 + 0.27 * len(validations))
-        canvas = Canvas(figsize=size, layout="constrained")
-        axes = canvas.add_subplot()
-        heat.draw(axes)
+    if not validations:
+        return []
+    by_family = families(grid)
+    width = 3.3 + 0.27 * max(map(len, by_family.values()), default=0)
+    size = (width, 2.3 + 0.27 * len(validations))
+    return [
+        _heat_panel({family: _heat(validations, grid, models, scores, title_of=_name)}, size)
+        for family, models in by_family.items()
+    ]
+
+
+def _heat_panel(heats: dict[str, _Heat], size: tuple[float, float]) -> _Drawn:
+    """Draw the heat maps of several families side by side."""
+    canvas = Canvas(figsize=size, layout="constrained")
+    widths = [len(heat.names) for heat in heats.values()]
+    all_axes = canvas.subplots(1, len(heats), sharey=True, squeeze=False, width_ratios=widths)
+    for axes, (family, heat) in zip(all_axes[0], heats.items(), strict=True):
+        validation_plots.draw_heat(axes, heat.rows, heat.names, heat.n_clean)
         axes.set_title(family)
-        _add_legend(canvas)
-        panels.append(_Drawn(family, canvas, heat.alt(family)))
-    return panels
+    legend = validation_plots.heat_legend()
+    canvas.legend(handles=legend, loc="outside lower left", ncols=2, fontsize=8)
+    alt = " ".join(heat.alt(family) for family, heat in heats.items())
+    return _Drawn(", ".join(heats), canvas, alt)
 
 
 @dataclass(frozen=True)
@@ -196,17 +201,14 @@ class _Heat:
     names: Sequence[str]
     n_clean: int
 
-    def draw(self, axes: Axes) -> None:
-        validation_plots.draw_heat(axes, self.rows, self.names, self.n_clean)
-
     def alt(self, family: str) -> str:
-        said = []
+        counts = []
         for row in self.rows:
             pairs = zip(self.names, row.verdicts, strict=True)
             flagged = [name for name, verdict in pairs if verdict == "contaminated"]
             n = sum(verdict not in ("", "not_applicable") for verdict in row.verdicts)
-            said.append(f"{row.name} {len(flagged)}/{n} ({', '.join(flagged) or 'none'})")
-        return f"Models of {family} that each rule calls contaminated. {'; '.join(said)}."
+            counts.append(f"{row.name} {len(flagged)}/{n} ({', '.join(flagged) or 'none'})")
+        return f"Models of {family} that each rule calls contaminated. {'; '.join(counts)}."
 
 
 def _heat(
@@ -221,29 +223,24 @@ def _heat(
     rows = []
     for v in validations:
         key = (v.detector, v.rule, v.benchmark_id)
-        mine = [known.get((*key, model.fingerprint)) for model in grid]
-        usable = [s for s in mine if s and s.statistic is not None]
-        ranks = validation_plots.suspicion_ranks(mine, rises(usable) if usable else False)
+        scored = [known.get((*key, model.fingerprint)) for model in grid]
+        usable = [s for s in scored if s and s.statistic is not None]
+        ranks = validation_plots.suspicion_ranks(scored, rises(usable) if usable else False)
         cells = {
             m.fingerprint: (s.verdict, rank)
-            for m, s, rank in zip(grid, mine, ranks, strict=True)
+            for m, s, rank in zip(grid, scored, ranks, strict=True)
             if s
         }
-        here = [cells.get(model.fingerprint, ("", float("nan"))) for model in models]
+        row = [cells.get(model.fingerprint, ("", float("nan"))) for model in models]
         mark = " ‡" if v.external_alarms.suspected else ""
         rows.append(
             HeatRow(
                 f"{title_of(v)}{_on(v, validations)}{mark}",
-                tuple(verdict for verdict, _ in here),
-                tuple(shade for _, shade in here),
+                tuple(verdict for verdict, _ in row),
+                tuple(shade for _, shade in row),
             )
         )
     return _Heat(rows, [label(m, models) for m in models], sum(m.clean for m in models))
-
-
-def _add_legend(canvas: Canvas) -> None:
-    legend = validation_plots.heat_legend()
-    canvas.legend(handles=legend, loc="outside lower left", ncols=2, fontsize=8)
 
 
 def _detector(v: Validation) -> str:

@@ -1,4 +1,4 @@
-"""Draw whether detectors can be trusted: ROC curves, verdicts by model, power by dose."""
+"""Draw the validation of detectors: ROC curves, verdicts by model, power by dose."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .plots import LIGHT, dose_axis
 
 N_SHADES = 5
 _SHADES = [matplotlib.colormaps["cividis"](x) for x in np.linspace(0.08, 1, N_SHADES)]
-# Not the theme's black and white: marks on shades stay as they are on a dark page.
+# Not the theme's colours: marks on shades look the same on a dark page.
 _BLACK, _WHITE = "#010101", "#fefefe"
 _DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
 _MARKERS = "osD^vP"
@@ -38,13 +38,13 @@ class HeatRow:
 
 
 def draw_roc(axes: Axes, curves: Sequence[tuple[str, Separation]]) -> None:
-    """Draw up to six ROC curves; earlier ones are wider, so that equal ones can all be seen."""
+    """Draw up to six ROC curves; earlier ones are wider, so that equal ones stay visible."""
     axes.plot([0, 1], [0, 1], color=LIGHT.grid, linewidth=1, zorder=1)
-    for at, (name, found) in enumerate(curves):
+    for at, (name, separation) in enumerate(curves):
         width = 1.4 + 0.8 * (len(curves) - 1 - at)
         axes.plot(
-            found.fpr,
-            found.tpr,
+            separation.fpr,
+            separation.tpr,
             linestyle=_DASHES[at % len(_DASHES)] if at else "-",
             color=LIGHT.lines[at % len(LIGHT.lines)],
             linewidth=width,
@@ -114,7 +114,7 @@ def draw_heat(axes: Axes, rows: Sequence[HeatRow], models: Sequence[str], n_clea
     places = np.arange(len(models)) + 0.5
     axes.set_xticks(places, models, rotation=50, ha="right", rotation_mode="anchor")
     axes.set_yticks(np.arange(len(rows)) + 0.5, [row.name for row in rows])
-    axes.set_ylim(len(rows), 0)  # the first on top, also where axes are shared
+    axes.set_ylim(len(rows), 0)  # the first on top, even if axes are shared
     axes.set_aspect("equal", anchor="NW")
     axes.tick_params(length=0)
     for spine in axes.spines.values():
@@ -122,7 +122,7 @@ def draw_heat(axes: Axes, rows: Sequence[HeatRow], models: Sequence[str], n_clea
 
 
 def heat_legend() -> list[Line2D]:
-    """Return the marks and shades of the heat map with their meaning."""
+    """Return the legend of the heat map's marks and shades."""
     square: dict[str, Any] = {"marker": "s", "linestyle": "", "markersize": 9}
     return [
         Line2D([], [], label="called contaminated", **_MARKS["contaminated"]),
@@ -134,7 +134,7 @@ def heat_legend() -> list[Line2D]:
 
 
 def suspicion_ranks(scores: Sequence[Score | None], up: bool) -> tuple[float, ...]:
-    """Return each model's place among all, 0 the least and 1 the most suspicious; NaN without one.
+    """Return each model's rank among all, 0 least and 1 most suspicious; NaN if there is none.
 
     >>> suspicion_ranks([None], True)
     (nan,)

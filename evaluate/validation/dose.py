@@ -1,4 +1,4 @@
-"""How a detector's statistic goes with the dose: series, monotonicity, rank correlation."""
+"""How a detector's statistic depends on the dose: series, monotonicity, rank correlation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Cells = Sequence[tuple[GridModel, Score]]
 
 @dataclass(frozen=True)
 class Series:
-    """Statistics of one family, lineage and strategy on one benchmark, by rising dose."""
+    """Statistics of one lineage and strategy on one benchmark, by increasing dose."""
 
     name: str
     doses: tuple[int, ...]
@@ -35,14 +35,13 @@ class Trend:
     Attributes
     ----------
     in_order, n_steps : int
-        Steps from a dose to the next that move the right way, strictly, of all; half of them do
-        by chance.
+        Steps from one dose to the next that move strictly in the right direction, and all steps.
+        By chance, half are in order.
     correlation : float
         Of all pairs of doses within a series, the share in the right order minus the share in
-        the wrong one (Somers' D, ties count 0): 1 is monotone, 0 is none. NaN without a series.
+        the wrong one (Somers' D, ties count 0): 1 is monotone, 0 no trend. NaN without a series.
     p_value : float or None
-        Of ``correlation`` against doses shuffled within each series, one-sided; None without a
-        series.
+        One-sided, from doses shuffled within each series; None without a series.
     """
 
     in_order: int
@@ -53,32 +52,32 @@ class Trend:
 
 
 def rises(scores: Sequence[Score]) -> bool:
-    """Return whether a contaminated model's statistic rises, as its scores say.
+    """Return whether a contaminated model's statistic rises, according to its scores.
 
     Raises
     ------
     DataError
-        Where the scores that have a statistic do not agree on its direction, or none has one.
+        If the scores with a statistic disagree on its direction, or none has a statistic.
     """
-    found = {score.direction for score in scores if score.statistic is not None}
-    if len(found) != 1:
+    directions = {score.direction for score in scores if score.statistic is not None}
+    if len(directions) != 1:
         raise DataError(
             f"{scores[0].detector if scores else 'detector'}: a contaminated model's statistic"
-            f" either falls or rises, but these scores have {sorted(found) or 'no statistic'};"
+            f" either falls or rises, but these scores have {sorted(directions) or 'no statistic'};"
             " check one rule at a time"
         )
-    return found == {"rises"}
+    return directions == {"rises"}
 
 
 def series_of(cells: Cells) -> list[Series]:
     """Return each series of a detector, the clean model's statistic first.
 
-    Equal doses are averaged. Dose 0 is the untouched clean model (or, without one, the clean
-    fine-tunes); one without a statistic that served as reference stands at 0, the difference from
-    itself. A series of one dose says nothing and is left out.
+    Values at equal doses are averaged. Dose 0 is the untouched clean model (or, without one, the
+    clean fine-tunes); a reference without a statistic of its own counts as 0, its difference from
+    itself. A series of a single dose is left out.
     """
     several = len({score.benchmark_id for _, score in cells}) > 1
-    found: dict[tuple[str, str, str], dict[int, list[float]]] = {}
+    by_series: dict[tuple[str, str, str], dict[int, list[float]]] = {}
     names: dict[tuple[str, str, str], str] = {}
     for model, score in cells:
         if model.dose is None or model.clean:
@@ -86,10 +85,10 @@ def series_of(cells: Cells) -> list[Series]:
         key = (score.benchmark_id, model.cluster, model.strategy)
         on = f" on {score.benchmark}" if several else ""
         names[key] = f"{model.cluster}, {model.strategy}{on}"
-        doses = found.setdefault(key, {})
+        doses = by_series.setdefault(key, {})
         if score.statistic is not None:
             doses.setdefault(model.dose, []).append(score.statistic)
-    for (benchmark, cluster, _), doses in found.items():
+    for (benchmark, cluster, _), doses in by_series.items():
         zero = _at_zero(benchmark, cluster, cells)
         if zero:
             doses[0] = zero
@@ -99,13 +98,13 @@ def series_of(cells: Cells) -> list[Series]:
             tuple(sorted(doses)),
             tuple(sum(doses[dose]) / len(doses[dose]) for dose in sorted(doses)),
         )
-        for key, doses in found.items()
+        for key, doses in by_series.items()
         if len(doses) > 1
     ]
 
 
 def is_monotone(series: Series, up: bool, *, strict: bool = False) -> bool:
-    """Return whether a series moves towards "contaminated" all along."""
+    """Return whether every step of a series moves towards "contaminated"."""
     steps = [(after - before) * (1 if up else -1) for before, after in pairwise(series.values)]
     return all(step > 0 if strict else step >= 0 for step in steps)
 
@@ -116,7 +115,7 @@ def trend(
     rng: np.random.Generator,
     n_permutations: int = N_PERMUTATIONS,
 ) -> Trend:
-    """Return how the statistic goes with the dose over all series."""
+    """Return how the statistic depends on the dose, over all series."""
     sign = 1.0 if up else -1.0
     values = [sign * np.array(line.values) for line in series]
     steps = [step for line in values for step in np.diff(line)]
@@ -137,20 +136,18 @@ def trend(
 
 
 def _concordance(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return pairs that rise minus pairs that fall of each row, shape (B, n_doses) -> (B,)."""
+    """Return the rising minus the falling pairs of each row, shape (B, n_doses) -> (B,)."""
     first, second = np.triu_indices(values.shape[1], 1)
     return np.asarray(np.sign(values[:, second] - values[:, first]).sum(axis=1))
 
 
 def _at_zero(benchmark: str, cluster: str, cells: Cells) -> list[float]:
-    mine = [(m, s) for m, s in cells if (s.benchmark_id, m.cluster) == (benchmark, cluster)]
-    references = {s.reference_fingerprint for _, s in mine}
-    clean = [(m, s) for m, s in mine if m.clean]
-    first = [(m, s) for m, s in clean if m.strategy == UNTOUCHED] or clean
-    found = []
-    for model, score in first:
-        if score.statistic is not None:
-            found.append(score.statistic)
-        elif model.fingerprint in references:
-            found.append(0.0)
-    return found
+    related = [(m, s) for m, s in cells if (s.benchmark_id, m.cluster) == (benchmark, cluster)]
+    references = {s.reference_fingerprint for _, s in related}
+    clean = [(m, s) for m, s in related if m.clean]
+    untouched = [(m, s) for m, s in clean if m.strategy == UNTOUCHED] or clean
+    return [
+        0.0 if score.statistic is None else score.statistic
+        for model, score in untouched
+        if score.statistic is not None or model.fingerprint in references
+    ]

@@ -1,6 +1,6 @@
 """The three requirements of a detector, and specificity, checked on models of known dose.
 
-Here is also the one function that says whether a verdict is right.
+`success` decides whether a single verdict is right.
 """
 
 from __future__ import annotations
@@ -25,32 +25,31 @@ def requirements(
     Parameters
     ----------
     scores : sequence of Score
-        Those of other detectors, rules and models are passed over. Several benchmarks may be
-        among them; each makes its own cells and series.
+        Those of other detectors, rules and models are ignored. There may be several benchmarks;
+        each has its own series.
     practical : bool
-        The detector's own claim; a rule that compared with a reference model, or whose threshold
-        was tuned (``tuned_threshold``), is not practical.
+        The detector's own claim; a rule that compared with a reference model or used a tuned
+        threshold (``tuned_threshold``) is not practical.
 
     Returns
     -------
     Requirements
-        Reliability counts contaminated models that the rule flags; a model without a score and
-        an inconclusive verdict are misses, "not applicable" is not counted. Consistency counts
-        series over the dose (one for each benchmark, family and strategy, the family's clean
-        model first) whose statistic moves towards "contaminated" all along, weakly and strictly.
-        Specificity counts clean models that are not flagged, without those that a rule would
-        compare with themselves.
+        Reliability counts contaminated models that the rule flags; a missing score and an
+        inconclusive verdict are misses, "not applicable" is not counted. Consistency counts
+        series over the dose (one per benchmark, lineage and strategy, starting at the clean model)
+        in which every step moves towards "contaminated", weakly or strictly. Specificity counts
+        clean models that are not flagged, except those that would be compared with themselves.
 
     Raises
     ------
     DataError
-        Where the statistic of one score rises and that of another falls.
+        If the statistic rises in some scores and falls in others.
 
     References
     ----------
     Park et al., arXiv 2511.03774, table 1 (requirements and marks), tables 2 and 13 (numbers).
-    Differs from the paper in specificity, which it does not ask for, and in fractions beside
-    marks. How its marks are read off its tables: ``docs/papers.md``.
+    Differs from the paper in specificity, which it does not require, and in giving fractions
+    beside the marks. ``docs/papers.md`` explains how its marks are read from its tables.
     """
     models = {model.fingerprint: model for model in grid}
     cells = [
@@ -64,12 +63,12 @@ def requirements(
         return f"{name} on {score.benchmark}" if several else name
 
     applied = [(m, s) for m, s in cells if s.verdict != "not_applicable"]
-    dirty = [(m, s) for m, s in applied if m.contaminated]
-    misses = [label(m.name, s) for m, s in dirty if s.verdict != "contaminated"]
+    contaminated = [(m, s) for m, s in applied if m.contaminated]
+    misses = [label(m.name, s) for m, s in contaminated if s.verdict != "contaminated"]
     scored = {model.fingerprint for model, _ in cells}
     unscored = [m.name for m in grid if m.contaminated and m.fingerprint not in scored]
     misses += [f"{name} (no score)" for name in unscored] if cells else []
-    n_dirty = len(dirty) + (len(unscored) if cells else 0)
+    n_contaminated = len(contaminated) + (len(unscored) if cells else 0)
     clean = [(m, s) for m, s in applied if m.clean and not own_reference(s)]
     alarms = [label(m.name, s) for m, s in clean if s.verdict == "contaminated"]
     series = series_of(cells)
@@ -81,7 +80,7 @@ def requirements(
         rule=rule,
         practical=practical
         and not any(s.reference_fingerprint or s.tuned_threshold for _, s in cells),
-        reliability=(n_dirty - len(misses), n_dirty),
+        reliability=(n_contaminated - len(misses), n_contaminated),
         misses=tuple(misses),
         consistency_weak=(len(weak), len(series)),
         consistency_strict=(len(strict), len(series)),
@@ -92,10 +91,10 @@ def requirements(
 
 
 def success(score: Score, model: GridModel) -> bool | None:
-    """Return whether a verdict is right; None where there is none, or none that could be wrong.
+    """Return whether a verdict is right; None without a verdict or if the truth is unknown.
 
-    The paper marks a clean model's cell as right under the sign rule only where its gap is above
-    0: a gap of 0 is neither contamination nor a success.
+    Under the sign rule, the paper counts a clean model as a success only if its gap is above 0: a
+    gap of 0 is neither contamination nor a success.
     """
     unjudged = score.verdict in ("inconclusive", "not_applicable") or own_reference(score)
     if unjudged or model.dose is None:
@@ -109,5 +108,5 @@ def success(score: Score, model: GridModel) -> bool | None:
 
 
 def own_reference(score: Score) -> bool:
-    """Return whether a model was compared with itself."""
+    """Return whether the model was compared with itself."""
     return score.reference_fingerprint == score.model_fingerprint

@@ -1,7 +1,7 @@
-"""Can a detector be trusted? Its answers on a grid of models whose dose is known.
+"""Can a detector be trusted? Its error rates on a grid of models of known dose.
 
-A verdict is counted as it is printed; the ROC curve, beside it, ranks the models by the statistic
-and asks what the best threshold could have done.
+Rates count the verdicts as reported; the ROC curve ranks the models by the statistic and shows
+what the best threshold could have achieved.
 """
 
 from __future__ import annotations
@@ -16,13 +16,9 @@ from flipbench.core.records import Score
 
 from ..protocol.grid import GridModel
 from ..statistics.roc import Separation, separation
-from .dose import Trend, rises, series_of, trend
+from .dose import Cells, Trend, rises, series_of, trend
 from .external import ExternalAlarms, Key, external_alarms, key_of
-from .requirements import own_reference, requirements, success
-
-__all__ = ["Validation", "requirements", "success", "validate"]
-
-Cells = Sequence[tuple[GridModel, Score]]
+from .requirements import own_reference
 
 
 @dataclass(frozen=True)
@@ -32,18 +28,17 @@ class Validation:
     Attributes
     ----------
     separation : Separation or None
-        ROC curve, AUROC and operating points; None where clean or contaminated models with a
-        statistic are missing.
+        ROC curve, AUROC and operating points; None without both clean and contaminated models
+        that have a statistic.
     untouched_alarms, finetuned_alarms, alarms : Rate
         Clean models called contaminated, among those as released, those trained on other data,
-        and all; intervals of Clopper and Pearson. A model that serves as the rule's reference is
-        not counted.
+        and all, with Clopper-Pearson intervals. The rule's own reference is not counted.
     power : dict of int to Rate
-        Contaminated models called contaminated by dose, with Wilson's intervals; ``detected``
-        whatever the dose. A verdict that is inconclusive is a miss; models that the rule does not
-        apply to are not counted.
+        Contaminated models called contaminated, by dose, with Wilson intervals; ``detected`` over
+        all doses. An inconclusive verdict is a miss; models to which the rule does not apply are
+        not counted.
     unranked : tuple of str
-        Models with a verdict that the ROC curve leaves out, as they have no statistic.
+        Models with a verdict but no statistic, which the ROC curve leaves out.
     """
 
     detector: str
@@ -65,29 +60,28 @@ class Validation:
 def validate(
     scores: Sequence[Score], grid: Sequence[GridModel], *, seed: int = 0
 ) -> list[Validation]:
-    """Check every rule of every detector on every benchmark that ``scores`` name.
+    """Check every rule of every detector on every benchmark in ``scores``.
 
     Raises
     ------
     DataError
-        Where the statistic of one score rises and that of another falls.
+        If the statistic rises in some scores of a rule and falls in others.
 
     References
     ----------
-    Park et al., arXiv 2511.03774, ask for reliability and consistency. Error rates with intervals,
-    clean fine-tunes and external baselines (`flipbench.evaluate.validation.external`) are
-    ours.
+    Park et al., arXiv 2511.03774, require reliability and consistency. Error rates with intervals,
+    clean fine-tunes and external models (`flipbench.evaluate.validation.external`) are ours.
     """
     models = {model.fingerprint: model for model in grid}
-    found: dict[Key, list[tuple[GridModel, Score]]] = {}
+    by_rule: dict[Key, list[tuple[GridModel, Score]]] = {}
     for score in scores:
         if score.model_fingerprint in models:
             cell = models[score.model_fingerprint], score
-            found.setdefault(key_of(score), []).append(cell)
-    suspects = external_alarms(scores, grid)
+            by_rule.setdefault(key_of(score), []).append(cell)
+    alarms = external_alarms(scores, grid)
     return [
-        _validation(cells, suspects.get(key, ExternalAlarms((), 0)), seed)
-        for key, cells in found.items()
+        _validation(cells, alarms.get(key, ExternalAlarms((), 0)), seed)
+        for key, cells in by_rule.items()
     ]
 
 
@@ -130,8 +124,9 @@ def _validation(cells: Cells, external_alarms: ExternalAlarms, seed: int) -> Val
 
 
 def _flagged(cells: Iterable[tuple[GridModel, Score]]) -> tuple[int, int, int]:
-    """Return how many are called contaminated, of how many, and of how many lineages."""
-    judged = list(cells)
-    verdicts = [score.verdict for _, score in judged]
-    n_clusters = len({model.cluster for model, _ in judged})
-    return verdicts.count("contaminated"), len(verdicts), n_clusters
+    """Return the number of models flagged, of all models, and of lineages."""
+    verdicts, clusters = [], set()
+    for model, score in cells:
+        verdicts.append(score.verdict)
+        clusters.add(model.cluster)
+    return verdicts.count("contaminated"), len(verdicts), len(clusters)

@@ -1,4 +1,4 @@
-"""What would change a verdict: items the other way, more pairs, a clean reference model."""
+"""What would change a verdict: items discounted or flipped, more pairs, a clean reference model."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ..statistics.paired import mcnemar_p
 from ..statistics.power import Design, pairs_needed, power
 
 MOST_PAIRS = 4096
-"""Where more pairs than that are needed, no number is given."""
-WANTED = 0.8
-_search = lru_cache(maxsize=256)(pairs_needed)  # takes seconds where thousands are needed
+"""The largest number of pairs that is searched and reported."""
+TARGET_POWER = 0.8
+_pairs_needed = lru_cache(maxsize=256)(pairs_needed)  # takes seconds if thousands are needed
 _GAPS = (-0.10, -0.05, -0.02)
 
 
 @dataclass(frozen=True)
 class PairsNeeded:
-    """How many pairs find a true gap (a fraction), at two powers; None beyond `MOST_PAIRS`."""
+    """Pairs needed to detect a true gap (a fraction) at two powers; None beyond `MOST_PAIRS`."""
 
     gap: float
     for_80: int | None
@@ -38,10 +38,10 @@ class Changes:
     Attributes
     ----------
     sentences : tuple of str
-        One for each way.
+        One per change.
     pairs : tuple of PairsNeeded
-        Power of the exact one-sided McNemar test, if as many answers change as did here; empty
-        where the verdict does not go by that test.
+        Power of the exact one-sided McNemar test if as many answers change as did here; empty
+        if the verdict is not based on that test.
     """
 
     sentences: tuple[str, ...]
@@ -51,32 +51,33 @@ class Changes:
 def changes(gap: Score, leading: Score, *, has_reference: bool) -> Changes:
     """Return what would change the verdict of ``leading``; ``gap`` is the model's own gap."""
     if not gap.n:
-        return Changes((f"What stands in the way: {gap.warnings[-1]}.",))
+        return Changes((_obstacle(gap),))
     if leading is not gap:
-        return Changes(tuple(_of_relative(gap, leading)))
-    sentences = _of_test(gap)
+        return Changes(tuple(_changes_of_relative(gap, leading)))
+    sentences = _changes_of_test(gap)
     if gap.verdict == "contaminated":
-        sentences.append(_FALLS_TOO.format("Another clean model" if has_reference else _GIVE))
+        clean = "Another clean model" if has_reference else _CLEAN_MODEL
+        sentences.append(_DROPS_TOO.format(clean))
     elif not has_reference:
-        sentences.append(_HIDDEN)
-    return Changes(tuple(sentences), _needed(gap))
+        sentences.append(_HIDDEN_GAP)
+    return Changes(tuple(sentences), _power_rows(gap))
 
 
-_GIVE = "A clean model (--reference), above all the one this model was trained from"
-_FALLS_TOO = (
-    "{}: if it falls on these twins as well, they are harder than their originals, and the verdict"
-    " goes by the difference of the gaps."
+_CLEAN_MODEL = "A clean model (--reference), ideally the one this model was trained from"
+_DROPS_TOO = (
+    "{}: if it also does significantly worse on the perturbed versions, they are harder than their"
+    " originals, and the verdict is then based on the difference between the gaps."
 )
-_HIDDEN = (
-    "A clean model (--reference): twins that are easier than their originals hide a gap, and only"
-    " the comparison with a model that has seen neither shows it."
+_HIDDEN_GAP = (
+    "A clean model (--reference): perturbed versions that are easier than their originals hide a"
+    " gap, and only a comparison with a model that has seen neither reveals it."
 )
 
 
-def items_to_lose(b: int, c: int, alpha: float) -> int:
-    """Return how many of ``b`` fallen items must not count for p to rise above ``alpha``.
+def items_to_discount(b: int, c: int, alpha: float) -> int:
+    """Return how many of ``b`` fallen items must be discounted for p to rise above ``alpha``.
 
-    >>> items_to_lose(9, 1, 0.05)
+    >>> items_to_discount(9, 1, 0.05)
     3
     """
     return next(k for k in range(b + 1) if mcnemar_p(b - k, c, "drop") > alpha)
@@ -106,110 +107,118 @@ def counts_of(gap: Score) -> PairedCounts:
     return gap.paired
 
 
-def gap_found(gap: Score, wanted: float = WANTED) -> float | None:
-    """Return the smallest drop that a benchmark of ``gap.n`` pairs finds with power ``wanted``.
+def detectable_gap(gap: Score, target_power: float = TARGET_POWER) -> float | None:
+    """Return the smallest drop that ``gap.n`` pairs detect with probability ``target_power``.
 
-    A positive fraction in steps of 0.001, if as many answers change as did here; None where there
-    is none. ``gap`` is a score of the McNemar test.
+    A positive fraction in steps of 0.001, if as many answers change as did here; None if even the
+    largest drop is detected less often. ``gap`` is a score of the McNemar test.
     """
-    least, most = 0, 1_000
-    while most - least > 1:
-        middle = (least + most) // 2
-        found = power(_design(-middle / 1_000, gap), gap.n) >= wanted
-        least, most = (least, middle) if found else (middle, most)
-    return most / 1_000 if power(_design(-most / 1_000, gap), gap.n) >= wanted else None
+
+    def detected(thousandths: int) -> bool:
+        return power(_design(-thousandths / 1_000, gap), gap.n) >= target_power
+
+    low, high = 0, 1_000
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if detected(middle) else (middle, high)
+    return high / 1_000 if detected(high) else None
 
 
 def _design(drop: float, gap: Score) -> Design:
-    """Return the design in which as many answers change as did, but no fewer than must."""
+    """Return a design with as many changed answers as here, but no fewer than ``drop`` takes."""
     counts = counts_of(gap)
     changed = (counts.b + counts.c) / gap.n
     return Design(drop, min(1.0, max(changed, abs(drop))), gap.alpha)
 
 
-def _needed(gap: Score) -> tuple[PairsNeeded, ...]:
-    rows = [_pairs(drop, gap) for drop in _GAPS]
+def _power_rows(gap: Score) -> tuple[PairsNeeded, ...]:
+    rows = [_power_row(drop, gap) for drop in _GAPS]
     if gap.verdict == "not_detected" and gap.statistic is not None and gap.statistic < 0:
-        rows.append(_pairs(gap.statistic, gap, measured=True))
+        rows.append(_power_row(gap.statistic, gap, measured=True))
     return tuple(sorted(rows, key=lambda row: row.gap))
 
 
-def _pairs(drop: float, gap: Score, *, measured: bool = False) -> PairsNeeded:
+def _power_row(drop: float, gap: Score, *, measured: bool = False) -> PairsNeeded:
     design = _design(drop, gap)
-    found = [_search(design, wanted, MOST_PAIRS) for wanted in (WANTED, 0.95)]
-    return PairsNeeded(drop, found[0], found[1], measured)
+    for_80, for_95 = (_pairs_needed(design, level, MOST_PAIRS) for level in (TARGET_POWER, 0.95))
+    return PairsNeeded(drop, for_80, for_95, measured)
 
 
-def _of_test(gap: Score) -> list[str]:
-    counts, alpha, moved = counts_of(gap), gap.alpha, _moved(gap)
+def _changes_of_test(gap: Score) -> list[str]:
+    counts, alpha, flips = counts_of(gap), gap.alpha, _flips(gap)
     b, c, n11 = counts.b, counts.c, counts.n11
     if gap.verdict == "contaminated":
-        lose, rise = items_to_lose(b, c, alpha), items_to_rise(b, c, alpha)
+        discount, rise = items_to_discount(b, c, alpha), items_to_rise(b, c, alpha)
         return [
-            f"{moved} The verdict would go if {lose:,} of the {b:,} that fell did not count,"
-            " because the twin does not show its new answer; look at them below. It would also go"
-            f" if {rise:,} more had risen."
+            f"{flips} The verdict would no longer be “contaminated” if {discount:,} of the {b:,}"
+            " that fell were discounted because the perturbed image does not show its new answer"
+            f" (check them below), or if {rise:,} more had risen."
         ]
     if gap.verdict == "inconclusive":
-        return [f"{moved} What stands in the way: {gap.warnings[-1]}."]
+        return [f"{flips} {_obstacle(gap)}"]
     fall = items_to_fall(b, c, n11, alpha)
-    lines = [
-        f"{moved} Contamination would be called if {fall:,} more of the {n11:,} right in both"
-        " versions had fallen."
-        if fall is not None
-        else f"{moved} Not even all {n11:,} that are right in both could make it significant."
-    ]
-    return [*lines, _more_pairs(gap)]
+    if fall is None:
+        needed = (
+            "The gap would not be significant even if every pair that is right in both versions"
+            f" ({n11:,}) had fallen."
+        )
+    else:
+        needed = (
+            f"The verdict would be “contaminated” if {fall:,} more of the {n11:,} right in both"
+            " versions had fallen."
+        )
+    return [f"{flips} {needed}", _more_pairs(gap)]
 
 
-def _moved(gap: Score) -> str:
+def _obstacle(gap: Score) -> str:
+    return f"What prevents a verdict: {gap.warnings[-1]}."
+
+
+def _flips(gap: Score) -> str:
     counts = counts_of(gap)
     return (
-        f"Of {gap.n:,} pairs {counts.b:,} fell (right on the original, wrong on the twin) and"
-        f" {counts.c:,} rose."
+        f"Of {gap.n:,} pairs, {counts.b:,} fell (right on the original, wrong on the perturbed"
+        f" version) and {counts.c:,} rose (the reverse)."
     )
 
 
 def _more_pairs(gap: Score) -> str:
     assert gap.statistic is not None
     if gap.statistic >= 0:
-        return "The gap measured is not negative, so more pairs like these would not change it."
-    needed = _pairs(gap.statistic, gap).for_80
-    text = formats.points(gap.statistic)
+        return "The gap is not negative, so more pairs like these would not change the verdict."
+    needed = _power_row(gap.statistic, gap).for_80
+    true_gap = f"If the true gap is the measured one, {formats.points(gap.statistic)} points,"
     if needed is None:
         return (
-            f"If the true gap were the one measured, {text} points, it would take more than"
-            f" {MOST_PAIRS:,} pairs to find it four times in five."
+            f"{true_gap} it takes more than {MOST_PAIRS:,} pairs to detect it four times in five."
         )
-    return (
-        f"If the true gap were the one measured, {text} points, it would take {needed:,} pairs to"
-        f" find it four times in five: {max(0, needed - gap.n):,} more."
-    )
+    more = max(0, needed - gap.n)
+    return f"{true_gap} it takes {needed:,} pairs to detect it four times in five: {more:,} more."
 
 
-def _of_relative(gap: Score, leading: Score) -> list[str]:
-    """Return what would change a verdict that goes by the difference of two gaps.
+def _changes_of_relative(gap: Score, leading: Score) -> list[str]:
+    """Return what would change a verdict that is based on the difference between two gaps.
 
-    There is no exact power analysis of it: the numbers scale its interval.
+    Its power has no exact analysis: the numbers scale its interval.
     """
     if leading.verdict == "not_applicable" or leading.statistic is None or not leading.interval:
-        return ["A clean model (--reference): the one this model was trained from, if there is."]
+        return ["A clean model (--reference), if possible the one this model was trained from."]
     difference, high = leading.statistic, leading.interval.high
     if leading.verdict == "contaminated":
-        k = math.floor(-high * leading.n) + 1
+        discount = math.floor(-high * leading.n) + 1
         return [
-            f"{_moved(gap)} The interval of the difference would reach 0 if about {k:,} of the"
-            f" {counts_of(gap).b:,} that fell did not count, because the twin does not show its new"
-            " answer; look at them below.",
-            "Another clean model that falls further than this one: the one that speaks least for"
-            " contamination decides.",
+            f"{_flips(gap)} The interval of the difference would reach 0 if about {discount:,} of"
+            f" the {counts_of(gap).b:,} that fell were discounted because the perturbed image does"
+            " not show its new answer; check them below.",
+            "Another clean model that drops further than this reference: of several references, the"
+            " one with the weakest evidence of contamination decides.",
         ]
     if difference >= 0:
-        return ["A lower gap than the reference's; more pairs like these would not change it."]
+        return ["A gap below the reference's; more pairs like these would not change the verdict."]
     z = float(stats.norm.ppf(0.975))
-    scale = ((high - difference) / z * (z + float(stats.norm.ppf(WANTED))) / difference) ** 2
+    scale = ((high - difference) / z * (z + float(stats.norm.ppf(TARGET_POWER))) / difference) ** 2
     return [
-        f"If the difference measured, {formats.points(difference)} points, were the true one, about"
-        f" {math.ceil(scale * leading.n):,} pairs would be needed for its interval to lie below 0"
-        f" four times in five; there are {leading.n:,}."
+        f"If the true difference is the measured one, {formats.points(difference)} points, it takes"
+        f" about {math.ceil(scale * leading.n):,} pairs for its interval to lie below 0 four times"
+        f" in five; there are {leading.n:,}."
     ]

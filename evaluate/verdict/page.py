@@ -1,4 +1,4 @@
-"""A verdict as files: one page that needs nothing else, Markdown, and JSON."""
+"""A verdict as files: a self-contained page, Markdown, and JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from flipbench.core.files import write_atomically
 from flipbench.core.records import JsonDict, Score
-from flipbench.reporting import writers
+from flipbench.reporting import formats, writers
 from flipbench.reporting.pages import environment
 
 from ..protocol.grid import GridModel
@@ -27,18 +27,18 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 @dataclass(frozen=True)
 class VerdictPage:
-    """What a page is made of.
+    """The content of a page.
 
     Attributes
     ----------
     grid : sequence of GridModel
-        The model, taken for contaminated, and its clean references: what suspicion is reckoned by.
+        The model, treated as contaminated, and its clean references; for the suspicion of items.
     replies : mapping of str to (str, str)
-        By item name, what the model answered on the original and on the twin.
+        The model's answers on the original and the perturbed version, by item name.
     settings : mapping of str to str
         How this was made: command, versions, paths.
     notes : sequence of str
-        What is known of the model from elsewhere, its contamination card above all.
+        What else is known about the model, such as its contamination card.
     """
 
     finding: DetectionVerdict
@@ -62,10 +62,10 @@ def write_verdict(page: VerdictPage, folder: Path) -> Path:
     Raises
     ------
     DataError
-        Where the folder cannot be written, or an image of the benchmark is gone.
+        If the folder cannot be written, or an image of the benchmark is missing.
     """
     rows = "".join(score.model_dump_json() + "\n" for score in page.evidence.scores)
-    gallery = suspects(page)
+    gallery = fallen_pairs(page)
     files = {
         "scores.jsonl": rows,
         "verdict.json": json.dumps(as_json(page, gallery), indent=2, ensure_ascii=False) + "\n",
@@ -77,16 +77,16 @@ def write_verdict(page: VerdictPage, folder: Path) -> Path:
     return folder / "index.html"
 
 
-def suspects(page: VerdictPage, most: int = N_EXAMPLES) -> Gallery:
+def fallen_pairs(page: VerdictPage, most: int = N_EXAMPLES) -> Gallery:
     """Return the pairs on which the model fell, the most suspicious first."""
     benchmark, scores = page.evidence.benchmark, page.evidence.scores
-    every = [*scores, *(s for own in page.evidence.references.values() for s in own)]
+    all_scores = [*scores, *(s for own in page.evidence.references.values() for s in own)]
     change = page.finding.gap.per_item
     fell = [pair for pair in benchmark.pairs if change.get(pair.original.id, 0) < 0]
-    suspicion = suspicions(benchmark, page.grid, every)
+    suspicion = suspicions(benchmark, page.grid, all_scores)
     fell.sort(key=lambda pair: -round(suspicion[pair.original.id].value, 9))
-    few = replace(benchmark, pairs=tuple(fell[:most]))
-    return make_gallery(few, page.grid, every, _BUDGET)
+    shown = replace(benchmark, pairs=tuple(fell[:most]))
+    return make_gallery(shown, page.grid, all_scores, _BUDGET)
 
 
 def markdown(page: VerdictPage, gallery: Gallery) -> str:
@@ -95,12 +95,12 @@ def markdown(page: VerdictPage, gallery: Gallery) -> str:
     lines = [f"# {page.title}", "", finding.sentence, ""]
     lines += [f"- {text}" for text in (*finding.qualifiers, *page.notes)]
     lines += ["", "## The gap", "", writers.markdown(gap_table(page.finding, page.evidence))]
-    lines += [f"- {_warning(text)}" for text in finding.leading.warnings]
+    lines += [f"- {formats.as_sentence(text)}" for text in finding.leading.warnings]
     lines += ["", "## What would change this verdict", ""]
     lines += [f"- {text}" for text in finding.changes.sentences]
     for heading, table in (
         ("", power_table(finding)),
-        ("## What the other detectors say", other_detectors_table(finding)),
+        ("## Other detectors", other_detectors_table(finding)),
     ):
         lines += ["", heading, "", writers.markdown(table)] if table else []
     lines += ["", f"## {_heading(gallery, finding)}", ""]
@@ -109,7 +109,7 @@ def markdown(page: VerdictPage, gallery: Gallery) -> str:
         right = {option.right_in: option.text for option in card.options}
         lines.append(
             f"- `{card.name}` {' '.join(card.question.split())} Original: {right['original']}"
-            f" (replied {old}). Twin: {right['perturbed']} (replied {new})."
+            f" (replied {old}). Perturbed: {right['perturbed']} (replied {new})."
         )
     lines += ["", "## How this was made", ""]
     lines += [f"- {name}: {value}" for name, value in page.settings.items()]
@@ -117,7 +117,7 @@ def markdown(page: VerdictPage, gallery: Gallery) -> str:
 
 
 def as_json(page: VerdictPage, gallery: Gallery) -> JsonDict:
-    """Return every number of the page; scores stand in ``scores.jsonl`` in full."""
+    """Return every number of the page; full scores are in ``scores.jsonl``."""
     finding, gap = page.finding, page.finding.gap
     return {
         "model": finding.model,
@@ -136,14 +136,14 @@ def as_json(page: VerdictPage, gallery: Gallery) -> JsonDict:
         "pairs_needed": [asdict(row) for row in finding.changes.pairs],
         "other_detectors": [
             {
-                "detector": one.detector,
-                "verdict": one.verdict,
-                "why": one.why,
-                "p_holm": one.p_adjusted,
-                "also_fires_on": list(one.fired_on),
-                **({} if one.score is None else _numbers(one.score)),
+                "detector": result.detector,
+                "verdict": result.verdict,
+                "why": result.why,
+                "p_holm": result.p_adjusted,
+                "also_fires_on": list(result.flagged_references),
+                **({} if result.score is None else _numbers(result.score)),
             }
-            for one in finding.opinions
+            for result in finding.other_detectors
         ],
         "suspect_items": [card.name for card in gallery.cards],
         "settings": dict(page.settings),
@@ -180,8 +180,8 @@ def html(page: VerdictPage, gallery: Gallery) -> str:
             verdict=_stamp(page.finding),
             gap=gap_table(page.finding, page.evidence),
             power=power_table(page.finding),
-            says=other_detectors_table(page.finding),
-            warnings=[_warning(text) for text in page.finding.leading.warnings],
+            others=other_detectors_table(page.finding),
+            warnings=[formats.as_sentence(text) for text in page.finding.leading.warnings],
             gallery=gallery,
             heading=_heading(gallery, page.finding),
             replies={card.name: _answers(card.name, page) for card in gallery.cards},
@@ -191,9 +191,9 @@ def html(page: VerdictPage, gallery: Gallery) -> str:
 
 def _stamp(finding: DetectionVerdict) -> str:
     text = VERDICTS[finding.verdict]
-    by = {TEST: "by the exact test of the gap", "relative": "by comparison with a clean model"}
+    basis = {TEST: "by the exact test of the gap", "relative": "by comparison with a clean model"}
     decided = finding.verdict in ("contaminated", "not_detected")
-    return f"Verdict: {text}, {by[finding.rule]}" if decided else f"Verdict: {text}"
+    return f"Verdict: {text}, {basis[finding.rule]}" if decided else f"Verdict: {text}"
 
 
 def _heading(gallery: Gallery, finding: DetectionVerdict) -> str:
@@ -207,8 +207,4 @@ def _heading(gallery: Gallery, finding: DetectionVerdict) -> str:
 
 
 def _answers(name: str, page: VerdictPage) -> tuple[str, str]:
-    return page.replies.get(name, ("not known", "not known"))
-
-
-def _warning(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}".removesuffix(".") + "."
+    return page.replies.get(name, ("unknown", "unknown"))

@@ -1,4 +1,4 @@
-"""The tables of a verdict, free of any file format: gap, other detectors, pairs needed."""
+"""The tables of a verdict, independent of file format: gap, other detectors, pairs needed."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from flipbench.core.records import Score
 from flipbench.reporting import formats
 from flipbench.reporting.tables import Cell, Column, Row, Table
 
-from ..report.tables import GAP, TEST, VERDICTS, accuracies, as_header
+from ..report.tables import TEST, VERDICTS, accuracies, as_header
 from .changes import MOST_PAIRS, PairsNeeded, counts_of
 from .other_detectors import OtherDetectorResult
-from .verdict import DetectionVerdict, Evidence
+from .verdict import DetectionVerdict, Evidence, gap_scores
 
 
 def gap_table(finding: DetectionVerdict, evidence: Evidence) -> Table:
@@ -17,21 +17,21 @@ def gap_table(finding: DetectionVerdict, evidence: Evidence) -> Table:
     groups: list[tuple[str, tuple[Row, ...]]] = [
         ("The model", (_gap_row(finding.model, finding.gap),))
     ]
-    own = {
-        name: next((s for s in scores if (s.detector, s.rule) == (GAP, TEST)), None)
+    rows = tuple(
+        _gap_row(name, score)
         for name, scores in evidence.references.items()
-    }
-    rows = tuple(_gap_row(name, score) for name, score in own.items() if score is not None)
+        for score in gap_scores(scores, TEST)[:1]
+    )
     groups += [("Clean references", rows)] if rows else []
     return Table(
         "gap",
-        "Right answers on the originals and on their twins: the same question and options, with"
-        " the picture redrawn so that another option is right. Δ = twins − originals, with its"
-        " paired 95 % interval; p: exact one-sided McNemar test (level"
-        f" {finding.gap.alpha:g}); fell: right on the original and wrong on the twin;"
-        " rose: the reverse.",
+        "Right answers on the originals and on their perturbed versions: the same question and"
+        " options, with an image for which another option is right. Δ = perturbed − original"
+        " accuracy, with its paired 95 % interval. p: exact one-sided McNemar test (level"
+        f" {finding.gap.alpha:g}). Fell: right on the original, wrong on the perturbed version."
+        " Rose: the reverse.",
         "Model",
-        tuple(map(Column, ("Δ, pp", "p", "Originals, %", "Twins, %", "Fell", "Rose"))),
+        tuple(map(Column, ("Δ, pp", "p", "Original, %", "Perturbed, %", "Fell", "Rose"))),
         tuple(groups),
     )
 
@@ -42,31 +42,30 @@ def _gap_row(name: str, score: Score) -> Row:
         for k, n in accuracies(score).values()
     ]
     gap = formats.NOTHING if score.statistic is None else formats.points(score.statistic)
-    between = formats.interval(score.interval)
-    p = formats.NOTHING if score.p_value is None else formats.p_value(score.p_value)
     counts = counts_of(score)
-    moved = [Cell(str(n)) for n in (counts.b, counts.c)]
-    return Row(name, (Cell(gap, between), Cell(p), *cells, *moved))
+    flips = [Cell(str(n)) for n in (counts.b, counts.c)]
+    first = Cell(gap, formats.interval(score.interval)), Cell(formats.p_value(score.p_value))
+    return Row(name, (*first, *cells, *flips))
 
 
 def other_detectors_table(finding: DetectionVerdict) -> Table | None:
-    """Return what the other detectors say, or None where there are none."""
-    if not finding.opinions:
+    """Return the other detectors' results, or None if there are none."""
+    if not finding.other_detectors:
         return None
     groups = []
     for verdict, name in VERDICTS.items():
-        mine = [one for one in finding.opinions if one.verdict == verdict]
-        rows = [_result_row(one) for one in mine if one.score is not None]
-        silent: dict[str, list[str]] = {}
-        for one in mine:
-            if one.score is None:
-                silent.setdefault(" ".join(one.remarks), []).append(one.title)
-        rows += [_silent_row(names, why) for why, names in silent.items()]
-        groups += [(f"{as_header(name)}: {len(mine)}", tuple(rows))] if rows else []
+        results = [result for result in finding.other_detectors if result.verdict == verdict]
+        rows = [_result_row(result, result.score) for result in results if result.score]
+        not_run: dict[str, list[str]] = {}
+        for result in results:
+            if result.score is None:
+                not_run.setdefault(" ".join(result.remarks), []).append(result.title)
+        rows += [_not_run_row(names, why) for why, names in not_run.items()]
+        groups += [(f"{as_header(name)}: {len(results)}", tuple(rows))] if rows else []
     return Table(
-        "says",
-        "Each detector by its own default rule. p is that rule's own; Holm corrects it for all"
-        " detectors of this table. None of them has a vote in the verdict.",
+        "others",
+        "Each detector by its own default rule, with that rule's p-value, raw and Holm-corrected"
+        " over all detectors of this table. None of them has a vote in the verdict.",
         "Detector",
         (
             Column("Measured", numeric=False),
@@ -78,19 +77,18 @@ def other_detectors_table(finding: DetectionVerdict) -> Table | None:
     )
 
 
-def _result_row(one: OtherDetectorResult) -> Row:
-    assert one.score is not None
+def _result_row(result: OtherDetectorResult, score: Score) -> Row:
     cells = (
-        Cell(one.measured or formats.NOTHING),
-        Cell(_p(one.score.p_value)),
-        Cell(_p(one.p_adjusted)),
-        Cell(" ".join(one.remarks) or formats.NOTHING),
+        Cell(result.measured or formats.NOTHING),
+        Cell(formats.p_value(score.p_value)),
+        Cell(formats.p_value(result.p_adjusted)),
+        Cell(" ".join(result.remarks) or formats.NOTHING),
     )
-    return Row(one.title, cells)
+    return Row(result.title, cells)
 
 
-def _silent_row(names: list[str], why: str) -> Row:
-    """Return one row for all detectors that were not asked, for the same reason."""
+def _not_run_row(names: list[str], why: str) -> Row:
+    """Return one row for all detectors that were not run for the same reason."""
     nothing = Cell(formats.NOTHING)
     if len(names) == 1:
         return Row(names[0], (nothing, nothing, nothing, Cell(why)))
@@ -98,7 +96,7 @@ def _silent_row(names: list[str], why: str) -> Row:
 
 
 def power_table(finding: DetectionVerdict) -> Table | None:
-    """Return how many pairs the test needs, or None where the verdict does not go by it."""
+    """Return how many pairs the test needs, or None if the verdict is not based on it."""
     if not finding.changes.pairs:
         return None
     n, counts = finding.gap.n, counts_of(finding.gap)
@@ -111,11 +109,15 @@ def power_table(finding: DetectionVerdict) -> Table | None:
     )
     return Table(
         "power",
-        "Pairs that the exact one-sided McNemar test needs to find a true gap, if as many answers"
-        f" change from original to twin as did here ({counts.b + counts.c}/{n}; at least as many as"
-        " the gap takes).",
+        "Pairs that the exact one-sided McNemar test needs to detect a true gap, if as many answers"
+        f" change between the two versions as did here ({counts.b + counts.c}/{n}), or as many as"
+        " the gap requires if that is more.",
         "True gap",
-        (Column("Found 4 in 5 times"), Column("19 in 20"), Column(f"With {n:,} pairs", "", False)),
+        (
+            Column("Detected 4 times in 5"),
+            Column("19 times in 20"),
+            Column(f"With {n:,} pairs", "", False),
+        ),
         (("Pairs needed", rows),),
     )
 
@@ -128,7 +130,3 @@ def _enough(row: PairsNeeded, n: int) -> str:
     if row.for_95 is not None and row.for_95 <= n:
         return "enough"
     return "often enough" if row.for_80 is not None and row.for_80 <= n else "too few"
-
-
-def _p(value: float | None) -> str:
-    return formats.NOTHING if value is None else formats.p_value(value)

@@ -1,4 +1,4 @@
-"""One model, one benchmark, one sentence: what the perturbation gap says, and what qualifies it."""
+"""One model, one benchmark, one sentence: the perturbation gap's verdict and its qualifications."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from flipbench.core.records import Interval, Score
 from flipbench.reporting import formats
 
 from ..protocol.rules import Verdict
-from ..report.tables import GAP, TEST, accuracies
-from .changes import Changes, changes, gap_found
-from .other_detectors import OtherDetectorResult, least_significant, opinions
+from ..report.tables import GAP, TEST, VERDICTS, accuracies
+from .changes import Changes, changes, detectable_gap
+from .other_detectors import OtherDetectorResult, least_significant, other_results
 
 RELATIVE = "relative"
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a verdict is made of.
+    """What a verdict is based on.
 
     Attributes
     ----------
     model : str
-        What the page calls the model.
+        The model's name on the page.
     scores : sequence of Score
-        All of the model, against every reference where a rule takes one.
+        All scores of the model, against every reference if a rule takes one.
     references : mapping of str to sequence of Score
-        What the detectors say of each clean reference model by itself, by its name.
+        The clean reference models' own scores, by model name.
     not_run : mapping of str to str
-        Detectors that could not be put to the model, and why.
+        Detectors that could not be run on the model, and why.
     """
 
     benchmark: PairedBenchmark
@@ -47,18 +47,20 @@ class DetectionVerdict:
     Attributes
     ----------
     rule : str
-        The rule the verdict goes by: "mcnemar", or "relative" where the two versions of an item
-        are not known to be equally hard.
+        The rule that decides: "mcnemar", or "relative" if the two versions of an item are not
+        known to be equally hard.
     sentence : str
         The verdict. "not_detected" is never worded "clean".
     qualifiers : tuple of str
-        What it rests on, what the references show, and what speaks for or against it.
+        What it assumes, what the references show, and what supports or weakens it.
     gap : Score
-        The gap of the model itself: counts, interval, p-value where there is one.
+        The model's own gap: counts, interval, and p-value if any.
     leading : Score
         The score that decides; the same as ``gap`` under rule "mcnemar".
     against : tuple of Score
         The model's gap against each reference.
+    other_detectors : tuple of OtherDetectorResult
+        The results of all other detectors, which have no vote.
     """
 
     model: str
@@ -70,123 +72,133 @@ class DetectionVerdict:
     leading: Score
     against: tuple[Score, ...]
     changes: Changes
-    opinions: tuple[OtherDetectorResult, ...]
+    other_detectors: tuple[OtherDetectorResult, ...]
 
 
 def find(evidence: Evidence) -> DetectionVerdict:
     """Return the verdict on a model.
 
-    It goes by the exact McNemar test of the perturbation gap, chosen beforehand. It goes by rule
-    "relative" where the pairs were found, or where a clean reference falls under that test itself:
-    both show that one version may be harder. Of several references the one that speaks least for
+    It is based on the exact McNemar test of the perturbation gap, fixed in advance. Rule "relative"
+    replaces it if the pairs were found, or if that test flags a clean reference: either means that
+    one version may be harder. Of several references, the one with the weakest evidence of
     contamination decides.
     """
-    gap = _rule(evidence.scores, TEST)[0]
-    against = _rule(evidence.scores, RELATIVE)
-    fallen = _fallen_references(evidence)
-    is_relative = evidence.benchmark.exchangeable is False or bool(fallen)
+    gap = gap_scores(evidence.scores, TEST)[0]
+    against = gap_scores(evidence.scores, RELATIVE)
+    flagged = _flagged_references(evidence)
+    is_relative = evidence.benchmark.exchangeable is False or bool(flagged)
     leading = least_significant(against) if is_relative else gap
-    said = opinions(evidence.scores, evidence.references, evidence.not_run)
+    others = other_results(evidence.scores, evidence.references, evidence.not_run)
     return DetectionVerdict(
         model=evidence.model,
         verdict=leading.verdict,
         rule=leading.rule,
         sentence=_sentence(evidence.model, gap, leading),
-        qualifiers=tuple(_qualifiers(evidence, gap, against, fallen, said)),
+        qualifiers=tuple(_qualifiers(evidence, gap, against, flagged, others)),
         gap=gap,
         leading=leading,
         against=tuple(s for s in against if s.reference_fingerprint),
         changes=changes(gap, leading, has_reference=bool(evidence.references)),
-        opinions=said,
+        other_detectors=others,
     )
 
 
-def in_words(between: Interval) -> str:
-    """Return an interval of a gap in words.
+def interval_text(between: Interval) -> str:
+    """Return the interval of a gap for use in a sentence.
 
-    >>> in_words(Interval(low=-0.142, high=0.006))
+    >>> interval_text(Interval(low=-0.142, high=0.006))
     '95 % interval −14.2 to +0.6'
     """
     low, high = formats.points(between.low), formats.points(between.high)
     return f"{100 * between.level:g} % interval {low} to {high}"
 
 
-def p_in_words(p: float) -> str:
-    """Return a p-value as "p = .032" or "p < .001"."""
-    text = formats.p_value(p)
-    return f"p {text[0]} {text[1:]}" if text[0] in "<>" else f"p = {text}"
+def count_text(k: int, n: int, noun: str) -> str:
+    """Return k of n for use in a sentence.
+
+    >>> count_text(7, 10, "originals")
+    '7 of 10 originals (70.0 %)'
+    """
+    return f"{k:,} of {n:,} {noun} ({formats.percent(k / n)} %)"
 
 
-def counted(k: int, n: int, what: str) -> str:
-    """Return k of n in words: "7 of 10 originals (70.0 %)"."""
-    return f"{k:,} of {n:,} {what} ({formats.percent(k / n)} %)"
-
-
-def _rule(scores: Sequence[Score], rule: str) -> list[Score]:
+def gap_scores(scores: Sequence[Score], rule: str) -> list[Score]:
+    """Return the scores of one rule of the perturbation gap."""
     return [score for score in scores if (score.detector, score.rule) == (GAP, rule)]
 
 
-def _fallen_references(evidence: Evidence) -> list[str]:
-    """Return the clean references that the test itself calls contaminated."""
+def _flagged_references(evidence: Evidence) -> list[str]:
+    """Return the clean references that the McNemar test calls contaminated."""
     return [
         name
         for name, scores in evidence.references.items()
-        if any(score.verdict == "contaminated" for score in _rule(scores, TEST))
+        if any(score.verdict == "contaminated" for score in gap_scores(scores, TEST))
     ]
 
 
 def _measured(gap: Score) -> str:
-    """Return accuracies and gap in words."""
-    right = accuracies(gap)
+    """Return accuracies and gap for use in a sentence."""
+    counts = accuracies(gap)
     if not gap.n or gap.statistic is None or gap.interval is None:
         return "no pair has an answer in both versions"
-    test = f"; exact one-sided McNemar {p_in_words(gap.p_value)}" if gap.p_value is not None else ""
+    test = (
+        f"; exact one-sided McNemar {formats.p_equation(gap.p_value)}"
+        if gap.p_value is not None
+        else ""
+    )
     return (
-        f"{counted(*right['original'], 'originals')} and"
-        f" {counted(*right['perturbed'], 'answer-flipped twins')} right, a gap of"
-        f" {formats.points(gap.statistic)} points ({in_words(gap.interval)}{test})"
+        f"{count_text(*counts['original'], 'originals')} and"
+        f" {count_text(*counts['perturbed'], 'answer-flipped versions')} right, a gap of"
+        f" {formats.points(gap.statistic)} points ({interval_text(gap.interval)}{test})"
     )
 
 
-def _difference(score: Score, whose: str) -> str:
-    """Return how a gap lies against a reference's, in words."""
+def _difference(score: Score, other_gap: str) -> str:
+    """Return how far a gap lies below or above ``other_gap``, a reference's."""
     assert score.statistic is not None
     side = "below" if score.statistic < 0 else "above"
-    between = f" ({in_words(score.interval)})" if score.interval else ""
-    return f"{abs(100 * score.statistic):.1f} points {side} {whose}{between}"
+    between = f" ({interval_text(score.interval)})" if score.interval else ""
+    return f"{abs(100 * score.statistic):.1f} points {side} {other_gap}{between}"
 
 
 def _sentence(model: str, gap: Score, leading: Score) -> str:
     name, measured = gap.benchmark, _measured(gap)
-    more, limit = "", _limit(gap) if leading is gap and gap.n else ""
+    comparison, limit = "", _limit(gap) if leading is gap and gap.n else ""
     if leading is not gap and leading.statistic is not None:
         reference = leading.reference.model if leading.reference else ""
-        more = f"; that lies {_difference(leading, f'the gap of the clean reference {reference}')}"
+        other_gap = f"the gap of the clean reference {reference}"
+        comparison = f"; this is {_difference(leading, other_gap)}"
     if leading.verdict == "contaminated":
-        return f"{model} behaves like a model that was trained on {name}: it gets {measured}{more}."
+        return (
+            f"{model} behaves like a model that was trained on {name}: it gets"
+            f" {measured}{comparison}."
+        )
     if leading.verdict == "not_detected":
         return (
-            f"No contamination of {model} with {name} was detected, which does not make it clean:"
-            f" it gets {measured}{more}.{limit}"
+            f"No contamination of {model} with {name} was detected, which does not show that it is"
+            f" clean: it gets {measured}{comparison}.{limit}"
         )
     if leading.verdict == "not_applicable" and not leading.reference_fingerprint and gap.n:
         return (
             f"There is no verdict on {model}: the pairs of {name} were found, not made, so one"
-            f" version may be harder for any model, and no clean model was given to compare with."
-            f" It gets {measured}, which difficulty alone may explain."
+            " version may be harder for any model, and no clean model was given for comparison. It"
+            f" gets {measured}, which a difference in difficulty alone may explain."
         )
     why = leading.warnings[-1] if leading.warnings else "its answers do not allow one"
-    return f"There is no verdict on {model} and {name}: {why}. Measured: {measured}."
+    return (
+        f"There is no verdict on whether {model} was trained on {name}: {why}. Measured:"
+        f" {measured}."
+    )
 
 
 def _limit(gap: Score) -> str:
-    """Return which gaps the test would have missed."""
-    least = gap_found(gap)
-    if least is None:
-        return f" With {gap.n} pairs it would miss most gaps."
+    """Return the gaps that the test is likely to miss, as a sentence."""
+    smallest = detectable_gap(gap)
+    if smallest is None:
+        return f" With {gap.n:,} pairs, the test misses any gap more often than one time in five."
     return (
-        f" With {gap.n:,} pairs the test finds a true gap of {formats.points(-least)} points four"
-        " times in five; it misses smaller ones more often."
+        f" With {gap.n:,} pairs, the test detects a true gap of {formats.points(-smallest)} points"
+        " four times in five; it misses smaller gaps more often."
     )
 
 
@@ -194,78 +206,81 @@ def _qualifiers(
     evidence: Evidence,
     gap: Score,
     against: Sequence[Score],
-    fallen: Sequence[str],
-    said: Sequence[OtherDetectorResult],
+    flagged: Sequence[str],
+    others: Sequence[OtherDetectorResult],
 ) -> list[str]:
-    lines = [_rests_on(evidence, fallen)]
+    lines = [_assumption(evidence, flagged)]
     for score in against:
         if score.statistic is not None:
-            lines.append(_beside(score))
+            lines.append(_comparison(score))
     if len(evidence.references) == 1:
         lines.append(
-            "One clean model does not tell how much clean models differ from each other: its own"
-            " luck with these items is part of the difference. Give several if you can."
+            "One clean model does not show how much clean models vary: part of the difference may"
+            " be that model's own luck with these items. Pass several references if you can."
         )
     if gap.verdict == "not_detected" and any(s.verdict == "contaminated" for s in against):
         lines.append(
-            "The two rules disagree. The gap alone is not significant, but it lies below that of a"
-            " clean model; this happens where the twins are easier than their originals."
+            "The two rules disagree: the gap alone is not significant, but it lies significantly"
+            " below that of a clean model. This happens when the perturbed versions are easier than"
+            " their originals."
         )
-    return [*lines, *_of_others(said)]
+    return [*lines, *_summary_of(others)]
 
 
-def _rests_on(evidence: Evidence, fallen: Sequence[str]) -> str:
+def _assumption(evidence: Evidence, flagged: Sequence[str]) -> str:
     if evidence.benchmark.exchangeable is False:
         return (
-            "The pairs were found, not made. Only a comparison with a clean model is sound on"
-            " them, since neither version is known to be as hard as the other."
+            "The pairs were found, not made, so the two versions are not known to be equally hard,"
+            " and only a comparison with a clean model is valid."
         )
-    if fallen:
+    if flagged:
+        who = "reference" if len(flagged) == 1 else "references"
         return (
-            f"The clean reference {' and '.join(fallen)} falls on this twin too, so the twin is"
-            " harder than its original, and the verdict goes by the difference of the two gaps."
+            f"The clean {who} {' and '.join(flagged)} also {'does' if len(flagged) == 1 else 'do'}"
+            " significantly worse on the perturbed versions. These are therefore harder than their"
+            " originals, and the verdict is based on the difference between the gaps."
         )
     if evidence.benchmark.exchangeable:
-        return "Neither version is harder by construction, so a clean model's gap is 0 on average."
+        return "By construction, neither version is harder, so a clean model's gap is 0 on average."
     tested = "no clean model was given to test it"
     if evidence.references:
-        tested = "no clean reference given here falls significantly"
+        tested = "no clean reference given here does significantly worse on the perturbed versions"
     return (
-        "This rests on twins that are no harder than their originals for a model that has seen"
-        f" neither. That is assumed of edited images, as in the method's paper; {tested}."
+        "The verdict assumes that the perturbed versions are no harder than their originals for a"
+        f" model that has seen neither. The method's paper assumes this of edited images; {tested}."
     )
 
 
-def _beside(score: Score) -> str:
+def _comparison(score: Score) -> str:
     other = score.reference
     assert other is not None and other.statistic is not None
     original, perturbed = (other.accuracies[side] for side in ("original", "perturbed"))
-    found = {"contaminated": "contaminated", "not_detected": "not detected"}
-    says = found.get(score.verdict, "no verdict")
-    p = f", {p_in_words(score.p_value)}" if score.p_value is not None else ""
+    decided = score.verdict in ("contaminated", "not_detected")
+    verdict = VERDICTS[score.verdict] if decided else "no verdict"
+    p = f", {formats.p_equation(score.p_value)}" if score.p_value is not None else ""
     return (
         f"The reference {other.model} gets {original.k:,}/{original.n:,} originals and"
-        f" {perturbed.k:,}/{perturbed.n:,} twins right, a gap of {formats.points(other.statistic)}"
-        " points. The"
-        f" model's gap lies {_difference(score, 'it')}{p}: {says}."
+        f" {perturbed.k:,}/{perturbed.n:,} perturbed versions right, a gap of"
+        f" {formats.points(other.statistic)} points. The model's gap is"
+        f" {_difference(score, 'that')}{p}: {verdict}."
     )
 
 
-def _of_others(said: Sequence[OtherDetectorResult]) -> list[str]:
-    heard = [one for one in said if one.verdict in ("contaminated", "not_detected")]
-    if not heard:
+def _summary_of(others: Sequence[OtherDetectorResult]) -> list[str]:
+    decided = [r for r in others if r.verdict in ("contaminated", "not_detected")]
+    if not decided:
         return []
-    fired = [one for one in heard if one.verdict == "contaminated"]
-    kept = sum(not one.is_doubtful for one in fired)
-    names = f" ({', '.join(one.title for one in fired)})" if fired else ""
-    rest = ""
-    if kept < len(fired):
-        rest = (
-            f"; {kept} {'does' if kept == 1 else 'do'} so without a suspected false alarm and"
-            " corrected for their number"
+    flagged = [result for result in decided if result.verdict == "contaminated"]
+    n_sound = sum(not result.is_doubtful for result in flagged)
+    names = f" ({', '.join(result.title for result in flagged)})" if flagged else ""
+    doubt = ""
+    if n_sound < len(flagged):
+        doubt = (
+            f"; {n_sound} {'does' if n_sound == 1 else 'do'} so after correction for their number"
+            " and without a suspected false alarm"
         )
     return [
-        f"Of {len(heard)} other detectors with a verdict, {len(fired)}"
-        f" {'says' if len(fired) == 1 else 'say'} contaminated{names}{rest}. They have no vote: how"
-        " often each errs on clean models of this kind is not known from this page."
+        f"Other detectors: {len(flagged)} of {len(decided)} with a verdict"
+        f" {'calls' if len(flagged) == 1 else 'call'} the model contaminated{names}{doubt}. They"
+        " have no vote: this page cannot show how often each errs on clean models of this kind."
     ]

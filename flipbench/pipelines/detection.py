@@ -90,7 +90,7 @@ def examine(detection: Detection) -> tuple[VerdictPage, list[StageReport]]:
         find(evidence),
         evidence,
         grid,
-        {reply.pair.original.name: reply.words for reply in replies},
+        replies,
         settings,
         [*_notes(detection), *configured.notes()],
     )

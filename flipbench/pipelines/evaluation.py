@@ -13,7 +13,7 @@ from flipbench.core.run import Run, environment
 from flipbench.core.stage import StageOptions, StageReport
 from flipbench.core.workers import Workers
 from flipbench.evaluate.detectors.registry import DETECTORS
-from flipbench.evaluate.pipeline import ModelUnderTest, ask_all, keep_probes, probes_for, score
+from flipbench.evaluate.pipeline import ModelUnderTest, ask_all, probes_for, score, store_probes
 from flipbench.evaluate.protocol.grid import GridModel, Requirements
 from flipbench.evaluate.report.group_metrics import cells_of, group_metrics, group_table, has_groups
 from flipbench.evaluate.report.report import ReportData, write_report
@@ -85,7 +85,7 @@ def ask_and_score(
     reports = configured.reword(benchmark, options.progress)
     detectors = configured.detectors(benchmark)
     if workers is not None and workers.n_workers > 1:
-        probes = keep_probes(detectors, benchmark, prompt_settings, run)
+        probes = store_probes(detectors, benchmark, prompt_settings, run)
         workers.start("evaluate", Response, len(probes) * len(models), "ask")
     reports += ask_all(benchmark, models, detectors, prompt_settings, run, options)
     grid = [one.model for one in models]

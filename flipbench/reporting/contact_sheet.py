@@ -1,4 +1,4 @@
-"""A picture of flipped pairs: original and perturbed side by side, with question and answers."""
+"""An image of pairs: original and perturbed side by side, with question and answers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def contact_sheet(benchmark: PairedBenchmark, path: Path, n_pairs: int = 6) -> N
     ----------
     benchmark : PairedBenchmark
     path : Path
-        A file name that ends in .png, .svg or .pdf.
+        A file name ending in .png, .svg or .pdf.
     n_pairs : int
-        How many pairs; three stand in a row.
+        Number of pairs, three to a row.
     """
     from matplotlib.figure import Figure
 
@@ -29,19 +29,15 @@ def contact_sheet(benchmark: PairedBenchmark, path: Path, n_pairs: int = 6) -> N
     for cell, pair in zip(cells.flat, pairs, strict=False):
         title = "\n".join(textwrap.wrap(pair.original.question, 44))
         cell.suptitle(title, fontsize=10, fontweight="bold")
-        sides = (("original", pair.original), ("perturbed", pair.perturbed))
-        for axes, (side, item) in zip(cell.subplots(1, 2), sides, strict=True):
+        sides = {"original": pair.original, "perturbed": pair.perturbed}
+        for axes, (side, item) in zip(cell.subplots(1, 2), sides.items(), strict=True):
             axes.imshow(benchmark.images.open(item.images[0]))
             axes.set_xticks([])
             axes.set_yticks([])
-            axes.set_xlabel(f"{side}: {_letter(pair, side)}{item.answer_text}", fontsize=10)
+            letter = "" if item.answer is None else f"{LETTERS[item.answer]}. "
+            axes.set_xlabel(f"{side}: {letter}{item.answer_text}", fontsize=10)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
-
-
-def _letter(pair: Pair, side: str) -> str:
-    answer = (pair.original if side == "original" else pair.perturbed).answer
-    return "" if answer is None else f"{LETTERS[answer]}. "
 
 
 def _spread(pairs: tuple[Pair, ...], n_pairs: int) -> list[Pair]:

@@ -1,4 +1,4 @@
-"""How numbers are printed, in every table, figure and page alike."""
+"""How numbers are printed in every table, figure and page."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def points(gap: float) -> str:
 
 
 def number(value: float) -> str:
-    """Return three significant digits, for statistics that are no fraction.
+    """Return three significant digits, for statistics that are not fractions.
 
     >>> number(-0.01234)
     '−0.0123'
@@ -39,16 +39,28 @@ def number(value: float) -> str:
     return f"{value:.3g}".replace("-", MINUS)
 
 
-def p_value(p: float) -> str:
-    """Return three decimals without the leading zero; never 0 and never 1.
+def p_value(p: float | None) -> str:
+    """Return three decimals without the leading zero, never 0 and never 1; a dash for None.
 
-    >>> p_value(0.0321), p_value(5.4e-5), p_value(1.0)
-    ('.032', '<.001', '>.999')
+    >>> p_value(0.0321), p_value(5.4e-5), p_value(1.0), p_value(None)
+    ('.032', '<.001', '>.999', '–')
     """
+    if p is None:
+        return NOTHING
     if p < 0.001:
         return "<.001"
     text = f"{p:.3f}"
     return ">.999" if text == "1.000" else text.removeprefix("0")
+
+
+def p_equation(p: float) -> str:
+    """Return a p-value for use in a sentence.
+
+    >>> p_equation(0.0321), p_equation(5.4e-5)
+    ('p = .032', 'p < .001')
+    """
+    text = p_value(p)
+    return f"p {text[0]} {text[1:]}" if text[0] in "<>" else f"p = {text}"
 
 
 def decimals(value: float, digits: int = 2) -> str:
@@ -70,7 +82,7 @@ def signed(value: float, digits: int = 2) -> str:
 
 
 def interval(between: Interval | None, form: Callable[[float], str] = points) -> str:
-    """Return ``[low, high]``, empty for None; the level follows where it is not 95 %.
+    """Return ``[low, high]``, empty for None; a level other than 95 % is added.
 
     >>> interval(Interval(low=-0.142, high=-0.086)), interval(Interval(low=0, high=1), percent)
     ('[−14.2, −8.6]', '[0.0, 100.0]')
@@ -81,11 +93,29 @@ def interval(between: Interval | None, form: Callable[[float], str] = points) ->
     return f"[{form(between.low)}, {form(between.high)}]{level}"
 
 
-def rate(found: Rate) -> str:
+def share_interval(between: Interval | None) -> str:
+    """Return the interval of a fraction in percent, to three significant digits.
+
+    >>> share_interval(Interval(low=0.0512, high=0.25))
+    '[5.12, 25]'
+    """
+    return interval(between, lambda share: number(100 * share))
+
+
+def rate(value: Rate) -> str:
     """Return percent, count and interval.
 
     >>> rate(Rate.wilson(253, 294)), rate(Rate.wilson(0, 0))
     ('86.1 % (253/294) [81.6, 89.6]', '– (0/0)')
     """
-    share = NOTHING if found.value is None else f"{percent(found.value)} %"
-    return f"{share} ({found.k}/{found.n}) {interval(found.interval, percent)}".rstrip()
+    share = NOTHING if value.value is None else f"{percent(value.value)} %"
+    return f"{share} ({value.k}/{value.n}) {interval(value.interval, percent)}".rstrip()
+
+
+def as_sentence(text: str) -> str:
+    """Return a message with a capital and a full stop.
+
+    >>> as_sentence("too few items")
+    'Too few items.'
+    """
+    return f"{text[:1].upper()}{text[1:]}".removesuffix(".") + "."

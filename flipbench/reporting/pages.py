@@ -12,16 +12,16 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 
 def environment(*folders: Path) -> Environment:
-    """Return an environment that finds templates in ``folders``, then in the shared ones.
+    """Return an environment that looks for templates in ``folders``, then in the shared folder.
 
-    Everything that is put into a page is escaped, and a name that is missing is an error.
+    All values are escaped, and an undefined name is an error.
     """
-    made = Environment(
+    pages = Environment(
         loader=FileSystemLoader([*folders, TEMPLATES]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters["signed"] = formats.signed
-    return made
+    pages.filters["signed"] = formats.signed
+    return pages

@@ -1,4 +1,4 @@
-"""A table, free of any file format: built once, then written as Markdown, LaTeX, CSV and HTML."""
+"""A table: built once, then written as Markdown, LaTeX, CSV and HTML."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flipbench.reporting import formats
 
 @dataclass(frozen=True)
 class Cell:
-    """What stands in a cell: an optional mark, a text, and a second, smaller text."""
+    """A cell's content: an optional mark, a text, and a second, smaller text."""
 
     text: str
     small: str = ""
@@ -32,7 +32,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """A column's header, the group it stands under, and whether it holds numbers."""
+    """A column's header, the header of its group, and whether it holds numbers."""
 
     header: str
     group: str = ""
@@ -49,9 +49,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A table whose rows come in groups, named or one without a name.
+    """A table whose rows come in groups: several named ones, or one without a name.
 
-    ``key`` is its name in files and links.
+    ``key`` is its name in files and links; ``stub`` is the header of the row headers.
     """
 
     key: str
@@ -61,7 +61,7 @@ class Table:
     groups: tuple[tuple[str, tuple[Row, ...]], ...]
 
     def __post_init__(self) -> None:
-        """Refuse a row that has not one cell for each column."""
+        """Refuse a row without exactly one cell per column."""
         for row in self.rows:
             if len(row.cells) != len(self.columns):
                 raise ValueError(f"{self.key}: {row} does not fit {self.columns}")
@@ -82,18 +82,18 @@ class Table:
         return spans
 
 
-def rate_cell(found: Rate) -> Cell:
-    """Return percent and count, the interval in small.
+def rate_cell(rate: Rate) -> Cell:
+    """Return percent and count, with the interval as small text.
 
     >>> rate_cell(Rate.wilson(9, 12)).plain(), rate_cell(Rate.wilson(0, 0)).plain()
     ('75.0 (9/12) [46.8, 91.1]', '– (0/0)')
     """
-    share = formats.NOTHING if found.value is None else formats.percent(found.value)
-    return Cell(f"{share} ({found.k}/{found.n})", formats.interval(found.interval, formats.percent))
+    share = formats.NOTHING if rate.value is None else formats.percent(rate.value)
+    return Cell(f"{share} ({rate.k}/{rate.n})", formats.interval(rate.interval, formats.percent))
 
 
 def estimate_cell(value: float | None, interval: Interval | None, digits: int = 3) -> Cell:
-    """Return a statistic with its interval in small; "undefined" for None.
+    """Return a statistic with its interval as small text; "undefined" for None.
 
     >>> estimate_cell(0.42399, Interval(low=0.36, high=0.48)).plain()
     '0.424 [0.360, 0.480]'

@@ -1,4 +1,4 @@
-"""Tables as text and as files: Markdown, LaTeX and CSV; `macros.html.jinja` has the HTML."""
+"""Tables as text and files: Markdown, LaTeX and CSV. HTML is in `macros.html.jinja`."""
 
 from __future__ import annotations
 
@@ -73,13 +73,13 @@ def latex(table: Table) -> str:
 
 
 def latex_document(tables: Sequence[Table], notes: Sequence[str] = ()) -> str:
-    """Return several tables and what they do not show; the packages they need are in a comment."""
-    below = [rf"\noindent {_tex(note)}" + "\n" for note in notes]
-    return _LATEX_HEAD + "\n" + "\n".join([*map(latex, tables), *below])
+    """Return several tables, then the notes; a comment lists the packages needed."""
+    paragraphs = [rf"\noindent {_tex(note)}" + "\n" for note in notes]
+    return _LATEX_HEAD + "\n" + "\n".join([*map(latex, tables), *paragraphs])
 
 
 def table_csv(table: Table) -> str:
-    """Return a table as CSV with a header line, the names of its groups left out."""
+    """Return a table as CSV with a header line, without the names of its groups."""
     headers = [table.stub, *(column.header for column in table.columns)]
     return rows_csv(
         headers, ([row.header, *(cell.plain() for cell in row.cells)] for row in table.rows)
@@ -87,7 +87,7 @@ def table_csv(table: Table) -> str:
 
 
 def rows_csv(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return texts as CSV with a header line."""
+    """Return rows of text as CSV with a header line."""
     file = io.StringIO()
     csv.writer(file, lineterminator="\n").writerows([headers, *rows])
     return file.getvalue()
@@ -108,7 +108,7 @@ def write_tables(tables: Sequence[Table], folder: Path, page: str, title: str) -
     Raises
     ------
     DataError
-        Where the folder cannot be written.
+        If the folder cannot be written.
     """
     for table in tables:
         write_atomically(folder / f"{table.key}.csv", table_csv(table))
@@ -117,7 +117,7 @@ def write_tables(tables: Sequence[Table], folder: Path, page: str, title: str) -
 
 
 def _full_header(table: Table, column: Column) -> str:
-    """Return a header with its group before it; the main table's one group is its caption's."""
+    """Return a header after its group's; the main table's only group is in its caption."""
     named = column.group and table.key != "gap"
     return f"{column.group}: {column.header}" if named else column.header
 
@@ -127,7 +127,7 @@ def _md_line(cells: list[str], *, escape: bool = True) -> str:
 
 
 def _md(text: str) -> str:
-    """Escape what would end a cell or start markup; ``<`` alone keeps ``<.001`` readable."""
+    """Escape what would end a cell or start markup; ``<.001`` stays readable."""
     text = re.sub(r"([\\|`*])", r"\\\1", " ".join(text.split())).replace("](", "]\\(")
     return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text)
 

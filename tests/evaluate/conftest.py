@@ -197,11 +197,11 @@ def replies() -> Callable[..., Answers]:
     ) -> Answers:
         found = {}
         for probe in detector.probes(benchmark, ASKING):
-            said = policy(probe)
-            if said is not None:
-                told = {"text": said} if isinstance(said, str) else {"choice": said}
+            answer = policy(probe)
+            if answer is not None:
+                fields = {"text": answer} if isinstance(answer, str) else {"choice": answer}
                 found[probe.id] = Response(
-                    probe_id=probe.id, model_fingerprint=name, model=name, **told
+                    probe_id=probe.id, model_fingerprint=name, model=name, **fields
                 )
         return Answers(name, f"fingerprint of {name}", found)
 

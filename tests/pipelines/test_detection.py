@@ -132,7 +132,7 @@ def test_every_detector_without_a_reference(
     planned = plan(benchmark, str(tiny_folders["qwen2_vl"]), [], Run(tmp_path), options=QUIET)
     finding, page, reports = detect(planned)
     assert sum(report.n_failed for report in reports) == 0
-    heard = {one.detector: one for one in finding.opinions}
+    heard = {one.detector: one for one in finding.other_detectors}
     assert {*heard, "perturbation_gap"} == set(DETECTORS)
     assert finding.verdict == "inconclusive" and "only 4 items" in finding.sentence
     for name in ("circular_eval", "codec", "min_k", "text_only_leakage", "image_masking"):
@@ -157,7 +157,7 @@ def test_rewordings_and_references_are_used_where_given(
     alone = plan(
         benchmark, CLEAN, references[:2], Run(tmp_path / "a"), detectors=named, options=QUIET
     )
-    heard = {one.detector: one for one in detect(alone)[0].opinions}
+    heard = {one.detector: one for one in detect(alone)[0].other_detectors}
     assert heard["slot_guessing"].why.endswith("this way: set evaluate.rewording")
     assert "at least 3 clean reference models besides shapes:llava, and 2" in heard["constat"].why
 
@@ -172,7 +172,7 @@ def test_rewordings_and_references_are_used_where_given(
         config=evaluate_part(config), options=QUIET,
     )  # fmt: skip
     finding, _, reports = detect(helped)
-    heard = {one.detector: one for one in finding.opinions}
+    heard = {one.detector: one for one in finding.other_detectors}
     assert heard["slot_guessing"].score is not None and heard["slot_guessing"].score.n == 6
     constat = heard["constat"].score
     assert constat is not None and constat.statistic is not None
@@ -293,7 +293,7 @@ def test_a_served_model_reports_what_it_cannot_do(
     prompt_settings = PromptSettings(ask="generate")
     planned = plan(benchmark, model, [], run, prompt_settings=prompt_settings, options=QUIET)
     finding, page, _ = detect(planned)
-    heard = {one.detector: one for one in finding.opinions}
+    heard = {one.detector: one for one in finding.other_detectors}
     for name in ("shared_likelihood", "order_trend", "codec", "min_k"):
         assert heard[name].verdict == "not_applicable" and "token_logprobs" in heard[name].why
     assert finding.gap.n == 20 and "token_logprobs, which this model does not" in page.read_text()
@@ -363,7 +363,7 @@ def test_the_page_in_a_browser(open_page: OpenPage, report: Path, width: int, sc
     assert page.locator("table:not(:has(caption))").count() == 0
     assert EVIL in page.locator("h3").all_text_contents()
     headline = page.locator(".headline").text_content()
-    assert "20 of 20 originals (100.0 %) and 11 of 20 answer-flipped twins (55.0 %)" in headline
+    assert "20 of 20 originals (100.0 %) and 11 of 20 answer-flipped versions (55.0 %)" in headline
     first = page.locator("article").first
     old, new = (first.locator("figcaption").nth(i).text_content().split() for i in (0, 1))
     assert old[1] == old[-1] == new[-1] != new[1], "the twin's reply is the original's answer"

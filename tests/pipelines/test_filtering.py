@@ -227,7 +227,7 @@ def test_the_report_shows_rater_agreement(
     assert cells[:2] == [f"{n_both}/{n}", f"{n_kept - n_both}/{n}"]
     assert f"({n_both}/{n_kept})" in cells[4]
     assert any(line.startswith("| rule unchanged 25 ") for line in table.splitlines())
-    assert "Is the kept set like the whole?" in page and "| **Category** |" in table
+    assert "Is the kept set representative?" in page and "| **Category** |" in table
     assert 0 < len(kept) < len(every) < 24
     (accuracy,) = (line for line in table.splitlines() if line.startswith("| tiny "))
     assert f"/{len(every)})" in accuracy and f"/{len(kept)})" in accuracy

@@ -1,5 +1,5 @@
 "use strict";
-// The gallery's filter. Without it every pair is shown, one below the other.
+// The gallery's filter. Without scripts, every pair is shown.
 (() => {
   const STEP = 24;
   const gallery = document.getElementById("gallery");
@@ -16,16 +16,16 @@
     const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
     let found = 0;
     cards.forEach((card, at) => {
-      const fits =
+      const matches =
         (!category.value || card.dataset.category === category.value) &&
         words.every((word) => texts[at].includes(word));
-      if (fits) found += 1;
-      card.hidden = !fits || found > limit;
+      if (matches) found += 1;
+      card.hidden = !matches || found > limit;
     });
     const shown = Math.min(found, limit);
     count.textContent = found
       ? `${shown} of ${found} pairs shown` + (found < cards.length ? ` (${cards.length} in all)` : "")
-      : "No pair fits. Clear the search or choose another category.";
+      : "No pair matches. Clear the search or choose another category.";
     more.hidden = shown === found;
     more.textContent = `Show ${Math.min(STEP, found - shown)} more`;
   }

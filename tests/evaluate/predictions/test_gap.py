@@ -49,7 +49,7 @@ def test_every_format_gives_the_hand_counted_result(form: str, tmp_path: Path) -
         assert score.p_value == pytest.approx(9 / 256)
     names = table.scores[0].suspects.names
     assert names == ("1", "4", "5", "6", "7", "9", "10")
-    assert any("'11'" in text and "not taken for wrong" in text for text in table.warnings)
+    assert any("'11'" in text and "not counted as wrong" in text for text in table.warnings)
 
 
 def test_unequal_parse_failures_are_inconclusive(tmp_path: Path) -> None:
@@ -83,11 +83,11 @@ def test_the_table_equals_the_report_s(tmp_path: Path) -> None:
         headers = [column.header for column in of.columns]  # type: ignore[attr-defined]
         return {h: cell.plain() for h, cell in zip(headers, row.cells, strict=True)}
 
-    mine, theirs = cells(table.table()), cells(report)
+    own, expected = cells(table.table()), cells(report)
     for header in ("Δ, pp", "p", "McNemar test", "Sign rule (paper)", "Items dropped"):
-        assert mine[header] == theirs[header]
+        assert own[header] == expected[header]
     for header in ("Original, %", "Perturbed, %"):
-        assert mine[header].startswith(theirs[header] + " [")
+        assert own[header].startswith(expected[header] + " [")
 
 
 def test_intervals_match_the_statistics_room(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_marks_in_the_file_replace_unparsable_replies(tmp_path: Path) -> None:
     assert any("is not known" in text for text in table.warnings)
     (_, (row,)) = table.table().groups[0]
     assert [cell.text for cell in row.cells[-3:-1]] == ["–", "–"]
-    with pytest.raises(DataError, match="replies cannot be read"):
+    with pytest.raises(DataError, match="replies cannot be parsed"):
         gap_of_predictions(*both(tmp_path, change=marked), scoring="parse")
 
 
@@ -169,8 +169,8 @@ def test_marks_that_contradict_the_replies_are_reported(tmp_path: Path) -> None:
         text.startswith("original: the file's own marks differ") and "2 of 12" in text
         for text in table.warnings
     )
-    said = gap_of_predictions(*both(tmp_path, change=marked), scoring="file")
-    assert said.by_rule["sign"].statistic == 0
+    by_marks = gap_of_predictions(*both(tmp_path, change=marked), scoring="file")
+    assert by_marks.by_rule["sign"].statistic == 0
 
 
 def test_a_reference_model_adds_the_relative_rule(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_only_listed_ids_are_kept(tmp_path: Path) -> None:
     table = gap_of_predictions(*both(tmp_path), keep={"0", "2", "3", "4", "5", "6", "7", "9"})
     score = table.by_rule["mcnemar"]
     assert (score.n, score.n_dropped, score.paired.b) == (8, 0, 5)
-    with pytest.raises(DataError, match="1 of 2 ids of the list to keep are not there: '99'"):
+    with pytest.raises(DataError, match="1 of 2 ids of the keep list are missing: '99'"):
         gap_of_predictions(*both(tmp_path), keep=["1", "99"])
 
 

@@ -34,15 +34,15 @@ def on(side: str, what: Any) -> Any:
 
 def test_missing_ids_are_named_and_counted(tmp_path: Path) -> None:
     paths = both(tmp_path, change=lambda s, t: t[:9] if s == "perturbed" else t[1:])
-    said = refused(paths, "do not hold the same items")
-    assert "3 only in" in said and "'9', '10', '11'" in said
-    assert "1 only in" in said and "'0'" in said
+    message = refused(paths, "do not hold the same items")
+    assert "3 only in" in message and "'9', '10', '11'" in message
+    assert "1 only in" in message and "'0'" in message
 
 
 def test_duplicate_ids_are_named_with_their_lines(tmp_path: Path) -> None:
     paths = both(tmp_path, change=on("original", lambda t: [*t, t[4], t[2]]))
-    said = refused(paths, "2 ids occur more than once: '2', '4'")
-    assert "vlm_original.csv, line 4 and vlm_original.csv, line 15" in said
+    message = refused(paths, "2 ids occur more than once: '2', '4'")
+    assert "vlm_original.csv, line 4 and vlm_original.csv, line 15" in message
 
 
 def test_predictions_on_another_benchmark_are_refused(tmp_path: Path) -> None:
@@ -52,8 +52,8 @@ def test_predictions_on_another_benchmark_are_refused(tmp_path: Path) -> None:
 
 def test_the_same_ids_with_other_options_are_refused(tmp_path: Path) -> None:
     other = on("perturbed", lambda t: [r | {"A": "cat", "B": "dog"} for r in t])
-    said = refused(both(tmp_path, change=other), "the options of 12 of 12 items differ")
-    assert "'0', '1', '2', '3', '4' and 7 more" in said
+    message = refused(both(tmp_path, change=other), "the options of 12 of 12 items differ")
+    assert "'0', '1', '2', '3', '4' and 7 more" in message
 
 
 def test_shifted_ids_are_refused(tmp_path: Path) -> None:
@@ -70,9 +70,9 @@ def test_any_missing_rows_are_counted(gone: set[int], at: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         side = ("original", "perturbed")[at]
         keep = on(side, lambda t: [r for r in t if r["index"] not in gone])
-        said = refused(both(Path(folder), change=keep), "do not hold the same items")
-    assert f"{len(gone)} only in" in said
-    assert repr(str(min(gone))) in said
+        message = refused(both(Path(folder), change=keep), "do not hold the same items")
+    assert f"{len(gone)} only in" in message
+    assert repr(str(min(gone))) in message
 
 
 def test_the_same_file_twice_is_refused(tmp_path: Path) -> None:
@@ -159,17 +159,17 @@ def test_free_form_answers_need_marks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("p.pkl", "x", "pickle files can run code"),
+        ("p.pkl", "x", "pickle files are not read"),
         ("p.parquet", "x", "give an .xlsx, .tsv, .csv"),
         ("p.csv", "", "the file is empty"),
         ("p.csv", "index,prediction,answer\n", "there are no rows"),
         ("p.csv", "index,prediction,answer\n1,A\n", "p.csv, line 2: 2 cells, but the header has 3"),
         ("p.csv", "index,index,prediction\n1,1,A\n", "two columns are named 'index'"),
-        ("p.csv", "prediction,answer\nA,B\n", "no column of the id .*found: prediction, answer"),
-        ("p.csv", "index,answer\n1,B\n", "no column of the prediction"),
+        ("p.csv", "prediction,answer\nA,B\n", "no column for the id .*found: prediction, answer"),
+        ("p.csv", "index,answer\n1,B\n", "no column for the prediction"),
         ("p.json", "[1, 2]", "neither a list of objects"),
         ("p.json", '[{"index": 1,', "line 1: not JSON"),
-        ("p.jsonl", '{"doc_id": 0}\n{"doc_', "line 2: not JSON .*to the end"),
+        ("p.jsonl", '{"doc_id": 0}\n{"doc_', "line 2: not JSON .*complete"),
         ("p.jsonl", "[1]\n", "line 1: not an object"),
         ("p.xlsx", "no workbook", "not an .xlsx workbook"),
     ],
@@ -194,7 +194,7 @@ def test_missing_and_non_utf8_files_are_refused(tmp_path: Path) -> None:
 
 def test_unknown_columns_suggest_the_nearest_name(tmp_path: Path) -> None:
     one, _ = both(tmp_path)
-    with pytest.raises(ConfigError, match="no column means 'ids'.*did you mean 'id'"):
+    with pytest.raises(ConfigError, match="unknown column meaning 'ids'.*did you mean 'id'"):
         read_predictions(one, Reading(columns={"ids": "index"}))
     with pytest.raises(DataError, match="no column 'indx' .*did you mean 'index'"):
         read_predictions(one, Reading(columns={"id": "indx"}))
@@ -247,7 +247,7 @@ def test_keep_lists_are_read(tmp_path: Path) -> None:
     path.write_text("3\n\n 5 \n")
     assert read_ids(path) == ["3", "5"]
     path.write_text("3\n5\n3\n")
-    with pytest.raises(DataError, match="1 ids stand twice: '3'"):
+    with pytest.raises(DataError, match="repeated ids: '3'"):
         read_ids(path)
     path.write_text("\n")
     with pytest.raises(DataError, match="there is no id"):
@@ -314,7 +314,7 @@ def test_inspect_epochs_are_duplicates_unless_one_is_chosen(tmp_path: Path) -> N
         log["samples"] += [s | {"epoch": 2} for s in log["samples"]]
         paths.append(tmp_path / f"{side}.json")
         paths[-1].write_text(json.dumps(log))
-    refused((paths[0], paths[1]), "12 ids occur more than once.*several epochs name one")
+    refused((paths[0], paths[1]), "12 ids occur more than once.*several epochs, name one")
     table = gap_of_predictions(paths[0], paths[1], reading=Reading(epoch=2))
     assert table.by_rule["sign"].n == 11
     with pytest.raises(DataError, match="no sample belongs to epoch 3"):

@@ -55,5 +55,5 @@ def test_a_text_only_detector_does_not_apply_to_a_model_that_needs_an_image(
 
 def test_a_model_is_weights_or_an_object_and_not_both() -> None:
     model = GridModel("m", "w", "f", UNTOUCHED, 0, 0)
-    with pytest.raises(ValueError, match="m: give weights or a VLM, and not both"):
+    with pytest.raises(ValueError, match="m: give either weights or a VLM"):
         ModelUnderTest(model)

@@ -11,7 +11,7 @@ from flipbench.evaluate.published.consistency import (
     fitting_sizes,
     least_p,
     possible_counts,
-    true_deltas,
+    possible_deltas,
     unit,
     unpaired_se,
 )
@@ -80,7 +80,7 @@ def test_counts_decide_where_rounding_could_explain_a_gap() -> None:
     figures = (Decimal("20.00"), Decimal("10.00"), Decimal("-10.01"))
     assert delta_verdict(*figures) == "rounding"
     assert delta_verdict(*figures, (50, 50)) == "wrong"
-    assert true_deltas(figures[0], figures[1], (50, 50)) == [-10]
+    assert possible_deltas(figures[0], figures[1], (50, 50)) == [-10]
 
 
 def test_the_number_of_items_is_inferred_from_percentages() -> None:

@@ -11,10 +11,10 @@ from flipbench.core.records import Score
 from flipbench.evaluate.protocol import rules
 from flipbench.evaluate.protocol.grid import GridModel
 from flipbench.evaluate.published.consistency import possible_counts
-from flipbench.evaluate.published.doctor import TableIssue, examine, examine_files
+from flipbench.evaluate.published.doctor import TableIssue, examine
 from flipbench.evaluate.published.tables import PublishedResult, read_published
 from flipbench.evaluate.published.verdicts import judged, requirements_of
-from flipbench.evaluate.validation.validation import requirements
+from flipbench.evaluate.validation.requirements import requirements
 
 PUBLISHED = Path(__file__).parents[2] / "published"
 MAIN = read_published(PUBLISHED / "perturbation_main_tables.csv")
@@ -209,7 +209,7 @@ def test_a_header_that_names_the_wrong_benchmark() -> None:
 
 
 def test_gaps_of_the_prose() -> None:
-    found = examine_files([PUBLISHED / "prose_claims.csv"])
+    found = examine(read_published(PUBLISHED / "prose_claims.csv"))
     assert [(f.kind, f.row.line) for f in found] == [("delta", 2), ("delta", 3)]
     assert "+34.14" in found[0].what and "+20.91" in found[1].what
     llava = [
@@ -339,7 +339,7 @@ def test_different_items_are_suspected_where_one_number_is_stated() -> None:
 
 
 def test_a_lone_percentage_is_checked() -> None:
-    (found,) = examine_files([PUBLISHED / "filtered_vs_full.csv"])
+    (found,) = examine(read_published(PUBLISHED / "filtered_vs_full.csv"))
     assert found.kind == "impossible" and "375/765 = 49.020" in found.what
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from flipbench.core.errors import DataError
-from flipbench.evaluate.published.doctor import examination, examine_files
+from flipbench.evaluate.published.doctor import examination, examine
 from flipbench.evaluate.published.tables import read_published
 
 PUBLISHED = Path(__file__).parents[2] / "published"
@@ -20,13 +20,13 @@ def write(path: Path, text: str) -> Path:
     ("text", "message"),
     [
         ("model,n\nm,10\n", "no column 'original'"),
-        ("n,orig,pert\n10,40.0\n", "line 2: not as many cells"),
-        ("n,orig,pert\n10,forty,50.0\n", "line 2, column 'orig': 'forty' is no number"),
+        ("n,orig,pert\n10,40.0\n", "line 2: the number of cells differs"),
+        ("n,orig,pert\n10,forty,50.0\n", "line 2, column 'orig': 'forty' is not a number"),
         ("n,orig,pert\n10,NaN,50.0\n", "line 2, column 'orig'"),
         ("n,orig,pert\nten,40.0,50.0\n", "n is 'ten'"),
         ("n,orig,pert\n0,40.0,50.0\n", "n is '0'"),
-        ("n,orig,pert,epoch\n10,40.0,50.0,last\n", "'last' is no whole number"),
-        ("metric,N,clean\nperturbed,10,50.0\n", "no row of the metric 'original'"),
+        ("n,orig,pert,epoch\n10,40.0,50.0,last\n", "'last' is not a whole number"),
+        ("metric,N,clean\nperturbed,10,50.0\n", "no row for the metric 'original'"),
     ],
 )
 def test_a_table_that_cannot_be_read(tmp_path: Path, text: str, message: str) -> None:
@@ -36,14 +36,14 @@ def test_a_table_that_cannot_be_read(tmp_path: Path, text: str, message: str) ->
 
 def test_a_user_s_own_small_table_is_checked(tmp_path: Path) -> None:
     text = "model,n,orig,pert,delta\nmine,10,70.0,50.0,−20.0\nyours,10,75.0,50.0,-20.0\n"
-    found = examine_files([write(tmp_path / "own.csv", text)])
+    found = examine(read_published(write(tmp_path / "own.csv", text)))
     assert [(f.row.line, f.kind) for f in found if f.wrong] == [(3, "impossible"), (3, "delta")]
     assert str(found[-1]).startswith("own.csv, line 3 (yours): ")
 
 
 def test_a_count_beside_its_percentage(tmp_path: Path) -> None:
     text = "slice,k,n,rate_pct\na,4,451,0.89\nb,5,451,0.89\n"
-    (found,) = examine_files([write(tmp_path / "rates.csv", text)])
+    (found,) = examine(read_published(write(tmp_path / "rates.csv", text)))
     assert (found.row.line, found.kind) == (3, "count") and "1.109" in found.what
 
 

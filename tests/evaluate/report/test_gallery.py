@@ -34,10 +34,10 @@ def test_the_gallery_starts_with_the_most_suspicious_pair(tmp_path: Path) -> Non
     first = next(p for p in data.benchmark.pairs if p.original.name == gallery.cards[0].name)
     places: dict[bool, list[float]] = {True: [], False: []}
     for model in data.grid:  # the gap's per-item values, by hand: -1 is right → wrong
-        (mine,) = (
+        (own,) = (
             s for s in data.scores if s.model_fingerprint == model.fingerprint and s.rule == "sign"
         )
-        value, every = mine.per_item[first.original.id], list(mine.per_item.values())
+        value, every = own.per_item[first.original.id], list(own.per_item.values())
         above = sum(v > value for v in every) + sum(v == value for v in every) / 2
         places[model.clean].append(above / 30)
     assert values[0] == pytest.approx(np.mean(places[False]) - np.mean(places[True]))

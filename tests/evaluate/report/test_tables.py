@@ -89,10 +89,10 @@ def test_the_main_table_has_the_papers_rows_and_columns() -> None:
 
 
 def test_models_of_the_same_strategy_and_epoch_are_listed_by_full_name() -> None:
-    twins = [*GRID, GridModel("llava-2", "f9", "llava", "clean", 0, 0)]
-    table = gap_table(twins, SCORES)
+    grid = [*GRID, GridModel("llava-2", "f9", "llava", "clean", 0, 0)]
+    table = gap_table(grid, SCORES)
     assert [row.header for row in table.groups[0][1]][:2] == ["llava", "llava-2"]
-    assert [m.name for m in families(twins)["llava"]][:2] == ["llava", "llava-2"]
+    assert [m.name for m in families(grid)["llava"]][:2] == ["llava", "llava-2"]
 
 
 def test_an_unknown_detector_is_shown_with_its_statistic() -> None:

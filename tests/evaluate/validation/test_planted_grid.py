@@ -123,7 +123,7 @@ def test_planted_detectors_are_validated_as_designed(found: dict[str, Validation
     assert (v.detected.k, v.detected.n) == (16, 24) and v.false_alarms == ()
     assert (v.trend.in_order, v.trend.n_steps, v.trend.n_series) == (24, 24, 8)
     assert v.trend.correlation == 1.0 and v.trend.p_value == pytest.approx(1e-4)
-    assert (v.external_alarms.fired, v.external_alarms.n) == (
+    assert (v.external_alarms.flagged, v.external_alarms.n) == (
         (),
         2,
     ) and not v.external_alarms.suspected
@@ -192,7 +192,7 @@ def test_models_without_a_statistic_are_named() -> None:
     (v,) = validate([gone, *rest], GRID)
     assert v.unranked == (GRID[1].name,) and v.separation is not None
     assert v.separation.n_clean == 25 and v.finetuned_alarms.n == 20
-    assert "1 verdicts without a statistic" in validation_table([v]).caption
+    assert "omit 1 verdicts without a statistic" in validation_table([v]).caption
 
 
 def test_order_changes_nothing(found: dict[str, Validation]) -> None:
@@ -244,25 +244,25 @@ def test_models_of_unknown_dose_are_shown_but_do_not_count(
 ) -> None:
     strangers = [GridModel(name, name, "f", "history unknown", 0, None, "seed 0") for name in "xy"]
     grid, alone = [*GRID, *strangers], GridModel("z", "z", "z", "history unknown", 0, None)
-    told = [score(m, "perfect", -9.0, "contaminated") for m in strangers]
-    told += [score(m, "relative", -9.0, "contaminated", reference_fingerprint="base 0")
+    unknown = [score(m, "perfect", -9.0, "contaminated") for m in strangers]
+    unknown += [score(m, "relative", -9.0, "contaminated", reference_fingerprint="base 0")
              for m in strangers]  # fmt: skip
-    again = {v.detector: v for v in validate([*SCORES, *told], grid)}
+    again = {v.detector: v for v in validate([*SCORES, *unknown], grid)}
     assert again == found
-    needed = requirements([*SCORES, *told], grid, "perfect", "planted", True)
+    needed = requirements([*SCORES, *unknown], grid, "perfect", "planted", True)
     assert needed == requirements(SCORES, GRID, "perfect", "planted", True)
     assert (
         reference_of(strangers[0], grid) == GRID[0] and reference_of(alone, [*grid, alone]) is None
     )
     assert all(reference_of(m, strangers) is None for m in GRID)
-    table = other_table(grid, [*SCORES, *told])
+    table = other_table(grid, [*SCORES, *unknown])
     assert table is not None
     rows = {row.header: row for _, rows in table.groups for row in rows}
     assert [row.header for row in table.groups[0][1]][-2:] == ["x", "y"]
     headers = [(c.group, c.header) for c in table.columns]
     cell = rows["x"].cells[headers.index(("perfect", "Planted"))]
     assert (cell.plain(), rows["x"].cells[0].text) == ("contaminated", "unknown"), "no mark"
-    figures = make_validation_figures(list(found.values()), grid, [*SCORES, *told], tmp_path)
+    figures = make_validation_figures(list(found.values()), grid, [*SCORES, *unknown], tmp_path)
     assert any("x" in panel.alt for figure in figures for panel in figure.panels)
 
 
@@ -274,8 +274,8 @@ def test_references_come_from_the_model_s_own_lineage() -> None:
 
 
 def test_clean_finetunes_are_labelled() -> None:
-    mine = [m for m in GRID if m.lineage == "seed 1"]
-    (models,) = families(mine).values()
+    of_seed = [m for m in GRID if m.lineage == "seed 1"]
+    (models,) = families(of_seed).values()
     names = [label(m, models) for m in models]
     assert names[:2] == ["clean", "LoRA, epoch 1 (other data)"]
     assert [m.clean for m in models] == [True] * 6 + [False] * 6
@@ -292,10 +292,10 @@ def test_the_table_is_the_same_in_every_format(
     assert rows["TPR at FPR 5 %"].text == "24/24"
     alarms = rows["False alarms: clean fine-tunes"].plain()
     assert alarms == "0/20 [0.0, 60.2] too few models"
-    assert rows["External models"].plain() == "0/2 fire"
+    assert rows["External models"].plain() == "0/2 flagged"
     assert "smallest false-positive rate above 0 is 1/20 = 5.0 %" in table.caption
     text = writers.markdown(table)
-    assert "false alarm suspected (1/2 fire: blip2; by chance 10 %)" in text
+    assert "false alarm suspected (1/2 flagged: blip2; by chance 10 %)" in text
     tex = writers.latex(table)
     assert r"\toprule" in tex and r"AUROC & TPR at 0 false alarms & TPR at FPR 1 \%" in tex
     assert tex.count("{") - tex.count(r"\{") == tex.count("}") - tex.count(r"\}")

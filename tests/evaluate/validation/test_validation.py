@@ -11,7 +11,7 @@ from flipbench.core.records import Score
 from flipbench.evaluate.detectors.registry import DETECTORS
 from flipbench.evaluate.protocol import rules
 from flipbench.evaluate.protocol.grid import GridModel
-from flipbench.evaluate.validation.validation import requirements, success
+from flipbench.evaluate.validation.requirements import requirements, success
 
 TABLES = Path(__file__).parents[2] / "published" / "perturbation_main_tables.csv"
 COLUMNS = ("clean", "lora1", "lora2", "lora3", "sft1", "sft2", "sft3")

@@ -18,34 +18,34 @@ from flipbench.evaluate.statistics.paired import adjust_p_values, mcnemar_p
 from flipbench.evaluate.statistics.power import Design, power
 from flipbench.evaluate.verdict import changes as verdict_changes
 from flipbench.evaluate.verdict.changes import (
-    gap_found,
+    detectable_gap,
+    items_to_discount,
     items_to_fall,
-    items_to_lose,
     items_to_rise,
 )
-from flipbench.evaluate.verdict.other_detectors import least_significant, opinions
-from flipbench.evaluate.verdict.verdict import DetectionVerdict, Evidence, find, in_words
+from flipbench.evaluate.verdict.other_detectors import least_significant, other_results
+from flipbench.evaluate.verdict.verdict import DetectionVerdict, Evidence, find, interval_text
 from flipbench.prompting.prompts import PromptSettings
 from tests.fixtures.policies import by_hand
 
 DETECTORS = (PerturbationGap(), ChoiceConfusion())
 COUNTS = st.integers(0, 40)
-ASKING = PromptSettings()
+PROMPT_SETTINGS = PromptSettings()
 
 
 def judge(world: Any, model: Any, *references: Any, **changes: Any) -> DetectionVerdict:
     """Return the verdict on a policy (or on answers), compared with clean policies."""
     world = type(world)(replace(world.benchmark, **changes))
     answers = _answers(world, model, "suspect")
-    clean = [_answers(world, one, f"clean-{i}") for i, one in enumerate(references)]
+    clean = [_answers(world, policy, f"clean-{i}") for i, policy in enumerate(references)]
     scores = {
         score.id: score
         for detector in DETECTORS
         for other in clean or [None]
-        for score in detector.score(world.benchmark, ASKING, answers, other)
+        for score in detector.score(world.benchmark, PROMPT_SETTINGS, answers, other)
     }
     own = {
-        c.model: [s for d in DETECTORS for s in d.score(world.benchmark, ASKING, c, None)]
+        c.model: [s for d in DETECTORS for s in d.score(world.benchmark, PROMPT_SETTINGS, c, None)]
         for c in clean
     }
     return find(Evidence(world.benchmark, "suspect", list(scores.values()), own))
@@ -74,7 +74,7 @@ def test_a_memoriser_is_found_contaminated(world: Any) -> None:
     assert finding.leading is finding.gap and finding.gap.n == 40
     assert finding.sentence == (
         "suspect behaves like a model that was trained on simulated: it gets 40 of 40 originals"
-        " (100.0 %) and 0 of 40 answer-flipped twins (0.0 %) right, a gap of −100.0 points (95 %"
+        " (100.0 %) and 0 of 40 answer-flipped versions (0.0 %) right, a gap of −100.0 points (95 %"
         " interval −100.0 to −100.0; exact one-sided McNemar p < .001)."
     )
     assert "no clean model was given to test it" in finding.qualifiers[0]
@@ -85,10 +85,10 @@ def test_a_seer_is_not_called_clean(world: Any) -> None:
     finding = judge(world, world.seer(0.8))
     assert finding.verdict == "not_detected"
     assert finding.sentence.startswith("No contamination of suspect with simulated was detected,")
-    assert "which does not make it clean" in finding.sentence
-    least = gap_found(finding.gap)
+    assert "which does not show that it is clean" in finding.sentence
+    least = detectable_gap(finding.gap)
     assert least is not None
-    assert f"finds a true gap of −{100 * least:.1f} points four times in five" in finding.sentence
+    assert f"detects a true gap of −{100 * least:.1f} points four times in five" in finding.sentence
 
 
 def test_found_pairs_have_no_verdict_without_a_clean_model(world: Any) -> None:
@@ -112,7 +112,7 @@ def test_a_reference_that_also_falls_makes_the_comparison_decide(make_world: Any
     finding = judge(world, hard, also)
     assert finding.gap.verdict == "contaminated"
     assert (finding.verdict, finding.rule) == ("not_detected", "relative")
-    assert "The clean reference clean-0 falls on this twin too" in finding.qualifiers[0]
+    assert "The clean reference clean-0 also does significantly worse" in finding.qualifiers[0]
     more = judge(world, world.memoriser(), also)
     assert (more.verdict, more.rule) == ("contaminated", "relative")
     assert "interval of the difference would reach 0 if about" in more.changes.sentences[0]
@@ -129,8 +129,8 @@ def test_the_reference_with_the_weakest_evidence_decides(make_world: Any) -> Non
         assert [s.verdict for s in finding.against].count("contaminated") == 1
         assert (finding.verdict, finding.rule) == ("not_detected", "relative")
         assert finding.leading.reference.statistic == -0.2
-    assert "One clean model does not tell" in text_of(judge(world, model, falls))
-    assert "One clean model does not tell" not in text_of(finding)
+    assert "One clean model does not show" in text_of(judge(world, model, falls))
+    assert "One clean model does not show" not in text_of(finding)
 
 
 def test_both_rules_are_reported_when_they_disagree(make_world: Any) -> None:
@@ -145,17 +145,17 @@ def test_both_rules_are_reported_when_they_disagree(make_world: Any) -> None:
 
 def test_unparsable_replies_give_no_verdict(world: Any) -> None:
     answers = _answers(world, world.memoriser(), "suspect")
-    twins = {i.images[0].sha256 for i in world.benchmark.perturbed}
-    asked = {p.id: p for p in DETECTORS[0].probes(world.benchmark, ASKING)}
+    perturbed = {i.images[0].sha256 for i in world.benchmark.perturbed}
+    asked = {p.id: p for p in DETECTORS[0].probes(world.benchmark, PROMPT_SETTINGS)}
     muddled = {
         name: r.model_copy(update={"choice": -1})
-        if name in asked and asked[name].images[0].sha256 in twins
+        if name in asked and asked[name].images[0].sha256 in perturbed
         else r
         for name, r in answers.responses.items()
     }
     finding = judge(world, Answers("suspect", "f", muddled))
     assert finding.verdict == "inconclusive"
-    assert "There is no verdict on suspect and simulated: replies that name no" in finding.sentence
+    assert "on whether suspect was trained on simulated: replies that name no" in finding.sentence
     assert "perturbed 40/40" in finding.changes.sentences[0]
 
 
@@ -181,11 +181,11 @@ def test_no_verdict_ever_claims_a_model_is_clean(make_world: Any) -> None:
         for references in ((), (world.seer(0.7, "a"), world.seer(0.9))):
             for exchangeable in (True, None, False):
                 finding = judge(world, policy, *references, exchangeable=exchangeable)
-                said = text_of(finding)
-                assert not re.search(r"suspect (is|was|seems|looks) (clean|not)", said)
-                claims = "does not make it clean" in finding.sentence
+                text = text_of(finding)
+                assert not re.search(r"suspect (is|was|seems|looks) (clean|not)", text)
+                claims = "does not show that it is clean" in finding.sentence
                 assert claims is (finding.verdict == "not_detected")
-                assert "nan" not in said and "None" not in said and "inf" not in said
+                assert "nan" not in text and "None" not in text and "inf" not in text
 
 
 # ------------------------------------------------------------------------ what would change it
@@ -196,7 +196,7 @@ def test_the_number_of_items_that_would_change_the_verdict_is_exact(
     b: int, c: int, n11: int, alpha: float
 ) -> None:
     if mcnemar_p(b, c, "drop") <= alpha:
-        lose, rise = items_to_lose(b, c, alpha), items_to_rise(b, c, alpha)
+        lose, rise = items_to_discount(b, c, alpha), items_to_rise(b, c, alpha)
         assert mcnemar_p(b - lose, c, "drop") > alpha >= mcnemar_p(b - lose + 1, c, "drop")
         assert mcnemar_p(b, c + rise, "drop") > alpha >= mcnemar_p(b, c + rise - 1, "drop")
     else:
@@ -215,7 +215,7 @@ def test_the_detectable_gap_has_80_percent_power(make_world: Any, fell: int, ros
     perturbed = [i < rose or i >= rose + fell for i in range(200)]
     gap = judge(world, by_hand(world, original, perturbed)).gap
     assert (gap.paired.b, gap.paired.c) == (fell, rose)
-    least = gap_found(gap)
+    least = detectable_gap(gap)
     assert least is not None
 
     def reached(drop: float) -> float:
@@ -261,7 +261,7 @@ def test_pairs_needed_match_the_power_analysis(make_world: Any) -> None:
     needed = rows[-0.033].for_80
     assert needed is not None
     assert (
-        f"{needed:,} pairs to find it four times in five: {needed - 60:,} more"
+        f"{needed:,} pairs to detect it four times in five: {needed - 60:,} more"
         in (finding.changes.sentences[1])
     )
 
@@ -272,7 +272,7 @@ def test_pairs_needed_match_the_power_analysis(make_world: Any) -> None:
 def test_other_detectors_are_corrected_together_and_do_not_vote(make_world: Any) -> None:
     world = make_world.make(n=60)
     finding = judge(world, world.string_memoriser(), world.seer(0.9))
-    (one,) = finding.opinions
+    (one,) = finding.other_detectors
     assert one.detector == "choice_confusion" and one.score is not None
     assert one.p_adjusted == adjust_p_values([one.score.p_value or 0.0])[0]
     assert finding.leading.detector == "perturbation_gap"
@@ -281,27 +281,29 @@ def test_other_detectors_are_corrected_together_and_do_not_vote(make_world: Any)
 def test_a_detector_that_fires_on_the_reference_is_doubtful(make_world: Any) -> None:
     world = make_world.make(n=60)
     finding = judge(world, world.string_memoriser(), world.string_memoriser())
-    (one,) = finding.opinions
-    assert one.verdict == "contaminated" and one.fired_on == ("clean-0",) and one.is_doubtful
-    assert "False alarm suspected: it is significant on the clean clean-0, too." in one.remarks
-    assert "; 0 do so without a suspected false alarm" in text_of(finding)
+    (one,) = finding.other_detectors
+    assert (
+        one.verdict == "contaminated" and one.flagged_references == ("clean-0",) and one.is_doubtful
+    )
+    assert "False alarm suspected: also significant on the clean model clean-0." in one.remarks
+    assert "; 0 do so after correction for their number and without a suspected" in text_of(finding)
 
 
 def test_p_values_are_adjusted_over_all_other_detectors_and_the_largest_is_shown(
     world: Any,
 ) -> None:
     answers = _answers(world, world.memoriser(), "suspect")
-    score = DETECTORS[1].score(world.benchmark, ASKING, answers, None)[1]
+    score = DETECTORS[1].score(world.benchmark, PROMPT_SETTINGS, answers, None)[1]
     values = {"one": 0.01, "two": 0.02, "three": 0.04}
     score = score.model_copy(update={"verdict": "contaminated"})
-    said = [score.model_copy(update={"detector": d, "p_value": p}) for d, p in values.items()]
-    found = {one.detector: one for one in opinions(said, {}, {"four": "no reason"})}
+    scores = [score.model_copy(update={"detector": d, "p_value": p}) for d, p in values.items()]
+    found = {one.detector: one for one in other_results(scores, {}, {"four": "no reason"})}
     assert [found[d].p_adjusted for d in values] == pytest.approx([0.03, 0.04, 0.04])
     assert found["four"].p_adjusted is None and found["four"].remarks == ["No reason."]
     assert not any(found[d].is_doubtful for d in values)
-    assert least_significant(said).p_value == least_significant(said[::-1]).p_value == 0.04
-    dull = said[0].model_copy(update={"verdict": "not_detected", "p_value": 0.001})
-    assert least_significant([*said, dull]) == dull
+    assert least_significant(scores).p_value == least_significant(scores[::-1]).p_value == 0.04
+    dull = scores[0].model_copy(update={"verdict": "not_detected", "p_value": 0.001})
+    assert least_significant([*scores, dull]) == dull
 
 
 @pytest.mark.slow
@@ -310,8 +312,11 @@ def test_too_few_right_answers_cannot_change_the_verdict(make_world: Any) -> Non
     model = by_hand(world, [True, True, False, False, False, False], [False, True] + [False] * 4)
     finding = judge(world, model)
     assert finding.verdict == "not_detected"
-    assert "Not even all 1 that are right in both" in finding.changes.sentences[0]
+    assert (
+        "not be significant even if every pair that is right in both versions (1)"
+        in finding.changes.sentences[0]
+    )
 
 
-def test_an_interval_in_words() -> None:
-    assert in_words(Interval(low=-0.1, high=0.0, level=0.9)) == "90 % interval −10.0 to 0.0"
+def test_an_interval_in_a_sentence() -> None:
+    assert interval_text(Interval(low=-0.1, high=0.0, level=0.9)) == "90 % interval −10.0 to 0.0"
