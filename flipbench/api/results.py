@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from flipbench.core.stage import StageReport
     from flipbench.models.chat.cost import Spent
     from flipbench.pipelines.evaluation import Evaluated
-    from flipbench.pipelines.grid import Trained
+    from flipbench.pipelines.grid import TrainedPlan
 
 
 @dataclass(frozen=True, repr=False)
@@ -111,7 +111,7 @@ class FilterResult:
 class ContaminationResult:
     """Checkpoints of known contamination, with the plans they were trained by."""
 
-    trained: Sequence[Trained]
+    trained: Sequence[TrainedPlan]
     run: Run
 
     @cached_property

@@ -1,9 +1,4 @@
-"""The parts of a configured experiment: each is built here, once, and handed to the stages.
-
-What the stages do with them: `flipbench.pipelines.generation`, `flipbench.pipelines.filtering`,
-`flipbench.pipelines.contamination`, `flipbench.pipelines.evaluation`; `flipbench.pipelines.loop`
-does all in order. Only these five and this file know the configuration.
-"""
+"""The parts of a configured experiment: each is built here, once, and handed to the stages."""
 
 from __future__ import annotations
 
@@ -19,6 +14,7 @@ from transformers.utils import logging as transformers_logging
 
 from flipbench.benchmarks import Benchmark, PairsSpec, load_benchmark
 from flipbench.config.experiment import Config, ShapesSpec
+from flipbench.config.kinds import Context
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.processes import is_main
@@ -32,10 +28,10 @@ from flipbench.generate.given_answers import read_new_answers
 from flipbench.generate.pipeline import Generator
 from flipbench.generate.propose import ProposeStage
 from flipbench.models.protocols import Captioner, Editor, Judge
-from flipbench.pipelines.backends import build_captioner, build_editor, build_judge
+from flipbench.pipelines.backends import backend_context, build_writer
 from flipbench.pipelines.detectors import ConfiguredDetectors
-from flipbench.pipelines.grid import Trained, model_under_test, with_checkpoints
-from flipbench.pipelines.training_data import TrainingData, writer_of
+from flipbench.pipelines.grid import TrainedPlan, checkpoint_models, model_under_test
+from flipbench.pipelines.training_data import TrainingData
 from flipbench.shapes.benchmark import NAME as SHAPES_NAME
 from flipbench.shapes.benchmark import is_shapes_item, shapes_vqa
 
@@ -44,14 +40,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Assembly:
-    """A configuration, its run directory, and the parts that are built from it when needed.
+    """A configuration, its run directory, and the parts built from it on first use.
 
     Attributes
     ----------
     limit : int, optional
-        Take the benchmark's first items only.
+        Use only the benchmark's first ``limit`` items.
     command : str
-        How the program was called, for reports.
+        The command line, for reports.
     """
 
     config: Config
@@ -72,7 +68,7 @@ class Assembly:
         n_workers: int = 1,
         share: Share | None = None,
     ) -> Assembly:
-        """Open the run directory; unless this is a worker, keep the configuration there.
+        """Open the run directory; only the main process stores the configuration there.
 
         ``n_workers`` and ``share`` are those of `Workers`.
         """
@@ -84,12 +80,12 @@ class Assembly:
         return cls(config, run, workers, limit, progress, command)
 
     def options(self, batch_size: int = DEFAULTS.batch_size) -> StageOptions:
-        """Return how a stage is run."""
+        """Return the options of a stage."""
         return StageOptions(batch_size=batch_size, progress=self.progress)
 
     @property
     def benchmark_folder(self) -> Path:
-        """Where the paired benchmark lies."""
+        """The folder of the paired benchmark."""
         return self.run.path / "benchmark"
 
     @property
@@ -99,7 +95,7 @@ class Assembly:
 
     @property
     def pairs(self) -> PairedBenchmark:
-        """The paired benchmark that the run holds."""
+        """The run's paired benchmark."""
         return PairedBenchmark.load(self.benchmark_folder)
 
     @cached_property
@@ -109,16 +105,14 @@ class Assembly:
         Raises
         ------
         ConfigError
-            Where it consists of pairs that exist already.
+            If it consists of existing pairs.
         """
         spec = self.config.benchmark
         if isinstance(spec, ShapesSpec):
             items = shapes_vqa(self.run.images, min(spec.n_items, self.limit or spec.n_items))
             return Benchmark(name=SHAPES_NAME, items=items, problems=[], n_rows=len(items))
         if isinstance(spec, PairsSpec):
-            raise ConfigError(
-                "benchmark.format: pairs: these items have their twins; nothing to make"
-            )
+            raise ConfigError("benchmark.format: pairs: the pairs exist already; nothing to make")
         benchmark = load_benchmark(spec, self.run.images)
         if self.limit is not None:
             del benchmark.items[self.limit :]
@@ -126,39 +120,41 @@ class Assembly:
 
     @cached_property
     def items(self) -> list[Item]:
-        """The benchmark's usable items; what is odd about others stands in the log.
+        """The benchmark's usable items; problems of the others are logged.
 
         Raises
         ------
         DataError
-            Where there is none.
+            If there are none.
         ConfigError
-            Where only the embedded world's parts could draw or judge them, and they are not its.
+            If a captioner, editor or judge of the embedded world is configured for other items.
         """
         if self.benchmark.problems:
             log.warning("%s", self.benchmark.summary())
         if not self.benchmark.items:
             raise DataError(
-                "the benchmark has no item that can be used; 'flipbench import' names what is wrong"
+                "the benchmark has no usable item; 'flipbench import' reports the problem of each"
             )
         self._check_shapes(self.benchmark.items)
         return self.benchmark.items
 
     @cached_property
     def new_answers(self) -> dict[str, str]:
-        """The new answers that the configuration's file gives, by item name."""
+        """The new answers from the configured file, by item name."""
         path = self.config.generate.new_answers
         return read_new_answers(path, {item.name for item in self.items}) if path else {}
 
     @cached_property
     def captioner(self) -> Captioner:
-        """Who describes the scene in which the new answer is true."""
-        return build_captioner(self.config.generate.captioner, self._batches, self.config.seed)
+        """Describes the scene in which the new answer is correct."""
+        captioner: Captioner = self.config.generate.captioner.build(self._context)
+        return captioner
 
     @cached_property
     def editor(self) -> Editor:
-        """Who redraws the pictures."""
-        return build_editor(self.config.generate.editor, self._batches, self.config.seed)
+        """Redraws the images."""
+        editor: Editor = self.config.generate.editor.build(self._context)
+        return editor
 
     @cached_property
     def generator(self) -> Generator:
@@ -179,21 +175,19 @@ class Assembly:
 
     @cached_property
     def judges(self) -> list[Judge]:
-        """Who decides whether a pair is valid, in the configuration's order."""
-        specs = self.config.filter.judges
-        return [build_judge(spec, self._batches, self.config.seed) for spec in specs]
+        """The judges of pairs, in the configured order."""
+        return [spec.build(self._context) for spec in self.config.filter.judges]
 
     @cached_property
     def training_data(self) -> TrainingData:
-        """The data regimes of the contamination grid, and who writes other wordings for them."""
-        config, seed = self.config, self.config.seed
-        regimes = config.contaminate.data
+        """The data regimes of the contamination grid, with the writers of their wordings."""
+        regimes = self.config.contaminate.data
         writers = {
-            name: writer_of(data.rewrite, self.run, seed)
+            name: build_writer(data.rewrite, self._context, self.run.images)
             for name, data in regimes.items()
             if data.rewrite is not None
         }
-        return TrainingData(regimes, writers, self.run, seed, self.options())
+        return TrainingData(regimes, writers, self.run, self.config.seed, self.options())
 
     @property
     def dtypes(self) -> dict[str, str]:
@@ -202,27 +196,27 @@ class Assembly:
 
     @cached_property
     def detectors(self) -> ConfiguredDetectors:
-        """The configured detectors, and the models that help them."""
+        """The configured detectors, with their rewording and judge models."""
         spec = self.config.evaluate
-        return ConfiguredDetectors.of(spec, spec.detectors, self.run, self.config.seed)
+        return ConfiguredDetectors.build(spec, spec.detectors, self.run, self.config.seed)
 
     def model(self, name: str) -> ModelUnderTest:
-        """Return a configured model; its files are hashed, nothing is loaded."""
+        """Return a configured model; its files are hashed but not loaded."""
         return model_under_test(name, self.config.models[name])
 
-    def grid(self, trained: Sequence[Trained] = ()) -> list[ModelUnderTest]:
-        """Return the models under test: each configured one, and then its checkpoints."""
-        configs, folder = self.config.models, self.run.path
-        return [
-            one
-            for name in configs
-            for one in with_checkpoints(self.model(name), configs[name], trained, folder)
-        ]
+    def grid(self, trained: Sequence[TrainedPlan] = ()) -> list[ModelUnderTest]:
+        """Return the models under test: each configured model, followed by its checkpoints."""
+        models, folder = [], self.run.path
+        for name, config in self.config.models.items():
+            models.append(parent := self.model(name))
+            for plan, checkpoints in trained:
+                if plan.model == name:
+                    models += checkpoint_models(parent.model, config, plan, checkpoints, folder)
+        return models
 
     @property
-    def _batches(self) -> Path:
-        """Where the state of Batch APIs is kept."""
-        return self.run.path / "batches"
+    def _context(self) -> Context:
+        return backend_context(self.run, self.config.seed)
 
     def _check_shapes(self, items: Sequence[Item]) -> None:
         foreign = [item for item in items if not is_shapes_item(item)]
@@ -232,17 +226,17 @@ class Assembly:
             "generate.editor": config.generate.editor.kind,
             **{f"filter.judges.{i}": judge.kind for i, judge in enumerate(config.filter.judges)},
         }
-        ours = [name for name, kind in kinds.items() if kind == "shapes"]
-        if foreign and ours:
+        shapes_parts = [name for name, kind in kinds.items() if kind == "shapes"]
+        if foreign and shapes_parts:
             raise ConfigError(
-                f"{' and '.join(ours)}: 'shapes' draws and judges only shapes-vqa, and"
+                f"{' and '.join(shapes_parts)}: 'shapes' draws and judges only shapes-vqa, but"
                 f" {foreign[0].benchmark} {foreign[0].name} is a real picture; configs/generate/"
-                " has captioners and editors for those, and judges may be left empty ([])"
+                " has captioners and editors for those, and judges may be empty ([])"
             )
 
 
 def _quiet_libraries() -> None:
-    """Leave the terminal to our own progress bars."""
+    """Silence other libraries' progress bars and warnings."""
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
     disable_progress_bars()

@@ -1,4 +1,4 @@
-"""The audit of a configured benchmark: the models it names, the checks, the page."""
+"""The audit of a configured benchmark: its models, the checks, the page."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from flipbench.pipelines.assembly import Assembly
 
 
 def audit_benchmark(assembly: Assembly) -> tuple[AuditReport, Path]:
-    """Run the hygiene checks; return what they found and the page that tells it."""
+    """Run the hygiene checks; return their report and the path of its page."""
     config, run = assembly.config, assembly.run
     spec = config.audit
 
-    def loaded(names: Sequence[str]) -> list[VLM]:
+    def load(names: Sequence[str]) -> list[VLM]:
         for name in names:
             if name not in config.models:
                 raise ConfigError(f"audit: no model {name!r}{nearest(name, list(config.models))}")
@@ -36,10 +36,10 @@ def audit_benchmark(assembly: Assembly) -> tuple[AuditReport, Path]:
         AuditSettings.model_validate(
             spec.model_dump(include=set(AuditSettings.model_fields)) | {"seed": config.seed}
         ),
-        text_models=[BlindVLM(vlm) for vlm in loaded(spec.text_models)],
-        held_out=[BlindVLM(vlm) for vlm in loaded(spec.held_out)],
+        text_models=[BlindVLM(vlm) for vlm in load(spec.text_models)],
+        held_out=[BlindVLM(vlm) for vlm in load(spec.held_out)],
         reader=ChatAPI(spec.reader) if spec.reader else None,
-        vlms=loaded(spec.vlms),
+        vlms=load(spec.vlms),
         train=_items_of(spec.train, run.images) if spec.train else None,
         progress=assembly.progress,
     )

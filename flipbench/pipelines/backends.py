@@ -1,52 +1,51 @@
-"""Build what a configuration names: captioner, editor, judges, chat models; and what they cost."""
+"""Build chat models, writers and models without weights; what a backend costs and requires."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from flipbench.config.chat import APISpec
-from flipbench.config.experiment import ModelUnderTestConfig
-from flipbench.config.kinds import CaptionerSpec, Context, EditorSpec, JudgeSpec, Settings
-from flipbench.config.raters import LocalSpec
+from flipbench.config.experiment import AnswerJudgeConfig, ModelUnderTestConfig
+from flipbench.config.kinds import Context, Settings
+from flipbench.config.training import RewriteConfig
+from flipbench.contaminate.data.wordings import ChatWriter, FileWriter, ShapesWriter, Writer
 from flipbench.core.errors import PrerequisiteError
+from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
+from flipbench.core.run import Run
 from flipbench.filters.judges.api import APIJudgeSpec
 from flipbench.generate.captioners.api import APICaptionerSpec
 from flipbench.models.chat.cost import CostEstimate, estimate_cost
 from flipbench.models.chat.messages import Chat
 from flipbench.models.chat.server import ServerChat
 from flipbench.models.plugins import PythonVLM
-from flipbench.models.protocols import VLM, Captioner, Editor, Judge
+from flipbench.models.protocols import VLM
 
-BATCH_PRICE = 0.5  # what a Batch API asks of the ordinary price
-
-
-def build_captioner(spec: CaptionerSpec, folder: Path, seed: int = 0) -> Captioner:
-    """Return the captioner; ``folder`` keeps a Batch API's state, ``seed`` seeds local sampling."""
-    captioner: Captioner = spec.build(Context(folder, seed))
-    return captioner
+BATCH_PRICE = 0.5  # a Batch API's share of the ordinary price
 
 
-def build_editor(spec: EditorSpec, folder: Path = Path(), seed: int = 0) -> Editor:
-    """Return the editor; the arguments are those of `build_captioner`."""
-    editor: Editor = spec.build(Context(folder, seed))
-    return editor
+def backend_context(run: Run, seed: int) -> Context:
+    """Return what backends are built with: where Batch APIs keep their state, and the seed."""
+    return Context(run.path / "batches", seed)
 
 
-def build_judge(spec: JudgeSpec, folder: Path, seed: int = 0) -> Judge:
-    """Return a judge; the arguments are those of `build_captioner`."""
-    judge: Judge = spec.build(Context(folder, seed))
-    return judge
+def build_chat(config: RewriteConfig | AnswerJudgeConfig, context: Context) -> Chat:
+    """Return the configured chat model, behind a server or on this machine."""
+    if config.local is not None:
+        from flipbench.models.vlm.local_chat import local_chat
+
+        return local_chat(config.local, context.seed)
+    assert config.chat is not None  # validated with the configuration
+    return ServerChat(config.chat, context.folder, batch=config.batch)
 
 
-def build_chat(spec: APISpec | LocalSpec, folder: Path, seed: int = 0) -> Chat:
-    """Return a chat model; the arguments are those of `build_captioner`."""
-    if isinstance(spec, APISpec):
-        return ServerChat(spec.chat, folder, batch=spec.batch)
-    from flipbench.models.vlm.local_chat import local_chat
-
-    return local_chat(spec.chat, seed)
+def build_writer(config: RewriteConfig, context: Context, images: ImageStore) -> Writer:
+    """Return what rewords or translates the questions."""
+    if config.by == "shapes":
+        return ShapesWriter()
+    if config.by == "file" and config.path is not None:
+        return FileWriter(config.path)
+    return ChatWriter(build_chat(config, context), images, config.language)
 
 
 def model_without_weights(name: str, model: ModelUnderTestConfig) -> VLM | None:
@@ -61,7 +60,7 @@ def model_without_weights(name: str, model: ModelUnderTestConfig) -> VLM | None:
 
 
 def missing_key(spec: Settings) -> PrerequisiteError | None:
-    """Return why the server behind a captioner or a judge cannot be asked, or None."""
+    """Return the error if the key for a captioner's or judge's server is missing, else None."""
     if isinstance(spec, APISpec):
         from flipbench.models.chat.api import ChatAPI
 
@@ -72,24 +71,18 @@ def missing_key(spec: Settings) -> PrerequisiteError | None:
     return None
 
 
-def records_at_once(spec: Settings, configured: int, n_items: int) -> int:
-    """Return how many items a backend gets at once: a Batch API wants all of them."""
+def batch_size_for(spec: Settings, configured: int, n_items: int) -> int:
+    """Return how many items a backend gets per call: a Batch API gets all of them."""
     return max(n_items, 1) if isinstance(spec, APISpec) and spec.batch else configured
 
 
-def estimate_captions(spec: CaptionerSpec, candidates: Sequence[Candidate]) -> CostEstimate | None:
-    """Return what captioning would cost, image tokens counted, or None where it is no API."""
-    return _estimate(spec, candidates)
+def api_cost(spec: Settings, candidates: Sequence[Candidate]) -> CostEstimate | None:
+    """Return the cost of a caption or verdict per candidate, image tokens included.
 
-
-def estimate_verdicts(spec: JudgeSpec, candidates: Sequence[Candidate]) -> CostEstimate | None:
-    """Return what judging would cost, a verdict for each candidate; None for a judge of no API."""
-    return _estimate(spec, candidates)
-
-
-def _estimate(spec: Settings, candidates: Sequence[Candidate]) -> CostEstimate | None:
+    None unless ``spec`` configures an API.
+    """
     if not isinstance(spec, APICaptionerSpec | APIJudgeSpec):
         return None
-    shown = [candidate for candidate in candidates if candidate.item.images]
+    with_images = [candidate for candidate in candidates if candidate.item.images]
     factor = BATCH_PRICE if spec.batch else 1.0
-    return estimate_cost(shown, spec.chat, spec.prompt_file, price_factor=factor)
+    return estimate_cost(with_images, spec.chat, spec.prompt_file, price_factor=factor)

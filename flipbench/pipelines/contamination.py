@@ -1,4 +1,4 @@
-"""The stage contaminate of a configured experiment: a paired benchmark in, checkpoints out."""
+"""The contaminate stage of a configured experiment: a paired benchmark in, checkpoints out."""
 
 from __future__ import annotations
 
@@ -26,39 +26,39 @@ from flipbench.core.records import Checkpoint, Failure, TrainingPlan
 from flipbench.core.run import Run
 from flipbench.core.workers import Workers
 from flipbench.pipelines.assembly import Assembly
-from flipbench.pipelines.grid import Trained
+from flipbench.pipelines.grid import TrainedPlan
 
 log = logging.getLogger(__name__)
 _STAGE = "train"
-_N_SAMPLED = 512  # examples that an estimate looks at
+_N_SAMPLED = 512  # examples that an estimate is based on
 
 
 def contaminate(
     assembly: Assembly, benchmark: PairedBenchmark, workers: Workers | None = None
-) -> list[Trained]:
-    """Train every plan of the grid; what is trained already is not trained again.
+) -> list[TrainedPlan]:
+    """Train every plan of the grid that is not trained yet.
 
-    A plan that diverges keeps its good epochs, is named in the log and kept as a failure; the
-    others go on. Several processes (`flipbench.core.processes`) do all plans together; ``workers``
-    share them out, by default the assembly's.
+    A plan that diverges keeps its good epochs, and is logged and recorded as a failure; the others
+    continue. Several processes (`flipbench.core.processes`) train each plan together; ``workers``,
+    by default the assembly's, divide the plans among them.
 
     Raises
     ------
     PrerequisiteError
-        Where the disk is too small for what is to do.
+        If the disk is too small.
     """
     run, grid = assembly.run, assembly.config.contaminate
     workers = workers or assembly.workers
     regimes = main_first(lambda: assembly.training_data.prepare(benchmark, write=True))
     plans = _plans(assembly, regimes)
     done = run.ids(Checkpoint)
-    todo = [plan for plan in plans if _last_id(plan) not in done]
+    todo = [p for p in plans if Checkpoint.id_for(plan_id=p.id, epoch=p.epochs) not in done]
     trainer = _llamafactory(assembly, todo) if grid.backend == "llamafactory" else None
     if is_main():
         known = run.ids(TrainingPlan)
         run.append([plan for plan in plans if plan.id not in known])
     for plan in todo:
-        per_device_batch(plan, n_processes())  # refused before anything is trained
+        per_device_batch(plan, n_processes())  # raises before anything is trained
     if todo and is_main():
         if workers.share is None:
             estimating.check_disk(run.path, _estimates(assembly, regimes, todo))
@@ -77,7 +77,7 @@ def train(
     trainer: LlamaFactory | None = None,
     *,
     merge: bool = False,
-) -> list[Trained]:
+) -> list[TrainedPlan]:
     """Train the plans one by one, or this worker's share of them.
 
     Parameters
@@ -85,21 +85,21 @@ def train(
     dtypes : mapping of str to str
         Precision of the weights, by model.
     trainer : LlamaFactory, optional
-        What trains instead of trl.
+        Trains instead of trl.
     merge : bool
-        Whether ``trainer`` also writes adapters merged into their model.
+        Whether ``trainer`` also exports each adapter merged into its model.
     """
-    trained: list[Trained] = []
+    trained: list[TrainedPlan] = []
     failed: set[str] = set()
     numbers = _numbers(plans)
     for number, plan in enumerate(plans, 1):
         if not workers.have(numbers[plan.id]):
             continue
         if plan.after in failed:
-            log.error("%s, %s: not washed, since it diverged before", plan.model, plan.label)
+            log.error("%s, %s: not washed, since its training diverged", plan.model, plan.label)
             continue
         if workers.progress and workers.n_workers == 1:
-            log.info("training %d of %d: %s", number, len(plans), _in_words(plan))
+            log.info("training %d of %d: %s", number, len(plans), _describe(plan))
         items, corpus = regimes[plan.data].training_inputs(plan)
         dtype, train_with = dtypes[plan.model], trainer.train if trainer else None
         try:
@@ -121,19 +121,19 @@ def train(
     return trained
 
 
-def training_failures(run: Run, trained: Sequence[Trained]) -> list[Failure]:
-    """Return the plans that diverged and still lack epochs."""
-    done = {plan.id for plan, checkpoints in trained if len(checkpoints) == plan.epochs}
-    tried = {plan.id for plan, _ in trained}
-    return [f for f in run.open_failures(_STAGE, done) if f.record_id in tried]
+def training_failures(run: Run, trained: Sequence[TrainedPlan]) -> list[Failure]:
+    """Return the failures of plans that diverged and still lack epochs."""
+    complete = {plan.id for plan, checkpoints in trained if len(checkpoints) == plan.epochs}
+    attempted = {plan.id for plan, _ in trained}
+    return [f for f in run.open_failures(_STAGE, complete) if f.record_id in attempted]
 
 
 def export_training(
     assembly: Assembly, benchmark: PairedBenchmark, form: str, folder: Path
 ) -> tuple[list[str], int]:
-    """Write the grid's training data for another trainer, as `write_plans` does and returns.
+    """Write the grid's training data for another trainer; returns as `write_plans` does.
 
-    Chat models write the other wordings that the run lacks.
+    Missing wordings are requested from chat models.
     """
     check_export_format(form)  # before chat models are asked for wordings
     regimes = assembly.training_data.prepare(benchmark, write=True)
@@ -151,13 +151,13 @@ def plans_for(assembly: Assembly, benchmark: PairedBenchmark) -> list[TrainingPl
 
 
 def plan_contamination(assembly: Assembly, benchmark: PairedBenchmark) -> list[str]:
-    """Return the grid as a table, for ``--dry-run`` and before a run."""
+    """Return the grid as a table, for ``--dry-run`` and before training."""
     regimes = assembly.training_data.prepare(benchmark, write=False)
     plans = _plans(assembly, regimes)
     done = {c.plan_id for c in assembly.run.read(Checkpoint)}
     estimates = _estimates(assembly, regimes, plans)
     rows = [(plan, e, plan.id in done) for plan, e in zip(plans, estimates, strict=True)]
-    todo = [e for plan, e, there in rows if not there]
+    todo = [e for _, e, is_done in rows if not is_done]
     scratch = max((e.scratch for e in todo), default=0)
     disk = estimating.size_text(sum(e.disk for e in todo) + scratch)
     hours = estimating.time_text(sum(e.seconds for e in todo))
@@ -191,15 +191,15 @@ def _plans(assembly: Assembly, regimes: Mapping[str, RegimeData]) -> list[Traini
 
 
 def _llamafactory(assembly: Assembly, todo: Sequence[TrainingPlan]) -> LlamaFactory | None:
-    """Return what trains instead of trl, where there is work for it."""
+    """Return LLaMA-Factory if there is something to train or merge."""
     if n_processes() > 1:
         raise ConfigError(
-            "backend: llamafactory starts processes of its own, one for each GPU; run flipbench"
-            " without accelerate launch"
+            "backend: llamafactory starts its own processes, one per GPU; run flipbench without"
+            " accelerate launch"
         )
     config, run = assembly.config.contaminate.llamafactory, assembly.run
-    there = [run.path / c.path for c in run.read(Checkpoint)]
-    if todo or (config.merge and any(map(lacks_merged, there))):
+    folders = [run.path / c.path for c in run.read(Checkpoint)]
+    if todo or (config.merge and any(map(lacks_merged, folders))):
         return find_llamafactory(config, progress=assembly.progress)
     return None
 
@@ -207,34 +207,31 @@ def _llamafactory(assembly: Assembly, todo: Sequence[TrainingPlan]) -> LlamaFact
 def _estimates(
     assembly: Assembly, regimes: Mapping[str, RegimeData], plans: Sequence[TrainingPlan]
 ) -> list[estimating.TrainingCost]:
-    """Return what each plan would take, from a sample of its examples."""
+    """Return the cost of each plan, estimated from a sample of its examples."""
     grid, dtypes = assembly.config.contaminate, [assembly.dtypes[plan.model] for plan in plans]
     merge = grid.backend == "llamafactory" and grid.llamafactory.merge
     speeds = {dtype: estimating.measured_speed(dtype) for dtype in dict.fromkeys(dtypes)}
-    out = []
+    estimates = []
     for plan, dtype in zip(plans, dtypes, strict=True):
         items, corpus = regimes[plan.data].training_inputs(plan)
-        once = plan.model_copy(update={"copies": min(plan.copies, 1)})
-        examples = training_examples(once, items, assembly.run.images, corpus)
+        single_copy = plan.model_copy(update={"copies": min(plan.copies, 1)})
+        examples = training_examples(single_copy, items, assembly.run.images, corpus)
         sample = examples[:: -(-len(examples) // _N_SAMPLED) or 1]
-        speed = speeds[dtype]
-        out.append(estimating.estimate(plan, sample, dtype=dtype, speed=speed, merge=merge))
-    return out
+        estimates.append(
+            estimating.estimate(plan, sample, dtype=dtype, speed=speeds[dtype], merge=merge)
+        )
+    return estimates
 
 
 def _numbers(plans: Sequence[TrainingPlan]) -> dict[str, int]:
-    """Number the plans for sharing them out; a washing is its contamination's worker's."""
+    """Number the plans for the workers; a washing has the number of its contamination."""
     numbers: dict[str, int] = {}
     for plan in plans:
         numbers[plan.id] = numbers.get(plan.after, len(numbers))
     return numbers
 
 
-def _last_id(plan: TrainingPlan) -> str:
-    return Checkpoint.id_for(plan_id=plan.id, epoch=plan.epochs)
-
-
-def _in_words(plan: TrainingPlan) -> str:
+def _describe(plan: TrainingPlan) -> str:
     if plan.after:
         return f"{plan.model}, {plan.label}, {plan.epochs} epochs of clean data"
     return (

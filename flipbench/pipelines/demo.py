@@ -1,4 +1,4 @@
-"""``flipbench demo``: the whole loop on the embedded world, by real parts, in minutes."""
+"""``flipbench demo``: the whole loop on the embedded world, in minutes."""
 
 from __future__ import annotations
 
@@ -19,26 +19,27 @@ SMALL = (
     "contaminate.copies=2",
 )
 NOTES = (
-    "Everything here is real but small: two VLMs of about two million weights that were trained on"
-    " other scenes of the same world, contaminated by trl and peft, and asked by transformers.",
-    "Each pair's original is drawn by a coin from two scenes that differ only in the answer, so a"
-    " clean model's gap has expectation zero. Edits of real photographs carry no such guarantee.",
-    "The controls were fine-tuned in the same way as the contaminated models, on as many other"
-    " questions about other scenes: what a detector says of them is a false alarm. They descend"
-    " from two clean models and one seed, so the page shows how the method works and what it"
-    " costs; it does not measure how often a detector errs on models in general.",
+    "Everything here is real but small: two VLMs of about two million weights each, trained on"
+    " other scenes of the same world, contaminated with trl and peft, and run with transformers.",
+    "The original of each pair is chosen by a coin toss from two scenes that differ only in the"
+    " answer, so a clean model's gap has expectation zero. Edits of real photographs carry no such"
+    " guarantee.",
+    "The controls were fine-tuned in the same way as the contaminated models, on as many questions"
+    " about other scenes: a detector that flags one raises a false alarm. They descend from two"
+    " clean models and one seed, so the page shows how the method works and what it costs; it does"
+    " not measure how often a detector errs on models in general.",
 )
 
 
 def configure(out: Path, *, small: bool = False) -> Config:
-    """Return the demo's configuration; the controls' data are written into ``out``."""
-    changes = [f"run={json.dumps(str(out))}", *(SMALL if small else ())]
-    plain = load_config(CONFIG, changes)
-    n_items = plain.benchmark.n_items if isinstance(plain.benchmark, ShapesSpec) else 0
-    copies = plain.contaminate.copies
+    """Return the demo's configuration; the controls' data are written to ``out``."""
+    overrides = [f"run={json.dumps(str(out))}", *(SMALL if small else ())]
+    config = load_config(CONFIG, overrides)
+    n_items = config.benchmark.n_items if isinstance(config.benchmark, ShapesSpec) else 0
+    copies = config.contaminate.copies
     corpus = write_corpus(out / f"other-shapes-{n_items}x{copies}", n_items, copies=copies)
     data = {"verbatim": {}, "control": {"copies": 0, "corpus": {"path": str(corpus)}}}
-    return load_config(CONFIG, [*changes, f"contaminate.data={json.dumps(data)}"])
+    return load_config(CONFIG, [*overrides, f"contaminate.data={json.dumps(data)}"])
 
 
 def run_demo(out: Path, *, small: bool = False, progress: bool = True) -> Evaluated:

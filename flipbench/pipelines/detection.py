@@ -22,7 +22,7 @@ from flipbench.pipelines.evaluation import ask_and_score, work_lines
 
 
 def count_work(detection: Detection) -> list[str]:
-    """Return what would be asked, for ``--dry-run``."""
+    """Return the number of questions, for ``--dry-run``."""
     benchmark = detection.benchmark.with_images_in(detection.run.images)
     n_probes = len(probes_for(detection.detectors, benchmark, detection.prompt_settings))
     n_models = len(detection.models)
@@ -38,27 +38,24 @@ def count_work(detection: Detection) -> list[str]:
 
 
 def detect(detection: Detection) -> tuple[DetectionVerdict, Path, list[StageReport]]:
-    """Ask, score and write the page; answers that the run holds already are not asked again."""
+    """Query the models, score their answers and write the page; stored answers are reused."""
     page, reports = examine(detection)
     return page.finding, write_verdict(page, detection.run.path / "report"), reports
 
 
 def examine(detection: Detection) -> tuple[VerdictPage, list[StageReport]]:
-    """Ask and score; return the verdict with all that it rests on, before a page is written.
+    """Query the models and score their answers; return the contents of the page.
 
-    The run directory keeps answers, and images that detectors make; the benchmark's own folder
-    stays as it is.
+    Answers, and images that detectors make, are stored in the run directory; the benchmark's own
+    folder is not changed.
     """
     transformers_logging.disable_progress_bar()
-    run, prompt_settings, configured = (
-        detection.run,
-        detection.prompt_settings,
-        detection.configured,
-    )
+    run, configured = detection.run, detection.configured
+    prompt_settings = detection.prompt_settings
     benchmark = detection.benchmark.with_images_in(run.images)
     settings = _settings(detection)
     run.keep_provenance(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
-    subject, *clean = grid = [one.model for one in detection.models]
+    subject, *clean = grid = [entry.model for entry in detection.models]
     scores, reports = ask_and_score(
         benchmark,
         detection.models,
@@ -74,12 +71,10 @@ def examine(detection: Detection) -> tuple[VerdictPage, list[StageReport]]:
         model=subject.name,
         scores=[s for s in scores if s.model_fingerprint == subject.fingerprint],
         references={
-            model.name: [
-                s
-                for s in scores
-                if s.model_fingerprint == model.fingerprint and s.detector in alone
+            m.name: [
+                s for s in scores if s.model_fingerprint == m.fingerprint and s.detector in alone
             ]
-            for model in clean
+            for m in clean
         },
         not_run=detection.not_run,
     )
@@ -98,21 +93,21 @@ def examine(detection: Detection) -> tuple[VerdictPage, list[StageReport]]:
 
 
 def _notes(detection: Detection) -> list[str]:
-    """Return what the model's own card says; the verdict does not know it."""
+    """Return what the model's contamination card records, which the verdict does not use."""
     card, benchmark = card_of(detection.subject), detection.benchmark
     if not card:
         return []
-    n = trained_on(card, benchmark)
-    items = f"{n:,} of these {len(benchmark.pairs):,} items, dose {card['dose']}" if n else "none"
+    items, n = "none of these items", trained_on(card, benchmark)
+    if n:
+        items = f"{n:,} of these {len(benchmark.pairs):,} items, dose {card['dose']}"
     return [
-        f"The contamination card beside the weights says that it was trained on purpose on {items}"
-        f"{'' if n else ' of these items'} ({card['strategy']}, from {card['parent']}). The verdict"
-        " was reached without the card."
+        f"According to the contamination card beside the weights, it was trained on purpose on"
+        f" {items} ({card['strategy']}, from {card['parent']}). The verdict does not use the card."
     ]
 
 
 def _settings(detection: Detection) -> dict[str, str]:
-    found, subject, weights = environment(), detection.subject, detection.subject.weights
+    versions, subject, weights = environment(), detection.subject, detection.subject.weights
     where = weights.path if weights else "a server"
     if not weights and not isinstance(subject.vlm, APIVLM):
         where = type(subject.vlm).__qualname__
@@ -124,8 +119,8 @@ def _settings(detection: Detection) -> dict[str, str]:
         "asked by": detection.prompt_settings.ask,
         "pairs": f"{len(detection.benchmark.pairs):,}",
         "made by": ", ".join(f"{k} {v}" for k, v in detection.benchmark.made_by.items()),
-        "flipbench": str(found["flipbench"]),
-        "python": str(found["python"]),
-        **{name: str(v) for name, v in found["packages"].items() if v},
+        "flipbench": str(versions["flipbench"]),
+        "python": str(versions["python"]),
+        **{name: str(v) for name, v in versions["packages"].items() if v},
     }
     return {name: value for name, value in rows.items() if value}

@@ -1,4 +1,4 @@
-"""What ``flipbench detect`` is asked for: the pairs, the models, the detectors; checked first."""
+"""Plan ``flipbench detect``: choose and check pairs, models and detectors before loading any."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from flipbench.pipelines.detectors import ConfiguredDetectors
 from flipbench.prompting.prompts import PromptSettings
 
 _FAMILY = "detect"
-_UNTOLD_NAMES = re.compile(r"(epoch|checkpoint|step)[-_]?\d+|final|merged|adapter|model", re.I)
+_GENERIC_NAMES = re.compile(r"(epoch|checkpoint|step)[-_]?\d+|final|merged|adapter|model", re.I)
 
 
 @dataclass(frozen=True)
 class Detection:
-    """A model to be judged, clean models to compare with, and how they are asked.
+    """The model to examine, clean models to compare it with, and how they are queried.
 
-    ``subject`` stands in its grid as if it were contaminated and the references as if they were
-    clean, since that is the question; nothing but an item's suspicion is reckoned by it.
+    In the grid, ``subject`` has dose 1 and the references dose 0; only the suspicion of single
+    items depends on that.
     """
 
     benchmark: PairedBenchmark
@@ -50,12 +50,12 @@ class Detection:
 
     @property
     def models(self) -> list[ModelUnderTest]:
-        """The model, then its references."""
+        """The subject, then its references."""
         return [self.subject, *self.references]
 
     @property
     def detectors(self) -> list[AnyDetector]:
-        """Those that are asked, with what the run holds of their helpers' work."""
+        """The detectors to run, with the wordings and judgements stored in the run."""
         return self.configured.detectors(self.benchmark)
 
 
@@ -65,26 +65,24 @@ def read_paired(where: Path, limit: int | None = None) -> PairedBenchmark:
     Raises
     ------
     DataError
-        Where there is none, or it has no pairs.
+        If there is none, or it has no pairs.
     """
     if where.suffix in (".yaml", ".yml"):
         where = load_config(where).run
     inside = where / "benchmark"
     benchmark = PairedBenchmark.load(inside if inside.is_dir() else where)
     if not benchmark.pairs:
-        raise DataError(
-            f"{where}: the paired benchmark has no pairs; 'flipbench filter' keeps some"
-        )
+        raise DataError(f"{where}: the paired benchmark has no pairs; run 'flipbench filter'")
     return replace(benchmark, pairs=benchmark.pairs[:limit]) if limit else benchmark
 
 
 def evaluate_part(where: Path) -> EvaluateConfig:
-    """Return what a configuration says of evaluation: who rewords; the defaults of a folder."""
+    """Return the ``evaluate`` part of a configuration file; for a folder, the defaults."""
     return load_config(where).evaluate if where.suffix in (".yaml", ".yml") else EvaluateConfig()
 
 
 def name_of(path: str) -> str:
-    """Return what tables call a model: a folder by its name, a hub id as it is.
+    """Return a model's name in tables: the folder's name, or the hub id itself.
 
     >>> name_of("shapes:llava"), name_of("org/model-7b")
     ('shapes:llava', 'org/model-7b')
@@ -93,20 +91,20 @@ def name_of(path: str) -> str:
     if not folder.is_dir():
         return path
     folder = folder.resolve()
-    told = not _UNTOLD_NAMES.fullmatch(folder.name)
-    return folder.name if told else f"{folder.parent.name}/{folder.name}"
+    is_generic = _GENERIC_NAMES.fullmatch(folder.name)
+    return f"{folder.parent.name}/{folder.name}" if is_generic else folder.name
 
 
 def default_run(model: str, benchmark: PairedBenchmark) -> Path:
-    """Return the run directory of a model and a benchmark, where none is named.
+    """Return the default run directory for a model and a benchmark.
 
     >>> from flipbench.core.images import ImageStore
     >>> pairs = PairedBenchmark("shapes-vqa", (), ImageStore(Path("images")))
     >>> default_run("org/model-7b", pairs).as_posix()
     'runs/detect-org-model-7b-shapes-vqa'
     """
-    words = re.sub(r"[^\w.]+", "-", f"{name_of(model)}-{benchmark.name}").strip("-")
-    return Path("runs") / f"detect-{words}"
+    slug = re.sub(r"[^\w.]+", "-", f"{name_of(model)}-{benchmark.name}").strip("-")
+    return Path("runs") / f"detect-{slug}"
 
 
 def plan(
@@ -124,62 +122,62 @@ def plan(
     options: StageOptions = QUESTIONS,
     command: str = "",
 ) -> Detection:
-    """Check what is asked for, before anything is loaded.
+    """Check models and detectors before anything is loaded.
 
     Parameters
     ----------
     model, references : str or VLM
         A checkpoint's folder, a hub id, ``shapes:llava``, or any object that keeps the `VLM`
-        protocol, such as a model behind a server. The references are taken for clean.
+        protocol, such as a model behind a server. The references are assumed to be clean.
     detectors : sequence of str
-        Names or import paths; all by default. The perturbation gap is always among them, since
-        the verdict rests on it. A detector that needs more than the model can do is left out, and
-        so is by default one that needs a clean model where there is none; the page says so.
+        Names or import paths; all by default. The perturbation gap always runs, since the verdict
+        is based on it. Detectors that need more than the model supports are left out and listed
+        on the page, as are, unless named here, those that need a clean model if none is given.
     config : EvaluateConfig, optional
-        Who helps the detectors, and their parameters; nothing else of it is used.
+        Rewording, judge and parameters of the detectors; other settings are ignored.
     dtype, device, quantization : str
-        How weights are loaded, the model's and the references'.
+        How the weights of model and references are loaded.
 
     Raises
     ------
     ConfigError
-        Where a detector is unknown, a model cannot be asked in this way, or a reference is the
-        model itself or was trained on the benchmark's items on purpose.
+        If a detector is unknown, a model does not support the way of asking, or a reference is
+        the model itself or was trained on the benchmark's items on purpose.
     """
 
-    def under_test(one: str | VLM, strategy: str, dose: int) -> ModelUnderTest:
+    def under_test(source: str | VLM, strategy: str, dose: int) -> ModelUnderTest:
         known = {"family": _FAMILY, "strategy": strategy, "dose": dose}
-        if not isinstance(one, str):
-            vlm = as_vlm(one)
+        if not isinstance(source, str):
+            vlm = as_vlm(source)
             return ModelUnderTest.from_vlm(vlm, lineage=vlm.name, **known)
-        name, loading = name_of(one), {"dtype": dtype, "device": device}
-        weights = ModelConfig.model_validate({"path": one, "quantization": quantization} | loading)
+        name, loading = name_of(source), {"dtype": dtype, "device": device}
+        weights = ModelConfig.model_validate(
+            {"path": source, "quantization": quantization} | loading
+        )
         return ModelUnderTest.from_weights(weights, name, lineage=name, **known)
 
     subject = under_test(model, "asked about", 1)
-    clean = tuple(under_test(one, UNTOUCHED, 0) for one in references)
+    clean = tuple(under_test(source, UNTOUCHED, 0) for source in references)
     prompt_settings = prompt_settings or PromptSettings()
     _check_models(benchmark, prompt_settings, subject, clean)
     chosen = names_of(detectors, "--detectors")
-    not_run, asked = {}, []
+    not_run, selected = {}, []
     for name in dict.fromkeys([GAP, *(chosen or DETECTORS)]):
         detector = DETECTORS[name]
         if detector.about.not_in_detect:
             not_run[name] = detector.about.not_in_detect
         elif lacking := needs_when(detector.about, prompt_settings) - subject.can:
             needs = ", ".join(sorted(lacking))
-            not_run[name] = f"it needs {needs}, which this model does not give"
+            not_run[name] = f"it needs {needs}, which this model does not support"
         elif _needs_reference(detector) and not references and name not in chosen:
-            not_run[name] = (
-                "not asked, since the rule compares with a clean model: give one with --reference"
-            )
+            not_run[name] = "its rule compares with a clean model: give one with --reference"
         else:
-            asked.append(name)
+            selected.append(name)
     return Detection(
         benchmark=benchmark,
         subject=subject,
         references=clean,
-        configured=ConfiguredDetectors.of(config or EvaluateConfig(), asked, run, 0),
+        configured=ConfiguredDetectors.build(config or EvaluateConfig(), selected, run, 0),
         prompt_settings=prompt_settings,
         run=run,
         not_run=not_run,
@@ -189,8 +187,8 @@ def plan(
 
 
 def _needs_reference(detector: AnyDetector) -> bool:
-    """Return whether a rule compares with one clean model; of several, the score itself tells."""
-    if isinstance(detector, GridDetector):
+    """Return whether the default rule compares with one clean model."""
+    if isinstance(detector, GridDetector):  # needs several, which its score reports
         return False
     return detector.about.needs_clean_model or default_rule(detector) == "relative"
 
@@ -201,42 +199,41 @@ def _check_models(
     subject: ModelUnderTest,
     references: Sequence[ModelUnderTest],
 ) -> None:
-    for one in (subject, *references):
-        if not one.can & {"choose", "generate"}:
+    for entry in (subject, *references):
+        name, ask = entry.model.name, prompt_settings.ask
+        if not entry.can & {"choose", "generate"}:
             raise ConfigError(
-                f"{one.model.name} can neither choose between options nor generate text, and the"
-                " gap is measured by one of the two"
+                f"{name} can neither choose between options nor generate text, and the gap is"
+                " measured by one of the two"
             )
-        if prompt_settings.ask not in one.can:
-            raise ConfigError(
-                f"--ask {prompt_settings.ask}: {one.model.name} cannot be asked so; it can"
-                f" {', '.join(sorted(one.can))}"
-            )
+        if ask not in entry.can:
+            supported = ", ".join(sorted(entry.can))
+            raise ConfigError(f"{name} does not support --ask {ask}; it supports {supported}")
     seen = {subject.model.fingerprint: subject.model.name}
     for reference in references:
         name, weights = reference.model.name, reference.model.fingerprint
         if weights in seen:
             raise ConfigError(
-                f"--reference {name}: the same weights as {seen[weights]}; a model cannot be its"
-                " own reference, and each reference is given once"
+                f"--reference {name}: the same weights as {seen[weights]}; give each reference"
+                " once, and not the model itself"
             )
         if name in seen.values():
             raise ConfigError(f"--reference {name}: two models have this name; rename a folder")
         seen[weights] = name
         if n := trained_on(card_of(reference), benchmark):
             raise ConfigError(
-                f"--reference {name}: its card says that it was trained on {n} items of"
+                f"--reference {name}: according to its card it was trained on {n} items of"
                 f" {benchmark.name} on purpose; give a clean model"
             )
 
 
-def card_of(one: ModelUnderTest) -> JsonDict:
-    """Return the contamination card beside the weights, empty where there is none."""
-    where = Path(resolve_path(one.weights.path)) if one.weights else None
-    return check_card(where) if where and where.is_dir() else {}
+def card_of(model: ModelUnderTest) -> JsonDict:
+    """Return the contamination card beside the weights, empty if there is none."""
+    folder = Path(resolve_path(model.weights.path)) if model.weights else None
+    return check_card(folder) if folder and folder.is_dir() else {}
 
 
 def trained_on(card: JsonDict, benchmark: PairedBenchmark) -> int:
-    """Return how many of a benchmark's originals a card says a model was trained on."""
+    """Return how many of the benchmark's originals the card's model was trained on."""
     doses = card.get("doses", {})
     return sum(doses.get(item.id, 0) > 0 for item in benchmark.originals)

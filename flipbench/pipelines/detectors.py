@@ -1,14 +1,17 @@
-"""The detectors of an experiment as configured, and the models that help them."""
+"""The configured detectors, with the models that reword questions and judge replies."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from flipbench.config.experiment import EvaluateConfig
+from flipbench.config.kinds import Context
 from flipbench.config.training import RewriteConfig
 from flipbench.contaminate.data.wordings import WordingStage
 from flipbench.core.errors import ConfigError
+from flipbench.core.images import ImageStore
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item, JsonDict, Score, Wording
 from flipbench.core.run import Run
@@ -26,11 +29,12 @@ from flipbench.models.chat.answer_judge import AnswerJudge, Judgement, recorded_
 from flipbench.models.chat.cost import Spent
 from flipbench.models.chat.rewording import BackTranslation, RecordedWordings, as_question
 from flipbench.models.engine import Answers
-from flipbench.pipelines.training_data import chat_of, writer_of
+from flipbench.pipelines.backends import backend_context, build_chat, build_writer
 from flipbench.shapes.benchmark import is_shapes_item
 from flipbench.shapes.rewording import reword
 
-_AT_ONCE = 16
+_BATCH_SIZE = 16
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -42,12 +46,12 @@ class ConfiguredDetectors:
     names : tuple of str
         Names of the detectors, plug-ins included.
     parameters : dict of str to dict
-        What is configured of each of them.
-    rewording : Stage or None
-        Writes other wordings; None where nobody has to: the embedded world has its templates, and
-        another benchmark is then not reworded.
-    judge : AnswerJudge or None
-        Reads replies to free-form questions.
+        Configured parameters by detector.
+    rewording : Stage, optional
+        Rewords the questions. Without it, items of the embedded world are reworded by templates,
+        other benchmarks not at all.
+    judge : AnswerJudge, optional
+        Judges free-form replies.
     """
 
     config: EvaluateConfig
@@ -58,7 +62,7 @@ class ConfiguredDetectors:
     judge: AnswerJudge | None = None
 
     @classmethod
-    def of(
+    def build(
         cls, config: EvaluateConfig, detectors: Iterable[str], run: Run, seed: int
     ) -> ConfiguredDetectors:
         """Return ``detectors``, given by name or import path; no model is loaded or called yet.
@@ -66,28 +70,26 @@ class ConfiguredDetectors:
         Raises
         ------
         ConfigError
-            Where there is no such detector, or ``evaluate.parameters`` sets what a detector does
-            not have, or sets it to a wrong value.
+            If a detector does not exist, or ``evaluate.parameters`` has an unknown parameter or an
+            invalid value.
         """
         names = names_of(detectors, "evaluate.detectors")
         parameters = _checked_parameters(config)
         helpers = {helper for name in names for helper in DETECTORS[name].about.helpers}
         rewording, judge = None, None
-        spec = config.rewording
+        spec, context = config.rewording, backend_context(run, seed)
         if spec is not None and spec.by != "shapes" and "rewording" in helpers:
-            rewording = _rewording_stage(spec, run, seed)
+            rewording = _rewording_stage(spec, context, run.images)
         if config.judge is not None and "answer_judge" in helpers:
-            judge = AnswerJudge(chat_of(config.judge, run, seed), run.images)
+            judge = AnswerJudge(build_chat(config.judge, context), run.images)
         return cls(config, run, tuple(names), parameters, rewording, judge)
 
     def reword(self, benchmark: PairedBenchmark, progress: bool = True) -> list[StageReport]:
-        """Have all texts reworded; detectors leave out a text that has no other wording."""
+        """Reword all questions; detectors leave out items without another wording."""
         if self.rewording is None or self.config.rewording is None:
             return []
         items = [as_question(item) for item in benchmark.originals]
-        size = max(1, len(items)) if self.config.rewording.batch else _AT_ONCE
-        options = StageOptions(batch_size=size, progress=progress)
-        return [run_stage(self.rewording, items, self.run, options)]
+        return self._run_stage(self.rewording, items, self.config.rewording.batch, progress)
 
     def judge_replies(
         self,
@@ -96,19 +98,24 @@ class ConfiguredDetectors:
         answers: Iterable[Answers],
         progress: bool = True,
     ) -> list[StageReport]:
-        """Have the replies of all models judged; detectors leave out a reply that is not."""
+        """Judge the replies of all models; detectors leave out replies without a judgement."""
         if self.judge is None or self.config.judge is None:
             return []
         judged = [d for d in detectors if isinstance(d, JudgedDetector)]
         tasks = [task for model in answers for d in judged for task in d.to_judge(benchmark, model)]
-        size = max(1, len(tasks)) if self.config.judge.batch else _AT_ONCE
+        return self._run_stage(self.judge, tasks, self.config.judge.batch, progress)
+
+    def _run_stage(
+        self, stage: Stage[T], tasks: Sequence[T], batch: bool, progress: bool
+    ) -> list[StageReport]:
+        size = max(1, len(tasks)) if batch else _BATCH_SIZE
         options = StageOptions(batch_size=size, progress=progress)
-        return [run_stage(self.judge, tasks, self.run, options)]
+        return [run_stage(stage, tasks, self.run, options)]
 
     def detectors(self, benchmark: PairedBenchmark) -> list[AnyDetector]:
-        """Return the detectors, with the wordings that the run holds.
+        """Return the detectors, with the wordings stored in the run.
 
-        Judgements are read when the first reply is scored, so one that was made meanwhile counts.
+        Judgements are read when the first reply is scored, so they may still be made after this.
         """
         helpers = self._helpers(benchmark)
         return [
@@ -116,21 +123,17 @@ class ConfiguredDetectors:
             for name in self.names
         ]
 
-    def identified(self, scores: Sequence[Score]) -> list[Score]:
-        """Return the scores; a plug-in's carry its import path and parameters, and so do their ids.
+    def mark_plug_ins(self, scores: Sequence[Score]) -> list[Score]:
+        """Return the scores, those of plug-ins with import path and parameters in score and id.
 
-        Two versions of a user's own detector can thereby stand in one file.
+        Scores by two versions of one plug-in can then be stored in one file.
         """
-        found = []
-        for score in scores:
-            if is_plug_in(score.detector):
-                made_by = {
-                    "target": import_path(DETECTORS[score.detector]),
-                    "arguments": self.parameters.get(score.detector, {}),
-                }
-                score = Score.model_validate(score.model_dump() | made_by | {"id": ""})
-            found.append(score)
-        return found
+        return [self._marked(score) if is_plug_in(score.detector) else score for score in scores]
+
+    def _marked(self, score: Score) -> Score:
+        target = import_path(DETECTORS[score.detector])
+        provenance = {"target": target, "arguments": self.parameters.get(score.detector, {})}
+        return Score.model_validate(score.model_dump() | provenance | {"id": ""})
 
     def _helpers(self, benchmark: PairedBenchmark) -> Helpers:
         judge = recorded_judge(self.judge, self.run.read(Judgement)) if self.judge else None
@@ -143,47 +146,44 @@ class ConfiguredDetectors:
         return Helpers(RecordedWordings(wordings), n_wordings, judge)
 
     def notes(self) -> list[str]:
-        """Return what a report should say: other parameters, who judged replies at what cost."""
-        return [*self._parameters(), *self._judgements()]
-
-    def _parameters(self) -> list[str]:
-        """Return what is configured otherwise than by default."""
-        words = [
+        """Return notes for a report: non-default parameters, the judge and its cost."""
+        changed = [
             f"{name}.{key} = {value} ({parameters_of(DETECTORS[name])[key]})"
             for name, given in self.parameters.items()
             for key, value in given.items()
         ]
-        if not words:
-            return []
-        return [f"Parameters of detectors (in brackets the default): {', '.join(words)}."]
+        notes = []
+        if changed:
+            notes.append(f"Parameters of detectors (default in brackets): {', '.join(changed)}.")
+        if self.judge is not None:
+            notes.append(self._judge_note(self.judge.judge))
+        return notes
 
-    def _judgements(self) -> list[str]:
-        if self.judge is None:
-            return []
-        mine = [j for j in self.run.read(Judgement) if j.judge == self.judge.judge]
-        n_unread = sum(j.choice == "unread" for j in mine)
+    def _judge_note(self, judge: str) -> str:
+        judgements = [j for j in self.run.read(Judgement) if j.judge == judge]
+        n_unread = sum(j.choice == "unread" for j in judgements)
         spent = Spent()
-        for judgement in mine:
+        for judgement in judgements:
             spent.add(judgement.usage)
-        return [
-            f"Free-form replies were judged by {self.judge.judge}, each beside both answers in both"
-            f" orders: {len(mine):,} judgements, {n_unread:,} of which cannot be read ({spent})."
-        ]
+        return (
+            f"Free-form replies were judged by {judge}, each against both answers in both orders:"
+            f" {len(judgements):,} judgements, {n_unread:,} of them unreadable ({spent})."
+        )
 
 
 def _checked_parameters(config: EvaluateConfig) -> dict[str, JsonDict]:
     """Return ``evaluate.parameters`` by detector name; its keys are names or import paths."""
     where = "evaluate.parameters"
     names = names_of(config.parameters, where)
-    found = dict(zip(names, config.parameters.values(), strict=True))
-    if len(found) < len(names):
+    parameters = dict(zip(names, config.parameters.values(), strict=True))
+    if len(parameters) < len(names):
         raise ConfigError(f"{where}: a detector is given twice, by its name and its import path")
-    for name, given in found.items():
+    for name, given in parameters.items():
         with_parameters(DETECTORS[name], given, f"{where}.{name}")
-    return found
+    return parameters
 
 
-def _rewording_stage(spec: RewriteConfig, run: Run, seed: int) -> Stage[Item]:
+def _rewording_stage(spec: RewriteConfig, context: Context, images: ImageStore) -> Stage[Item]:
     if spec.how == "translate":
-        return BackTranslation(chat_of(spec, run, seed), run.images, spec.language)
-    return WordingStage(writer_of(spec, run, seed))
+        return BackTranslation(build_chat(spec, context), images, spec.language)
+    return WordingStage(build_writer(spec, context, images))

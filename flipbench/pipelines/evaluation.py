@@ -1,4 +1,4 @@
-"""The stage evaluate of a configured experiment: pairs and models in, scores and a report out."""
+"""The evaluate stage of a configured experiment: pairs and models in, scores and a report out."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from flipbench.models.engine import QUESTIONS, answers_of
 from flipbench.pipelines.assembly import Assembly
 from flipbench.pipelines.contamination import plans_for
 from flipbench.pipelines.detectors import ConfiguredDetectors
-from flipbench.pipelines.grid import Trained, warnings_of
+from flipbench.pipelines.grid import TrainedPlan, warnings_of
 from flipbench.pipelines.raters import report_tables
 from flipbench.prompting.prompts import PromptSettings
 from flipbench.reporting.tables import Table
@@ -31,7 +31,7 @@ from flipbench.reporting.tables import Table
 
 @dataclass(frozen=True)
 class Evaluated:
-    """What came of an evaluation; a worker asks its share of the models and has no page."""
+    """The results of an evaluation; a worker queries its share of the models, without a page."""
 
     models: list[ModelUnderTest]
     reports: list[StageReport]
@@ -42,19 +42,18 @@ class Evaluated:
 def evaluate(
     assembly: Assembly,
     benchmark: PairedBenchmark,
-    trained: Sequence[Trained] = (),
+    trained: Sequence[TrainedPlan] = (),
     notes: Sequence[str] = (),
 ) -> Evaluated:
-    """Ask the configured models and their checkpoints, score the answers, and write the report."""
+    """Query the models and their checkpoints, score the answers, and write the report."""
     models, config, workers = assembly.grid(trained), assembly.config.evaluate, assembly.workers
     options, run = assembly.options(config.batch_size), assembly.run
-    configured = assembly.detectors
     if workers.share is not None:
-        own = [model for number, model in enumerate(models) if workers.have(number)]
-        detectors = configured.detectors(benchmark)
-        return Evaluated(own, ask_all(benchmark, own, detectors, config.prompt, run, options))
+        share = [model for number, model in enumerate(models) if workers.have(number)]
+        detectors = assembly.detectors.detectors(benchmark)
+        return Evaluated(share, ask_all(benchmark, share, detectors, config.prompt, run, options))
     scores, reports = ask_and_score(
-        benchmark, models, configured, config.prompt, run, options, workers
+        benchmark, models, assembly.detectors, config.prompt, run, options, workers
     )
     page = _write_report(assembly, benchmark, models, scores, [*warnings_of(trained), *notes])
     return Evaluated(models, reports, scores, page)
@@ -70,17 +69,16 @@ def ask_and_score(
     workers: Workers | None = None,
     references: Callable[[GridModel], Sequence[GridModel | None]] | None = None,
 ) -> tuple[list[Score], list[StageReport]]:
-    """Put detectors' questions to models, have replies judged, and score them.
+    """Ask the models the detectors' questions, judge the replies, and score them.
 
-    Texts are put in other words first, where detectors need that. What the run holds already is
-    not asked again.
+    If detectors need it, texts are reworded first. Results already stored in the run are reused.
 
     Parameters
     ----------
     workers : Workers, optional
-        Who asks, a share of the models each; by default this process.
+        Processes that query a share of the models each; by default only this one.
     references : callable, optional
-        Which models a model is compared with; by default its own clean one.
+        The models that a model is compared with; by default its own clean model.
     """
     reports = configured.reword(benchmark, options.progress)
     detectors = configured.detectors(benchmark)
@@ -88,16 +86,16 @@ def ask_and_score(
         probes = store_probes(detectors, benchmark, prompt_settings, run)
         workers.start("evaluate", Response, len(probes) * len(models), "ask")
     reports += ask_all(benchmark, models, detectors, prompt_settings, run, options)
-    grid = [one.model for one in models]
+    grid = [entry.model for entry in models]
     replies = (answers_of(model.name, model.fingerprint, run) for model in grid)
     reports += configured.judge_replies(detectors, benchmark, replies, options.progress)
-    can = {one.model.fingerprint: one.can for one in models}
+    can = {entry.model.fingerprint: entry.can for entry in models}
     scores = score(benchmark, grid, detectors, prompt_settings, run, can, references)
-    return configured.identified(scores), reports
+    return configured.mark_plug_ins(scores), reports
 
 
 def count_work(assembly: Assembly, benchmark: PairedBenchmark) -> list[str]:
-    """Return what contamination and evaluation of ``benchmark`` would take, for ``--dry-run``."""
+    """Return the work that contamination and evaluation would do, for ``--dry-run``."""
     plans, config, configured = plans_for(assembly, benchmark), assembly.config, assembly.detectors
     n_models = len(config.models) + sum(plan.epochs for plan in plans)
     detectors = configured.detectors(benchmark)
@@ -105,7 +103,7 @@ def count_work(assembly: Assembly, benchmark: PairedBenchmark) -> list[str]:
     n_texts = len(benchmark.pairs) if configured.rewording else 0
     return work_lines(
         {
-            **({"texts to put in other words, then to be asked": n_texts} if n_texts else {}),
+            **({"texts to reword before they are asked": n_texts} if n_texts else {}),
             "training plans": len(plans),
             "training examples": sum(len(p.item_ids) * p.copies * p.epochs for p in plans),
             "models to evaluate": n_models,
@@ -116,7 +114,7 @@ def count_work(assembly: Assembly, benchmark: PairedBenchmark) -> list[str]:
 
 
 def work_lines(counts: Mapping[str, int]) -> list[str]:
-    """Return counts of work, each before what is counted, for ``--dry-run``."""
+    """Return one line per count, for ``--dry-run``."""
     return [f"{n:>9,}  {what}" for what, n in counts.items()]
 
 
@@ -127,8 +125,8 @@ def _write_report(
     scores: Sequence[Score],
     notes: Sequence[str],
 ) -> Path:
-    """Write tables, figures and the page; return the page's path."""
-    config, run, grid = assembly.config, assembly.run, [one.model for one in models]
+    """Write tables, figures, scores and the page; return the page's path."""
+    config, run, grid = assembly.config, assembly.run, [entry.model for entry in models]
     prompt_settings, names = config.evaluate.prompt, assembly.detectors.names
     needed: list[Requirements] = []
     for about in (DETECTORS[name].about for name in names):
@@ -143,7 +141,7 @@ def _write_report(
         prompt_settings=prompt_settings,
         seed=config.seed,
     )
-    found = environment()
+    versions = environment()
     data = ReportData(
         title=config.title,
         benchmark=benchmark,
@@ -153,8 +151,8 @@ def _write_report(
         settings={
             "command": assembly.command,
             "seed": str(config.seed),
-            "python": found["python"],
-            **{name: str(version) for name, version in found["packages"].items() if version},
+            "python": versions["python"],
+            **{name: str(version) for name, version in versions["packages"].items() if version},
         },
         notes=[*assembly.detectors.notes(), *notes],
         raters=raters,

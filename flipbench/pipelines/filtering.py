@@ -1,6 +1,6 @@
-"""The stage filter of a configured experiment: edited candidates in, a paired benchmark out.
+"""The filter stage of a configured experiment: edited candidates in, a paired benchmark out.
 
-Pairs that exist already enter here too, without being made or judged.
+Existing pairs are loaded here too; they are neither made nor judged.
 """
 
 from __future__ import annotations
@@ -21,45 +21,37 @@ from flipbench.core.stage import StageReport
 from flipbench.filters.kept_list import listed_items, select_kept
 from flipbench.filters.pipeline import keep_valid, unjudged
 from flipbench.models.chat.cost import Spent
-from flipbench.models.protocols import Judge
 from flipbench.pipelines.assembly import Assembly
-from flipbench.pipelines.backends import (
-    estimate_captions,
-    estimate_verdicts,
-    missing_key,
-    records_at_once,
-)
+from flipbench.pipelines.backends import api_cost, batch_size_for, missing_key
 from flipbench.pipelines.generation import generate
 
 log = logging.getLogger(__name__)
 
 
 def make_pairs(assembly: Assembly) -> tuple[PairedBenchmark, list[StageReport]]:
-    """Return the paired benchmark of a configuration, made or found, and keep it on disk.
+    """Make or load the paired benchmark of a configuration, and save it in the run directory.
 
     Raises
     ------
     PrerequisiteError
-        Before any work, where a judge or the captioner is to be asked and its key is missing.
+        If the key for the captioner or a judge is missing and needed; before any work.
     """
     if isinstance(assembly.config.benchmark, PairsSpec):
-        return find_pairs(assembly, assembly.config.benchmark), []
+        return _load_pairs(assembly, assembly.config.benchmark), []
     if any(missing_key(spec) for spec in assembly.config.filter.judges):
-        for spec, _, asked in _to_judge(assembly, assembly.generator.progress(assembly.items)):
-            if asked and (no_key := missing_key(spec)):
-                raise no_key
-    candidates, made = generate(assembly)
+        for spec, _, todo in _to_judge(assembly, assembly.generator.progress(assembly.items)):
+            if todo and (error := missing_key(spec)):
+                raise error
+    candidates, generated = generate(assembly)
     benchmark, judged = judge(assembly, candidates)
-    return benchmark, [*made, *judged]
+    return benchmark, [*generated, *judged]
 
 
-def find_pairs(assembly: Assembly, spec: PairsSpec) -> PairedBenchmark:
-    """Read pairs that exist already, say what is odd about them, and keep them with the run."""
-    found = load_pairs(spec, assembly.run.images)
-    benchmark = found.benchmark
-    if assembly.limit is not None:
-        benchmark = replace(benchmark, pairs=benchmark.pairs[: assembly.limit])
-    log.info("%s", found.summary())
+def _load_pairs(assembly: Assembly, spec: PairsSpec) -> PairedBenchmark:
+    """Load existing pairs, log their problems, and save them in the run directory."""
+    loaded = load_pairs(spec, assembly.run.images)
+    log.info("%s", loaded.summary())
+    benchmark = replace(loaded.benchmark, pairs=loaded.benchmark.pairs[: assembly.limit])
     benchmark.save(assembly.benchmark_folder)
     return benchmark
 
@@ -67,15 +59,15 @@ def find_pairs(assembly: Assembly, spec: PairsSpec) -> PairedBenchmark:
 def judge(
     assembly: Assembly, candidates: Sequence[Candidate]
 ) -> tuple[PairedBenchmark, list[StageReport]]:
-    """Judge the candidates and keep the valid pairs, also on disk."""
+    """Judge the candidates, keep the valid pairs, and save them in the run directory."""
     config = assembly.config.filter
-    at_once = [records_at_once(spec, config.batch_size, len(candidates)) for spec in config.judges]
+    sizes = [batch_size_for(spec, config.batch_size, len(candidates)) for spec in config.judges]
     benchmark, reports = keep_valid(
         candidates[0].item.benchmark,
         candidates,
         assembly.judges,
         assembly.run,
-        assembly.options(max(at_once, default=config.batch_size)),
+        assembly.options(max(sizes, default=config.batch_size)),
         policy=config.policy,
     )
     benchmark = replace(benchmark, made_by=_made_by(assembly.config.seed, candidates))
@@ -84,14 +76,14 @@ def judge(
 
 
 def rebuild_kept(assembly: Assembly, kept: Path) -> tuple[PairedBenchmark, list[StageReport]]:
-    """Make exactly the pairs of a kept list, whatever rules and judges would say of them.
+    """Make exactly the pairs of a kept list, without consulting rules or judges.
 
-    Only these items are captioned and drawn, where the run does not hold them yet.
+    Only listed items that the run lacks are captioned and drawn.
 
     Raises
     ------
     DataError
-        Where the list names what the benchmark has not, or another picture than the run's.
+        If a listed item is not in the benchmark, or its image differs from the run's.
     """
     candidates, reports = generate(assembly, listed_items(kept, assembly.items))
     chosen = select_kept(kept, candidates, assembly.run.images)
@@ -108,7 +100,7 @@ def rebuild_kept(assembly: Assembly, kept: Path) -> tuple[PairedBenchmark, list[
 
 
 def plan_filtering(assembly: Assembly) -> list[str]:
-    """Return what is left to make and to judge, and what that would cost, for ``--dry-run``."""
+    """Return the remaining generation and judging, with their cost, for ``--dry-run``."""
     if assembly.has_pairs:
         return ["the pairs exist already"]
     candidates = assembly.generator.progress(assembly.items)
@@ -118,17 +110,17 @@ def plan_filtering(assembly: Assembly) -> list[str]:
     if n_edited < len(candidates):
         lines.append(f"would caption {len(to_caption):,} and edit {len(candidates) - n_edited:,}")
     captioner = assembly.config.generate.captioner
-    if to_caption and (cost := estimate_captions(captioner, to_caption)):
+    if to_caption and (cost := api_cost(captioner, to_caption)):
         lines.append(f"captions: {cost}")
-    for spec, one, asked in _to_judge(assembly, candidates):
-        lines.append(f"would ask {one.name} for {len(asked):,} verdicts")
-        if asked and (cost := estimate_verdicts(spec, asked)):
+    for spec, name, todo in _to_judge(assembly, candidates):
+        lines.append(f"would ask {name} for {len(todo):,} verdicts")
+        if todo and (cost := api_cost(spec, todo)):
             lines.append(f"verdicts: {cost}")
     return lines
 
 
 def spent_on_verdicts(run: Run) -> dict[str, Spent]:
-    """Return what the verdicts that the run holds have cost, by rater; people's cost nothing."""
+    """Return the API cost of the run's verdicts, by rater."""
     spent: dict[str, Spent] = defaultdict(Spent)
     for verdict in run.read(Verdict):
         if verdict.usage:
@@ -138,18 +130,19 @@ def spent_on_verdicts(run: Run) -> dict[str, Spent]:
 
 def _to_judge(
     assembly: Assembly, candidates: Sequence[Candidate]
-) -> Iterator[tuple[JudgeSpec, Judge, list[Candidate]]]:
-    """Yield each judge, and whom it is still to be asked about, once for each run."""
+) -> Iterator[tuple[JudgeSpec, str, list[Candidate]]]:
+    """Yield each judge and its name with the candidates it has yet to judge, once per run."""
     config = assembly.config.filter
-    for spec, one in zip(config.judges, assembly.judges, strict=True):
-        yield spec, one, unjudged(candidates, one, assembly.run, config.policy)
+    for spec, judge in zip(config.judges, assembly.judges, strict=True):
+        yield spec, judge.name, unjudged(candidates, judge, assembly.run, config.policy)
 
 
 def _made_by(seed: int, candidates: Sequence[Candidate]) -> dict[str, str]:
-    """Return who made and judged the pairs, in words, for cards."""
-    words = {"seed": str(seed)}
-    done = next((c for c in candidates if c.caption and c.edit), None)
-    if done and done.caption and done.edit:
-        words |= {"captioner": done.caption.captioner, "prompt": done.caption.prompt}
-        words["editor"] = done.edit.editor
-    return words
+    """Return seed, captioner, prompt and editor of the pairs, for cards."""
+    settings = {"seed": str(seed)}
+    for candidate in candidates:
+        if candidate.caption and candidate.edit:
+            caption = candidate.caption
+            settings |= {"captioner": caption.captioner, "prompt": caption.prompt}
+            return settings | {"editor": candidate.edit.editor}
+    return settings

@@ -1,4 +1,4 @@
-"""The stage generate of a configured experiment: a benchmark in, edited candidates out."""
+"""The generate stage of a configured experiment: a benchmark in, edited candidates out."""
 
 from __future__ import annotations
 
@@ -8,51 +8,46 @@ from flipbench.core.paired import Candidate
 from flipbench.core.records import Edit, Item
 from flipbench.core.stage import StageReport
 from flipbench.pipelines.assembly import Assembly
-from flipbench.pipelines.backends import (
-    estimate_captions,
-    estimate_verdicts,
-    missing_key,
-    records_at_once,
-)
+from flipbench.pipelines.backends import api_cost, batch_size_for, missing_key
 
 
 def generate(
     assembly: Assembly, items: Sequence[Item] | None = None
 ) -> tuple[list[Candidate], list[StageReport]]:
-    """Flip, caption and edit ``items``, by default all; a worker edits its share of them.
+    """Flip, caption and edit ``items``, by default all; a worker only edits its share.
 
     Raises
     ------
     DataError
-        Where the benchmark has no item, or the new answers are not of it.
+        If the benchmark has no items, or a new answer is for an unknown item.
     PrerequisiteError
-        Where the captioner is to be asked and its key is missing.
+        If captions are missing and so is the captioner's key.
     """
     items = assembly.items if items is None else items
     spec, generator, workers = assembly.config.generate, assembly.generator, assembly.workers
-    no_key = missing_key(spec.captioner) if generator.asks else None
-    if no_key and any(c.caption is None for c in generator.progress(items)):
-        raise no_key
+    error = missing_key(spec.captioner) if generator.asks else None
+    if error and any(c.caption is None for c in generator.progress(items)):
+        raise error
     options = assembly.options(spec.batch_size)
-    at_once = records_at_once(spec.captioner, spec.batch_size, len(items))
-    flipped, first = generator.flip(items, options)
-    captioned, second = generator.caption(flipped, assembly.options(at_once))
+    caption_batch = batch_size_for(spec.captioner, spec.batch_size, len(items))
+    flipped, flip_reports = generator.flip(items, options)
+    captioned, caption_reports = generator.caption(flipped, assembly.options(caption_batch))
     workers.start("generate", Edit, sum(c.caption is not None for c in captioned), "edit")
-    edited, third = generator.edit(captioned, options, workers.share)
-    return edited, [*first, *second, *third]
+    edited, edit_reports = generator.edit(captioned, options, workers.share)
+    return edited, [*flip_reports, *caption_reports, *edit_reports]
 
 
 def plan_generation(assembly: Assembly) -> list[str]:
-    """Return what generation and filtering would do and cost, for ``--dry-run``."""
-    items, given, config = assembly.items, assembly.new_answers, assembly.config
-    free = sum(item.options is None and item.name not in given for item in items)
+    """Return the work and cost of generation and filtering, for ``--dry-run``."""
+    items, new_answers, config = assembly.items, assembly.new_answers, assembly.config
+    n_open = sum(item.options is None and item.name not in new_answers for item in items)
     lines = [f"would flip, caption and edit {len(items):,} items"]
-    if free:
-        lines.append(f"  {free:,} of them are free-form: their new answers are proposed first")
+    if n_open:
+        lines.append(f"  {n_open:,} of them are free-form: their new answers are proposed first")
     candidates = [Candidate(item) for item in items]
-    if cost := estimate_captions(config.generate.captioner, candidates):
+    if cost := api_cost(config.generate.captioner, candidates):
         lines.append(f"captions: {cost}")
     for spec in config.filter.judges:
-        if cost := estimate_verdicts(spec, candidates * config.filter.policy.n_runs):
+        if cost := api_cost(spec, candidates * config.filter.policy.n_runs):
             lines.append(f"verdicts: {cost}")
     return lines

@@ -12,17 +12,17 @@ from flipbench.pipelines.filtering import make_pairs, plan_filtering
 
 
 def run_all(assembly: Assembly, notes: Sequence[str] = ()) -> Evaluated:
-    """Do every stage in order; return what came of it, with what each stage did."""
+    """Run every stage in order; return the evaluation with the reports of all stages."""
     benchmark, reports = make_pairs(assembly)
     trained = contaminate(assembly, benchmark)
-    found = evaluate(assembly, benchmark, trained, notes)
-    return replace(found, reports=[*reports, *found.reports])
+    evaluated = evaluate(assembly, benchmark, trained, notes)
+    return replace(evaluated, reports=[*reports, *evaluated.reports])
 
 
 def plan_all(assembly: Assembly) -> list[str]:
-    """Return what is left to do in every stage and what it would take, for ``--dry-run``.
+    """Return the remaining work of every stage and its cost, for ``--dry-run``.
 
-    Training and questions depend on which pairs are kept, so they are counted where pairs are.
+    Training and questions depend on which pairs are kept, so they are counted after filtering.
     """
     lines = plan_filtering(assembly)
     if not assembly.benchmark_folder.exists():

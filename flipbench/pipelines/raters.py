@@ -1,4 +1,4 @@
-"""How well the raters of a run decided: agreement on demand, and the tables of its report."""
+"""How well the raters of a run decided: the agreement command, and tables for the report."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ from flipbench.reporting.writers import write_tables
 def compare_raters_of(
     run: Run, benchmark: PairedBenchmark, reference: str, *, policy: Policy, seed: int
 ) -> tuple[str, Path]:
-    """Hold every rater of a run against one of them; return the tables and their page.
+    """Compare every rater of a run with ``reference``; return the tables and their page.
 
-    ``reference`` is a rater's name, ``people``, or ``policy`` for what the policy decides.
+    ``reference`` is a rater's name, ``people``, or ``policy`` for the policy's decisions.
 
     Raises
     ------
     DataError
-        Where the run was never filtered, or the reference has rated nothing.
+        If the run was never filtered, or the reference has rated nothing.
     """
     candidates = filtered_in(run)
     if not candidates:
         raise DataError(f"{run.path / FOLDER}: nothing was filtered yet; run 'flipbench filter'")
     kept = {pair.original.id for pair in benchmark.pairs}
-    decided: dict[str, Decision] = {
+    decisions: dict[str, Decision] = {
         c.edit.id: "keep" if c.item.id in kept else "reject" for c in candidates if c.edit
     }
-    ratings = _ratings(run, candidates, policy).add("policy", decided)
+    ratings = _ratings(run, candidates, policy).add("policy", decisions)
     tables = agreement_tables(compare_raters(ratings, reference, seed=seed))
     page = write_tables(tables, run.path / FOLDER, "agreement.md", f"Agreement with {reference}")
     return page.read_text(), page
@@ -65,49 +65,49 @@ def report_tables(
     prompt_settings: PromptSettings,
     seed: int,
 ) -> tuple[list[Table], list[Table]]:
-    """Return, for the report, who decided how well, and whether the kept set is like the whole.
+    """Return the report's tables on the raters, and on how representative the kept items are.
 
-    Both are empty where there is nothing to compare: no truth or people to hold a rater against,
-    nothing that was not kept, or pairs that no filter of this run decided on.
+    Both are empty if there is nothing to compare: no truth or people as a reference, no rejected
+    items, or pairs that were not filtered in this run.
 
     Parameters
     ----------
     models : mapping of str to str
-        Names by fingerprint of models that have not seen the benchmark. Those that were asked
-        about items which were not kept are compared on all and on the kept ones.
+        Names by fingerprint of models that have not seen the benchmark. Their accuracy on all items
+        is compared with that on the kept ones, if they were asked about any others.
     """
     candidates = filtered_in(run)
     items, kept = [c.item for c in candidates], {pair.original.id for pair in benchmark.pairs}
     if not kept <= {item.id for item in items}:
         return [], []
     raters = rater_table(_ratings(run, candidates, policy), seed=seed)
-    first = [raters] if raters else []
+    rater_tables = [raters] if raters else []
     if len(kept) == len(items):
-        return first, []
-    outcomes = _answers(run, items, kept, models, prompt_settings)
-    found = compare_kept(items, kept, outcomes, seed=seed)
-    return first, representativeness_tables(found)
+        return rater_tables, []
+    outcomes = _outcomes(run, items, kept, models, prompt_settings)
+    comparison = compare_kept(items, kept, outcomes, seed=seed)
+    return rater_tables, representativeness_tables(comparison)
 
 
 def _ratings(run: Run, candidates: list[Candidate], policy: Policy) -> Ratings:
     return ratings_of(candidates, index_verdicts(run.read(Verdict)), policy)
 
 
-def _answers(
+def _outcomes(
     run: Run,
     items: list[Item],
     kept: set[str],
     models: Mapping[str, str],
     prompt_settings: PromptSettings,
 ) -> dict[str, Outcomes]:
-    """Return right or wrong by model and item, of models that were asked about more than kept."""
+    """Return right or wrong by model and item, for models asked about items that were not kept."""
     asked = [item for item in items if item.options is not None and item.answer is not None]
     probes = [prompt_settings.probe(item, "original") for item in asked]
     gold = [int(item.answer) for item in asked if item.answer is not None]
-    found: dict[str, Outcomes] = {}
+    by_model: dict[str, Outcomes] = {}
     for fingerprint, name in models.items():
         right = answers_of(name, fingerprint, run).outcomes(probes, gold)
         outcomes = {item.id: r for item, r in zip(asked, right, strict=True)}
         if any(r is not None for item_id, r in outcomes.items() if item_id not in kept):
-            found[name] = outcomes
-    return found
+            by_model[name] = outcomes
+    return by_model

@@ -1,4 +1,4 @@
-"""What the data regimes of a contamination grid train on, and who writes their other wordings."""
+"""What the data regimes of a contamination grid train on, and the writers of their wordings."""
 
 from __future__ import annotations
 
@@ -7,17 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from flipbench.benchmarks import load_benchmark
-from flipbench.config.chat import APISpec
-from flipbench.config.experiment import AnswerJudgeConfig
-from flipbench.config.raters import LocalSpec
 from flipbench.config.training import DataConfig, OtherBenchmark, RewriteConfig
 from flipbench.contaminate.data.corpus import read_corpus
 from flipbench.contaminate.data.regimes import RegimeData, mixture, split_members
 from flipbench.contaminate.data.wordings import (
     N_PARAPHRASES,
     ChatWriter,
-    FileWriter,
-    ShapesWriter,
     WordingStage,
     Writer,
     stored_wordings,
@@ -28,39 +23,19 @@ from flipbench.core.records import Item, Wording
 from flipbench.core.run import Run
 from flipbench.core.stage import DEFAULTS, StageOptions
 from flipbench.models.chat.cost import estimate_requests
-from flipbench.models.chat.messages import Chat
-from flipbench.pipelines.backends import BATCH_PRICE, build_chat
+from flipbench.pipelines.backends import BATCH_PRICE
 
 log = logging.getLogger(__name__)
 
 
-def writer_of(config: RewriteConfig, run: Run, seed: int) -> Writer:
-    """Return who writes the other wordings that a configuration asks for."""
-    if config.by == "shapes":
-        return ShapesWriter()
-    if config.by == "file" and config.path is not None:
-        return FileWriter(config.path)
-    return ChatWriter(chat_of(config, run, seed), run.images, config.language)
-
-
-def chat_of(config: RewriteConfig | AnswerJudgeConfig, run: Run, seed: int) -> Chat:
-    """Return the chat model that a configuration names, behind a server or on this machine."""
-    spec: APISpec | LocalSpec
-    if config.local is not None:
-        spec = LocalSpec(chat=config.local)
-    else:
-        spec = APISpec.model_validate({"chat": config.chat, "batch": config.batch})
-    return build_chat(spec, run.path / "batches", seed)
-
-
 @dataclass(frozen=True)
 class TrainingData:
-    """The data regimes of a grid by name, and who writes the other wordings of each.
+    """The data regimes of a grid, by name.
 
     Attributes
     ----------
     writers : mapping of str to Writer
-        By regime; one that trains on the items' own words has none.
+        By regime, for those that reword or translate the questions.
     """
 
     configs: Mapping[str, DataConfig]
@@ -72,8 +47,8 @@ class TrainingData:
     def prepare(self, benchmark: PairedBenchmark, *, write: bool) -> dict[str, RegimeData]:
         """Return what each regime trains on, by name.
 
-        ``write`` lets chat models write paraphrases and translations; without it, the items' own
-        words stand in for those that a run lacks, as a plan for ``--dry-run`` may have it.
+        With ``write``, missing paraphrases and translations are requested from chat models.
+        Without it (``--dry-run``), the original wording serves as a placeholder.
         """
         return {name: self._regime(benchmark, name, write) for name in self.configs}
 
@@ -103,13 +78,13 @@ class TrainingData:
     def _wordings(
         self, items: Sequence[Item], config: RewriteConfig, writer: Writer, write: bool
     ) -> dict[str, Wording]:
-        """Return a wording for each item, a stand-in where a chat model would have to be asked."""
+        """Return a wording per item; without ``write``, placeholders for missing ones."""
         run, language = self.run, config.language
         if write or config.by in ("shapes", "file"):
-            found, report = write_wordings(items, writer, run, self.options, language=language)
+            wordings, report = write_wordings(items, writer, run, self.options, language=language)
             log.debug("%s", report)
-            return found
-        stand_ins = {
+            return wordings
+        placeholders = {
             item.id: Wording(
                 item_id=item.id,
                 how="not written yet",
@@ -120,7 +95,7 @@ class TrainingData:
             )
             for item in items
         }
-        return stand_ins | stored_wordings(items, writer, run, language=language)
+        return placeholders | stored_wordings(items, writer, run, language=language)
 
     def _other(self, spec: OtherBenchmark) -> list[Item]:
         loaded = load_benchmark(spec, self.run.images)
@@ -129,7 +104,7 @@ class TrainingData:
         return loaded.items
 
     def to_write(self, regimes: Iterable[RegimeData]) -> list[str]:
-        """Return what chat models would be asked for first, and what that would cost."""
+        """Return the requests that chat models have yet to answer, and their cost."""
         lines = []
         written = self.run.ids(Wording)
         counted: set[str] = set()  # regimes may share wordings

@@ -52,7 +52,9 @@ def test_any_object_that_answers_probes_is_a_model(tmp_path: Path) -> None:
         benchmark, Knower("parrot", by_heart), [Knower("seer", by_sight)], Run(tmp_path / "run"),
         detectors=["perturbation_gap", "min_k"], options=QUIET,
     )  # fmt: skip
-    assert planned.not_run == {"min_k": "it needs token_logprobs, which this model does not give"}
+    assert planned.not_run == {
+        "min_k": "it needs token_logprobs, which this model does not support"
+    }
     finding, page, reports = detect(planned)
     assert (finding.model, finding.verdict) == ("parrot", "contaminated")
     assert [report.n_failed for report in reports] == [0, 0] and finding.gap.statistic == -1

@@ -46,7 +46,7 @@ CLEAN = "shapes:llava"
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a run directory with 20 pairs of the embedded world; one question is a script."""
-    folder: Path = tmp_path_factory.mktemp("twins")
+    folder: Path = tmp_path_factory.mktemp("pairs")
     benchmark = make_benchmark(folder, 20)
     benchmark.save(folder / "benchmark")
     return folder
@@ -85,17 +85,17 @@ def test_detect_writes_one_page_and_asks_nothing_twice(
     assert status == 0 and counts["pairs"] == 20 and counts["models to ask"] == 1
     assert not list(Run("out").read(Response))
 
-    status, _, said = flipbench(*model, *given, "--limit", "7")
+    status, _, err = flipbench(*model, *given, "--limit", "7")
     assert status == 0
-    first = int(re.findall(r"(\d+) done, 0 already there, 0 failed", said)[0])
-    status, out, said = flipbench(*model, *given)
-    done, there = map(int, re.findall(r"(\d+) done, (\d+) already there, 0 failed", said)[0])
+    first = int(re.findall(r"(\d+) done, 0 already there, 0 failed", err)[0])
+    status, out, err = flipbench(*model, *given)
+    done, there = map(int, re.findall(r"(\d+) done, (\d+) already there, 0 failed", err)[0])
     assert there <= first and done + there == counts["answers"] == counts["distinct probes"]
-    assert there >= 14  # the originals and twins of the first seven
+    assert there >= 14  # both versions of the first seven
     assert out.splitlines()[-1] == "out/report/index.html" and "of 20 originals" in out
 
-    status, again, said = flipbench(*model, *given)
-    assert (status, again) == (0, out) and f"0 done, {done + there} already there" in said
+    status, again, err = flipbench(*model, *given)
+    assert (status, again) == (0, out) and f"0 done, {done + there} already there" in err
     assert sorted(p.name for p in pairs.rglob("*")) == before
     assert {p.name for p in Path("out/report").iterdir()} == {
         "index.html", "verdict.md", "verdict.json", "scores.jsonl",
@@ -105,23 +105,25 @@ def test_detect_writes_one_page_and_asks_nothing_twice(
 def test_a_reference_is_asked_the_same_probes_and_shown_beside_the_model(
     flipbench: Any, pairs: Path, tiny_folders: dict[str, Path]
 ) -> None:
-    status, out, said = flipbench(
+    status, out, err = flipbench(
         "--model", tiny_folders["llava"], "--reference", CLEAN, "--benchmark", pairs / "benchmark",
         "--out", "out", "-q", "--detectors", TWO,
     )  # fmt: skip
-    assert status == 0 and said.count("0 failed") == 2
+    assert status == 0 and err.count("0 failed") == 2
     assert "The reference shapes:llava gets" in out
-    told = json.loads(Path("out/report/verdict.json").read_text())
+    verdict = json.loads(Path("out/report/verdict.json").read_text())
     scores = [json.loads(line) for line in Path("out/report/scores.jsonl").open()]
     main = next(s for s in scores if (s["detector"], s["rule"]) == ("perturbation_gap", "mcnemar"))
-    assert told["verdict"] == main["verdict"] and told["gap"]["p_value"] == main["p_value"]
-    assert told["gap"]["statistic"] == main["statistic"] == (
+    assert verdict["verdict"] == main["verdict"] and verdict["gap"]["p_value"] == main["p_value"]
+    assert verdict["gap"]["statistic"] == main["statistic"] == (
         (main["paired"]["c"] - main["paired"]["b"]) / 20
     )  # fmt: skip
-    assert told["references"] == [CLEAN] and told["against_references"][0]["reference"] == CLEAN
-    assert told["sentence"] == out.splitlines()[0]
+    assert (
+        verdict["references"] == [CLEAN] and verdict["against_references"][0]["reference"] == CLEAN
+    )
+    assert verdict["sentence"] == out.splitlines()[0]
     text = Path("out/report/verdict.md").read_text()
-    assert told["sentence"] in text and "## What would change this verdict" in text
+    assert verdict["sentence"] in text and "## What would change this verdict" in text
     assert len({s["id"] for s in scores}) == len(scores)
 
 
@@ -165,8 +167,8 @@ def test_rewordings_and_references_are_used_where_given(
     (tmp_path / "w.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     config = tmp_path / "c.yaml"
     rewording = {"by": "file", "path": str(tmp_path / "w.jsonl")}
-    told = {"run": str(pairs), "benchmark": {"format": "shapes"}}
-    config.write_text(json.dumps(told | {"evaluate": {"rewording": rewording}}))
+    settings = {"run": str(pairs), "benchmark": {"format": "shapes"}}
+    config.write_text(json.dumps(settings | {"evaluate": {"rewording": rewording}}))
     helped = plan(
         read_paired(config, 6), CLEAN, references, Run(tmp_path / "b"), detectors=named,
         config=evaluate_part(config), options=QUIET,
@@ -190,9 +192,9 @@ def test_found_pairs_require_a_clean_model(flipbench: Any, pairs: Path, tmp_path
     assert status == 0 and out.startswith("There is no verdict on shapes:llava: the pairs of")
     folder = default_run(CLEAN, found) / "report"
     assert out.splitlines()[-1] == str(folder / "index.html")
-    told = json.loads((folder / "verdict.json").read_text())
-    assert (told["verdict"], told["rule"]) == ("not_applicable", "relative")
-    assert told["gap"]["p_value"] is None and told["pairs_needed"] == []
+    verdict = json.loads((folder / "verdict.json").read_text())
+    assert (verdict["verdict"], verdict["rule"]) == ("not_applicable", "relative")
+    assert verdict["gap"]["p_value"] is None and verdict["pairs_needed"] == []
 
 
 # ----------------------------------------------------------------------------- what is refused
@@ -200,7 +202,7 @@ def test_found_pairs_require_a_clean_model(flipbench: Any, pairs: Path, tmp_path
 
 def test_wrong_use_is_reported_in_one_message(flipbench: Any, pairs: Path, tmp_path: Path) -> None:
     given = ["--model", CLEAN, "--benchmark", pairs, "--out", "out"]
-    for more, said in (
+    for more, message in (
         (["--reference", CLEAN], "the same weights as shapes:llava"),
         (["--detectors", "circular_evil"], "did you mean 'circular_eval'?"),
         (["--benchmark", "nowhere"], "no paired benchmark there"),
@@ -208,7 +210,7 @@ def test_wrong_use_is_reported_in_one_message(flipbench: Any, pairs: Path, tmp_p
         (["--reference", "shapes:lava"], "no such packaged model"),
     ):
         status, out, error = flipbench(*given, *more)
-        assert (status, out) == (2, "") and said in error and len(error.splitlines()) <= 2, more
+        assert (status, out) == (2, "") and message in error and len(error.splitlines()) <= 2, more
     assert flipbench(*given, "--ask", "nicely")[0] == 2
     assert not (tmp_path / "out" / "responses").exists()
 
@@ -288,7 +290,9 @@ def test_a_served_model_reports_what_it_cannot_do(
 ) -> None:
     model = APIVLM(ServedModelConfig(base_url=server.base_url, model="tiny-vlm", timeout=5))
     benchmark, run = read_paired(pairs), Run(tmp_path)
-    with pytest.raises(ConfigError, match="--ask choose: tiny-vlm cannot be asked so; it can"):
+    with pytest.raises(
+        ConfigError, match="tiny-vlm does not support --ask choose; it supports generate"
+    ):
         plan(benchmark, model, [], run)
     prompt_settings = PromptSettings(ask="generate")
     planned = plan(benchmark, model, [], run, prompt_settings=prompt_settings, options=QUIET)
@@ -308,7 +312,7 @@ def test_a_served_model_can_be_named_on_the_command_line(
     asked = len(server.chats())
     assert status == 0 and "tiny-vlm" in out
     assert flipbench(*given)[0] == 0
-    assert len(server.chats()) == asked + 1, "again: the trial question alone"
+    assert len(server.chats()) == asked + 1, "only the trial question is asked again"
     status, _, error = flipbench("--model", "x", "--base-url", "nonsense", "--benchmark", pairs)
     assert status == 2 and "--base-url nonsense" in error
 
@@ -366,7 +370,9 @@ def test_the_page_in_a_browser(open_page: OpenPage, report: Path, width: int, sc
     assert "20 of 20 originals (100.0 %) and 11 of 20 answer-flipped versions (55.0 %)" in headline
     first = page.locator("article").first
     old, new = (first.locator("figcaption").nth(i).text_content().split() for i in (0, 1))
-    assert old[1] == old[-1] == new[-1] != new[1], "the twin's reply is the original's answer"
+    assert old[1] == old[-1] == new[-1] != new[1], (
+        "the reply to the perturbed version is the original's answer"
+    )
     assert page.locator(".verdict").text_content().startswith("Verdict: contaminated")
 
 

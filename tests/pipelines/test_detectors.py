@@ -56,7 +56,7 @@ def test_the_judge_reads_the_replies_of_the_detector_as_configured(
                 "parameters": {"free_form_gap": {"max_new_tokens": 32}},
             }
         )
-        configured = ConfiguredDetectors.of(config, ["free_form_gap"], Run(tmp_path / "r"), 0)
+        configured = ConfiguredDetectors.build(config, ["free_form_gap"], Run(tmp_path / "r"), 0)
         (detector,) = configured.detectors(benchmark)
         answers = answers_of(detector, benchmark, Planted("model", 0.0, 0.0))  # "no idea"
         (report,) = configured.judge_replies([detector], benchmark, [answers], progress=False)
@@ -71,16 +71,16 @@ def test_a_plug_in_is_a_detector_like_any_other(known: None, tmp_path: Path) -> 
     scores = {}
     for parameters in ({}, {TARGET: {"step": 3}}, {"wrong_picture": {"alpha": 0.01}}):
         config = EvaluateConfig(parameters=parameters)
-        configured = ConfiguredDetectors.of(config, ["codec", TARGET], Run(tmp_path / "r"), 0)
+        configured = ConfiguredDetectors.build(config, ["codec", TARGET], Run(tmp_path / "r"), 0)
         codec, detector = configured.detectors(benchmark)
         found = scores_by_rule(detector, benchmark, Planted("model", 0.9, 0.5), [])
-        (score,) = configured.identified([*found.values()])
+        (score,) = configured.mark_plug_ins([*found.values()])
         assert score.target == TARGET and score.arguments == next(iter(parameters.values()), {})
         wrong = detector.probes(benchmark, config.prompt)[0].images
         assert wrong == benchmark.originals[score.arguments.get("step", 1)].images
         scores[score.id] = score
         own = list(scores_by_rule(codec, benchmark, Planted("m", 0.9, 0.5), []).values())
-        assert configured.identified(own) == own and {s.target for s in own} == {""}
+        assert configured.mark_plug_ins(own) == own and {s.target for s in own} == {""}
     assert len(scores) == 3, "target and arguments are part of the id"
     assert title("wrong_picture") == "Wrong picture"
     assert registry.default_rule("wrong_picture") in {score.rule for score in scores.values()}
@@ -115,7 +115,7 @@ def test_what_is_no_detector_or_clashes_is_refused(
     (tmp_path / f"{name}.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError, match=f"evaluate.detectors: .*{message}"):
-        ConfiguredDetectors.of(EvaluateConfig(), [f"{name}:WrongPicture"], Run(tmp_path), 0)
+        ConfiguredDetectors.build(EvaluateConfig(), [f"{name}:WrongPicture"], Run(tmp_path), 0)
 
 
 def test_the_example_runs_from_its_configuration(
@@ -153,7 +153,7 @@ USE = """
 import sys
 import flipbench
 
-flipbench.__path__.append(sys.argv[1])  # as if the file lay beside ours
+flipbench.__path__.append(sys.argv[1])  # as if the file were beside ours
 sys.argv = ["flipbench", *sys.argv[2:]]
 from flipbench.cli import main
 

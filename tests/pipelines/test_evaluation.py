@@ -33,14 +33,14 @@ def write(tmp_path: Path, tiny_folders: dict[str, Path]) -> Write:
     benchmark.save(tmp_path / "r" / "benchmark")
 
     def write(models: dict[str, Any] | None = None, **evaluate: Any) -> Path:
-        told = {
+        settings = {
             "run": "r",
             "benchmark": {"format": "shapes"},
             "models": models or {"tiny": {"path": str(tiny_folders["qwen2_vl"])}},
             "evaluate": evaluate,
         }
         path = tmp_path / "c.yaml"
-        path.write_text(yaml.safe_dump(told))
+        path.write_text(yaml.safe_dump(settings))
         return path
 
     return write
@@ -87,8 +87,8 @@ def test_back_translations_are_requested_once(
     flipbench: Flipbench, write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def reply(body: dict[str, Any]) -> str:
-        told = body["messages"][-1]["content"]
-        text = str(told if isinstance(told, str) else told[-1]["text"])
+        content = body["messages"][-1]["content"]
+        text = str(content if isinstance(content, str) else content[-1]["text"])
         return f"Again: {text}" if "into English" in body["messages"][0]["content"] else text
 
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
@@ -98,7 +98,7 @@ def test_back_translations_are_requested_once(
         rewording = {"how": "translate", "language": "German", "by": "api", "chat": chat}
         config = write(detectors=["slot_guessing", "ngram_accuracy"], rewording=rewording)
         counted = flipbench("evaluate", config, "--dry-run")
-        assert f"{N_PAIRS}  texts to put in other words" in counted.out and not server.chats()
+        assert f"{N_PAIRS}  texts to reword" in counted.out and not server.chats()
         first = flipbench("evaluate", config, "-q")
         assert first.status == 0, first.err
         assert f"translate into German and back: {N_PAIRS} done" in first.err
@@ -108,9 +108,9 @@ def test_back_translations_are_requested_once(
         assert len(server.chats()) == 2 * N_PAIRS
         row = table(tmp_path / "r" / "report" / "table.md")
         assert row["Slot guessing: McNemar test"].endswith(("not detected", "contaminated"))
-        # nobody compares wordings: nobody is asked for them
-        quiet = write(detectors=["perturbation_gap"], rewording=rewording)
-        assert flipbench("evaluate", quiet, "-q").status == 0
+        # no detector compares wordings, so none are requested
+        no_wordings = write(detectors=["perturbation_gap"], rewording=rewording)
+        assert flipbench("evaluate", no_wordings, "-q").status == 0
         assert len(server.chats()) == 2 * N_PAIRS
 
 
@@ -150,14 +150,14 @@ def test_kernel_divergence_compares_the_checkpoints_of_a_plan(
 ) -> None:
     make_benchmark(tmp_path / "r", 18).save(tmp_path / "r" / "benchmark")
     strategy = {"train": "lora", "learning_rate": 0.01, "batch_size": 18}
-    told = {
+    settings = {
         "run": "r",
         "benchmark": {"format": "shapes"},
         "models": {"tiny": {"path": str(tiny_folders["qwen2_vl"])}},
         "contaminate": {"epochs": 2, "strategies": {"A": strategy}},
         "evaluate": {"detectors": ["kernel_divergence"]},
     }
-    (tmp_path / "c.yaml").write_text(yaml.safe_dump(told))
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(settings))
     result = flipbench("evaluate", "c.yaml", "-q")
     assert result.status == 0, result.err
     found = scores_in(tmp_path)

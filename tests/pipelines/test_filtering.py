@@ -148,24 +148,24 @@ def test_a_kept_list_rebuilds_its_pairs_from_the_run(flipbench: Flipbench, confi
     run = config.parent / "runs" / "x"
     every = kept_list(run)
     assert len(every) == 4
-    mine = write_list(config.parent / "mine.csv", [every[2], every[0]])
-    result = flipbench("filter", config, "--kept", mine, "-q")
+    listed = write_list(config.parent / "listed.csv", [every[2], every[0]])
+    result = flipbench("filter", config, "--kept", listed, "-q")
     assert result.status == 0, result.err
     assert result.out.startswith(f"items {N}  kept 2\n")
     assert names(run) == [every[2]["item"], every[0]["item"]]
     benchmark = PairedBenchmark.load(run / "benchmark")
-    assert benchmark.made_by["kept list"].startswith("mine.csv, sha256 ")
+    assert benchmark.made_by["kept list"].startswith("listed.csv, sha256 ")
     assert kept_list(run) == every, "what the policy decided is left as it was"
 
-    for change, said in (
+    for change, message in (
         ({"image_sha256": "0" * 64}, "line 2: the run has a different image of shapes-vqa"),
         ({"item_id": "f" * 24}, f"line 2: {every[2]['item']} is not in this benchmark"),
     ):
-        write_list(mine, [every[2] | change, every[0]])
-        wrong = flipbench("filter", config, "--kept", mine, "-q")
-        assert wrong.status == 2 and said in wrong.err
+        write_list(listed, [every[2] | change, every[0]])
+        wrong = flipbench("filter", config, "--kept", listed, "-q")
+        assert wrong.status == 2 and message in wrong.err
     assert len(names(run)) == 2, "a list that does not fit changes nothing"
-    both = flipbench("filter", config, "--kept", mine, "--dry-run")
+    both = flipbench("filter", config, "--kept", listed, "--dry-run")
     assert both.status == 2 and "nobody judge" in both.err
 
 
@@ -176,13 +176,13 @@ def test_a_kept_list_rebuilds_its_pairs_from_a_recipe(
     assert flipbench("export", config, "out", "--format", "recipe").status == 0
     (recipe,) = (config.parent / "out").iterdir()
     every = kept_list(config.parent / "runs" / "x")
-    mine = write_list(config.parent / "mine.csv", every[1:3])
+    listed = write_list(config.parent / "listed.csv", every[1:3])
     monkeypatch.delenv("OPENAI_API_KEY")
     strange = write_list(config.parent / "strange.csv", [every[0] | {"item_id": "f" * 24}])
     wrong = flipbench("rebuild", recipe, "--kept", strange, "-q")
     assert wrong.status == 2 and "is not in this benchmark" in wrong.err
     assert not Run(recipe).ids(Edit), "nothing is drawn for a list that does not fit"
-    result = flipbench("rebuild", recipe, "--kept", mine, "-q")
+    result = flipbench("rebuild", recipe, "--kept", listed, "-q")
     assert result.status == 0, result.err
     assert names(recipe) == [row["item"] for row in every[1:3]]
     drawn = {edit.image.sha256 for edit in Run(recipe).read(Edit)}
@@ -217,9 +217,9 @@ def test_the_report_shows_rater_agreement(
 
     given, kept = verdicts(folder), names(folder)
     (name,) = (rater for rater in given if rater.startswith("o3"))
-    said = [(given[name][i], given["shapes oracle"][i]) for i in given[name]]
-    n, n_both = len(said), said.count(("keep", "keep"))
-    n_kept = sum(mine == "keep" for mine, _ in said)
+    decisions = [(given[name][i], given["shapes oracle"][i]) for i in given[name]]
+    n, n_both = len(decisions), decisions.count(("keep", "keep"))
+    n_kept = sum(decision == "keep" for decision, _ in decisions)
     page, table = ((folder / "report" / f).read_text() for f in ("index.html", "table.md"))
     assert '<h2 id="raters-title">Who decided, and how well</h2>' in page
     (row,) = (line for line in table.splitlines() if line.startswith(f"| {name} "))
@@ -231,7 +231,7 @@ def test_the_report_shows_rater_agreement(
     assert 0 < len(kept) < len(every) < 24
     (accuracy,) = (line for line in table.splitlines() if line.startswith("| tiny "))
     assert f"/{len(every)})" in accuracy and f"/{len(kept)})" in accuracy
-    assert accuracy.endswith(f"| {24 - len(every)} |"), "who was never asked is told"
+    assert accuracy.endswith(f"| {24 - len(every)} |"), "items that were never asked are counted"
 
 
 def test_a_single_rater_has_no_agreement_section(

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 BASES = ("reference", "llava-defaults", "qwen-vl-defaults")  # extended by others, not run
-WHOLE = sorted(
+COMPLETE = sorted(
     p for p in CONFIGS.rglob("*.yaml") if p.stem not in BASES and p.parent.name != "accelerate"
 )
 Flipbench = Callable[..., tuple[int, str, str]]
@@ -50,8 +50,8 @@ def flipbench(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
             cli.main()
         except SystemExit as stop:
             status = int(stop.code or 0)
-        said = capfd.readouterr()
-        return status, said.out, said.err
+        printed = capfd.readouterr()
+        return status, printed.out, printed.err
 
     return run
 
@@ -79,7 +79,7 @@ def pictures(folder: Path) -> dict[str, str]:
     return {edit.caption_id: edit.image.sha256 for edit in Run(folder).read(Edit)}
 
 
-@pytest.mark.parametrize("path", WHOLE, ids=lambda p: str(p.relative_to(CONFIGS)))
+@pytest.mark.parametrize("path", COMPLETE, ids=lambda p: str(p.relative_to(CONFIGS)))
 def test_every_shipped_configuration_builds(path: Path) -> None:
     load_config(path)
 
@@ -105,7 +105,7 @@ def test_captions_by_a_server_and_pictures_by_flux(
         assert edit.extra["control"]["sha256"] and edit.extra["similarity"]["label"]
     asked = len(server.chats())
     assert flipbench("generate", *tiny)[0] == 0
-    assert len(server.chats()) == asked, "what is there is not asked again"
+    assert len(server.chats()) == asked, "stored captions are not requested again"
 
     assert flipbench("filter", *tiny)[0] == 0
     benchmark = PairedBenchmark.load(tmp_path / "run" / "benchmark")
@@ -166,19 +166,19 @@ def test_a_user_gives_new_answers(
     flipbench: Flipbench, tiny: list[str], tmp_path: Path, shapes_store: ImageStore
 ) -> None:
     items = shapes_vqa(shapes_store, 4)
-    wanted = {
+    new_answers = {
         item.name: next(i for i, text in enumerate(item.options or ()) if text != item.answer_text)
         for item in items[:2]
     }
     answers = tmp_path / "answers.csv"
-    rows = [f"{name},{'ABCD'[option]}\n" for name, option in wanted.items()]
+    rows = [f"{name},{'ABCD'[option]}\n" for name, option in new_answers.items()]
     answers.write_text("name,new_answer\n" + "".join(rows))
     given = f"generate.new_answers={answers}"
     status, _, err = flipbench("generate", *tiny, given)
     assert status == 0, err
     flips = {f.item_id: f for f in Run(tmp_path / "run").read(Flip)}
     for item in items[:2]:
-        assert flips[item.id].new_answer == wanted[item.name]
+        assert flips[item.id].new_answer == new_answers[item.name]
         assert flips[item.id].method.startswith("given")
     assert flips[items[2].id].method.startswith("uniform")
 

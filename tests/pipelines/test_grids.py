@@ -28,17 +28,21 @@ pytestmark = pytest.mark.slow
 def mixed(tmp_path_factory: pytest.TempPathFactory, tiny_folders: dict[str, Path]) -> Path:
     """Return the run of a clean, a contaminated, an external and an unknown model.
 
-    The pairs are those on which the external model falls, so every rule that is true to its
-    numbers calls it contaminated.
+    The pairs are those on which the external model falls, so a rule that follows its
+    numbers flags it.
     """
     folder = tmp_path_factory.mktemp("mixed")
     every = make_benchmark(folder / "r", 120)
     outsider = HuggingFaceVLM("shapes:qwen2_vl")
     sides = [right(outsider, items, every) for items in (every.originals, every.perturbed)]
-    falls = [p for p, one, two in zip(every.pairs, *sides, strict=True) if one and not two]
+    falls = [
+        p
+        for p, original, perturbed in zip(every.pairs, *sides, strict=True)
+        if original and not perturbed
+    ]
     assert len(falls) >= 6
     replace(every, pairs=tuple(falls)).save(folder / "r" / "benchmark")
-    told = {
+    settings = {
         "run": str(folder / "r"),
         "benchmark": {"format": "shapes"},
         "models": {
@@ -49,15 +53,15 @@ def mixed(tmp_path_factory: pytest.TempPathFactory, tiny_folders: dict[str, Path
         },
         "evaluate": {"detectors": ["perturbation_gap", "choice_confusion"]},
     }
-    config = load_config_of(folder, told)
+    config = load_config_of(folder, settings)
     assembly = Assembly.open(config, progress=False)
     evaluate(assembly, assembly.pairs)
     return folder
 
 
-def load_config_of(folder: Path, told: dict[str, Any]) -> Config:
+def load_config_of(folder: Path, settings: dict[str, Any]) -> Config:
     path = folder / "c.yaml"
-    path.write_text(yaml.safe_dump(told))
+    path.write_text(yaml.safe_dump(settings))
     return load_config(path)
 
 
@@ -102,9 +106,9 @@ def test_power_and_trend_by_dose_are_in_the_report(mixed: Path) -> None:
     report = mixed / "r" / "report"
     with (report / "validation.csv").open(newline="", encoding="utf-8") as file:
         rows = {(r["detector"], r["rule"], r["quantity"]): r for r in csv.DictReader(file)}
-    told = [json.loads(line) for line in (report / "scores.jsonl").read_text().splitlines()]
+    scores = [json.loads(line) for line in (report / "scores.jsonl").read_text().splitlines()]
     rule = ("choice_confusion", "mcnemar")
-    gaps = {s["model"]: s for s in told if (s["detector"], s["rule"]) == rule}
+    gaps = {s["model"]: s for s in scores if (s["detector"], s["rule"]) == rule}
     fell = gaps["dosed"]["statistic"] < gaps["base"]["statistic"]
     steps = rows["choice_confusion", "mcnemar", "steps_in_order"]
     assert (steps["k"], steps["n"]) == (str(int(fell)), "1")
@@ -129,12 +133,12 @@ def test_a_checkpoint_s_dose_adds_to_its_parent_s(
     tmp_path: Path,
     tiny_folders: dict[str, Path],
 ) -> None:
-    told = {
+    settings = {
         "run": str(tmp_path / "r"),
         "benchmark": {"format": "shapes"},
         "models": {"m": {"path": str(tiny_folders["llava"]), "dose": parent}},
     }
-    assembly = Assembly.open(load_config_of(tmp_path, told), progress=False)
+    assembly = Assembly.open(load_config_of(tmp_path, settings), progress=False)
     plan = TrainingPlan(
         model="m", parent="m", parent_fingerprint="clean", benchmark="b", item_ids=("i",),
         copies=2, epochs=2, strategy="llm", settings={}, prompt="p", seed=0, control=control,

@@ -20,12 +20,7 @@ from flipbench.core.records import Caption, Edit, Response, Verdict
 from flipbench.core.run import Run
 from flipbench.models.protocols import VLM
 from flipbench.models.vlm.loading import as_vlm
-from flipbench.pipelines.backends import (
-    build_captioner,
-    build_editor,
-    build_judge,
-    model_without_weights,
-)
+from flipbench.pipelines.backends import model_without_weights
 from flipbench.pipelines.detection import count_work, detect
 from flipbench.pipelines.detection_plan import plan
 from tests.fixtures.command_line import Flipbench
@@ -88,7 +83,7 @@ def test_what_is_no_editor_is_refused(
 ) -> None:
     spec = settings("generate.editor", target=target, arguments=arguments).generate.editor
     with pytest.raises(ConfigError) as caught:
-        build_editor(spec, tmp_path)
+        spec.build(Context(tmp_path))
     assert message in str(caught.value)
 
 
@@ -107,9 +102,9 @@ def test_each_protocol_names_what_an_object_lacks(tmp_path: Path) -> None:
         ],
     )
     with pytest.raises(ConfigError, match="SimpleNamespace has no prompt, settings, __call__"):
-        build_captioner(config.generate.captioner, tmp_path)
+        config.generate.captioner.build(Context(tmp_path))
     with pytest.raises(ConfigError, match="SimpleNamespace has no name, rater_kind, __call__"):
-        build_judge(config.filter.judges[0], tmp_path)
+        config.filter.judges[0].build(Context(tmp_path))
     with pytest.raises(ConfigError, match="SimpleNamespace has no fingerprint, ask"):
         model_without_weights("guesser", config.models["guesser"])
 
@@ -159,7 +154,7 @@ def test_a_kind_of_an_installed_package_is_one_of_ours(
     (tmp_path / "their_tints.py").write_text(ONE_FILE)
     monkeypatch.syspath_prepend(tmp_path)
     config = load_config(EXAMPLE, ["generate.editor={kind: tint, strength: 0.25}"])
-    made: Any = build_editor(config.generate.editor, tmp_path, seed=3)
+    made: Any = config.generate.editor.build(Context(tmp_path, seed=3))
     assert made == ("tint", 0.25, 3)
     assert "strength: 0.25" in config.to_yaml()
     with pytest.raises(ConfigError, match="no settings class of that kind"):
@@ -205,10 +200,10 @@ def guesser(seed: int) -> VLM:
 
 def test_a_model_object_is_as_good_as_a_path(tmp_path: Path) -> None:
     benchmark = make_benchmark(tmp_path, 6)
-    judged, clean = guesser(1), guesser(2)
+    suspect, clean = guesser(1), guesser(2)
     clean.name = "clean guesser"
     detection = plan(
-        benchmark, judged, [clean], Run(tmp_path / "run"), detectors=["perturbation_gap"]
+        benchmark, suspect, [clean], Run(tmp_path / "run"), detectors=["perturbation_gap"]
     )
     assert "        2  models to ask" in count_work(detection)
     finding, page, _ = detect(detection)
@@ -216,7 +211,7 @@ def test_a_model_object_is_as_good_as_a_path(tmp_path: Path) -> None:
     asked = {r.model for r in Run(tmp_path / "run").read(Response)}
     assert asked == {"guesser", "clean guesser"}
     with pytest.raises(ConfigError, match="the same weights"):
-        plan(benchmark, judged, [guesser(1)], Run(tmp_path / "other"))
+        plan(benchmark, suspect, [guesser(1)], Run(tmp_path / "other"))
 
 
 def test_what_is_no_model_is_refused(shapes_store: ImageStore, tmp_path: Path) -> None:

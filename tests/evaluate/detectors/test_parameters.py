@@ -33,7 +33,7 @@ def test_a_changed_parameter_changes_the_probes_and_is_recorded(tmp_path: Path) 
 
     def configured(parameters: dict[str, dict[str, Any]]) -> ConfiguredDetectors:
         config = EvaluateConfig(parameters=parameters)
-        return ConfiguredDetectors.of(config, names, Run(tmp_path / "run"), 0)
+        return ConfiguredDetectors.build(config, names, Run(tmp_path / "run"), 0)
 
     asked = [
         {
@@ -71,7 +71,7 @@ def test_bad_parameters_are_named(
 ) -> None:
     config = EvaluateConfig(parameters={detector: given})
     with pytest.raises(ConfigError, match=said):
-        ConfiguredDetectors.of(config, [], Run(tmp_path), 0)
+        ConfiguredDetectors.build(config, [], Run(tmp_path), 0)
 
 
 def test_the_demo_runs_every_detector() -> None:

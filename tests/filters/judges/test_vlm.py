@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from flipbench.config.kinds import Context
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
@@ -19,7 +20,6 @@ from flipbench.generate.editors.shapes import SceneEditor
 from flipbench.generate.pipeline import generate
 from flipbench.models.protocols import JudgeDecision
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
-from flipbench.pipelines.backends import build_judge
 from flipbench.prompting.prompts import PromptSettings
 from flipbench.shapes.benchmark import shapes_vqa
 from tests.fixtures.options import QUIET
@@ -111,7 +111,7 @@ def test_a_judge_s_name_covers_all_that_its_answers_depend_on(
     ]
     assert len({judge.name for judge in judges}) == 4
     spec = VLMJudgeSpec.model_validate({"model": {"path": "shapes:llava"}, "sure": 0.9})
-    assert build_judge(spec, tmp_path).name.split()[-1] == judges[1].name.split()[-1]
+    assert spec.build(Context(tmp_path)).name.split()[-1] == judges[1].name.split()[-1]
 
 
 def test_a_confidence_threshold_needs_probabilities() -> None:
