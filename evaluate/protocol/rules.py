@@ -13,7 +13,7 @@ from flipbench.core.records import Direction as Direction
 from flipbench.core.records import Interval
 from flipbench.core.score import ALPHA as ALPHA
 
-from ..statistics.paired import least_items
+from ..statistics.paired import min_pairs
 
 Verdict = Literal["contaminated", "not_detected", "inconclusive", "not_applicable"]
 Degree = Literal["none", "minor", "partial", "severe"]
@@ -79,7 +79,7 @@ def too_few_warning(n: int, alpha: float = ALPHA, *, two_sided: bool = False) ->
     >>> too_few_warning(4)
     'only 4 items were compared; no result of fewer than 5 can reach alpha = 0.05'
     """
-    least = least_items(alpha, two_sided=two_sided)
+    least = min_pairs(alpha, two_sided=two_sided)
     if n >= least:
         return None
     items = "item was" if n == 1 else "items were"
