@@ -105,7 +105,7 @@ def gap_of_predictions(
         items=items,
         first=_condition("original", [pair.original for pair in whole]),
         second=_condition("perturbed", [pair.perturbed for pair in whole]),
-        against=against,
+        reference_answers=against,
         reference=conditions,
         n_left_out=len(set(keep)) - len(whole) if keep else len(files[0].predictions) - len(whole),
         notes=(*notes, *more),

@@ -8,7 +8,7 @@ from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item, Probe, Score
 from flipbench.evaluate.protocol.detector import About, Answers
 from flipbench.evaluate.scoring.comparison import Settings, compare_with_model, mcnemar_score
-from flipbench.evaluate.scoring.conditions import Query, askable, choice
+from flipbench.evaluate.scoring.conditions import Query, choice, multiple_choice_items
 from flipbench.prompting.prompts import PromptSettings
 
 ABOUT = About(
@@ -42,7 +42,9 @@ class WrongPicture:
     def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
         """Return every question that has options, with another item's picture."""
         return [
-            probe for _, query in self._asked(benchmark, prompt_settings) for probe in query.probes
+            probe
+            for _, query in self._queries(benchmark, prompt_settings)
+            for probe in query.probes
         ]
 
     def score(
@@ -56,7 +58,7 @@ class WrongPicture:
         comparison = compare_with_model(
             self,
             benchmark,
-            self._asked(benchmark, prompt_settings),
+            self._queries(benchmark, prompt_settings),
             "wrong picture",
             answers,
             reference,
@@ -64,10 +66,10 @@ class WrongPicture:
         )
         return [mcnemar_score(comparison, uses_reference=True)]
 
-    def _asked(
+    def _queries(
         self, benchmark: PairedBenchmark, prompt_settings: PromptSettings
     ) -> list[tuple[Item, Query]]:
-        items = askable(benchmark)
+        items = multiple_choice_items(benchmark)
         others = items[self.step :] + items[: self.step]
         return [
             (item, choice(prompt_settings, item, "wrong picture", images=other.images))
