@@ -16,15 +16,7 @@ from ..protocol import rules
 from ..protocol.detector import About, Answers
 from ..protocol.rules import Bands, Verdict
 from ..statistics.paired import GapDifference, gap_difference
-from .conditions import (
-    Comparison,
-    Condition,
-    Query,
-    QueryPair,
-    Settings,
-    conditions,
-    left_out_note,
-)
+from .conditions import Comparison, Condition, Query, QueryPair, Settings, conditions, left_out_note
 from .scores import (
     PairedResult,
     answered_by_reference,

@@ -11,12 +11,7 @@ from flipbench.core.records import Interval
 
 from ..protocol.rules import Direction
 from ..statistics.paired import Value
-from ..statistics.resampling import (
-    N_BOOTSTRAP,
-    N_PERMUTATIONS,
-    bootstrap_interval,
-    label_swap_p,
-)
+from ..statistics.resampling import N_BOOTSTRAP, N_PERMUTATIONS, bootstrap_interval, label_swap_p
 
 
 @dataclass(frozen=True)

@@ -18,14 +18,7 @@ from statsmodels.stats.multitest import multipletests
 
 from flipbench.core.records import Interval
 
-from .resampling import (
-    LEVEL,
-    N_BOOTSTRAP,
-    N_PERMUTATIONS,
-    Array,
-    bootstrap_interval,
-    label_swap_p,
-)
+from .resampling import LEVEL, N_BOOTSTRAP, N_PERMUTATIONS, Array, bootstrap_interval, label_swap_p
 
 Outcome = bool | None
 Value = float | None

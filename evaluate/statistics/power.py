@@ -33,14 +33,14 @@ class Design:
     def __post_init__(self) -> None:
         """Refuse an impossible design."""
         if not 0 < self.discordance <= 1:
-            raise ValueError(f"discordance must lie in (0, 1], not {self.discordance}")
+            raise ValueError(f"discordance must be in (0, 1], not {self.discordance}")
         if abs(self.gap) > self.discordance:
             raise ValueError(
                 f"a gap of {self.gap} needs at least that share of changed answers, not"
                 f" {self.discordance}"
             )
         if not 0 < self.alpha < 1:
-            raise ValueError(f"alpha must lie in (0, 1), not {self.alpha}")
+            raise ValueError(f"alpha must be in (0, 1), not {self.alpha}")
 
 
 def power(design: Design, n: int) -> float:

@@ -17,13 +17,7 @@ from flipbench.prompting.prompts import LETTERS, PromptSettings
 from ...protocol import rules
 from ...protocol.detector import About, Answers, cached_per_benchmark
 from ...protocol.rules import Verdict
-from ...scoring.comparison import (
-    Comparison,
-    Settings,
-    compare,
-    gap_score,
-    mcnemar_score,
-)
+from ...scoring.comparison import Comparison, Settings, compare, gap_score, mcnemar_score
 from ...scoring.conditions import Query, QueryPair, open_question, probes_of
 from ...scoring.text_match import continuation, fold, rouge_l
 from ...statistics.resampling import Array

@@ -10,12 +10,7 @@ from flipbench.core.records import Item, Probe, Response, Score
 from flipbench.prompting.prompts import LETTERS, PromptSettings
 
 from ...protocol.detector import About, Answers, cached_per_benchmark
-from ...scoring.comparison import (
-    Settings,
-    compare_with_model,
-    mcnemar_score,
-    threshold_score,
-)
+from ...scoring.comparison import Settings, compare_with_model, mcnemar_score, threshold_score
 from ...scoring.conditions import Query, open_question, probes_of
 from ...scoring.text_match import fold, mentions
 

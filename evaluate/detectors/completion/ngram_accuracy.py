@@ -155,14 +155,7 @@ class NgramAccuracy:
         trials = self.n_starts
         short = f"their text has fewer than {self.n + 2} words or tokens"
         against_clean = compare_with_model(
-            self,
-            benchmark,
-            self._queries(benchmark),
-            "n-grams",
-            answers,
-            reference,
-            short,
-            trials,
+            self, benchmark, self._queries(benchmark), "n-grams", answers, reference, short, trials
         )
         against_itself = compare(
             self,

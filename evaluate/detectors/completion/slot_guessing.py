@@ -22,13 +22,7 @@ from ...scoring.comparison import (
     relative_score,
     with_leakage,
 )
-from ...scoring.conditions import (
-    NO_REWORDING,
-    Query,
-    QueryPair,
-    open_question,
-    probes_of,
-)
+from ...scoring.conditions import NO_REWORDING, Query, QueryPair, open_question, probes_of
 from ...scoring.text_match import stem, words
 
 BANDS = Bands(minor=-0.011, partial=-0.024, severe=-0.05)

@@ -14,12 +14,7 @@ from flipbench.prompting.prompts import PromptSettings
 
 from ...protocol.detector import About, Answers, cached_per_benchmark
 from ...scoring.conditions import Settings
-from ...scoring.likelihood import (
-    answer_probe,
-    log_likelihood,
-    mean_log_prob,
-    no_likelihood_warning,
-)
+from ...scoring.likelihood import answer_probe, log_likelihood, mean_log_prob, no_likelihood_warning
 from ...scoring.shares import share_scores
 
 FRACTION = 0.2

@@ -27,12 +27,7 @@ from ...protocol import rules
 from ...protocol.detector import About, Answers, cached_per_benchmark
 from ...protocol.rules import Verdict
 from ...scoring.conditions import Settings
-from ...scoring.likelihood import (
-    item_text,
-    log_likelihood,
-    no_likelihood_warning,
-    text_probe,
-)
+from ...scoring.likelihood import item_text, log_likelihood, no_likelihood_warning, text_probe
 from ...scoring.scores import make_score, no_reference_warning
 from ...statistics.resampling import LEVEL, permutation_p
 

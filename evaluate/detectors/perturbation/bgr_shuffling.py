@@ -14,12 +14,7 @@ from flipbench.imaging.derived import DerivedImages
 from flipbench.prompting.prompts import PromptSettings
 
 from ...protocol.detector import About, Answers, cached_per_benchmark
-from ...scoring.comparison import (
-    Settings,
-    compare,
-    mcnemar_score,
-    relative_score,
-)
+from ...scoring.comparison import Settings, compare, mcnemar_score, relative_score
 from ...scoring.conditions import QueryPair, choice, multiple_choice_items, probes_of
 
 ABOUT = About(

@@ -12,13 +12,7 @@ from flipbench.core.records import Item, Probe, Score
 from flipbench.prompting.prompts import PromptSettings
 
 from ...protocol.detector import About, Answers, cached_per_benchmark
-from ...scoring.comparison import (
-    Settings,
-    compare,
-    mcnemar_score,
-    relative_score,
-    threshold_score,
-)
+from ...scoring.comparison import Settings, compare, mcnemar_score, relative_score, threshold_score
 from ...scoring.conditions import QueryPair, choice, probes_of
 
 ABOUT = About(
