@@ -62,7 +62,7 @@ class WrongPicture:
             "wrong picture",
             answers,
             reference,
-            "free-form, so they have no options",
+            "they are free-form and have no options",
         )
         return [mcnemar_score(comparison, uses_reference=True)]
 
