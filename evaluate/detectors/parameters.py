@@ -1,4 +1,4 @@
-"""What a configuration may set of a detector: its counts and fractions."""
+"""The parameters of a detector that a configuration may set: its counts and fractions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PLAIN = (int, float, bool, tuple[float, ...])
 
 
 def parameters_of(detector: AnyDetector) -> dict[str, Any]:
-    """Return what can be set of a detector, with its values: its own, then those of its tests.
+    """Return the parameters of a detector and their values: its own, then those of its tests.
 
     >>> from flipbench.evaluate.detectors.likelihood.codec import CoDeC
     >>> parameters_of(CoDeC())
@@ -30,19 +30,19 @@ def parameters_of(detector: AnyDetector) -> dict[str, Any]:
 def with_parameters(
     detector: AnyDetector, given: Mapping[str, Any], where: str = "parameters"
 ) -> AnyDetector:
-    """Return the detector with other parameters.
+    """Return the detector with the ``given`` parameters.
 
     Raises
     ------
     ConfigError
-        Where a name or a value does not fit; the message says ``where`` it stands.
+        If a name or a value is not valid; the message starts with ``where``.
     """
     known = parameters_of(detector)
     values = {}
     for name, value in given.items():
         if name not in known:
             raise ConfigError(
-                f"{where}.{name}: {detector.about.name} has no such parameter, but"
+                f"{where}.{name}: {detector.about.name} has no such parameter; it has"
                 f" {', '.join(known)}{nearest(name, list(known))}"
             )
         values[name] = _checked(type(known[name]), value, f"{where}.{name}")
@@ -60,20 +60,20 @@ def with_parameters(
         raise ConfigError(f"{where}: {error}") from error
 
 
-def _plain(thing: Any) -> dict[str, Any]:
-    if not is_dataclass(thing):
+def _plain(instance: Any) -> dict[str, Any]:
+    if not is_dataclass(instance):
         return {}
-    hints = get_type_hints(type(thing))
-    return {f.name: getattr(thing, f.name) for f in fields(thing) if hints[f.name] in _PLAIN}
+    hints = get_type_hints(type(instance))
+    return {f.name: getattr(instance, f.name) for f in fields(instance) if hints[f.name] in _PLAIN}
 
 
 def _checked(kind: type, value: Any, where: str) -> Any:
-    wanted = tuple[float, ...] if kind is tuple else kind
+    expected = tuple[float, ...] if kind is tuple else kind
     try:
-        found: Any = TypeAdapter(wanted).validate_python(value)
+        valid: Any = TypeAdapter(expected).validate_python(value)
     except ValidationError as error:
         raise ConfigError(f"{where}: {value!r}: {error.errors()[0]['msg']}") from error
-    numbers = found if isinstance(found, tuple) else (found,)
+    numbers = valid if isinstance(valid, tuple) else (valid,)
     if kind is not bool and not (numbers and all(number > 0 for number in numbers)):
         raise ConfigError(f"{where}: {value!r}: must be above 0")
-    return found
+    return valid

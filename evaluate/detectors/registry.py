@@ -1,8 +1,8 @@
-"""The detectors by name. Each is found where it lies: no list has to name it.
+"""The detectors by name, discovered rather than listed.
 
-A detector is a class with an ``about``, ``probes`` and ``score`` (or ``score_grid``), made without
-arguments. There are those in the folders beside this file, those that installed packages offer in
-the entry point group ``flipbench.detectors``, and those that a configuration names by import path.
+A detector is a class with ``about``, ``probes`` and ``score`` (or ``score_grid``) that needs no
+arguments. Detectors come from the folders beside this file, from the entry point group
+``flipbench.detectors`` of installed packages, and from import paths in a configuration.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ GROUP = "flipbench.detectors"
 _HERE = __name__.rpartition(".")[0]
 
 DETECTORS: dict[str, AnyDetector] = {}
-"""Every known detector by name, as it is without any configuration."""
+"""Every known detector by name, with default parameters."""
 
 
 def add_detector(cls: Any, where: str) -> str:
-    """Make a detector class known by its name, and return the name.
+    """Register a detector class under its name, and return the name.
 
     Parameters
     ----------
     where : str
-        Where the class was named, for messages.
+        Source of the class, for messages.
 
     Raises
     ------
     ConfigError
-        Where it is no detector class, or another detector has its name.
+        If it is not a detector class, or another detector has its name.
     """
     try:
         detector = cls() if _is_detector(cls) else None
@@ -60,7 +60,7 @@ def names_of(detectors: Iterable[str], where: str) -> list[str]:
     Raises
     ------
     ConfigError
-        Where there is no such detector; the message says ``where`` it is named.
+        If there is no such detector; the message starts with ``where``.
     """
     names = []
     for given in detectors:
@@ -74,7 +74,7 @@ def names_of(detectors: Iterable[str], where: str) -> list[str]:
 
 
 def make_detector(name: str, helpers: Helpers | None = None) -> AnyDetector:
-    """Return a new detector, with the helpers that it asks for."""
+    """Return a new detector, with the helpers it uses."""
     detector = type(DETECTORS[name])()
     if helpers is not None and isinstance(detector, HelpedDetector):
         return detector.with_helpers(helpers)
@@ -87,12 +87,11 @@ def default_rule(detector: AnyDetector | str) -> str:
     >>> default_rule("perturbation_gap")
     'mcnemar'
     """
-    found = DETECTORS[detector] if isinstance(detector, str) else detector
-    return found.about.default_rule
+    return (DETECTORS[detector] if isinstance(detector, str) else detector).about.default_rule
 
 
 def import_path(detector: AnyDetector) -> str:
-    """Return where a detector's class can be imported from.
+    """Return the import path of a detector's class.
 
     >>> import_path(DETECTORS["codec"]).removeprefix("flipbench.")
     'evaluate.detectors.likelihood.codec:CoDeC'
@@ -106,7 +105,7 @@ def is_plug_in(name: str) -> bool:
 
 
 def markdown_table(names: Iterable[str]) -> str:
-    """Return the rows of docs/papers.md: method, paper, file, rules, deviations."""
+    """Return the table of docs/papers.md: method, paper, file, rules, deviations."""
     rows = [("method", "paper", "file", "rules", "differs from the paper in"), ("---",) * 5]
     for name in names:
         about, module = DETECTORS[name].about, type(DETECTORS[name]).__module__
@@ -117,14 +116,14 @@ def markdown_table(names: Iterable[str]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def _is_detector(thing: Any) -> bool:
-    scores = hasattr(thing, "score") or hasattr(thing, "score_grid")
-    return isinstance(thing, type) and scores and hasattr(thing, "probes")
+def _is_detector(value: Any) -> bool:
+    has_scores = hasattr(value, "score") or hasattr(value, "score_grid")
+    return isinstance(value, type) and has_scores and hasattr(value, "probes")
 
 
 for _module in discover(_HERE):
-    for _thing in [*vars(_module).values()]:
-        if _is_detector(_thing) and _thing.__module__ == _module.__name__:
-            add_detector(_thing, _module.__name__)
+    for _value in [*vars(_module).values()]:
+        if _is_detector(_value) and _value.__module__ == _module.__name__:
+            add_detector(_value, _module.__name__)
 for _name, _load in entry_points(GROUP).items():
     add_detector(_load(), f"entry point {GROUP}: {_name}")

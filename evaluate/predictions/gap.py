@@ -108,7 +108,7 @@ def gap_of_predictions(
         items=items,
         first=_condition("original", [pair.original for pair in answered]),
         second=_condition("perturbed", [pair.perturbed for pair in answered]),
-        against=against,
+        reference_answers=against,
         reference=conditions,
         n_left_out=len(set(keep)) - len(answered)
         if keep

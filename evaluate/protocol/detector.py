@@ -1,11 +1,11 @@
-"""What a detector is: probes to ask, and a score made of the answers."""
+"""What a detector is: probes to ask, and scores computed from the answers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, runtime_checkable
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, cast, runtime_checkable
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item, Probe, Score
@@ -38,8 +38,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 AnswersOf = Callable[[GridModel], Answers]
-"""Reads what a model of the grid answered; ask for one model after the other, not for all."""
-
+"""Loads the answers of one model of the grid; load one model at a time."""
 
 Helper = Literal["rewording", "answer_judge"]
 Need = Capability | Literal["choose or generate"]
@@ -48,18 +47,18 @@ Need = Capability | Literal["choose or generate"]
 
 @dataclass(frozen=True)
 class About:
-    """The facts about a detector; tables, documentation and command line take them from here.
+    """The facts about a detector that tables, documentation and command line show.
 
     Attributes
     ----------
     name, title : str
-        The name in configurations and records, and the one that people read.
+        The name in configurations and records, and the name in tables.
     variant : str
         Its decision rules in words.
     needs : frozenset of str
         What a model must be able to do; `needs_when` resolves "choose or generate".
     default_rule : str
-        The rule that stands for the detector where one is shown.
+        The rule shown if a table has room for only one.
     direction : str
         What a contaminated model shows, in words.
     practical : bool
@@ -68,10 +67,10 @@ class About:
     rule_titles : mapping of str to str
         Titles of the rules that no other detector has.
     helpers : frozenset of str
-        What a `HelpedDetector` cannot do everything without: other wordings of the benchmark's
-        texts ("rewording"), a model that reads free-form replies ("answer_judge").
+        What a `HelpedDetector` needs for all its rules: other wordings of the benchmark's texts
+        ("rewording"), a model that reads free-form replies ("answer_judge").
     not_in_detect : str
-        Why ``flipbench detect`` leaves it out; empty where it does not.
+        Why ``flipbench detect`` leaves it out; empty if it does not.
     """
 
     name: str
@@ -91,17 +90,17 @@ class About:
 
 @dataclass(frozen=True)
 class Helpers:
-    """What other models contribute to a detector's questions and to reading the replies.
+    """Other models that help a detector to ask questions or to read replies.
 
     Attributes
     ----------
     reword : callable, optional
-        Gives other wordings of the benchmark's texts. Without it, the detectors and rules that
+        Returns other wordings of the benchmark's texts. Without it, the detectors and rules that
         compare wordings are not applicable.
     n_wordings : int
-        How many other wordings of a text it gives.
+        Number of other wordings it returns for a text.
     judge : callable, optional
-        Reads replies to free-form questions; without it, they are read by exact match.
+        Reads replies to free-form questions; without it, they are scored by exact match.
     """
 
     reword: Reword | None = None
@@ -115,7 +114,7 @@ class Detector(Protocol):
     about: About
 
     def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
-        """Return everything this detector wants asked; repeats cost nothing."""
+        """Return all probes this detector needs; repeated probes cost nothing."""
 
     def score(
         self,
@@ -126,19 +125,19 @@ class Detector(Protocol):
     ) -> list[Score]:
         """Return one score for each decision rule, the paper's first.
 
-        ``reference`` is a clean model's answers; a rule that needs it and lacks it returns the
-        verdict "not_applicable" with a warning that says so.
+        ``reference`` is a clean model's answers; without it, a rule that needs it returns the
+        verdict "not_applicable" and a warning.
         """
 
 
 @runtime_checkable
 class GridDetector(Protocol):
-    """Holds each model of a grid against several others, where one clean model is not enough."""
+    """Compares each model of a grid with several others; one clean model is not enough."""
 
     about: About
 
     def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
-        """Return everything this detector wants asked of each model."""
+        """Return all probes this detector needs from each model."""
 
     def score_grid(
         self,
@@ -149,8 +148,8 @@ class GridDetector(Protocol):
     ) -> list[Score]:
         """Return the scores of all models, by one rule or several.
 
-        A model that lacks the company it needs gets the verdict "not_applicable", the reason in
-        ``reason`` in a few words and as a warning in a sentence.
+        A model without the other models it needs gets the verdict "not_applicable", a short
+        ``reason``, and a warning that explains it in a sentence.
         """
 
 
@@ -162,15 +161,15 @@ class HelpedDetector(Protocol):
     """A detector that names ``helpers`` in its `About`."""
 
     def with_helpers(self, helpers: Helpers) -> AnyDetector:
-        """Return the detector with what it uses of ``helpers``."""
+        """Return the detector with those ``helpers`` it uses."""
 
 
 @runtime_checkable
 class JudgedDetector(Protocol):
-    """A detector with replies that a judge has to read before they can be scored."""
+    """A detector whose replies a judge model has to read before they can be scored."""
 
     def to_judge(self, benchmark: PairedBenchmark, answers: Answers) -> Iterable[JudgeTask]:
-        """Return what the judge has to be asked about one model's answers."""
+        """Return the questions to the judge about one model's answers."""
 
 
 def needs_when(about: About, prompt_settings: PromptSettings) -> frozenset[Capability]:
@@ -181,36 +180,35 @@ def needs_when(about: About, prompt_settings: PromptSettings) -> frozenset[Capab
 
 
 def by_kind(detectors: Sequence[AnyDetector]) -> tuple[list[Detector], list[GridDetector]]:
-    """Return the detectors that judge one model, and those that hold it against several."""
-    alone = [detector for detector in detectors if not isinstance(detector, GridDetector)]
-    return alone, [detector for detector in detectors if isinstance(detector, GridDetector)]
+    """Return the detectors that score one model, and those that score a grid of models."""
+    single = [detector for detector in detectors if not isinstance(detector, GridDetector)]
+    return single, [detector for detector in detectors if isinstance(detector, GridDetector)]
 
 
 def cached_per_benchmark(
     make: Callable[Concatenate[Any, PairedBenchmark, P], R],
 ) -> Callable[Concatenate[Any, PairedBenchmark, P], R]:
-    """Keep what a detector's method makes of a benchmark: it is the same for every model.
+    """Cache what a detector's method computes for a benchmark, since it is the same for all models.
 
-    Of one benchmark at a time; what is returned must not be changed.
+    Caches one benchmark at a time; callers must not modify the result.
     """
 
     @wraps(make)
     def look_up(
         detector: Any, benchmark: PairedBenchmark, /, *args: P.args, **kwargs: P.kwargs
     ) -> R:
-        held: dict[Any, Any] = vars(detector).setdefault("_kept", {})
-        if held.get("benchmark") is not benchmark:
-            held.clear()
-            held["benchmark"] = benchmark
+        cache: dict[Any, Any] = vars(detector).setdefault("_cache", {})
+        if cache.get("benchmark") is not benchmark:
+            cache.clear()
+            cache["benchmark"] = benchmark
         key = (make.__name__, args, *sorted(kwargs.items()))
-        if key not in held:
-            held[key] = make(detector, benchmark, *args, **kwargs)
-        found: R = held[key]
-        return found
+        if key not in cache:
+            cache[key] = make(detector, benchmark, *args, **kwargs)
+        return cast(R, cache[key])
 
     return look_up
 
 
 def gold_of(items: Sequence[Item]) -> list[int]:
-    """Return the gold option's index of each multiple-choice item."""
+    """Return the index of each item's gold option; -1 for free-form items."""
     return [item.answer if item.answer is not None else -1 for item in items]

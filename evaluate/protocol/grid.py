@@ -1,4 +1,4 @@
-"""A grid of checkpoints with known doses, and how a detector meets the requirements on it."""
+"""A grid of models with known doses, and how well a detector meets the requirements on it."""
 
 from __future__ import annotations
 
@@ -12,34 +12,33 @@ UNTOUCHED = "clean"
 
 @dataclass(frozen=True)
 class GridModel:
-    """One model of a grid and what is known of it.
+    """One model of a grid.
 
     Attributes
     ----------
     strategy : str
-        How it was trained on from the clean model; "clean" is that model itself. A dose of 0 with
-        another strategy is a clean fine-tune: trained in the same way on other data of the same
-        kind. It is the honest negative, since a detector may react to any training.
+        How it was trained from the clean model; "clean" is that model itself. A dose of 0 with
+        another strategy is a clean fine-tune, trained in the same way on other data of the same
+        kind: the negative control that counts, since a detector may react to any training.
     dose : int or None
-        Copies x epochs of every contaminated item; 0 for clean. None where nobody knows: such a
-        model is neither clean nor contaminated. It is shown, serves as nobody's reference, and no
-        verdict on it is right or wrong.
+        Copies x epochs of every contaminated item; 0 for clean. None if unknown: the model is
+        reported but is never a reference, and no verdict on it counts as right or wrong.
     lineage : str
-        The clean model it descends from, where a family has several (seeds of pre-training, say).
+        The clean model it descends from, if a family has several (pre-training seeds, say).
         Models of one family and lineage are not independent of each other.
     trained_from : str
-        Fingerprint of the weights that its last epoch began with, where that epoch was on all items
-        of the benchmark; else empty.
+        Fingerprint of the weights its last epoch started from, if that epoch was on all items of
+        the benchmark; else empty.
     external : bool
-        Whether it cannot have seen the benchmark, by its date or its data. A detector that fires
-        on it measures something else there.
+        Whether it cannot have seen the benchmark, judging by its date or its data. A detector that
+        flags it measures something other than contamination.
     warnings : tuple of str
-        What the card of its training warns of, such as another pixel budget than it is asked with.
+        Warnings from its training card, such as a pixel budget other than the one used here.
 
     Raises
     ------
     DataError
-        Where an external or an untouched clean model has a dose, or may have one.
+        If an external or an untouched clean model has a dose other than 0.
     """
 
     name: str
@@ -54,7 +53,7 @@ class GridModel:
     warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what contradicts itself."""
+        """Refuse contradictory values."""
         dose = "unknown" if self.dose is None else self.dose
         if self.external and self.dose != 0:
             raise DataError(
@@ -64,7 +63,7 @@ class GridModel:
         if self.strategy == UNTOUCHED and self.dose != 0:
             raise DataError(f"{self.name}: strategy {UNTOUCHED!r}, but a dose of {dose}")
         if self.dose is not None and self.dose < 0:
-            raise DataError(f"{self.name}: a dose of {dose}; a model that was not trained has 0")
+            raise DataError(f"{self.name}: dose {dose} is negative; an untrained model has dose 0")
 
     @property
     def clean(self) -> bool:
@@ -83,15 +82,15 @@ class GridModel:
 
     @property
     def cluster(self) -> str:
-        """Family and lineage: what resampling draws as a whole."""
+        """Family and lineage, the unit of resampling."""
         return f"{self.family}, {self.lineage}" if self.lineage else self.family
 
 
 def reference_of(model: GridModel, grid: Sequence[GridModel]) -> GridModel | None:
     """Return the untouched clean model a model is compared with; None for that model itself.
 
-    A clean fine-tune has a reference like a contaminated model: only so can a rule that compares
-    with a clean model show what it says of the innocent.
+    A clean fine-tune has a reference too, so that the false alarms of rules that compare with a
+    clean model can be counted.
 
     >>> base = GridModel("base", "0", "f", "clean", 0, 0)
     >>> other = GridModel("other", "1", "f", "LoRA", 1, 0)
@@ -100,16 +99,15 @@ def reference_of(model: GridModel, grid: Sequence[GridModel]) -> GridModel | Non
     """
     if model.strategy == UNTOUCHED:
         return None
-    alike = (m for m in grid if m.strategy == UNTOUCHED and m.cluster == model.cluster)
-    return next(alike, None)
+    return next((m for m in grid if m.strategy == UNTOUCHED and m.cluster == model.cluster), None)
 
 
 @dataclass(frozen=True)
 class Requirements:
     """Practicality, reliability, consistency and specificity of one rule of one detector.
 
-    Fractions as (hit, total); ``misses``, ``violations`` and ``false_alarms`` name models and
-    series. Glyphs follow the core paper's Table 1; docs/papers.md tells how they are read off it.
+    Fractions are (hits, total); ``misses``, ``violations`` and ``false_alarms`` name models and
+    series. Glyphs follow the core paper's Table 1 as docs/papers.md explains.
     """
 
     detector: str
@@ -126,22 +124,24 @@ class Requirements:
     @property
     def reliability_glyph(self) -> str:
         """``✓`` if every contaminated model was detected, else ``✗``; ``–`` without any."""
-        hit, total = self.reliability
-        return "–" if total == 0 else "✓" if hit == total else "✗"
+        return _all_or_not(*self.reliability)
 
     @property
     def consistency_glyph(self) -> str:
         """``✓`` if all series are weakly monotone, ``▲`` if a third or more are, else ``✗``."""
-        hit, total = self.consistency_weak
-        return "–" if total == 0 else "✓" if hit == total else "▲" if 3 * hit >= total else "✗"
+        hits, total = self.consistency_weak
+        return "▲" if total > hits and 3 * hits >= total else _all_or_not(hits, total)
 
     @property
     def specificity_glyph(self) -> str:
         """``✓`` if no clean model was flagged, else ``✗``; ``–`` without any."""
-        hit, total = self.specificity
-        return "–" if total == 0 else "✓" if hit == total else "✗"
+        return _all_or_not(*self.specificity)
 
     @property
     def practicality_glyph(self) -> str:
         """``✓`` or ``✗``."""
         return "✓" if self.practical else "✗"
+
+
+def _all_or_not(hits: int, total: int) -> str:
+    return "–" if total == 0 else "✓" if hits == total else "✗"

@@ -1,7 +1,6 @@
-"""Decision rules as plain functions of the numbers, and what makes a rule refuse to decide.
+"""Decision rules as functions of plain numbers, and the conditions under which they refuse.
 
-The rules do not know where their numbers come from: a detector passes what it measured, and a test
-passes what a paper printed.
+A detector passes measured numbers, a test the numbers published in a paper.
 """
 
 from __future__ import annotations
@@ -13,52 +12,51 @@ from flipbench.core.records import Direction as Direction
 from flipbench.core.records import Interval
 from flipbench.core.score import ALPHA as ALPHA
 
-from ..statistics.paired import least_items
+from ..statistics.paired import min_pairs
 
 Verdict = Literal["contaminated", "not_detected", "inconclusive", "not_applicable"]
 Degree = Literal["none", "minor", "partial", "severe"]
 
 MAX_UNPARSED_DIFFERENCE = 0.05
-"""Of two compared conditions, the largest difference of parse-failure rates, a fraction."""
+"""Largest allowed difference between the parse-failure rates of two conditions, a fraction."""
 
 
 def beyond(statistic: float, reference: float = 0.0, direction: Direction = "falls") -> Verdict:
-    """Say "contaminated" where the statistic lies strictly beyond the reference; a tie does not.
+    """Return "contaminated" if the statistic is strictly beyond the reference (a tie is not).
 
-    With reference 0 this is the sign rule. It controls no error: a clean model whose true gap is 0
-    is flagged about half of the time.
+    With reference 0 this is the sign rule. It does not control the error rate: a clean model with a
+    true gap of 0 is flagged about half of the time.
 
     >>> beyond(-0.002), beyond(0.0), beyond(-0.0606, -0.0606), beyond(0.004, direction="rises")
     ('contaminated', 'not_detected', 'not_detected', 'contaminated')
     """
-    hit = statistic < reference if direction == "falls" else statistic > reference
-    return "contaminated" if hit else "not_detected"
+    flagged = statistic < reference if direction == "falls" else statistic > reference
+    return "contaminated" if flagged else "not_detected"
 
 
 def significant(p_value: float, alpha: float = ALPHA) -> Verdict:
-    """Say "contaminated" where p <= alpha."""
+    """Return "contaminated" if p <= alpha."""
     return "contaminated" if p_value <= alpha else "not_detected"
 
 
 def interval_beyond(interval: Interval, direction: Direction = "falls") -> Verdict:
-    """Say "contaminated" where the whole interval lies strictly beyond 0."""
-    hit = interval.high < 0 if direction == "falls" else interval.low > 0
-    return "contaminated" if hit else "not_detected"
+    """Return "contaminated" if the whole interval is strictly beyond 0."""
+    return beyond(interval.high if direction == "falls" else interval.low, 0.0, direction)
 
 
 def unparsed_warning(unparsed: Mapping[str, tuple[int, int]]) -> str | None:
-    """Return a warning where replies name no option much more often in one condition.
+    """Return a warning if replies name no option much more often in one condition.
 
     Parameters
     ----------
     unparsed : mapping of str to (int, int)
-        For each of two conditions, how many of how many replies name no option.
+        For each of two conditions, the number of replies that name no option and of all replies.
 
     Examples
     --------
     >>> unparsed_warning({"original": (0, 100), "perturbed": (6, 100)})
     'replies that name no option: original 0/100, perturbed 6/100; the rates differ by more than \
-5 points, so the comparison would measure format, not knowledge; look at the replies'
+5 points, so the comparison would measure format, not knowledge; inspect the replies'
     """
     rates = [k / n for k, n in unparsed.values() if n]
     if len(rates) < 2 or max(rates) - min(rates) <= MAX_UNPARSED_DIFFERENCE + 1e-12:
@@ -67,42 +65,38 @@ def unparsed_warning(unparsed: Mapping[str, tuple[int, int]]) -> str | None:
     return (
         f"replies that name no option: {counts}; the rates differ by more than"
         f" {100 * MAX_UNPARSED_DIFFERENCE:.0f} points, so the comparison would measure format,"
-        " not knowledge; look at the replies"
+        " not knowledge; inspect the replies"
     )
 
 
 def too_few_warning(n: int, alpha: float = ALPHA, *, two_sided: bool = False) -> str | None:
-    """Return a warning where even ``n`` differing pairs cannot reach ``alpha``.
+    """Return a warning if even ``n`` discordant pairs cannot reach ``alpha``.
 
     >>> too_few_warning(5) is None
     True
     >>> too_few_warning(4)
-    'only 4 items were compared; no result of fewer than 5 can reach alpha = 0.05'
+    'only 4 items were compared; fewer than 5 can never reach alpha = 0.05'
     """
-    least = least_items(alpha, two_sided=two_sided)
-    if n >= least:
+    needed = min_pairs(alpha, two_sided=two_sided)
+    if n >= needed:
         return None
     items = "item was" if n == 1 else "items were"
-    return f"only {n} {items} compared; no result of fewer than {least} can reach alpha = {alpha:g}"
+    return f"only {n} {items} compared; fewer than {needed} can never reach alpha = {alpha:g}"
 
 
 class Bands(NamedTuple):
-    """Gaps (fractions) at or below which a leak is called minor, partial, severe."""
+    """Gaps (fractions) at or below which a leak is called minor, partial or severe."""
 
     minor: float
     partial: float
     severe: float
 
     def degree(self, gap: float) -> Degree:
-        """Return the band that a gap falls into; each band holds its upper end.
+        """Return the band that a gap falls into; each band includes its upper bound.
 
         >>> bands = Bands(-0.002, -0.016, -0.029)
         >>> bands.degree(-0.001), bands.degree(-0.002), bands.degree(-0.016), bands.degree(-0.05)
         ('none', 'minor', 'partial', 'severe')
         """
-        found: Degree = "none"
-        names: tuple[Degree, ...] = ("minor", "partial", "severe")
-        for name, bound in zip(names, self, strict=True):
-            if round(gap, 9) <= bound:
-                found = name
-        return found
+        names: tuple[Degree, ...] = ("none", "minor", "partial", "severe")
+        return names[sum(round(gap, 9) <= bound for bound in self)]

@@ -1,6 +1,6 @@
-"""Two conditions of the same items: the counts, the guards and the score of each decision rule.
+"""Two conditions of the same items, compared, and the score of each decision rule.
 
-The detectors that compare accuracies build one `Comparison` and pick rules from it.
+Detectors that compare accuracies build one `Comparison` and choose from these rules.
 """
 
 from __future__ import annotations
@@ -16,19 +16,12 @@ from ..protocol import rules
 from ..protocol.detector import About, Answers
 from ..protocol.rules import Bands, Verdict
 from ..statistics.paired import GapDifference, gap_difference
-from .conditions import (
-    Comparison,
-    Condition,
-    Query,
-    QueryPair,
-    Settings,
-    conditions,
-    left_out_note,
-)
+from .conditions import Comparison, Condition, Query, QueryPair, Settings, conditions, left_out_note
 from .scores import (
-    Compared,
+    PairedResult,
     answered_by_reference,
     cluster_of,
+    no_reference_warning,
     one_sided_p,
     paired,
     score_of,
@@ -41,7 +34,6 @@ __all__ = [
     "Settings",
     "bands_score",
     "below_reference_score",
-    "cluster_of",
     "compare",
     "compare_with_model",
     "gap_score",
@@ -52,17 +44,17 @@ __all__ = [
 ]
 
 
-class Comparing(Protocol):
-    """A detector that compares conditions: its facts, and the settings of its rules."""
+class ComparingDetector(Protocol):
+    """The attributes of a detector that a comparison needs."""
 
     about: About
     settings: Settings
 
 
 def compare(
-    detector: Comparing,
+    detector: ComparingDetector,
     benchmark: PairedBenchmark,
-    asked: Sequence[QueryPair],
+    query_pairs: Sequence[QueryPair],
     names: tuple[str, str],
     answers: Answers,
     reference: Answers | None,
@@ -77,31 +69,29 @@ def compare(
     names : (str, str)
         Of the conditions.
     left_out : str
-        Why items of the benchmark are not among those asked; empty says nothing of them.
+        Why items of the benchmark are left out; if empty, no note mentions them.
     n_trials : (int or None, int or None)
         See `Condition`.
     **more
         Further fields of the `Comparison`.
     """
-    first, second = conditions(asked, names, answers, n_trials)
-    against = None if reference is None else conditions(asked, names, reference, n_trials)
+    first, second = conditions(query_pairs, names, answers, n_trials)
     return Comparison(
-        benchmark=benchmark,
         answers=answers,
-        items=[query_pair.item for query_pair in asked],
+        items=[pair.item for pair in query_pairs],
         first=first,
         second=second,
-        against=reference,
-        reference=against,
-        **_common(detector, benchmark, len(asked), left_out),
+        reference_answers=reference,
+        reference=conditions(query_pairs, names, reference, n_trials) if reference else None,
+        **_common(detector, benchmark, len(query_pairs), left_out),
         **more,
     )
 
 
 def compare_with_model(
-    detector: Comparing,
+    detector: ComparingDetector,
     benchmark: PairedBenchmark,
-    asked: Sequence[tuple[Item, Query]],
+    queries: Sequence[tuple[Item, Query]],
     name: str,
     answers: Answers,
     reference: Answers | None,
@@ -109,33 +99,33 @@ def compare_with_model(
     n_trials: int | None = 1,
     **more: Any,
 ) -> Comparison:
-    """Compare a model with a reference model in one condition; a contaminated one's rises.
+    """Compare a model with a reference model in one condition; a contaminated model's rises.
 
     Parameters are those of `compare`.
     """
-    queries = [query for _, query in asked]
-    first = None
-    if reference is not None:
-        first = Condition.read(f"{name} of the reference", reference, queries, n_trials)
+
+    def read(of: Answers, condition: str) -> Condition:
+        return Condition.read(condition, of, [query for _, query in queries], n_trials)
+
     return Comparison(
-        benchmark=benchmark,
         answers=answers,
-        items=[item for item, _ in asked],
-        first=first,
-        second=Condition.read(name, answers, queries, n_trials),
+        items=[item for item, _ in queries],
+        first=read(reference, f"{name} of the reference") if reference else None,
+        second=read(answers, name),
         direction="rises",
-        against=reference,
-        **_common(detector, benchmark, len(asked), left_out),
+        reference_answers=reference,
+        **_common(detector, benchmark, len(queries), left_out),
         **more,
     )
 
 
 def _common(
-    detector: Comparing, benchmark: PairedBenchmark, n_asked: int, left_out: str
+    detector: ComparingDetector, benchmark: PairedBenchmark, n_items: int, left_out: str
 ) -> dict[str, Any]:
-    n_left_out = len(benchmark.pairs) - n_asked
+    n_left_out = len(benchmark.pairs) - n_items
     return {
         "detector": detector.about.name,
+        "benchmark": benchmark,
         "settings": detector.settings,
         "n_left_out": n_left_out,
         "notes": left_out_note(n_left_out, left_out) if left_out else (),
@@ -145,16 +135,16 @@ def _common(
 def gap_score(
     comparison: Comparison,
     rule: str,
-    decide: Callable[[Compared], Verdict],
+    decide: Callable[[PairedResult], Verdict],
     *,
     uses_reference: bool = False,
     p_value: float | None = None,
     tuned_threshold: bool = False,
     details: JsonDict | None = None,
 ) -> Score:
-    """Return the score of a rule of one's own about the gap; its p-value is the paired test's."""
+    """Return the score of a custom rule about the gap; its default p-value is the paired test's."""
     if comparison.first is None:
-        return lacks_reference(comparison, rule)
+        return no_reference_score(comparison, rule)
     outcome = paired(comparison)
     return score_of(
         comparison,
@@ -169,7 +159,7 @@ def gap_score(
 
 
 def threshold_score(comparison: Comparison, rule: str, *, uses_reference: bool = False) -> Score:
-    """Return the score of the sign of the gap: strictly below 0 (above, where it rises)."""
+    """Return the score of the sign of the gap: strictly below 0 (above, if it rises)."""
     return gap_score(
         comparison,
         rule,
@@ -179,20 +169,20 @@ def threshold_score(comparison: Comparison, rule: str, *, uses_reference: bool =
 
 
 def bands_score(comparison: Comparison, bands: Bands) -> Score:
-    """Return the score of rule "bands": the gap falls into a published band, whatever the noise."""
+    """Return the score of rule "bands": the gap falls into a published band."""
 
-    def decide(outcome: Compared) -> Verdict:
+    def decide(outcome: PairedResult) -> Verdict:
         return "not_detected" if bands.degree(outcome.gap) == "none" else "contaminated"
 
     score = gap_score(comparison, "bands", decide, tuned_threshold=True)
     if score.statistic is None:
         return score
-    told = {"degree": bands.degree(score.statistic), "bands": bands._asdict()}
-    return score.model_copy(update={"details": score.details | told})
+    degree = {"degree": bands.degree(score.statistic), "bands": bands._asdict()}
+    return score.model_copy(update={"details": score.details | degree})
 
 
 def with_leakage(score: Score) -> Score:
-    """Return the score with MM-Detect's instance leakage and its gap in units of CR."""
+    """Return the score with MM-Detect's instance leakage and the gap relative to CR."""
     if score.paired is None or not score.n:
         return score
     b, n, right = score.paired.b, score.n, score.paired.n11 + score.paired.b
@@ -206,11 +196,11 @@ def mcnemar_score(
 ) -> Score:
     """Return the score of the exact one-sided McNemar test of the gap.
 
-    Where outcomes are shares or similarities, it is the permutation test that swaps an item's two
-    conditions, which is the same test for right or wrong.
+    For shares or similarities it is the permutation test that swaps an item's two conditions,
+    which for right or wrong is the same test.
     """
     if comparison.first is None:
-        return lacks_reference(comparison, rule)
+        return no_reference_score(comparison, rule)
     outcome, alpha = paired(comparison), comparison.settings.alpha
     verdict = rules.significant(one_sided_p(comparison, outcome), alpha)
     refusal = rules.too_few_warning(outcome.n, alpha)
@@ -218,12 +208,12 @@ def mcnemar_score(
 
 
 def below_reference_score(comparison: Comparison, rule: str) -> Score:
-    """Return the score of "the gap lies strictly beyond the reference's", on items both answered.
+    """Return the score of "the gap is strictly beyond the reference's", on items both answered.
 
-    Beyond is below, or above where the gap rises. The statistic is the model's own gap.
+    Beyond is below, or above if the gap rises. The statistic is the model's own gap.
     """
     if comparison.reference is None:
-        return lacks_reference(comparison, rule, keep_statistic=True)
+        return no_reference_score(comparison, rule, keep_statistic=True)
     outcome, between = _against_reference(comparison)
     result, details = _reference_result(comparison, between)
     return score_of(
@@ -239,12 +229,12 @@ def below_reference_score(comparison: Comparison, rule: str) -> Score:
 
 
 def relative_score(comparison: Comparison) -> Score:
-    """Return the score of "the interval of gap - reference gap lies beyond 0".
+    """Return the score of "the interval of gap - reference gap is beyond 0".
 
     The statistic is that difference.
     """
     if comparison.reference is None:
-        return lacks_reference(comparison, "relative")
+        return no_reference_score(comparison, "relative")
     outcome, between = _against_reference(comparison)
     refusal = rules.too_few_warning(between.n, comparison.settings.alpha, two_sided=True)
     verdict: Verdict = "not_detected"
@@ -252,7 +242,8 @@ def relative_score(comparison: Comparison) -> Score:
         verdict = rules.interval_beyond(between.interval, comparison.direction)
     elif refusal is None:
         refusal = (
-            "all items share one image or group, so the difference has no interval; add others"
+            "all items share one image or group, so the difference has no interval; add items with"
+            " other images"
         )
     result, details = _reference_result(comparison, between)
     score = score_of(
@@ -270,8 +261,8 @@ def relative_score(comparison: Comparison) -> Score:
     return score.model_copy(update={"statistic": statistic, "interval": between.interval})
 
 
-def _against_reference(comparison: Comparison) -> tuple[Compared, GapDifference]:
-    """Return the model's outcome on the items that both answered, and the difference of gaps."""
+def _against_reference(comparison: Comparison) -> tuple[PairedResult, GapDifference]:
+    """Return the model's result on the items that both answered, and the difference of gaps."""
     assert comparison.reference is not None and comparison.first is not None
     between = gap_difference(
         comparison.first.outcomes,
@@ -290,38 +281,38 @@ def _against_reference(comparison: Comparison) -> tuple[Compared, GapDifference]
 def _reference_result(
     comparison: Comparison, between: GapDifference
 ) -> tuple[ReferenceResult, JsonDict]:
-    """Return the reference's numbers, and how each accuracy differs from the reference's.
+    """Return the reference's results, and the model's accuracies minus the reference's.
 
-    Differing on the original is inflation, on the variant interference (or damage).
+    A difference on the original is inflation, on the variant interference (or damage).
     """
     assert comparison.reference is not None and comparison.first is not None
-    sides = (comparison.first, comparison.second, *comparison.reference)
-    rows = [row for row in zip(*(side.outcomes for side in sides), strict=True) if None not in row]
-    right = [sum(float(row[side] or 0) for row in rows) for side in range(4)]
-    names = [condition.name for condition in comparison.reference]
+    columns = [
+        side.outcomes for side in (comparison.first, comparison.second, *comparison.reference)
+    ]
+    rows = [row for row in zip(*columns, strict=True) if None not in row]
+    totals = [sum(float(row[column] or 0) for row in rows) for column in range(4)]
     n = between.n
-    accuracies, means = tallies(comparison.reference, right[2:], n)
+    accuracies, means = tallies(comparison.reference, totals[2:], n)
     result = ReferenceResult(
-        model=comparison.against.model if comparison.against else "",
+        model=comparison.reference_answers.model if comparison.reference_answers else "",
         statistic=between.reference_gap if n else None,
         n=n,
         accuracies=accuracies,
         means=means,
         unparsed={side.name: side.n_unparsed for side in comparison.reference},
     )
-    changes = {name: (right[i] - right[2 + i]) / n if n else None for i, name in enumerate(names)}
+    changes = {
+        condition.name: (totals[i] - totals[2 + i]) / n if n else None
+        for i, condition in enumerate(comparison.reference)
+    }
     return result, {"change_against_reference": changes}
 
 
-def lacks_reference(comparison: Comparison, rule: str, *, keep_statistic: bool = False) -> Score:
-    """Return "not_applicable"; the statistic stays where it needs no reference."""
-    why = (
-        f"rule {rule!r} compares with a clean model and none was given for"
-        f" {comparison.answers.model}: put the model it was trained from (dose 0) into the grid, or"
-        " pass its answers as reference"
-    )
+def no_reference_score(comparison: Comparison, rule: str, *, keep_statistic: bool = False) -> Score:
+    """Return "not_applicable"; ``keep_statistic`` if the statistic needs no reference."""
+    warning = no_reference_warning(rule, comparison.answers)
     outcome = None if comparison.first is None else paired(comparison)
-    score = score_of(comparison, rule, outcome, "not_applicable", warning=why)
+    score = score_of(comparison, rule, outcome, "not_applicable", warning=warning)
     if keep_statistic:
         return score
     return score.model_copy(update={"statistic": None, "interval": None, "p_value": None})

@@ -1,8 +1,8 @@
-"""What is put to a model in two conditions of the same items, and how its replies are read."""
+"""Queries in two conditions of the same items, and the outcomes read from the replies."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from flipbench.core.paired import PairedBenchmark
@@ -15,11 +15,10 @@ from ..protocol.rules import Direction
 from ..statistics.paired import Value
 
 Reading = Callable[[Response], float | None]
-"""What a reply is worth, in [0, 1] (True and False for right and wrong); None: it says nothing."""
-
+"""The value of a reply in [0, 1] (True for right, False for wrong); None if it cannot be read."""
 
 NO_REWORDING = "set evaluate.rewording"
-"""Why a comparison of wordings does not apply where the benchmark has one only."""
+"""Why a comparison of wordings does not apply if the benchmark has only one wording."""
 
 
 def _first(values: Sequence[float]) -> float:
@@ -27,31 +26,31 @@ def _first(values: Sequence[float]) -> float:
 
 
 def mean(values: Sequence[float]) -> float:
-    """Return the mean of several replies' worth."""
+    """Return the mean of the values of several replies."""
     return sum(values) / len(values)
 
 
 @dataclass(frozen=True)
 class Query:
-    """One item in one condition: the probes, how each reply is read, what they make together."""
+    """One item in one condition: its probes, how each reply is read and the values combined."""
 
-    asked: tuple[tuple[Probe, Reading], ...]
+    parts: tuple[tuple[Probe, Reading], ...]
     combine: Callable[[Sequence[float]], float] = _first
 
     @property
     def probes(self) -> list[Probe]:
-        """The probes alone."""
-        return [probe for probe, _ in self.asked]
+        """The probes without their readings."""
+        return [probe for probe, _ in self.parts]
 
 
 @dataclass(frozen=True)
 class Condition:
-    """One model's outcomes in one condition, shape (N,), and how many replies say nothing.
+    """One model's outcomes in one condition, shape (N,), and its number of unreadable replies.
 
     Attributes
     ----------
     n_trials : int or None
-        Right-or-wrong answers behind each outcome, for k/n; None where outcomes are no shares.
+        Right-or-wrong answers behind each outcome, for k/n; None if outcomes are not shares.
     """
 
     name: str
@@ -66,25 +65,25 @@ class Condition:
     ) -> Condition:
         """Read the replies to each item's probes; an item with a missing reply has no outcome.
 
-        A reply that says nothing is worth 0, and counted.
+        An unreadable reply counts as 0, and in ``n_unparsed``.
         """
         outcomes: list[Value] = []
         n_unparsed = n_replies = 0
         for query in queries:
-            replies = [(answers.to(probe), reading) for probe, reading in query.asked]
+            replies = [(answers.to(probe), reading) for probe, reading in query.parts]
             values = [reading(reply) for reply, reading in replies if reply is not None]
             n_replies += len(values)
             n_unparsed += values.count(None)
-            whole = len(values) == len(query.asked)
+            complete = len(values) == len(query.parts)
             outcomes.append(
-                query.combine([False if v is None else v for v in values]) if whole else None
+                query.combine([False if v is None else v for v in values]) if complete else None
             )
         return cls(name, outcomes, n_unparsed, n_replies, n_trials)
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the rules are run with: test level, bootstrap and permutation sizes, seed."""
+    """The settings of decision rules: test level, bootstrap and permutation sizes, seed."""
 
     alpha: float = rules.ALPHA
     n_bootstrap: int = 2_000
@@ -92,24 +91,24 @@ class Settings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse a level that is none."""
+        """Refuse an impossible level."""
         if not 0 < self.alpha < 1:
-            raise ValueError(f"alpha {self.alpha}: a test level lies in (0, 1)")
+            raise ValueError(f"alpha {self.alpha}: a test level must be in (0, 1)")
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A model in two conditions (N items each), and perhaps a reference model in the same two.
+    """A model in two conditions (N items each), optionally with a reference model in the same two.
 
     Attributes
     ----------
     items : sequence of Item, shape (N,)
         The original items compared.
     first, second : Condition or None
-        The statistic is accuracy in ``second`` - accuracy in ``first``; ``first`` is None where it
-        would be the missing reference's.
-    against : Answers or None
-        The reference model.
+        The statistic is accuracy in ``second`` - accuracy in ``first``; ``first`` is None if it
+        would be that of a missing reference model.
+    reference_answers : Answers or None
+        The reference model's answers.
     reference : (Condition, Condition) or None
         Its two conditions, for rules that compare gaps.
     direction : {"falls", "rises"}
@@ -117,11 +116,11 @@ class Comparison:
     unit : str
         Of the outcomes and the statistic; "fraction" for accuracies.
     n_left_out : int
-        Items of the benchmark that could not be put to a model at all.
+        Items of the benchmark that the detector cannot ask about.
     notes : tuple of str
         Warnings for every score.
     reason : str
-        In a few words, why no item can be compared, where none can.
+        Why no item can be compared, in a few words; empty otherwise.
     details : dict
         Added to every score's details.
     """
@@ -134,7 +133,7 @@ class Comparison:
     second: Condition
     direction: Direction = "falls"
     unit: str = "fraction"
-    against: Answers | None = None
+    reference_answers: Answers | None = None
     reference: tuple[Condition, Condition] | None = None
     n_left_out: int = 0
     notes: tuple[str, ...] = ()
@@ -145,7 +144,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class QueryPair:
-    """An item put to a model in two conditions."""
+    """The queries for one item in two conditions."""
 
     item: Item
     first: Query
@@ -157,27 +156,32 @@ class QueryPair:
         return [*self.first.probes, *self.second.probes]
 
 
+def probes_of(queries: Iterable[Query | QueryPair]) -> list[Probe]:
+    """Return the probes of all queries."""
+    return [probe for query in queries for probe in query.probes]
+
+
 def conditions(
-    asked: Sequence[QueryPair],
+    query_pairs: Sequence[QueryPair],
     names: tuple[str, str],
     answers: Answers,
     n_trials: tuple[int | None, int | None] = (1, 1),
 ) -> tuple[Condition, Condition]:
     """Read one model's replies in both conditions."""
-    one, two = [a.first for a in asked], [a.second for a in asked]
+    first, second = [pair.first for pair in query_pairs], [pair.second for pair in query_pairs]
     return (
-        Condition.read(names[0], answers, one, n_trials[0]),
-        Condition.read(names[1], answers, two, n_trials[1]),
+        Condition.read(names[0], answers, first, n_trials[0]),
+        Condition.read(names[1], answers, second, n_trials[1]),
     )
 
 
-def askable(benchmark: PairedBenchmark) -> list[Item]:
+def multiple_choice_items(benchmark: PairedBenchmark) -> list[Item]:
     """Return the original items that have options."""
     return [item for item in benchmark.originals if item.options is not None]
 
 
 def picks(gold: int | None) -> Reading:
-    """Return the reading "the reply names option ``gold``"; None where it names no option."""
+    """Return the reading "the reply names option ``gold``"; None if it names no option."""
     return lambda reply: None if reply.choice < 0 else reply.choice == gold
 
 
@@ -190,7 +194,7 @@ def choice(
     gold: int | None = None,
     images: Sequence[ImageRef] | None = None,
 ) -> Query:
-    """Return the multiple-choice question of ``item``, with what is given in place of its own."""
+    """Return the multiple-choice query of ``item``; what is given replaces the item's own."""
     probe = prompt_settings.probe(item, variant, options=options, images=images)
     return Query(((probe, picks(item.answer if gold is None else gold)),))
 
@@ -204,7 +208,7 @@ def open_question(
     max_new_tokens: int,
     images: Sequence[ImageRef] | None = None,
 ) -> Query:
-    """Return a question that is answered in text, whatever way choices are asked."""
+    """Return a query answered in free text, whatever the prompt settings for choices."""
     probe = Probe(
         item_id=item.id,
         variant=variant,
@@ -217,6 +221,6 @@ def open_question(
 
 
 def left_out_note(n_left_out: int, why: str) -> tuple[str, ...]:
-    """Return a comparison's notes: how many items are left out, and why, if any are."""
+    """Return a note on how many items are left out, and why, if any are."""
     items = "1 item is" if n_left_out == 1 else f"{n_left_out} items are"
     return (f"{items} left out: {why}",) if n_left_out else ()

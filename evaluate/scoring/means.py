@@ -1,4 +1,4 @@
-"""Paired comparisons of shares and similarities: where outcomes are not just right or wrong."""
+"""Paired comparisons of shares and similarities, for outcomes other than right or wrong."""
 
 from __future__ import annotations
 
@@ -11,12 +11,7 @@ from flipbench.core.records import Interval
 
 from ..protocol.rules import Direction
 from ..statistics.paired import Value
-from ..statistics.resampling import (
-    N_BOOTSTRAP,
-    N_PERMUTATIONS,
-    bootstrap_interval,
-    label_swap_p,
-)
+from ..statistics.resampling import N_BOOTSTRAP, N_PERMUTATIONS, bootstrap_interval, label_swap_p
 
 
 @dataclass(frozen=True)
@@ -26,7 +21,7 @@ class MeanOutcome:
     Attributes
     ----------
     n, n_dropped : int
-        Pairs compared, and pairs of which a value is missing.
+        Pairs compared, and pairs with a missing value.
     first, second : float
         Sums of the values.
     n_fell, n_rose : int
@@ -34,8 +29,8 @@ class MeanOutcome:
     interval : Interval or None
         Percentile bootstrap of the mean difference over items (or clusters).
     p_one_sided : float
-        Whether the mean moves the asked way by chance: the two conditions are swapped item by item
-        (cluster by cluster), which for right-or-wrong values is the exact McNemar test.
+        P-value of a change of the mean in the given direction, by swapping the two conditions item
+        by item (cluster by cluster); for right-or-wrong values this is the exact McNemar test.
     """
 
     n: int
@@ -65,16 +60,16 @@ def mean_comparison(
 ) -> MeanOutcome:
     """Compare two conditions on the same items; all sequences have shape (N,).
 
-    >>> found = mean_comparison([0.2, 0.4, None], [0.6, 0.4, 1.0], "rises", np.random.default_rng())
-    >>> found.n, found.n_dropped, round(found.gap, 3), found.n_rose
+    >>> outcome = mean_comparison([0.2, 0.4, None], [0.6, 0.4, 1], "rises", np.random.default_rng())
+    >>> outcome.n, outcome.n_dropped, round(outcome.gap, 3), outcome.n_rose
     (2, 1, 0.2, 1)
     """
     pairs = [
-        (i, float(one), float(two))
-        for i, (one, two) in enumerate(zip(first, second, strict=True))
-        if one is not None and two is not None
+        (i, float(before), float(after))
+        for i, (before, after) in enumerate(zip(first, second, strict=True))
+        if before is not None and after is not None
     ]
-    differences = np.array([two - one for _, one, two in pairs])
+    differences = np.array([after - before for _, before, after in pairs])
     if not pairs:
         return MeanOutcome(0, len(first), 0.0, 0.0, 0, 0, None, 1.0)
     shared = None if clusters is None else [clusters[i] for i, _, _ in pairs]
@@ -82,8 +77,8 @@ def mean_comparison(
     return MeanOutcome(
         n=len(pairs),
         n_dropped=len(first) - len(pairs),
-        first=sum(one for _, one, _ in pairs),
-        second=sum(two for _, _, two in pairs),
+        first=sum(before for _, before, _ in pairs),
+        second=sum(after for _, _, after in pairs),
         n_fell=int((differences < 0).sum()),
         n_rose=int((differences > 0).sum()),
         interval=bootstrap_interval(differences, rng, clusters=shared, n_bootstrap=n_bootstrap),

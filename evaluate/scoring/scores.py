@@ -1,33 +1,76 @@
-"""The score of a comparison: its counts, what forbids a verdict, and what a reader should know."""
+"""The score of a comparison: its counts, the reasons for no verdict, and its warnings."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, cast
 
+from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
-from flipbench.core.records import (
-    Count,
-    Item,
-    JsonDict,
-    Mean,
-    PairedCounts,
-    ReferenceResult,
-    Score,
-)
+from flipbench.core.records import Count, Item, JsonDict, Mean, PairedCounts, ReferenceResult, Score
 
 from ..protocol import rules
+from ..protocol.detector import Answers
 from ..protocol.rules import Verdict
-from ..statistics.paired import Outcome, PairedOutcome, Value, paired_comparison
-from .conditions import Comparison, Condition
+from ..statistics.paired import Outcome, PairedOutcome, paired_comparison
+from .conditions import Comparison, Condition, Settings
 from .means import MeanOutcome, mean_comparison
 
-Compared = PairedOutcome | MeanOutcome
+PairedResult = PairedOutcome | MeanOutcome
+
+
+def make_score(
+    detector: str,
+    benchmark: PairedBenchmark,
+    answers: Answers,
+    rule: str,
+    settings: Settings,
+    *,
+    reference_answers: Answers | None = None,
+    details: JsonDict | None = None,
+    warnings: Sequence[str] = (),
+    **fields: Any,
+) -> Score:
+    """Return a score with the fields that all scores share: ids, test level and seed.
+
+    Parameters
+    ----------
+    reference_answers : Answers, optional
+        Of the reference model that the rule compares with; a model compared with itself gets a
+        warning.
+    **fields
+        Further fields of the `Score`.
+    """
+    if reference_answers and reference_answers.fingerprint == answers.fingerprint:
+        own = "the model is its own reference: this says nothing about false alarms"
+        warnings = [own, *warnings]
+    return Score(
+        detector=detector,
+        rule=rule,
+        model=answers.model,
+        model_fingerprint=answers.fingerprint,
+        benchmark=benchmark.name,
+        benchmark_id=benchmark.id,
+        reference_fingerprint=reference_answers.fingerprint if reference_answers else "",
+        alpha=settings.alpha,
+        details={"seed": settings.seed, **(details or {})},
+        warnings=tuple(warnings),
+        **{"statistic": None, "n": 0, **fields},
+    )
+
+
+def no_reference_warning(rule: str, answers: Answers) -> str:
+    """Return the warning that a rule needs a clean model and none was given."""
+    return (
+        f"rule {rule!r} compares with a clean model and none was given for {answers.model}: add the"
+        " model it was trained from (dose 0) to the grid, or pass its answers as reference"
+    )
 
 
 def score_of(
     comparison: Comparison,
     rule: str,
-    outcome: Compared | None,
+    outcome: PairedResult | None,
     verdict: Verdict,
     refusal: str | None = None,
     *,
@@ -38,49 +81,39 @@ def score_of(
     reference: ReferenceResult | None = None,
     warning: str = "",
 ) -> Score:
-    """Return a score whose statistic is the gap; what forbids a verdict is added and said."""
-    warnings = [*comparison.notes, *([warning] if warning else [])]
+    """Return a score whose statistic is the gap; "inconclusive" if a verdict has to be refused."""
     refusals = [refusal, *_unparsed_refusals(comparison, uses_reference)]
     if not comparison.items:
         verdict = "not_applicable"
         refusals = [
-            "no item of the benchmark can be put to a model this way"
+            "this detector cannot ask about any item of the benchmark"
             + (f": {comparison.reason}" if comparison.reason else "")
         ]
     elif outcome is not None and outcome.n == 0:
-        refusals = ["no item has all the answers it needs; run the same command again to ask anew"]
-    said = [reason for reason in refusals if reason]
-    if said and verdict != "not_applicable":
+        refusals = ["no item has all the answers it needs; run the same command again to retry"]
+    reasons = [reason for reason in refusals if reason]
+    if reasons and verdict != "not_applicable":
         verdict = "inconclusive"
-    own = comparison.against is not None and (
-        comparison.against.fingerprint == comparison.answers.fingerprint
-    )
-    if uses_reference and own:
-        warnings.append("the model is its own reference: this says nothing about false alarms")
-    if outcome is not None:
-        warnings += _cautions(comparison, outcome)
-    n_unanswered = outcome.n_dropped if outcome else 0
     compared = outcome is not None and outcome.n > 0
-    if p_value is None and outcome is not None and compared and verdict != "not_applicable":
+    if p_value is None and outcome is not None and verdict != "not_applicable":
         p_value = one_sided_p(comparison, outcome)
-    against = comparison.against.fingerprint if comparison.against and uses_reference else ""
-    keep = answered_by_reference(comparison) if comparison.reference and uses_reference else None
-    counted, totals, n = _totals(comparison, outcome)
-    accuracies, means = tallies(counted, totals, n)
-    return Score(
-        detector=comparison.detector,
-        rule=rule,
-        model=comparison.answers.model,
-        model_fingerprint=comparison.answers.fingerprint,
-        benchmark=comparison.benchmark.name,
-        benchmark_id=comparison.benchmark.id,
-        reference_fingerprint=against,
+    against_reference = uses_reference and comparison.reference is not None
+    keep = answered_by_reference(comparison) if against_reference else None
+    conditions, totals, n = _totals(comparison, outcome)
+    accuracies, means = tallies(conditions, totals, n)
+    n_unanswered = outcome.n_dropped if outcome else 0
+    return make_score(
+        comparison.detector,
+        comparison.benchmark,
+        comparison.answers,
+        rule,
+        comparison.settings,
+        reference_answers=comparison.reference_answers if uses_reference else None,
         statistic=outcome.gap if outcome is not None and compared else None,
         direction=comparison.direction,
         unit=comparison.unit,
         interval=outcome.interval if outcome else None,
         p_value=p_value if compared else None,
-        alpha=comparison.settings.alpha,
         verdict=verdict,
         reason=comparison.reason,
         n=n,
@@ -88,19 +121,23 @@ def score_of(
         accuracies=accuracies,
         means=means,
         paired=_paired_counts(outcome),
-        unparsed={condition.name: condition.n_unparsed for condition in counted},
+        unparsed={condition.name: condition.n_unparsed for condition in conditions},
         reference=reference,
         tuned_threshold=tuned_threshold,
         details={
             **_changes_of_mean(outcome),
             "n_left_out": comparison.n_left_out,
             "n_unanswered": n_unanswered,
-            "seed": comparison.settings.seed,
             **comparison.details,
             **(details or {}),
         },
         per_item=_per_item(comparison, keep),
-        warnings=tuple(warnings + said),
+        warnings=[
+            *comparison.notes,
+            *([warning] if warning else []),
+            *(_cautions(comparison, outcome) if outcome is not None else []),
+            *reasons,
+        ],
     )
 
 
@@ -109,43 +146,41 @@ def _unparsed_refusals(comparison: Comparison, uses_reference: bool) -> list[str
     if uses_reference and comparison.reference is not None:
         pairs.append(comparison.reference)
     return [
-        rules.unparsed_warning({c.name: (c.n_unparsed, c.n_replies) for c in (one, two)})
-        for one, two in pairs
-        if one is not None
+        rules.unparsed_warning({c.name: (c.n_unparsed, c.n_replies) for c in (first, second)})
+        for first, second in pairs
+        if first is not None
     ]
 
 
-def _cautions(comparison: Comparison, outcome: Compared) -> list[str]:
-    """Return what a reader should know though it forbids no verdict."""
-    found = []
+def _cautions(comparison: Comparison, outcome: PairedResult) -> list[str]:
+    """Return the warnings that do not prevent a verdict."""
+    cautions = []
     if outcome.n_dropped:
-        found.append(
-            f"{outcome.n_dropped} of {len(comparison.items)} items are dropped: an answer is"
-            " missing; run the same command again to ask anew"
+        cautions.append(
+            f"{outcome.n_dropped} of {len(comparison.items)} items are dropped because an answer is"
+            " missing; run the same command again to retry"
         )
     n_clusters = len({cluster_of(item) for item in comparison.items})
     if n_clusters < len(comparison.items) and isinstance(outcome, PairedOutcome):
-        found.append(
+        cautions.append(
             f"{len(comparison.items)} items share {n_clusters} images or groups: the interval"
-            " draws whole groups, but the exact McNemar test takes items for independent"
+            " resamples whole groups, but the exact McNemar test assumes independent items"
         )
-    if outcome.n and sum(_changed(outcome)) == 0:
-        found.append(
-            "no item differs between the two conditions: an interval of width 0 understates what"
-            " is unknown"
+    fell, rose = (
+        (outcome.n_fell, outcome.n_rose)
+        if isinstance(outcome, MeanOutcome)
+        else (outcome.b, outcome.c)
+    )
+    if outcome.n and fell + rose == 0:
+        cautions.append(
+            "no item differs between the two conditions: an interval of width 0 understates the"
+            " uncertainty"
         )
-    return found
-
-
-def _changed(outcome: Compared) -> tuple[int, int]:
-    """Return how many items fell and how many rose."""
-    if isinstance(outcome, MeanOutcome):
-        return outcome.n_fell, outcome.n_rose
-    return outcome.b, outcome.c
+    return cautions
 
 
 def _totals(
-    comparison: Comparison, outcome: Compared | None
+    comparison: Comparison, outcome: PairedResult | None
 ) -> tuple[list[Condition], list[float], int]:
     """Return the conditions counted, the sum of outcomes in each, and the number of items."""
     first, second = comparison.first, comparison.second
@@ -157,13 +192,13 @@ def _totals(
     return [first, second], [outcome.k_original, outcome.k_perturbed], outcome.n
 
 
-def _paired_counts(outcome: Compared | None) -> PairedCounts | None:
+def _paired_counts(outcome: PairedResult | None) -> PairedCounts | None:
     if not isinstance(outcome, PairedOutcome):
         return None
     return PairedCounts(n11=outcome.n11, b=outcome.b, c=outcome.c, n00=outcome.n00)
 
 
-def _changes_of_mean(outcome: Compared | None) -> JsonDict:
+def _changes_of_mean(outcome: PairedResult | None) -> JsonDict:
     if not isinstance(outcome, MeanOutcome):
         return {}
     return {"n_fell": outcome.n_fell, "n_rose": outcome.n_rose}
@@ -172,7 +207,7 @@ def _changes_of_mean(outcome: Compared | None) -> JsonDict:
 def tallies(
     conditions: Sequence[Condition], totals: Sequence[float], n_items: int
 ) -> tuple[dict[str, Count], dict[str, Mean]]:
-    """Return right answers as k of n by condition, and means where outcomes are no shares."""
+    """Return correct answers as k of n by condition, and means of outcomes that are not shares."""
     accuracies, means = {}, {}
     for condition, total in zip(conditions, totals, strict=True):
         if condition.n_trials is None:
@@ -188,34 +223,33 @@ def _per_item(comparison: Comparison, keep: Sequence[bool] | None) -> dict[str, 
     if comparison.first is None:
         return {}
     first, second = comparison.first.outcomes, comparison.second.outcomes
-    kept = keep if keep is not None else [True] * len(comparison.items)
+    included = keep if keep is not None else [True] * len(comparison.items)
     return {
         item.id: float(after) - float(before)
-        for item, before, after, use in zip(comparison.items, first, second, kept, strict=True)
+        for item, before, after, use in zip(comparison.items, first, second, included, strict=True)
         if use and before is not None and after is not None
     }
 
 
-def one_sided_p(comparison: Comparison, outcome: Compared) -> float:
+def one_sided_p(comparison: Comparison, outcome: PairedResult) -> float:
     """Return the p-value against "the gap does not move as a contaminated model's does"."""
     if isinstance(outcome, MeanOutcome):
         return outcome.p_one_sided
     return outcome.p_drop if comparison.direction == "falls" else outcome.p_rise
 
 
-def paired(comparison: Comparison, keep: Sequence[bool] | None = None) -> Compared:
-    """Compare the two conditions, on the items of ``checkpointing`` alone if given."""
+def paired(comparison: Comparison, keep: Sequence[bool] | None = None) -> PairedResult:
+    """Compare the two conditions, on the items selected by ``keep``, shape (N,), if given."""
     assert comparison.first is not None
     first, second = comparison.first.outcomes, comparison.second.outcomes
     if keep is not None:
-        first = [o if kept else None for o, kept in zip(first, keep, strict=True)]
+        first = [outcome if use else None for outcome, use in zip(first, keep, strict=True)]
     settings, clusters = comparison.settings, [cluster_of(item) for item in comparison.items]
     rng = generator(settings.seed, comparison.answers.fingerprint, "bootstrap")
-    right_or_wrong = _right_or_wrong(first), _right_or_wrong(second)
-    if right_or_wrong[0] is not None and right_or_wrong[1] is not None:
+    if all(outcome is None or isinstance(outcome, bool) for outcome in (*first, *second)):
         return paired_comparison(
-            right_or_wrong[0],
-            right_or_wrong[1],
+            cast(Sequence[Outcome], first),
+            cast(Sequence[Outcome], second),
             clusters=clusters,
             rng=rng,
             n_bootstrap=settings.n_bootstrap,
@@ -231,19 +265,13 @@ def paired(comparison: Comparison, keep: Sequence[bool] | None = None) -> Compar
     )
 
 
-def _right_or_wrong(values: Sequence[Value]) -> list[Outcome] | None:
-    """Return the values where each is an outcome, else None."""
-    outcomes = [value for value in values if value is None or isinstance(value, bool)]
-    return outcomes if len(outcomes) == len(values) else None
-
-
 def answered_by_reference(comparison: Comparison) -> list[bool]:
     """Return for each item whether the reference model answered in both conditions."""
     assert comparison.reference is not None
-    one, two = comparison.reference
-    return [None not in pair for pair in zip(one.outcomes, two.outcomes, strict=True)]
+    first, second = comparison.reference
+    return [None not in pair for pair in zip(first.outcomes, second.outcomes, strict=True)]
 
 
 def cluster_of(item: Item) -> str:
-    """Return what an item shares with others: its group, else its images, else nothing."""
+    """Return what an item shares with others: its group, else its images, else only its id."""
     return item.group or " ".join(image.sha256 for image in item.images) or item.id

@@ -1,22 +1,23 @@
-"""A share over items against a fixed value, and against a reference model's share."""
+"""A share over items compared with a fixed value, and with a reference model's share."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
-from flipbench.core.records import Item, JsonDict, ReferenceResult, Score
+from flipbench.core.records import JsonDict, ReferenceResult, Score
 
 from ..protocol import rules
 from ..protocol.detector import About, Answers
 from ..protocol.rules import Verdict
 from ..statistics.resampling import bootstrap_interval, label_swap_p
-from .comparison import cluster_of
 from .conditions import Settings
-from .likelihood import dropped_warning, lacks_reference, make_score
+from .likelihood import dropped_warning
+from .scores import cluster_of, make_score, no_reference_warning
 
 
 def share_scores(
@@ -29,7 +30,7 @@ def share_scores(
     *,
     rule: str,
     settings: Settings,
-    why: str = "",
+    missing: str = "",
     details: JsonDict | None = None,
 ) -> tuple[Score, Score]:
     """Return the scores of ``rule`` (mean above 1/2) and ``relative`` (mean above the reference's).
@@ -37,20 +38,22 @@ def share_scores(
     Parameters
     ----------
     values, reference_values : mapping of item id to float
-        In [0, 1], of the original items that have one.
-    why : str
-        What the model lacks; both rules are then not applicable.
+        In [0, 1], for the original items that have a value.
+    missing : str
+        What the model lacks; if not empty, both rules are not applicable.
 
     Notes
     -----
-    Both p-values swap signs item by item (image by image, where items share one): of value - 1/2,
-    and of value - the reference's value on items that both have.
+    Both p-values swap signs item by item (image by image, if items share one): of value - 1/2, and
+    of value - the reference's value on the items that have both.
     """
-    items = {item.id: item for item in benchmark.originals}
-    half = {i: values[i] - 0.5 for i in items if i in values}
-    alone = _score(about, benchmark, answers, rule, half, 0.5, None, settings, why, details)
-    between = {i: values[i] - reference_values[i] for i in half if i in reference_values}
-    missing = why or ("" if reference else lacks_reference("relative", answers))
+    ids = [item.id for item in benchmark.originals if item.id in values]
+    above_half = {i: values[i] - 0.5 for i in ids}
+    absolute = _score(
+        about, benchmark, answers, rule, above_half, 0.5, None, settings, missing, details
+    )
+    between = {i: values[i] - reference_values[i] for i in ids if i in reference_values}
+    missing = missing or ("" if reference else no_reference_warning("relative", answers))
     relative = _score(
         about, benchmark, answers, "relative", between, 0.0, reference, settings, missing, details
     )
@@ -58,7 +61,7 @@ def share_scores(
         mean = sum(reference_values[i] for i in between) / len(between)
         result = ReferenceResult(model=reference.model, statistic=mean, n=len(between))
         relative = relative.model_copy(update={"reference": result})
-    return alone, relative
+    return absolute, relative
 
 
 def _score(
@@ -67,69 +70,55 @@ def _score(
     answers: Answers,
     rule: str,
     values: Mapping[str, float],
-    against: float,
+    offset: float,
     reference: Answers | None,
     settings: Settings,
-    why: str,
+    missing: str,
     details: JsonDict | None,
 ) -> Score:
-    """Return the score of "the mean of values lies above 0", stated around ``against``."""
+    """Return the score of "the mean of values is above 0"; ``offset`` is added to what it shows."""
     items = [item for item in benchmark.originals if item.id in values]
-    n_dropped = len(benchmark.pairs) - len(items)
-    if why:
-        return make_score(
-            about,
-            benchmark,
-            answers,
-            rule,
-            verdict="not_applicable",
-            direction="rises",
-            settings=settings,
-            n_dropped=n_dropped,
-            reference=reference,
-            warnings=[why],
-        )
+    score = partial(
+        make_score,
+        about.name,
+        benchmark,
+        answers,
+        rule,
+        settings,
+        reference_answers=reference,
+        direction="rises",
+        n_dropped=len(benchmark.pairs) - len(items),
+    )
+    if missing:
+        return score(verdict="not_applicable", warnings=[missing])
     numbers = np.array([values[item.id] for item in items])
     rng = generator(settings.seed, answers.fingerprint, f"{about.name} {rule}")
-    shared = [cluster_of(item) for item in items]
+    clusters = [cluster_of(item) for item in items]
     interval, p_value = None, None
     if items:
         interval = bootstrap_interval(
-            numbers, rng, clusters=shared, n_bootstrap=settings.n_bootstrap
+            numbers, rng, clusters=clusters, n_bootstrap=settings.n_bootstrap
         )
         p_value = label_swap_p(
-            -numbers, rng, clusters=shared, n_permutations=settings.n_permutations
+            -numbers, rng, clusters=clusters, n_permutations=settings.n_permutations
         )
-    refusal = rules.too_few_warning(len(set(shared)), settings.alpha)
+    refusal = rules.too_few_warning(len(set(clusters)), settings.alpha)
     verdict: Verdict = "inconclusive"
     if refusal is None and p_value is not None:
         verdict = rules.significant(p_value, settings.alpha)
     if interval is not None:
-        moved = {"low": interval.low + against, "high": interval.high + against}
-        interval = interval.model_copy(update=moved)
-    return make_score(
-        about,
-        benchmark,
-        answers,
-        rule,
+        bounds = {"low": interval.low + offset, "high": interval.high + offset}
+        interval = interval.model_copy(update=bounds)
+    return score(
         verdict=verdict,
-        direction="rises",
-        settings=settings,
-        statistic=float(numbers.mean()) + against if items else None,
+        statistic=float(numbers.mean()) + offset if items else None,
         interval=interval,
         p_value=p_value,
         n=len(items),
-        n_dropped=n_dropped,
-        reference=reference,
-        details={"total": float(numbers.sum()) + against * len(items), **(details or {})},
-        per_item={i: value + against for i, value in values.items()},
+        details={"total": float(numbers.sum()) + offset * len(items), **(details or {})},
+        per_item={i: value + offset for i, value in values.items()},
         warnings=[
-            *dropped_warning(n_dropped, len(benchmark.pairs)),
+            *dropped_warning(len(benchmark.pairs) - len(items), len(benchmark.pairs)),
             *([refusal] if refusal else []),
         ],
     )
-
-
-def answered(items: Sequence[Item], values: Sequence[float | None]) -> dict[str, float]:
-    """Return values by item id, without what is missing."""
-    return {i.id: v for i, v in zip(items, values, strict=True) if v is not None}

@@ -1,4 +1,4 @@
-"""Which items look memorised: the per-item values of all detectors and models, brought together."""
+"""Which items look memorised, from the per-item values of all detectors and models."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from ..protocol.grid import GridModel
 
 @dataclass(frozen=True)
 class Suspicion:
-    """How suspicious a pair is, and of how many scores that is the mean.
+    """How suspicious a pair is, and the number of scores behind it.
 
     Attributes
     ----------
     value : float
-        Between -1 and 1: the pair's mean place among all pairs (0 least, 1 most suspicious) in
-        the scores of contaminated models, less its mean place in those of clean models (0.5
-        without any). A pair that clean models fail as well is hard, not memorised.
+        Between -1 and 1: the pair's mean rank among all pairs (0 least, 1 most suspicious) in the
+        scores of contaminated models, minus its mean rank in those of clean models (0.5 without
+        any). A pair that clean models fail as well is hard, not memorised.
     n_scores, n_clean_scores : int
-        Scores with a value for this pair, of contaminated and of clean models.
+        Scores of contaminated and of clean models with a value for this pair.
     """
 
     value: float
@@ -38,26 +38,26 @@ def suspicions(
 ) -> dict[str, Suspicion]:
     """Return the suspicion of every pair by its original item's id.
 
-    Each detector counts once for each model, by the first of its rules that has per-item values.
-    Ties share their mean place.
+    Each detector counts once per model, by the first of its rules that has per-item values. Ties
+    get their mean rank.
     """
-    of_item = {pair.perturbed.id: pair.original.id for pair in benchmark.pairs}
-    models = {model.fingerprint: model for model in grid}
-    taken: set[tuple[str, str]] = set()
-    places: dict[bool, dict[str, list[float]]] = {True: {}, False: {}}
+    original_ids = {pair.perturbed.id: pair.original.id for pair in benchmark.pairs}
+    is_clean = {model.fingerprint: model.clean for model in grid}
+    counted: set[tuple[str, str]] = set()
+    ranks: dict[bool, dict[str, list[float]]] = {True: {}, False: {}}
     for score in scores:
-        who = (score.detector, score.model_fingerprint)
-        if score.model_fingerprint not in models or not score.per_item or who in taken:
+        key = (score.detector, score.model_fingerprint)
+        if score.model_fingerprint not in is_clean or not score.per_item or key in counted:
             continue
-        taken.add(who)
+        counted.add(key)
         values = np.array(list(score.per_item.values())) * (1 if score.direction == "rises" else -1)
-        ranks = (rankdata(values) - 0.5) / len(values)
-        mine = places[models[score.model_fingerprint].clean]
-        for item, rank in zip(score.per_item, ranks, strict=True):
-            mine.setdefault(of_item.get(item, item), []).append(float(rank))
-    found = {}
+        by_item = ranks[is_clean[score.model_fingerprint]]
+        for item, rank in zip(score.per_item, rankdata(values), strict=True):
+            share = (float(rank) - 0.5) / len(values)
+            by_item.setdefault(original_ids.get(item, item), []).append(share)
+    by_pair = {}
     for pair in benchmark.pairs:
-        dirty, clean = (places[side].get(pair.original.id, []) for side in (False, True))
-        means = [sum(side) / len(side) if side else 0.5 for side in (dirty, clean)]
-        found[pair.original.id] = Suspicion(means[0] - means[1], len(dirty), len(clean))
-    return found
+        contaminated, clean = (ranks[side].get(pair.original.id, []) for side in (False, True))
+        means = [sum(side) / len(side) if side else 0.5 for side in (contaminated, clean)]
+        by_pair[pair.original.id] = Suspicion(means[0] - means[1], len(contaminated), len(clean))
+    return by_pair

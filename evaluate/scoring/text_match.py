@@ -1,4 +1,4 @@
-"""How a reply in words is compared with a text."""
+"""Comparing free-text replies with a text."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def rouge_l(reference: str, hypothesis: str) -> float:
     >>> round(rouge_l("the cat sat on the mat", "the cat lay on a mat"), 4)
     0.6667
     """
-    one, two = words(reference), words(hypothesis)
-    if not one or not two:
+    expected, actual = words(reference), words(hypothesis)
+    if not expected or not actual:
         return 0.0
-    return 2 * LCSseq.similarity(one, two) / (len(one) + len(two))
+    return 2 * LCSseq.similarity(expected, actual) / (len(expected) + len(actual))
 
 
 def without_label(reply: str) -> str:
-    """Return a reply without an option's label before it.
+    """Return a reply without a leading option label.
 
     >>> without_label("D. blue"), without_label("a cat")
     ('blue', 'a cat')
@@ -61,7 +61,7 @@ def without_label(reply: str) -> str:
 
 
 def continuation(reply: str, beginning: str) -> str:
-    """Return a reply without the beginning, where it repeats that before it goes on.
+    """Return a reply without ``beginning``, if it starts by repeating that.
 
     >>> continuation("What color is the star?", "What color")
     ' is the star?'
@@ -72,14 +72,14 @@ def continuation(reply: str, beginning: str) -> str:
 
 @lru_cache(maxsize=100_000)
 def _pattern(beginning: str) -> re.Pattern[str]:
-    """Return what matches a text's words in a row, whatever their case and spaces."""
+    """Return a pattern for a text's words in sequence, ignoring case and whitespace."""
     parts = [re.escape(part) for part in beginning.split()]
     return re.compile(r"\s*" + r"\s+".join(parts), re.IGNORECASE)
 
 
 @lru_cache(maxsize=100_000)
 def stem(word: str) -> str:
-    """Return an English word's stem (Snowball)."""
+    """Return the Snowball stem of an English word."""
     return str(_stemmer().stemWord(word.casefold()))
 
 
@@ -88,21 +88,21 @@ def _stemmer() -> Any:
     return snowballstemmer.stemmer("english")
 
 
-def names(reply: str, text: str, others: Sequence[str] = ()) -> bool:
-    """Return whether a reply says ``text``, as its words in a row, and none of ``others``.
+def mentions(reply: str, text: str, others: Sequence[str] = ()) -> bool:
+    """Return whether a reply contains the words of ``text`` in sequence, and none of ``others``.
 
-    >>> names("D. Blue.", "blue", ["red"]), names("red or blue", "blue", ["red"])
+    >>> mentions("D. Blue.", "blue", ["red"]), mentions("red or blue", "blue", ["red"])
     (True, False)
     """
-    said, sought = fold(without_label(reply)), fold(text)
-    if not sought or not said:
-        return said == sought and reply.strip() == text.strip() != ""
-    if said == sought:
+    reply_words, target = fold(without_label(reply)), fold(text)
+    if not target or not reply_words:
+        return reply_words == target and reply.strip() == text.strip() != ""
+    if reply_words == target:
         return True
 
-    def stands(words_in_a_row: str) -> bool:
-        return bool(words_in_a_row) and f" {words_in_a_row} " in f" {said} "
+    def contains(phrase: str) -> bool:
+        return bool(phrase) and f" {phrase} " in f" {reply_words} "
 
-    return stands(sought) and not any(
-        stands(fold(other)) and fold(other) not in sought for other in others
+    return contains(target) and not any(
+        contains(fold(other)) and fold(other) not in target for other in others
     )

@@ -1,12 +1,12 @@
-"""Paired comparisons, Wilson intervals, McNemar tests and corrections, for every detector.
+"""Paired comparisons, McNemar tests and corrections for multiple tests.
 
-An *outcome* is True (right), False (wrong) or None (asking failed). A pair with a None is dropped
-and counted, never taken for a wrong answer. Accuracies and gaps are fractions, and
-gap = perturbed - original.
+An *outcome* is True (right), False (wrong) or None (no response). A pair with a None is dropped
+and counted, never scored as wrong. Accuracies and gaps are fractions; gap = perturbed - original.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,33 +18,26 @@ from statsmodels.stats.multitest import multipletests
 
 from flipbench.core.records import Interval
 
-from .resampling import (
-    LEVEL,
-    N_BOOTSTRAP,
-    N_PERMUTATIONS,
-    Array,
-    bootstrap_interval,
-    label_swap_p,
-)
+from .resampling import LEVEL, N_BOOTSTRAP, N_PERMUTATIONS, Array, bootstrap_interval, label_swap_p
 
 Outcome = bool | None
 Value = float | None
-"""A share or a similarity in [0, 1], or an outcome; None where asking failed."""
+"""A share or a similarity in [0, 1], or an outcome; None if there is no response."""
 Alternative = Literal["drop", "rise", "two-sided"]
 
 
 @dataclass(frozen=True)
 class PairedOutcome:
-    """The four counts of a paired comparison and what follows from them.
+    """The four counts of a paired comparison, and the statistics derived from them.
 
     Attributes
     ----------
     n11, b, c, n00 : int
         Pairs that are right in both, right then wrong, wrong then right, wrong in both.
     n_dropped : int
-        Pairs of which an answer is missing.
+        Pairs with a missing answer.
     interval : Interval or None
-        Of the gap, in fractions; None where there are too few pairs (or clusters) for one.
+        Of the gap, in fractions; None if there are too few pairs (or clusters).
     """
 
     n11: int
@@ -61,12 +54,12 @@ class PairedOutcome:
 
     @property
     def k_original(self) -> int:
-        """Number of right answers in the original condition."""
+        """Number of correct answers in the original condition."""
         return self.n11 + self.b
 
     @property
     def k_perturbed(self) -> int:
-        """Number of right answers in the perturbed condition."""
+        """Number of correct answers in the perturbed condition."""
         return self.n11 + self.c
 
     @property
@@ -114,15 +107,15 @@ def paired_comparison(
     original, perturbed : sequence of bool or None, shape (N,)
         Outcomes by item.
     clusters : sequence of str, shape (N,), optional
-        What each item shares with others (its image). Where two items share something, the
-        interval is a percentile bootstrap of whole clusters; otherwise gap ± z·SE.
+        What each item shares with others (its image). If any items share a cluster, the interval
+        is a percentile bootstrap over whole clusters; otherwise gap ± z·SE.
     rng : Generator, optional
         Needed for the bootstrap only.
 
     Raises
     ------
     ValueError
-        Where lengths differ, or items share a cluster and no ``rng`` is given.
+        If lengths differ, or items share a cluster and no ``rng`` is given.
 
     Examples
     --------
@@ -156,7 +149,7 @@ def paired_comparison(
 
 @dataclass(frozen=True)
 class GapDifference:
-    """How the gap of a model differs from a reference model's, on items that both answered.
+    """A model's gap minus a reference model's gap, on the items that both answered.
 
     Attributes
     ----------
@@ -165,8 +158,8 @@ class GapDifference:
     interval : Interval or None
         Percentile bootstrap of the difference over items (or clusters).
     p_below : float
-        One-sided p-value against "not below the reference": the labels model and reference are
-        swapped item by item (cluster by cluster).
+        One-sided p-value against "not below the reference", by swapping the labels model and
+        reference item by item (cluster by cluster).
     """
 
     gap: float
@@ -236,23 +229,20 @@ def mcnemar_p(b: int, c: int, alternative: Alternative = "two-sided") -> float:
     return float(stats.binomtest(b, b + c, 0.5, alternative=side[alternative]).pvalue)
 
 
-def least_items(alpha: float, *, two_sided: bool = False) -> int:
-    """Return the smallest number of pairs with which a McNemar test can reach ``alpha`` at all.
+def min_pairs(alpha: float, *, two_sided: bool = False) -> int:
+    """Return the smallest number of pairs with which a McNemar test can reach ``alpha``.
 
-    >>> least_items(0.05), least_items(0.05, two_sided=True)
+    >>> min_pairs(0.05), min_pairs(0.05, two_sided=True)
     (5, 6)
     """
     tails = 2 if two_sided else 1
-    n = 1
-    while tails * 0.5**n > alpha:
-        n += 1
-    return n
+    return next(n for n in itertools.count(1) if tails * 0.5**n <= alpha)
 
 
 def adjust_p_values(
     p_values: Sequence[float], method: Literal["holm", "bonferroni", "benjamini-hochberg"] = "holm"
 ) -> list[float]:
-    """Return the p-values of one family of tests, corrected; in the order given.
+    """Return the corrected p-values of one family of tests, in the order given.
 
     >>> [round(p, 4) for p in adjust_p_values([0.01, 0.04], "bonferroni")]
     [0.02, 0.08]
@@ -266,11 +256,10 @@ def adjust_p_values(
 def _complete(
     conditions: Sequence[Sequence[Value]], clusters: Sequence[str] | None
 ) -> tuple[list[Array], list[str] | None]:
-    """Return the conditions as 0/1 without items that miss an answer, and their clusters."""
+    """Return the conditions as numbers without items that lack an answer, and their clusters."""
     n = len(conditions[0])
-    if any(len(other) != n for other in [*conditions, *([] if clusters is None else [clusters])]):
+    if any(len(values) != n for values in [*conditions, *([] if clusters is None else [clusters])]):
         raise ValueError("all conditions (and clusters) must have one value for each item")
     keep = [i for i in range(n) if all(condition[i] is not None for condition in conditions)]
-    values = [np.array([c[i] for i in keep], dtype=float) for c in conditions]
-    shared = None if clusters is None else [clusters[i] for i in keep]
-    return values, shared
+    arrays = [np.array([c[i] for i in keep], dtype=float) for c in conditions]
+    return arrays, None if clusters is None else [clusters[i] for i in keep]

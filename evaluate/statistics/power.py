@@ -14,14 +14,14 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Design:
-    """A paired design: how often answers change at all, and how much more often they get worse.
+    """A paired design: how often answers change, and how much more often they get worse.
 
     Attributes
     ----------
     gap : float
-        Expected perturbed - original accuracy, a fraction; negative where memory is lost.
+        Expected perturbed - original accuracy, a fraction; negative if accuracy drops.
     discordance : float
-        Share of items that are right in exactly one version, a fraction of at least ``|gap|``.
+        Share of items that are right in exactly one version, at least ``|gap|``.
     alpha : float
         Level of the one-sided exact test.
     """
@@ -31,16 +31,16 @@ class Design:
     alpha: float = 0.05
 
     def __post_init__(self) -> None:
-        """Refuse a design that cannot be."""
+        """Refuse an impossible design."""
         if not 0 < self.discordance <= 1:
-            raise ValueError(f"discordance must lie in (0, 1], not {self.discordance}")
+            raise ValueError(f"discordance must be in (0, 1], not {self.discordance}")
         if abs(self.gap) > self.discordance:
             raise ValueError(
                 f"a gap of {self.gap} needs at least that share of changed answers, not"
                 f" {self.discordance}"
             )
         if not 0 < self.alpha < 1:
-            raise ValueError(f"alpha must lie in (0, 1), not {self.alpha}")
+            raise ValueError(f"alpha must be in (0, 1), not {self.alpha}")
 
 
 def power(design: Design, n: int) -> float:
@@ -54,32 +54,32 @@ def power(design: Design, n: int) -> float:
     """
     m = np.arange(n + 1)
     worse = (design.discordance - design.gap) / (2 * design.discordance)
-    reach = stats.binom.sf(_critical(m, design.alpha) - 1, m, worse)
-    return float(np.sum(stats.binom.pmf(m, n, design.discordance) * reach))
+    p_significant = stats.binom.sf(_critical(m, design.alpha) - 1, m, worse)
+    return float(np.sum(stats.binom.pmf(m, n, design.discordance) * p_significant))
 
 
-def pairs_needed(design: Design, wanted: float = 0.8, most: int = 1_000_000) -> int | None:
-    """Return the least n from which on the power is at least ``wanted``; None beyond ``most``.
+def pairs_needed(design: Design, target: float = 0.8, max_pairs: int = 1_000_000) -> int | None:
+    """Return the smallest n from which on the power is at least ``target``.
 
-    Exact power saws up and down with n, so the last n below ``wanted`` is what counts; it is
-    searched for in a window of a tenth above the first n that reaches it.
+    Exact power is a sawtooth in n, so the last n below ``target`` decides; it is searched for in a
+    window of a tenth above the first n that reaches it. None if that is beyond ``max_pairs``.
     """
     if design.gap >= 0:
         return None
     low, high = 1, 2
-    while power(design, high) < wanted:
+    while power(design, high) < target:
         low, high = high, 2 * high
-        if high > most:
+        if high > max_pairs:
             return None
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if power(design, middle) >= wanted else (middle, high)
-    below = [n for n in range(high, high + max(20, high // 10)) if power(design, n) < wanted]
+        low, high = (low, middle) if power(design, middle) >= target else (middle, high)
+    below = [n for n in range(high, high + max(20, high // 10)) if power(design, n) < target]
     return (below[-1] + 1) if below else high
 
 
 def _critical(m: NDArray[np.int_], alpha: float) -> Floats:
-    """Return the least b of m discordant pairs with P(X >= b) <= alpha, else m + 1."""
+    """Return the smallest b of m discordant pairs with P(X >= b) <= alpha, else m + 1."""
     b = stats.binom.isf(alpha, m, 0.5) + 1
     b = np.where(stats.binom.sf(b - 2, m, 0.5) <= alpha, b - 1, b)
     return np.where(m > 0, np.minimum(b, m + 1), math.inf)

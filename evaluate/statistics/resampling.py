@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -28,12 +27,12 @@ def bootstrap_interval(
 ) -> Interval | None:
     """Return the percentile bootstrap interval of the mean of ``values``, shape (N,).
 
-    Whole clusters are drawn. The order of items changes nothing. None with fewer than two clusters.
+    Resamples whole clusters; independent of item order. None with fewer than two clusters.
     """
     totals, sizes = _by_cluster(np.asarray(values, dtype=float), clusters)
     if len(totals) < 2:
         return None
-    found = stats.bootstrap(
+    interval = stats.bootstrap(
         (totals, sizes),
         _ratio,
         paired=True,
@@ -44,7 +43,7 @@ def bootstrap_interval(
         method="percentile",
         rng=rng,
     ).confidence_interval
-    return Interval(low=float(found.low), high=float(found.high), level=level)
+    return Interval(low=float(interval.low), high=float(interval.high), level=level)
 
 
 def label_swap_p(
@@ -54,12 +53,12 @@ def label_swap_p(
     clusters: Sequence[str] | None = None,
     n_permutations: int = N_PERMUTATIONS,
 ) -> float:
-    """Return the one-sided p-value that the sum of paired differences lies below 0 by chance.
+    """Return the one-sided p-value of a sum of paired differences below 0.
 
     Under the null hypothesis the two labels of a pair can be swapped, which changes the sign of
-    its difference (of its cluster's). Exact, and without a seed, where the differences are whole
-    numbers or fractions of a small denominator, as those of right and wrong answers and of shares
-    are, or where all swaps can be enumerated; otherwise (1 + count) / (``n_permutations`` + 1).
+    its difference (of its cluster's). Exact and independent of the seed if the differences are
+    integers or fractions with a small denominator (right or wrong answers, shares), or if all swaps
+    can be enumerated; otherwise (1 + count) / (``n_permutations`` + 1).
 
     Parameters
     ----------
@@ -70,11 +69,11 @@ def label_swap_p(
     totals = totals[totals != 0]
     if len(totals) == 0:
         return 1.0
-    if (whole := _as_whole(totals)) is not None:
-        return _exact_label_swap_p(whole)
+    if (integers := _as_integers(totals)) is not None:
+        return _exact_label_swap_p(integers)
     if len(totals) == 1:
         return 0.5 if totals[0] < 0 else 1.0
-    found = stats.permutation_test(
+    test = stats.permutation_test(
         (totals,),
         _sum,
         permutation_type="samples",
@@ -84,29 +83,29 @@ def label_swap_p(
         alternative="less",
         rng=rng,
     )
-    return float(found.pvalue)
+    return float(test.pvalue)
 
 
-def _as_whole(totals: Array) -> NDArray[np.int64] | None:
+def _as_integers(totals: Array) -> NDArray[np.int64] | None:
     """Return ``totals`` in units of their common fraction, if there is one of at least 1/12."""
     for denominator in (1, 2, 3, 4, 5, 6, 8, 10, 12):
-        whole = np.rint(totals * denominator)
-        if np.abs(totals * denominator - whole).max() < 1e-9 and np.abs(whole).sum() < 1e6:
-            return whole.astype(np.int64)
+        integers = np.rint(totals * denominator)
+        if np.abs(totals * denominator - integers).max() < 1e-9 and np.abs(integers).sum() < 1e6:
+            return integers.astype(np.int64)
     return None
 
 
 def _exact_label_swap_p(totals: NDArray[np.int64]) -> float:
-    """Return P(sum of +-|total| <= sum of totals), the signs being fair coins.
+    """Return P(sum of +-|total| <= sum of totals) for independent fair signs.
 
-    Of ``count`` totals of one size, the positive signs are binomial; sizes are independent.
+    Among ``count`` totals of one size, the number of positive signs is binomial.
     """
     sizes, counts = np.unique(np.abs(totals), return_counts=True)
-    probabilities = np.ones(1)  # of the sum of sizes with a positive sign
+    probabilities = np.ones(1)  # distribution of the sum of totals with a positive sign
     for size, count in zip(sizes.tolist(), counts.tolist(), strict=True):
-        of_size = np.zeros(size * count + 1)
-        of_size[::size] = stats.binom.pmf(np.arange(count + 1), count, 0.5)
-        probabilities = np.convolve(probabilities, of_size)
+        pmf = np.zeros(size * count + 1)
+        pmf[::size] = stats.binom.pmf(np.arange(count + 1), count, 0.5)
+        probabilities = np.convolve(probabilities, pmf)
     positive = int(totals[totals > 0].sum())
     return min(1.0, float(probabilities[: positive + 1].sum()))
 
@@ -114,13 +113,13 @@ def _exact_label_swap_p(totals: NDArray[np.int64]) -> float:
 def permutation_p(
     observed: float, null: ArrayLike, alternative: Literal["greater", "less"] = "greater"
 ) -> float:
-    """Return (1 + number of null statistics at least as extreme) / (B + 1); its floor is 1/(B + 1).
+    """Return (1 + number of null statistics at least as extreme) / (B + 1), at least 1/(B + 1).
 
     Parameters
     ----------
     null : array_like, shape (B,)
         The statistic under the null hypothesis. Values equal to ``observed`` up to rounding count
-        as being as extreme.
+        as extreme.
     """
     values = np.asarray(null, dtype=float)
     slack = 1e-12 * max(1.0, abs(observed))
@@ -128,17 +127,8 @@ def permutation_p(
     return (1 + int(extreme.sum())) / (values.size + 1)
 
 
-def least_permutations(n_tests: int, alpha: float) -> int:
-    """Return the permutations with which one of ``n_tests`` can reach ``alpha`` under Bonferroni.
-
-    >>> least_permutations(27, 0.01), least_permutations(12, 0.01)
-    (2699, 1199)
-    """
-    return max(1, math.ceil(round(n_tests / alpha - 1, 9)))
-
-
 def _by_cluster(values: Array, clusters: Sequence[str] | None) -> tuple[Array, Array]:
-    """Return (totals, sizes) of the clusters, sorted, each of shape (n_clusters,)."""
+    """Return (totals, sizes) of the clusters, each sorted and of shape (n_clusters,)."""
     if clusters is None:
         totals, sizes = values, np.ones_like(values)
     else:

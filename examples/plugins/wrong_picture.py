@@ -8,7 +8,7 @@ from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item, Probe, Score
 from flipbench.evaluate.protocol.detector import About, Answers
 from flipbench.evaluate.scoring.comparison import Settings, compare_with_model, mcnemar_score
-from flipbench.evaluate.scoring.conditions import Query, askable, choice
+from flipbench.evaluate.scoring.conditions import Query, choice, multiple_choice_items
 from flipbench.prompting.prompts import PromptSettings
 
 ABOUT = About(
@@ -59,14 +59,14 @@ class WrongPicture:
             "wrong picture",
             answers,
             reference,
-            "free-form, so they have no options",
+            "they are free-form and have no options",
         )
         return [mcnemar_score(comparison, uses_reference=True)]
 
     def _queries(
         self, benchmark: PairedBenchmark, prompt_settings: PromptSettings
     ) -> list[tuple[Item, Query]]:
-        items = askable(benchmark)
+        items = multiple_choice_items(benchmark)
         others = items[self.step :] + items[: self.step]
         return [
             (item, choice(prompt_settings, item, "wrong picture", images=other.images))

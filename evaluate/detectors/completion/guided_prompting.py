@@ -1,4 +1,4 @@
-"""Guided prompting: whether naming the data set helps a model finish a question word for word."""
+"""Guided prompting: completing a question verbatim once the prompt names the data set."""
 
 from __future__ import annotations
 
@@ -17,14 +17,8 @@ from flipbench.prompting.prompts import LETTERS, PromptSettings
 from ...protocol import rules
 from ...protocol.detector import About, Answers, cached_per_benchmark
 from ...protocol.rules import Verdict
-from ...scoring.comparison import (
-    Comparison,
-    Settings,
-    compare,
-    gap_score,
-    mcnemar_score,
-)
-from ...scoring.conditions import Query, QueryPair, open_question
+from ...scoring.comparison import Comparison, Settings, compare, gap_score, mcnemar_score
+from ...scoring.conditions import Query, QueryPair, open_question, probes_of
 from ...scoring.text_match import continuation, fold, rouge_l
 from ...statistics.resampling import Array
 
@@ -41,25 +35,25 @@ ABOUT = About(
     name="guided_prompting",
     title="Guided prompting",
     paper="Golchin and Surdeanu, Time Travel in LLMs, arXiv 2308.08493",
-    variant="rules overlap (paper's first: independent bootstrap of ROUGE-L), paired (default),"
-    " judge (paper's second: exact and near-exact completions among ten)",
-    deviates_from_paper="all items, not ten, for overlap and paired; the answer is not told, since"
-    " it is among the options; the picture is shown; exact and near-exact are told apart by a rule"
-    " (same words; ROUGE-L of .75) where the authors ask GPT-4, and a judge model can be given;"
-    " 'paired' pairs the two completions of an item",
+    variant="rules overlap (the paper's first: independent bootstrap of ROUGE-L), paired (default),"
+    " judge (the paper's second: exact and near-exact completions among ten)",
+    deviates_from_paper="all items, not ten, for overlap and paired; the answer is not in the"
+    " prompt, since it is among the options; the picture is shown; a rule decides between exact and"
+    " near-exact (same words; ROUGE-L of .75) where the authors ask GPT-4, and can be replaced by a"
+    " judge model; 'paired' pairs the two completions of an item",
     default_rule="paired",
     needs=frozenset({"generate"}),
-    direction="completions come nearer to the text when the prompt names the data set",
+    direction="completions are closer to the true text when the prompt names the data set",
     needs_clean_model=False,
     practical=True,
 )
 
 
-def cut(item: Item, seed: int) -> tuple[str, str] | None:
-    """Cut an item's question and options in two at a random 40 to 70 % of its parts.
+def split_text(item: Item, seed: int) -> tuple[str, str] | None:
+    """Split an item's question and options in two after a random 40 to 70 % of its parts.
 
-    The parts are sentences and options, or words where there is only one of them. None where
-    there is only one word.
+    The parts are sentences and options, or words if there is only one sentence. None if there is
+    only one word.
     """
     parts = re.split(r"(?<=[.?!])\s+", item.question.strip())
     parts += [f"{letter}. {o}" for letter, o in zip(LETTERS, item.options or (), strict=False)]
@@ -74,7 +68,7 @@ def cut(item: Item, seed: int) -> tuple[str, str] | None:
 
 
 def judge_by_words(completion: str, second: str) -> Label:
-    """Say "exact" for the same words, "near-exact" for ROUGE-L of at least .75.
+    """Return "exact" for the same words, "near-exact" for a ROUGE-L of at least .75.
 
     >>> judge_by_words("B. red C. Blue.", "b. red c. blue"), judge_by_words("x", "b. red")
     ('exact', 'none')
@@ -85,7 +79,7 @@ def judge_by_words(completion: str, second: str) -> Label:
 
 
 def judge_verdict(n_exact: int, n_near: int) -> Verdict:
-    """Say "contaminated" for one exact or two near-exact completions, of ten.
+    """Return "contaminated" for one exact or two near-exact completions among ten.
 
     >>> judge_verdict(0, 2), judge_verdict(0, 1)
     ('contaminated', 'not_detected')
@@ -96,9 +90,9 @@ def judge_verdict(n_exact: int, n_near: int) -> Verdict:
 def overlap_p(
     guided: Array, general: Array, rng: np.random.Generator, n_bootstrap: int = 10_000
 ) -> float:
-    """Return 1 - share of bootstrap draws in which the guided mean is higher.
+    """Return 1 - the share of bootstrap samples in which the guided mean is higher.
 
-    The two lists are drawn independently of each other, as the paper does though they are paired.
+    As in the paper, the two lists are resampled independently although they are paired.
 
     Parameters
     ----------
@@ -108,29 +102,29 @@ def overlap_p(
     n_higher, n = 0, len(guided)
     for start in range(0, n_bootstrap, 250):
         shape = (min(250, n_bootstrap - start), n)
-        one, two = (v[rng.integers(n, size=shape)].mean(1) for v in (guided, general))
-        n_higher += int((one > two).sum())
+        means = [values[rng.integers(n, size=shape)].mean(1) for values in (guided, general)]
+        n_higher += int((means[0] > means[1]).sum())
     return 1 - n_higher / n_bootstrap
 
 
 @dataclass
 class GuidedPrompting:
-    """Gap = mean similarity of completions with the data set named - without, to the true text.
+    """Gap = mean similarity to the true text of completions with the data set named - without.
 
-    Items whose end can be guessed score high in both; instruction-tuned models often do not
-    complete at all. Rule 'judge' was tuned for ten items, so it looks at ten, drawn by seed.
+    Items with a predictable ending score high in both; instruction-tuned models often do not
+    complete at all. Rule 'judge' was tuned for ten items, so it uses ten, drawn by seed.
 
     Parameters
     ----------
     similarity : callable
-        From the true text and a completion to [0, 1]; ROUGE-L by default.
+        Maps the true text and a completion to [0, 1]; ROUGE-L by default.
     judge : callable
-        From a completion and the true text to exact, near-exact or none.
+        Maps a completion and the true text to exact, near-exact or none.
 
     References
     ----------
     Golchin and Surdeanu, arXiv 2308.08493.
-    Differs from the paper as ``about.deviates_from_paper`` says.
+    Differs from the paper as described in ``about.deviates_from_paper``.
     """
 
     settings: Settings = field(default_factory=Settings)
@@ -143,8 +137,8 @@ class GuidedPrompting:
     about: About = ABOUT
 
     def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
-        """Return each item's beginning with both prompts; ``prompt_settings`` changes nothing."""
-        return [probe for query_pair in self._asked(benchmark) for probe in query_pair.probes]
+        """Return each item's beginning with both prompts; ``prompt_settings`` is not used."""
+        return probes_of(self._query_pairs(benchmark))
 
     def score(
         self,
@@ -154,15 +148,15 @@ class GuidedPrompting:
         reference: Answers | None = None,
     ) -> list[Score]:
         """Return the scores of rules overlap, paired and judge; no reference is needed."""
-        asked = self._asked(benchmark)
+        query_pairs = self._query_pairs(benchmark)
         comparison = compare(
             self,
             benchmark,
-            asked,
+            query_pairs,
             ("general", "guided"),
             answers,
             None,
-            "a single word of text",
+            "their text is a single word",
             (None, None),
             direction="rises",
             unit=self.unit,
@@ -170,13 +164,13 @@ class GuidedPrompting:
         return [
             self._overlap(comparison),
             mcnemar_score(comparison, "paired"),
-            self._judged(comparison, asked),
+            self._judged(comparison, query_pairs),
         ]
 
     def _overlap(self, comparison: Comparison) -> Score:
         assert comparison.first is not None
-        rows = zip(comparison.first.outcomes, comparison.second.outcomes, strict=True)
-        pairs = sorted((a, b) for a, b in rows if a is not None and b is not None)
+        outcomes = zip(comparison.first.outcomes, comparison.second.outcomes, strict=True)
+        pairs = sorted((a, b) for a, b in outcomes if a is not None and b is not None)
         if not pairs:
             return gap_score(comparison, "overlap", lambda _: "not_detected")
         general, guided = np.array(pairs, dtype=float).T
@@ -185,43 +179,43 @@ class GuidedPrompting:
         verdict = rules.significant(p, self.settings.alpha)
         return gap_score(comparison, "overlap", lambda _: verdict, p_value=p)
 
-    def _judged(self, comparison: Comparison, asked: list[QueryPair]) -> Score:
+    def _judged(self, comparison: Comparison, query_pairs: list[QueryPair]) -> Score:
         seed = self.settings.seed
-        drawn = sorted(asked, key=lambda t: generator(seed, t.item.id, "judged").random())
+        shuffled = sorted(
+            query_pairs, key=lambda pair: generator(seed, pair.item.id, "judged").random()
+        )
         labels: list[Label] = []
-        for query_pair in drawn[: self.n_judged]:
-            first, second = cut(query_pair.item, seed) or ("", "")
-            reply = comparison.answers.to(query_pair.second.probes[0])
+        for pair in shuffled[: self.n_judged]:
+            first, second = split_text(pair.item, seed) or ("", "")
+            reply = comparison.answers.to(pair.second.probes[0])
             if reply is not None:
                 labels.append(self.judge(continuation(reply.text, first), second))
         n_exact, n_near = labels.count("exact"), labels.count("near-exact")
-        verdict = judge_verdict(n_exact, n_near)
-        found = {"exact": n_exact, "near_exact": n_near, "n": len(labels)}
         return gap_score(
             comparison,
             "judge",
-            lambda _: verdict,
+            lambda _: judge_verdict(n_exact, n_near),
             tuned_threshold=True,
-            details={"judged": found},
+            details={"judged": {"exact": n_exact, "near_exact": n_near, "n": len(labels)}},
         )
 
     @cached_per_benchmark
-    def _asked(self, benchmark: PairedBenchmark) -> list[QueryPair]:
-        asked = []
+    def _query_pairs(self, benchmark: PairedBenchmark) -> list[QueryPair]:
+        query_pairs = []
         for item in benchmark.originals:
-            pieces = cut(item, self.settings.seed)
+            pieces = split_text(item, self.settings.seed)
             if pieces is not None:
                 general, guided = _prompts(item, pieces[0], benchmark)
-                asked.append(
+                query_pairs.append(
                     QueryPair(
                         item,
-                        self._put(item, "general", general, pieces),
-                        self._put(item, "guided", guided, pieces),
+                        self._query(item, "general", general, pieces),
+                        self._query(item, "guided", guided, pieces),
                     )
                 )
-        return asked
+        return query_pairs
 
-    def _put(self, item: Item, variant: str, prompt: str, pieces: tuple[str, str]) -> Query:
+    def _query(self, item: Item, variant: str, prompt: str, pieces: tuple[str, str]) -> Query:
         def similar(reply: Response) -> float | None:
             if not reply.text.strip():
                 return None

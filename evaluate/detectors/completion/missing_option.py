@@ -1,4 +1,4 @@
-"""Guided prompting, missing option: whether a model knows the option that it is not shown."""
+"""Guided prompting, missing option: naming an option that the model is not shown."""
 
 from __future__ import annotations
 
@@ -10,14 +10,9 @@ from flipbench.core.records import Item, Probe, Response, Score
 from flipbench.prompting.prompts import LETTERS, PromptSettings
 
 from ...protocol.detector import About, Answers, cached_per_benchmark
-from ...scoring.comparison import (
-    Settings,
-    compare_with_model,
-    mcnemar_score,
-    threshold_score,
-)
-from ...scoring.conditions import Query, open_question
-from ...scoring.text_match import fold, names
+from ...scoring.comparison import Settings, compare_with_model, mcnemar_score, threshold_score
+from ...scoring.conditions import Query, open_question, probes_of
+from ...scoring.text_match import fold, mentions
 
 PROMPT = (
     "{question}\n{options}\nThe option after {last} is missing from this question. Answer with the"
@@ -31,10 +26,10 @@ ABOUT = About(
     paper="Yao et al., Data Contamination Can Cross Language Barriers, arXiv 2406.13236, its form"
     " of guided prompting (Golchin and Surdeanu, arXiv 2308.08493); as a detector for VLMs: Park"
     " et al., arXiv 2511.03774, table 12",
-    variant="rules paper (above the clean model at all), mcnemar (default)",
+    variant="rules paper (any rise above the clean model), mcnemar (default)",
     deviates_from_paper="a rule compares texts (same words, or the option's words and no other"
-    " option's) where the authors ask a language model, which can be given; questions with two"
-    " options are left out, since the other side of a pair is no secret",
+    " option's) where the authors ask a language model, and can be replaced by one; questions with"
+    " two options are left out, since the second is easy to guess from the first",
     default_rule="mcnemar",
     needs=frozenset({"generate", "text_only"}),
     direction="the missing option is named more often than by the clean model",
@@ -50,26 +45,26 @@ class MissingOption:
     Parameters
     ----------
     same : callable
-        From a reply, the missing option and the options shown to whether the reply means it; a
-        judge model can be put here.
+        Maps a reply, the missing option and the options shown to whether the reply means the
+        missing one; a judge model can be used here.
     with_image : bool
-        Whether the picture is shown; the published figures are of text alone.
+        Whether the picture is shown; the published figures are for text only.
 
     References
     ----------
     Yao et al., arXiv 2406.13236; Park et al., arXiv 2511.03774, table 12.
-    Differs from the paper in who compares, and in rule 'mcnemar'.
+    Differs from the paper in how texts are compared, and in rule 'mcnemar'.
     """
 
     settings: Settings = field(default_factory=Settings)
-    same: Same = names
+    same: Same = mentions
     with_image: bool = False
     max_new_tokens: int = 24
     about: About = ABOUT
 
     def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
-        """Return each question without its last option; ``prompt_settings`` changes nothing."""
-        return [probe for _, query in self._asked(benchmark) for probe in query.probes]
+        """Return each question without its last option; ``prompt_settings`` is not used."""
+        return probes_of(query for _, query in self._queries(benchmark))
 
     def score(
         self,
@@ -82,11 +77,11 @@ class MissingOption:
         comparison = compare_with_model(
             self,
             benchmark,
-            self._asked(benchmark),
+            self._queries(benchmark),
             "missing option",
             answers,
             reference,
-            "fewer than three options, or a last one equal to another",
+            "they have fewer than three options, or the last option equals another",
         )
         return [
             threshold_score(comparison, "paper", uses_reference=True),
@@ -94,18 +89,18 @@ class MissingOption:
         ]
 
     @cached_per_benchmark
-    def _asked(self, benchmark: PairedBenchmark) -> list[tuple[Item, Query]]:
+    def _queries(self, benchmark: PairedBenchmark) -> list[tuple[Item, Query]]:
         return [
-            (item, self._put(item, item.options))
+            (item, self._query(item, item.options))
             for item in benchmark.originals
-            if item.options is not None and _can_be_missed(item.options)
+            if item.options is not None and _is_usable(item.options)
         ]
 
-    def _put(self, item: Item, options: Sequence[str]) -> Query:
+    def _query(self, item: Item, options: Sequence[str]) -> Query:
         shown = options[:-1]
         lines = [f"{letter}. {text}" for letter, text in zip(LETTERS, shown, strict=False)]
 
-        def means_it(reply: Response) -> bool | None:
+        def is_missing_option(reply: Response) -> bool | None:
             text = reply.text.strip()
             return self.same(text, options[-1], shown) if text else None
 
@@ -115,12 +110,12 @@ class MissingOption:
             PROMPT.format(
                 question=item.question, options="\n".join(lines), last=LETTERS[len(shown) - 1]
             ),
-            means_it,
+            is_missing_option,
             max_new_tokens=self.max_new_tokens,
             images=None if self.with_image else (),
         )
 
 
-def _can_be_missed(options: Sequence[str]) -> bool:
+def _is_usable(options: Sequence[str]) -> bool:
     last = fold(options[-1])
     return len(options) >= 3 and bool(last) and last not in {fold(text) for text in options[:-1]}

@@ -1,4 +1,4 @@
-"""N-gram accuracy: whether a model continues a question word for word."""
+"""N-gram accuracy: continuing a question verbatim."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from ...scoring.conditions import (
     Reading,
     mean,
     open_question,
+    probes_of,
 )
 from ...scoring.text_match import continuation
 
@@ -38,14 +39,15 @@ ABOUT = About(
     title="N-gram accuracy",
     paper="Xu et al., Benchmarking Benchmark Leakage in LLMs (BenBench), arXiv 2404.18824; as a"
     " detector for VLMs: Park et al., arXiv 2511.03774, table 12",
-    variant="rules paper (above the clean model at all, as in 2511.03774), paired (default),"
+    variant="rules paper (any rise above the clean model, as in 2511.03774), paired (default),"
     " paraphrase (above its own accuracy on reworded questions)",
     deviates_from_paper="n-grams are words, the same for every model, unless a tokenizer is given;"
-    " the prefix stands in a chat message with an instruction, not raw; a reply that repeats the"
-    " prefix is read after it; missing words are misses (the authors' code shifts them); tests",
+    " the prefix is part of a chat message with an instruction, not raw text; if a reply repeats"
+    " the prefix, only what follows is read; missing words are misses (the authors' code shifts"
+    " them); tests",
     default_rule="paired",
     needs=frozenset({"generate", "text_only"}),
-    direction="n-grams of the benchmark are continued more often than by the clean model",
+    direction="n-grams of the benchmark are completed more often than by the clean model",
     needs_clean_model=True,
     practical=False,
     helpers=frozenset({"rewording"}),
@@ -54,7 +56,7 @@ ABOUT = About(
 
 @dataclass(frozen=True)
 class Units:
-    """What n-grams are made of: how a text is split, and put together again."""
+    """How a text is split into the units of n-grams, and joined again."""
 
     split: Callable[[str], list[str]]
     glue: str
@@ -64,18 +66,18 @@ WORDS = Units(str.split, " ")
 
 
 def token_units(tokenizer: Any) -> Units:
-    """Return the tokens of a (fast) tokenizer of transformers as pieces of text."""
+    """Return units that are the tokens of a fast tokenizer of transformers."""
 
     def split(text: str) -> list[str]:
-        found = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-        ends = [end for _, end in found["offset_mapping"]]
+        encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        ends = [end for _, end in encoding["offset_mapping"]]
         return [text[a:b] for a, b in zip([0, *ends], ends, strict=False) if b > a]
 
     return Units(split, "")
 
 
 def starts(n_units: int, n: int = 5, n_starts: int = 5) -> list[int]:
-    """Return where n-grams start: evenly from 2 to the last place, truncated; none if too short.
+    """Return evenly spaced n-gram starts from 2 to the last possible; none if too short.
 
     >>> starts(20), starts(6)
     ([2, 5, 8, 11, 15], [])
@@ -86,9 +88,9 @@ def starts(n_units: int, n: int = 5, n_starts: int = 5) -> list[int]:
 
 
 def text_of(item: Item, with_: Literal["options", "answer"], question: str | None = None) -> str:
-    """Return a question and its options (or its right answer) on one line.
+    """Return a question with its options (or its right answer) on one line.
 
-    A free-form question stands with its answer.
+    A free-form question is followed by its answer.
     """
     stem = item.question if question is None else question
     tail = item.answer_text
@@ -99,26 +101,27 @@ def text_of(item: Item, with_: Literal["options", "answer"], question: str | Non
 
 @dataclass
 class NgramAccuracy:
-    """Gap = n-grams continued exactly, of all asked - the clean model's share.
+    """Gap = share of n-grams completed exactly - the clean model's share.
 
     Rule 'paraphrase' needs no clean model: its gap is the share in the release's wording - the
-    share in others. ``details["relative_loss"]`` is that gap in units of the first (the paper's
-    delta), and ``details["n_whole"]`` counts the items of which every n-gram was continued.
-    It is blind to memory of pictures, and training on answers alone teaches no question. Without
-    pictures, texts that begin alike share probes, of which one continuation at most is right: a
-    shorter wording begins alike more often, which raises rule 'paraphrase' for clean models too.
+    share in others. ``details["relative_loss"]`` is that gap relative to the former (the paper's
+    delta), and ``details["n_whole"]`` counts the items with every n-gram completed.
+    The detector cannot see memory of pictures, and training on answers alone teaches no question.
+    Without pictures, texts with the same beginning share probes, of which at most one continuation
+    is right; shorter wordings do so more often, which raises rule 'paraphrase' for clean models
+    too.
 
     Parameters
     ----------
     reword : callable, optional
-        Other wordings of a question, of which the first ``n_paraphrases`` are used.
+        Returns other wordings of a question, of which the first ``n_paraphrases`` are used.
     units : Units
-        Words, or `token_units` of a model's tokenizer: then probes are that model's alone.
+        Words, or `token_units` of a model's tokenizer: then the probes are specific to that model.
 
     References
     ----------
     Xu et al., arXiv 2404.18824; Park et al., arXiv 2511.03774, table 12.
-    Differs from the paper as ``about.deviates_from_paper`` says.
+    Differs from the paper as described in ``about.deviates_from_paper``.
     """
 
     reword: Reword | None = None
@@ -133,15 +136,13 @@ class NgramAccuracy:
     about: About = ABOUT
 
     def with_helpers(self, helpers: Helpers) -> NgramAccuracy:
-        """Return the detector with as many other wordings as there are."""
+        """Return the detector with these wordings."""
         return replace(self, reword=helpers.reword, n_paraphrases=helpers.n_wordings)
 
     def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
         """Return each text, and its rewordings, up to each start; no settings apply."""
-        asked = [probe for _, query in self._asked(benchmark) for probe in query.probes]
-        return asked + [
-            p for query_pair in self._reworded(benchmark) for p in query_pair.first.probes
-        ]
+        queries = [query for _, query in self._queries(benchmark)]
+        return probes_of([*queries, *(pair.first for pair in self._reworded(benchmark))])
 
     def score(
         self,
@@ -152,16 +153,9 @@ class NgramAccuracy:
     ) -> list[Score]:
         """Return the scores of rules paper, paired and paraphrase."""
         trials = self.n_starts
-        short = f"a text of fewer than {self.n + 2} words or tokens"
+        short = f"their text has fewer than {self.n + 2} words or tokens"
         against_clean = compare_with_model(
-            self,
-            benchmark,
-            self._asked(benchmark),
-            "n-grams",
-            answers,
-            reference,
-            short,
-            trials,
+            self, benchmark, self._queries(benchmark), "n-grams", answers, reference, short, trials
         )
         against_itself = compare(
             self,
@@ -170,7 +164,8 @@ class NgramAccuracy:
             ("n-grams reworded", "n-grams"),
             answers,
             None,
-            f"{short}, or fewer than {self.n_paraphrases} other wordings (evaluate.rewording)",
+            f"{short}, or they have fewer than {self.n_paraphrases} other wordings"
+            " (evaluate.rewording)",
             (trials * self.n_paraphrases, trials),
             direction="rises",
             reason="" if self.reword else NO_REWORDING,
@@ -184,38 +179,39 @@ class NgramAccuracy:
         return [s.model_copy(update={"details": s.details | {"n_whole": n_whole}}) for s in scores]
 
     @cached_per_benchmark
-    def _asked(self, benchmark: PairedBenchmark) -> list[tuple[Item, Query]]:
-        queries = [(item, self._put(item, "ngram", None)) for item in benchmark.originals]
+    def _queries(self, benchmark: PairedBenchmark) -> list[tuple[Item, Query]]:
+        queries = [(item, self._query(item, "ngram", None)) for item in benchmark.originals]
         return [(item, query) for item, query in queries if query is not None]
 
     @cached_per_benchmark
     def _reworded(self, benchmark: PairedBenchmark) -> list[QueryPair]:
-        found = []
-        for item in benchmark.originals if self.reword else ():
-            assert self.reword is not None
-            others = tuple(self.reword(item, item.question))[: self.n_paraphrases]
-            own = self._put(item, "ngram", None)
-            other = self._put(item, "ngram-reworded", others)
-            if own is not None and other is not None and len(others) == self.n_paraphrases:
-                found.append(QueryPair(item, other, own))
-        return found
+        if self.reword is None:
+            return []
+        query_pairs = []
+        for item in benchmark.originals:
+            wordings = tuple(self.reword(item, item.question))[: self.n_paraphrases]
+            own = self._query(item, "ngram", None)
+            reworded = self._query(item, "ngram-reworded", wordings)
+            if own is not None and reworded is not None and len(wordings) == self.n_paraphrases:
+                query_pairs.append(QueryPair(item, reworded, own))
+        return query_pairs
 
-    def _put(self, item: Item, variant: str, questions: tuple[str, ...] | None) -> Query | None:
-        """Return all n-grams of a text (of each wording); None where one is too short."""
-        asked: list[tuple[Probe, Reading]] = []
+    def _query(self, item: Item, variant: str, questions: tuple[str, ...] | None) -> Query | None:
+        """Return all n-grams of a text (of each wording); None if one is too short."""
+        parts: list[tuple[Probe, Reading]] = []
         for question in (None,) if questions is None else questions:
             pieces = self.units.split(text_of(item, self.text, question))
             at = starts(len(pieces), self.n, self.n_starts)
             if not at:
                 return None
-            asked += [self._ngram(item, f"{variant}-{s}", pieces, s).asked[0] for s in at]
-        return Query(tuple(asked), mean) if asked else None
+            parts += [self._ngram(item, f"{variant}-{s}", pieces, s).parts[0] for s in at]
+        return Query(tuple(parts), mean) if parts else None
 
     def _ngram(self, item: Item, variant: str, pieces: list[str], start: int) -> Query:
         prefix = self.units.glue.join(pieces[:start])
         true = pieces[start : start + self.n]
 
-        def continues(reply: Response) -> bool | None:
+        def is_continued(reply: Response) -> bool | None:
             if not reply.text.strip():
                 return None
             lead = true[0][: len(true[0]) - len(true[0].lstrip())]
@@ -226,7 +222,7 @@ class NgramAccuracy:
             item,
             variant,
             PROMPT.format(prefix=prefix),
-            continues,
+            is_continued,
             max_new_tokens=self.max_new_tokens,
             images=None if self.with_image else (),
         )

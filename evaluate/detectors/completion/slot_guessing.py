@@ -1,4 +1,4 @@
-"""Slot guessing: whether a masked word is guessed in the release's wording, not in another."""
+"""Slot guessing: guessing a masked word in the release's wording but not in another."""
 
 from __future__ import annotations
 
@@ -22,12 +22,7 @@ from ...scoring.comparison import (
     relative_score,
     with_leakage,
 )
-from ...scoring.conditions import (
-    NO_REWORDING,
-    Query,
-    QueryPair,
-    open_question,
-)
+from ...scoring.conditions import NO_REWORDING, Query, QueryPair, open_question, probes_of
 from ...scoring.text_match import stem, words
 
 BANDS = Bands(minor=-0.011, partial=-0.024, severe=-0.05)
@@ -43,11 +38,11 @@ ABOUT = About(
     title="Slot guessing",
     paper="Song et al., Both Text and Images Leaked! (MM-Detect), arXiv 2411.03823, slot guessing"
     " for perturbed captions",
-    variant="rules bands (paper's degrees; minor is enough), mcnemar (default), relative",
+    variant="rules bands (the paper's degrees; minor is enough), mcnemar (default), relative",
     deviates_from_paper="the same word (by its stem) is hidden in both wordings, where the authors"
-    " hide two words drawn apart; whole words only; any content word, for want of a tagger; a reply"
-    " must hold the word by its stem; questions stand with their answers where there is no"
-    " caption; who rewords is configurable, and the shapes world has templates for it",
+    " hide two words drawn independently; whole words only; any content word, without a tagger; a"
+    " reply must contain the word's stem; questions with their answers serve as text if there is no"
+    " caption; the rewording model is configurable, and the shapes world has templates",
     default_rule="mcnemar",
     needs=frozenset({"generate"}),
     direction="hidden words are guessed less often when the text is reworded",
@@ -69,7 +64,7 @@ FUNCTION_WORDS = frozenset(
 
 @dataclass(frozen=True)
 class Slot:
-    """A text in two wordings with the same word hidden, which stands in each once."""
+    """A text in two wordings with the same word, which occurs once in each, hidden."""
 
     item: Item
     stem: str
@@ -80,13 +75,13 @@ class Slot:
 def text_of(item: Item) -> str:
     """Return the text to hide a word in: a caption, or the question with its answer.
 
-    A free-form answer of five words or more is taken for a caption.
+    A free-form answer of five words or more counts as a caption.
     """
     return item.answer_text if has_caption(item) else f"{item.question} {item.answer_text}"
 
 
 def make_slot(item: Item, reworded: str, seed: int) -> Slot | None:
-    """Hide one content word that stands once in each wording; None where there is no such word."""
+    """Hide one content word that occurs once in each wording; None if there is no such word."""
     original = text_of(item)
     shared = sorted(_once(original) & _once(reworded))
     if not shared:
@@ -96,21 +91,21 @@ def make_slot(item: Item, reworded: str, seed: int) -> Slot | None:
 
 
 def _once(text: str) -> set[str]:
-    """Return the stems of content words that stand in a text exactly once."""
-    count = Counter(stem(word) for word in words(text))
+    """Return the stems of content words that occur in a text exactly once."""
+    counts = Counter(stem(word) for word in words(text))
     return {
         stem(word)
         for word in words(text)
         if word.isalpha() and len(word) >= 3 and word not in FUNCTION_WORDS
-        if count[stem(word)] == 1
+        if counts[stem(word)] == 1
     }
 
 
 def _hide(text: str, hidden: str) -> str:
-    def shown(match: re.Match[str]) -> str:
+    def masked(match: re.Match[str]) -> str:
         return MASK if stem(match[0].casefold()) == hidden else match[0]
 
-    return re.sub(r"\w+(?:['’-]\w+)*", shown, text)
+    return re.sub(r"\w+(?:['’-]\w+)*", masked, text)
 
 
 @dataclass
@@ -120,13 +115,13 @@ class SlotGuessing:
     Parameters
     ----------
     reword : callable, optional
-        From an item and its text to other wordings, the first of which is used. Items it gives
-        none for, or whose wordings share no content word, are left out; without it, all are.
+        Maps an item and its text to other wordings, the first of which is used. Items without
+        another wording, or whose wordings share no content word, are left out.
 
     References
     ----------
     Song et al., arXiv 2411.03823, slot guessing for perturbed captions.
-    Differs from the paper as ``about.deviates_from_paper`` says.
+    Differs from the paper as described in ``about.deviates_from_paper``.
     """
 
     reword: Reword | None = None
@@ -140,7 +135,7 @@ class SlotGuessing:
 
     def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
         """Return each item's text in both wordings, one word hidden; no settings apply."""
-        return [probe for query_pair in self._asked(benchmark) for probe in query_pair.probes]
+        return probes_of(self._query_pairs(benchmark))
 
     def score(
         self,
@@ -153,12 +148,12 @@ class SlotGuessing:
         comparison = compare(
             self,
             benchmark,
-            self._asked(benchmark),
+            self._query_pairs(benchmark),
             ("slot", "slot reworded"),
             answers,
             reference,
-            "no picture, no other wording (evaluate.rewording), or no content word that both"
-            " wordings share",
+            "they have no picture, no other wording (evaluate.rewording), or no content word that"
+            " both wordings share",
             reason="" if self.reword else NO_REWORDING,
         )
         scores = [
@@ -169,32 +164,29 @@ class SlotGuessing:
         return [with_leakage(score) for score in scores]
 
     @cached_per_benchmark
-    def _asked(self, benchmark: PairedBenchmark) -> list[QueryPair]:
-        slots = []
-        for item in benchmark.originals if self.reword else ():
-            assert self.reword is not None
-            others = self.reword(item, text_of(item)) if item.images else []
-            slot = make_slot(item, others[0], self.settings.seed) if others else None
-            slots += [slot] if slot else []
-        return [
-            QueryPair(
-                slot.item,
-                self._put(slot, "slot", slot.original),
-                self._put(slot, "slot-reworded", slot.reworded),
-            )
-            for slot in slots
-        ]
+    def _query_pairs(self, benchmark: PairedBenchmark) -> list[QueryPair]:
+        if self.reword is None:
+            return []
+        query_pairs = []
+        for item in benchmark.originals:
+            wordings = self.reword(item, text_of(item)) if item.images else []
+            slot = make_slot(item, wordings[0], self.settings.seed) if wordings else None
+            if slot is not None:
+                original = self._query(slot, "slot", slot.original)
+                reworded = self._query(slot, "slot-reworded", slot.reworded)
+                query_pairs.append(QueryPair(item, original, reworded))
+        return query_pairs
 
-    def _put(self, slot: Slot, variant: str, text: str) -> Query:
+    def _query(self, slot: Slot, variant: str, text: str) -> Query:
         return open_question(
             slot.item,
             variant,
             PROMPT.format(text=text, mask=MASK),
-            lambda reply: _says(reply, slot.stem),
+            lambda reply: _contains(reply, slot.stem),
             max_new_tokens=self.max_new_tokens,
         )
 
 
-def _says(reply: Response, hidden: str) -> bool | None:
-    said = words(reply.text)
-    return hidden in {stem(word) for word in said} if said else None
+def _contains(reply: Response, hidden: str) -> bool | None:
+    reply_words = words(reply.text)
+    return hidden in {stem(word) for word in reply_words} if reply_words else None

@@ -1,4 +1,4 @@
-"""Image masking: whether accuracy survives the loss of parts of the picture."""
+"""Image masking: accuracy that survives when parts of the picture are masked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flipbench.prompting.prompts import PromptSettings
 
 from ...protocol.detector import About, Answers, cached_per_benchmark
 from ...scoring.comparison import Settings, compare, relative_score
-from ...scoring.conditions import Condition, Query, QueryPair, choice
+from ...scoring.conditions import Condition, Query, QueryPair, choice, probes_of
 
 N_CELLS = 16
 GREY = 128
@@ -28,10 +28,10 @@ ABOUT = About(
     " Song et al. (MM-Detect), arXiv 2411.03823, which has no test of that name",
     variant="rule relative",
     deviates_from_paper="the definition is our own: grey patches on a 16 x 16 grid, drawn from a"
-    " seed, over a quarter, half and three quarters of each picture; the half is what is compared",
+    " seed, over a quarter, half and three quarters of each picture; half is the fraction compared",
     default_rule="relative",
     needs=frozenset({"choose or generate"}),
-    direction="accuracy falls less than a clean model's when half of the picture is grey",
+    direction="accuracy drops less than a clean model's when half of the picture is grey",
     needs_clean_model=True,
     practical=False,
 )
@@ -45,8 +45,8 @@ def mask(picture: Image.Image, fraction: float, order: NDArray[np.int64]) -> Ima
     fraction : float
         Share of the patches covered, in [0, 1].
     order : array of int, shape (N_CELLS * N_CELLS,)
-        The patches, row by row, in the order they are covered: a larger fraction covers all that
-        a smaller one does.
+        Patch numbers, counted row by row, in the order they are covered: a larger fraction covers
+        all patches of a smaller one.
     """
     pixels = np.asarray(picture.convert("RGB")).copy()  # (H, W, 3), uint8
     rows = np.linspace(0, pixels.shape[0], N_CELLS + 1).astype(int)
@@ -59,20 +59,19 @@ def mask(picture: Image.Image, fraction: float, order: NDArray[np.int64]) -> Ima
 
 @dataclass
 class ImageMasking:
-    """Gap = accuracy with ``compared`` of the picture masked - accuracy with the whole picture.
+    """Gap = accuracy with a fraction ``compared`` of the picture masked - with the whole picture.
 
-    The sign is the opposite of other detectors': who remembers needs the picture less, so a
-    contaminated model falls *less* than the clean one. ``accuracies`` holds the
-    accuracy at every fraction.
+    The sign is opposite to that of other detectors: memory makes the picture less important, so a
+    contaminated model drops *less* than the clean one. ``accuracies`` has one entry per fraction.
 
     Raises
     ------
     ValueError
-        Where ``compared`` is not among ``fractions``, or a fraction not in (0, 1].
+        If ``compared`` is not among ``fractions``, or a fraction not in (0, 1].
 
     References
     ----------
-    None defines it: see ``about.deviates_from_paper``.
+    No paper defines it; see ``about.deviates_from_paper``.
     """
 
     settings: Settings = field(default_factory=Settings)
@@ -81,22 +80,20 @@ class ImageMasking:
     about: About = ABOUT
 
     def __post_init__(self) -> None:
-        """Refuse fractions that mean nothing."""
+        """Refuse impossible fractions."""
         if self.compared not in self.fractions or not all(0 < f <= 1 for f in self.fractions):
             raise ValueError(
-                f"image masking: fractions lie in (0, 1] and hold the one compared, not"
-                f" {self.fractions} with {self.compared}"
+                f"image masking: fractions must be in (0, 1] and include {self.compared}, the one"
+                f" compared, not {self.fractions}"
             )
 
     def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
         """Return each item's question on the whole picture and at every fraction masked.
 
-        The pictures are made into the benchmark's store, each once.
+        Each masked picture is written once, to the benchmark's image store.
         """
-        every = {f: self._asked(benchmark, prompt_settings, f) for f in self.fractions}
-        return [
-            probe for asked in every.values() for query_pair in asked for probe in query_pair.probes
-        ]
+        pairs = [self._query_pairs(benchmark, prompt_settings, f) for f in self.fractions]
+        return probes_of(pair for of_fraction in pairs for pair in of_fraction)
 
     def score(
         self,
@@ -109,23 +106,24 @@ class ImageMasking:
         comparison = compare(
             self,
             benchmark,
-            self._asked(benchmark, prompt_settings, self.compared),
+            self._query_pairs(benchmark, prompt_settings, self.compared),
             ("original", _name(self.compared)),
             answers,
             reference,
-            "free-form, or without a picture",
+            "they are free-form or have no picture",
             direction="rises",
         )
         score = relative_score(comparison)
-        found = dict(score.accuracies)
+        accuracies = dict(score.accuracies)
         for fraction in self.fractions:
             if fraction != self.compared:
-                queries = [t.second for t in self._asked(benchmark, prompt_settings, fraction)]
-                found[_name(fraction)] = _tally(Condition.read("", answers, queries))
-        return [score.model_copy(update={"accuracies": found})]
+                pairs = self._query_pairs(benchmark, prompt_settings, fraction)
+                condition = Condition.read("", answers, [pair.second for pair in pairs])
+                accuracies[_name(fraction)] = _count(condition)
+        return [score.model_copy(update={"accuracies": accuracies})]
 
     @cached_per_benchmark
-    def _asked(
+    def _query_pairs(
         self, benchmark: PairedBenchmark, prompt_settings: PromptSettings, fraction: float
     ) -> list[QueryPair]:
         derived = DerivedImages(
@@ -158,6 +156,6 @@ def _name(fraction: float) -> str:
     return f"masked {100 * fraction:g} %"
 
 
-def _tally(condition: Condition) -> Count:
+def _count(condition: Condition) -> Count:
     answered = [outcome for outcome in condition.outcomes if outcome is not None]
     return Count(k=int(sum(answered)), n=len(answered))

@@ -1,4 +1,4 @@
-"""Multi-modal leakage: whether a model answers better without the image than a clean one."""
+"""Multi-modal leakage: better answers without the image than a clean model gives."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from ...scoring.comparison import (
     mcnemar_score,
     threshold_score,
 )
-from ...scoring.conditions import Query, askable, choice
+from ...scoring.conditions import Query, choice, multiple_choice_items, probes_of
 
 ABOUT = About(
     name="text_only_leakage",
     title="Multi-modal leakage",
     paper="Chen et al., Are We on the Right Way for Evaluating LVLMs? (MMStar), arXiv 2403.20330,"
     " metrics MG and ML; as a detector: Park et al., arXiv 2511.03774, tables 2 and 13",
-    variant="rules paper (above the clean model at all), mcnemar (default)",
-    deviates_from_paper="the base language model is replaced by the clean model, as in 2511.03774,"
-    " and the difference is not clipped at 0; 'mcnemar' pairs the two models' answers by item",
+    variant="rules paper (any rise above the clean model), mcnemar (default)",
+    deviates_from_paper="the clean model replaces the base language model, as in 2511.03774, and"
+    " the difference is not clipped at 0; 'mcnemar' pairs the two models' answers by item",
     default_rule="mcnemar",
     needs=frozenset({"choose or generate", "text_only"}),
     direction="text-only accuracy rises above the clean model's",
@@ -42,7 +42,7 @@ _REFUSAL = re.compile(
 
 
 def multimodal_gain(with_image: float, without_image: float) -> float:
-    """Return what the image is worth: accuracy with it - accuracy without it (MG).
+    """Return the multi-modal gain (MG): accuracy with the image - accuracy without it.
 
     >>> round(multimodal_gain(0.521, 0.227), 3)
     0.294
@@ -51,7 +51,7 @@ def multimodal_gain(with_image: float, without_image: float) -> float:
 
 
 def multimodal_leakage(without_image: float, text_model: float) -> float:
-    """Return how far accuracy without the image exceeds the language model's, at least 0 (ML).
+    """Return the leakage (ML): accuracy without the image - the language model's, at least 0.
 
     >>> round(multimodal_leakage(0.227, 0.203), 3), multimodal_leakage(0.18, 0.20)
     (0.024, 0.0)
@@ -63,15 +63,15 @@ def multimodal_leakage(without_image: float, text_model: float) -> float:
 class TextOnlyLeakage:
     """Leak = text-only accuracy - the clean model's text-only accuracy on the same items.
 
-    ``details`` holds the mean chance level (1/k by item), the multi-modal gain, and the replies
-    that name no option because the model declines to answer without an image.
+    ``details`` contains the mean chance level (1/k by item), the multi-modal gain, and the number
+    of replies that decline to answer without an image.
 
     References
     ----------
     Chen et al., arXiv 2403.20330, metrics MG and ML; Park et al., arXiv 2511.03774, tables 2 and
     13.
     Differs from the paper in that the leak is not clipped at 0 (a fine-tuned model may lose
-    text-only ability, which should be seen), and in rule 'mcnemar'.
+    text-only ability, which should be visible), and in rule 'mcnemar'.
     """
 
     settings: Settings = field(default_factory=Settings)
@@ -79,15 +79,14 @@ class TextOnlyLeakage:
 
     def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
         """Return every multiple-choice question without its image, and with it for the gain."""
-        items = askable(benchmark)
-        return [
-            probe
-            for item in items
-            for probe in (
-                *_text_only(item, prompt_settings).probes,
-                prompt_settings.probe(item, "original"),
+        return probes_of(
+            query
+            for item in multiple_choice_items(benchmark)
+            for query in (
+                _text_only(item, prompt_settings),
+                choice(prompt_settings, item, "original"),
             )
-        ]
+        )
 
     def score(
         self,
@@ -97,19 +96,19 @@ class TextOnlyLeakage:
         reference: Answers | None = None,
     ) -> list[Score]:
         """Return the scores of rules paper and mcnemar."""
-        asked = [(item, _text_only(item, prompt_settings)) for item in askable(benchmark)]
-        items = [item for item, _ in asked]
+        items = multiple_choice_items(benchmark)
+        queries = [(item, _text_only(item, prompt_settings)) for item in items]
         comparison = compare_with_model(
             self,
             benchmark,
-            asked,
+            queries,
             "text-only",
             answers,
             reference,
             details={
                 "chance": sum(1 / len(i.options or "?") for i in items) / (len(items) or 1),
-                "n_refused": _n_refused(asked, answers),
-                "multimodal_gain": _gain(asked, prompt_settings, answers),
+                "n_refused": _n_refused(queries, answers),
+                "multimodal_gain": _gain(queries, prompt_settings, answers),
             },
         )
         return [
@@ -122,30 +121,25 @@ def _text_only(item: Item, prompt_settings: PromptSettings) -> Query:
     return choice(prompt_settings, item, "text-only", images=())
 
 
-def _n_refused(asked: Sequence[tuple[Item, Query]], answers: Answers) -> int:
-    replies = [answers.to(probe) for _, query in asked for probe in query.probes]
+def _n_refused(queries: Sequence[tuple[Item, Query]], answers: Answers) -> int:
+    replies = [answers.to(probe) for probe in probes_of(query for _, query in queries)]
     return sum(r is not None and r.choice < 0 and bool(_REFUSAL.search(r.text)) for r in replies)
 
 
 def _gain(
-    asked: Sequence[tuple[Item, Query]], prompt_settings: PromptSettings, answers: Answers
+    queries: Sequence[tuple[Item, Query]], prompt_settings: PromptSettings, answers: Answers
 ) -> JsonDict | None:
     """Return MG with its counts on the items answered both ways, or None without any."""
-    shown = [choice(prompt_settings, item, "original") for item, _ in asked]
-    with_image, without = (
-        Condition.read("", answers, queries).outcomes
-        for queries in (shown, [query for _, query in asked])
-    )
-    both = [
-        (seen, blind)
-        for seen, blind in zip(with_image, without, strict=True)
-        if seen is not None and blind is not None
-    ]
+    seen = [choice(prompt_settings, item, "original") for item, _ in queries]
+    with_image = Condition.read("", answers, seen).outcomes
+    without_image = Condition.read("", answers, [query for _, query in queries]).outcomes
+    both = [pair for pair in zip(with_image, without_image, strict=True) if None not in pair]
     if not both:
         return None
-    n, k_seen, k_blind = len(both), int(sum(s for s, _ in both)), int(sum(b for _, b in both))
+    n = len(both)
+    k_with, k_without = (int(sum(o or 0 for o in side)) for side in zip(*both, strict=True))
     return {
-        "gain": multimodal_gain(k_seen / n, k_blind / n),
-        "with_image": {"k": k_seen, "n": n},
-        "without_image": {"k": k_blind, "n": n},
+        "gain": multimodal_gain(k_with / n, k_without / n),
+        "with_image": {"k": k_with, "n": n},
+        "without_image": {"k": k_without, "n": n},
     }

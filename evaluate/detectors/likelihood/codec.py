@@ -1,4 +1,4 @@
-"""CoDeC: whether other items of the same benchmark, shown before an item, make it less likely."""
+"""CoDeC: items that become less likely after other items of the same benchmark."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from flipbench.prompting.prompts import PromptSettings
 
 from ...protocol.detector import About, Answers, cached_per_benchmark
 from ...scoring.conditions import Settings
-from ...scoring.likelihood import answer_probe, item_text, lacking, mean_log_prob
+from ...scoring.likelihood import answer_probe, item_text, mean_log_prob, no_likelihood_warning
 from ...scoring.shares import share_scores
 
 PAPER = "CoDeC, arXiv 2510.27055"
 DEVIATES = (
-    "the paper gives no test; 'half' asks whether the share lies above 1/2, 'relative' (default)"
-    " whether it lies above the clean model's; other items stand in the user's turn, without images"
+    "the paper gives no test; 'half' tests whether the share is above 1/2, 'relative' (default)"
+    " whether it is above the clean model's; other items are in the user's turn, without images"
 )
 
 
@@ -45,25 +45,25 @@ ANSWERS = replace(
 
 @dataclass
 class CoDeC:
-    """Share of items whose mean log-probability falls when other items stand before them.
+    """Share of items whose mean log-probability drops when other items precede them.
 
-    In a set that a model does not know, examples of its style help; in one that it has memorised
-    they disturb. They also disturb a model that never reads more than one question at a time,
-    whatever it has seen, so that rule ``half`` flags such a model: go by ``relative``.
+    Examples in the style of an unknown set help a model; in a set that it has memorised they
+    disturb. They also disturb any model trained on single questions only, so that rule ``half``
+    flags such a model: prefer ``relative``.
 
     Parameters
     ----------
     scored : {"item", "answer"}
-        The whole text of an item without its image, as in the paper, or the right answer alone, as
+        The whole text of an item without its image, as in the paper, or only the right answer, as
         a reply to question and image: what fine-tuning of a vision-language model trains.
     n_context, n_draws : int
-        Other items shown before an item, and how often they are drawn anew; an item's value is the
-        share of its draws in which it became less likely (a tie is not less).
+        Number of other items shown before an item, and of draws of them; an item's value is the
+        share of its draws in which it became less likely (a tie does not count).
 
     References
     ----------
-    CoDeC, arXiv 2510.27055, known to us from its description only. Differs from it as ``about``
-    says.
+    CoDeC, arXiv 2510.27055, known to us only from its description. Differs from it as described in
+    ``about``.
     """
 
     scored: Literal["item", "answer"] = "item"
@@ -73,16 +73,13 @@ class CoDeC:
     about: About = field(init=False)
 
     def __post_init__(self) -> None:
-        """Take the name that goes with what is scored."""
+        """Set the facts that belong to what is scored."""
         self.about = WHOLE_ITEMS if self.scored == "item" else ANSWERS
 
     def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
-        """Return each original item alone and behind other items."""
-        return [
-            probe
-            for alone, behind in self._asked(benchmark, prompt_settings)
-            for probe in (alone, *behind)
-        ]
+        """Return each original item alone and after other items."""
+        pairs = self._probe_pairs(benchmark, prompt_settings)
+        return [probe for alone, in_context in pairs for probe in (alone, *in_context)]
 
     def score(
         self,
@@ -92,7 +89,11 @@ class CoDeC:
         reference: Answers | None = None,
     ) -> list[Score]:
         """Return the scores of rules half and relative."""
-        why = lacking(self.about, answers, self.probes(benchmark, prompt_settings))
+        missing = no_likelihood_warning(
+            self.about, answers, self.probes(benchmark, prompt_settings)
+        )
+        if not missing and len(benchmark.pairs) < 2:
+            missing = "a benchmark of one item has no other items to show"
         return list(
             share_scores(
                 self.about,
@@ -103,22 +104,22 @@ class CoDeC:
                 {} if reference is None else self._values(benchmark, prompt_settings, reference),
                 rule="half",
                 settings=self.settings,
-                why=why or _too_small(benchmark),
+                missing=missing,
                 details={"n_context": self.n_context, "n_draws": self.n_draws},
             )
         )
 
     @cached_per_benchmark
-    def _asked(
+    def _probe_pairs(
         self, benchmark: PairedBenchmark, prompt_settings: PromptSettings
     ) -> list[tuple[Probe, list[Probe]]]:
         items = sorted(benchmark.originals, key=lambda item: item.id)
-        place = {item.id: i for i, item in enumerate(items)}
+        index = {item.id: i for i, item in enumerate(items)}
         return [
             (
                 self._probe(item, prompt_settings, ""),
                 [
-                    self._probe(item, prompt_settings, self._context(items, place[item.id], draw))
+                    self._probe(item, prompt_settings, self._context(items, index[item.id], draw))
                     for draw in range(self.n_draws)
                 ],
             )
@@ -126,7 +127,7 @@ class CoDeC:
         ]
 
     def _context(self, items: list[Item], own: int, draw: int) -> str:
-        """Return other items drawn from (seed, item id), whatever the benchmark's order."""
+        """Return other items drawn from (seed, item id), independent of the benchmark's order."""
         rng = generator(self.settings.seed, items[own].id, f"codec-{draw}")
         n = min(self.n_context, len(items) - 1)
         chosen = rng.permutation(len(items) - 1)[:n]
@@ -149,19 +150,19 @@ class CoDeC:
         self, benchmark: PairedBenchmark, prompt_settings: PromptSettings, answers: Answers
     ) -> dict[str, float]:
         """Return the share of draws in which each item became less likely."""
-        found = {}
-        for alone, behind in self._asked(benchmark, prompt_settings):
+        shares = {}
+        for alone, in_context in self._probe_pairs(benchmark, prompt_settings):
             before = mean_log_prob(answers, alone)
-            after = [mean_log_prob(answers, probe) for probe in behind]
+            after = [mean_log_prob(answers, probe) for probe in in_context]
             known = [value for value in after if value is not None]
             if before is not None and known:
-                found[alone.item_id] = share_below([before] * len(known), known)
-        return found
+                shares[alone.item_id] = share_below([before] * len(known), known)
+        return shares
 
 
 @dataclass
 class CoDeCAnswers(CoDeC):
-    """`CoDeC` of the right answers alone."""
+    """`CoDeC` of the right answers only."""
 
     scored: Literal["item", "answer"] = "answer"
 
@@ -174,7 +175,3 @@ def share_below(alone: list[float], in_context: list[float]) -> float:
     """
     fell = [after < before for before, after in zip(alone, in_context, strict=True)]
     return sum(fell) / len(fell)
-
-
-def _too_small(benchmark: PairedBenchmark) -> str:
-    return "" if len(benchmark.pairs) > 1 else "a benchmark of one item has no other items to show"

@@ -1,4 +1,4 @@
-"""Min-K%, Min-K%++ and the loss: whether original answers look more like members than twins'."""
+"""Min-K%, Min-K%++ and loss: original answers that look more like members than perturbed ones."""
 
 from __future__ import annotations
 
@@ -14,12 +14,7 @@ from flipbench.prompting.prompts import PromptSettings
 
 from ...protocol.detector import About, Answers, cached_per_benchmark
 from ...scoring.conditions import Settings
-from ...scoring.likelihood import (
-    answer_probe,
-    lacking,
-    log_likelihood,
-    mean_log_prob,
-)
+from ...scoring.likelihood import answer_probe, log_likelihood, mean_log_prob, no_likelihood_warning
 from ...scoring.shares import share_scores
 
 FRACTION = 0.2
@@ -32,13 +27,14 @@ ABOUT = About(
     " Min-K%++, arXiv 2404.02936",
     variant="rules loss, min_k, min_k_plus_plus, relative (default; of min_k_plus_plus)",
     deviates_from_paper="the papers score texts and rank members against known non-members; here"
-    " the right answer is scored, given image and question, and an item's perturbed twin is its"
+    " the right answer is scored, given image and question, and an item's perturbed version is its"
     " non-member: the statistic is the share of pairs in which the original scores higher, ties"
-    " half; at least one token counts (ceiling, not floor, of the fraction); deviations below 1e-6"
-    " are taken for that",
+    " counting half; at least one token counts (ceiling, not floor, of the fraction); deviations"
+    " below 1e-6 are set to 1e-6",
     default_rule="relative",
     needs=frozenset({"token_logprobs"}),
-    direction="the original's right answer scores above its twin's in more than half of the pairs",
+    direction="the right answer scores higher on the original than on the perturbed version in more"
+    " than half of the pairs",
     needs_clean_model=False,
     practical=True,
     rule_titles={"min_k": "Min-K %", "min_k_plus_plus": "Min-K %++"},
@@ -78,15 +74,15 @@ def min_k_plus_plus(
 
 @dataclass
 class MinK:
-    """Share of pairs whose original scores higher than its perturbed twin, ties half.
+    """Share of pairs whose original scores higher than its perturbed version, ties counting half.
 
-    A twin that is harder to see also scores lower, for any model: go by ``relative`` where there
-    is a clean model. It speaks of the set; no single item is called a member.
+    A perturbed version that is harder to see also scores lower, for any model: prefer ``relative``
+    if there is a clean model. The statistic describes the set; no single item is called a member.
 
     References
     ----------
     Shi et al., arXiv 2310.16789; Zhang et al., arXiv 2404.02936. Differs from the papers as
-    ``about`` says.
+    described in ``about``.
     """
 
     fraction: float = FRACTION
@@ -94,16 +90,16 @@ class MinK:
     about: About = ABOUT
 
     def __post_init__(self) -> None:
-        """Refuse a share above 1."""
+        """Refuse an impossible share."""
         if not 0 < self.fraction <= 1:
-            raise ValueError(f"fraction {self.fraction}: a share of the tokens lies in (0, 1]")
+            raise ValueError(f"fraction {self.fraction}: a share of the tokens must be in (0, 1]")
 
     def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
-        """Return the right answers of the original and the perturbed items, to be scored."""
-        return [probe for both in self._asked(benchmark, prompt_settings) for probe in both]
+        """Return the right answers to the original and the perturbed items, to be scored."""
+        return [probe for pair in self._probe_pairs(benchmark, prompt_settings) for probe in pair]
 
     @cached_per_benchmark
-    def _asked(
+    def _probe_pairs(
         self, benchmark: PairedBenchmark, prompt_settings: PromptSettings
     ) -> list[tuple[Probe, Probe]]:
         return [
@@ -122,31 +118,29 @@ class MinK:
         reference: Answers | None = None,
     ) -> list[Score]:
         """Return the scores of rules loss, min_k, min_k_plus_plus and relative."""
-        why = lacking(self.about, answers, self.probes(benchmark, prompt_settings))
+        missing = no_likelihood_warning(
+            self.about, answers, self.probes(benchmark, prompt_settings)
+        )
         scores: list[Score] = []
-        asked = self._asked(benchmark, prompt_settings)
+        probes = self._probe_pairs(benchmark, prompt_settings)
         for rule, membership in self._memberships().items():
-            values = _wins(benchmark, asked, answers, membership)
-            lacks = why or ("" if values else _no_statistics(answers))
-            alone, relative = share_scores(
+            values = _wins(benchmark, probes, answers, membership)
+            absolute, relative = share_scores(
                 self.about,
                 benchmark,
                 answers,
                 values,
                 reference,
-                {} if reference is None else _wins(benchmark, asked, reference, membership),
+                {} if reference is None else _wins(benchmark, probes, reference, membership),
                 rule=rule,
                 settings=self.settings,
-                why=lacks,
+                missing=missing or ("" if values else _no_statistics_warning(answers)),
                 details={"fraction": self.fraction},
             )
-            scores.append(alone)
+            scores.append(absolute)
         return [*scores, relative]
 
     def _memberships(self) -> dict[str, _Membership]:
-        def loss(answers: Answers, probe: Probe) -> float | None:
-            return mean_log_prob(answers, probe)
-
         def lowest(answers: Answers, probe: Probe) -> float | None:
             reply = _with_tokens(answers, probe)
             return None if reply is None else min_k(reply.token_log_probs, self.fraction)
@@ -159,7 +153,7 @@ class MinK:
                 reply.token_log_probs, reply.token_means, reply.token_deviations, self.fraction
             )
 
-        return {"loss": loss, "min_k": lowest, "min_k_plus_plus": lowest_z}
+        return {"loss": mean_log_prob, "min_k": lowest, "min_k_plus_plus": lowest_z}
 
 
 _Membership = Callable[[Answers, Probe], float | None]
@@ -167,27 +161,28 @@ _Membership = Callable[[Answers, Probe], float | None]
 
 def _with_tokens(answers: Answers, probe: Probe) -> Response | None:
     reply = answers.to(probe)
-    known = log_likelihood(answers, probe) is not None
-    return reply if reply is not None and known and reply.token_log_probs else None
+    if reply is None or log_likelihood(answers, probe) is None or not reply.token_log_probs:
+        return None
+    return reply
 
 
 def _wins(
     benchmark: PairedBenchmark,
-    asked: Sequence[tuple[Probe, Probe]],
+    probes: Sequence[tuple[Probe, Probe]],
     answers: Answers,
     membership: _Membership,
 ) -> dict[str, float]:
-    """Return by original item 1 where it scores above its twin, 1/2 where equal, else 0."""
-    found = {}
-    for pair, both in zip(benchmark.pairs, asked, strict=True):
-        original, twin = (membership(answers, probe) for probe in both)
-        if original is not None and twin is not None:
-            found[pair.original.id] = (float(np.sign(original - twin)) + 1) / 2
-    return found
+    """Return by original item 1 if it scores above its perturbed version, 1/2 if equal, else 0."""
+    wins = {}
+    for pair, both in zip(benchmark.pairs, probes, strict=True):
+        original, perturbed = (membership(answers, probe) for probe in both)
+        if original is not None and perturbed is not None:
+            wins[pair.original.id] = (float(np.sign(original - perturbed)) + 1) / 2
+    return wins
 
 
-def _no_statistics(answers: Answers) -> str:
+def _no_statistics_warning(answers: Answers) -> str:
     return (
-        f"{answers.model} gives no log-probability by token, or not their mean and deviation over"
-        " its vocabulary; a local checkpoint does"
+        f"{answers.model} provides no log-probability by token, or not their mean and deviation"
+        " over its vocabulary; a local checkpoint does"
     )

@@ -1,4 +1,4 @@
-"""Order trend: whether answers grow less likely along the file, which is no memory of order."""
+"""Order trend: answers that become less likely along the file (not a memory of its order)."""
 
 from __future__ import annotations
 
@@ -23,16 +23,15 @@ from ...scoring.conditions import Settings
 from ...scoring.likelihood import (
     answer_probe,
     dropped_warning,
-    lacking,
     log_likelihood,
-    make_score,
     mean_log_prob,
+    no_likelihood_warning,
 )
-from ...statistics.resampling import permutation_p
+from ...scoring.scores import make_score
+from ...statistics.resampling import Array, permutation_p
 
-Array = NDArray[np.float64]
 PAPER_ALPHA = 0.01
-LEAST_ITEMS = 4
+MIN_ITEMS = 4
 
 ABOUT = About(
     name="order_trend",
@@ -40,12 +39,12 @@ ABOUT = About(
     paper="Xu, Wu, Ryu, Medical-VLM contamination audit, arXiv 2606.10066, sections 4.4, 4.7 and"
     " 4.10, where it is called exchangeability",
     variant="rules paper (sum of token log-probabilities, p < 0.01), controlled (default)",
-    deviates_from_paper="it is no test of exchangeability and is not called one; 'controlled'"
-    " takes the mean by token, permutes within categories, and refuses where the reference model"
-    " shows the same trend; the answer is the option letter",
+    deviates_from_paper="it does not test exchangeability, so it is not called that; 'controlled'"
+    " uses the mean per token, permutes within categories, and gives no verdict if the reference"
+    " model shows the same trend; the answer is the option letter",
     default_rule="controlled",
     needs=frozenset({"token_logprobs"}),
-    direction="the likelihood of the right answer falls along the file",
+    direction="the likelihood of the right answer decreases along the file",
     needs_clean_model=False,
     practical=True,
 )
@@ -55,8 +54,8 @@ ABOUT = About(
 class OrderTrend:
     """Spearman's rho between position and value, and permutation p-values.
 
-    ``p_falls`` is one-sided (rho so low), ``p_two_sided`` of its size, ``p_lag1`` one-sided of the
-    serial correlation ``lag1`` of neighbours' ranks (so high).
+    ``p_falls`` is one-sided for a low rho, ``p_two_sided`` for its magnitude, ``p_lag1`` one-sided
+    for a high serial correlation ``lag1`` of the ranks of neighbours.
     """
 
     rho: float
@@ -75,61 +74,60 @@ def order_trend_test(
     strata: Sequence[str] | None = None,
     n_permutations: int = 9_999,
 ) -> OrderTrend:
-    """Test for a trend of ``values``, shape (N,), along their order.
+    """Test for a trend of ``values`` along their order.
 
     Parameters
     ----------
     values : array_like, shape (N,)
-        Average ranks are taken; without any variance rho is 0.
+        Ties get average ranks; if all values are equal, rho is 0.
     strata : sequence of str, shape (N,), optional
-        Values are permuted within a stratum only.
+        Values are permuted within strata only.
     n_permutations : int
-        Where there are no more permutations than that, all are enumerated and p is exact.
+        If there are no more permutations than that, all are enumerated and p is exact.
 
     Raises
     ------
     ValueError
-        With fewer than 4 values, or with one that is not finite.
+        If there are fewer than 4 values, or one is not finite.
 
     Examples
     --------
-    >>> found = order_trend_test([-2, -1, -4, -3], np.random.default_rng(0))
-    >>> round(found.rho, 3), round(found.p_falls, 5)
+    >>> trend = order_trend_test([-2, -1, -4, -3], np.random.default_rng(0))
+    >>> round(trend.rho, 3), round(trend.p_falls, 5)
     (-0.6, 0.20833)
     """
     scores = np.asarray(values, dtype=float)
     n = len(scores)
-    if n < LEAST_ITEMS or not np.isfinite(scores).all():
-        raise ValueError(f"a trend needs at least {LEAST_ITEMS} finite values, got {n}")
-    names = np.zeros(n, dtype=int) if strata is None else np.unique(strata, return_inverse=True)[1]
-    by_stratum = np.argsort(names, kind="stable")
-    cuts = np.flatnonzero(np.diff(names[by_stratum])) + 1
+    if n < MIN_ITEMS or not np.isfinite(scores).all():
+        raise ValueError(f"a trend needs at least {MIN_ITEMS} finite values, got {n}")
+    stratum = np.zeros(n, int) if strata is None else np.unique(strata, return_inverse=True)[1]
+    by_stratum = np.argsort(stratum, kind="stable")
+    cuts = np.flatnonzero(np.diff(stratum[by_stratum])) + 1
     position = np.arange(n) - (n - 1) / 2
     ranks = stats.rankdata(scores) - (n + 1) / 2
-    size = math.sqrt(float(position @ position) * float(ranks @ ranks))
+    norm = math.sqrt(float(position @ position) * float(ranks @ ranks)) or 1.0
     exact = _log_orders(np.diff([0, *cuts, n])) <= math.log(n_permutations) + 1e-9
     orders = _every_order if exact else _random_orders
-    back = np.argsort(by_stratum)
+    to_file_order = np.argsort(by_stratum)
     null = [
         (float(position @ x), float(x[:-1] @ x[1:]))
         for shuffled in orders(ranks[by_stratum], cuts, rng, n_permutations)
-        for x in [shuffled if strata is None else shuffled[back]]
+        for x in [shuffled if strata is None else shuffled[to_file_order]]
     ]
-    trend, lag = (np.array(column) / (size or 1) for column in zip(*null, strict=True))
-    rho, lag1 = float(position @ ranks), float(ranks[:-1] @ ranks[1:])
-    rho, lag1 = rho / (size or 1), lag1 / (size or 1)
+    null_rho, null_lag1 = (np.array(column) / norm for column in zip(*null, strict=True))
+    rho, lag1 = float(position @ ranks) / norm, float(ranks[:-1] @ ranks[1:]) / norm
 
-    def p(observed: float, drawn: Array) -> float:
+    def p(observed: float, null_values: Array) -> float:
         if exact:
-            return float((drawn >= observed - 1e-12).mean())
-        return permutation_p(observed, drawn, "greater")
+            return float((null_values >= observed - 1e-12).mean())
+        return permutation_p(observed, null_values, "greater")
 
     return OrderTrend(
         rho=rho,
-        p_falls=p(-rho, -trend),
-        p_two_sided=p(abs(rho), np.abs(trend)),
+        p_falls=p(-rho, -null_rho),
+        p_two_sided=p(abs(rho), np.abs(null_rho)),
         lag1=lag1,
-        p_lag1=p(lag1, lag),
+        p_lag1=p(lag1, null_lag1),
         n=n,
         n_permutations=len(null),
     )
@@ -143,7 +141,7 @@ def _log_orders(sizes: NDArray[np.int64]) -> float:
 def _random_orders(
     ranks: Array, cuts: NDArray[np.int64], rng: np.random.Generator, n: int
 ) -> Iterator[Array]:
-    """Yield the same array, shuffled in place: faster than `permuted` on a matrix of copies."""
+    """Yield the same array, shuffled in place, which is faster than `permuted` on copies."""
     x = ranks.copy()
     parts = np.split(x, cuts)
     for _ in range(n):
@@ -164,13 +162,13 @@ def _every_order(
 class OrderTrendDetector:
     """Rho = Spearman correlation of position in the file and likelihood of the right answer.
 
-    It finds files that begin with the easy (or short) answers. Whoever remembers all items alike
-    shows no trend, and a model that has seen nothing may. It is here because it is used as a test
-    of contamination; prefer `shared_likelihood`.
+    It detects files that begin with the easy (or short) answers. A model that remembers all items
+    equally well shows no trend, and one that has seen nothing may show one. It is included because
+    it is used as a test of contamination; prefer `shared_likelihood`.
 
     References
     ----------
-    Xu, Wu, Ryu, arXiv 2606.10066. Differs from the paper as ``about`` says.
+    Xu, Wu, Ryu, arXiv 2606.10066. Differs from the paper as described in ``about``.
     """
 
     settings: Settings = field(default_factory=Settings)
@@ -178,7 +176,7 @@ class OrderTrendDetector:
 
     @cached_per_benchmark
     def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
-        """Return the right answer of each original item, to be scored."""
+        """Return the right answer to each original item, to be scored."""
         return [answer_probe(item, prompt_settings, "original") for item in benchmark.originals]
 
     def score(
@@ -209,14 +207,14 @@ class OrderTrendDetector:
             )
             if (value := measure(answers, probe)) is not None
         }
-        if len(values) < LEAST_ITEMS:
+        if len(values) < MIN_ITEMS:
             return None, values
-        kinds = [item.category for item in benchmark.originals if item.id in values]
+        categories = [item.category for item in benchmark.originals if item.id in values]
         rng = generator(self.settings.seed, answers.fingerprint, f"order-trend-{rule}")
         test = order_trend_test(
             list(values.values()),
             rng,
-            strata=None if rule == "paper" or len(set(kinds)) < 2 else kinds,
+            strata=None if rule == "paper" or len(set(categories)) < 2 else categories,
             n_permutations=self.settings.n_permutations,
         )
         return test, values
@@ -230,13 +228,15 @@ class OrderTrendDetector:
         reference: Answers | None,
     ) -> Score:
         n_all = len(benchmark.pairs)
-        why = lacking(self.about, answers, self.probes(benchmark, prompt_settings))
+        missing = no_likelihood_warning(
+            self.about, answers, self.probes(benchmark, prompt_settings)
+        )
         test, values = self._trend(benchmark, prompt_settings, answers, rule)
-        verdict: Verdict = "not_applicable" if why else "inconclusive"
-        warnings = [why] if why else [*dropped_warning(n_all - len(values), n_all)]
+        verdict: Verdict = "not_applicable" if missing else "inconclusive"
+        warnings = [missing] if missing else [*dropped_warning(n_all - len(values), n_all)]
         details: dict[str, object] = {}
         result: ReferenceResult | None = None
-        if test is None and not why:
+        if test is None and not missing:
             warnings.append(f"only {len(values)} items have a likelihood; a trend needs 4")
         elif test is not None and rule == "paper":
             verdict = "contaminated" if test.p_falls < PAPER_ALPHA else "not_detected"
@@ -245,43 +245,40 @@ class OrderTrendDetector:
             other = (
                 self._trend(benchmark, prompt_settings, reference, rule)[0] if reference else None
             )
-            if other is None:
+            if reference is None or other is None:
                 warnings.append("no reference model to show whether the file itself has this trend")
             else:
                 result = ReferenceResult(
-                    model=reference.model if reference else "",
-                    statistic=other.rho,
-                    p_value=other.p_falls,
-                    n=other.n,
+                    model=reference.model, statistic=other.rho, p_value=other.p_falls, n=other.n
                 )
                 if verdict == "contaminated" and other.p_falls <= self.settings.alpha:
                     verdict = "inconclusive"
                     warnings.append(
                         "false alarm suspected: the reference model shows the same trend"
-                        f" (rho {other.rho:.3f}, p {other.p_falls:.4f}), so it lies in the file"
+                        f" (rho {other.rho:.3f}, p {other.p_falls:.4f}), so it is in the file"
                     )
         if test is not None:
-            details |= {
+            details = {
                 "p_two_sided": test.p_two_sided,
                 "lag1": test.lag1,
                 "p_lag1": test.p_lag1,
                 "n_permutations": test.n_permutations,
             }
         return make_score(
-            self.about,
+            self.about.name,
             benchmark,
             answers,
             rule,
+            self.settings,
+            reference_answers=reference,
             verdict=verdict,
             direction="falls",
-            settings=self.settings,
             statistic=None if test is None else test.rho,
             unit="correlation",
             p_value=None if test is None else test.p_falls,
             n=len(values),
             n_dropped=n_all - len(values),
-            reference=reference,
-            reference_result=result,
+            reference=result,
             details=details,
             per_item=values,
             warnings=warnings,

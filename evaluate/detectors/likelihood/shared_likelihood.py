@@ -1,4 +1,4 @@
-"""Shared likelihood: whether a benchmark is likelier in its release order than shuffled."""
+"""Shared likelihood: a benchmark that is more likely in its release order than shuffled."""
 
 from __future__ import annotations
 
@@ -27,14 +27,8 @@ from ...protocol import rules
 from ...protocol.detector import About, Answers, cached_per_benchmark
 from ...protocol.rules import Verdict
 from ...scoring.conditions import Settings
-from ...scoring.likelihood import (
-    item_text,
-    lacking,
-    lacks_reference,
-    log_likelihood,
-    make_score,
-    text_probe,
-)
+from ...scoring.likelihood import item_text, log_likelihood, no_likelihood_warning, text_probe
+from ...scoring.scores import make_score, no_reference_warning
 from ...statistics.resampling import LEVEL, permutation_p
 
 ABOUT = About(
@@ -45,11 +39,11 @@ ABOUT = About(
     variant="rules sharded (paper), permutation (default), relative (p below the clean model's)",
     deviates_from_paper="questions, options and answers without images, as a reply to an empty"
     " prompt; the standard deviation of the t-test divides by r - 1 (ddof 1) where the paper's"
-    " code divides by r (its t and p stand in details); fewer orders for each shard; the"
-    " permutation test permutes within shards, so that both tests share their probes",
+    " code divides by r (its t and p are in details); fewer orders per shard; the permutation test"
+    " permutes within shards, so that both tests share their probes",
     default_rule="permutation",
     needs=frozenset({"token_logprobs", "text_only"}),
-    direction="the release order is likelier than other orders of the same items",
+    direction="the release order is more likely than other orders of the same items",
     needs_clean_model=False,
     practical=True,
 )
@@ -59,7 +53,7 @@ ABOUT = About(
 class ShardedTest:
     """A one-sided t-test over r shards of canonical - mean shuffled log-likelihood, in nats.
 
-    ``t_ddof0`` and ``p_ddof0`` are what the paper's code prints: larger by sqrt(r / (r - 1)).
+    ``t_ddof0``, larger by sqrt(r / (r - 1)), and ``p_ddof0`` are what the paper's code prints.
     """
 
     mean: float
@@ -72,18 +66,18 @@ class ShardedTest:
 
 
 def sharded_test(differences: ArrayLike, floor: float = 0.0, level: float = LEVEL) -> ShardedTest:
-    """Test whether the mean of ``differences``, shape (r,), lies above 0.
+    """Test whether the mean of ``differences``, shape (r,), is above 0.
 
-    Where all are equal there is no t: p is 1 if they are not above 0, else ``floor``.
+    If all are equal, t is infinite (or 0), and p is ``floor`` if they are above 0, else 1.
 
-    >>> found = sharded_test([3, 2, 1])
-    >>> round(found.t, 4), round(found.p_value, 5), round(found.t_ddof0, 4), round(found.p_ddof0, 5)
+    >>> test = sharded_test([3, 2, 1])
+    >>> round(test.t, 4), round(test.p_value, 5), round(test.t_ddof0, 4), round(test.p_ddof0, 5)
     (3.4641, 0.03709, 4.2426, 0.02566)
 
     Raises
     ------
     ValueError
-        With fewer than two shards.
+        If there are fewer than two shards.
     """
     d = np.asarray(differences, dtype=float)
     r = len(d)
@@ -95,11 +89,11 @@ def sharded_test(differences: ArrayLike, floor: float = 0.0, level: float = LEVE
         t = math.copysign(math.inf, mean) if mean else 0.0
         return ShardedTest(mean, Interval(low=mean, high=mean, level=level), t, p, t, p, r)
     test = stats.ttest_1samp(d, 0.0, alternative="greater")
-    around = stats.ttest_1samp(d, 0.0).confidence_interval(level)
+    interval = stats.ttest_1samp(d, 0.0).confidence_interval(level)
     t_ddof0 = float(test.statistic) * math.sqrt(r / (r - 1))
     return ShardedTest(
         mean=mean,
-        interval=Interval(low=float(around.low), high=float(around.high), level=level),
+        interval=Interval(low=float(interval.low), high=float(interval.high), level=level),
         t=float(test.statistic),
         p_value=float(test.pvalue),
         t_ddof0=t_ddof0,
@@ -111,14 +105,14 @@ def sharded_test(differences: ArrayLike, floor: float = 0.0, level: float = LEVE
 def shard_permutation_p(
     shards: Sequence[ArrayLike], rng: np.random.Generator, n_permutations: int = 9_999
 ) -> float:
-    """Return the p-value that the sum of the shards' canonical log-likelihoods is so high.
+    """Return the one-sided p-value of a high sum of the shards' canonical log-likelihoods.
 
     Parameters
     ----------
     shards : sequence of array_like
-        Of each shard, the canonical order's log-likelihood and then those of random orders. Under
-        the null hypothesis each is as likely as another to be the canonical one, independently by
-        shard; so combinations of measured orders are drawn, and no model is asked again.
+        For each shard, the log-likelihoods of the canonical order and then of random orders. Under
+        the null hypothesis each is equally likely to be the canonical one, independently by shard;
+        so combinations of measured orders are drawn, and no further queries are needed.
     """
     values = [np.asarray(shard, dtype=float) for shard in shards]
     observed = float(sum(shard[0] for shard in values))
@@ -132,20 +126,20 @@ def shard_permutation_p(
 class SharedLikelihood:
     """Difference = log-likelihood of a shard in release order - its mean over random orders.
 
-    Contamination must have shown the items in release order within one context, as a dump of the
-    file does. Fine-tuning that shuffles items and packs none together leaves no trace here.
+    It detects only contamination with items in release order within one context, such as a dump of
+    the file. Fine-tuning on shuffled items without packing leaves no trace.
 
     Parameters
     ----------
     n_shards : int
-        Contiguous shards; fewer where a shard would have fewer than four items.
+        Contiguous shards; fewer if a shard would have fewer than four items.
     n_orders : int
-        Random orders of each shard (the paper's code: 250).
+        Random orders per shard (the paper's code: 250).
 
     References
     ----------
     Oren et al., arXiv 2310.17623, sharded test and permutation test; Park et al., arXiv
-    2511.03774, table 12. Differs from the paper as ``about`` says.
+    2511.03774, table 12. Differs from the paper as described in ``about``.
     """
 
     n_shards: int = 50
@@ -165,17 +159,18 @@ class SharedLikelihood:
         reference: Answers | None = None,
     ) -> list[Score]:
         """Return the scores of rules sharded, permutation and relative."""
-        found = self._measure(benchmark, answers)
-        against = None if reference is None else self._measure(benchmark, reference)
-        return [self._score(benchmark, answers, "sharded", found)] + [
-            self._score(benchmark, answers, "permutation", found),
-            self._score(benchmark, answers, "relative", found, reference, against),
+        own = self._measure(benchmark, answers)
+        other = None if reference is None else self._measure(benchmark, reference)
+        return [
+            self._score(benchmark, answers, "sharded", own),
+            self._score(benchmark, answers, "permutation", own),
+            self._score(benchmark, answers, "relative", own, reference, other),
         ]
 
     @cached_per_benchmark
     def _orders(self, benchmark: PairedBenchmark) -> list[list[Probe]]:
         """Return the probes of each shard, release order first."""
-        found = []
+        probes = []
         for number, items in enumerate(shards_of(benchmark.originals, self.n_shards)):
             shard_id = content_id([item.id for item in items])
             label = f"{items[0].id} and {len(items) - 1} after it (shard {number})"
@@ -184,12 +179,14 @@ class SharedLikelihood:
                 for j in range(1, self.n_orders + 1)
             ]
             texts = ["\n\n".join(item_text(items[i]) for i in order) for order in orders]
-            found.append([text_probe(label, f"order-{j}", text) for j, text in enumerate(texts)])
-        return found
+            probes.append([text_probe(label, f"order-{j}", text) for j, text in enumerate(texts)])
+        return probes
 
     def _measure(self, benchmark: PairedBenchmark, answers: Answers) -> _Measured:
         orders = self._orders(benchmark)
-        why = lacking(self.about, answers, [probe for shard in orders for probe in shard])
+        missing = no_likelihood_warning(
+            self.about, answers, [probe for shard in orders for probe in shard]
+        )
         shards, n_items = [], 0
         for probes, items in zip(
             orders, shards_of(benchmark.originals, self.n_shards), strict=True
@@ -200,12 +197,12 @@ class SharedLikelihood:
                 shards.append(np.array([values[0], *known]))
                 n_items += len(items)
         if len(shards) < 2:
-            return _Measured(shards, n_items, None, 1.0, why)
+            return _Measured(shards, n_items, None, 1.0, missing)
         differences = [float(shard[0] - shard[1:].mean()) for shard in shards]
         rng = generator(self.settings.seed, answers.fingerprint, "shared-likelihood")
         p = shard_permutation_p(shards, rng, self.settings.n_permutations)
         return _Measured(
-            shards, n_items, sharded_test(differences, 1 / (self.n_orders + 1)), p, why
+            shards, n_items, sharded_test(differences, 1 / (self.n_orders + 1)), p, missing
         )
 
     def _score(
@@ -213,29 +210,26 @@ class SharedLikelihood:
         benchmark: PairedBenchmark,
         answers: Answers,
         rule: str,
-        found: _Measured,
+        own: _Measured,
         reference: Answers | None = None,
-        against: _Measured | None = None,
+        other: _Measured | None = None,
     ) -> Score:
-        test, warnings = found.test, _notes(benchmark.originals)
-        p = None if test is None else found.p_permutation if rule == "permutation" else test.p_value
+        test, warnings = own.test, _notes(benchmark.originals)
+        p = None if test is None else own.p_permutation if rule == "permutation" else test.p_value
         verdict: Verdict = "inconclusive"
         details: JsonDict = {}
         result: ReferenceResult | None = None
-        if found.why:
-            verdict, warnings = "not_applicable", [found.why]
-        elif rule == "relative" and against is None:
+        if own.missing:
+            verdict, warnings = "not_applicable", [own.missing]
+        elif rule == "relative" and other is None:
             verdict = "not_applicable"
-            warnings.append(lacks_reference(rule, answers))
-        elif test is None or p is None or (against is not None and against.test is None):
+            warnings.append(no_reference_warning(rule, answers))
+        elif test is None or p is None or (other is not None and other.test is None):
             warnings.append("fewer than 2 shards have a likelihood in release order and shuffled")
-        elif against is not None and against.test is not None:
-            verdict = rules.beyond(p, against.test.p_value)
-            result = ReferenceResult(
-                model=reference.model if reference else "",
-                p_value=against.test.p_value,
-            )
-            details["n_shards_of_reference"] = against.test.n_shards
+        elif reference is not None and other is not None and other.test is not None:
+            verdict = rules.beyond(p, other.test.p_value)
+            result = ReferenceResult(model=reference.model, p_value=other.test.p_value)
+            details["n_shards_of_reference"] = other.test.n_shards
         else:
             verdict = rules.significant(p, self.settings.alpha)
         if test is not None:
@@ -246,28 +240,28 @@ class SharedLikelihood:
                 "ddof": 1,
                 "p_ddof1": test.p_value,
                 "p_ddof0": test.p_ddof0,
-                "p_permutation": found.p_permutation,
-                "k_shards_above_0": sum(bool(s[0] > s[1:].mean()) for s in found.shards),
+                "p_permutation": own.p_permutation,
+                "k_shards_above_0": sum(bool(s[0] > s[1:].mean()) for s in own.shards),
             }
-        n_dropped = len(benchmark.pairs) - found.n_items
-        if n_dropped and not found.why:
-            warnings.append(f"{n_dropped} of {len(benchmark.pairs)} items lie in unanswered shards")
+        n_dropped = len(benchmark.pairs) - own.n_items
+        if n_dropped and not own.missing:
+            warnings.append(f"{n_dropped} of {len(benchmark.pairs)} items are in unanswered shards")
         return make_score(
-            self.about,
+            self.about.name,
             benchmark,
             answers,
             rule,
+            self.settings,
+            reference_answers=reference,
             verdict=verdict,
             direction="rises",
-            settings=self.settings,
             statistic=None if test is None else test.mean,
             unit="nats per shard",
             interval=None if test is None else test.interval,
             p_value=None if verdict == "not_applicable" else p,
-            n=found.n_items,
+            n=own.n_items,
             n_dropped=n_dropped,
-            reference=reference,
-            reference_result=result,
+            reference=result,
             details=details,
             warnings=warnings,
         )
@@ -281,32 +275,32 @@ class _Measured:
     n_items: int
     test: ShardedTest | None
     p_permutation: float
-    why: str
+    missing: str
 
 
 def shards_of(items: Sequence[Item], n_shards: int) -> list[list[Item]]:
-    """Return contiguous shards, as equal as can be, of at least four items where there are eight.
+    """Return contiguous shards of nearly equal size, at least four items if there are eight.
 
-    Two items have but two orders, so that half of the random ones are the release order.
+    Two items have only two orders, so that half of the random ones are the release order.
     """
     n = min(n_shards, max(len(items) // 4, min(2, len(items) // 2)))
     return [[items[i] for i in part] for part in np.array_split(range(len(items)), n)] if n else []
 
 
 def _notes(items: Sequence[Item]) -> list[str]:
-    """Return what makes a release order special without any contamination."""
+    """Return warnings about a release order that is special without any contamination."""
     notes = []
     rows = [item.source.row for item in items]
     if rows != sorted(rows):
         notes.append(
-            "the items are not in the order of their source's rows, so this order is none"
-            " that a model can have seen"
+            "the items are not in the order of their source's rows, so no model can have seen them"
+            " in this order"
         )
     kinds = [item.category for item in items]
     n_runs = 1 + sum(a != b for a, b in zip(kinds, kinds[1:], strict=False))
     if 1 < len(set(kinds)) == n_runs < len(items):
         notes.append(
-            "the file is grouped by category: such an order is likelier than a shuffled one"
-            " for any model"
+            "the file is grouped by category: such an order is more likely than a shuffled one for"
+            " any model"
         )
     return notes

@@ -1,4 +1,4 @@
-"""BGR shuffling: whether accuracy falls when red and blue change places in the picture."""
+"""BGR shuffling: the accuracy drop when red and blue are swapped in the picture."""
 
 from __future__ import annotations
 
@@ -9,18 +9,13 @@ import numpy as np
 from PIL import Image
 
 from flipbench.core.paired import PairedBenchmark
-from flipbench.core.records import ImageRef, Item, Probe, Score
+from flipbench.core.records import Item, Probe, Score
 from flipbench.imaging.derived import DerivedImages
 from flipbench.prompting.prompts import PromptSettings
 
 from ...protocol.detector import About, Answers, cached_per_benchmark
-from ...scoring.comparison import (
-    Settings,
-    compare,
-    mcnemar_score,
-    relative_score,
-)
-from ...scoring.conditions import QueryPair, choice
+from ...scoring.comparison import Settings, compare, mcnemar_score, relative_score
+from ...scoring.conditions import QueryPair, choice, multiple_choice_items, probes_of
 
 ABOUT = About(
     name="bgr_shuffling",
@@ -29,11 +24,11 @@ ABOUT = About(
     " as a detector: Park et al., arXiv 2511.03774, table 1 (no numbers)",
     variant="rules relative (default), mcnemar",
     deviates_from_paper="the paper evaluates on such images to mitigate contamination and gives no"
-    " rule; here the fall is compared with the clean model's, or tested for itself; items whose"
-    " text speaks of colour, and pictures without colour, are left out",
+    " decision rule; here the drop is compared with the clean model's, or tested on its own; items"
+    " whose text mentions colour, and pictures without colour, are left out",
     default_rule="relative",
     needs=frozenset({"choose or generate"}),
-    direction="accuracy falls further than a clean model's when red and blue are exchanged",
+    direction="accuracy drops more than a clean model's when red and blue are swapped",
     needs_clean_model=True,
     practical=False,
 )
@@ -50,14 +45,14 @@ _COLOR = re.compile(
 )
 
 
-def speaks_of_color(item: Item) -> bool:
-    """Return whether question, options, answer or category name a colour or ask for one."""
+def mentions_color(item: Item) -> bool:
+    """Return whether question, options, answer or category mention a colour."""
     texts = [item.question, item.answer_text, item.category.replace("_", " ")]
     return any(_COLOR.search(text) for text in (*texts, *(item.options or ())))
 
 
-def exchange_red_and_blue(picture: Image.Image) -> Image.Image | None:
-    """Return an RGB picture with its channels as B, G, R; None where nothing would change."""
+def swap_red_and_blue(picture: Image.Image) -> Image.Image | None:
+    """Return an RGB picture with its channels in the order B, G, R; None if nothing changes."""
     pixels = np.asarray(picture.convert("RGB"))  # (H, W, 3), uint8
     if np.array_equal(pixels[..., 0], pixels[..., 2]):
         return None
@@ -66,30 +61,26 @@ def exchange_red_and_blue(picture: Image.Image) -> Image.Image | None:
 
 @dataclass
 class BgrShuffling:
-    """Gap = accuracy on pictures with red and blue exchanged - accuracy on the same items.
+    """Gap = accuracy on pictures with red and blue swapped - accuracy on the same items.
 
-    What the picture shows stays the same, so a model that knows the scene coarsely keeps its
-    answer; where colour carries meaning (histology, charts) clean models fall too.
+    Shapes and layout stay the same, so a model that recognises the scene keeps its answer. If
+    colour carries meaning (histology, charts), clean models drop too.
 
     References
     ----------
     Lu et al., arXiv 2410.07030.
-    Differs from the paper in that it is a detector, with tests, and in what is left out.
+    Differs from the paper in being a detector with tests, and in the items left out.
     """
 
     settings: Settings = field(default_factory=Settings)
     about: About = ABOUT
 
     def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
-        """Return each item's question on its own and on the exchanged picture.
+        """Return each item's question on its own and on the swapped picture.
 
-        The pictures are made into the benchmark's store, each once.
+        Each swapped picture is written once, to the benchmark's image store.
         """
-        return [
-            probe
-            for query_pair in self._asked(benchmark, prompt_settings)
-            for probe in query_pair.probes
-        ]
+        return probes_of(self._query_pairs(benchmark, prompt_settings))
 
     def score(
         self,
@@ -102,34 +93,28 @@ class BgrShuffling:
         comparison = compare(
             self,
             benchmark,
-            self._asked(benchmark, prompt_settings),
+            self._query_pairs(benchmark, prompt_settings),
             ("original", "bgr"),
             answers,
             reference,
-            "free-form, without a picture in colour, or about colour",
+            "they are free-form, have no picture in colour, or mention colour",
         )
         return [relative_score(comparison), mcnemar_score(comparison)]
 
     @cached_per_benchmark
-    def _asked(
+    def _query_pairs(
         self, benchmark: PairedBenchmark, prompt_settings: PromptSettings
     ) -> list[QueryPair]:
         derived = DerivedImages(
-            benchmark.images, "bgr", lambda _, picture: exchange_red_and_blue(picture)
+            benchmark.images, "bgr", lambda _, picture: swap_red_and_blue(picture)
         )
-        asked = []
-        for item in benchmark.originals:
-            if item.options is None or not item.images or speaks_of_color(item):
+        query_pairs = []
+        for item in multiple_choice_items(benchmark):
+            if mentions_color(item):
                 continue
             images = [derived.of(ref) or ref for ref in item.images]
             if images != list(item.images):
-                asked.append(_twice(item, images, prompt_settings))
-        return asked
-
-
-def _twice(item: Item, images: list[ImageRef], prompt_settings: PromptSettings) -> QueryPair:
-    return QueryPair(
-        item,
-        choice(prompt_settings, item, "original"),
-        choice(prompt_settings, item, "bgr", images=images),
-    )
+                original = choice(prompt_settings, item, "original")
+                swapped = choice(prompt_settings, item, "bgr", images=images)
+                query_pairs.append(QueryPair(item, original, swapped))
+        return query_pairs

@@ -1,4 +1,4 @@
-"""Choice confusion: whether other questions' right answers, put in as false options, confuse."""
+"""Choice confusion: the accuracy drop when false options are other questions' answers."""
 
 from __future__ import annotations
 
@@ -12,14 +12,8 @@ from flipbench.core.records import Item, Probe, Score
 from flipbench.prompting.prompts import PromptSettings
 
 from ...protocol.detector import About, Answers, cached_per_benchmark
-from ...scoring.comparison import (
-    Settings,
-    compare,
-    mcnemar_score,
-    relative_score,
-    threshold_score,
-)
-from ...scoring.conditions import QueryPair, choice
+from ...scoring.comparison import Settings, compare, mcnemar_score, relative_score, threshold_score
+from ...scoring.conditions import QueryPair, choice, probes_of
 
 ABOUT = About(
     name="choice_confusion",
@@ -27,12 +21,12 @@ ABOUT = About(
     paper="Yao et al., Data Contamination Can Cross Language Barriers, arXiv 2406.13236, choice"
     " confusion; as a detector for VLMs: Park et al., arXiv 2511.03774, tables 2 and 13",
     variant="rules sign (as in 2511.03774), mcnemar (default), relative",
-    deviates_from_paper="the authors ship ready data and compare log-likelihoods; here the options"
-    " are built anew, from a seed, and the model chooses a letter; donors are checked by rule, not"
-    " by a person, for being true of the item; tests beside the sign rule",
+    deviates_from_paper="the authors ship the data and compare log-likelihoods; here the options"
+    " are drawn from a seed and the model chooses a letter; a rule, not a person, excludes options"
+    " that may be true of the item; tests in addition to the sign rule",
     default_rule="mcnemar",
     needs=frozenset({"choose or generate"}),
-    direction="accuracy falls when every false option is a right answer of another question",
+    direction="accuracy drops when every false option is the right answer to another question",
     needs_clean_model=False,
     practical=True,
 )
@@ -44,7 +38,7 @@ GENERIC = frozenset(
     | {"none of these", "cannot be determined", "can't be determined", "cannot tell"}
     | {"can't tell", "other answers"}
 )
-"""Texts that mean something only beside their own question."""
+"""Answers that make sense only with their own question."""
 
 _NUMBER = re.compile(
     r"[-+−]?\d[\d.,]*\s*%?|zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve"
@@ -63,7 +57,7 @@ class Generalised:
     answer : int
         The gold option's slot.
     permutation : tuple of int, shape (K,)
-        Slot j holds the text that stood in for original option ``permutation[j]``.
+        Slot j contains the text that replaces original option ``permutation[j]``.
     """
 
     item: Item
@@ -76,26 +70,22 @@ class Generalised:
 class ChoiceConfusion:
     """Gap = accuracy with generalised options - accuracy with the item's own.
 
-    Who understands the question finds the generalised options easier; who memorised "these strings
-    are right" sees nothing but right answers. Clean models gain 14 to 34 points, so a
-    contaminated one may gain too: prefer rule 'relative' where there is a clean model.
+    A model that understands the question finds the generalised options easier; one that memorised
+    which strings are right finds only right answers. Clean models gain 14 to 34 points, so a
+    contaminated one may gain too: prefer rule 'relative' if there is a clean model.
 
     References
     ----------
     Yao et al., arXiv 2406.13236, choice confusion; Park et al., arXiv 2511.03774, tables 2 and 13.
-    Differs from the paper in how the options are made (`generalise`) and in its default rule.
+    Differs from the paper in how options are drawn (`generalise`) and in its default rule.
     """
 
     settings: Settings = field(default_factory=Settings)
     about: About = ABOUT
 
     def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
-        """Return each item that can be generalised, with its own and with generalised options."""
-        return [
-            probe
-            for query_pair in self._asked(benchmark, prompt_settings)
-            for probe in query_pair.probes
-        ]
+        """Return each item that can be generalised with its own and with generalised options."""
+        return probes_of(self._query_pairs(benchmark, prompt_settings))
 
     def score(
         self,
@@ -108,12 +98,12 @@ class ChoiceConfusion:
         comparison = compare(
             self,
             benchmark,
-            self._asked(benchmark, prompt_settings),
+            self._query_pairs(benchmark, prompt_settings),
             ("original", "generalised"),
             answers,
             reference,
-            "free-form, a right answer such as yes or no, or too few right answers of other"
-            " questions to put in",
+            "they are free-form, have a generic answer such as yes or no, or too few other"
+            " questions have answers that fit",
         )
         return [
             threshold_score(comparison, "sign"),
@@ -122,55 +112,50 @@ class ChoiceConfusion:
         ]
 
     @cached_per_benchmark
-    def _asked(
+    def _query_pairs(
         self, benchmark: PairedBenchmark, prompt_settings: PromptSettings
     ) -> list[QueryPair]:
         return [
             QueryPair(
-                made.item,
-                choice(prompt_settings, made.item, "original"),
+                new.item,
+                choice(prompt_settings, new.item, "original"),
                 choice(
-                    prompt_settings,
-                    made.item,
-                    "generalised",
-                    options=made.options,
-                    gold=made.answer,
+                    prompt_settings, new.item, "generalised", options=new.options, gold=new.answer
                 ),
             )
-            for made in generalise(benchmark.originals, self.settings.seed)
+            for new in generalise(benchmark.originals, self.settings.seed)
         ]
 
 
 def generalise(items: Sequence[Item], seed: int) -> list[Generalised]:
-    """Replace every false option by the right answer of another question.
+    """Replace every false option with the right answer to another question.
 
     Parameters
     ----------
     items : sequence of Item
-        Of one benchmark; the donors come from them too. Their order changes nothing.
+        Of one benchmark, which also provides the donors. Their order does not matter.
     seed : int
         Donors and order are drawn from (seed, item id).
 
     Returns
     -------
     list of Generalised
-        In order, without the items that are free-form, whose right answer is generic, or that have
-        too few donors.
+        In order, without items that are free-form, have a generic answer or too few donors.
 
     Notes
     -----
-    A donor is the right answer of an item of another category or with another image. It equals
-    none of the item's own options and no other donor (case-folded), is not generic, and is a bare
-    number (a single letter) only where the right answer is one.
+    A donor is the right answer to an item of another category or with another image. It differs
+    from the item's own options and from all other donors (case-folded), is not generic, and is a
+    bare number (a single letter) only if the right answer is one.
 
     References
     ----------
     Yao et al., arXiv 2406.13236, choice confusion.
-    Differs from the paper in that it fixes what the paper leaves open: who may be a donor, and
-    that options are shuffled anew.
+    Differs from the paper in specifying what it leaves open: the choice of donors, and that options
+    are reshuffled.
     """
     donors = _donors(items)
-    return [made for item in items if (made := _generalise(item, donors, seed)) is not None]
+    return [new for item in items if (new := _generalise(item, donors, seed)) is not None]
 
 
 _Place = tuple[str, str]
@@ -183,7 +168,7 @@ def _donors(items: Sequence[Item]) -> _Donors:
     places: dict[str, set[_Place]] = {}
     for item in items:
         folded = _fold(item.answer_text)
-        if item.options is None or not folded or _is_generic(folded):
+        if item.options is None or not folded or folded in GENERIC:
             continue
         texts.setdefault(folded, set()).add(item.answer_text)
         places.setdefault(folded, set()).add(_place(item))
@@ -194,7 +179,7 @@ def _generalise(item: Item, donors: _Donors, seed: int) -> Generalised | None:
     if item.options is None or item.answer is None:
         return None
     gold, own = _fold(item.answer_text), {_fold(option) for option in item.options}
-    if not gold or _is_generic(gold) or len(item.options) < 2:
+    if not gold or gold in GENERIC or len(item.options) < 2:
         return None
     rng = generator(seed, item.id, "choice-confusion")
     chosen: list[str] = []
@@ -224,14 +209,8 @@ def _fold(text: str) -> str:
     return " ".join(text.casefold().split()).rstrip(".!")
 
 
-def _is_generic(folded: str) -> bool:
-    return folded in GENERIC
-
-
 def _same_kind(donor: str, gold: str) -> bool:
-    """Return False for a number (a letter) that would stand beside a right answer that is none."""
-    if _NUMBER.fullmatch(donor):
-        return bool(_NUMBER.fullmatch(gold))
-    if _LETTER.fullmatch(donor):
-        return bool(_LETTER.fullmatch(gold))
-    return True
+    """Return False for a number (a letter) if the right answer is not one."""
+    return all(
+        kind.fullmatch(gold) is not None for kind in (_NUMBER, _LETTER) if kind.fullmatch(donor)
+    )

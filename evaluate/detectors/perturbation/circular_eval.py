@@ -1,4 +1,4 @@
-"""CircularEval: whether accuracy collapses when every rotation of the options must be right."""
+"""CircularEval: the accuracy drop when an item counts only if right in every rotation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ...scoring.comparison import (
     below_reference_score,
     relative_score,
 )
-from ...scoring.conditions import askable
+from ...scoring.conditions import multiple_choice_items
 from ...statistics.paired import Outcome
 
 ABOUT = About(
@@ -27,11 +27,11 @@ ABOUT = About(
     paper="Liu et al., MMBench, arXiv 2307.06281, CircularEval strategy; as a detector:"
     " Park et al., arXiv 2511.03774, tables 2 and 13",
     variant="rules paper (gap strictly below the clean model's), relative (default)",
-    deviates_from_paper="a reply that names no option is wrong, never a random option; an item with"
-    " a missing rotation is dropped; 'relative' asks for a bootstrap interval below 0",
+    deviates_from_paper="a reply that names no option counts as wrong, never as a random option; an"
+    " item with a missing rotation is dropped; 'relative' requires a bootstrap interval below 0",
     default_rule="relative",
     needs=frozenset({"choose or generate"}),
-    direction="circular accuracy falls further below plain accuracy than a clean model's does",
+    direction="circular accuracy is further below plain accuracy than a clean model's",
     needs_clean_model=True,
     practical=False,
 )
@@ -51,8 +51,8 @@ def rotate(options: Sequence[str], answer: int, rotation: int) -> tuple[tuple[st
 class CircularEval:
     """Gap = share of items right in all k rotations - accuracy in rotation 0, never above 0.
 
-    It measures position bias as well as memory; ``details["chosen_slots"]`` counts the slots that
-    a model chose over all rotations, where every option stands in every slot once.
+    It measures position bias as well as memory; ``details["chosen_slots"]`` counts the slots a
+    model chose over all rotations, in which every option occupies every slot once.
 
     References
     ----------
@@ -67,13 +67,14 @@ class CircularEval:
 
     def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
         """Return k rotations of every multiple-choice item; the first is the plain question."""
-        return [probe for asked in self._asked(benchmark, prompt_settings) for probe, _ in asked]
+        rotations = self._all_rotations(benchmark, prompt_settings)
+        return [probe for of_item in rotations for probe, _ in of_item]
 
     @cached_per_benchmark
-    def _asked(
+    def _all_rotations(
         self, benchmark: PairedBenchmark, prompt_settings: PromptSettings
     ) -> list[list[tuple[Probe, int]]]:
-        return [_rotations(item, prompt_settings) for item in askable(benchmark)]
+        return [_rotations(item, prompt_settings) for item in multiple_choice_items(benchmark)]
 
     def score(
         self,
@@ -83,10 +84,9 @@ class CircularEval:
         reference: Answers | None = None,
     ) -> list[Score]:
         """Return the scores of rules paper and relative."""
-        items = askable(benchmark)
-        asked = self._asked(benchmark, prompt_settings)
-        first, second, slots = _conditions(asked, answers)
-        against = None if reference is None else _conditions(asked, reference)[:2]
+        items = multiple_choice_items(benchmark)
+        rotations = self._all_rotations(benchmark, prompt_settings)
+        first, second, slots = _conditions(rotations, answers)
         sizes = [len(item.options or ()) for item in items]
         n = len(sizes) or 1
         comparison = Comparison(
@@ -96,8 +96,8 @@ class CircularEval:
             items=items,
             first=first,
             second=second,
-            against=reference,
-            reference=against,
+            reference_answers=reference,
+            reference=_conditions(rotations, reference)[:2] if reference else None,
             n_left_out=len(benchmark.pairs) - len(items),
             details={
                 "chosen_slots": slots,
@@ -112,28 +112,28 @@ class CircularEval:
 
 
 def _rotations(item: Item, prompt_settings: PromptSettings) -> list[tuple[Probe, int]]:
-    """Return k (probe, gold slot), rotation 0 first."""
+    """Return k (probe, gold slot) pairs, rotation 0 first."""
     assert item.options is not None and item.answer is not None
-    found = []
+    rotations = []
     for rotation in range(len(item.options)):
         options, gold = rotate(item.options, item.answer, rotation)
         variant = "original" if rotation == 0 else f"rotated-{rotation}"
-        found.append((prompt_settings.probe(item, variant, options=options), gold))
-    return found
+        rotations.append((prompt_settings.probe(item, variant, options=options), gold))
+    return rotations
 
 
 def _conditions(
-    asked: Sequence[Sequence[tuple[Probe, int]]], answers: Answers
+    rotations_by_item: Sequence[Sequence[tuple[Probe, int]]], answers: Answers
 ) -> tuple[Condition, Condition, JsonDict]:
     """Return the plain and the circular condition, and how often each slot was chosen.
 
-    Replies that name no option are counted over rotation 0 against all others.
+    Replies that name no option are counted in rotation 0 and in all others.
     """
     plain: list[Outcome] = []
     circular: list[Outcome] = []
     unparsed, replies = [0, 0], [0, 0]
     slots: Counter[str] = Counter()
-    for rotations in asked:
+    for rotations in rotations_by_item:
         outcomes: list[Outcome] = []
         for rotation, (probe, gold) in enumerate(rotations):
             response = answers.to(probe)

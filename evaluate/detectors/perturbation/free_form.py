@@ -1,4 +1,4 @@
-"""The perturbation gap of free-form questions: replies in words, read by a judge or by a rule."""
+"""The perturbation gap of free-form questions, whose replies a judge or a rule reads."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ ABOUT = About(
     title="Free-form gap",
     paper="Park et al., arXiv 2511.03774, appendix F.7: CounterCurate (Zhang et al., arXiv"
     " 2402.13254) as captioning, read by a judge model",
-    variant="rules sign, mcnemar (default; of half points, the permutation test), relative; judged"
-    " where evaluate.judge names a model, else by exact match",
-    deviates_from_paper="the judge sees both answers in both orders, and a tie or a change of mind"
-    " is worth half a point; a reply that is one of the answers, word for word, is not put to it;"
-    " the paper compares with the clean model only ('relative'); exact match and tests are ours",
+    variant="rules sign, mcnemar (default; the permutation test if there are half points),"
+    " relative; judged by the model in evaluate.judge, or by exact match without one",
+    deviates_from_paper="the judge sees both answers in both orders, and a tie or a contradiction"
+    " counts as half a point; a reply identical to one of the answers is not sent to it; the paper"
+    " compares only with the clean model ('relative'); exact match and tests are ours",
     default_rule="mcnemar",
     needs=frozenset({"generate"}),
-    direction="replies agree less with the right answer on the perturbed than on the original"
-    " items",
+    direction="replies agree with the right answer less often on the perturbed items than on the"
+    " originals",
     needs_clean_model=False,
     practical=True,
     helpers=frozenset({"answer_judge"}),
 )
 Side = Literal["original", "perturbed"]
 NO_JUDGE = (
-    "no judge is configured (evaluate.judge): a reply counts only where it is the right answer,"
-    " case, articles and punctuation aside"
+    "no judge is configured (evaluate.judge): a reply counts only if it equals the right answer,"
+    " ignoring case, articles and punctuation"
 )
 
 
@@ -48,21 +48,20 @@ NO_JUDGE = (
 class FreeFormGap:
     """Gap = agreement with the right answer on perturbed items - on the same original items.
 
-    A reply is worth 1 where it agrees with the right answer of its version, 0 where it agrees with
-    the other version's, and half a point where the judge cannot tell. A reply that the judge was
-    not asked about, or on which it cannot be read, is missing, never wrong; an empty reply is
-    worth 0.
+    A reply scores 1 if it agrees with the right answer to its version, 0 if it agrees with the
+    other version's, and 0.5 if the judge cannot decide. A reply without a readable judgement is
+    missing, never wrong; an empty reply scores 0.
 
     Parameters
     ----------
     judge : callable, optional
-        A `flipbench.models.chat.answer_judge.recorded_judge`. Without one, replies are right or
-        wrong by exact match.
+        A `flipbench.models.chat.answer_judge.recorded_judge`. Without one, replies are scored by
+        exact match.
 
     References
     ----------
-    Park et al., arXiv 2511.03774, appendix F.7. Differs from the paper as
-    ``about.deviates_from_paper`` says.
+    Park et al., arXiv 2511.03774, appendix F.7. Differs from the paper as described in
+    ``about.deviates_from_paper``.
     """
 
     judge: ReplyJudge | None = None
@@ -75,12 +74,13 @@ class FreeFormGap:
         return replace(self, judge=helpers.judge)
 
     def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
-        """Return both versions of every free-form question; ``prompt_settings`` changes nothing."""
-        return [self._probe(item, side) for pair in _free(benchmark) for item, side in _sides(pair)]
+        """Return both versions of every free-form question; ``prompt_settings`` is not used."""
+        pairs = _free_form_pairs(benchmark)
+        return [self._probe(item, side) for pair in pairs for item, side in _sides(pair)]
 
     def to_judge(self, benchmark: PairedBenchmark, answers: Answers) -> Iterator[JudgeTask]:
-        """Yield what a judge has to be asked before this model can be scored."""
-        for pair in _free(benchmark):
+        """Yield the questions to the judge that this model's score depends on."""
+        for pair in _free_form_pairs(benchmark):
             for item, side in _sides(pair):
                 reply = answers.to(self._probe(item, side))
                 own, other = _own_and_other(pair, side)
@@ -95,33 +95,34 @@ class FreeFormGap:
         reference: Answers | None = None,
     ) -> list[Score]:
         """Return the scores of rules sign, mcnemar and relative."""
-        pairs = _free(benchmark)
+        pairs = _free_form_pairs(benchmark)
         n_left_out = len(benchmark.pairs) - len(pairs)
-        notes = left_out_note(n_left_out, "they have options, and are the perturbation gap's")
+        notes = left_out_note(n_left_out, "they have options; perturbation_gap covers them")
+
+        def conditions(model: Answers) -> tuple[Condition, Condition]:
+            original = self._condition(pairs, "original", model)
+            return original, self._condition(pairs, "perturbed", model)
+
+        first, second = conditions(answers)
         comparison = Comparison(
             detector=self.about.name,
             benchmark=benchmark,
             answers=answers,
             items=[pair.original for pair in pairs],
-            first=self._condition(pairs, "original", answers),
-            second=self._condition(pairs, "perturbed", answers),
-            against=reference,
-            reference=None
-            if reference is None
-            else (
-                self._condition(pairs, "original", reference),
-                self._condition(pairs, "perturbed", reference),
-            ),
+            first=first,
+            second=second,
+            reference_answers=reference,
+            reference=conditions(reference) if reference else None,
             n_left_out=n_left_out,
             notes=notes if self.judge or not pairs else (*notes, NO_JUDGE),
             reason="" if pairs else "no free-form pairs",
             details={"read_by": "judge" if self.judge else "exact match"},
             settings=self.settings,
         )
-        alone = [threshold_score(comparison, "sign"), mcnemar_score(comparison)]
+        absolute = [threshold_score(comparison, "sign"), mcnemar_score(comparison)]
         if benchmark.exchangeable is False:
-            alone = [without_verdict(score) for score in alone]
-        return [*alone, relative_score(comparison)]
+            absolute = [without_verdict(score) for score in absolute]
+        return [*absolute, relative_score(comparison)]
 
     def _probe(self, item: Item, side: Side) -> Probe:
         return Probe(
@@ -142,21 +143,21 @@ class FreeFormGap:
             if reply is None:
                 outcomes.append(None)
                 continue
-            found = self._read(item.question, reply.text, *_own_and_other(pair, side))
-            outcomes.append(found.worth)
-            n_unread += found.unread
+            judged = self._read(item.question, reply.text, *_own_and_other(pair, side))
+            outcomes.append(judged.worth)
+            n_unread += judged.unread
             n_replies += 1
-        how, n_trials = ("judged", 2) if self.judge else ("exact match", 1)
-        return Condition(f"{side}, {how}", outcomes, n_unread, n_replies, n_trials)
+        method, n_trials = ("judged", 2) if self.judge else ("exact match", 1)
+        return Condition(f"{side}, {method}", outcomes, n_unread, n_replies, n_trials)
 
     def _read(self, question: str, reply: str, own: str, other: str) -> JudgedReply:
-        ruled = _by_rule(reply, own, other)
-        if ruled is not None:
-            return ruled if self.judge else JudgedReply(bool(ruled.worth), ruled.unread)
+        judged = _by_rule(reply, own, other)
+        if judged is not None:
+            return judged if self.judge else JudgedReply(bool(judged.worth), judged.unread)
         return self.judge(question, reply.strip(), own, other) if self.judge else JudgedReply(False)
 
 
-def _free(benchmark: PairedBenchmark) -> list[Pair]:
+def _free_form_pairs(benchmark: PairedBenchmark) -> list[Pair]:
     return [pair for pair in benchmark.pairs if pair.original.options is None]
 
 
@@ -165,16 +166,16 @@ def _sides(pair: Pair) -> tuple[tuple[Item, Side], tuple[Item, Side]]:
 
 
 def _own_and_other(pair: Pair, side: Side) -> tuple[str, str]:
-    """Return the right answer of a version, and of the other."""
+    """Return the right answers to a version and to the other version."""
     answers = pair.original.answer_text, pair.perturbed.answer_text
     return answers if side == "original" else answers[::-1]
 
 
 def _by_rule(reply: str, own: str, other: str) -> JudgedReply | None:
-    """Return the verdict on a reply that is empty, or an answer word for word; else None."""
+    """Return the judgement of a reply that is empty or identical to an answer; else None."""
     if not reply.strip():
         return JudgedReply(0.0, unread=True)
-    said = fold(reply)
-    if said and said in (fold(own), fold(other)):
-        return JudgedReply(float(said == fold(own)))
+    folded = fold(reply)
+    if folded and folded in (fold(own), fold(other)):
+        return JudgedReply(float(folded == fold(own)))
     return None

@@ -1,4 +1,4 @@
-"""ConStat: whether a model does better on a test than its score on a reference test explains."""
+"""ConStat: accuracy on a test beyond what the score on a reference test predicts."""
 
 from __future__ import annotations
 
@@ -17,14 +17,12 @@ from flipbench.prompting.prompts import PromptSettings
 from ...protocol.detector import About, Answers, AnswersOf, gold_of
 from ...protocol.grid import GridModel
 from ...protocol.rules import Verdict, significant
-from ...scoring.comparison import cluster_of
 from ...scoring.conditions import Settings
-from ...scoring.likelihood import make_score
-from ...statistics.resampling import LEVEL, permutation_p
+from ...scoring.scores import cluster_of, make_score
+from ...statistics.resampling import LEVEL, Array, permutation_p
 from ..perturbation.perturbation_gap import PerturbationGap
 
-Array = NDArray[np.float64]
-LEAST_MODELS = 3
+MIN_MODELS = 3
 Outcomes = list[tuple[bool | None, bool | None]]
 """Right or wrong on the perturbed and on the original item, by pair."""
 
@@ -33,9 +31,9 @@ ABOUT = About(
     title="ConStat",
     paper="Dekoninck et al., ConStat, arXiv 2405.16281",
     variant="the perturbed items are the reference benchmark; rule bootstrap",
-    deviates_from_paper="the difficulty curve is an isotonic regression with linear pieces between"
-    " the models, chance and perfection at its ends (the paper smooths with a spline); original and"
-    " perturbed items are drawn in pairs",
+    deviates_from_paper="the difficulty curve is an isotonic regression, linear between the models,"
+    " from chance to perfect accuracy (the paper fits a smoothing spline); original and perturbed"
+    " items are drawn in pairs",
     default_rule="bootstrap",
     needs=frozenset({"choose or generate"}),
     direction="accuracy on the originals exceeds what accuracy on the perturbed items predicts",
@@ -46,9 +44,9 @@ ABOUT = About(
 
 @dataclass(frozen=True)
 class ConStatResult:
-    """Performance that difficulty does not explain, a fraction, and its bootstrap.
+    """Accuracy that difficulty does not explain, a fraction, and its bootstrap.
 
-    ``delta`` = accuracy on the test - ``expected``, which the curve gives for the accuracy on the
+    ``delta`` = accuracy on the test - ``expected``, the value of the curve at the accuracy on the
     reference test. ``p_value`` is one-sided against "delta is not above 0".
     """
 
@@ -63,14 +61,14 @@ class ConStatResult:
 def difficulty_curve(
     reference: ArrayLike, test: ArrayLike, at: float, chance: tuple[float, float] = (0.0, 0.0)
 ) -> float:
-    """Return the accuracy on the test that goes with accuracy ``at`` on the reference test.
+    """Return the accuracy on the test expected for accuracy ``at`` on the reference test.
 
     Parameters
     ----------
     reference, test : array_like, shape (M,)
         Accuracies of M reference models, fractions.
     chance : (float, float)
-        Accuracy by guessing on both; the curve begins there and ends at (1, 1).
+        Accuracy of guessing on both; the curve begins there and ends at (1, 1).
 
     Examples
     --------
@@ -100,29 +98,29 @@ def constat(
     Parameters
     ----------
     target : array_like, shape (2, N)
-        Right (1) or wrong (0) of the model on N reference items and on N test items. Item i of one
-        belongs to item i of the other: they are drawn together.
+        The model's right (1) or wrong (0) answers on N reference items and on N test items. Item i
+        of one belongs to item i of the other: they are drawn together.
     models : array_like, shape (M, 2, N)
-        The same of M reference models, M at least 3.
+        The same for M reference models, M at least 3.
     clusters : sequence of str, shape (N,), optional
         What each item shares with others; whole clusters are drawn.
 
     Raises
     ------
     ValueError
-        Where shapes do not fit, or there are fewer than 3 models or no items.
+        If shapes do not match, or there are fewer than 3 models or no items.
 
     References
     ----------
-    Dekoninck et al., ConStat, arXiv 2405.16281, in its least form. Differs from the paper in the
+    Dekoninck et al., ConStat, arXiv 2405.16281, in its simplest form. Differs from the paper in the
     curve (see `difficulty_curve`).
     """
     own, others = np.asarray(target, dtype=float), np.asarray(models, dtype=float)
     if own.ndim != 2 or others.ndim != 3 or others.shape[1:] != own.shape or own.shape[0] != 2:
         raise ValueError(f"shapes must be (2, N) and (M, 2, N), not {own.shape}, {others.shape}")
     n_models, _, n = others.shape
-    if n_models < LEAST_MODELS or n == 0:
-        raise ValueError(f"needs items and {LEAST_MODELS} reference models, got {n}, {n_models}")
+    if n_models < MIN_MODELS or n == 0:
+        raise ValueError(f"needs items and {MIN_MODELS} reference models, got {n}, {n_models}")
     every = np.concatenate([own[None], others]).reshape(-1, n)
     names = list(range(n)) if clusters is None else list(clusters)
     _, index = np.unique(np.asarray(names), return_inverse=True)
@@ -134,8 +132,8 @@ def constat(
     deltas = np.array(
         [_delta(row, pick, chance)[0] for row, pick in zip(means, picks, strict=True)]
     )
-    whole = every.mean(1).reshape(-1, 2)
-    delta, expected = _delta(whole, np.arange(1, n_models + 1), chance)
+    accuracies = every.mean(1).reshape(-1, 2)
+    delta, expected = _delta(accuracies, np.arange(1, n_models + 1), chance)
     low, high = np.quantile(deltas, [0.5 - level / 2, 0.5 + level / 2])
     return ConStatResult(
         delta=delta,
@@ -160,9 +158,9 @@ def _delta(
 class ConStat:
     """Delta = accuracy on the originals - what accuracy on the perturbed items predicts.
 
-    It asks what `perturbation_gap` asks, its probes are the same, and like rule ``relative`` there
-    it needs no variant that is as easy as the original. Its references are all models of the grid
-    that are known to be clean, at least 3, the model itself excepted.
+    It uses the probes of `perturbation_gap` and, like rule ``relative`` there, does not assume that
+    both versions are equally hard. Its references are all other models of the grid that are known
+    to be clean, at least 3.
     """
 
     settings: Settings = field(default_factory=Settings)
@@ -179,7 +177,7 @@ class ConStat:
         grid: Sequence[GridModel],
         answers: AnswersOf,
     ) -> list[Score]:
-        """Return each model's score of rule bootstrap, on items that it and its references have."""
+        """Return each model's score of rule bootstrap, on items that all references answered."""
         pairs = [pair for pair in benchmark.pairs if pair.original.options is not None]
         outcomes = {m.fingerprint: _outcomes(pairs, prompt_settings, answers(m)) for m in grid}
         return [self._score(benchmark, pairs, model, grid, outcomes) for model in grid]
@@ -197,22 +195,22 @@ class ConStat:
         keep = [i for i in range(len(pairs)) if all(None not in row[i] for row in rows)]
         values = np.array([[[bool(row[i][side]) for i in keep] for side in (0, 1)] for row in rows])
         verdict: Verdict = "not_applicable"
-        warnings, reason, found = _cautions(others), "", None
-        if len(others) < LEAST_MODELS:
-            reason = f"{len(others)} of {LEAST_MODELS} clean references"
+        warnings, reason, result = _cautions(others), "", None
+        if len(others) < MIN_MODELS:
+            reason = f"{len(others)} of {MIN_MODELS} clean references"
             warnings = [
-                f"constat needs at least {LEAST_MODELS} clean reference models besides"
+                f"constat needs at least {MIN_MODELS} clean reference models besides"
                 f" {model.name}, and {len(others)} were given"
             ]
         elif not pairs:
             reason = "no options"
-            warnings = ["constat compares right answers to questions with options; there are none"]
+            warnings = ["constat needs questions with options; the benchmark has none"]
         elif not keep:
             verdict = "inconclusive"
-            warnings = ["no item is answered by all models; run the same command again"]
+            warnings = ["no item was answered by all models; run the same command again"]
         else:
             chance = sum(1 / len(pairs[i].original.options or "?") for i in keep) / len(keep)
-            found = constat(
+            result = constat(
                 values[0],
                 values[1:],
                 generator(self.settings.seed, model.fingerprint, "constat"),
@@ -220,18 +218,18 @@ class ConStat:
                 clusters=[cluster_of(pairs[i].original) for i in keep],
                 n_bootstrap=self.settings.n_bootstrap,
             )
-            verdict = significant(found.p_value, self.settings.alpha)
+            verdict = significant(result.p_value, self.settings.alpha)
         return make_score(
-            self.about,
+            self.about.name,
             benchmark,
             Answers(model.name, model.fingerprint, {}),
             "bootstrap",
+            self.settings,
             verdict=verdict,
             direction="rises",
-            settings=self.settings,
-            statistic=None if found is None else found.delta,
-            interval=None if found is None else found.interval,
-            p_value=None if found is None else found.p_value,
+            statistic=result.delta if result else None,
+            interval=result.interval if result else None,
+            p_value=result.p_value if result else None,
             n=len(keep),
             n_dropped=0 if reason else len(benchmark.pairs) - len(keep),
             reason=reason,
@@ -240,7 +238,7 @@ class ConStat:
                 for side, name in enumerate(("perturbed", "original"))
             },
             details={
-                "expected": None if found is None else found.expected,
+                "expected": result.expected if result else None,
                 "references": [m.name for m in others],
             },
             warnings=warnings,
@@ -257,7 +255,7 @@ def _outcomes(pairs: Sequence[Pair], prompt_settings: PromptSettings, answers: A
 
 
 def _cautions(references: Sequence[GridModel]) -> list[str]:
-    """Return a warning where references are relatives, which the bootstrap does not know."""
+    """Return a warning if references share a lineage, which the bootstrap ignores."""
     n_lineages = len({m.cluster for m in references})
     if n_lineages == len(references):
         return []

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import stats
 from scipy.spatial.distance import pdist
 
@@ -18,12 +19,12 @@ from flipbench.prompting.prompts import PromptSettings
 
 from ...protocol.detector import About, Answers, AnswersOf
 from ...protocol.grid import UNTOUCHED, GridModel, reference_of
-from ...protocol.rules import Verdict, significant
+from ...protocol.rules import significant
 from ...scoring.conditions import Settings
-from ...scoring.likelihood import answer_probe, make_score
-from ...statistics.resampling import LEVEL, label_swap_p
+from ...scoring.likelihood import answer_probe
+from ...scoring.scores import make_score
+from ...statistics.resampling import LEVEL, Array, label_swap_p
 
-Array = NDArray[np.float64]
 Moves = Sequence[tuple[Array, Array]]
 """Embeddings of the same items before and after fine-tuning, each of shape (N, d)."""
 
@@ -32,18 +33,18 @@ ABOUT = About(
     title="Kernel divergence",
     paper="Choi et al., How Contaminated Is Your Benchmark?, arXiv 2502.00678",
     variant="rule relative: against the clean model, each after one more epoch on the items",
-    deviates_from_paper="the fine-tuning is the grid's own, from one checkpoint of a plan to the"
+    deviates_from_paper="the fine-tuning is that of the grid, from one checkpoint of a plan to the"
     " next (the paper: LoRA of rank 8, plain gradient descent, learning rate 1e-4, batches of 4),"
-    " so that a plan's last checkpoint has no score; the last token of the right answer, with"
-    " picture and question before it; the paper only ranks, the test over folds of items is ours",
+    " so that a plan's last checkpoint has no score; the embedding is that of the last token of the"
+    " right answer, after picture and question; the paper only ranks, the test over folds of items"
+    " is ours",
     default_rule="relative",
     needs=frozenset({"hidden_states"}),
-    direction="one more epoch on the items moves their embeddings less than it moves the clean"
-    " model's",
+    direction="one more epoch on the items moves their embeddings less than the clean model's",
     needs_clean_model=True,
     practical=False,
-    not_in_detect="it compares the model before and after it is trained on the items; detect only"
-    " asks",
+    not_in_detect="it compares the model before and after training on the items; detect only asks"
+    " questions",
 )
 
 
@@ -57,49 +58,47 @@ def kernel_divergence(
     before, after : array_like, shape (N, d)
         Embeddings of the same items before and after one epoch of fine-tuning on them.
     gammas : (float, float), optional
-        Widths of the two kernels exp(-gamma distance^2); by default 1 / median distance, each by
-        its own.
+        Parameters of the two kernels exp(-gamma distance^2); by default 1 / median distance of
+        each.
 
     Notes
     -----
-    S = -sum over i, j of abs(K log(K / K')) / sqrt(sum of K). The logarithm is taken of exponents,
-    not of kernels, so nothing has to be kept from underflow. S depends on N: compare sets of the
-    same size only.
+    S = -sum over i, j of abs(K log(K / K')) / sqrt(sum of K). The logarithm is computed from the
+    exponents, so that kernels may underflow. S depends on N: compare only sets of the same size.
 
     Examples
     --------
-    >>> two, one = [[0.0, 0.0], [2**0.5, 0.0]], [[0.0, 0.0], [1.0, 0.0]]
-    >>> round(kernel_divergence(two, one, (1.0, 1.0)), 5)
+    >>> before, after = [[0.0, 0.0], [2**0.5, 0.0]], [[0.0, 0.0], [1.0, 0.0]]
+    >>> round(kernel_divergence(before, after, (1.0, 1.0)), 5)
     -0.17962
 
     Raises
     ------
     ValueError
-        Where shapes do not fit, there are fewer than 2 items, or all embeddings are equal.
+        If shapes do not match, there are fewer than 2 items, or most embeddings are equal.
 
     References
     ----------
     Choi et al., How Contaminated Is Your Benchmark?, arXiv 2502.00678, and its code.
     """
-    one, two = np.asarray(before, dtype=float), np.asarray(after, dtype=float)
-    if one.ndim != 2 or two.ndim != 2 or len(one) != len(two) or len(one) < 2:
-        raise ValueError(f"needs embeddings of the same 2 or more items: {one.shape}, {two.shape}")
+    states = [np.asarray(side, dtype=float) for side in (before, after)]
+    shapes = [z.shape for z in states]
+    if {len(shape) for shape in shapes} != {2} or shapes[0][0] != shapes[1][0] or shapes[0][0] < 2:
+        raise ValueError(f"needs embeddings of the same 2 or more items: {shapes[0]}, {shapes[1]}")
     exponents = []
-    for z, gamma in zip((one, two), gammas or (None, None), strict=True):
+    for z, gamma in zip(states, gammas or (None, None), strict=True):
         distances = pdist(z)
-        exponents.append(_gamma(distances, gamma) * distances**2)
+        exponents.append((_gamma(distances) if gamma is None else gamma) * distances**2)
     kernel = np.exp(-exponents[0])
     total = 2 * float(np.abs(kernel * (exponents[1] - exponents[0])).sum())
-    return -total / float(np.sqrt(len(one) + 2 * kernel.sum()))
+    return -total / float(np.sqrt(len(states[0]) + 2 * kernel.sum()))
 
 
-def _gamma(distances: Array, gamma: float | None) -> float:
-    if gamma is not None:
-        return gamma
-    middle = float(np.median(distances))
-    if middle == 0:
-        raise ValueError("most embeddings are equal, so that there is no median distance to go by")
-    return 1 / middle
+def _gamma(distances: Array) -> float:
+    median = float(np.median(distances))
+    if median == 0:
+        raise ValueError("most embeddings are equal, so their median distance is 0")
+    return 1 / median
 
 
 @dataclass(frozen=True)
@@ -109,11 +108,11 @@ class Divergences:
     Attributes
     ----------
     model, reference : tuple of float, shape (n_folds,)
-        Scores; of several fine-tunings, their mean.
+        Scores, averaged over fine-tunings if there are several.
     interval : Interval
         Student's, of the mean difference over folds.
     p_value : float
-        One-sided and exact: the labels model and reference are swapped fold by fold.
+        One-sided and exact, by swapping the labels model and reference fold by fold.
     """
 
     model: tuple[float, ...]
@@ -125,7 +124,7 @@ class Divergences:
 
     @property
     def difference(self) -> float:
-        """Mean of model - reference; above 0, the model was moved less."""
+        """Mean of model - reference; above 0 if the model moved less."""
         return float(np.mean(self.model) - np.mean(self.reference))
 
 
@@ -134,34 +133,34 @@ def compare_divergences(
 ) -> Divergences:
     """Compare how far one more epoch moves two models' embeddings of the same N items.
 
-    The items are cut into disjoint folds of one size, drawn at random, since the score depends on
+    The items are divided at random into disjoint folds of equal size, since the score depends on
     the number of items. Items without an embedding (a NaN in their row) are left out.
 
     Raises
     ------
     ValueError
-        Where a fold would have fewer than 2 items, or most embeddings are equal.
+        If a fold would have fewer than 2 items, or most embeddings are equal.
     """
     every = [z for moves in (model, reference) for move in moves for z in move]
     keep = np.flatnonzero(~np.any([np.isnan(z).any(1) for z in every], axis=0))
     size = len(keep) // n_folds
     if size < 2:
-        raise ValueError(f"{len(keep)} embedded items make no {n_folds} folds of 2 items or more")
+        raise ValueError(f"{len(keep)} embedded items are too few for {n_folds} folds of 2 or more")
     folds = rng.permutation(keep)[: size * n_folds].reshape(n_folds, size)
-    mine, theirs = (
+    model_scores, reference_scores = (
         tuple(
-            float(np.mean([kernel_divergence(one[fold], two[fold]) for one, two in moves]))
-            for fold in folds
+            float(np.mean([kernel_divergence(before[f], after[f]) for before, after in moves]))
+            for f in folds
         )
         for moves in (model, reference)
     )
-    differences = np.subtract(mine, theirs)
-    middle = float(differences.mean())
+    differences = np.subtract(model_scores, reference_scores)
+    mean = float(differences.mean())
     half = float(stats.t.ppf(0.5 + LEVEL / 2, n_folds - 1) * stats.sem(differences))
     return Divergences(
-        model=mine,
-        reference=theirs,
-        interval=Interval(low=middle - half, high=middle + half),
+        model=model_scores,
+        reference=reference_scores,
+        interval=Interval(low=mean - half, high=mean + half),
         p_value=label_swap_p(-differences, rng),
         n_items=len(keep),
         fold_size=size,
@@ -176,21 +175,22 @@ def next_checkpoints(model: GridModel, grid: Sequence[GridModel]) -> list[GridMo
 
 @dataclass
 class KernelDivergence:
-    """Score of a model and of its clean model, each after one more epoch on the items, compared.
+    """Difference of kernel divergence from the clean model, each after one more epoch on the items.
 
     In a grid, a plan's next checkpoint is the model after one more epoch. The statistic is the
-    mean difference (model - clean) over folds of the items; it lies above 0 where the model is
-    moved less. A later epoch may also move less because its learning rate is lower: a constant
-    schedule keeps that apart.
+    mean difference (model - clean) over folds of the items, above 0 if the model moves less. A
+    later epoch may also move a model less because its learning rate is lower; a constant schedule
+    avoids that.
 
     Parameters
     ----------
     n_folds : int
-        With 8 the least p-value is 1/256.
+        With 8 folds the smallest p-value is 1/256.
 
     References
     ----------
-    Choi et al., arXiv 2502.00678. Differs from the paper as ``about.deviates_from_paper`` says.
+    Choi et al., arXiv 2502.00678. Differs from the paper as described in
+    ``about.deviates_from_paper``.
     """
 
     settings: Settings = field(default_factory=Settings)
@@ -198,7 +198,7 @@ class KernelDivergence:
     about: About = ABOUT
 
     def __post_init__(self) -> None:
-        """Refuse folds that cannot be compared."""
+        """Refuse a single fold."""
         if self.n_folds < 2:
             raise ValueError(f"n_folds {self.n_folds}: a t-test over folds needs at least 2")
 
@@ -229,84 +229,80 @@ class KernelDivergence:
         states: Mapping[str, Array],
     ) -> Score:
         clean, after = reference_of(model, grid), next_checkpoints(model, grid)
-        alike = {m.strategy for m in after}
-        first = [m for m in next_checkpoints(clean, grid) if m.strategy in alike] if clean else []
-        reason, why = _lacking(model, clean, after)
-        found: Divergences | None = None
-        if clean is not None and not reason:
-            moves = [
-                [(states[before.fingerprint], states[m.fingerprint]) for m in trained]
-                for before, trained in ((model, after), (clean, first))
-            ]
-            rng = generator(self.settings.seed, benchmark.id, "folds of items")
-            try:
-                found = compare_divergences(moves[0], moves[1], rng, self.n_folds)
-            except ValueError as error:
-                why = str(error)
-        verdict: Verdict = "not_applicable" if reason else "inconclusive"
-        if found is not None:
-            verdict = significant(found.p_value, self.settings.alpha)
-        n = found.n_items if found else 0
-        return make_score(
-            self.about,
+        strategies = {m.strategy for m in after}
+        clean_after = next_checkpoints(clean, grid) if clean else []
+        clean_after = [m for m in clean_after if m.strategy in strategies]
+        reason, warning = _reason_and_warning(model, clean, after)
+        score = partial(
+            make_score,
+            self.about.name,
             benchmark,
             Answers(model.name, model.fingerprint, {}),
             "relative",
-            verdict=verdict,
+            self.settings,
             direction="rises",
-            settings=self.settings,
-            statistic=found.difference if found else None,
             unit="divergence",
-            interval=found.interval if found else None,
-            p_value=found.p_value if found else None,
-            n=n,
-            n_dropped=0 if reason else len(benchmark.pairs) - n,
-            reference=Answers(clean.name, clean.fingerprint, {}) if clean and found else None,
             reason=reason,
-            reference_result=_reference_result(found, clean) if found and clean else None,
-            details={"after": [m.name for m in after]} | (_by_fold(found) if found else {}),
-            warnings=[why] if why else [],
         )
-
-
-def _reference_result(found: Divergences, clean: GridModel) -> ReferenceResult:
-    return ReferenceResult(
-        model=clean.name, statistic=float(np.mean(found.reference)), n=found.n_items
-    )
-
-
-def _by_fold(found: Divergences) -> JsonDict:
-    return {
-        "divergence": found.model,
-        "divergence_of_reference": found.reference,
-        "fold_size": found.fold_size,
-    }
+        details: JsonDict = {"after": [m.name for m in after]}
+        if clean is None or reason:
+            return score(verdict="not_applicable", details=details, warnings=[warning])
+        moves = [
+            [(states[before.fingerprint], states[m.fingerprint]) for m in trained]
+            for before, trained in ((model, after), (clean, clean_after))
+        ]
+        rng = generator(self.settings.seed, benchmark.id, "folds of items")
+        try:
+            result = compare_divergences(moves[0], moves[1], rng, self.n_folds)
+        except ValueError as error:
+            n_dropped = len(benchmark.pairs)
+            return score(
+                verdict="inconclusive", n_dropped=n_dropped, details=details, warnings=[str(error)]
+            )
+        return score(
+            reference_answers=Answers(clean.name, clean.fingerprint, {}),
+            verdict=significant(result.p_value, self.settings.alpha),
+            statistic=result.difference,
+            interval=result.interval,
+            p_value=result.p_value,
+            n=result.n_items,
+            n_dropped=len(benchmark.pairs) - result.n_items,
+            reference=ReferenceResult(
+                model=clean.name, statistic=float(np.mean(result.reference)), n=result.n_items
+            ),
+            details={
+                **details,
+                "divergence": result.model,
+                "divergence_of_reference": result.reference,
+                "fold_size": result.fold_size,
+            },
+        )
 
 
 def _embeddings(answers: Answers, probes: Sequence[Probe]) -> Array:
-    """Return the states of unit length, shape (N, d); NaN where there is none.
+    """Return the states scaled to unit length, shape (N, d); NaN if there is none.
 
-    The paper's code divides by sqrt(d) before it scales to length 1, which changes nothing.
+    The paper's code divides by sqrt(d) before scaling to length 1, which makes no difference.
     """
     replies = [answers.to(probe) for probe in probes]
-    found = [unpack_state(reply.state) if reply and reply.state else None for reply in replies]
-    width = next((len(state) for state in found if state is not None), 1)
-    z = np.array([np.full(width, np.nan) if state is None else state for state in found])
+    states = [unpack_state(reply.state) if reply and reply.state else None for reply in replies]
+    width = next((len(state) for state in states if state is not None), 1)
+    z = np.array([np.full(width, np.nan) if state is None else state for state in states])
     return np.asarray(z / np.linalg.norm(z, axis=1, keepdims=True), dtype=float)
 
 
-def _lacking(
+def _reason_and_warning(
     model: GridModel, clean: GridModel | None, after: Sequence[GridModel]
 ) -> tuple[str, str]:
-    """Return what a model lacks for a score, in a few words and in a sentence; empty: nothing."""
+    """Return why a model has no score, in a few words and in a sentence; empty if it has one."""
     if not after:
         return "no next checkpoint", (
-            f"kernel divergence needs {model.name} after one more epoch on the items, and no"
-            " checkpoint of the grid is that: contaminate with more epochs, on all items"
+            f"kernel divergence needs {model.name} after one more epoch on the items, and the grid"
+            " has no such checkpoint: contaminate with more epochs, on all items"
         )
     if clean is None:
         return "no clean reference", (
-            f"kernel divergence compares with the clean model, and {model.name} is that model"
+            f"kernel divergence compares with the clean model, which is {model.name} itself"
             if model.strategy == UNTOUCHED
             else f"kernel divergence compares with the clean model that {model.name} was trained"
             " from, which is not in the grid"

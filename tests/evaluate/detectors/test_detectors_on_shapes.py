@@ -37,7 +37,7 @@ def scored(
     tiny_folders: dict[str, Path],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[list[GridModel], list[Score], Run, PairedBenchmark]:
-    """Return what the shipped model and an untrained one, told to be contaminated, score."""
+    """Return what the shipped model and an untrained one, labelled contaminated, score."""
     few = PairedBenchmark("shapes-vqa", shapes_benchmark.pairs[:7], shapes_benchmark.images)
     subjects = []
     for dose, path in enumerate((f"shapes:{FAMILY}", str(tiny_folders[FAMILY]))):
@@ -61,13 +61,13 @@ def scored(
 def test_every_detector_scores_every_model(scored: Any) -> None:
     grid, scores, run, benchmark = scored
     for model in grid:
-        mine = [s for s in scores if s.model_fingerprint == model.fingerprint]
-        assert list(dict.fromkeys(s.detector for s in mine)) == NAMES
+        own = [s for s in scores if s.model_fingerprint == model.fingerprint]
+        assert list(dict.fromkeys(s.detector for s in own)) == NAMES
         for name in NAMES:
-            (score,) = [s for s in mine if (s.detector, s.rule) == (name, default_rule(name))]
+            (score,) = [s for s in own if (s.detector, s.rule) == (name, default_rule(name))]
             assert 0 < score.n <= 7 and score.n + score.n_dropped == 7
-            for told in score.accuracies.values():
-                assert 0 <= told.k <= told.n
+            for count in score.accuracies.values():
+                assert 0 <= count.k <= count.n
     assert any(r.text for r in run.read(Response))
 
 
@@ -113,5 +113,5 @@ def test_every_number_reaches_the_tables(scored: Any, tmp_path: Path) -> None:
     for score in scores:
         row = rows[score.model, score.detector, score.rule]
         assert row["statistic"] == ("" if score.statistic is None else str(score.statistic))
-        for variant, told in score.accuracies.items():
-            assert (row[f"k_{variant}"], row[f"n_{variant}"]) == (str(told.k), str(told.n))
+        for variant, count in score.accuracies.items():
+            assert (row[f"k_{variant}"], row[f"n_{variant}"]) == (str(count.k), str(count.n))

@@ -14,8 +14,8 @@ from flipbench.core.records import Item, Probe
 from flipbench.evaluate.detectors.grounding.image_masking import GREY, N_CELLS, ImageMasking, mask
 from flipbench.evaluate.detectors.perturbation.bgr_shuffling import (
     BgrShuffling,
-    exchange_red_and_blue,
-    speaks_of_color,
+    mentions_color,
+    swap_red_and_blue,
 )
 from flipbench.prompting.prompts import PromptSettings
 
@@ -56,11 +56,11 @@ def looks_at(world: Any, broken: str, share: float = 1.0) -> Any:
 
 def test_channel_swaps_match_the_worked_pixels() -> None:
     pixel = Image.new("RGB", (2, 2), (10, 20, 30))
-    turned = exchange_red_and_blue(pixel)
+    turned = swap_red_and_blue(pixel)
     assert turned is not None and turned.getpixel((1, 1)) == (30, 20, 10)
-    again = exchange_red_and_blue(turned)
+    again = swap_red_and_blue(turned)
     assert again is not None and again.tobytes() == pixel.tobytes()
-    assert exchange_red_and_blue(Image.new("RGB", (2, 2), (7, 7, 7))) is None
+    assert swap_red_and_blue(Image.new("RGB", (2, 2), (7, 7, 7))) is None
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_questions_about_color_are_recognised(
     make_item: Any, question: str, category: str, speaks: bool
 ) -> None:
     item = make_item("x", ["a", "b"], 0, category=category)
-    assert speaks_of_color(item.model_copy(update={"question": question})) is speaks
+    assert mentions_color(item.model_copy(update={"question": question})) is speaks
 
 
 def test_questions_about_color_are_left_out(shapes_benchmark: PairedBenchmark) -> None:

@@ -52,7 +52,7 @@ def test_a_changed_parameter_changes_the_probes_and_is_recorded(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("detector", "given", "said"),
+    ("detector", "given", "message"),
     [
         ("codec", {"n_draw": 1}, r"codec\.n_draw: .*n_context.*did you mean 'n_draws'\?"),
         ("codec", {"n_draws": "many"}, r"codec\.n_draws: 'many': .*integer"),
@@ -62,15 +62,19 @@ def test_a_changed_parameter_changes_the_probes_and_is_recorded(tmp_path: Path) 
         ("circular_eval", {"alpha": 2}, r"circular_eval: alpha 2\.0"),
         ("kernel_divergence", {"n_folds": 1}, r"n_folds 1.*at least 2"),
         ("image_masking", {"fractions": []}, r"fractions: \[\]: must be above 0"),
-        ("image_masking", {"fractions": [0.25]}, r"image_masking: .*hold the one compared"),
+        (
+            "image_masking",
+            {"fractions": [0.25]},
+            r"image_masking: .*include 0\.5, the one",
+        ),
         ("codex", {}, r"evaluate\.parameters: no detector 'codex'.*'codec'"),
     ],
 )
 def test_bad_parameters_are_named(
-    tmp_path: Path, detector: str, given: dict[str, Any], said: str
+    tmp_path: Path, detector: str, given: dict[str, Any], message: str
 ) -> None:
     config = EvaluateConfig(parameters={detector: given})
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         ConfiguredDetectors.build(config, [], Run(tmp_path), 0)
 
 

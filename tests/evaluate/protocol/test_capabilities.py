@@ -38,13 +38,13 @@ def test_a_text_only_detector_does_not_apply_to_a_model_that_needs_an_image(
 
     can = {model.fingerprint: subject.can}
     scores = score(benchmark, [model], detectors, prompt_settings, run, can)
-    said = {(s.detector, s.rule): s for s in scores}
-    assert {name for name, _ in said} == set(NAMES)
+    by_rule = {(s.detector, s.rule): s for s in scores}
+    assert {name for name, _ in by_rule} == set(NAMES)
     reason = "it needs text_only, which this model does not give"
-    assert {name for (name, _), s in said.items() if s.warnings == (reason,)} == {
+    assert {name for (name, _), s in by_rule.items() if s.warnings == (reason,)} == {
         "text_only_leakage"
     }
-    leakage = [found for (name, _), found in said.items() if name == "text_only_leakage"]
+    leakage = [score for (name, _), score in by_rule.items() if name == "text_only_leakage"]
     for found in leakage:
         assert found.warnings == (reason,)
         assert found.verdict == "not_applicable"

@@ -17,14 +17,13 @@ from flipbench.evaluate.statistics.paired import (
     PairedOutcome,
     adjust_p_values,
     gap_difference,
-    least_items,
     mcnemar_p,
+    min_pairs,
     paired_comparison,
 )
 from flipbench.evaluate.statistics.resampling import (
     bootstrap_interval,
     label_swap_p,
-    least_permutations,
     permutation_p,
 )
 
@@ -67,25 +66,20 @@ def check_adjust(case: dict[str, Any]) -> None:
     assert found == pytest.approx(case["adjusted"])
 
 
-def check_least_permutations(case: dict[str, Any]) -> None:
-    assert least_permutations(case["n_tests"], case["alpha"]) == case["least"]
-
-
 def check_permutation_floor(case: dict[str, Any]) -> None:
     assert permutation_p(9.0, np.zeros(case["n"])) == pytest.approx(case["p"], rel=1e-4)
 
 
-def check_least_items(case: dict[str, Any]) -> None:
-    assert least_items(case["alpha"], two_sided=case["two_sided"]) == case["least"]
+def check_min_pairs(case: dict[str, Any]) -> None:
+    assert min_pairs(case["alpha"], two_sided=case["two_sided"]) == case["least"]
 
 
 CHECKS: dict[str, Callable[[dict[str, Any]], None]] = {
     "paired": check_paired,
     "wilson": check_wilson,
     "adjust": check_adjust,
-    "least_permutations": check_least_permutations,
     "permutation_floor": check_permutation_floor,
-    "least_items": check_least_items,
+    "min_pairs": check_min_pairs,
 }
 
 

@@ -57,5 +57,5 @@ def test_no_sample_size_detects_a_zero_gap() -> None:
     ],
 )
 def test_an_impossible_design_is_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="must lie|needs at least"):
+    with pytest.raises(ValueError, match="must be in|needs at least"):
         Design(**wrong)

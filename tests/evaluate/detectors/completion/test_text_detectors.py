@@ -10,10 +10,10 @@ from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Count, Item, Mean, Probe
 from flipbench.evaluate.detectors.completion.guided_prompting import (
     GuidedPrompting,
-    cut,
     judge_by_words,
     judge_verdict,
     overlap_p,
+    split_text,
 )
 from flipbench.evaluate.detectors.completion.missing_option import MissingOption
 from flipbench.evaluate.detectors.completion.ngram_accuracy import (
@@ -23,7 +23,7 @@ from flipbench.evaluate.detectors.completion.ngram_accuracy import (
     token_units,
 )
 from flipbench.evaluate.detectors.completion.slot_guessing import MASK, SlotGuessing, make_slot
-from flipbench.evaluate.scoring.text_match import continuation, names, rouge_l
+from flipbench.evaluate.scoring.text_match import continuation, mentions, rouge_l
 from flipbench.prompting.prompts import PromptSettings
 from flipbench.shapes.rewording import reword
 
@@ -198,19 +198,19 @@ def test_the_split_falls_between_parts_and_loses_nothing(
     shapes_benchmark: PairedBenchmark, make_item: Any
 ) -> None:
     for item in shapes_benchmark.originals:
-        first, second = cut(item, 0) or ("", "")
+        first, second = split_text(item, 0) or ("", "")
         whole = f"{first}\n{second}"
         assert first.startswith(item.question) and second.split("\n")[-1][3:] == item.options[-1]
         assert [line[3:] for line in whole.split("\n")[1:]] == list(item.options)
         assert 0.3 < round(len(first.split("\n")) / len(whole.split("\n")), 2) <= 0.75
     words = make_item("x", None, None).model_copy(update={"question": "one two three four five"})
-    first, second = cut(words, 0) or ("", "")
+    first, second = split_text(words, 0) or ("", "")
     assert f"{first} {second}" == words.question and 2 <= len(first.split()) <= 4
-    assert cut(words.model_copy(update={"question": "one"}), 0) is None
+    assert split_text(words.model_copy(update={"question": "one"}), 0) is None
 
 
 def finisher(knows: Any, benchmark: PairedBenchmark) -> Any:
-    ends = {item.id: (cut(item, 0) or ("", ""))[1] for item in benchmark.originals}
+    ends = {item.id: (split_text(item, 0) or ("", ""))[1] for item in benchmark.originals}
     return lambda p: ends[p.item_id] if knows(p) else "I do not know how it ends"
 
 
@@ -267,7 +267,7 @@ def test_eight_hits_of_110_are_flagged(make_world: Any, replies: Any) -> None:
     ],
 )  # fmt: skip
 def test_replies_that_name_the_missing_option(reply: str, expected: bool) -> None:
-    assert names(reply, "blue", ["red", "green", "black"]) is expected
+    assert mentions(reply, "blue", ["red", "green", "black"]) is expected
 
 
 def test_the_prompt_hides_the_last_option_and_the_image(

@@ -158,8 +158,8 @@ def test_release_order_and_grouped_files_are_noted(world: Any, make_world: Any) 
     pairs = sorted(world.benchmark.pairs, key=lambda p: p.original.category)
     grouped = make_world.of(pairs)
     detector = SharedLikelihood(n_orders=1)
-    said = by_rule(detector, grouped, scripted(detector, grouped.benchmark, noise))["sharded"]
-    assert any("grouped by category" in w for w in said.warnings)
+    score = by_rule(detector, grouped, scripted(detector, grouped.benchmark, noise))["sharded"]
+    assert any("grouped by category" in w for w in score.warnings)
     plain = by_rule(detector, world, scripted(detector, world.benchmark, noise))["sharded"]
     assert not any("grouped" in w for w in plain.warnings)
 
@@ -270,8 +270,8 @@ def test_a_real_checkpoint_answers_the_probes(
     for item, other in zip(shapes_items[:8], shapes_items[8:16], strict=True):
         assert item.options is not None and item.answer is not None
         new = (item.answer + 1) % len(item.options)
-        twin = make_pair(item, new).perturbed.model_dump() | {"id": "", "images": other.images}
-        pairs.append(Pair(item, type(item).model_validate(twin)))
+        perturbed = make_pair(item, new).perturbed.model_dump() | {"id": "", "images": other.images}
+        pairs.append(Pair(item, type(item).model_validate(perturbed)))
     benchmark = PairedBenchmark("shapes", tuple(pairs), shapes_store)
     vlm: HuggingFaceVLM = tiny_vlm("llava")
     detector = DETECTORS[name]

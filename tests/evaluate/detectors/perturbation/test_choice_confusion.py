@@ -86,10 +86,10 @@ def test_generic_donors_and_golds_are_refused(make_item: Any) -> None:
 
 def test_donors_come_from_another_category_or_image(make_item: Any) -> None:
     target = make_item("t", ["cup", "x"], 0, picture="one", category="c")
-    twin = make_item("u", ["vase", "x"], 0, picture="one", category="c")
+    same_place = make_item("u", ["vase", "x"], 0, picture="one", category="c")
     other_image = make_item("v", ["tree", "x"], 0, picture="two", category="c")
     other_category = make_item("w", ["car", "x"], 0, picture="one", category="d")
-    items = [target, twin, other_image, other_category]
+    items = [target, same_place, other_image, other_category]
     assert donors_of(items, target) == {"tree", "car"}
 
 

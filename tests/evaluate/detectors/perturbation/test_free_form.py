@@ -36,7 +36,7 @@ Replies = Callable[[Item, str], str | None]
 
 @pytest.fixture
 def benchmark(make_item: Any) -> PairedBenchmark:
-    """Return 12 free-form pairs: the answer to number i is "animal i", of its twin "plant i"."""
+    """Return 12 free-form pairs: the answers to number i are "animal i" and "plant i"."""
     pairs = []
     for i in range(12):
         sides = [
@@ -61,8 +61,8 @@ def answers(benchmark: PairedBenchmark, reply: Replies, name: str = "model") -> 
     return Answers(name, f"fingerprint of {name}", found)
 
 
-def scores(detector: FreeFormGap, benchmark: PairedBenchmark, *told: Answers) -> dict[str, Score]:
-    return {score.rule: score for score in detector.score(benchmark, ASKING, *told)}
+def scores(detector: FreeFormGap, benchmark: PairedBenchmark, *models: Answers) -> dict[str, Score]:
+    return {score.rule: score for score in detector.score(benchmark, ASKING, *models)}
 
 
 def sees(item: Item, side: str) -> str:
@@ -174,12 +174,12 @@ SAYS = {
 }
 
 
-@pytest.mark.parametrize(("said", "agreement"), SAYS.items())
+@pytest.mark.parametrize(("replies", "agreement"), SAYS.items())
 def test_an_answer_scores_if_it_wins_in_both_orders(
-    said: tuple[str, str], agreement: JudgedReply, tmp_path: Path
+    replies: tuple[str, str], agreement: JudgedReply, tmp_path: Path
 ) -> None:
     def rule(text: str) -> str:
-        choice = said[0] if "\nA: own" in text else said[1]
+        choice = replies[0] if "\nA: own" in text else replies[1]
         return f'{{"choice": "{choice}"}}' if choice != "what?" else choice
 
     with Run(tmp_path) as run:
@@ -189,12 +189,12 @@ def test_an_answer_scores_if_it_wins_in_both_orders(
         assert read("Q?", "reply", "own", "other") == agreement
         assert read("Q?", "never judged", "own", "other") == JudgedReply(None)
         judged(script, tasks, run)
-        assert script.asked == 2, "what was said once is not asked again"
+        assert script.asked == 2, "a stored judgement is not asked for again"
 
 
 def test_own_other_and_tied_answers_of_the_worked_example(make_item: Any, tmp_path: Path) -> None:
     """Three replies that agree with their own caption, one with the other, and a tie: .70."""
-    told = ["own", "own", "own", "other", "neither"]
+    verdicts = ["own", "own", "own", "other", "neither"]
 
     def rule(text: str) -> str:
         lines = dict(line.split(": ", 1) for line in text.splitlines())
@@ -212,7 +212,7 @@ def test_own_other_and_tied_answers_of_the_worked_example(make_item: Any, tmp_pa
         )
         pairs.append(Pair(one, two))
     benchmark = PairedBenchmark("captions", tuple(pairs), ImageStore(Path("nowhere")))
-    model = answers(benchmark, lambda item, side: f"it is {told[int(item.name)]} here")
+    model = answers(benchmark, lambda item, side: f"it is {verdicts[int(item.name)]} here")
     script, detector = Script(rule), FreeFormGap()
     with Run(tmp_path) as run:
         read = judged(script, detector.to_judge(benchmark, model), run)

@@ -42,7 +42,7 @@ def test_the_worked_example_of_four_items(make_world: Any, replies: Any) -> None
         right[query_pair.first.probes[0].id] = (gold[query_pair.item.id] + 1 - one) % 3
         slot = query_pair.second.probes[0].options.index(query_pair.item.answer_text)
         right[query_pair.second.probes[0].id] = (slot + 1 - two) % 3
-    only = [QueryPair(t.item, t.first, Query(t.second.asked[:1])) for t in asked]
+    only = [QueryPair(t.item, t.first, Query(t.second.parts[:1])) for t in asked]
 
     class Asked(OptionOrder):
         def probes(self, benchmark: Any, prompt_settings: Any) -> list[Probe]:

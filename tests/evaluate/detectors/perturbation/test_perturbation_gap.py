@@ -120,5 +120,5 @@ def test_found_pairs_get_a_verdict_only_against_a_reference(
     clean = world.ask(DETECTOR, seer, "clean")
     against = world.scores(DETECTOR, world.ask(DETECTOR, memory), clean)
     assert against["relative"].verdict == "contaminated" and against["relative"].p_value < 0.05
-    own = world.scores(DETECTOR, world.ask(DETECTOR, seer, "twin of the clean one"), clean)
+    own = world.scores(DETECTOR, world.ask(DETECTOR, seer, "copy of the clean one"), clean)
     assert own["relative"].verdict == "not_detected"

@@ -185,8 +185,8 @@ def test_constat_refuses_mismatched_shapes(shape: tuple[int, int, int]) -> None:
 
 
 def grid_model(name: str, dose: int = 0, **more: Any) -> GridModel:
-    told = {"family": name, "strategy": "lora" if dose else "clean", "epoch": dose} | more
-    return GridModel(name, f"fingerprint of {name}", dose=dose, **told)
+    facts = {"family": name, "strategy": "lora" if dose else "clean", "epoch": dose} | more
+    return GridModel(name, f"fingerprint of {name}", dose=dose, **facts)
 
 
 @pytest.mark.slow
@@ -261,7 +261,7 @@ def test_the_fold_test_finds_a_model_that_moves_less_at_its_level() -> None:
     assert (found.fold_size, len(found.model), found.n_items) == (12, 8, 100)
     before, after = moved(draw, 100, 0.1)
     after[:90] = np.nan
-    with pytest.raises(ValueError, match="10 embedded items make no 8 folds"):
+    with pytest.raises(ValueError, match="10 embedded items are too few for 8 folds"):
         compare_divergences([(before, after)], [moved(draw, 100, 0.1)], rng())
     p_values = [
         compare_divergences([moved(draw, 40, 0.3)], [moved(draw, 40, 0.3)], draw).p_value
