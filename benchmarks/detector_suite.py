@@ -34,7 +34,7 @@ from transformers import LlavaForConditionalGeneration
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Probe, Response
 from flipbench.evaluate.detectors.registry import DETECTORS
-from flipbench.models.engine import in_order
+from flipbench.models.engine import batching_key
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.pipelines.detection_plan import read_paired
 from flipbench.prompting.parsing import parse_choice
@@ -106,7 +106,7 @@ def main() -> None:
         for detector in DETECTORS.values():
             mine = {p.id: p for p in detector.probes(benchmark, PromptSettings())}
             asked += [p for p in mine.values() if p.ask != "embed"]  # no kit asks for states
-        distinct = sorted({probe.id: probe for probe in asked}.values(), key=in_order)
+        distinct = sorted({probe.id: probe for probe in asked}.values(), key=batching_key)
         store = benchmark.images
 
         def engine(model: HuggingFaceVLM, probes: Sequence[Probe]) -> dict[str, Answer]:

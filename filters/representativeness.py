@@ -21,7 +21,7 @@ from flipbench.core.rates import LEVEL, Rate
 from flipbench.core.records import Interval, Item
 from flipbench.core.run import Run
 from flipbench.core.stage import StageOptions
-from flipbench.models.engine import QUESTIONS, answers_of, ask
+from flipbench.models.engine import ASK_OPTIONS, answers_of, ask
 from flipbench.models.protocols import VLM
 from flipbench.prompting.prompts import LETTERS, PromptSettings
 from flipbench.reporting import formats
@@ -196,7 +196,7 @@ def answers_to_all(
     models: Sequence[VLM],
     prompt_settings: PromptSettings,
     run: Run,
-    options: StageOptions = QUESTIONS,
+    options: StageOptions = ASK_OPTIONS,
 ) -> dict[str, dict[str, bool | None]]:
     """Ask models all items in their original version; return right or wrong by model and item.
 

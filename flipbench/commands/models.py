@@ -192,7 +192,7 @@ def detect(
     """
     from flipbench.core.run import Run
     from flipbench.core.stage import StageOptions
-    from flipbench.models.vlm.served import reach
+    from flipbench.models.vlm.served import resolve_model
     from flipbench.pipelines import detection
     from flipbench.pipelines.detection_plan import (
         default_run,
@@ -205,8 +205,8 @@ def detect(
     pairs = read_paired(benchmark, limit)
     planned = plan(
         pairs,
-        reach(model, base_url),
-        [reach(clean, base_url) for clean in reference or ()],
+        resolve_model(model, base_url),
+        [resolve_model(clean, base_url) for clean in reference or ()],
         Run(out or default_run(model, pairs)),
         detectors=[name.strip() for name in detectors.split(",") if name.strip()],
         prompt_settings=PromptSettings(ask=ask),

@@ -8,7 +8,7 @@ from pathlib import Path
 from flipbench.config.chat import APISpec
 from flipbench.config.experiment import ModelUnderTestConfig
 from flipbench.config.kinds import CaptionerSpec, Context, EditorSpec, JudgeSpec, Settings
-from flipbench.config.raters import LocalSpec
+from flipbench.config.local_models import LocalSpec
 from flipbench.core.errors import PrerequisiteError
 from flipbench.core.paired import Candidate
 from flipbench.filters.judges.api import APIJudgeSpec

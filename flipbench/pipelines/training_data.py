@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from flipbench.benchmarks import load_benchmark
 from flipbench.config.chat import APISpec
 from flipbench.config.experiment import AnswerJudgeConfig
-from flipbench.config.raters import LocalSpec
+from flipbench.config.local_models import LocalSpec
 from flipbench.config.training import DataConfig, OtherBenchmark, RewriteConfig
 from flipbench.contaminate.data.corpus import read_corpus
 from flipbench.contaminate.data.regimes import RegimeData, mixture, part_of
