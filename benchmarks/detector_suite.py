@@ -65,7 +65,7 @@ def with_image_tokens(n: int, folder: Path) -> Path:
 def plain(vlm: HuggingFaceVLM, probe: Probe, images: ImageStore) -> tuple[int, str]:
     """Ask one question by itself; return the chosen option and the text."""
     if probe.ask == "score":
-        inputs, (tail,) = vlm._with_tails([probe], images)
+        inputs, (tail,) = vlm._with_replies([probe], images)
         log_p = vlm.model(**inputs).logits[0, -len(tail) - 1 : -1].log_softmax(-1)
         log_p.gather(1, torch.tensor(tail, device=log_p.device)[:, None]).sum().item()
         return -1, ""
