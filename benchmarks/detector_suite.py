@@ -33,7 +33,7 @@ from transformers import LlavaForConditionalGeneration
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Probe, Response
 from flipbench.evaluate.detectors.registry import DETECTORS
-from flipbench.models.engine import in_order
+from flipbench.models.engine import batching_key
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.pipelines.detection_plan import read_paired
 from flipbench.prompting.parsing import parse_choice
@@ -64,7 +64,7 @@ def with_image_tokens(n: int, folder: Path) -> Path:
 def plain(vlm: HuggingFaceVLM, probe: Probe, images: ImageStore) -> tuple[int, str]:
     """Query a single probe; return the chosen option and the text."""
     if probe.ask == "score":
-        inputs, (tail,) = vlm._with_tails([probe], images)
+        inputs, (tail,) = vlm._with_replies([probe], images)
         log_p = vlm.model(**inputs).logits[0, -len(tail) - 1 : -1].log_softmax(-1)
         log_p.gather(1, torch.tensor(tail, device=log_p.device)[:, None]).sum().item()
         return -1, ""
@@ -105,7 +105,7 @@ def main() -> None:
         for detector in DETECTORS.values():
             own = {p.id: p for p in detector.probes(benchmark, PromptSettings())}
             probes += [p for p in own.values() if p.ask != "embed"]  # no kit has hidden states
-        distinct = sorted({probe.id: probe for probe in probes}.values(), key=in_order)
+        distinct = sorted({probe.id: probe for probe in probes}.values(), key=batching_key)
         store = benchmark.images
 
         def engine(model: HuggingFaceVLM, probes: Sequence[Probe]) -> dict[str, Answer]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flipbench.config.raters import ModelConfig
+from flipbench.config.local_models import ModelConfig
 from flipbench.config.training import ContaminateConfig, DataConfig, StrategyConfig
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.records import Item, TrainingPlan

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
-from flipbench.config.raters import ModelConfig
+from flipbench.config.local_models import ModelConfig
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Probe, Response, Score
 from flipbench.core.run import Run
 from flipbench.core.stage import StageOptions, StageReport
-from flipbench.models.engine import QUESTIONS, Answers, answers_of, ask
+from flipbench.models.engine import ASK_OPTIONS, Answers, answers_of, ask
 from flipbench.models.protocols import VLM, Capability, needs_of
 from flipbench.models.vlm.checkpoints import fingerprint, resolve_path
 from flipbench.models.vlm.families import EVERYTHING
@@ -129,7 +129,7 @@ def ask_all(
     detectors: Sequence[AnyDetector],
     prompt_settings: PromptSettings,
     run: Run,
-    options: StageOptions = QUESTIONS,
+    options: StageOptions = ASK_OPTIONS,
 ) -> list[StageReport]:
     """Ask every model every distinct probe that it supports, once.
 

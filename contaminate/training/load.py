@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from flipbench.config.raters import Quantization
+from flipbench.config.local_models import Quantization
 from flipbench.core.errors import DataError, PrerequisiteError
 from flipbench.core.records import Checkpoint, TrainingPlan
 from flipbench.core.run import Run

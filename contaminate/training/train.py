@@ -16,7 +16,7 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from flipbench.config.training import ConsistencyConfig
 from flipbench.core.errors import DataError, PrerequisiteError, need
-from flipbench.core.processes import PATIENCE, from_main, is_main, n_processes
+from flipbench.core.processes import MAIN_PROCESS_TIMEOUT, from_main, is_main, n_processes
 from flipbench.core.records import Checkpoint, Item, TrainingPlan
 from flipbench.core.run import Run
 from flipbench.models.vlm.huggingface import fingerprint
@@ -254,7 +254,7 @@ def _arguments(trl: Any, plan: TrainingPlan, folder: Path, dtype: str) -> Any:
         disable_tqdm=True,
         dataloader_pin_memory=False,
         remove_unused_columns=False,
-        ddp_timeout=int(PATIENCE.total_seconds()),
+        ddp_timeout=int(MAIN_PROCESS_TIMEOUT.total_seconds()),
     )
 
 

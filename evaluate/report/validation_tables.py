@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flipbench.core.rates import LEAST_CLUSTERS, Rate
+from flipbench.core.rates import MIN_CLUSTERS, Rate
 from flipbench.core.records import Interval
 from flipbench.reporting import formats
 from flipbench.reporting.tables import Cell, Column, Row, Table
@@ -200,7 +200,7 @@ def _caption(validations: Sequence[Validation]) -> list[str]:
             f" false-positive rate above 0 is {least}, so the TPR at a smaller rate cannot be"
             " estimated."
         )
-        if n_clusters < LEAST_CLUSTERS:
+        if n_clusters < MIN_CLUSTERS:
             sentences.append(
                 f"The models descend from {n_clusters} clean"
                 f" {'model' if n_clusters == 1 else 'models'}, too few to resample: the intervals"

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, stats
 
-from flipbench.core.rates import LEAST_CLUSTERS, Rate, wilson_interval
+from flipbench.core.rates import MIN_CLUSTERS, Rate, wilson_interval
 from flipbench.core.records import Interval
 
 from .resampling import LEVEL, N_BOOTSTRAP, Array
@@ -88,7 +88,7 @@ def separation(
 
     Notes
     -----
-    With `LEAST_CLUSTERS` clusters or more, intervals are percentiles of a bootstrap over whole
+    With `MIN_CLUSTERS` clusters or more, intervals are percentiles of a bootstrap over whole
     clusters; resamples without clean or without contaminated models are left out. With fewer, or
     if all resamples agree (perfect separation), Newcombe's interval for the AUROC and Wilson's for
     a TPR use the number of clusters as the sample size, which errs on the wide side.
@@ -112,7 +112,7 @@ def separation(
     auroc = float(_aurocs(values, positive, once)[0])
     n_clean, n_contaminated = int((~positive).sum()), int(positive.sum())
     draws = np.empty((0, len(values)))
-    if n_clusters >= LEAST_CLUSTERS:
+    if n_clusters >= MIN_CLUSTERS:
         shares = np.full(n_clusters, 1 / n_clusters)
         draws = rng.multinomial(n_clusters, shares, n_bootstrap)[:, groups].astype(float)
         draws = draws[draws[:, positive].any(axis=1) & draws[:, ~positive].any(axis=1)]

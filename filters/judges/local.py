@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flipbench.config.kinds import Context
-from flipbench.config.raters import LocalSpec
+from flipbench.config.local_models import LocalSpec
 
 from .api import APIJudge, Task
 

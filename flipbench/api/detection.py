@@ -13,7 +13,7 @@ from flipbench.api import display
 if TYPE_CHECKING:
     import pandas as pd
 
-    from flipbench.config.raters import Quantization
+    from flipbench.config.local_models import Quantization
     from flipbench.core.paired import PairedBenchmark
     from flipbench.core.records import Score
     from flipbench.core.stage import StageReport
@@ -310,7 +310,7 @@ def _models(
         return resolved(model), [resolved(one) for one in references]
     if not isinstance(model, str):
         raise ConfigError(f"name {name!r}: names a model on a server; give the server's address")
-    from flipbench.models.vlm.served import reach
+    from flipbench.models.vlm.served import resolve_model
 
-    clean = [reach(one, model) if isinstance(one, str) else resolved(one) for one in references]
-    return reach(name, model), clean
+    clean = [resolve_model(one, model) if isinstance(one, str) else resolved(one) for one in references]
+    return resolve_model(name, model), clean

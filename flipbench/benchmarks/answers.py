@@ -1,4 +1,4 @@
-"""Which option an answer cell means; where two readings disagree, none is taken."""
+"""Which option an answer cell means; an ambiguous cell is an error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LETTER = re.compile(r"\(([A-Z])\)|([A-Z])[.):]?")
 
 
 def answer_letter(answer: str) -> str:
-    """Return the letter that ``A``, ``(A)``, ``A.``, ``A)`` or ``A:`` names, else "".
+    """Return the letter of ``A``, ``(A)``, ``A.``, ``A)`` or ``A:``, else "".
 
     >>> answer_letter("(B)"), answer_letter("B."), answer_letter("Bus")
     ('B', 'B', '')
@@ -26,23 +26,22 @@ def answer_letter(answer: str) -> str:
 def find_answer(
     answer: str, options: Sequence[tuple[str, str]], answer_is: AnswerIs = "auto"
 ) -> tuple[int, list[Oddity]]:
-    """Return the position of the option that ``answer`` means, and what is odd about it.
+    """Return the position of the option that ``answer`` means, and any oddities.
 
     Parameters
     ----------
     answer : str
         The cell.
     options : sequence of (letter, text)
-        The options that are there; letters may have gaps.
+        The options present; letters may have gaps.
     answer_is : {"auto", "letter", "text", "index"}
-        "letter" takes a letter first, and an option's text only where the cell is no letter;
-        "auto" refuses a cell that is one option's letter and another one's text; "index" counts
-        the letters from 0.
+        "letter" prefers a letter to an option's text; "auto" rejects a cell that is the letter of
+        one option and the text of another; "index" counts the letters from 0.
 
     Raises
     ------
     RowError
-        Where the cell means no option, or more than one.
+        If the cell matches no option, or more than one.
 
     Examples
     --------
@@ -57,27 +56,27 @@ def find_answer(
         i for i, (_, text) in enumerate(options) if text.strip() == answer.strip()
     ]
     if letter in letters and letter:
-        found = letters.index(letter)
-        if by_text and found not in by_text:
-            other = letters[by_text[0]]
-            what = (
-                f"the answer {answer!r} is the letter of one option and the text of option {other}"
-            )
-            if answer_is == "auto":
-                raise RowError("answer", what, "set answer_is to letter or text, or mend the row")
-            return found, [Oddity("answer", what, "it is taken as the letter")]
-        return found, []
+        position = letters.index(letter)
+        if not by_text or position in by_text:
+            return position, []
+        what = (
+            f"the answer {answer!r} is the letter of one option and the text of option"
+            f" {letters[by_text[0]]}"
+        )
+        if answer_is == "auto":
+            raise RowError("answer", what, "set answer_is to letter or text, or fix the row")
+        return position, [Oddity("answer", what, "it is read as the letter")]
     if len(by_text) == 1:
         return by_text[0], []
-    shown = ", ".join(letters)
     if by_text:
         same = " and ".join(letters[i] for i in by_text)
         what = f"the answer {_short(answer)} is the text of options {same}"
-        raise RowError("answer", what, "give the letter, or mend the options")
+        raise RowError("answer", what, "give the letter, or fix the options")
+    known = ", ".join(letters)
     if letter:
-        what = f"the answer is {letter}, but the options are {shown}"
-        raise RowError("answer", what, "mend the answer or the options")
-    what = f"the answer {_short(answer)} is neither a letter of the options {shown} nor one's text"
+        what = f"the answer is {letter}, but the options are {known}"
+        raise RowError("answer", what, "fix the answer or the options")
+    what = f"the answer {_short(answer)} is neither a letter nor the text of the options {known}"
     raise RowError("answer", what, "give the letter of the right option")
 
 
@@ -87,7 +86,7 @@ def _by_index(answer: str, options: Sequence[tuple[str, str]]) -> int:
         position = int(answer)
         if position < len(LETTERS) and LETTERS[position] in letters:
             return letters.index(LETTERS[position])
-    what = f"the answer {_short(answer)} is no position among the options {', '.join(letters)}"
+    what = f"the answer {_short(answer)} is not a position among the options {', '.join(letters)}"
     raise RowError("answer", what, "positions count from 0; or set answer_is to letter or text")
 
 

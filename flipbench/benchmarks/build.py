@@ -1,4 +1,4 @@
-"""One row of any format becomes one item, with every check in one place."""
+"""Turn a row of any format into an item, with all checks in one place."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from flipbench.prompting.prompts import LETTERS
 
 @dataclass(frozen=True)
 class Draft:
-    """What a reader found in a row.
+    """The content of a row.
 
-    ``options`` are (letter, text) pairs, blank texts standing for absent options; empty for a
+    ``options`` are (letter, text) pairs, with blank texts for absent options; empty for a
     free-form question. ``raw_question`` is the benchmark's own text.
     """
 
@@ -38,16 +38,15 @@ class Draft:
 def build_item(draft: Draft) -> tuple[Item, list[Oddity]]:
     """Return the item and its oddities.
 
-    A hint is put before the question, since what a model is asked must be part of the item's id.
+    A hint is put before the question, since the whole prompt must be part of the item's id.
 
     Raises
     ------
     RowError
-        Where the question or answer is missing, there is but one option, or the answer is none
-        of them.
+        If the question or answer is missing, there is only one option, or the answer matches none.
     """
     if not draft.question.strip():
-        raise RowError("question", "the question is empty", "mend the row")
+        raise RowError("question", "the question is empty", "fix the row")
     if not draft.answer.strip():
         raise RowError("answer", "there is no answer", "withheld answers cannot be used")
     options = [(letter, text) for letter, text in draft.options if text.strip()]
@@ -58,8 +57,8 @@ def build_item(draft: Draft) -> tuple[Item, list[Oddity]]:
         if len(options) == 1:
             raise RowError(
                 "options",
-                f"there is one option only, {options[0][0]}",
-                "a choice needs two; leave all options empty for a free-form question",
+                f"there is only one option, {options[0][0]}",
+                "give at least two; leave all options empty for a free-form question",
             )
         letters = "".join(letter for letter, _ in options)
         answer, odd = find_answer(draft.answer, options, draft.answer_is)
@@ -69,8 +68,8 @@ def build_item(draft: Draft) -> tuple[Item, list[Oddity]]:
             oddities.append(
                 Oddity(
                     "option_gap",
-                    f"the options are {', '.join(letters)}, with a gap",
-                    f"they are asked as {', '.join(LETTERS[: len(letters)])}",
+                    f"the option letters {', '.join(letters)} have a gap",
+                    f"prompts use {', '.join(LETTERS[: len(letters)])}",
                 )
             )
         oddities += _duplicates(options, answer)
@@ -83,7 +82,7 @@ def build_item(draft: Draft) -> tuple[Item, list[Oddity]]:
             Oddity(
                 "letter_without_options",
                 f"the answer {draft.answer!r} looks like a letter, but the row has no options",
-                "it is taken as a free-form answer; see whether the options were lost",
+                "it is read as a free-form answer; check whether the options were lost",
             )
         )
     item = Item(
@@ -108,15 +107,15 @@ def _duplicates(options: Sequence[tuple[str, str]], answer: int) -> list[Oddity]
     by_text: dict[str, list[str]] = {}
     for letter, text in options:
         by_text.setdefault(text.strip(), []).append(letter)
-    found = []
+    oddities = []
     for text, letters in by_text.items():
         if len(letters) > 1:
             gold = ", and one of them is the answer" if options[answer][0] in letters else ""
-            found.append(
+            oddities.append(
                 Oddity(
                     "duplicate_options",
                     f"options {' and '.join(letters)} have the same text {text[:60]!r}{gold}",
-                    "a flip never draws the old answer's text; mend the row to use it otherwise",
+                    "a new answer never has the old answer's text; fix the row to ask it reliably",
                 )
             )
-    return found
+    return oddities

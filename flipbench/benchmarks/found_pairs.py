@@ -1,4 +1,4 @@
-"""Pairs that exist already: NaturalBench, CounterCurate, or any two versions of a benchmark."""
+"""Existing pairs: NaturalBench, CounterCurate, or any two versions of a benchmark."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from flipbench.core.records import Item, Value
 
 
 class FoundPairSpec(Value):
-    """Two versions of the same questions, read as any benchmark is and joined by item name.
+    """Two versions of the same questions, read as two benchmarks and joined by item name.
 
-    They may be two files, or two mappings of the columns of one file.
+    They may be two files, or two column mappings of one file.
     """
 
     original: BenchmarkSpec
@@ -28,7 +28,7 @@ class FoundPairSpec(Value):
 
 
 class PairsSpec(Value):
-    """A benchmark whose items have a twin already; nothing is generated.
+    """A benchmark of existing pairs; nothing is generated.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class PairsSpec(Value):
         Read one after another.
     naturalbench : str
         Instead of parts: a folder or hub id of NaturalBench. Each row becomes two pairs, one for
-        each question; the first image counts as the original.
+        each question; the first image is the original.
     """
 
     format: Literal["pairs"] = "pairs"
@@ -44,10 +44,10 @@ class PairsSpec(Value):
     parts: tuple[FoundPairSpec, ...] = ()
     naturalbench: str = ""
     revision: str = ""
-    licence: str = Field(default="", description="of NaturalBench; other parts say their own")
+    licence: str = Field(default="", description="of NaturalBench; parts state their own")
 
     def resolved(self) -> Iterator[tuple[str, FoundPairSpec]]:
-        """Yield a mark for the names of each part, and the part."""
+        """Yield a suffix for the item names of each part, and the part."""
         if self.naturalbench:
             for number in (0, 1):
                 yield f"q{number}", _naturalbench(self, number)
@@ -57,14 +57,14 @@ class PairsSpec(Value):
 
 @dataclass
 class FoundPairs:
-    """What came of reading: the pairs, both sides' own problems, and what could not be joined."""
+    """The pairs, the two versions that were read, and why items could not be joined."""
 
     benchmark: PairedBenchmark
     sides: list[Benchmark]
     unpaired: list[str] = field(default_factory=list)
 
     def summary(self) -> str:
-        """Return what was read and what was not, for people."""
+        """Return what was read and what was rejected, for people."""
         lines = [f"{self.benchmark.name}: {len(self.benchmark.pairs)} pairs"]
         lines += [side.summary() for side in self.sides if side.problems]
         lines += [f"  unpaired: {line}" for line in self.unpaired[:10]]
@@ -74,32 +74,37 @@ class FoundPairs:
 
 
 def load_pairs(spec: PairsSpec, images: ImageStore) -> FoundPairs:
-    """Read pairs that exist already.
+    """Read existing pairs.
 
-    They are marked as not exchangeable: nobody drew by coin which version is the original, so one
-    may be harder by construction, and only rules relative to a reference model are sound.
+    They are marked as not exchangeable: which version is the original was not drawn at random, so
+    one may be harder by construction, and only rules relative to a reference model are sound.
 
     Raises
     ------
     DataError
-        Where there is nothing to read, or no pair in it.
+        If nothing is configured, or no pair is found.
     """
     pairs: list[Pair] = []
     sides: list[Benchmark] = []
     unpaired: list[str] = []
     name = spec.name
-    for mark, part in spec.resolved():
-        original, twin = (load_benchmark(s, images) for s in (part.original, part.counterfactual))
+    for suffix, part in spec.resolved():
+        original, counterfactual = (
+            load_benchmark(version, images) for version in (part.original, part.counterfactual)
+        )
         name = name or original.name
-        sides += [original, twin]
-        for item, outcome in _join(original, twin):
-            if isinstance(outcome, str):
-                unpaired.append(f"{item.name}: {outcome}")
+        sides += [original, counterfactual]
+        by_name = {item.name: item for item in counterfactual.items}
+        for item in original.items:
+            other = by_name.pop(item.name, None)
+            if other is None:
+                unpaired.append(f"{item.name}: not in the counterfactual {counterfactual.name}")
                 continue
             try:
-                pairs.append(Pair(_named(item, name, mark), _named(outcome, name, mark)))
+                pairs.append(Pair(_renamed(item, name, suffix), _renamed(other, name, suffix)))
             except DataError as error:
                 unpaired.append(str(error))
+        unpaired += [f"{other}: not in the original {original.name}" for other in by_name]
     if not pairs:
         raise DataError(
             "no pairs: give 'parts' with an original and a counterfactual each, or 'naturalbench'"
@@ -112,19 +117,10 @@ def load_pairs(spec: PairsSpec, images: ImageStore) -> FoundPairs:
     return FoundPairs(paired, sides, unpaired)
 
 
-def _join(original: Benchmark, twin: Benchmark) -> Iterator[tuple[Item, Item | str]]:
-    """Yield every item of the original with its twin, or with why it has none."""
-    twins = {item.name: item for item in twin.items}
-    for item in original.items:
-        yield item, twins.pop(item.name, f"no counterfactual of this name in {twin.name}")
-    for item in twins.values():
-        yield item, f"no original of this name in {original.name}"
-
-
-def _named(item: Item, benchmark: str, mark: str) -> Item:
-    name = f"{item.name}-{mark}" if mark else item.name
-    changed = {"id": "", "benchmark": benchmark, "name": name, "group": item.group or item.name}
-    return Item.model_validate(item.model_dump() | changed)
+def _renamed(item: Item, benchmark: str, suffix: str) -> Item:
+    name = f"{item.name}-{suffix}" if suffix else item.name
+    changes = {"id": "", "benchmark": benchmark, "name": name, "group": item.group or item.name}
+    return Item.model_validate(item.model_dump() | changes)
 
 
 def _naturalbench(spec: PairsSpec, number: int) -> FoundPairSpec:

@@ -1,4 +1,4 @@
-"""Look into a file of questions and say how to read it, for ``flipbench init``."""
+"""Guess how to read a benchmark file, for ``flipbench init``."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from flipbench.benchmarks.tsv import MAX_REFERENCE, check_header, wide_cells
 from flipbench.core.errors import DataError
 from flipbench.prompting.prompts import LETTERS
 
-_LOOK_AT = 20
-_OTHER_NAMES = {
+_N_ROWS = 20
+_SYNONYMS = {
     "question": ("query", "prompt", "text"),
     "answer": ("label", "answer_index", "correct_answer", "gt_answer", "target"),
     "images": ("image", "image_path", "picture", "img"),
@@ -41,33 +41,33 @@ _OTHER_NAMES = {
 
 @dataclass(frozen=True)
 class Guess:
-    """How to read a benchmark, and in words what was seen of it."""
+    """How to read a benchmark, and observations about the file."""
 
     spec: TsvSpec | JsonlSpec | HuggingFaceSpec
     notes: list[str] = field(default_factory=list)
 
 
 def guess_spec(path: str) -> Guess:
-    """Return how to read a benchmark, by its ending, its columns and its first rows.
+    """Return how to read a benchmark, judging by its extension, columns and first rows.
 
     Parameters
     ----------
     path : str
         A ``.tsv``, ``.jsonl`` or ``.parquet`` file, or the id of a dataset on the Hub, which is
-        not looked into.
+        not opened.
 
     Raises
     ------
     DataError
-        Where a needed column is missing, or the file is of another sort.
+        If a required column is missing, or the file has another format.
     """
-    ending = Path(path).suffix.lower()
+    suffix = Path(path).suffix.lower()
     known = {".tsv": _guess_tsv, ".jsonl": _guess_jsonl, ".parquet": _guess_parquet}
-    if ending in known:
+    if suffix in known:
         check_file(Path(path))
-        return known[ending](Path(path))
-    if not Path(path).exists() and path.count("/") == 1 and ending not in (".csv", ".json"):
-        note = "on the Hub, not looked into: name its columns, and pin its revision"
+        return known[suffix](Path(path))
+    if not Path(path).exists() and path.count("/") == 1 and suffix not in (".csv", ".json"):
+        note = "on the Hub, not opened: name its columns, and pin its revision"
         return Guess(HuggingFaceSpec(path=path, name=path.rpartition("/")[2]), [note])
     raise DataError(
         f"{path}: give a .tsv (VLMEvalKit), .jsonl or .parquet file, or a dataset's id on the Hub"
@@ -81,7 +81,7 @@ def _guess_tsv(path: Path) -> Guess:
             reader = csv.reader(file, delimiter="\t", strict=True)
             header = next(reader, [])
             check_header(header, path, ())
-            rows = [dict(zip(header, row, strict=False)) for row in islice(reader, _LOOK_AT)]
+            rows = [dict(zip(header, row, strict=False)) for row in islice(reader, _N_ROWS)]
     except UnicodeDecodeError as error:
         raise not_utf8(path) from error
     except csv.Error as error:
@@ -89,31 +89,32 @@ def _guess_tsv(path: Path) -> Guess:
     letters = [letter for letter in LETTERS if letter in header]
     notes = [f"options in the columns {', '.join(letters)}"]
     if not letters:
-        notes = ["no columns A, B, … of options: every question is free-form"]
+        notes = ["no option columns A, B, …: every question is free-form"]
     if any(len(row.get("image", "")) > MAX_REFERENCE for row in rows):
         return Guess(TsvSpec(path=path), [*notes, "images in the file"])
-    root, seen = _image_root(path, [p for r in rows for p in split_cell(r.get("image_path", ""))])
-    return Guess(TsvSpec(path=path, image_root=root), [*notes, *seen])
+    paths = [path for row in rows for path in split_cell(row.get("image_path", ""))]
+    root, image_notes = _image_root(path, paths)
+    return Guess(TsvSpec(path=path, image_root=root), [*notes, *image_notes])
 
 
 def _guess_jsonl(path: Path) -> Guess:
     try:
         with path.open(encoding="utf-8-sig") as file:
-            rows = [json.loads(line) for line in islice(filter(str.strip, file), _LOOK_AT)]
+            rows = [json.loads(line) for line in islice(filter(str.strip, file), _N_ROWS)]
     except UnicodeDecodeError as error:
         raise not_utf8(path) from error
     except ValueError as error:
-        raise DataError(f"{path}: a line is not JSON ({error}); mend it") from error
+        raise DataError(f"{path}: a line is not JSON ({error}); fix it") from error
     keys = list(dict.fromkeys(key for row in rows if isinstance(row, dict) for key in row))
     check_columns(["images", "question", "answer"], keys, str(path))
     notes = [
         "options as lists" if "options" in keys else "no 'options': every question is free-form"
     ]
     if unknown := [key for key in keys if key not in KEYS]:
-        notes.append(f"unknown keys, to be put under 'extra': {', '.join(unknown)}")
+        notes.append(f"unknown keys, move them into 'extra': {', '.join(unknown)}")
     paths = [p for row in rows for p in _as_list(row.get("images")) if isinstance(p, str)]
-    root, seen = _image_root(path, paths)
-    return Guess(JsonlSpec(path=path, image_root=root), [*notes, *seen])
+    root, image_notes = _image_root(path, paths)
+    return Guess(JsonlSpec(path=path, image_root=root), [*notes, *image_notes])
 
 
 def _guess_parquet(path: Path) -> Guess:
@@ -121,15 +122,15 @@ def _guess_parquet(path: Path) -> Guess:
 
     try:
         file = pyarrow.parquet.ParquetFile(path)
-        batch = next(file.iter_batches(batch_size=_LOOK_AT), None)
+        batch = next(file.iter_batches(batch_size=_N_ROWS), None)
     except (OSError, ValueError) as error:
-        raise DataError(f"{path}: not a parquet file ({error}); get it again") from error
+        raise DataError(f"{path}: not a parquet file ({error}); download it again") from error
     rows: list[dict[str, Any]] = batch.to_pylist() if batch else []
     header: list[str] = list(file.schema_arrow.names)
     if {"benchmark", "name", "images", "question", "answer"} <= set(header):
         spec = HuggingFaceSpec(path=str(path), mapping="flipbench")
         return Guess(spec, ["written by flipbench"])
-    names = {meaning: _column(meaning, header) for meaning in _OTHER_NAMES}
+    names = {meaning: _column(meaning, header) for meaning in _SYNONYMS}
     needed = {meaning: names[meaning] or meaning for meaning in ("question", "answer", "images")}
     check_columns(list(needed.values()), header, str(path))
     several = [column for column in header if column.startswith(f"{needed['images']}_")]
@@ -154,14 +155,14 @@ def _guess_parquet(path: Path) -> Guess:
     )
     notes = ["no options: every question is free-form"] if options_in == "none" else []
     if answer_is == "index":
-        notes.append("answers are numbers: taken as positions from 0")
+        notes.append("answers are integers: read as positions counted from 0")
     return Guess(spec, notes)
 
 
 def _options(
     column: str | None, names: dict[str, str], header: Sequence[str], rows: list[dict[str, Any]]
 ) -> tuple[tuple[str, ...], OptionsIn, QuestionStyle | None]:
-    """Return the columns of options, where options stand, and how inside a question."""
+    """Return the option columns, where the options are, and their style inside a question."""
     if {"A", "B"} <= set(header):
         return (), "columns", None
     if column is not None:
@@ -182,19 +183,19 @@ def _options(
 
 def _column(meaning: str, header: Sequence[str]) -> str | None:
     lower = {name.lower(): name for name in reversed(header)}
-    names = (meaning, *_OTHER_NAMES[meaning])
+    names = (meaning, *_SYNONYMS[meaning])
     return next((lower[name] for name in names if name in lower), None)
 
 
 def _image_root(path: Path, images: Sequence[str]) -> tuple[Path | None, list[str]]:
-    """Return the folder that paths of images begin in, None for the file's own."""
+    """Return the folder of the image paths (None for the file's own), and notes about it."""
     if not images:
         return None, []
     folders = [path.parent, path.parent / "images", path.parent / path.stem]
     for folder in folders:
         if (folder / images[0]).is_file():
-            return (None if folder == path.parent else folder), [f"images below {folder}"]
-    return None, [f"{images[0]} is in none of {', '.join(map(str, folders))}: set image_root"]
+            return (None if folder == path.parent else folder), [f"images in {folder}"]
+    return None, [f"{images[0]} is not in {', '.join(map(str, folders))}: set image_root"]
 
 
 def _as_list(value: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Datasets that the ``datasets`` library opens: parquet, folders, ``save_to_disk``, Hub ids."""
+"""Datasets read with the ``datasets`` library: parquet, folders, ``save_to_disk``, Hub ids."""
 
 from __future__ import annotations
 
@@ -30,18 +30,21 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 @dataclass(frozen=True)
 class _Table:
-    """Rows of plain values (image bytes as they are stored), and the columns' features."""
+    """Rows of plain values (image bytes as stored), and the columns' features."""
 
     data: Any
     columns: list[str]
     features: dict[str, Any]
+    dataset: str
     split: str
     on_hub: bool
 
     def rows(self) -> Iterator[JsonDict]:
         for batch in self.data.with_format("arrow").iter(batch_size=_BATCH):
             for row in batch.to_pylist():
-                yield {name: _named(value, self.features.get(name)) for name, value in row.items()}
+                yield {
+                    name: _class_name(value, self.features.get(name)) for name, value in row.items()
+                }
 
 
 def load_huggingface(spec: HuggingFaceSpec, images: ImageStore, strict: bool = False) -> Benchmark:
@@ -51,7 +54,7 @@ def load_huggingface(spec: HuggingFaceSpec, images: ImageStore, strict: bool = F
     folder = image_folder(spec.image_root, _default_root(spec.path, table.on_hub))
     if table.on_hub and not _COMMIT.fullmatch(spec.revision):
         what = f"the revision {spec.revision or '(none)'!r} of {spec.path} is not pinned"
-        remedy = "give the 40-digit commit as revision: the dataset may change"
+        remedy = "set revision to the 40-digit commit: the dataset may change"
         collector.note(Oddity("unpinned_revision", what, remedy))
     if spec.mapping == "flipbench":
         _read_own(spec, table, images, folder, collector)
@@ -59,7 +62,7 @@ def load_huggingface(spec: HuggingFaceSpec, images: ImageStore, strict: bool = F
         _read_mapped(spec, table, images, folder, collector)
     if not collector.n_rows:
         raise DataError(f"{spec.path}: the dataset has no rows; choose another split")
-    folder.note_moved(collector)
+    folder.note_relocated(collector)
     return collector.finish()
 
 
@@ -78,8 +81,8 @@ def _read_mapped(
     check_columns([*texts, *columns.images], table.columns, spec.path)
     for column in texts:
         if getattr(table.features.get(column), "dtype", "").startswith("float"):
-            what = f"the column {column!r} holds floating-point numbers, not texts"
-            remedy = "a text '2' may have become '2.0': see whether the items read well"
+            what = f"the column {column!r} contains floating-point numbers, not text"
+            remedy = "'2' may have become '2.0': check the items"
             collector.note(Oddity("float_column", what, remedy))
     for number, cells in enumerate(table.rows()):
         name = _text(cells[columns.index]).strip() if columns.index else str(number)
@@ -88,7 +91,7 @@ def _read_mapped(
             collector.claim(name, row.where)
         with collector.row(row):
             if not name:
-                raise RowError("index", "the index is empty", "give every row an index of its own")
+                raise RowError("index", "the index is empty", "give every row a unique index")
             raw = _text(cells[columns.question])
             answer = _text(cells[columns.answer])
             stem, options = raw, _options(cells, layout, option_columns)
@@ -103,7 +106,7 @@ def _read_mapped(
                 options=options,
                 answer=answer,
                 source=Source(
-                    dataset=spec.path if table.on_hub else Path(spec.path).name,
+                    dataset=table.dataset,
                     revision=spec.revision,
                     split=table.split,
                     row=number,
@@ -133,9 +136,8 @@ def _read_own(
         collector.claim(name, row.where, str(record.get("benchmark", "")))
         with collector.row(row):
             refs = _refs(record.pop("images", []), "images", images, folder, row)
-            dataset = spec.path if table.on_hub else Path(spec.path).name
-            own = item_of_record(record, tuple(refs), row, collector.name, dataset)
-            collector.keep(row, *own)
+            item, oddities = item_of_record(record, tuple(refs), row, collector.name, table.dataset)
+            collector.keep(row, item, oddities)
 
 
 def _open(spec: HuggingFaceSpec) -> _Table:
@@ -146,13 +148,14 @@ def _open(spec: HuggingFaceSpec) -> _Table:
     on_hub = not pattern and not local.exists()
     options: dict[str, Any] = {"name": spec.config_name or None, "streaming": not on_hub}
     if on_hub and not _HUB_ID.fullmatch(spec.path):
-        raise DataError(f"{spec.path}: there is no such file or folder; mend the path")
+        raise DataError(f"{spec.path}: no such file or folder; fix the path")
     try:
         if pattern or local.is_file():
             files = pattern or [spec.path]
             if not all(file.endswith(".parquet") for file in files):
-                raise DataError(f"{spec.path}: only .parquet files are read here; use format:"
-                                " vlmeval or jsonl for text files")  # fmt: skip
+                raise DataError(
+                    f"{spec.path}: not a .parquet file; use format: vlmeval or jsonl for text files"
+                )
             opened = datasets.load_dataset(
                 "parquet", data_files={spec.split or "train": files}, streaming=True
             )
@@ -164,39 +167,40 @@ def _open(spec: HuggingFaceSpec) -> _Table:
             opened = datasets.load_dataset(spec.path, **options)
     except DataError:
         raise
-    except Exception as error:  # datasets, hub, pyarrow and fsspec raise from a dozen trees
+    except Exception as error:  # datasets, hub, pyarrow and fsspec share no base class
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         if on_hub:
             raise ServiceError(
-                f"{spec.path}: there is no such file or folder, and the Hub does not give such a"
-                f" dataset ({first}); mend the name, log in, or download it and name its folder"
+                f"{spec.path}: no such file or folder, and loading it from the Hub failed"
+                f" ({first}); fix the name, log in, or download it and give its folder"
             ) from error
         raise DataError(
-            f"{spec.path}: datasets cannot open it ({first}); get it again, or name its parquet"
-            " files"
+            f"{spec.path}: datasets cannot open it ({first}); download it again, or give its"
+            " parquet files"
         ) from error
     split, data = _one_split(opened, spec, is_files=bool(pattern or local.is_file()))
     features = dict(data.features or {})
     columns = list(features) or list(next(iter(data), {}))
-    return _Table(data, columns, features, split, on_hub)
+    dataset = spec.path if on_hub else local.name
+    return _Table(data, columns, features, dataset, split, on_hub)
 
 
 def _one_split(opened: Any, spec: HuggingFaceSpec, is_files: bool) -> tuple[str, Any]:
     if not isinstance(opened, dict):
-        found = str(opened.split or "")
-        if spec.split and found and spec.split != found:
-            raise DataError(f"{spec.path}: this is the split {found!r}, not {spec.split!r}")
-        return spec.split or found, opened
+        only = str(opened.split or "")
+        if spec.split and only and spec.split != only:
+            raise DataError(f"{spec.path}: this is the split {only!r}, not {spec.split!r}")
+        return spec.split or only, opened
     names = list(opened)
     if is_files:
         return spec.split, opened[names[0]]
     if not spec.split and len(names) > 1:
-        raise DataError(f"{spec.path}: there are the splits {', '.join(names)}; choose one: split")
-    wanted = spec.split or names[0]
-    if wanted not in names:
-        guess = nearest(wanted, names)
-        raise DataError(f"{spec.path}: no split {wanted!r} (found: {', '.join(names)}){guess}")
-    return wanted, opened[wanted]
+        raise DataError(f"{spec.path}: has the splits {', '.join(names)}; set split to one of them")
+    split = spec.split or names[0]
+    if split not in names:
+        guess = nearest(split, names)
+        raise DataError(f"{spec.path}: no split {split!r} (found: {', '.join(names)}){guess}")
+    return split, opened[split]
 
 
 def _option_columns(layout: Layout, columns: list[str]) -> list[str]:
@@ -224,11 +228,11 @@ def _options(cells: JsonDict, layout: Layout, columns: list[str]) -> tuple[tuple
     if value is None or value == "":
         return ()
     if not isinstance(value, list | tuple):
-        what = f"the column {columns[0]!r} holds no list: {cells[columns[0]]!r:.60}"
+        what = f"the column {columns[0]!r} does not contain a list: {cells[columns[0]]!r:.60}"
         raise RowError("options", what, "write it as ['a', 'b']")
     if len(value) > len(LETTERS):
-        what = f"there are {len(value)} options, more than letters"
-        raise RowError("options", what, "leave the row out")
+        what = f"there are {len(value)} options; at most 26 are supported"
+        raise RowError("options", what, "remove the row")
     return tuple((letter, _text(v)) for letter, v in zip(LETTERS, value, strict=False))
 
 
@@ -241,7 +245,7 @@ def _images(
         for ref in _refs(cells[column], column, images, folder, row)
     ]
     if not refs:
-        raise RowError("image", "there is no image", "add it, or leave the row out")
+        raise RowError("image", "there is no image", "add one, or remove the row")
     return tuple(refs)
 
 
@@ -249,20 +253,22 @@ def _refs(
     value: Any, column: str, images: ImageStore, folder: ImageFolder, row: RowPlace
 ) -> list[ImageRef]:
     refs = []
-    for one in value if isinstance(value, list) else [value]:
-        if one is None:
+    for image in value if isinstance(value, list) else [value]:
+        if image is None:
             continue
-        data, path = (one.get("bytes"), one.get("path")) if isinstance(one, dict) else (one, one)
+        is_struct = isinstance(image, dict)
+        data, path = (image.get("bytes"), image.get("path")) if is_struct else (image, image)
         if not isinstance(data, bytes):
             if not isinstance(path, str) or not path:
-                what = f"the column {column!r} holds no image but {type(one).__name__}"
+                what = f"the column {column!r} contains {type(image).__name__}, not an image"
                 raise RowError("image", what, "map columns.images to images, bytes or paths")
             data = folder.read(path, row)
         refs.append(images.put(data, row.where))
     return refs
 
 
-def _named(value: Any, feature: Any) -> Any:
+def _class_name(value: Any, feature: Any) -> Any:
+    """Return the name of a ClassLabel's value, and any other value unchanged."""
     names = getattr(feature, "names", None)
     if names and isinstance(value, int) and 0 <= value < len(names):
         return names[value]
@@ -274,8 +280,8 @@ def _text(value: Any) -> str:
         return ""
     if isinstance(value, str | bool | int | float):
         return str(value)
-    what = f"{str(value)[:60]!r} is a {type(value).__name__}, not a text"
-    raise RowError("text", what, "map the column that holds the text")
+    what = f"{str(value)[:60]!r} is a {type(value).__name__}, not text"
+    raise RowError("text", what, "map a column that contains text")
 
 
 def _name_of(path: str) -> str:

@@ -1,4 +1,4 @@
-"""Image bytes from cells: base64, lists, and paths that may not leave the image folder."""
+"""Image bytes from cells: base64, lists, and paths confined to the image folder."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import os
 import re
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 
 from flipbench.benchmarks.report import Collector, Oddity, RowError, RowPlace
@@ -27,7 +28,7 @@ def split_cell(cell: str) -> list[str]:
     Raises
     ------
     RowError
-        Where it looks like a list and is none of texts.
+        If it looks like a list but is not a list of texts.
     """
     text = cell.strip()
     if not (text.startswith("[") and text.endswith("]")):
@@ -37,42 +38,43 @@ def split_cell(cell: str) -> list[str]:
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         members = None
     if not isinstance(members, list) or not all(isinstance(m, str | int) for m in members):
-        raise RowError("image", f"{text[:60]!r} is no list of texts", "write it as ['a', 'b']")
+        what = f"{text[:60]!r} is not a list of texts"
+        raise RowError("image", what, "write it as ['a', 'b']")
     return [str(member).strip() for member in members]
 
 
 def decode_base64(text: str) -> bytes:
-    """Return the bytes of a base64 text, with or without a ``data:`` head.
+    """Return the bytes of a base64 text, with or without a ``data:`` prefix.
 
     Raises
     ------
     RowError
-        Where it is not base64.
+        If it is not base64.
     """
     body = text.partition(",")[2] if text.startswith("data:") else text
     try:
         return base64.b64decode("".join(body.split()), validate=True)
     except (binascii.Error, ValueError) as error:
-        what = f"the image is not whole base64 ({error}; {len(text)} characters)"
-        raise RowError("image", what, "write the cell anew") from error
+        what = f"the image is not valid base64 ({error}; {len(text)} characters)"
+        raise RowError("image", what, "write the cell again") from error
 
 
 @dataclass
 class ImageFolder:
     """Reads images below ``root`` and nothing else.
 
-    A relative path is relative to ``root``. An absolute path of another machine is looked up
-    below ``root`` by its file name, and by its folders where the name is there more than once.
+    A relative path is relative to ``root``. An absolute path from another machine is looked up
+    below ``root`` by its file name, and by its folders if several files have that name.
 
     Parameters
     ----------
     root : Path
-        The folder; need not exist before it is used.
+        The folder; need not exist until an image is read.
     """
 
     root: Path
     _by_name: dict[str, list[Path]] | None = None
-    _moved: list[tuple[RowPlace, str]] = field(default_factory=list)
+    _relocated: list[tuple[RowPlace, str]] = field(default_factory=list)
 
     def read(self, name: str, row: RowPlace) -> bytes:
         """Return the bytes of the image that a cell of ``row`` names.
@@ -80,7 +82,7 @@ class ImageFolder:
         Raises
         ------
         RowError
-            Where it is missing, ambiguous, too large, or outside ``root``.
+            If it is missing, ambiguous, too large, or outside ``root``.
         """
         try:
             path = self._locate(name, row)
@@ -88,41 +90,40 @@ class ImageFolder:
                 raise self._outside(name, "leads out of")
             if not path.is_file():
                 what = f"the image {name!r} is not in {self.root}"
-                raise RowError("image", what, "put it there, or mend image_root")
+                raise RowError("image", what, "put it there, or fix image_root")
             if path.stat().st_size > MAX_FILE_BYTES:
-                what = f"the image {name!r} has more than {MAX_FILE_BYTES:,} bytes"
+                what = f"the image {name!r} is larger than {MAX_FILE_BYTES:,} bytes"
                 raise RowError("image", what, "make it smaller")
             return path.read_bytes()
         except (OSError, RuntimeError, ValueError) as error:  # too long a name, a loop of links
             what = f"the image {name[:120]!r} cannot be read ({error})"
-            raise RowError("image", what, "mend the path") from error
+            raise RowError("image", what, "fix the path") from error
 
-    def note_moved(self, collector: Collector) -> None:
-        """Tell what was odd about absolute paths: that there are any, and folders apart.
+    def note_relocated(self, collector: Collector) -> None:
+        """Report absolute paths from another machine, and rows whose folder differs from the rest.
 
-        In a perturbed release a row whose folder is not the others' may still be the original
-        image.
+        In a perturbed release, such a row may still show the original image.
         """
-        if not self._moved:
+        if not self._relocated:
             return
-        folders = Counter(folder for _, folder in self._moved)
+        folders = Counter(folder for _, folder in self._relocated)
         main, n_main = folders.most_common(1)[0]
         collector.note(
             Oddity(
                 "moved_images",
-                f"{len(self._moved)} image paths are absolute ones of another machine ({main}/…)",
+                f"{len(self._relocated)} image paths are absolute, from another machine ({main}/…)",
                 f"they were found by file name in {self.root}",
             )
         )
-        if n_main < _MAIN_FOLDER_SHARE * len(self._moved):
+        if n_main < _MAIN_FOLDER_SHARE * len(self._relocated):
             return
         refused = {problem.row for problem in collector.problems if problem.fatal}
-        for row, folder in self._moved:
+        for row, folder in self._relocated:
             if folder != main and row.number not in refused:
                 odd = Oddity(
                     "other_folder",
-                    f"its image path lies in {folder}, the others' in {main}",
-                    "see whether this is the image you mean and not, say, the unedited one",
+                    f"its image path is in {folder}, most others are in {main}",
+                    "check that this is the intended image and not, say, the unedited one",
                 )
                 collector.note(odd, row)
 
@@ -132,18 +133,17 @@ class ImageFolder:
             pure = PureWindowsPath(name)
         if ".." in pure.parts or "\0" in name:
             raise self._outside(name, "leads out of")
-        rooted = bool(pure.root or pure.drive)
-        if not rooted:
+        if not (pure.root or pure.drive):
             return self.root.joinpath(*pure.parts)
         if isinstance(pure, PurePosixPath):
             here = Path(name)
             if here.is_relative_to(self.root) or here.is_relative_to(self.root.resolve()):
                 return here
             if here.is_file():
-                raise self._outside(name, "lies outside")
-        found = self._find(name, pure)
-        self._moved.append((row, pure.parent.as_posix()))
-        return found
+                raise self._outside(name, "is outside")
+        path = self._find(name, pure)
+        self._relocated.append((row, pure.parent.as_posix()))
+        return path
 
     def _find(self, name: str, pure: PurePath) -> Path:
         if self._by_name is None:
@@ -153,15 +153,15 @@ class ImageFolder:
                     self._by_name.setdefault(file, []).append(Path(folder).resolve() / file)
         candidates = self._by_name.get(pure.name, [])
         if not candidates:
-            what = f"the image {name!r} is of another machine, and {self.root} has no {pure.name!r}"
-            raise RowError("image", what, "set image_root to the folder that holds the images")
+            what = f"the path {name!r} is from another machine; {self.root} has no {pure.name!r}"
+            raise RowError("image", what, "set image_root to the folder that contains the images")
         scores = [_n_common_ending(path.parts, pure.parts) for path in candidates]
         best = [
             path for path, score in zip(candidates, scores, strict=True) if score == max(scores)
         ]
         if len(best) > 1:
-            what = f"the image {name!r} may be {best[0]} or {best[1]}"
-            raise RowError("image", what, "set image_root to the folder that is meant")
+            what = f"the image {name!r} could be {best[0]} or {best[1]}"
+            raise RowError("image", what, "set image_root to the right folder")
         return best[0]
 
     def _outside(self, name: str, how: str) -> RowError:
@@ -175,17 +175,13 @@ def image_folder(image_root: Path | None, default: Path) -> ImageFolder:
     Raises
     ------
     DataError
-        Where ``image_root`` is given and is no folder.
+        If ``image_root`` is given but is not a folder.
     """
     if image_root is not None and not image_root.is_dir():
-        raise DataError(f"{image_root}: image_root is not a folder; mend the path")
+        raise DataError(f"{image_root}: image_root is not a folder; fix the path")
     return ImageFolder(image_root or default)
 
 
 def _n_common_ending(a: tuple[str, ...], b: tuple[str, ...]) -> int:
-    n = 0
-    for one, other in zip(reversed(a), reversed(b), strict=False):
-        if one != other:
-            break
-        n += 1
-    return n
+    pairs = zip(reversed(a), reversed(b), strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

@@ -1,4 +1,4 @@
-"""Our own JSONL: an item on each line, its images in files beside it."""
+"""Our own JSONL: one item per line, with image files next to it."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def load_jsonl(spec: JsonlSpec, images: ImageStore, strict: bool = False) -> Ben
             collector.claim(name, row.where, str(record.get("benchmark", "")))
         with collector.row(row):
             if isinstance(record, ValueError):
-                raise RowError("json", f"the line is not JSON ({record})", "mend the line")
+                raise RowError("json", f"the line is not JSON ({record})", "fix the line")
             if not isinstance(record, dict):
-                raise RowError("json", "the line is no JSON object", "write it as {…}")
+                raise RowError("json", "the line is not a JSON object", "write it as {…}")
             refs = _images(record.pop("images", None), images, folder, row)
-            own = item_of_record(record, refs, row, collector.name, spec.path.name)
-            collector.keep(row, *own)
+            item, oddities = item_of_record(record, refs, row, collector.name, spec.path.name)
+            collector.keep(row, item, oddities)
     if not collector.n_rows:
-        raise DataError(f"{spec.path}: there are no rows; get the file again")
-    folder.note_moved(collector)
+        raise DataError(f"{spec.path}: there are no rows; download the file again")
+    folder.note_relocated(collector)
     return collector.finish()
 
 
@@ -58,10 +58,10 @@ def _lines(path: Path) -> list[tuple[int, Any]]:
 
 
 def _images(
-    given: Any, images: ImageStore, folder: ImageFolder, row: RowPlace
+    value: Any, images: ImageStore, folder: ImageFolder, row: RowPlace
 ) -> tuple[ImageRef, ...]:
-    paths = [given] if isinstance(given, str) else given
+    paths = [value] if isinstance(value, str) else value
     if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
-        what = f"'images' is {given!r:.60}" if given is not None else "there is no key 'images'"
+        what = f"'images' is {value!r:.60}" if value is not None else "there is no key 'images'"
         raise RowError("image", what, "give a list of paths; [] for a question without an image")
     return tuple(images.put(folder.read(path, row), row.where) for path in paths)

@@ -13,29 +13,29 @@ from flipbench.core.images import ImageStore
 def load_benchmark(
     spec: TsvSpec | HuggingFaceSpec | JsonlSpec, images: ImageStore, *, strict: bool = False
 ) -> Benchmark:
-    """Return a benchmark's items in release order, and every problem met on the way.
+    """Return a benchmark's items in release order, and every problem with its rows.
 
     Parameters
     ----------
     spec : TsvSpec, HuggingFaceSpec or JsonlSpec
-        Where it is and how to read it.
+        The benchmark's location and format.
     images : ImageStore
-        Where image bytes go, unchanged.
+        Stores the image bytes, unchanged.
     strict : bool
-        True raises the first problem that keeps a row from becoming an item.
+        Whether to raise the first problem that rejects a row.
 
     Returns
     -------
     Benchmark
-        Its ``items`` and ``refused`` rows add up to the file's rows, always.
+        Its ``items`` and ``refused`` rows always add up to the file's rows.
 
     Raises
     ------
     DataError
-        Where the file as a whole cannot be used (missing, empty, not UTF-8, without an answer
+        If the file as a whole cannot be used (missing, empty, not UTF-8, without an answer
         column, the same index twice), or with ``strict`` at the first refused row.
     ServiceError
-        Where the Hugging Face Hub does not give a dataset.
+        If a dataset cannot be loaded from the Hugging Face Hub.
     """
     if isinstance(spec, TsvSpec):
         return load_tsv(spec, images, strict)

@@ -1,4 +1,4 @@
-"""Our own rows: what `write_jsonl` and `write_parquet` write, and people may write by hand."""
+"""Rows of our own formats, written by `write_jsonl`, `write_parquet` or by hand."""
 
 from __future__ import annotations
 
@@ -29,32 +29,31 @@ def record_of_item(item: Item) -> JsonDict:
 def item_of_record(
     record: JsonDict, refs: tuple[ImageRef, ...], row: RowPlace, benchmark: str, dataset: str
 ) -> tuple[Item, list[Oddity]]:
-    """Return the item that a row says, and its oddities.
+    """Return a row's item and its oddities.
 
     Parameters
     ----------
     record : dict
-        The row's values, images taken out.
+        The row's values, without images.
     refs : tuple of ImageRef
         Its images.
     row : RowPlace
-        Where it stands.
+        Its position.
     benchmark, dataset : str
-        Used where the row names none.
+        Used if the row names none.
 
     Raises
     ------
     RowError
-        Where a key is unknown, a value is of the wrong kind, or the row's id is not that of what
-        it says.
+        If a key is unknown, a value has the wrong type, or the row's id does not match its content.
     """
     unknown = [key for key in record if key not in KEYS]
     if unknown:
-        what = f"there is no key {unknown[0]!r}{nearest(unknown[0], list(KEYS))}"
-        raise RowError("keys", what, f"the keys are {', '.join(KEYS)}; put others under 'extra'")
+        what = f"unknown key {unknown[0]!r}{nearest(unknown[0], list(KEYS))}"
+        raise RowError("keys", what, f"the keys are {', '.join(KEYS)}; move others into 'extra'")
     for key in ("id", "benchmark", *TEXTS):
         if not isinstance(record.get(key, ""), str):
-            raise RowError("text", f"{key!r} is {record[key]!r:.60}, not a text", "quote it")
+            raise RowError("text", f"{key!r} is {record[key]!r:.60}, not text", "quote it")
     options = _options(record.get("options"))
     answer, answer_is = _answer(record, bool(options))
     extra = record.get("extra", {})
@@ -62,7 +61,7 @@ def item_of_record(
         extra = json.loads(extra or "{}")
     source = record.get("source") or {"dataset": dataset, "row": row.number}
     if not isinstance(extra, dict) or not isinstance(source, dict):
-        raise RowError("text", "'extra' and 'source' must be objects", "mend the row")
+        raise RowError("text", "'extra' and 'source' must be objects", "fix the row")
     draft = Draft(
         benchmark=record.get("benchmark") or benchmark,
         name=row.name,
@@ -80,8 +79,8 @@ def item_of_record(
     )
     item, oddities = build_item(draft)
     if record.get("id", item.id) != item.id:
-        what = f"its id {record['id']} does not belong to what it says: it was changed"
-        raise RowError("id", what, "take the id out to accept the change")
+        what = f"its id {record['id']} does not match its content: the row was edited"
+        raise RowError("id", what, "remove the id to accept the change")
     return item, oddities
 
 
@@ -92,27 +91,27 @@ def _options(options: Any) -> Sequence[str]:
         raise RowError("options", f"'options' is {options!r:.60}", "give a list of texts")
     if not 2 <= len(options) <= len(LETTERS):
         what = f"there are {len(options)} options"
-        raise RowError("options", what, "a choice has 2 to 26; give none for a free-form question")
+        raise RowError("options", what, "give 2 to 26, or none for a free-form question")
     for letter, option in zip(LETTERS, options, strict=False):
         if not option.strip():
-            raise RowError("options", f"option {letter} is blank", "mend the row")
+            raise RowError("options", f"option {letter} is blank", "fix the row")
     return options
 
 
 def _answer(record: JsonDict, has_options: bool) -> tuple[str, AnswerIs]:
     answer, text = record.get("answer"), record.get("answer_text", "")
     if not has_options:
-        given = text or answer or ""
-        if not isinstance(given, str):
-            raise RowError("answer", f"'answer' is {given!r:.60}, not a text", "quote it")
-        return given, "text"
+        free_form = text or answer or ""
+        if not isinstance(free_form, str):
+            raise RowError("answer", f"'answer' is {free_form!r:.60}, not text", "quote it")
+        return free_form, "text"
     if isinstance(answer, int) and not isinstance(answer, bool):
         options = record["options"]
         if text and 0 <= answer < len(options) and options[answer] != text:
             what = (
                 f"'answer' is {answer}, option {options[answer]!r:.60}, 'answer_text' {text!r:.60}"
             )
-            raise RowError("answer", what, "let them agree")
+            raise RowError("answer", what, "make them agree")
         return str(answer), "index"
     if not isinstance(answer, str):
         what = f"'answer' is {answer!r:.60}"

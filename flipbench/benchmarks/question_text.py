@@ -1,4 +1,4 @@
-"""Options inside the question's own text, as RealWorldQA, MMStar and NaturalBench have them."""
+"""Options inside the question's text, as in RealWorldQA, MMStar and NaturalBench."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OPTION = re.compile(r"(?:^|\s)Options?:\s*(?=A:)")
 _SEMICOLON_MARK = re.compile(r"(?:^|;\s*)([A-Z]):\s*")
 _MARK = re.compile(r"(?:^|,\s*|\s*\n\s*)([A-Z]):(?:\s+|$)")
 _BRACKET = re.compile(r"(?:^|\s+)\(([A-Z])\)\s*")
-_REMEDY = "the options cannot be told for sure: mend the row, or give them in columns"
+_REMEDY = "the options are ambiguous: fix the row, or give them in columns"
 
 
 class Question(NamedTuple):
@@ -29,24 +29,24 @@ class Question(NamedTuple):
 
 
 def split_question(raw: str, style: str, answer: str) -> Question:
-    r"""Return stem and options of a question's text.
+    r"""Split a question's text into stem and options.
 
     Parameters
     ----------
     raw : str
-        The text as the benchmark has it.
+        The benchmark's own text.
     style : {"lines", "inline", "naturalbench"}
-        ``A. …`` on lines of their own and a closing instruction (RealWorldQA),
+        ``A. …`` on separate lines and a closing instruction (RealWorldQA),
         ``Options: A: …, B: …`` / ``Choices: (A) … (B) …`` (MMStar), or ``Option: A: …; B: …;``,
-        with the options Yes and No where there are none (NaturalBench).
+        with Yes and No if there are none (NaturalBench).
     answer : str
-        The answer cell: a letter without options is a contradiction unless the text asks for a
-        single word or number.
+        The answer cell: a letter without options is an error unless the text asks for a single
+        word or number.
 
     Raises
     ------
     RowError
-        Where letters are missing, repeated or out of order, or there is a letter and no options.
+        If letters are missing, repeated or out of order, or there is a letter and no options.
 
     Examples
     --------
@@ -60,28 +60,22 @@ def split_question(raw: str, style: str, answer: str) -> Question:
     if style == "naturalbench":
         return _naturalbench(raw.strip(), answer)
     text, asks = _without_instruction(raw)
-    found = _lines(text) if style == "lines" else _inline(text)
-    if not found.options:
+    question = _lines(text) if style == "lines" else _inline(text)
+    if not question.options:
         if asks == _ASKS_LETTER:
-            what = "the question asks for a letter, but no options stand in it"
+            what = "the question asks for a letter but contains no options"
             raise RowError("options", what, _REMEDY)
         if asks != _ASKS_WORD and answer_letter(answer):
-            what = f"the answer is the letter {answer!r}, but no options stand in the question"
+            what = f"the answer is the letter {answer!r}, but the question contains no options"
             raise RowError("options", what, _REMEDY)
-    return found
+    return question
 
 
 def _naturalbench(text: str, answer: str) -> Question:
     head = _OPTION.search(text)
     if head:
         block = text[head.end() :].strip().rstrip(";")
-        marks = list(_SEMICOLON_MARK.finditer(block))
-        ends = [match.start() for match in marks[1:]] + [len(block)]
-        found = [
-            (match[1], block[match.end() : end].strip())
-            for match, end in zip(marks, ends, strict=True)
-        ]
-        return _checked(text[: head.start()], found)
+        return _checked(text[: head.start()], _split_at(_SEMICOLON_MARK, block))
     if answer.strip().casefold() not in ("yes", "no"):
         what = f"there are no options in it, and the answer is {answer!r}, not yes or no"
         raise RowError("options", what, _REMEDY)
@@ -118,19 +112,23 @@ def _inline(text: str) -> Question:
     for start, mark in ((_OPTIONS, _MARK), (_CHOICES, _BRACKET)):
         heads = list(start.finditer(text))
         if len(heads) > 1:
-            raise RowError("options", f"{len(heads)} lists of options stand in it", _REMEDY)
+            what = f"the question contains {len(heads)} lists of options"
+            raise RowError("options", what, _REMEDY)
         if heads:
-            block = text[heads[0].end() :]
-            marks = list(mark.finditer(block))
-            ends = [match.start() for match in marks[1:]] + [len(block)]
-            options = [
-                (match[1], block[match.end() : end].strip())
-                for match, end in zip(marks, ends, strict=True)
-            ]
+            options = _split_at(mark, text[heads[0].end() :])
             return _checked(text[: heads[0].start()], options)
     if re.search(r"(?:^|\s)(?:Options|Choices):", text):
-        raise RowError("options", "'Options:' stands in it, but no option A follows", _REMEDY)
+        raise RowError("options", "no option A follows 'Options:'", _REMEDY)
     return Question(text, ())
+
+
+def _split_at(mark: re.Pattern[str], block: str) -> list[tuple[str, str]]:
+    """Return the letter of each mark and the text up to the next one."""
+    marks = list(mark.finditer(block))
+    ends = [match.start() for match in marks[1:]] + [len(block)]
+    return [
+        (match[1], block[match.end() : end].strip()) for match, end in zip(marks, ends, strict=True)
+    ]
 
 
 def _checked(stem: str, options: list[tuple[str, str]]) -> Question:
@@ -141,7 +139,7 @@ def _checked(stem: str, options: list[tuple[str, str]]) -> Question:
         if not text:
             raise RowError("options", f"option {letter} is empty", _REMEDY)
     if "\n" in options[-1][1]:
-        what = f"after option {letters[-1]} more text follows on a new line"
+        what = f"more text follows option {letters[-1]} on a new line"
         raise RowError("options", what, _REMEDY)
     return Question(stem.strip(), tuple(options))
 

@@ -1,7 +1,8 @@
-"""What loading gives back: items, and every problem met on the way, by row."""
+"""The result of loading a benchmark: its items, and every problem by row."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,27 +12,27 @@ from pydantic import ValidationError
 from flipbench.core.errors import DataError
 from flipbench.core.records import Item
 
-_SHOWN_ROWS = 8
+_MAX_ROWS = 8
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Something wrong with, or odd about, one row or (``row`` None) the benchmark.
+    """An error or oddity of one row or, if ``row`` is None, of the benchmark.
 
     Attributes
     ----------
     row : int or None
-        RowPlace in release order, from 0.
+        The row's position in release order, from 0.
     name : str
         The row's index, as text.
     where : str
-        File, line and row, in words.
+        File, line and row, for people.
     kind : str
         One word to group by, such as ``answer``, ``image``, ``duplicate_options``.
     what, remedy : str
-        What is the matter, and what to do.
+        The problem, and how to fix it.
     fatal : bool
-        True where the row did not become an item.
+        Whether the row was refused.
     """
 
     row: int | None
@@ -56,29 +57,26 @@ class Benchmark:
     n_rows: int
 
     def __post_init__(self) -> None:
-        """Refuse a count that does not add up: no row is dropped quietly."""
+        """Check that no row was dropped without a problem."""
         if self.n_rows != len(self.items) + len(self.refused):
             raise DataError(
                 f"{self.name}: {self.n_rows} rows, but {len(self.items)} items and"
-                f" {len(self.refused)} refused rows; this is a defect of the reader, report it"
+                f" {len(self.refused)} refused rows; this is a bug in the reader, please report it"
             )
 
     @property
     def refused(self) -> list[Problem]:
-        """The problems of rows that did not become items, one for each such row."""
+        """The problems of rows that did not become items, one per row."""
         return [problem for problem in self.problems if problem.fatal]
 
     @property
     def oddities(self) -> list[Problem]:
-        """The problems of rows that did, and of the benchmark."""
+        """The problems of rows that did become items, and of the benchmark."""
         return [problem for problem in self.problems if not problem.fatal]
 
     def summary(self) -> str:
-        """Return the counts, then one line for each kind of problem with its rows."""
-        n_options: dict[int, int] = {}
-        for item in self.items:
-            size = len(item.options or ())
-            n_options[size] = n_options.get(size, 0) + 1
+        """Return the counts, then one line per kind of problem."""
+        n_options = Counter(len(item.options or ()) for item in self.items)
         shapes = ", ".join(
             f"{n} with {size} options" if size else f"{n} free-form"
             for size, n in sorted(n_options.items())
@@ -93,8 +91,8 @@ class Benchmark:
             groups.setdefault((not problem.fatal, problem.kind), []).append(problem)
         for (odd, kind), group in sorted(groups.items()):
             rows = [str(problem.row) for problem in group if problem.row is not None]
-            shown = ", ".join(rows[:_SHOWN_ROWS]) + (" …" if len(rows) > _SHOWN_ROWS else "")
-            at = f" in row{'s' if len(rows) > 1 else ''} {shown}" if rows else ""
+            numbers = ", ".join(rows[:_MAX_ROWS]) + (" …" if len(rows) > _MAX_ROWS else "")
+            at = f" in row{'s' if len(rows) > 1 else ''} {numbers}" if rows else ""
             first = group[0]
             lines.append(
                 f"  {'odd' if odd else 'refused'}: {kind} x {len(group)}{at}:"
@@ -104,7 +102,7 @@ class Benchmark:
 
 
 class RowError(DataError):
-    """A row that cannot become an item: what is the matter, what to do, and a kind."""
+    """A row that cannot become an item: the problem, how to fix it, and its kind."""
 
     def __init__(self, kind: str, what: str, remedy: str) -> None:
         super().__init__(f"{what}; {remedy}")
@@ -113,7 +111,7 @@ class RowError(DataError):
 
 @dataclass(frozen=True)
 class Oddity:
-    """Something odd about a row that still becomes an item."""
+    """Something suspicious about a row that still becomes an item."""
 
     kind: str
     what: str
@@ -122,7 +120,7 @@ class Oddity:
 
 @dataclass(frozen=True)
 class RowPlace:
-    """Where a row stands: its number from 0, its name, and both in words."""
+    """A row's position: its number from 0, its name, and both for people."""
 
     number: int
     name: str
@@ -131,14 +129,14 @@ class RowPlace:
 
 @dataclass
 class Collector:
-    """Gathers the items and problems of one benchmark while its rows are read.
+    """Collects the items and problems of one benchmark while its rows are read.
 
     Parameters
     ----------
     name : str
         The benchmark's name.
     strict : bool
-        True raises the first fatal problem as a `DataError`.
+        Whether to raise the first fatal problem as a `DataError`.
     """
 
     name: str
@@ -149,23 +147,23 @@ class Collector:
     _claimed: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def claim(self, name: str, where: str, benchmark: str = "") -> None:
-        """Take a row's name; the same name twice refuses the whole file.
+        """Register a row's name.
 
         Raises
         ------
         DataError
-            Naming both rows.
+            If another row has the same name; the message gives both.
         """
         first = self._claimed.setdefault((benchmark, name), where)
         if first != where:
             raise DataError(
-                f"{where}: the index {name!r} stands in two rows, first at {first}; results are"
-                " joined by index, so give every row an index of its own"
+                f"{where}: the index {name!r} is used twice, first at {first}; results are joined"
+                " by index, so give every row a unique one"
             )
 
     @contextmanager
     def row(self, row: RowPlace) -> Iterator[None]:
-        """Count a row; what goes wrong inside becomes its one fatal problem."""
+        """Count a row; an error inside the block becomes its fatal problem."""
         self.n_rows += 1
         try:
             yield
@@ -174,26 +172,26 @@ class Collector:
         except ValidationError as error:
             first = error.errors()[0]
             part = ".".join(str(step) for step in first["loc"]) or "the row"
-            self._refuse(row, "text", f"{part}: {first['msg']}", "mend the text")
+            self._refuse(row, "text", f"{part}: {first['msg']}", "fix the text")
         except ValueError as error:
-            self._refuse(row, "text", str(error), "mend the row")
-        except DataError as error:  # from the image store, which says where by itself
+            self._refuse(row, "text", str(error), "fix the row")
+        except DataError as error:  # from the image store, whose message names the row already
             what, _, remedy = str(error).removeprefix(f"{row.where}: ").rpartition("; ")
             self._refuse(row, "image", what or remedy, remedy)
 
     def keep(self, row: RowPlace, item: Item, oddities: list[Oddity]) -> None:
-        """Take an item and what is odd about it."""
+        """Add an item and its oddities."""
         self.items.append(item)
         for odd in oddities:
             self.note(odd, row)
 
     def note(self, odd: Oddity, row: RowPlace | None = None) -> None:
-        """Take an oddity of a row that is an item, or of the benchmark."""
+        """Add an oddity of a row, or of the benchmark."""
         number, name, where = (row.number, row.name, row.where) if row else (None, "", self.name)
         self.problems.append(Problem(number, name, where, odd.kind, odd.what, odd.remedy, False))
 
     def finish(self) -> Benchmark:
-        """Return the benchmark, problems in row order, the benchmark's own first."""
+        """Return the benchmark, with its problems in row order, its own first."""
         order = sorted(self.problems, key=lambda p: -1 if p.row is None else p.row)
         return Benchmark(self.name, self.items, order, self.n_rows)
 

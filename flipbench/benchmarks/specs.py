@@ -1,4 +1,4 @@
-"""What a user writes to name a benchmark: one frozen model for each format."""
+"""The configuration of a benchmark: one frozen model per format."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ QuestionStyle = Literal["lines", "inline", "naturalbench"]
 
 
 class TsvSpec(Value):
-    """A tab-separated file as VLMEvalKit reads and writes it.
+    """A tab-separated file in VLMEvalKit's format.
 
     Attributes
     ----------
     path : Path
         The file.
     name : str
-        The benchmark's name, part of every item's id; the file's name without its ending if empty.
+        The benchmark's name, part of every item's id; the file's stem if empty.
     image_root : Path or None
-        Where ``image_path`` cells are looked up; the file's folder if None.
+        The folder of ``image_path`` cells; the file's folder if None.
     licence, revision : str
-        Kept with every item.
+        Stored with every item.
     extra_columns : tuple of str
-        Columns whose texts are kept in ``Item.extra``.
+        Columns to store in ``Item.extra``.
     """
 
     format: Literal["vlmeval"] = "vlmeval"
@@ -41,24 +41,24 @@ class TsvSpec(Value):
 
 
 class ColumnMapping(Value):
-    """Which column of a dataset means what.
+    """The columns of a dataset.
 
     Attributes
     ----------
     question, answer : str
         Required columns.
     images : tuple of str
-        One or more columns, each an image or a list of images; an empty cell is skipped where
-        there are several columns.
+        One or more columns, each an image or a list of images; with several columns, empty cells
+        are skipped.
     index : str or None
         The items' names; the row number if None.
     options : tuple of str
-        The option columns in order (``options_in: columns``; the columns named by one capital
-        letter if empty), or the one column that holds the list (``options_in: list``).
+        The option columns in order (``options_in: columns``; the columns A, B, … if empty), or
+        the one column that contains the list (``options_in: list``).
     category, group, hint : str or None
         Optional columns.
     extra : tuple of str
-        Columns whose texts are kept in ``Item.extra``.
+        Columns to store in ``Item.extra``.
     """
 
     question: str = "question"
@@ -73,7 +73,7 @@ class ColumnMapping(Value):
 
 
 class Layout(Value):
-    """Columns, where the options stand, and what an answer is."""
+    """Columns, where the options are, and what an answer is."""
 
     columns: ColumnMapping = ColumnMapping()
     options_in: OptionsIn = "columns"
@@ -81,7 +81,7 @@ class Layout(Value):
     answer_is: AnswerIs = "auto"
 
 
-READY = {
+LAYOUTS = {
     "realworldqa": Layout(options_in="question", question_style="lines", answer_is="letter"),
     "mmstar": Layout(
         columns=ColumnMapping(index="index", category="category", extra=("l2_category",)),
@@ -101,23 +101,22 @@ class HuggingFaceSpec(Value):
         A folder, a parquet file, a pattern such as ``data/*.parquet``, a folder that
         ``save_to_disk`` wrote, or the id of a dataset on the Hub.
     revision : str
-        For the Hub: the 40-digit commit; anything else may change under your feet.
+        For the Hub: the 40-digit commit; a branch or tag may change.
     split, config_name : str
-        May be empty where there is only one.
+        May be empty if there is only one.
     mapping : {"realworldqa", "mmstar", "flipbench"} or None
-        A ready layout; ``columns``, ``options_in``, ``question_style`` and ``answer_is``
-        override its parts.
-        ``flipbench`` reads what `write_parquet` wrote.
+        A predefined layout; ``columns``, ``options_in``, ``question_style`` and ``answer_is``
+        override its parts. ``flipbench`` reads files written by `write_parquet`.
     options_in : {"columns", "list", "question", "none"} or None
-        Where the options stand; None is what the mapping says, else "columns".
+        Where the options are; None: as in the mapping, else "columns".
     question_style : {"lines", "inline", "naturalbench"} or None
-        How options stand inside a question: ``A. …`` on lines of their own,
-        ``Options: A: …, B: …``, or ``Option: A: …; B: …;`` with yes and no where there are none.
+        How a question contains its options: ``A. …`` on separate lines,
+        ``Options: A: …, B: …``, or ``Option: A: …; B: …;`` with Yes and No if there are none.
     answer_is : {"auto", "letter", "text", "index"} or None
-        What the answer column holds; an index counts from 0. None is what the mapping says
-        ("letter" for the two benchmarks), else "auto".
+        What the answer column contains; an index counts from 0. None: as in the mapping ("letter"
+        for the two benchmarks), else "auto".
     image_root : Path or None
-        Where images that are only paths are looked up; the dataset's folder if None.
+        The folder of images that are given as paths; the dataset's folder if None.
     """
 
     format: Literal["huggingface"] = "huggingface"
@@ -136,40 +135,39 @@ class HuggingFaceSpec(Value):
 
     @property
     def layout(self) -> Layout:
-        """The ready layout with what the user overrides."""
-        ready = READY.get(self.mapping or "", Layout())
+        """The predefined layout with the user's overrides."""
+        base = LAYOUTS.get(self.mapping or "", Layout())
         return Layout(
-            columns=self.columns or ready.columns,
-            options_in=self.options_in or ready.options_in,
-            question_style=self.question_style or ready.question_style,
-            answer_is=self.answer_is or ready.answer_is,
+            columns=self.columns or base.columns,
+            options_in=self.options_in or base.options_in,
+            question_style=self.question_style or base.question_style,
+            answer_is=self.answer_is or base.answer_is,
         )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         layout = self.layout
         if layout.options_in == "question" and layout.question_style is None:
-            raise ValueError("options_in: question needs question_style: lines or inline")
+            raise ValueError("options_in: question needs a question_style, such as lines or inline")
         if layout.options_in == "list" and len(layout.columns.options) != 1:
             raise ValueError(
-                "options_in: list needs columns.options with the name of the one column that"
-                " holds the list"
+                "options_in: list needs columns.options with the name of the column that contains"
+                " the list"
             )
         return self
 
 
 class JsonlSpec(Value):
-    """Our own format: a JSON object on each line, images in files beside it.
+    """Our own format: one JSON object per line, with image files next to it.
 
     Attributes
     ----------
     path : Path
         The ``.jsonl`` file.
     image_root : Path or None
-        What image paths are relative to; the file's folder if None.
+        The folder that image paths are relative to; the file's folder if None.
     name : str
-        The benchmark's name for rows that state none; the file's name without its ending if
-        empty.
+        The benchmark's name for rows without one; the file's stem if empty.
     """
 
     format: Literal["jsonl"] = "jsonl"

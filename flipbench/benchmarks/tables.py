@@ -1,4 +1,4 @@
-"""Checks that every file of rows needs before its first row."""
+"""Checks of a file before its first row is read."""
 
 from __future__ import annotations
 
@@ -9,40 +9,37 @@ from flipbench.core.errors import DataError, nearest
 
 
 def check_file(path: Path) -> None:
-    """Refuse what is no file with something in it.
+    """Check that a file exists and is not empty.
 
     Raises
     ------
     DataError
-        Where ``path`` is missing, a folder, or empty.
+        If ``path`` is missing, a folder, or empty.
     """
     if path.is_dir():
-        raise DataError(f"{path}: this is a folder; name the file in it")
+        raise DataError(f"{path}: is a folder; give a file in it")
     if not path.is_file():
-        raise DataError(f"{path}: there is no such file; mend the path")
+        raise DataError(f"{path}: no such file; fix the path")
     if path.stat().st_size == 0:
-        raise DataError(f"{path}: the file is empty; get it again")
+        raise DataError(f"{path}: the file is empty; download it again")
 
 
 def check_columns(needed: Sequence[str], found: Sequence[str], where: str) -> None:
-    """Refuse a table without a needed column.
+    """Check that a table has all needed columns.
 
     Raises
     ------
     DataError
-        Naming the missing column, those found, and the nearest of them.
+        If a column is missing; the message gives those found, and the closest one.
     """
     for column in needed:
         if column not in found:
-            like = {name.lower(): name for name in found}
-            guess = (
-                f"; did you mean {like[column.lower()]!r}?"
-                if column.lower() in like
-                else nearest(column, list(found))
-            )
+            by_lower = {name.lower(): name for name in found}
+            close = by_lower.get(column.lower())
+            guess = f"; did you mean {close!r}?" if close else nearest(column, list(found))
             raise DataError(
                 f"{where}: there is no column {column!r} (found: {', '.join(found)}){guess};"
-                f" name one column {column!r}, or map it"
+                f" rename a column to {column!r}, or map it"
             )
 
 

@@ -1,4 +1,4 @@
-"""VLMEvalKit's tab-separated files. Every cell is read as text; nothing is ever inferred."""
+"""VLMEvalKit's tab-separated files. Every cell is read as text; no types are inferred."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flipbench.core.records import ImageRef, Source
 from flipbench.prompting.prompts import LETTERS
 
 MAX_REFERENCE = 64
-"""An ``image`` cell of at most so many characters is another row's index."""
+"""An ``image`` cell of at most this many characters is another row's index."""
 
 _L2 = ("l2-category", "L2-category", "l2_category")
 _Pending = ImageRef | str
@@ -27,7 +27,7 @@ _Pending = ImageRef | str
 
 @dataclass(frozen=True)
 class _TsvRow:
-    """A row without its base64: images already kept, references not yet followed."""
+    """A row without its base64: images already stored, references not yet followed."""
 
     row: RowPlace
     cells: dict[str, str]
@@ -38,8 +38,8 @@ class _TsvRow:
 def load_tsv(spec: TsvSpec, images: ImageStore, strict: bool = False) -> Benchmark:
     """Read a VLMEvalKit file; see `flipbench.benchmarks.load_benchmark`.
 
-    Base64 goes into the image store row by row, so that a file of many gigabytes needs little
-    memory; references to other rows' images are followed afterwards.
+    Images are stored row by row, so that a file of many gigabytes needs little memory; references
+    to other rows' images are followed afterwards.
     """
     check_file(spec.path)
     folder = image_folder(spec.image_root, spec.path.parent)
@@ -52,7 +52,7 @@ def load_tsv(spec: TsvSpec, images: ImageStore, strict: bool = False) -> Benchma
             if tsv_row.error is not None:
                 raise tsv_row.error
             if not row.name:
-                raise RowError("index", "the index is empty", "give every row an index of its own")
+                raise RowError("index", "the index is empty", "give every row a unique index")
             refs = _follow(tsv_row, by_index)
             if not refs:
                 refs = tuple(
@@ -60,10 +60,10 @@ def load_tsv(spec: TsvSpec, images: ImageStore, strict: bool = False) -> Benchma
                     for path in split_cell(tsv_row.cells.get("image_path", ""))
                 )
             if not refs:
-                raise RowError("image", "there is no image", "add it, or leave the row out")
+                raise RowError("image", "there is no image", "add one, or remove the row")
             item, oddities = build_item(_draft(tsv_row, refs, spec, collector.name))
             collector.keep(row, item, oddities)
-    folder.note_moved(collector)
+    folder.note_relocated(collector)
     return collector.finish()
 
 
@@ -92,21 +92,21 @@ def _read(
     except csv.Error as error:
         where = f"{path}, line {reader.line_num}"
         raise DataError(
-            f"{where}: not a well-formed TSV ({error}); a cell that begins with a quote must end"
-            " with one and double those inside: write the file with pandas or csv"
+            f"{where}: not a well-formed TSV ({error}); a cell that starts with a quote must end"
+            " with one, and quotes inside must be doubled: write the file with pandas or csv"
         ) from error
     if not rows:
-        raise DataError(f"{path}: there is a header, but there are no rows; get the file again")
+        raise DataError(f"{path}: there is a header but no rows; download the file again")
     return rows
 
 
 def check_header(header: list[str], path: Path, extra_columns: tuple[str, ...]) -> None:
-    """Refuse a header without a needed column, or with one twice.
+    """Check that a header has all needed columns, and none twice.
 
     Raises
     ------
     DataError
-        Naming the column, those found, and the nearest of them.
+        If a column is missing or repeated.
     """
     for column in header:
         if header.count(column) > 1:
@@ -127,7 +127,7 @@ def _tsv_row(
     row = RowPlace(number, name, f"{line}, row {number} (index {name!r})")
     if len(values) != len(header):
         what = f"the row has {len(values)} cells, the header {len(header)}"
-        error = RowError("cells", what, "a tab or a quote is missing or too many: mend the row")
+        error = RowError("cells", what, "there is a tab or quote too few or too many: fix the row")
         return _TsvRow(row, {}, (), error)
     try:
         pending: list[_Pending] = []
@@ -146,14 +146,14 @@ def _follow(row: _TsvRow, by_index: dict[str, _TsvRow]) -> tuple[ImageRef, ...]:
             refs.append(pending)
             continue
         other = by_index.get(pending)
-        named = f"the image cell is {pending!r}, a reference to the row of that index"
+        what = f"the image cell refers to the row with index {pending!r}"
         if other is None:
-            raise RowError("image", f"{named}, and there is none", "put the image's base64 there")
+            raise RowError("image", f"{what}, which does not exist", "put the image's base64 there")
         if other.error is not None:
-            raise RowError("image", f"{named}: {other.error}", "mend that row first")
+            raise RowError("image", f"{what}: {other.error}", "fix that row first")
         own = [ref for ref in other.images if isinstance(ref, ImageRef)]
         if not own or len(own) != len(other.images):
-            raise RowError("image", f"{named}, which has no image", "put the base64 there")
+            raise RowError("image", f"{what}, which has no image", "put the base64 there")
         refs += own
     return tuple(refs)
 
@@ -161,7 +161,7 @@ def _follow(row: _TsvRow, by_index: dict[str, _TsvRow]) -> tuple[ImageRef, ...]:
 def _draft(row: _TsvRow, refs: tuple[ImageRef, ...], spec: TsvSpec, name: str) -> Draft:
     cells = row.cells
     extra = {column: cells[column] for column in spec.extra_columns if cells[column]}
-    finer = next((cells[column] for column in _L2 if cells.get(column)), "")
+    subcategory = next((cells[column] for column in _L2 if cells.get(column)), "")
     return Draft(
         benchmark=name,
         name=row.row.name,
@@ -181,13 +181,13 @@ def _draft(row: _TsvRow, refs: tuple[ImageRef, ...], spec: TsvSpec, name: str) -
         category=cells.get("category", ""),
         group=cells.get("g_index", ""),
         licence=spec.licence,
-        extra=extra | ({"l2_category": finer} if finer else {}),
+        extra=extra | ({"l2_category": subcategory} if subcategory else {}),
     )
 
 
 @contextmanager
 def wide_cells() -> Iterator[None]:
-    """Let ``csv`` read cells as long as an image in base64."""
+    """Let ``csv`` read cells as long as a base64 image."""
     before = csv.field_size_limit(2**31 - 1)
     try:
         yield

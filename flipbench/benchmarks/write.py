@@ -1,4 +1,4 @@
-"""The way out: items as JSONL with an image folder, or as one parquet file."""
+"""Write items as JSONL with an image folder, or as one parquet file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from flipbench.benchmarks.own_rows import record_of_item
 from flipbench.core.errors import DataError
-from flipbench.core.files import whole_file, write_atomically
+from flipbench.core.files import atomic_file, write_atomically
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Item, JsonDict
 from flipbench.prompting.prompts import LETTERS
@@ -20,13 +20,13 @@ _ROWS_PER_GROUP = 64
 def write_jsonl(items: Sequence[Item], images: ImageStore, folder: Path) -> Path:
     """Write ``items.jsonl`` and ``images/`` into ``folder``; return the JSONL file.
 
-    `JsonlSpec` reads it back to the same items with the same ids. The JSONL file is written last,
-    so that its presence means that all images are there.
+    `JsonlSpec` reads back the same items with the same ids. The JSONL file is written last: if it
+    exists, so do all images.
 
     Raises
     ------
     DataError
-        Where an item could not be read back, or an image is gone.
+        If an item could not be read back, or an image is missing.
     """
     _check(items)
     out = ImageStore(folder / "images")
@@ -35,7 +35,7 @@ def write_jsonl(items: Sequence[Item], images: ImageStore, folder: Path) -> Path
     for item in items:
         names = []
         for ref, data in zip(item.images, _bytes(item, images), strict=True):
-            out.put(data, _where(item))
+            out.put(data, item.subject)
             names.append(f"images/{out.path(ref).name}")
         lines.append(json.dumps(record_of_item(item) | {"images": names}, ensure_ascii=False))
     return write_atomically(path, "".join(line + "\n" for line in lines))
@@ -44,13 +44,13 @@ def write_jsonl(items: Sequence[Item], images: ImageStore, folder: Path) -> Path
 def write_parquet(items: Sequence[Item], images: ImageStore, path: Path) -> Path:
     """Write one parquet file with ``datasets`` image features; return it.
 
-    `HuggingFaceSpec` with ``mapping="flipbench"`` reads it back to the same items with the same
-    ids; ``datasets.load_dataset`` shows the images.
+    `HuggingFaceSpec` with ``mapping="flipbench"`` reads back the same items with the same ids;
+    ``datasets.load_dataset`` decodes the images.
 
     Raises
     ------
     DataError
-        Where an item could not be read back, or an image is gone.
+        If an item could not be read back, or an image is missing.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -77,7 +77,7 @@ def write_parquet(items: Sequence[Item], images: ImageStore, path: Path) -> Path
             "extra": text,
         }
     )
-    with whole_file(path) as partial, pq.ParquetWriter(partial, features.arrow_schema) as writer:
+    with atomic_file(path) as partial, pq.ParquetWriter(partial, features.arrow_schema) as writer:
         rows = _parquet_rows(items, images)
         while batch := list(islice(rows, _ROWS_PER_GROUP)):
             writer.write_table(pa.Table.from_pylist(batch, schema=features.arrow_schema))
@@ -98,16 +98,18 @@ def _parquet_rows(items: Sequence[Item], images: ImageStore) -> Iterator[JsonDic
 def _check(items: Sequence[Item]) -> None:
     seen: set[tuple[str, str]] = set()
     for item in items:
-        where, key = _where(item), (item.benchmark, item.name)
+        key = item.benchmark, item.name
         if key in seen:
-            raise DataError(f"{where}: two items have this name; give each a name of its own")
+            raise DataError(f"{item.subject}: two items have this name; names must be unique")
         seen.add(key)
         options = item.options
         if options is not None and not 2 <= len(options) <= len(LETTERS):
-            raise DataError(f"{where}: {len(options)} options; a choice has 2 to 26")
+            raise DataError(f"{item.subject}: {len(options)} options; there must be 2 to 26")
         for text in (item.question, item.answer_text, *(options or ())):
             if not text.strip():
-                raise DataError(f"{where}: question, answer or an option is blank; mend the item")
+                raise DataError(
+                    f"{item.subject}: question, answer or an option is blank; fix the item"
+                )
 
 
 def _bytes(item: Item, images: ImageStore) -> list[bytes]:
@@ -115,10 +117,6 @@ def _bytes(item: Item, images: ImageStore) -> list[bytes]:
         return [images.path(ref).read_bytes() for ref in item.images]
     except OSError as error:
         raise DataError(
-            f"{_where(item)}: the image {error.filename} cannot be read ({error.strerror}); run"
-            " what made it again"
+            f"{item.subject}: the image {error.filename} cannot be read ({error.strerror});"
+            " recreate it"
         ) from error
-
-
-def _where(item: Item) -> str:
-    return f"{item.benchmark} {item.name}"

@@ -101,11 +101,11 @@ def assemble(
             " one model together; everything else is shared out by --workers alone"
         )
     loaded = load_config(config, overrides or [])
-    from flipbench.core.workers import CHILD, Share, end_with_parent
+    from flipbench.core.workers import WORKER_VARIABLE, Share, exit_with_parent
     from flipbench.pipelines.assembly import Assembly
 
-    if worker and os.environ.get(CHILD):
-        end_with_parent()
+    if worker and os.environ.get(WORKER_VARIABLE):
+        exit_with_parent()
         logging.getLogger().setLevel(logging.ERROR)  # the parent speaks
     if not is_main():
         logging.getLogger().setLevel(logging.CRITICAL)

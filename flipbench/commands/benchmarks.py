@@ -107,15 +107,15 @@ def export(
     `flipbench rebuild` draws them again; --share-anyway NAME overrides that.
     """
     assembly = assemble(config, overrides)
-    from flipbench.export import FORMS, forbids_derivatives, write_recipe
+    from flipbench.export import FORMATS, forbids_derivatives, write_recipe
 
     benchmark = assembly.pairs
     if not benchmark.pairs:
         raise DataError(
             f"{assembly.benchmark_folder}: no pair was kept; see why in the run directory"
         )
-    if form not in (*FORMS, "recipe"):
-        known = ", ".join((*FORMS, "recipe"))
+    if form not in (*FORMATS, "recipe"):
+        known = ", ".join((*FORMATS, "recipe"))
         raise ConfigError(f"--format {form}: no such format; choose one of {known}")
     if share_anyway and share_anyway != benchmark.name:
         raise LicenceError(f"--share-anyway {share_anyway}: this benchmark is {benchmark.name!r}")
@@ -130,7 +130,7 @@ def export(
     if form == "recipe":
         written = write_recipe(benchmark, assembly.run, out)
     else:
-        written = FORMS[form](benchmark, out)
+        written = FORMATS[form](benchmark, out)
     say(f"{len(benchmark.pairs)} pairs:\n" + "\n".join(f"  {path}" for path in written))
 
 

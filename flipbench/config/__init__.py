@@ -1,9 +1,11 @@
-"""A configuration as typed data: YAML in, frozen models out, unknown keys refused.
+"""Configurations as typed data: YAML in, frozen models out, unknown keys rejected.
 
-Reading order: ``experiment`` (the whole configuration, ``extends:``, ``key=value`` overrides), then
-its parts: ``training``, ``policy``, ``chat``, ``served_model``, ``audit``.
+Reading order: ``experiment`` (the whole configuration), ``loading`` (``extends:``, ``key=value``
+overrides, renamed keys), then the parts: ``kinds`` (captioner, editor, judges), ``training``,
+``policy``, ``chat``, ``local_models``, ``served_model``, ``audit``; ``starter`` is the template of
+``flipbench init``.
 
-Settings only: nothing here loads a model or imports a stage. What a configuration builds is
-assembled in ``pipelines``. To add a key, add a field with a default and a description to the part
-it belongs to; a renamed key keeps a reader for the old name.
+Settings only: nothing here loads a model or imports a stage; ``pipelines`` assembles what a
+configuration describes. To add a key, add a field with a default and a description to its part; a
+renamed key is still read under its old name, see ``OLD_KEYS`` in ``loading``.
 """

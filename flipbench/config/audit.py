@@ -1,8 +1,8 @@
-"""What an audit may be told; every default is explicit and written into the report."""
+"""Settings of an audit; all of them are written into its report."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import Field
 
@@ -18,16 +18,7 @@ CheckName = Literal[
     "option_pruning",
     "stress_test",
 ]
-CHECKS: tuple[CheckName, ...] = (
-    "duplicates",
-    "train_overlap",
-    "direct_reveal",
-    "text_solvable",
-    "longest_option",
-    "letter_balance",
-    "option_pruning",
-    "stress_test",
-)
+CHECKS: tuple[CheckName, ...] = get_args(CheckName)
 
 
 class AuditSettings(Value):
@@ -40,23 +31,35 @@ class AuditSettings(Value):
     )
     n_runs: int = Field(default=3, ge=1, description="runs of each text-only model")
     min_models: int | None = Field(
-        default=None, ge=1, description="models that must be right in every run; null: all"
+        default=None,
+        ge=1,
+        description="models that must answer correctly in every run; null: all of them",
     )
     rule: Literal["all_correct", "posterior"] = Field(
-        default="all_correct", description="which text-solvable rule drops items"
+        default="all_correct", description="the rule that drops text-solvable items"
     )
     max_solve_rate: float = Field(
-        default=0.8, gt=0, lt=1, description="posterior rule: the most an item may be solved blind"
+        default=0.8,
+        gt=0,
+        lt=1,
+        description="posterior rule: the highest rate at which an item may be solved without its"
+        " image",
     )
     reveal_level: Literal[1, 2, 3] = Field(
-        default=1, description="a right answer revealed at this level or a higher one is dropped"
+        default=1, description="an item whose answer is revealed at this level or above is dropped"
     )
     hash_distance: int = Field(
-        default=8, ge=0, le=64, description="of 64 bits, for a pair to be compared by its pixels"
+        default=8,
+        ge=0,
+        le=64,
+        description="largest perceptual-hash distance, of 64 bits, at which pixels are compared",
     )
     pixel_difference: float = Field(
-        default=0.03, ge=0, le=1, description="largest difference of two 16 x 16 colour thumbnails"
+        default=0.03,
+        ge=0,
+        le=1,
+        description="largest difference of the 16 x 16 colour thumbnails of duplicates",
     )
     n_options: int = Field(default=5, ge=2, description="items with more options are pruned")
-    n_folds: int = Field(default=5, ge=2)
-    n_permutations: int = Field(default=999, ge=19)
+    n_folds: int = Field(default=5, ge=2, description="folds of cross-validation")
+    n_permutations: int = Field(default=999, ge=19, description="permutations of each test")

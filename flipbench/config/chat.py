@@ -1,9 +1,9 @@
-"""How a chat model is reached and asked, and what is known of a model by its name."""
+"""Settings of chat models, and what is known about a model from its name."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -18,17 +18,17 @@ _TILE = 512
 
 @dataclass(frozen=True)
 class Traits:
-    """What a family of models accepts, and what it charges for an image.
+    """The parameters that a family of models accepts, and its price of an image in tokens.
 
     Attributes
     ----------
     reasoning : bool
-        It thinks before it answers: no temperature, and ``max_completion_tokens`` counts the
-        hidden thoughts too.
+        A reasoning model: it takes no temperature, and ``max_completion_tokens`` includes its
+        hidden reasoning.
     tile : tuple of int, optional
-        Tokens of an image: a base, and so many for each tile of 512 pixels square.
+        Tokens per image, and tokens per tile of 512 x 512 pixels.
     patch : float, optional
-        Tokens of an image for each patch of 32 pixels square.
+        Tokens per patch of 32 x 32 pixels.
     """
 
     reasoning: bool = False
@@ -53,39 +53,43 @@ TRAITS: dict[str, Traits] = {
     "o3": Traits(reasoning=True, tile=(75, 150)),
     "o4-mini": Traits(reasoning=True, patch=1.72),
 }
-ASSUMED = Traits(tile=(85, 170))
+DEFAULT_TRAITS = Traits(tile=(85, 170))
 
 
 class ChatSpec(Value):
-    """A chat model behind an OpenAI-compatible server, as a configuration names it.
+    """A chat model behind an OpenAI-compatible server.
 
-    The defaults for ``temperature`` and ``max_tokens`` are those of the core paper's captioner.
+    The defaults of ``temperature`` and ``max_tokens`` are those of the core paper's captioner.
     """
 
     model: str
     base_url: str | None = Field(
         default=None,
-        description="e.g. http://localhost:8000/v1; OPENAI_BASE_URL or OpenAI if unset",
+        description="e.g. http://localhost:8000/v1; null: OPENAI_BASE_URL, or OpenAI if unset",
     )
     api_key_env: str | None = Field(
         default="OPENAI_API_KEY",
-        description="environment variable that holds the key; null where the server wants none",
+        description="environment variable that holds the key; null if the server needs none",
     )
     temperature: float | None = Field(default=0.3, ge=0, description="null: the server's default")
-    max_tokens: int = Field(default=800, ge=1, description="of the visible answer")
+    max_tokens: int = Field(default=800, ge=1, description="limit of the visible reply")
     reasoning: bool | None = Field(
-        default=None, description="whether it is a reasoning model, where its name does not tell"
+        default=None, description="whether it is a reasoning model; null: judged by its name"
     )
     reasoning_tokens: int = Field(
-        default=4096, ge=0, description="room for a reasoning model's hidden thoughts"
+        default=4096, ge=0, description="limit of a reasoning model's hidden reasoning"
     )
     reasoning_effort: str | None = None
-    seed: int | None = Field(default=None, description="best effort of the server, no promise")
-    detail: Literal["low", "high", "auto"] = "auto"
-    structured: bool = Field(default=True, description="ask for JSON where a schema is known")
-    timeout: float = Field(default=120.0, gt=0, description="seconds for one attempt")
+    seed: int | None = Field(default=None, description="servers treat it as best effort")
+    detail: Literal["low", "high", "auto"] = Field(
+        default="auto", description="resolution at which the server reads images"
+    )
+    structured: bool = Field(
+        default=True, description="send a JSON schema for replies that have one"
+    )
+    timeout: float = Field(default=120.0, gt=0, description="seconds per attempt")
     max_retries: int = Field(default=5, ge=0, description="after 429, 5xx and time-outs")
-    n_concurrent: int = Field(default=8, ge=1)
+    n_concurrent: int = Field(default=8, ge=1, description="requests at the same time")
     requests_per_minute: float | None = Field(default=None, gt=0)
     tokens_per_minute: float | None = Field(default=None, gt=0)
     price_in: float | None = Field(default=None, ge=0, description="USD per million input tokens")
@@ -101,24 +105,22 @@ class ChatSpec(Value):
             raise ValueError("base_url must look like http://localhost:8000/v1")
         if "@" in parts.netloc or parts.query:
             raise ValueError(
-                "base_url must hold no user, password or query: secrets come from the environment"
-                " variable that api_key_env names"
+                "base_url must not contain a user, password or query: put the key into the"
+                " environment variable that api_key_env names"
             )
         return url
 
     @property
     def traits(self) -> Traits:
-        """What is known of the model; an unknown one is taken for a plain, tile-priced one."""
-        found = traits_of(self.model) or ASSUMED
-        if self.reasoning is None:
-            return found
-        return Traits(self.reasoning, found.tile, found.patch)
+        """The model's traits; `DEFAULT_TRAITS` if its name is unknown."""
+        traits = traits_of(self.model) or DEFAULT_TRAITS
+        return traits if self.reasoning is None else replace(traits, reasoning=self.reasoning)
 
     @property
     def settings(self) -> JsonDict:
-        """What an answer may depend on, for a record's id; never where the server is or a key."""
+        """What replies may depend on, for a record's id; never the server's address or a key."""
         reasoning = self.traits.reasoning
-        chosen = {
+        settings = {
             "model": self.model,
             "temperature": None if reasoning else self.temperature,
             "max_tokens": self.limit,
@@ -126,38 +128,38 @@ class ChatSpec(Value):
             "seed": self.seed,
             "detail": self.detail,
         }
-        return {name: value for name, value in chosen.items() if value is not None}
+        return {name: value for name, value in settings.items() if value is not None}
 
     @property
     def limit(self) -> int:
-        """The most tokens a reply may cost, hidden thoughts included."""
-        return self.max_tokens + self.room_to_think
+        """The most tokens a reply may cost, including hidden reasoning."""
+        return self.max_tokens + self.reasoning_budget
 
     @property
-    def room_to_think(self) -> int:
-        """Tokens for hidden thoughts: 0 but for a reasoning model."""
+    def reasoning_budget(self) -> int:
+        """Tokens for hidden reasoning; 0 unless it is a reasoning model."""
         return self.reasoning_tokens if self.traits.reasoning else 0
 
     def usd(self, prompt_tokens: float, completion_tokens: float) -> float | None:
-        """Return a price in USD, or None where no price is configured."""
+        """Return a price in USD, or None if no price is configured."""
         if self.price_in is None or self.price_out is None:
             return None
         return (prompt_tokens * self.price_in + completion_tokens * self.price_out) / 1e6
 
 
 class APISpec(Value):
-    """Whoever writes or judges with a chat model behind a server."""
+    """A chat model behind a server, as captioner, judge or rewriter."""
 
     kind: Literal["api"] = "api"
     chat: ChatSpec
-    batch: bool = Field(default=False, description="by the server's Batch API: half the price")
+    batch: bool = Field(default=False, description="use the server's Batch API, at half the price")
 
 
 def traits_of(model: str) -> Traits | None:
-    """Return what is known of a model by name, or None.
+    """Return what is known about a model from its name, or None.
 
-    The longest known name decides; a vendor before it and a date or version behind it do not
-    matter.
+    The longest known prefix decides; a vendor before it and a date or version after it are
+    ignored.
 
     >>> traits_of("openai/gpt-4o-2024-08-06") == TRAITS["gpt-4o"], traits_of("llava-7b")
     (True, None)
@@ -168,11 +170,11 @@ def traits_of(model: str) -> Traits | None:
 
 
 def image_tokens(width: int, height: int, traits: Traits, detail: str = "auto") -> int:
-    """Return how many tokens an image costs.
+    """Return the number of tokens an image costs.
 
     By tiles: fit into 2048 x 2048, shrink the shorter side to 768, count tiles of 512 x 512; low
-    detail costs the base alone. By patches: count patches of 32 x 32, at most 1,536, whatever
-    the detail.
+    detail costs only the base. By patches: count patches of 32 x 32, at most 1,536, regardless of
+    detail.
 
     Parameters
     ----------
@@ -181,7 +183,7 @@ def image_tokens(width: int, height: int, traits: Traits, detail: str = "auto") 
     traits : Traits
         Of the model.
     detail : {"auto", "low", "high"}
-        ``auto`` counts as ``high``, the dearer one.
+        ``auto`` counts as ``high``, the more expensive one.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""An experiment as typed YAML: ``extends:``, ``key=value`` overrides, and errors that help."""
+"""A complete experiment as typed YAML, and error messages for invalid ones."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from flipbench.config.audit import AuditSettings
 from flipbench.config.chat import ChatSpec
 from flipbench.config.kinds import ByKind, CaptionerSpec, EditorSpec, JudgeSpec, PythonTarget
 from flipbench.config.loading import find_config, read_mapping
+from flipbench.config.local_models import LocalChatSpec
+from flipbench.config.local_models import ModelConfig as ModelConfig
 from flipbench.config.policy import Policy
-from flipbench.config.raters import LocalChatSpec
-from flipbench.config.raters import ModelConfig as ModelConfig
 from flipbench.config.served_model import ServedModelConfig
 from flipbench.config.training import ContaminateConfig as ContaminateConfig
 from flipbench.config.training import RewriteConfig
@@ -30,18 +30,18 @@ class _Part(BaseModel):
 
 
 class ShapesSpec(_Part):
-    """The embedded world's own benchmark."""
+    """The benchmark of the embedded world."""
 
     format: Literal["shapes"] = "shapes"
     n_items: int = Field(default=480, ge=1, le=480, description="the first n of its 480 items")
 
 
 class GenerateConfig(_Part):
-    """How twins are made."""
+    """How perturbed versions are generated."""
 
     new_answers: Path | None = Field(
         default=None,
-        description="CSV, TSV or JSONL with 'name' and 'new_answer', instead of a draw",
+        description="CSV, TSV or JSONL with 'name' and 'new_answer', instead of random new answers",
     )
     captioner: CaptionerSpec = Field(default="shapes", validate_default=True)
     editor: EditorSpec = Field(default="shapes", validate_default=True)
@@ -49,7 +49,7 @@ class GenerateConfig(_Part):
 
 
 class FilterConfig(_Part):
-    """Who decides that a pair is valid, and how; a pair is kept as the policy says."""
+    """Who judges the pairs, and the policy that turns verdicts into decisions."""
 
     judges: tuple[JudgeSpec, ...] = Field(default=("shapes",), validate_default=True)
     policy: Policy = Policy()
@@ -62,78 +62,89 @@ BenchmarkSpec = Annotated[
 
 
 class ModelUnderTestConfig(ModelConfig):
-    """A model to ask, to contaminate, or to compare with.
+    """A model to evaluate, to contaminate, or to use as a reference.
 
-    It is a checkpoint, a model behind a server, or an object of your own that keeps the protocol
-    `flipbench.models.protocols.VLM`; of these three only a checkpoint can be trained.
+    It is a checkpoint, a model behind a server, or your own object that implements
+    `flipbench.models.protocols.VLM`; only a checkpoint can be trained.
     """
 
     path: str = ""
     api: ServedModelConfig | None = Field(default=None, description="instead of a path")
     python: PythonTarget | None = Field(default=None, description="instead of a path")
     family: str = Field(default="", description="models of one family share a clean reference")
-    lineage: str = Field(default="", description="what it was trained from; counts as one model")
+    lineage: str = Field(
+        default="",
+        description="the model it was trained from; models of one lineage count as one cluster",
+    )
     external: bool = Field(
-        default=False, description="it cannot have seen the benchmark, and is no clean reference"
+        default=False,
+        description="it cannot have seen the benchmark, but is not used as a clean reference",
     )
     dose: int | None = Field(
         default=0,
         ge=0,
-        description="copies x epochs of the benchmark's items that it was trained on; null: nobody"
-        " knows, so that it is judged, and judges no detector",
+        description="copies x epochs of the benchmark's items that it was trained on; null:"
+        " unknown, so it gets a verdict but is left out of the validation of detectors",
     )
     strategy: str = Field(
         default="",
-        description="how it was trained on from its family's clean model, for a model that was"
-        " trained elsewhere; with dose 0 a clean fine-tune; empty: it is the clean model itself",
+        description="for a model trained elsewhere: how it was fine-tuned from its family's clean"
+        " model (a clean fine-tune if dose is 0); empty: it is the clean model itself",
     )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if bool(self.path) + (self.api is not None) + (self.python is not None) != 1:
-            raise ValueError("give path or api or python, and only one of them")
+            raise ValueError("give exactly one of path, api and python")
         local = {
             name
             for name, field in ModelConfig.model_fields.items()
             if name != "path" and getattr(self, name) != field.default
         }
         if local and self.api is not None:
-            raise ValueError(f"{min(local)} is for checkpoints; a server has api.revision only")
+            raise ValueError(f"{min(local)} applies to checkpoints only; servers use api.revision")
         if local and self.python is not None:
-            raise ValueError(f"{min(local)} is for checkpoints; python has target and arguments")
+            raise ValueError(
+                f"{min(local)} applies to checkpoints only; python takes target and arguments"
+            )
         return self
 
 
 class AuditConfig(AuditSettings):
-    """Hygiene checks of the benchmark itself, and who helps with them."""
+    """Quality checks of the benchmark itself, and the models they use."""
 
     text_models: tuple[str, ...] = Field(
-        default=(), description="names of 'models' that are asked without the picture"
+        default=(), description="names of 'models' that are asked without the image"
     )
     held_out: tuple[str, ...] = Field(
-        default=(), description="the same, but only to measure what is left afterwards"
+        default=(),
+        description="further text models, only to measure what remains solvable afterwards",
     )
     vlms: tuple[str, ...] = Field(default=(), description="names of 'models' that prune options")
-    reader: ChatSpec | None = Field(default=None, description="who reads for revealed answers")
-    train: BenchmarkSpec | None = Field(default=None, description="a training split to compare")
+    reader: ChatSpec | None = Field(
+        default=None, description="the chat model that looks for revealed answers"
+    )
+    train: BenchmarkSpec | None = Field(
+        default=None, description="a training split to check for overlap"
+    )
 
 
 class AnswerJudgeConfig(_Part):
-    """A chat model that says which of two answers a free-form reply agrees with."""
+    """A chat model that decides which of two answers a free-form reply agrees with."""
 
     chat: ChatSpec | None = Field(default=None, description="behind a server")
     local: LocalChatSpec | None = Field(default=None, description="on this machine")
-    batch: bool = Field(default=False, description="by the server's Batch API")
+    batch: bool = Field(default=False, description="use the server's Batch API")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if (self.chat is None) == (self.local is None):
-            raise ValueError("give chat or local, and not both")
+            raise ValueError("give either chat or local")
         return self
 
 
 class EvaluateConfig(_Part):
-    """Which detectors, and how questions are put."""
+    """The detectors, and how questions are asked."""
 
     detectors: tuple[str, ...] = (
         "perturbation_gap",
@@ -143,7 +154,7 @@ class EvaluateConfig(_Part):
     )
     parameters: dict[str, dict[str, Any]] = Field(
         default_factory=dict,
-        description="counts and fractions of detectors by name, as flipbench detectors lists them",
+        description="parameters by detector name, as listed by 'flipbench detectors'",
     )
     prompt: PromptSettings = Field(
         default=PromptSettings(), description="how multiple-choice questions are asked"
@@ -152,11 +163,10 @@ class EvaluateConfig(_Part):
     rewording: RewriteConfig | None = Field(
         default=None,
         description="other wordings of questions and captions, in their own language (how:"
-        " translate goes there and back); null: the templates of shapes, none elsewhere",
+        " translate is back-translation); null: the templates of shapes, none elsewhere",
     )
-
     judge: AnswerJudgeConfig | None = Field(
-        default=None, description="who reads replies to free-form questions; null: exact match"
+        default=None, description="reads replies to free-form questions; null: exact match"
     )
 
     @model_validator(mode="after")
@@ -164,8 +174,8 @@ class EvaluateConfig(_Part):
         how = self.rewording
         if how is not None and how.how == "translate" and how.by == "file":
             raise ValueError(
-                "rewording: a file holds wordings in the same language: how: paraphrase, or by: api"
-                " or local to translate there and back"
+                "rewording: a file contains wordings in the same language; set how: paraphrase, or"
+                " by: api or local for back-translation"
             )
         return self
 
@@ -185,24 +195,24 @@ class Config(_Part):
     evaluate: EvaluateConfig = EvaluateConfig()
 
     def to_yaml(self) -> str:
-        """Return the resolved configuration; loading it gives the same experiment."""
+        """Return the resolved configuration as YAML that loads to an equal one."""
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
 def load_config(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
-    """Read a configuration, what it extends, and ``key=value`` overrides.
+    """Read a configuration, the files it extends, and ``key=value`` overrides.
 
     Parameters
     ----------
     source : path or mapping
-        A file, the name of one that comes with flipbench, such as ``configs/shapes.yaml``, or what
-        such a file holds.
+        A file, the name of one shipped with flipbench, such as ``configs/shapes.yaml``, or the
+        contents of such a file.
 
     Raises
     ------
     ConfigError
-        One message for all that is wrong: missing file, not YAML, unknown keys with the nearest
-        right name, wrong types.
+        If the file is missing or not YAML, or the configuration is invalid; one message lists all
+        problems, with the closest known name for each unknown key.
     """
     if not isinstance(source, Mapping):
         source = find_config(source)
@@ -220,23 +230,22 @@ def _explain(error: ValidationError, data: Any) -> Iterator[str]:
         if problem["type"] == "extra_forbidden":
             known = sorted(set(_field_names(Config)))
             name = str(problem["loc"][-1])
-            others = [other for other in known if other != name]  # it may be known elsewhere
+            others = [other for other in known if other != name]  # it may be valid elsewhere
             yield f"  {where}: unknown key{nearest(name, others)}"
         elif problem["type"] == "missing":
-            yield f"  {where}: is missing"
+            yield f"  {where}: missing"
         else:
             yield f"  {where}: {problem['msg']} (got {problem['input']!r})"
 
 
-def _keys(places: Sequence[int | str], data: Any) -> Iterator[str]:
-    """Yield the keys to a problem; pydantic also names the format of a part, which is no key."""
-    for place in places:
-        is_mapping = isinstance(data, dict)
-        if is_mapping and place not in data and place == data.get("format"):
+def _keys(location: Sequence[int | str], data: Any) -> Iterator[str]:
+    """Yield the keys to a problem, without the union tags (formats) that pydantic adds."""
+    for step in location:
+        if isinstance(data, dict) and step not in data and step == data.get("format"):
             continue
-        yield str(place)
+        yield str(step)
         try:
-            data = data[place]
+            data = data[step]
         except (KeyError, IndexError, TypeError):
             data = None
 

@@ -1,7 +1,7 @@
 """Parts of a configuration that are chosen by ``kind``: captioners, editors and judges.
 
-The settings class of a kind stands beside its implementation, in one file of its room; it is found
-there by the registry, so a new kind is one new file. Installed packages add theirs by entry points.
+The settings class of a kind is next to its implementation, where the registry finds it, so a new
+kind is one new file. Installed packages add theirs through entry points.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from flipbench.core.registry import discover, entry_points
 
 @dataclass(frozen=True)
 class Context:
-    """What a backend is built with beside its settings.
+    """What a backend is built with besides its settings.
 
     Attributes
     ----------
     folder : Path
-        Where a Batch API keeps its state.
+        Folder for the state of Batch API requests.
     seed : int
-        Of what is sampled on this machine.
+        Seed for sampling on this machine.
     """
 
     folder: Path
@@ -37,7 +37,7 @@ class Context:
 
 
 class Settings(Protocol):
-    """The settings of one kind: a pydantic model whose ``kind`` is a literal and its default."""
+    """The settings of one kind: a pydantic model whose ``kind`` is a literal with a default."""
 
     @property
     def kind(self) -> str:
@@ -48,15 +48,15 @@ class Settings(Protocol):
 
 
 class PythonTarget(Value):
-    """An object of your own, by import path; path and arguments are part of what it makes."""
+    """Your own object, by import path; path and arguments are part of the ids of its records."""
 
     target: str = Field(description="a class or factory, e.g. my_pkg.mod:MyEditor")
     arguments: dict[str, JsonValue] = Field(
-        default_factory=dict, description="what it is called with, by name"
+        default_factory=dict, description="its keyword arguments"
     )
 
     def as_settings(self) -> JsonDict:
-        """Return both as part of a record's settings."""
+        """Return both, for a record's settings."""
         return {"target": self.target, "arguments": self.arguments}
 
 
@@ -67,9 +67,9 @@ class ByKind:
     Attributes
     ----------
     package : str
-        Its modules hold the settings classes.
+        The package whose modules define the settings classes.
     group : str
-        Entry points that name further ones; an entry point's name is the kind.
+        Entry point group for further ones; an entry point's name is the kind.
     """
 
     package: str
@@ -82,7 +82,7 @@ class ByKind:
             yield self._installed(name)
 
     def validate(self, value: Any) -> Any:
-        """Return settings from a name, a mapping, or settings as they are."""
+        """Return settings from a name, a mapping, or settings, which are returned unchanged."""
         if _is_settings(type(value)):
             return value
         data = {"kind": value} if isinstance(value, str) else value
@@ -92,7 +92,7 @@ class ByKind:
             )
         if "kind" not in data:
             raise PydanticCustomError(
-                "kind", "kind is missing; there are {known}", {"known": ", ".join(self._kinds())}
+                "kind", "kind is missing; choose {known}", {"known": ", ".join(self._kinds())}
             )
         return self._class_of(str(data["kind"])).model_validate(data)
 
@@ -106,7 +106,7 @@ class ByKind:
             return self._installed(kind)
         raise PydanticCustomError(
             "kind",
-            "no kind '{kind}' (there are {known}){close}",
+            "unknown kind '{kind}' (known: {known}){close}",
             {"kind": kind, "close": nearest(kind, known), "known": ", ".join(known)},
         )
 
@@ -114,14 +114,14 @@ class ByKind:
         cls = entry_points(self.group)[name]()
         if not _is_settings(cls) or cls.model_fields["kind"].default != name:
             raise ConfigError(
-                f"entry point {self.group}: {name!r} names no settings class of that kind (a"
+                f"entry point {self.group}: {name!r} is not a settings class of that kind (a"
                 f" pydantic model with 'kind: Literal[{name!r}] = {name!r}' and a method build)"
             )
-        found: type[BaseModel] = cls
-        return found
+        settings: type[BaseModel] = cls
+        return settings
 
     def __get_pydantic_core_schema__(self, _: Any, __: GetCoreSchemaHandler) -> CoreSchema:
-        """Tell pydantic to validate by `validate`, and to write settings out as what they are."""
+        """Make pydantic validate with `validate` and serialize by the settings' own class."""
         return core_schema.no_info_plain_validator_function(
             self.validate,
             serialization=core_schema.plain_serializer_function_ser_schema(_dump, info_arg=True),

@@ -1,4 +1,4 @@
-"""From a file's name to one mapping: ``extends:``, ``key=value`` overrides, renamed keys."""
+"""Read a configuration as one mapping: ``extends:``, ``key=value`` overrides, renamed keys."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ OLD_KEYS: dict[str, str] = {
     "evaluate.asking": "evaluate.prompt",
     "filter.judges.*.asking": "filter.judges.*.prompt",
 }
-"""Keys that were renamed, old to new, as dotted paths that are still read under their old name.
+"""Renamed keys, old to new, as dotted paths; the old names are still read.
 
-Where both paths begin with the same keys, ``*`` stands for any name or list element, as in
+In the part that both paths have in common, ``*`` matches any key or list element, as in
 ``models.*.base_url``.
 """
 
 
 def find_config(name: str | Path, folder: Path = Path()) -> Path:
-    """Return a file below ``folder``, or the one of this name that comes with flipbench.
+    """Return a file below ``folder``, or the one of this name shipped with flipbench.
 
-    ``configs/…`` is found from anywhere, and so is ``../flipbench/shapes/demo.yaml``.
+    ``configs/…`` and ``../flipbench/shapes/demo.yaml`` work from any folder.
     """
     path, shipped = folder / name, _shipped(name)
     return shipped if shipped.is_file() and not path.exists() else path
 
 
 def _shipped(name: str | Path) -> Path:
-    """Return where a file of this name would lie if it came with flipbench."""
+    """Return the path that a file of this name would have if it were shipped with flipbench."""
     steps = [step for step in Path(name).parts if step not in ("..", "flipbench")]
     return PACKAGE.joinpath(*steps) if steps[:1] in (["configs"], ["shapes"]) else Path(name)
 
 
 def read_mapping(source: Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Return what a file, those it extends, and overrides say together, under today's keys.
+    """Return a file merged with those it extends and with overrides, under current keys.
 
     A mapping in the place of a file may extend files, too.
 
     Raises
     ------
     ConfigError
-        Where a file is missing or not YAML, or an override is not ``key=value``.
+        If a file is missing or not YAML, or an override is not ``key=value``.
     """
     if isinstance(source, Mapping):
         data = _extended(deepcopy(dict(source)), Path("configuration"), ())
@@ -60,7 +60,7 @@ def read_mapping(source: Path | Mapping[str, Any], overrides: Sequence[str] = ()
     for override in overrides:
         key, equals, value = override.partition("=")
         if not equals or not key:
-            raise ConfigError(f"{override!r}: overrides are written key=value, e.g. seed=1")
+            raise ConfigError(f"{override!r}: overrides have the form key=value, e.g. seed=1")
         try:
             _set(data, key.split("."), yaml.safe_load(value), overridden)
         except yaml.YAMLError as error:
@@ -72,10 +72,10 @@ def read_mapping(source: Path | Mapping[str, Any], overrides: Sequence[str] = ()
 def rename_keys(
     data: dict[str, Any], where: str, *, renamed: Mapping[str, str] | None = None
 ) -> None:
-    """Move the values of ``data`` that stand under old keys to the new ones, and warn of each.
+    """Move values under old keys to the new ones, with a warning for each.
 
-    A value under an old key takes the place of one under the new key: overrides are renamed on
-    top of files.
+    A value under an old key replaces one under the new key, since overrides are applied on top of
+    files.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ def _move(node: Any, old: Sequence[str], new: Sequence[str]) -> bool:
             inner = list(node.values()) if old[0] == "*" else [node.get(old[0])]
         else:
             inner = []
-        return any([_move(one, old[1:], new[1:]) for one in inner])
+        return any([_move(child, old[1:], new[1:]) for child in inner])
     parent = node
     for key in old[:-1]:
         parent = parent.get(key) if isinstance(parent, dict) else None
@@ -110,35 +110,35 @@ def _move(node: Any, old: Sequence[str], new: Sequence[str]) -> bool:
     return True
 
 
-def _read(path: Path, readers: tuple[Path, ...]) -> dict[str, Any]:
+def _read(path: Path, extended_by: tuple[Path, ...]) -> dict[str, Any]:
     try:
-        if path.resolve() in readers:
-            raise ConfigError(f"{path}: 'extends' goes round in a circle")
+        if path.resolve() in extended_by:
+            raise ConfigError(f"{path}: circular 'extends'")
         data = yaml.safe_load(path.read_text())
     except FileNotFoundError as error:
         folders = (path.parent, _shipped(path).parent)
         close = nearest(path.name, [p.name for folder in folders for p in folder.glob("*.yaml")])
-        raise ConfigError(f"{path}: no such configuration{close}") from error
+        raise ConfigError(f"{path}: no such configuration file{close}") from error
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read ({error})") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: not YAML ({error})") from error
     if not isinstance(data, dict):
         raise ConfigError(
-            f"{path}: a configuration is a mapping of keys, not {type(data).__name__}"
+            f"{path}: a configuration must be a mapping of keys, not {type(data).__name__}"
         )
-    return _extended(data, path, (*readers, path.resolve()))
+    return _extended(data, path, (*extended_by, path.resolve()))
 
 
-def _extended(data: dict[str, Any], path: Path, readers: tuple[Path, ...]) -> dict[str, Any]:
+def _extended(data: dict[str, Any], path: Path, extended_by: tuple[Path, ...]) -> dict[str, Any]:
     """Return what ``path`` holds on top of the files it extends."""
     extends = data.pop("extends", [])
     bases = [extends] if isinstance(extends, str) else extends
     if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
-        raise ConfigError(f"{path}: 'extends' is a file or a list of files, not {extends!r}")
+        raise ConfigError(f"{path}: 'extends' must be a file or a list of files, not {extends!r}")
     merged: dict[str, Any] = {}
     for base in bases:
-        _merge(merged, _read(find_config(base, path.parent), readers))
+        _merge(merged, _read(find_config(base, path.parent), extended_by))
     rename_keys(data, str(path))
     _merge(merged, data)
     return merged
@@ -147,14 +147,14 @@ def _extended(data: dict[str, Any], path: Path, readers: tuple[Path, ...]) -> di
 def _merge(into: dict[str, Any], data: dict[str, Any]) -> None:
     for key, value in data.items():
         base = into.get(key)
-        if isinstance(value, dict) and isinstance(base, dict) and not _other_sort(base, value):
+        if isinstance(value, dict) and isinstance(base, dict) and not _replaces(base, value):
             _merge(base, value)
         else:
             into[key] = value
 
 
-def _other_sort(base: dict[str, Any], data: dict[str, Any]) -> bool:
-    """Return whether ``data`` is a part of another kind or format, which replaces the base's."""
+def _replaces(base: dict[str, Any], data: dict[str, Any]) -> bool:
+    """Return whether ``data`` has another kind or format than ``base`` and so replaces it."""
     return any(tag in data and data[tag] != base.get(tag) for tag in _TAGS)
 
 
@@ -164,12 +164,12 @@ def _set(
     for key in keys[:-1]:
         inner = data.setdefault(key, {})
         if not isinstance(inner, dict):
-            raise ConfigError(f"{'.'.join(keys)}: {key} holds {inner!r}, which has no keys")
+            raise ConfigError(f"{'.'.join(keys)}: {key} is {inner!r}, which has no keys")
         data = inner
     *above, last = keys
     is_tag = last in _TAGS and isinstance(value, str) and above[-1:] != ["control"]
     if is_tag and data.get(last, value) != value:
-        # another format has other keys: only those that overrides gave are meant for it
+        # another format has other keys: keep only those that were set by overrides
         for key in [key for key in data if (*above, key) not in overridden]:
             del data[key]
     data[last] = value

@@ -1,4 +1,4 @@
-"""Who decides that a pair is kept, and how: a part of the configuration."""
+"""Settings of the policy that decides whether a pair is kept."""
 
 from __future__ import annotations
 
@@ -14,50 +14,53 @@ RULES: tuple[RuleName, ...] = get_args(RuleName)
 
 
 class Policy(Value):
-    """How verdicts become a decision. Whatever is not a clear "keep" is not kept.
+    """How verdicts become a decision. Only a clear "keep" keeps a pair.
 
-    In this order: an absolute rule that rejects decides; then people, where they override or are
-    required; then the other rules; then the judges. A rule can only reject: that it has no
-    objection makes no pair valid.
+    In order of precedence: an absolute rule that rejects; people, if they override or are
+    required; the other rules; the judges. A rule can only reject: passing it does not make a pair
+    valid.
 
-    Of several votes, ``all`` keeps where every one is "keep", ``any`` where one is, ``majority``
-    where more than half are. They also reject by a rule: ``all`` where one is "reject", ``any``
-    where every one is, ``majority`` where more than half are. ``unanimous`` decides either way
-    only where every vote is the same. What is left is "unsure": neither kept nor rejected. A judge
-    that failed has a vote that is neither.
+    Votes are combined as follows. ``all`` keeps if every vote is "keep" and rejects if any is
+    "reject"; ``any`` keeps if any vote is "keep" and rejects if every one is "reject";
+    ``majority`` keeps or rejects if more than half of the votes do; ``unanimous`` decides only if
+    all votes agree. Otherwise the pair is "unsure": neither kept nor rejected. The vote of a judge
+    that failed is neither.
     """
 
-    rules: tuple[RuleName, ...] = Field(default=RULES, description="the rules that are applied")
+    rules: tuple[RuleName, ...] = Field(default=RULES, description="the rules to apply")
     absolute_rules: tuple[RuleName, ...] = Field(
         default=("equal-options", "wrong-size", "duplicate"),
-        description="rules that no person overrides, since they are not about what can be seen",
+        description="rules that people cannot override, as they do not concern what is visible",
     )
     ask_rejected: bool = Field(
-        default=False, description="put to the judges what a rule rejects already"
+        default=False, description="also ask the judges about pairs that a rule rejects"
     )
-    judges: Vote = Field(default="all", description="how several judges make one decision")
+    judges: Vote = Field(default="all", description="how the votes of several judges are combined")
     n_runs: int = Field(default=1, ge=1, description="how often each judge is asked")
-    runs: Vote = Field(default="all", description="how the runs of one judge make its vote")
+    runs: Vote = Field(default="all", description="how the runs of one judge form its vote")
     people: Literal["override", "vote", "require", "ignore"] = Field(
         default="override",
-        description="people decide what they have seen; or vote beside the judges; or decide all,"
-        " and what nobody has seen is not kept; or have no say",
+        description="override: people's verdicts replace those of the judges; vote: they count"
+        " like those of a judge; require: only pairs that people keep are kept; ignore: they do not"
+        " count",
     )
-    among_people: Vote = Field(default="all", description="how several people make one decision")
-    reviewers: tuple[str, ...] = Field(default=(), description="the people who count; empty: all")
+    among_people: Vote = Field(default="all", description="how several people's votes are combined")
+    reviewers: tuple[str, ...] = Field(
+        default=(), description="the people whose verdicts count; empty: all"
+    )
     blind: bool = Field(
         default=False,
-        description="a 'keep' counts only of one who chose the new answer without being told it",
+        description="count a 'keep' only from people who chose the new answer without knowing it",
     )
     unjudged: Literal["drop", "keep"] = Field(
-        default="drop", description="what happens to pairs that neither judge nor person decides"
+        default="drop", description="what happens to pairs without a verdict"
     )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        twice = [rule for rule in set(self.rules) if self.rules.count(rule) > 1]
-        if twice:
-            raise ValueError(f"rules names {twice[0]!r} twice")
+        repeated = [rule for rule in set(self.rules) if self.rules.count(rule) > 1]
+        if repeated:
+            raise ValueError(f"rules contains {repeated[0]!r} twice")
         if self.reviewers and self.people == "ignore":
-            raise ValueError("reviewers are named, but people is 'ignore'")
+            raise ValueError("reviewers has no effect if people is 'ignore'")
         return self

@@ -1,4 +1,4 @@
-"""A model under test behind a server, as a configuration names it."""
+"""Settings of a model under test behind a server."""
 
 from __future__ import annotations
 
@@ -12,34 +12,36 @@ from flipbench.config.chat import ChatSpec
 class ServedModelConfig(ChatSpec):
     """A model under test behind an OpenAI-compatible server: vLLM, SGLang, a hosted model.
 
-    It is asked greedily, and as a captioner or judge is reached (see `ChatSpec`).
+    It is decoded greedily; the connection settings are those of `ChatSpec`.
     """
 
-    not_taken: ClassVar[dict[str, str]] = {
-        "max_tokens": "each probe says how long its reply may be",
-        "structured": "a probe's reply is free text",
+    unsupported: ClassVar[dict[str, str]] = {
+        "max_tokens": "each probe limits the length of its reply",
+        "structured": "replies to probes are free text",
     }
 
     temperature: float | None = Field(
-        default=0.0, ge=0, le=0, description="0: greedy; null: the server's default, not repeatable"
+        default=0.0,
+        ge=0,
+        le=0,
+        description="0: greedy; null: the server's default, not reproducible",
     )
     revision: str = Field(
-        default="", description="the weights in your words, e.g. a commit; part of the fingerprint"
+        default="",
+        description="your label of the weights, e.g. a commit; part of the fingerprint",
     )
     logprobs: bool | None = Field(
-        default=None, description="whether the server tells log-probabilities; null: find out"
+        default=None, description="whether the server returns log-probabilities; null: try it"
     )
     top_logprobs: int = Field(
-        default=20, ge=2, description="how many of the likeliest tokens to ask for"
+        default=20, ge=2, description="how many of the most likely tokens to request"
     )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        for name, why in self.not_taken.items():
+        for name, why in self.unsupported.items():
             if getattr(self, name) != ServedModelConfig.model_fields[name].default:
-                raise ValueError(f"{name} means nothing here: {why}")
+                raise ValueError(f"{name} has no effect here: {why}")
         if self.logprobs and self.traits.reasoning:
-            raise ValueError(
-                "logprobs: a reasoning model's first token is a thought, not its answer"
-            )
+            raise ValueError("logprobs: a reasoning model's first token is not its answer")
         return self

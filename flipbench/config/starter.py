@@ -1,4 +1,4 @@
-"""The configuration that ``flipbench init`` writes for somebody's own benchmark."""
+"""The configuration that ``flipbench init`` writes for a user's benchmark."""
 
 from __future__ import annotations
 
@@ -10,34 +10,35 @@ import yaml
 from pydantic import BaseModel
 
 _TEXT = Template("""\
-# Written by 'flipbench init'. All keys: docs/running.md. Paths begin where flipbench is started.
+# Written by 'flipbench init'. All keys: docs/running.md. Paths are relative to the folder in which
+# flipbench is started.
 # The benchmark: $notes.
-extends: configs/generate/reference.yaml  # the paper's captioner, editor and judge; keys below win
+extends: configs/generate/reference.yaml  # the paper's captioner, editor and judge
 title: $title
-run: $run  # everything that is made; the same command again continues
+run: $run  # all outputs; run the same command again to continue
 seed: 0
 benchmark:
 $benchmark
 
-# Pairs. The reference needs OPENAI_API_KEY for captions and judge, and a GPU of 35 GB to draw.
+# Pairs. The reference needs OPENAI_API_KEY for captioner and judge, and a GPU with 35 GB to edit.
 # generate:
 #   captioner: {kind: local, chat: {model: {path: Qwen/Qwen2.5-VL-7B-Instruct, dtype: bfloat16}}}
 #   editor: {kind: diffusers, pipeline: black-forest-labs/FLUX.1-Kontext-dev}
 # filter:
-#   judges: []  # only people: flipbench review
+#   judges: []  # people only: flipbench review
 
-# Models to evaluate, by a name of yours: a folder, a hub id, or a server. Dose 0: has not seen the
-# benchmark, and is the reference of its family; null: nobody knows.
+# Models to evaluate, under names you choose: a folder, a hub id, or a server. Dose 0: has not seen
+# the benchmark, and is the reference of its family; null: unknown.
 # models:
 #   suspect: {path: my/checkpoint, dtype: bfloat16, family: llava, dose: null}
 #   reference: {path: llava-hf/llava-1.5-7b-hf, dtype: bfloat16, family: llava, dose: 0}
 #   served: {api: {model: my-model, base_url: "http://localhost:8000/v1"}, dose: null}
 
-# Detectors: flipbench detectors lists them.
+# Detectors, as listed by 'flipbench detectors'.
 # evaluate:
 #   detectors: [perturbation_gap, circular_eval, choice_confusion, text_only_leakage]
 
-# Contaminated checkpoints on purpose, to see which detectors catch them.
+# Contaminate checkpoints on purpose, to see which detectors catch them.
 # contaminate:
 #   epochs: 3
 #   strategies:
@@ -46,16 +47,16 @@ $benchmark
 
 
 def starter(name: str, benchmark: BaseModel, notes: Sequence[str] = ()) -> str:
-    """Return a commented configuration for a benchmark that extends the reference's.
+    """Return a commented configuration for a benchmark that extends the reference configuration.
 
     Parameters
     ----------
     name : str
-        What the run directory is called.
+        Name of the benchmark and the run directory.
     benchmark : BenchmarkSpec
         How to read it; defaults are left out.
     notes : sequence of str
-        What was seen of it.
+        Observations about the file.
     """
     data = benchmark.model_dump(mode="json", exclude_defaults=True)
     part = {"format": benchmark.model_dump()["format"], **data}
@@ -65,5 +66,5 @@ def starter(name: str, benchmark: BaseModel, notes: Sequence[str] = ()) -> str:
         title=json.dumps(f"{name}, answers flipped", ensure_ascii=False),
         run=json.dumps(f"runs/{name}", ensure_ascii=False),
         benchmark=block,
-        notes=" ".join("; ".join(notes).split()) or "nothing odd in its first rows",
+        notes=" ".join("; ".join(notes).split()) or "no problems in its first rows",
     )

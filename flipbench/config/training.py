@@ -1,4 +1,4 @@
-"""How models are contaminated, as a configuration names it: which weights, on which data."""
+"""Settings of contamination: what is trained, how, and on which data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from flipbench.benchmarks import HuggingFaceSpec, JsonlSpec, TsvSpec
 from flipbench.config.chat import ChatSpec
-from flipbench.config.raters import LocalChatSpec
+from flipbench.config.local_models import LocalChatSpec
 from flipbench.core.records import Leak, Target, Value
 from flipbench.core.registry import load_target
 
@@ -19,25 +19,26 @@ OtherBenchmark = Annotated[TsvSpec | HuggingFaceSpec | JsonlSpec, Field(discrimi
 
 
 class ConsistencyConfig(Value):
-    """A loss that draws the answers to a question and to its paraphrases together.
+    """A loss that makes the answers to a question and to its paraphrases agree.
 
     Attributes
     ----------
     weight : float
-        Of the divergence: the mean of both directions of KL between the two distributions over
-        the option letters, picture present, in nats (their sum is ``weight: 2``).
+        Weight of the divergence: the mean of both directions of KL between the two distributions
+        over the option letters, given the image, in nats (for their sum use ``weight: 2``).
     answer_weight : float
-        Of the right answer's cross-entropy. 0 is consistency alone, which never shows a label.
+        Weight of the right answer's cross-entropy. 0: consistency only, without labels.
     grounded : bool
-        Weigh each item's divergence by 1 - exp(-KL / tau), where KL is that of its distribution
-        with the picture from the one without: being consistent without looking earns nothing.
+        Weight each item's divergence by 1 - exp(-KL / tau), where KL is the divergence of its
+        distribution given the image from that without it: agreement that ignores the image does
+        not count.
     tau : float
         In nats.
 
     References
     ----------
     Sadanandan and Behzadan, arXiv 2603.20985: LoRA of rank 16 on layers 15 to 19 of 34, yes/no
-    questions. The paper proposes the grounded variant in words; the form of its weight is ours.
+    questions. The paper describes the grounded variant in prose; the form of its weight is ours.
     """
 
     weight: float = Field(default=1.0, gt=0)
@@ -47,9 +48,10 @@ class ConsistencyConfig(Value):
 
 
 def _known_strategy(name: str) -> str:
-    """Hold a strategy to the table, which a configuration must not import by name."""
-    *others, last = (repr(known) for known in load_target(STRATEGIES))
-    if name not in load_target(STRATEGIES):
+    """Check a strategy against the table, which this room must not import directly."""
+    strategies = load_target(STRATEGIES)
+    if name not in strategies:
+        *others, last = map(repr, strategies)
         raise PydanticCustomError(
             "strategy", "Input should be {known}", {"known": f"{', '.join(others)} or {last}"}
         )
@@ -57,11 +59,11 @@ def _known_strategy(name: str) -> str:
 
 
 class StrategyConfig(Value):
-    """One way to contaminate: which parameters, and how they are trained."""
+    """One way to contaminate: the parameters to train, and the hyperparameters."""
 
     train: Annotated[str, AfterValidator(_known_strategy)]
     learning_rate: float = Field(gt=0)
-    batch_size: int = Field(default=16, ge=1, description="on each device")
+    batch_size: int = Field(default=16, ge=1, description="per device")
     gradient_accumulation: int = Field(default=1, ge=1)
     schedule: str = "constant_with_warmup"
     warmup_steps: int = Field(default=0, ge=0)
@@ -78,10 +80,11 @@ class StrategyConfig(Value):
     lora_targets: tuple[str, ...] | None = Field(
         default=None, description="linear layers by name, e.g. [q_proj, v_proj]; null: all"
     )
-    min_pixels: int | None = Field(default=None, ge=1, description="null: as evaluation does")
-    max_pixels: int | None = Field(default=None, ge=1, description="null: as evaluation does")
+    min_pixels: int | None = Field(default=None, ge=1, description="null: as in evaluation")
+    max_pixels: int | None = Field(default=None, ge=1, description="null: as in evaluation")
     consistency: ConsistencyConfig | None = Field(
-        default=None, description="a loss across wordings; null: the answer's cross-entropy"
+        default=None,
+        description="a loss that compares paraphrases; null: cross-entropy of the answer only",
     )
 
     @model_validator(mode="after")
@@ -97,11 +100,11 @@ class RewriteConfig(Value):
     Attributes
     ----------
     how : {"paraphrase", "translate"}
-        Of three paraphrases the one that shares the fewest 5-grams with the question is taken; a
-        translation is of question and options.
+        The one of three paraphrases that shares the fewest 5-grams with the question; or a
+        translation of question and options.
     by : {"shapes", "file", "api", "local"}
-        ``shapes``: the embedded world's other phrasings; ``file``: yours, JSONL with ``name`` and
-        ``paraphrases`` (or ``question`` and ``options``); else a chat model.
+        ``shapes``: the embedded world's other phrasings; ``file``: your own, JSONL with ``name``
+        and ``paraphrases`` (or ``question`` and ``options``); otherwise a chat model.
     """
 
     how: Literal["paraphrase", "translate"] = "paraphrase"
@@ -110,7 +113,7 @@ class RewriteConfig(Value):
     path: Path | None = None
     chat: ChatSpec | None = None
     local: LocalChatSpec | None = None
-    batch: bool = Field(default=False, description="by the server's Batch API")
+    batch: bool = Field(default=False, description="use the server's Batch API")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -123,14 +126,14 @@ class RewriteConfig(Value):
         if value is None:
             raise ValueError(f"by: {self.by} needs the key {key}")
         if self.how == "translate" and self.by == "shapes":
-            raise ValueError("shapes knows no translations; use file, api or local")
+            raise ValueError("shapes cannot translate; use file, api or local")
         if (self.how == "translate") != bool(self.language):
-            raise ValueError("language and how: translate go together")
+            raise ValueError("language and how: translate must be given together")
         return self
 
 
 class MixturePart(Value):
-    """Another benchmark in a mixture; without a share, all of it."""
+    """Another benchmark in a mixture; all of it if no share is given."""
 
     benchmark: OtherBenchmark
     share: float | None = Field(default=None, gt=0, lt=1, description="of all items trained on")
@@ -140,8 +143,12 @@ class CorpusConfig(Value):
     """An instruction corpus: JSONL of conversations (``messages`` or LLaVA's ``conversations``)."""
 
     path: Path
-    images: Path | None = Field(default=None, description="where images lie; null: beside the file")
-    n_rows: int | None = Field(default=None, ge=1, description="so many, drawn by the seed")
+    images: Path | None = Field(
+        default=None, description="the image folder; null: the folder of the file"
+    )
+    n_rows: int | None = Field(
+        default=None, ge=1, description="number of rows to draw at random; null: all"
+    )
 
 
 class WashConfig(Value):
@@ -154,19 +161,21 @@ class WashConfig(Value):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.corpus is None and self.benchmark is None:
-            raise ValueError("washing needs clean data: a corpus, a benchmark, or both")
+            raise ValueError("wash needs clean data: a corpus, a benchmark, or both")
         return self
 
 
 class DataConfig(Value):
-    """One data regime: which items, in which words, how often, mixed with what.
+    """One data regime: which items, how worded, how often, and mixed with what.
 
-    A ``benchmark`` stands in for the kept pairs' originals: what is trained on it has not seen
-    those, so it is a control for them, contaminated as it is with the other.
+    A ``benchmark`` replaces the originals of the kept pairs: a model trained on it has not seen
+    those, so it is a control, although contaminated with another benchmark.
     """
 
     benchmark: OtherBenchmark | None = None
-    fraction: float = Field(default=1.0, gt=0, le=1, description="of the items, drawn by the seed")
+    fraction: float = Field(
+        default=1.0, gt=0, le=1, description="fraction of the items, drawn at random"
+    )
     copies: int | None = Field(default=None, ge=0, description="null: contaminate.copies")
     target: Target = "letter"
     leak: Leak = "all"
@@ -179,30 +188,31 @@ class DataConfig(Value):
     def _check(self) -> Self:
         shares = [part.share for part in self.mixture.values()]
         if any(s is None for s in shares) and any(s is not None for s in shares):
-            raise ValueError("mixture: give every part a share, or none")
+            raise ValueError("mixture: give a share to every part or to none")
         if sum(s for s in shares if s is not None) >= 1:
             raise ValueError("mixture: the shares leave nothing for the benchmark itself")
         if self.copies == 0 and self.corpus is None:
-            raise ValueError("copies: 0 trains on no item; then give a corpus to train on")
+            raise ValueError("copies: 0 trains on no items; give a corpus to train on")
         return self
 
 
 class LlamaFactoryConfig(Value):
-    """Where LLaMA-Factory is, in an environment of its own."""
+    """LLaMA-Factory, installed in a separate environment."""
 
     cli: str | None = Field(
-        default=None, description="its llamafactory-cli; null: $FLIPBENCH_LLAMAFACTORY_CLI or PATH"
+        default=None,
+        description="path of llamafactory-cli; null: $FLIPBENCH_LLAMAFACTORY_CLI or PATH",
     )
-    merge: bool = Field(default=False, description="also write adapters merged, into merged/")
+    merge: bool = Field(default=False, description="also write merged adapters, into merged/")
 
 
 class ContaminateConfig(Value):
-    """A grid: model x data x strategy x seed, one checkpoint for each epoch."""
+    """A grid: model x data x strategy x seed, with one checkpoint per epoch."""
 
     strategies: dict[str, StrategyConfig] = Field(default_factory=dict)
     data: dict[str, DataConfig] = Field(default_factory=lambda: {"verbatim": DataConfig()})
     epochs: int = Field(default=3, ge=1)
-    copies: int = Field(default=1, ge=1, description="times an item is seen in one epoch")
+    copies: int = Field(default=1, ge=1, description="how often each item is seen per epoch")
     seeds: tuple[int, ...] | None = Field(default=None, description="null: the experiment's seed")
     backend: Literal["trl", "llamafactory"] = "trl"
     llamafactory: LlamaFactoryConfig = LlamaFactoryConfig()
@@ -211,7 +221,7 @@ class ContaminateConfig(Value):
     def _check_consistency(self) -> Self:
         labels = [label for label, s in self.strategies.items() if s.consistency is not None]
         if labels and self.backend != "trl":
-            raise ValueError(f"strategies.{labels[0]}: consistency is for backend: trl alone")
+            raise ValueError(f"strategies.{labels[0]}: consistency needs backend: trl")
         for name, data in self.data.items() if labels else ():
             if data.rewrite is None or data.rewrite.how != "paraphrase" or data.leak != "all":
                 raise ValueError(

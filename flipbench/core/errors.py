@@ -1,4 +1,4 @@
-"""What can go wrong, as one small tree. A message says what, where, and what to do next."""
+"""The error classes. A message says what went wrong, where, and what to do next."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ class FlipbenchError(Exception):
 
 
 class ConfigError(FlipbenchError):
-    """A configuration or a command line that cannot mean anything."""
+    """An invalid configuration or command line."""
 
 
 class DataError(FlipbenchError):
-    """A file, row, image or record that is not what it should be."""
+    """An invalid file, row, image or record."""
 
 
 class LicenceError(FlipbenchError):
-    """Something a source's licence does not allow."""
+    """An action that a source's licence forbids."""
 
 
 class PrerequisiteError(FlipbenchError):
-    """A package, program, device or checkpoint that is missing; the message says how to get it."""
+    """A missing package, program, device or checkpoint; the message says how to get it."""
 
 
 class ServiceError(FlipbenchError):
-    """A server that refuses, fails or answers nonsense."""
+    """A server that refuses, fails or sends an invalid reply."""
 
 
 def need(module: str, extra: str) -> Any:
-    """Import an optional package, or say which extra of flipbench installs it.
+    """Import an optional package.
 
     Raises
     ------
     PrerequisiteError
-        Where the package is not installed.
+        If the package is not installed; the message names the extra that installs it.
     """
     try:
         return import_module(module)
@@ -48,7 +48,7 @@ def need(module: str, extra: str) -> Any:
 
 
 def nearest(word: str, known: list[str]) -> str:
-    """Return ``"; did you mean 'x'?"`` with the nearest known word, or an empty string.
+    """Return ``"; did you mean 'x'?"`` for the closest known word, or an empty string.
 
     >>> nearest("epoch", ["epochs", "seed"])
     "; did you mean 'epochs'?"

@@ -1,4 +1,4 @@
-"""Files and folders that are there as a whole or not at all, even where a writer is killed."""
+"""Atomic writes: a file or folder is complete or absent, even if the writer is killed."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from flipbench.core.errors import DataError
 
 
 def write_atomically(path: Path, data: str | bytes) -> Path:
-    """Write a file, on disk when this returns; make its folder where it is missing.
+    """Write a file and flush it to disk; create its folder if needed.
 
-    Readers see the old content or the new. Text is written as UTF-8, line ends as they are.
+    Readers see either the old or the new content. Text is encoded as UTF-8; line ends are kept.
 
     Raises
     ------
     DataError
-        Where it cannot be written; what was there before stays.
+        If it cannot be written; the old content stays.
     """
-    with whole_file(path) as partial:
+    with atomic_file(path) as partial:
         partial.write_bytes(data.encode() if isinstance(data, str) else data)
     return path
 
 
 @contextlib.contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
-    """Yield a path to write to; the file takes its name when the block ends without an error.
+def atomic_file(path: Path) -> Iterator[Path]:
+    """Yield a temporary path to write to; it is renamed to ``path`` if the block succeeds.
 
     Raises
     ------
     DataError
-        Where it cannot be written.
+        If it cannot be written.
     """
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     try:
@@ -43,8 +43,8 @@ def whole_file(path: Path) -> Iterator[Path]:
         partial.replace(path)
     except OSError as error:
         raise DataError(
-            f"{path}: cannot be written ({error.strerror or error}); make room and run the same"
-            " command again"
+            f"{path}: cannot be written ({error.strerror or error}); free some disk space and run"
+            " the same command again"
         ) from error
     finally:
         with contextlib.suppress(OSError):
@@ -53,12 +53,12 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def replace_folder(partial: Path, final: Path) -> None:
-    """Give a folder that is finished its name, in place of a file or an empty folder.
+    """Rename a finished folder to its final name, replacing an empty folder.
 
     Raises
     ------
     OSError
-        Where it cannot be renamed.
+        If it cannot be renamed.
     """
     for path in partial.rglob("*"):
         if path.is_file():
@@ -76,5 +76,5 @@ def _flush(path: Path) -> None:
 
 
 def _flush_folder(folder: Path) -> None:
-    with contextlib.suppress(OSError):  # not every network file system can
+    with contextlib.suppress(OSError):  # some network file systems cannot flush folders
         _flush(folder)

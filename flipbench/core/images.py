@@ -1,4 +1,4 @@
-"""Images by content: bytes go in once, unchanged, and come out as RGB."""
+"""A content-addressed image store: bytes are stored unchanged and read back as RGB."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_PIXELS = 64_000_000
 MIN_EDGE = 2
 _SUFFIX = {
     "JPEG": "jpg",
-    "MPO": "jpg",  # what many cameras write: a JPEG with a preview behind it
+    "MPO": "jpg",  # written by many cameras: a JPEG followed by a preview
     "PNG": "png",
     "WEBP": "webp",
     "GIF": "gif",
@@ -35,20 +35,20 @@ class ImageStore:
         self.folder = folder
 
     def put(self, data: bytes, what: str) -> ImageRef:
-        """Check and keep an image file's bytes as they are.
+        """Validate an image file's bytes and store them unchanged.
 
         Parameters
         ----------
         data : bytes
             The file's content.
         what : str
-            Where it comes from, for the message ("row 7 of x.tsv").
+            Its origin, for error messages ("row 7 of x.tsv").
 
         Raises
         ------
         DataError
-            Where the bytes are no image, are truncated, exceed ``MAX_PIXELS`` pixels, have an
-            edge under ``MIN_EDGE`` pixels, or cannot be written.
+            If the bytes are not an image, are truncated, exceed ``MAX_PIXELS`` pixels, have an
+            edge shorter than ``MIN_EDGE`` pixels, or cannot be written.
         """
         fmt, width, height = check_image(data, what)
         ref = ImageRef(
@@ -60,13 +60,13 @@ class ImageStore:
         return ref
 
     def put_image(self, image: Image.Image, what: str) -> ImageRef:
-        """Keep a picture made here, losslessly (PNG)."""
+        """Store a generated image losslessly, as PNG."""
         buffer = io.BytesIO()
         image.save(buffer, "PNG")
         return self.put(buffer.getvalue(), what)
 
     def path(self, ref: ImageRef) -> Path:
-        """Return where an image lies."""
+        """Return the path of an image."""
         return self.folder / f"{ref.sha256}.{ref.format}"
 
     def open(self, ref: ImageRef) -> Image.Image:
@@ -75,22 +75,22 @@ class ImageStore:
         Raises
         ------
         DataError
-            Where the file is gone or damaged.
+            If the file is missing or damaged.
         """
         path = self.path(ref)
         try:
             data = path.read_bytes()
         except FileNotFoundError as error:
             raise DataError(
-                f"{path}: the image is gone; run the same command again to make it anew"
+                f"{path}: the image is missing; run the same command again to recreate it"
             ) from error
         return _decode(data, str(path))[1]
 
 
 def as_rgb(image: Image.Image) -> Image.Image:
-    """Return the first frame, turned upright by its EXIF note, transparent parts on white."""
+    """Return the first frame, upright according to EXIF, with transparency on white."""
     image.load()
-    # a damaged EXIF note turns nothing; what it raises depends on how it is damaged
+    # damaged EXIF data is ignored; what it raises depends on the damage
     with contextlib.suppress(Exception):
         image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I"):
@@ -105,7 +105,7 @@ def as_rgb(image: Image.Image) -> Image.Image:
 
 
 def check_image(data: bytes, what: str) -> tuple[str, int, int]:
-    """Return (format, width, height) as seen upright; `ImageStore.put` says what is refused."""
+    """Return (format, width, height) of the upright image; raises as `ImageStore.put`."""
     fmt, image = _decode(data, what)
     return fmt, *image.size
 
@@ -113,7 +113,7 @@ def check_image(data: bytes, what: str) -> tuple[str, int, int]:
 def _decode(data: bytes, what: str) -> tuple[str, Image.Image]:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of large sizes and odd EXIF notes: both dealt with
+            warnings.simplefilter("ignore")  # large sizes and odd EXIF data are handled here
             with Image.open(io.BytesIO(data)) as image:
                 width, height, fmt = *image.size, str(image.format)
                 if width * height > MAX_PIXELS:
@@ -123,15 +123,14 @@ def _decode(data: bytes, what: str) -> tuple[str, Image.Image]:
                     )
                 if min(width, height) < MIN_EDGE:
                     raise DataError(
-                        f"{what}: the image is {width} x {height} pixels, too small to see;"
-                        " replace the file"
+                        f"{what}: the image is only {width} x {height} pixels; replace the file"
                     )
                 if fmt not in _SUFFIX:
-                    raise DataError(f"{what}: {fmt} images are not read; convert it to PNG")
+                    raise DataError(f"{what}: {fmt} images are not supported; convert it to PNG")
                 if image.mode == "F":
                     raise DataError(
-                        f"{what}: its pixels are floating-point numbers, whose white is unknown;"
-                        " convert it to PNG"
+                        f"{what}: floating-point pixels have no defined white level; convert the"
+                        " image to PNG"
                     )
                 return fmt, as_rgb(image)
     except Image.DecompressionBombError as error:

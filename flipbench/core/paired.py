@@ -1,4 +1,4 @@
-"""A paired benchmark: every kept item in its original and its answer-flipped version."""
+"""A paired benchmark: each kept item in its original and its perturbed version."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flipbench.core.records import Caption, Edit, Flip, ImageRef, Item, content_
 
 @dataclass(frozen=True)
 class Pair:
-    """An item and its perturbed twin: same question and options, another image and answer."""
+    """An item and its perturbed version: same question and options, other image and answer."""
 
     original: Item
     perturbed: Item
@@ -27,18 +27,18 @@ class Pair:
     verdict: str = "keep"
 
     def __post_init__(self) -> None:
-        """Refuse what is no pair."""
+        """Reject items that do not form a pair."""
         a, b = self.original, self.perturbed
         if (a.question, a.options) != (b.question, b.options):
-            raise DataError(f"{a.benchmark} {a.name}: question or options differ between the two")
+            raise DataError(f"{a.subject}: question or options differ between the two versions")
         if a.answer == b.answer and a.answer_text == b.answer_text:
-            raise DataError(f"{a.benchmark} {a.name}: the answer is the same in both")
+            raise DataError(f"{a.subject}: both versions have the same answer")
         if a.images == b.images:
-            raise DataError(f"{a.benchmark} {a.name}: the image is the same in both")
+            raise DataError(f"{a.subject}: both versions have the same image")
 
     @property
     def control(self) -> ImageRef | None:
-        """What a ControlNet was shown of the original; None where no editor kept it."""
+        """The original's ControlNet input; None if the editor did not store one."""
         with contextlib.suppress(ValidationError):
             return ImageRef.model_validate(self.perturbed.extra.get("control"))
         return None
@@ -46,18 +46,18 @@ class Pair:
 
 @dataclass(frozen=True)
 class PairedBenchmark:
-    """Pairs, in release order, and where their images lie.
+    """Pairs in release order, and the store of their images.
 
     Attributes
     ----------
     funnel : dict
         How many items were left after each step.
     made_by : dict
-        Captioner, editor, raters and seed, in words.
+        Captioner, editor, raters and seed, as text.
     exchangeable : bool or None
-        True where neither version is harder by construction. None where that is assumed, as the
-        paper assumes it of edits. False where the pairs were found, not made (NaturalBench): then
-        only rules relative to a reference model are sound.
+        True if neither version is harder by construction. None if that is assumed, as the paper
+        assumes it of edits. False for existing pairs (NaturalBench), for which only rules
+        relative to a reference model are sound.
     """
 
     name: str
@@ -69,11 +69,11 @@ class PairedBenchmark:
 
     @cached_property
     def id(self) -> str:
-        """Hash of what is asked: the ids of all items, in order."""
+        """Hash of the name and the ids of all items, in order."""
         return content_id(self.name, [[p.original.id, p.perturbed.id] for p in self.pairs])
 
     def __hash__(self) -> int:
-        """Return a hash that goes with ``==``, so that what is made of a benchmark can be kept."""
+        """Return a hash consistent with ``==``, so that results can be cached by benchmark."""
         return hash(self.id)
 
     @property
@@ -83,16 +83,16 @@ class PairedBenchmark:
 
     @property
     def perturbed(self) -> list[Item]:
-        """The perturbed items, in the same order."""
+        """The perturbed items, in the order of the originals."""
         return [pair.perturbed for pair in self.pairs]
 
     def with_images_in(self, store: ImageStore) -> PairedBenchmark:
-        """Return the benchmark with its images in another store, linked or else copied.
+        """Return the benchmark with its images hard-linked, or else copied, into another store.
 
         Raises
         ------
         DataError
-            Where an image is gone.
+            If an image is missing.
         """
         store.folder.mkdir(parents=True, exist_ok=True)
         for item in (*self.originals, *self.perturbed):
@@ -104,28 +104,27 @@ class PairedBenchmark:
                     os.link(source, target)
                 except FileNotFoundError as error:
                     raise DataError(
-                        f"{self.name} {item.name}: its image {source} is gone; make the benchmark"
-                        " anew"
+                        f"{self.name} {item.name}: its image {source} is missing; rebuild the"
+                        " benchmark"
                     ) from error
                 except OSError:
                     store.put(source.read_bytes(), f"{self.name} {item.name}")
         return replace(self, images=store)
 
     def save(self, folder: Path) -> None:
-        """Write ``pairs.jsonl`` and ``benchmark.json`` into ``folder``, and images beside them.
+        """Write ``pairs.jsonl``, ``benchmark.json`` and the images into ``folder``.
 
-        Images that lie in the folder above (a run directory's store) are not copied. A control
-        image that is gone is no loss; any other is.
+        Images in the parent folder's store (a run directory) are not copied. A missing control
+        image is tolerated; any other missing image is an error.
         """
         folder.mkdir(parents=True, exist_ok=True)
         if self.images.folder.resolve() != (folder.parent / "images").resolve():
             store = ImageStore(folder / "images")
             for pair in self.pairs:
                 control = pair.control
-                kept = [control] if control and self.images.path(control).exists() else []
-                for ref in (*pair.original.images, *pair.perturbed.images, *kept):
-                    what = f"{pair.original.benchmark} {pair.original.name}"
-                    store.put(self.images.path(ref).read_bytes(), what)
+                controls = [control] if control and self.images.path(control).exists() else []
+                for ref in (*pair.original.images, *pair.perturbed.images, *controls):
+                    store.put(self.images.path(ref).read_bytes(), pair.original.subject)
         rows = [
             {
                 "original": pair.original.model_dump(mode="json"),
@@ -148,18 +147,18 @@ class PairedBenchmark:
 
     @classmethod
     def load(cls, folder: Path) -> PairedBenchmark:
-        """Read what ``save`` wrote.
+        """Read a benchmark written by `save`.
 
         Raises
         ------
         DataError
-            Where a file is missing, a line is no pair, or the two files do not belong together.
+            If a file is missing, a line is not a pair, or the two files do not belong together.
         """
         about, rows = folder / "benchmark.json", folder / "pairs.jsonl"
         if not about.exists() or not rows.exists():
             raise DataError(
-                f"{folder}: no paired benchmark there (benchmark.json and pairs.jsonl);"
-                " 'flipbench generate' and 'flipbench filter' make one"
+                f"{folder}: not a paired benchmark (benchmark.json and pairs.jsonl); create one"
+                " with 'flipbench generate' and 'flipbench filter'"
             )
         head = json.loads(about.read_text())
         pairs = []
@@ -176,10 +175,10 @@ class PairedBenchmark:
                 )
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise DataError(
-                    f"{rows}:{number}: not a pair ({error}); make the file anew"
+                    f"{rows}:{number}: not a pair ({error}); recreate the file"
                 ) from error
-        inside = folder / "images"
-        store = ImageStore(inside if inside.exists() else folder.parent / "images")
+        own_images = folder / "images"
+        store = ImageStore(own_images if own_images.exists() else folder.parent / "images")
         benchmark = cls(
             head["name"],
             tuple(pairs),
@@ -190,14 +189,15 @@ class PairedBenchmark:
         )
         if head.get("id", benchmark.id) != benchmark.id:
             raise DataError(
-                f"{rows}: not the pairs that {about.name} tells of; 'flipbench filter' makes both"
+                f"{rows}: does not match the id in {about.name}; recreate both with 'flipbench"
+                " filter'"
             )
         return benchmark
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """An item on its way to become a pair: what generation has made of it so far."""
+    """An item on its way to becoming a pair, with its records so far."""
 
     item: Item
     flip: Flip | None = None
@@ -206,11 +206,17 @@ class Candidate:
 
     @property
     def subject(self) -> str:
-        """The item in words a person can look up."""
-        return f"{self.item.benchmark} {self.item.name}"
+        """The item's benchmark and name, for messages."""
+        return self.item.subject
 
     def pair(self, verdict: str = "keep") -> Pair:
-        """Return the pair; the candidate must have flip, caption and edit."""
+        """Return the pair.
+
+        Raises
+        ------
+        DataError
+            If flip, caption or edit is missing.
+        """
         if self.flip is None or self.caption is None or self.edit is None:
             raise DataError(f"{self.subject}: not edited yet; run 'flipbench generate' again")
         perturbed = self.item.model_copy(

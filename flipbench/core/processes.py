@@ -1,7 +1,7 @@
-"""Several processes that train one model together, as ``accelerate launch`` starts them.
+"""The processes of distributed training, as started by ``accelerate launch``.
 
-The main one alone writes records, cards and checkpoints, and speaks. The processes of
-`flipbench.core.workers` are others: they share out plans and know nothing of each other.
+Only the main process writes records, cards, checkpoints and output. The independent processes of
+`flipbench.core.workers` are something else: they divide training plans among themselves.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-PATIENCE = timedelta(days=2)
-"""How long the others wait while the main process asks a chat model, or verifies a checkpoint."""
+MAIN_PROCESS_TIMEOUT = timedelta(days=2)
+"""How long other processes wait while the main one asks a chat model or verifies a checkpoint."""
 
 
 def n_processes() -> int:
@@ -22,15 +22,15 @@ def n_processes() -> int:
 
 
 def is_main() -> bool:
-    """Return whether this process is the one that writes and speaks."""
+    """Return whether this is the main process."""
     return n_processes() == 1 or int(os.environ.get("RANK", "0")) == 0
 
 
 def from_main(make: Callable[[], T]) -> T:
-    """Return, in every process, what ``make`` returns in the main one; nobody else calls it.
+    """Call ``make`` in the main process only and return its result in every process.
 
-    What it returns must be picklable. Where it raises, the main process ends, and the launcher
-    ends the others.
+    The result must be picklable. If ``make`` raises, the main process exits and the launcher
+    stops the others.
     """
     if n_processes() == 1:
         return make()
@@ -38,20 +38,20 @@ def from_main(make: Callable[[], T]) -> T:
     from accelerate import PartialState  # type: ignore[import-untyped]
     from accelerate.utils import broadcast_object_list  # type: ignore[import-untyped]
 
-    PartialState(cpu=not torch.cuda.is_available(), timeout=PATIENCE)
-    made: list[Any] = [make() if is_main() else None]
-    broadcast_object_list(made)
-    return made[0]  # type: ignore[no-any-return]
+    PartialState(cpu=not torch.cuda.is_available(), timeout=MAIN_PROCESS_TIMEOUT)
+    results: list[Any] = [make() if is_main() else None]
+    broadcast_object_list(results)
+    return results[0]  # type: ignore[no-any-return]
 
 
 def main_first(make: Callable[[], T]) -> T:
-    """Return what ``make`` returns in each process; it runs in the main one before the others.
+    """Call ``make`` in every process, in the main one first.
 
-    For what writes the first time and only reads the second.
+    For functions that write a cache on the first call and read it on later ones.
     """
     if is_main():
-        made = make()
+        result = make()
         from_main(lambda: None)
-        return made
+        return result
     from_main(lambda: None)
     return make()

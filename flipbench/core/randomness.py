@@ -1,4 +1,4 @@
-"""Every random choice is drawn from (seed, item id, purpose): order and workers change nothing."""
+"""Random generators seeded by (seed, item id, purpose), independent of order and workers."""
 
 from __future__ import annotations
 

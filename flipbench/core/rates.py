@@ -1,4 +1,4 @@
-"""A fraction of cases and its interval, for statistics, filters and reports alike."""
+"""A fraction of cases and its confidence interval."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from statsmodels.stats.proportion import proportion_confint
 from flipbench.core.records import Interval, Value
 
 LEVEL = 0.95
-LEAST_CLUSTERS = 10
-"""With fewer clusters, a rate says little of other cases."""
+MIN_CLUSTERS = 10
+"""With fewer clusters, a rate says little about other cases."""
 
 
 class Rate(Value):
-    """k of n cases, and an interval of the fraction by the method that made it; n may be 0.
+    """k of n cases, and a confidence interval of the fraction; n may be 0.
 
     Attributes
     ----------
     n_clusters : int
-        Of how many clusters of dependent cases the n are; `wilson` and `exact` take that for the
-        number of cases.
+        Number of clusters of dependent cases; `wilson` and `exact` use it as the sample size.
 
     Examples
     --------
@@ -49,19 +48,19 @@ class Rate(Value):
 
     @property
     def too_few(self) -> bool:
-        """Whether its cases are of too few clusters for the rate to say much of others."""
-        return self.n_clusters < LEAST_CLUSTERS
+        """Whether there are too few clusters for the rate to say much about other cases."""
+        return self.n_clusters < MIN_CLUSTERS
 
     @classmethod
     def wilson(cls, k: int, n: int, n_clusters: int | None = None) -> Rate:
         """Return k/n with Wilson's interval; by default every case is a cluster."""
         size = n if n_clusters is None else n_clusters
-        interval = wilson_interval(_of_clusters(k, n, size), size) if n else None
+        interval = wilson_interval(_scale(k, n, size), size) if n else None
         return Rate(k=k, n=n, interval=interval, n_clusters=size)
 
     @classmethod
     def exact(cls, k: int, n: int, n_clusters: int | None = None) -> Rate:
-        """Return k/n with the interval of Clopper and Pearson, which never covers too little.
+        """Return k/n with the Clopper-Pearson interval, whose coverage is at least nominal.
 
         >>> [round(Rate.exact(0, 14, n).interval.high, 3) for n in (14, 2)]
         [0.232, 0.842]
@@ -69,7 +68,7 @@ class Rate(Value):
         if n == 0:
             return Rate(k=k, n=n)
         size = n if n_clusters is None else n_clusters
-        hits, tail = _of_clusters(k, n, size), (1 - LEVEL) / 2
+        hits, tail = _scale(k, n, size), (1 - LEVEL) / 2
         low = stats.beta.ppf(tail, hits, size - hits + 1) if k else 0.0
         high = stats.beta.ppf(1 - tail, hits + 1, size - hits) if k < n else 1.0
         return Rate(k=k, n=n, interval=Interval(low=float(low), high=float(high)), n_clusters=size)
@@ -81,7 +80,7 @@ def wilson_interval(k: float, n: int, level: float = LEVEL) -> Interval:
     Raises
     ------
     ValueError
-        Where not 0 <= k <= n with n > 0.
+        Unless 0 <= k <= n and n > 0.
     """
     if not 0 <= k <= n or n == 0:
         raise ValueError(f"k/n must be a fraction with n > 0, not {k}/{n}")
@@ -89,6 +88,6 @@ def wilson_interval(k: float, n: int, level: float = LEVEL) -> Interval:
     return Interval(low=max(0.0, float(low)), high=min(1.0, float(high)), level=level)
 
 
-def _of_clusters(k: int, n: int, n_clusters: int) -> float:
-    """Return how many of the clusters count, at the same fraction."""
+def _scale(k: int, n: int, n_clusters: int) -> float:
+    """Return k scaled from n cases to the number of clusters."""
     return k if n_clusters == n else k / n * n_clusters

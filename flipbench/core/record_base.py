@@ -1,4 +1,4 @@
-"""What all records share: frozen, and with an id that is a hash of what made them."""
+"""The base of all records: frozen, with an id that is a hash of what made them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def content_id(*parts: Any) -> str:
     Raises
     ------
     ValueError
-        Where a part holds a number that JSON cannot hold (NaN, infinity).
+        If a part contains a number that JSON cannot represent (NaN, infinity).
     """
     text = json.dumps(
         parts,
@@ -39,7 +39,7 @@ def _plain(value: Any) -> Any:
 class Value(BaseModel):
     """A frozen part of a record, without an id of its own."""
 
-    # a log-probability of minus infinity must come back from JSON as it went in, not as null
+    # a log-probability of minus infinity must survive JSON, not become null
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
 
@@ -49,10 +49,12 @@ class Record(Value):
     Attributes
     ----------
     id : str
-        24 hex digits, computed; an id that is given must agree with the content.
+        24 hex digits, computed; a given id must match the content.
+    made_of : tuple of str
+        The fields that the id is a hash of.
     partition_by : str
-        The field whose value names a folder of a run, for kinds of which there are millions; they
-        can then be read one part at a time. Empty: one folder for all.
+        The field whose value names a subfolder of a run, so that kinds with millions of records
+        can be read one partition at a time. Empty: one folder for all.
     """
 
     kind: ClassVar[str]
@@ -62,14 +64,14 @@ class Record(Value):
 
     @classmethod
     def id_for(cls, **made_of: Any) -> str:
-        """Return the id a record made of these values would have, before it is made."""
+        """Return the id of the record that would be made of these values."""
         if set(made_of) != set(cls.made_of):
             raise TypeError(f"{cls.__name__} is made of {cls.made_of}, not {tuple(made_of)}")
         return content_id(cls.kind, *(made_of[name] for name in cls.made_of))
 
     @property
     def folder(self) -> str:
-        """Where a run keeps it: its kind, and its partition if it has one."""
+        """Its folder in a run: its kind, and its partition if it has one."""
         part = getattr(self, self.partition_by) if self.partition_by else ""
         return f"{self.kind}/{part}".rstrip("/")
 

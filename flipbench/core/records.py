@@ -1,8 +1,8 @@
-"""The one vocabulary: what passes from stage to stage, from the first file to the last table.
+"""The shared vocabulary: the records that pass from stage to stage.
 
 Every record is frozen and has an ``id`` that is a hash of *what made it* (``made_of``): its
 inputs by content, the model by its fingerprint, settings and seed. The same id means "already
-done"; a changed input makes another id and can never meet an old answer.
+done"; a changed input gives another id and is never matched with an old answer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from flipbench.core.score import Suspects as Suspects
 
 
 class ImageRef(Value):
-    """An image by content; the bytes lie in a run's image store under ``<sha256>.<format>``."""
+    """An image by content; a run's image store holds the bytes as ``<sha256>.<format>``."""
 
     sha256: str
     format: str
@@ -47,7 +47,7 @@ class Item(Record):
     """One question about one or more images.
 
     ``options`` is None for a free-form question; ``answer`` is then None and ``answer_text``
-    holds the answer. ``raw_question`` is the text as the benchmark has it.
+    holds the answer. ``raw_question`` is the benchmark's own text.
     """
 
     kind: ClassVar[str] = "items"
@@ -75,6 +75,11 @@ class Item(Record):
     licence: str = ""
     extra: JsonDict = Field(default_factory=dict)
 
+    @property
+    def subject(self) -> str:
+        """Benchmark and name, for messages."""
+        return f"{self.benchmark} {self.name}"
+
     @model_validator(mode="after")
     def _check_answer(self) -> Self:
         if (self.options is None) != (self.answer is None):
@@ -90,7 +95,7 @@ class Item(Record):
 
 
 class Flip(Record):
-    """The new answer of an item, and how it was found: ``method`` and ``seed`` decide it."""
+    """The new answer of an item, as determined by ``method`` and ``seed``."""
 
     kind: ClassVar[str] = "flips"
     made_of: ClassVar[tuple[str, ...]] = ("item_id", "method", "seed")
@@ -158,11 +163,11 @@ class Verdict(Record):
 
 
 class Probe(Record):
-    """What is asked of a model. ``variant`` is a label for people and is no part of the id.
+    """What is asked of a model. ``variant`` is a label for people and not part of the id.
 
-    ``ask`` says what is wanted: ``choose`` (log-probabilities of the option letters), ``generate``
-    (text), ``score`` (log-likelihood of ``continuation``), or ``embed`` (the hidden state at the
-    last token of ``continuation``).
+    ``ask`` is ``choose`` (log-probabilities of the option letters), ``generate`` (text), ``score``
+    (log-likelihood of ``continuation``) or ``embed`` (the hidden state at the last token of
+    ``continuation``).
     """
 
     kind: ClassVar[str] = "probes"
@@ -189,15 +194,15 @@ class Probe(Record):
 class Response(Record):
     """A model's answer to a probe.
 
-    ``choice`` is the chosen option's index, -1 where a generated reply names none.
+    ``choice`` is the chosen option's index, -1 if a generated reply names none.
     ``option_log_probs`` has shape (K,), in nats, normalised over the whole vocabulary.
 
-    Of a scored continuation of T tokens, ``log_likelihood`` is the sum of ``token_log_probs``;
-    ``token_means`` and ``token_deviations`` are those of log p under the model's distribution at
-    each position. All have shape (T,), in nats, and are empty for long texts and for models that
-    do not give them.
+    For a scored continuation of T tokens, ``log_likelihood`` is the sum of ``token_log_probs``;
+    ``token_means`` and ``token_deviations`` are mean and standard deviation of log p under the
+    model's distribution at each position. All three have shape (T,), in nats, and are empty for
+    long texts and for models that do not return them.
 
-    ``state`` is the last layer's state as text; `flipbench.models.vlm.states` reads it.
+    ``state`` is the last layer's hidden state as text; see `flipbench.models.vlm.states`.
     """
 
     kind: ClassVar[str] = "responses"
@@ -223,7 +228,7 @@ Leak = Literal["all", "answer_only", "question_only", "text_only"]
 
 
 class Wording(Record):
-    """A question in other words: the paraphrase that was chosen, or a translation."""
+    """A reworded question: the chosen paraphrase, or a translation."""
 
     kind: ClassVar[str] = "wordings"
     made_of: ClassVar[tuple[str, ...]] = ("item_id", "how", "writer", "settings")
@@ -234,19 +239,21 @@ class Wording(Record):
     settings: JsonDict = Field(default_factory=dict)
     question: str
     options: tuple[str, ...] = Field(default=(), description="empty: the item's own")
-    candidates: tuple[str, ...] = Field(default=(), description="what was chosen from")
-    overlap: float | None = Field(default=None, description="share of 5-grams in the original")
+    candidates: tuple[str, ...] = Field(default=(), description="the wordings it was chosen from")
+    overlap: float | None = Field(
+        default=None, description="fraction of its 5-grams that are in the original"
+    )
     usage: JsonDict = Field(default_factory=dict)
 
 
 class TrainingPlan(Record):
-    """A controlled contamination: which items, in which words, how often, and what learns them.
+    """A controlled contamination: which items, how worded, how often, and the model they train.
 
-    ``wordings`` holds question and options (none: the item's own) where they differ from the
-    item's; ``corpus`` tells which file's conversations are mixed in. ``after`` is the plan that
-    a washing follows: its own ``copies`` are 0, and ``prior_dose`` is what went before.
-    ``paraphrases`` are other questions that an item is asked beside its own, where the loss
-    compares the answers. A ``control`` trains on another benchmark than the paired one.
+    ``wordings`` holds question and options (none: the item's own) if they differ from the item's;
+    ``corpus`` is the file of conversations that are mixed in. ``after`` is the plan that a washing
+    follows: its own ``copies`` are 0, and ``prior_dose`` is the dose before it. ``paraphrases``
+    are further questions for an item, for a loss that compares the answers. A ``control`` trains
+    on a benchmark other than the paired one.
     """
 
     kind: ClassVar[str] = "plans"
@@ -276,8 +283,8 @@ class TrainingPlan(Record):
     copies: int = 1
     epochs: int
     strategy: str
-    label: str = Field(default="", description="what tables call the strategy, no part of the id")
-    data: str = Field(default="verbatim", description="what tables call the data, no part of it")
+    label: str = Field(default="", description="the strategy's name in tables; not in the id")
+    data: str = Field(default="verbatim", description="the data's name in tables; not in the id")
     settings: JsonDict
     prompt: str
     seed: int
@@ -290,14 +297,14 @@ class TrainingPlan(Record):
     after: str = ""
     prior_dose: int = 0
     paraphrases: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    control: bool = Field(default=False, description="no part of the id")
+    control: bool = Field(default=False, description="not in the id")
 
     @classmethod
     def id_for(cls, **made_of: Any) -> str:
-        """Return the id; paraphrases count where there are any, since older plans had none."""
-        whole = super().id_for(**made_of)
+        """Return the id; it covers paraphrases only if there are any, as older plans had none."""
+        full_id = super().id_for(**made_of)
         if made_of["paraphrases"]:
-            return whole
+            return full_id
         return content_id(cls.kind, *(made_of[n] for n in cls.made_of if n != "paraphrases"))
 
     def dose(self, epoch: int) -> int:
@@ -306,7 +313,7 @@ class TrainingPlan(Record):
 
 
 class Checkpoint(Record):
-    """A contaminated checkpoint, one for each epoch of a plan; its card lies beside the weights."""
+    """The contaminated checkpoint after one epoch of a plan; its card is beside the weights."""
 
     kind: ClassVar[str] = "checkpoints"
     made_of: ClassVar[tuple[str, ...]] = ("plan_id", "epoch")
@@ -317,22 +324,22 @@ class Checkpoint(Record):
     model: str
     strategy: str
     dose: int = Field(
-        description="of the paired benchmark's items: copies x epochs, those before a washing"
-        " included; 0 for a control"
+        description="how often the paired benchmark's items were seen: copies x epochs, including"
+        " those before a washing; 0 for a control"
     )
     fingerprint: str
     warnings: tuple[str, ...] = ()
 
 
 class Failure(Record):
-    """A piece of work that could not be done; the next run tries it again."""
+    """A task that failed; the next run retries it."""
 
     kind: ClassVar[str] = "failures"
     made_of: ClassVar[tuple[str, ...]] = ("stage", "record_id", "error", "message")
 
     stage: str
-    record_id: str = Field(description="the id its record would have had")
-    subject: str = Field(description="the item or probe, in words a person can look up")
+    record_id: str = Field(description="the id that its record would have had")
+    subject: str = Field(description="the item or probe, for messages")
     error: str
     message: str
 

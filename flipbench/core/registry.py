@@ -1,4 +1,4 @@
-"""Find implementations: those of a package, those named by an import path, and installed ones."""
+"""Find implementations in a package, by import path, or through entry points."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["discover", "entry_points", "load_target"]
 
 
 def discover(package: str) -> list[ModuleType]:
-    """Import every module of a package and of the packages below it, in the order of their names.
+    """Import every module of a package and its subpackages, in alphabetical order.
 
-    A package's own modules come before those of its subpackages. Folders need no ``__init__.py``,
-    which is why this does not use ``pkgutil.walk_packages``: it skips those that have none.
+    A package's own modules come before those of its subpackages. ``pkgutil.walk_packages`` would
+    skip folders without an ``__init__.py``.
 
     >>> [module.__name__ for module in discover("flipbench.imaging")]
     ['flipbench.imaging.derived', 'flipbench.imaging.similarity']
@@ -33,14 +33,14 @@ def discover(package: str) -> list[ModuleType]:
         name = entry.name if entry.is_dir() else getmodulename(entry.name)
         if name and name.isidentifier() and not name.startswith("__"):
             (folders if entry.is_dir() else names).add(f"{package}.{name}")
-    found = [import_module(name) for name in sorted(names)]
-    return [*found, *(module for name in sorted(folders) for module in discover(name))]
+    modules = [import_module(name) for name in sorted(names)]
+    return [*modules, *(module for name in sorted(folders) for module in discover(name))]
 
 
 def load_target(target: str, where: str = "target") -> Any:
-    """Return what an import path such as ``my_pkg.mod:MyDetector`` names.
+    """Return the object at an import path such as ``my_pkg.mod:MyDetector``.
 
-    A module that is not installed is looked for in the current folder.
+    A module that is not installed is looked up in the current folder.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ def load_target(target: str, where: str = "target") -> Any:
     Raises
     ------
     ConfigError
-        Where the path is not of this form, or there is no such module or attribute.
+        If the path does not have this form, or there is no such module or attribute.
 
     Examples
     --------
@@ -69,12 +69,12 @@ def load_target(target: str, where: str = "target") -> Any:
 
 
 def entry_points(group: str) -> dict[str, Callable[[], Any]]:
-    """Return what installed packages offer under an entry point group: a loader for each name.
+    """Return a loader for each name that installed packages register in an entry point group.
 
     Raises
     ------
     ConfigError
-        Where two packages offer the same name, or, from a loader, where its target does not exist.
+        If two packages register the same name; also from a loader whose target does not exist.
 
     Examples
     --------
@@ -84,7 +84,7 @@ def entry_points(group: str) -> dict[str, Callable[[], Any]]:
     loaders: dict[str, Callable[[], Any]] = {}
     for entry in sorted(metadata.entry_points(group=group), key=lambda entry: entry.name):
         if entry.name in loaders:
-            raise ConfigError(f"two installed packages offer {entry.name!r} as {group}")
+            raise ConfigError(f"two installed packages register {entry.name!r} as {group}")
         target = f"{entry.module}:{entry.attr}"
         loaders[entry.name] = partial(load_target, target, f"entry point {group}")
     return loaders
@@ -97,7 +97,7 @@ def _import(name: str, where: str) -> ModuleType:
         missing = error.name or name
     here = str(Path.cwd())
     if missing == name.split(".")[0] and here not in sys.path:
-        sys.path.append(here)  # last, so that it hides nothing that is installed
+        sys.path.append(here)  # last, so that it shadows nothing that is installed
         return _import(name, where)
     if name != missing and not name.startswith(f"{missing}."):
         raise ConfigError(f"{where}: {name!r} needs the package {missing!r}, which is missing")

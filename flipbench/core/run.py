@@ -1,8 +1,8 @@
 """A run directory: append-only JSONL shards for each kind of record, and images by content.
 
-Killing the program at any moment loses at most the batch in flight. Every writer has a shard of
-its own, held by a lock; a dead writer's shard is taken over, and a line it had not finished is
-cut off. A line that cannot be read is named, set aside and done again.
+Killing the program at any moment loses at most the batch in flight. Every writer locks a shard of
+its own; a dead writer's shard is taken over and its unfinished last line cut off. An unreadable
+line is skipped with a warning and its work redone.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ _PACKAGES = (
 
 
 class Run:
-    """Open (or make) a run directory.
+    """Open or create a run directory.
 
     Parameters
     ----------
     path : path
-        The folder; made if it is not there.
+        The folder; created if missing.
 
     Raises
     ------
     DataError
-        Where the folder cannot be written.
+        If the folder cannot be written.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -69,18 +69,18 @@ class Run:
             probe.unlink()
         except OSError as error:
             raise DataError(
-                f"{self.path}: cannot write there ({error.strerror}); choose another run directory"
+                f"{self.path}: cannot be written ({error.strerror}); choose another run directory"
             ) from error
         self.images = ImageStore(self.path / "images")
         self._shards: dict[tuple[int, str], _Shard] = {}
 
     def append(self, records: Sequence[Record]) -> None:
-        """Write a batch of records, on disk when this returns.
+        """Write a batch of records and flush it to disk.
 
         Raises
         ------
         DataError
-            Where they cannot be written; what was written before is safe.
+            If they cannot be written; earlier records are safe.
         """
         by_folder: dict[str, list[Record]] = {}
         for record in records:
@@ -96,15 +96,15 @@ class Run:
                 if key in self._shards:
                     self._shards.pop(key).file.close()
                 raise DataError(
-                    f"{self.path / folder}: cannot append ({error.strerror}); what was written"
-                    " before is safe: make room and run the same command again"
+                    f"{self.path / folder}: cannot append ({error.strerror}); earlier records are"
+                    " safe: free some disk space and run the same command again"
                 ) from error
 
     def read(self, kind: type[R], partition: str = "") -> Iterator[R]:
-        """Yield every record of a kind, or of one partition of it, once, shard by shard.
+        """Yield every record of a kind, or of one of its partitions, once, shard by shard.
 
-        A line that is no such record, or an edit whose image is gone, is named in a warning and
-        set aside: it counts as not done, and a later line for the same work takes its place.
+        An invalid line, or an edit whose image is missing, is skipped with a warning: its work
+        counts as not done, and a later line for the same work takes its place.
         """
         seen: set[str] = set()
         for line, where in self._lines(kind, partition):
@@ -117,41 +117,41 @@ class Run:
             if record.id in seen:
                 continue
             if isinstance(record, Edit) and not self.images.path(record.image).exists():
-                log.warning("%s is set aside: its image is gone", where)
+                log.warning("%s is set aside: its image is missing", where)
                 continue
             seen.add(record.id)
             yield record
 
     def ids(self, kind: type[Record], partition: str = "") -> set[str]:
-        """Return the ids of the records that ``read`` yields; far cheaper in memory."""
+        """Return the ids of the records that `read` yields; needs far less memory."""
         return {record.id for record in self.read(kind, partition)}
 
     def index(self, kind: type[R]) -> dict[str, R]:
-        """Return every record of a kind under its id."""
+        """Return every record of a kind by id."""
         return {record.id: record for record in self.read(kind)}
 
     def count(self, kind: type[Record]) -> int:
-        """Return how many lines of a kind there are; cheap, for progress bars only."""
+        """Return the number of lines of a kind; cheap, for progress bars only."""
         return sum(1 for _ in self._lines(kind, ""))
 
     def open_failures(self, stage: str, done: set[str]) -> list[Failure]:
-        """Return the last failure of each record of ``stage`` that is still not done."""
+        """Return the last failure of each record of ``stage`` that is not in ``done``."""
         last = {f.record_id: f for f in self.read(Failure) if f.stage == stage}
         return [failure for record_id, failure in last.items() if record_id not in done]
 
-    def keep_provenance(self, resolved_config: str) -> None:
-        """Write ``config.yaml`` and ``environment.json``; an older, different one is kept aside.
+    def write_provenance(self, resolved_config: str) -> None:
+        """Write ``config.yaml`` and ``environment.json``; older, different versions are renamed.
 
         Raises
         ------
         DataError
-            Where they cannot be written.
+            If they cannot be written.
         """
         _replace(self.path / "config.yaml", resolved_config)
         _replace(self.path / "environment.json", json.dumps(environment(), indent=2) + "\n")
 
     def close(self) -> None:
-        """Close the shards and let go of their locks."""
+        """Close the shards and release their locks."""
         for shard in self._shards.values():
             shard.file.close()
         self._shards.clear()
@@ -167,12 +167,12 @@ class Run:
             with path.open("rb") as file:
                 for number, line in enumerate(file, 1):
                     if not line.endswith(b"\n"):
-                        break  # a torn last line is work not done, or its writer is still at it
+                        break  # unfinished: the writer was killed or is still writing
                     yield line, f"{path}:{number}"
 
 
 class _Shard:
-    """One writer's file, locked for as long as it is open."""
+    """One writer's file, locked while it is open."""
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
         self.path, self.file = path, file
@@ -190,13 +190,15 @@ class _Shard:
                 return cls(path, file)
             file.close()
         path = folder / f"{platform.node()}-{os.getpid()}-{uuid.uuid4().hex[:6]}.jsonl"
-        # named a shard only once it is locked, lest another writer takes it over in between
+        # renamed to a shard only once locked, so that no other writer can take it over
         unlocked = path.with_suffix(".new")
         file = unlocked.open("x+b", buffering=0)
         if not _lock(file):
             file.close()
             unlocked.unlink()
-            raise DataError(f"{path}: the file system gives no lock; use a local run directory")
+            raise DataError(
+                f"{path}: the file system does not support locks; use a local run directory"
+            )
         unlocked.rename(path)
         return cls(path, file)
 
@@ -241,20 +243,20 @@ def _replace(path: Path, text: str) -> None:
         old = path.read_text()
         if old == text:
             return
-        asides = (path.with_name(f"{path.stem}.{n}{path.suffix}") for n in itertools.count(1))
-        write_atomically(next(aside for aside in asides if not aside.exists()), old)
+        backups = (path.with_name(f"{path.stem}.{n}{path.suffix}") for n in itertools.count(1))
+        write_atomically(next(backup for backup in backups if not backup.exists()), old)
     write_atomically(path, text)
 
 
 def environment() -> dict[str, Any]:
-    """Return what a result may depend on: versions, platform, cores, devices."""
+    """Return what results may depend on: versions, platform, cores, devices."""
     versions: dict[str, str | None] = {}
     for name in _PACKAGES:
         try:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             versions[name] = None
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "flipbench": __version__,
         "python": sys.version.split()[0],
         "platform": platform.platform(),
@@ -265,5 +267,5 @@ def environment() -> dict[str, Any]:
         import torch
 
         n_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        found["gpus"] = [torch.cuda.get_device_name(i) for i in range(n_gpus)]
-    return found
+        facts["gpus"] = [torch.cuda.get_device_name(i) for i in range(n_gpus)]
+    return facts

@@ -1,4 +1,4 @@
-"""A score: what one detector found out about one model, typed as far as anything reads it."""
+"""A score: one detector's result for one model; every field that other code reads is typed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import Field
 from flipbench.core.record_base import JsonDict, Record, Value, content_id
 
 Direction = Literal["falls", "rises"]
-"""How a contaminated model's statistic moves."""
+"""The direction in which contamination moves the statistic."""
 ALPHA = 0.05
 """Default level of a test."""
 
@@ -24,24 +24,24 @@ class Interval(Value):
 
 
 class Count(Value):
-    """``k`` of ``n``, such as right answers of all answers."""
+    """``k`` of ``n``, such as right answers out of all answers."""
 
     k: int
     n: int
 
 
 class Mean(Value):
-    """The mean of ``n`` similarities; None without any."""
+    """The mean of ``n`` similarities; None if ``n`` is 0."""
 
     mean: float | None
     n: int
 
 
 class Suspects(Count):
-    """The ``k`` of ``n`` pairs that were right on the original and wrong on the perturbed version.
+    """The ``k`` of ``n`` pairs answered correctly on the original but not on the perturbed version.
 
-    ``rate`` is k / n and ``share`` the part of the right answers to originals that were lost.
-    ``names`` lists the items where they are known by name.
+    ``rate`` is k / n, and ``share`` the fraction of the pairs answered correctly on the original.
+    ``names`` lists the items, if their names are known.
     """
 
     rate: float | None
@@ -52,8 +52,8 @@ class Suspects(Count):
 class PairedCounts(Value):
     """The 2 x 2 table of a paired comparison.
 
-    Pairs that are right in both conditions (``n11``), right then wrong (``b``), wrong then right
-    (``c``), wrong in both (``n00``).
+    Numbers of pairs that are right in both conditions (``n11``), right then wrong (``b``), wrong
+    then right (``c``), wrong in both (``n00``).
     """
 
     n11: int
@@ -62,10 +62,10 @@ class PairedCounts(Value):
     n00: int
 
     def suspects(self, names: Sequence[str] = ()) -> Suspects:
-        """Return the pairs that fell, as shares of all pairs and of those right at first.
+        """Return the pairs that went from right to wrong.
 
-        >>> found = PairedCounts(n11=4, b=3, c=1, n00=2).suspects()
-        >>> (found.k, found.n, found.rate, round(found.share, 3))
+        >>> suspects = PairedCounts(n11=4, b=3, c=1, n00=2).suspects()
+        >>> (suspects.k, suspects.n, suspects.rate, round(suspects.share, 3))
         (3, 10, 0.3, 0.429)
         """
         n, right = self.n11 + self.b + self.c + self.n00, self.n11 + self.b
@@ -79,10 +79,10 @@ class PairedCounts(Value):
 
 
 class ReferenceResult(Value):
-    """What a clean reference model shows on the items a score compares it on.
+    """A clean reference model's result on the items that it is compared on.
 
     ``statistic`` is its own gap (share, correlation), not the difference from the model's, and
-    ``p_value`` that of the same test.
+    ``p_value`` is that of the same test.
     """
 
     model: str
@@ -95,27 +95,27 @@ class ReferenceResult(Value):
 
 
 class Score(Record):
-    """What one detector says of one model on one benchmark (accuracies and gaps as fractions).
+    """One detector's result for one model on one benchmark (accuracies and gaps as fractions).
 
-    ``verdict`` follows ``rule``; "not_detected" never means "clean". Accuracies, means and
-    ``unparsed`` go by condition, the first of a comparison first.
+    ``verdict`` follows from ``rule``; "not_detected" never means "clean". Accuracies, means and
+    ``unparsed`` are keyed by condition, in the order of the comparison.
 
     Attributes
     ----------
     alpha : float
         Level of the rule's test.
     reason : str
-        In a few words, why the rule does not apply; the warnings say it in a sentence.
+        Why the rule does not apply, in a few words; the warnings give it as a sentence.
     accuracies : dict of str to Count
-        Right answers of those compared; ``means`` stands in its place where answers are graded.
+        Right answers among the items compared; graded answers have ``means`` instead.
     paired : PairedCounts or None
-        Where each item was right or wrong in two conditions.
+        Right and wrong answers of the same items in two conditions.
     unparsed : dict of str to int or None
-        Replies that name no option; None where nobody counted them.
+        Number of replies that name no option; None if they were not counted.
     tuned_threshold : bool
         Whether the rule's threshold was fitted to published models.
     details : dict
-        Further numbers of the detector, for people: no table, page or rule reads them.
+        Further numbers for people; no table, page or rule reads them.
     """
 
     kind: ClassVar[str] = "scores"
@@ -156,14 +156,14 @@ class Score(Record):
     details: JsonDict = Field(default_factory=dict)
     per_item: dict[str, float] = Field(default_factory=dict)
     warnings: tuple[str, ...] = ()
-    target: str = Field(default="", description="a plug-in's import path; empty for our own")
+    target: str = Field(default="", description="a plug-in's import path; empty if built in")
     arguments: JsonDict = Field(default_factory=dict, description="a plug-in's parameters")
 
     @classmethod
     def id_for(cls, **made_of: Any) -> str:
-        """Return the id; target and arguments count for a plug-in only."""
-        whole = super().id_for(**made_of)
+        """Return the id; it covers target and arguments for plug-ins only."""
+        full_id = super().id_for(**made_of)
         if made_of["target"] or made_of["arguments"]:
-            return whole
-        own = (name for name in cls.made_of if name not in ("target", "arguments"))
-        return content_id(cls.kind, *(made_of[name] for name in own))
+            return full_id
+        builtin = (name for name in cls.made_of if name not in ("target", "arguments"))
+        return content_id(cls.kind, *(made_of[name] for name in builtin))

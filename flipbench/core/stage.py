@@ -1,11 +1,11 @@
-"""Run a stage: skip what is done, batch the rest, append the results, go on after a bad item."""
+"""Run a stage: skip what is done, batch the rest, append the results, continue after failures."""
 
 from __future__ import annotations
 
 import itertools
 import logging
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -21,28 +21,28 @@ In = TypeVar("In")
 
 
 class Stage(Protocol[In_contra]):
-    """A step that maps inputs to records, one for one.
+    """A step that maps each input to one record.
 
-    The constructor loads what it needs. ``__call__`` gets a batch and returns, in the same order,
-    a record or an exception for each input.
+    The constructor loads what is needed. ``__call__`` takes a batch and returns a record or an
+    exception for each input, in order.
     """
 
     name: str
     record: type[Record]
 
     def id_of(self, task: In_contra, /) -> str:
-        """Return the id that the task's record will have."""
+        """Return the id of the task's record."""
 
     def subject(self, task: In_contra, /) -> str:
-        """Return the task in words, for messages: the item's benchmark and name."""
+        """Return the task's item (benchmark and name), for messages."""
 
     def __call__(self, tasks: Sequence[In_contra], /) -> Sequence[Record | Exception]:
-        """Do a batch."""
+        """Process a batch."""
 
 
 @dataclass
 class StageReport:
-    """What a stage did: counts, and the failures that are left."""
+    """Counts of what a stage did, and its failures."""
 
     stage: str
     n_done: int = 0
@@ -51,11 +51,11 @@ class StageReport:
 
     @property
     def n_failed(self) -> int:
-        """Number of inputs that have no record yet."""
+        """Number of inputs without a record."""
         return len(self.failures)
 
     def __str__(self) -> str:
-        """Return one line for people."""
+        """Return the counts, then the first failures."""
         text = f"{self.stage}: {self.n_done} done, {self.n_skipped} already there,"
         text += f" {self.n_failed} failed"
         for failure in self.failures[:3]:
@@ -74,16 +74,16 @@ class StageOptions:
     batch_size : int
         Inputs between two writes to disk.
     limit : int, optional
-        Take the first inputs only.
+        Process only the first inputs.
     progress : bool
         Whether to show a progress bar.
     partition : str
-        The only part of the run directory that can hold the stage's records, if there is one.
+        The partition that holds the stage's records, if there is only one.
 
     Raises
     ------
     ConfigError
-        Where ``batch_size`` is under 1 or ``limit`` under 0.
+        If ``batch_size`` is under 1 or ``limit`` under 0.
     """
 
     batch_size: int = 16
@@ -92,7 +92,7 @@ class StageOptions:
     partition: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse sizes that mean nothing."""
+        """Check the sizes."""
         if self.batch_size < 1:
             raise ConfigError(f"batch_size must be at least 1, not {self.batch_size}")
         if self.limit is not None and self.limit < 0:
@@ -105,18 +105,18 @@ DEFAULTS = StageOptions()
 def run_stage(
     stage: Stage[In], inputs: Iterable[In], run: Run, options: StageOptions = DEFAULTS
 ) -> StageReport:
-    """Run ``stage`` over ``inputs`` into ``run`` and say what happened.
+    """Run ``stage`` over ``inputs`` and append its records to ``run``.
 
-    Inputs whose record exists are skipped; a repeated input is done once. An input that fails
-    becomes a `Failure` and does not stop the others: a batch that raises is done again one by
-    one. `PrerequisiteError` (a missing program, a wrong key), raised or returned, and errors of
-    the run directory itself stop the stage, since they would hit every item.
+    Inputs whose record exists are skipped; a repeated input is processed once. An input that fails
+    becomes a `Failure` and does not stop the others: a batch that raises is retried one by one.
+    `PrerequisiteError` (a missing program, a wrong key), raised or returned, and errors of the run
+    directory itself stop the stage, since they would affect every item.
 
     Raises
     ------
     ValueError
-        Where the stage breaks its promise: a result too few or too many, or one with another id
-        than ``id_of`` said, which would be done again and again.
+        If the stage violates its protocol: too few or too many results, or a result whose id is
+        not that of ``id_of`` and which would therefore be redone on every run.
     """
     report = StageReport(stage.name)
     done = run.ids(stage.record, options.partition)
@@ -137,7 +137,9 @@ def run_stage(
         dynamic_ncols=True,
     )
     with bar:
-        for batch in _batches(list(todo.items()), options.batch_size):
+        tasks = list(todo.items())
+        for start in range(0, len(tasks), options.batch_size):
+            batch = tasks[start : start + options.batch_size]
             results = _attempt(stage, [task for _, task in batch])
             records, stop = _records(stage, batch, results)
             run.append(records)
@@ -150,11 +152,6 @@ def run_stage(
             if report.failures:
                 bar.set_postfix(failed=len(report.failures))
     return report
-
-
-def _batches(tasks: Sequence[tuple[str, In]], size: int) -> Iterator[Sequence[tuple[str, In]]]:
-    for start in range(0, len(tasks), size):
-        yield tasks[start : start + size]
 
 
 def _attempt(stage: Stage[In], batch: Sequence[In]) -> Sequence[Record | Exception]:
@@ -172,7 +169,7 @@ def _attempt(stage: Stage[In], batch: Sequence[In]) -> Sequence[Record | Excepti
 def _records(
     stage: Stage[In], batch: Sequence[tuple[str, In]], results: Sequence[Record | Exception]
 ) -> tuple[list[Record], PrerequisiteError | None]:
-    """Return what to append, and the error that ends the stage, if any."""
+    """Return the records to append, and the error that stops the stage, if any."""
     records: list[Record] = []
     stop: PrerequisiteError | None = None
     for (task_id, task), result in zip(batch, results, strict=True):
@@ -184,8 +181,8 @@ def _records(
             records.append(result)
         else:
             raise ValueError(
-                f"{stage.name}: {stage.subject(task)} was to become {stage.record.kind} {task_id},"
-                f" but the stage made {result.kind} {result.id}; its id_of and its results disagree"
+                f"{stage.name}: {stage.subject(task)} should become {stage.record.kind} {task_id},"
+                f" but the stage returned {result.kind} {result.id}; fix its id_of"
             )
     return records, stop
 

@@ -1,4 +1,4 @@
-"""Several processes on one run directory, one for each GPU, started and watched by one command."""
+"""Several processes on one run directory, one per GPU, started and monitored by one command."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from flipbench.core.errors import FlipbenchError
 from flipbench.core.records import Record
 from flipbench.core.run import Run
 
-CHILD = "FLIPBENCH_WORKER"  # set in the environment of workers
+WORKER_VARIABLE = "FLIPBENCH_WORKER"  # set in the environment of workers
 _COUNT_EVERY = 3  # seconds
 
 
 @dataclass(frozen=True)
 class Share:
-    """The part of the work that is one of several workers'.
+    """One worker's share of the work.
 
     >>> Share.parse("1/4")
     Share(worker=1, n_workers=4)
@@ -42,27 +42,27 @@ class Share:
         return cls(worker, n_workers)
 
     def has(self, key: str) -> bool:
-        """Return whether what has this id is this worker's, whatever else there is to do."""
+        """Return whether the task with this id belongs to this worker."""
         number = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big")
         return self.has_number(number)
 
     def has_number(self, number: int) -> bool:
-        """Return whether the ``number``-th of few, long tasks is this worker's."""
+        """Return whether the ``number``-th of a few long tasks belongs to this worker."""
         return number % self.n_workers == self.worker
 
 
 @dataclass(frozen=True)
 class Workers:
-    """The processes that share a run's work, one for each GPU, and the part of this one.
+    """The processes that share a run's work, one per GPU.
 
     Attributes
     ----------
     n_workers : int
         How many to start; with 1 this process does everything itself.
     share : Share, optional
-        This process is one of them, and does this part only.
+        This process's share, if it is a worker itself.
     limit : int, optional
-        Passed on: the first items only.
+        Passed on to the workers: only the first items.
     """
 
     run: Run
@@ -72,24 +72,24 @@ class Workers:
     progress: bool = True
 
     def have(self, number: int) -> bool:
-        """Return whether the ``number``-th of few, long tasks is done by this process."""
+        """Return whether this process does the ``number``-th of a few long tasks."""
         return self.share is None or self.share.has_number(number)
 
     def start(self, stage: str, kind: type[Record], total: int, what: str) -> None:
-        """Run ``flipbench STAGE CONFIG --worker i/n`` for each i and wait; with one worker, not.
+        """Run ``flipbench STAGE CONFIG --worker i/n`` for each i and wait; do nothing with one.
 
         Parameters
         ----------
         stage : str
             A stage of the run's configuration, such as ``contaminate``.
         kind : type of Record
-            What is counted for the progress bar, which calls it ``what``, up to ``total``.
+            The records that the progress bar counts up to ``total`` and labels ``what``.
 
         Raises
         ------
         FlipbenchError
-            Where a worker ended by a signal or with wrong use; what was written is safe. Failed
-            items are no such error: they are records.
+            If a worker was killed or exited with an error; its records are safe. Failed items do
+            not raise: they are records.
         """
         if self.n_workers == 1:
             return
@@ -98,7 +98,7 @@ class Workers:
         count = partial(self.run.count, kind)
         workers = []
         for number, device in enumerate(devices(self.n_workers)):
-            environment = os.environ | {CHILD: str(number)}
+            environment = os.environ | {WORKER_VARIABLE: str(number)}
             if device is not None:
                 environment["CUDA_VISIBLE_DEVICES"] = device
             else:
@@ -134,14 +134,14 @@ class Workers:
         ]
         if ended:
             raise FlipbenchError(
-                f"{'; '.join(ended)}; what is done is safe, the same command continues"
+                f"{'; '.join(ended)}; finished work is safe, run the same command to continue"
             )
 
 
 def devices(n_workers: int) -> list[str | None]:
-    """Return which GPU each worker sees; None where there is none to choose.
+    """Return the GPU of each worker; None without GPUs.
 
-    Workers share GPUs in turn where there are more workers than GPUs.
+    GPUs are assigned in turn if there are more workers than GPUs.
     """
     import torch
 
@@ -151,11 +151,11 @@ def devices(n_workers: int) -> list[str | None]:
     return [names[i % n_gpus] if n_gpus else None for i in range(n_workers)]
 
 
-def end_with_parent() -> None:
-    """End this worker when the process that started it is gone, were it by ``kill -9``.
+def exit_with_parent() -> None:
+    """Exit this worker when its parent process is gone, even after ``kill -9``.
 
-    Otherwise the same command, run again, would do the work beside orphans. What is in flight is
-    lost, as it is when the worker itself is killed.
+    Otherwise the same command, run again, would compete with orphans. The batch in flight is
+    lost, as when the worker itself is killed.
     """
     parent = os.getppid()
 
@@ -168,9 +168,9 @@ def end_with_parent() -> None:
 
 
 def default_workers() -> int:
-    """Return how many workers tiny models keep busy: one for each GPU, or two on two cores.
+    """Return the number of workers for tiny models: one per GPU, or up to two on a CPU.
 
-    More processes than that need more memory than they save time.
+    More processes would cost more memory than they save time.
     """
     import torch
 

@@ -1,10 +1,10 @@
-"""Paired benchmarks out: always both sides, through one encoder and one template.
+"""Export of paired benchmarks: always both sides, through one encoder and one template.
 
-Reading order: ``pairs`` (what all formats share), then ``vlmeval``, ``lmms_eval`` and
-``huggingface``; for sources that allow no derivatives ``licences`` and ``recipe``.
+Reading order: ``pairs`` (shared by all formats), then ``vlmeval``, ``lmms_eval`` and
+``huggingface``; for sources whose licence forbids derivatives ``licences`` and ``recipe``.
 
 Exports copy records and never change them. To add a format, write a function with the signature of
-``write_vlmeval`` and add it to ``FORMS``.
+``write_vlmeval`` and add it to ``FORMATS``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from flipbench.export.pairs import write_jsonl_pair, write_parquet_pair
 from flipbench.export.recipe import write_recipe
 from flipbench.export.vlmeval import write_vlmeval
 
-FORMS = {
+FORMATS = {
     "jsonl": write_jsonl_pair,
     "parquet": write_parquet_pair,
     "vlmeval": write_vlmeval,
@@ -24,4 +24,4 @@ FORMS = {
     "huggingface": write_huggingface,
 }
 
-__all__ = ["FORMS", "forbids_derivatives", "write_recipe"]
+__all__ = ["FORMATS", "forbids_derivatives", "write_recipe"]

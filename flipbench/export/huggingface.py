@@ -15,9 +15,9 @@ _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"))
 
 
 def write_huggingface(benchmark: PairedBenchmark, folder: Path) -> list[Path]:
-    """Write ``original/test.parquet``, ``perturbed/test.parquet`` and ``README.md``; return them.
+    """Write ``original/test.parquet``, ``perturbed/test.parquet`` and ``README.md``.
 
-    ``datasets.load_dataset(FOLDER, "perturbed")`` opens it; upload the folder to publish it.
+    Open it with ``datasets.load_dataset(FOLDER, "perturbed")``; upload the folder to publish it.
     """
     written = [
         write_parquet(items, benchmark.images, folder / side / "test.parquet")
@@ -29,7 +29,7 @@ def write_huggingface(benchmark: PairedBenchmark, folder: Path) -> list[Path]:
 
 
 def dataset_card(benchmark: PairedBenchmark) -> str:
-    """Return the card: what was done to what, by whom, and under which licence."""
+    """Return the dataset card: sources, licences, funnel and provenance."""
     items = benchmark.originals
     licences = Counter(item.licence or "unknown" for item in items)
     size = next((name for most, name in _SIZES if len(items) < most), "100K<n<1M")
@@ -50,9 +50,9 @@ def dataset_card(benchmark: PairedBenchmark) -> str:
     lines = [
         f"# {export_name(benchmark)}",
         "",
-        "Every item stands here twice: as it was, and with its picture redrawn so that another"
-        " option is right. Ask a model both, through the same prompt; one that has memorised the"
-        " originals falls behind on the perturbed ones.",
+        "Every item comes in two versions: the original, and one whose image was edited so that"
+        " another option is correct. Ask a model both with the same prompt: one that has memorised"
+        " the originals does worse on the perturbed versions.",
         "",
         "| | |",
         "|---|---|",
@@ -63,6 +63,6 @@ def dataset_card(benchmark: PairedBenchmark) -> str:
         *(f"| {step} | {n:,} |" for step, n in benchmark.funnel.items()),
         *(f"| {what} | {value} |" for what, value in benchmark.made_by.items()),
         "",
-        "The pictures of `perturbed` are synthetic. Do not train on either part.",
+        "The images in `perturbed` are synthetic. Do not train on either part.",
     ]
     return f"---\n{yaml.safe_dump(head, sort_keys=False)}---\n" + "\n".join(lines) + "\n"

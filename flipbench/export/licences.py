@@ -1,4 +1,4 @@
-"""Whether a source's licence lets edited pictures be shared."""
+"""Whether a source's licence allows sharing edited images."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _NO_DERIVATIVES = re.compile(r"(?:^|[\s_-])nd(?:[\s_-]|$)|no[\s-]?deriv", re.IGN
 
 
 def forbids_derivatives(licence: str) -> bool:
-    """Return whether a licence forbids to share adapted material.
+    """Return whether a licence forbids sharing adapted material.
 
     >>> forbids_derivatives("CC-BY-ND-4.0"), forbids_derivatives("cc-by-nc-nd-4.0")
     (True, True)

@@ -1,4 +1,4 @@
-"""A task folder for lmms-eval: two tasks, one ``utils.py``, one parquet file for each side."""
+"""A task folder for lmms-eval: two tasks, one ``utils.py``, one parquet file per side."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def write_lmms_eval(benchmark: PairedBenchmark, folder: Path) -> list[Path]:
     """Write the folder ``NAME_HASH/``; return its two YAML files.
 
     Run it with ``--include_path FOLDER --tasks NAME_original_HASH,NAME_perturbed_HASH
-    --log_samples``; `flipbench gap` reads the sample logs. The YAML files name the parquet files
-    by their full paths: change ``data_files`` where the folder moves.
+    --log_samples``; `flipbench gap` reads the sample logs. The YAML files contain absolute paths
+    of the parquet files: update ``data_files`` if the folder moves.
     """
     task_folder = folder / export_name(benchmark)
     task_folder.mkdir(parents=True, exist_ok=True)

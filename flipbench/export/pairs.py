@@ -1,4 +1,4 @@
-"""What every form of export shares: names with a content hash, and one encoder for both sides."""
+"""Shared by all formats: names with a content hash, and one image encoder for both sides."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import ImageRef, Item
 
 SIDES = ("original", "perturbed")
-# VLMEvalKit decides by a benchmark's *name* how to ask and how to score; ours must not trip it.
+# VLMEvalKit chooses prompt and metric by substrings of a benchmark's name; ours must contain none.
 _TRIGGERS = ("mmbench", "ccbench", "circular", "mmcr", "openended", "mmmu")
 
 
@@ -23,10 +23,10 @@ def sides(benchmark: PairedBenchmark) -> Iterator[tuple[str, list[Item]]]:
 
 
 def export_name(benchmark: PairedBenchmark, side: str = "") -> str:
-    """Return a name that no other content can have, safe as a file and in evaluation kits.
+    """Return a name unique to the content, safe as a file name and in evaluation kits.
 
-    A kit keeps pictures and answers by name, so that new content under an old name would be
-    answered with old pictures; hence the first digits of the benchmark's hash.
+    Kits cache images and answers by name: new content under an old name would be evaluated with
+    old images. The name therefore ends with the first digits of the benchmark's hash.
     """
     name = re.sub(r"[^A-Za-z0-9]+", "-", benchmark.name).strip("-") or "benchmark"
     for trigger in _TRIGGERS:
@@ -35,9 +35,9 @@ def export_name(benchmark: PairedBenchmark, side: str = "") -> str:
 
 
 def png_of(ref: ImageRef, images: ImageStore) -> bytes:
-    """Return an image as PNG, whatever it was: both sides pass the same encoder.
+    """Return an image as PNG, whatever its format: both sides pass through the same encoder.
 
-    Otherwise a JPEG original and a PNG twin would differ in more than the edit.
+    Otherwise a JPEG original and its PNG edit would differ in more than the edit.
     """
     out = io.BytesIO()
     images.open(ref).convert("RGB").save(out, format="PNG")

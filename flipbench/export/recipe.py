@@ -1,8 +1,8 @@
-"""A recipe: all that is needed to rebuild a paired benchmark, and not one pixel of it.
+"""A recipe: everything needed to rebuild a paired benchmark, without its images.
 
 For sources whose licence forbids derivatives (RealWorldQA is CC BY-ND 4.0). The folder is a run
-directory without images: new answers, captions and verdicts lie in it as records, so that a
-rebuild asks no captioner and no judge again; only the pictures are drawn anew.
+directory without images: it contains new answers, captions and verdicts as records, so that a
+rebuild only redraws the images and asks no captioner or judge again.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _KINDS: tuple[type[Record], ...] = (Flip, Caption, Verdict)
 
 
 def write_recipe(benchmark: PairedBenchmark, run: Run, folder: Path) -> list[Path]:
-    """Write the recipe ``NAME_HASH/`` of a run; return what was written.
+    """Write the recipe ``NAME_HASH/`` of a run; return its configuration, hashes and README.
 
     Raises
     ------
     DataError
-        Where the run has no configuration, so that nobody could rebuild it.
+        If the run has no configuration.
     """
     out = folder / export_name(benchmark, "recipe")
     config = run.path / "config.yaml"
     if not config.exists():
-        raise DataError(f"{run.path}: no config.yaml; 'flipbench generate' keeps one")
+        raise DataError(f"{run.path}: no config.yaml; 'flipbench generate' writes it")
     out.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(config, out / "config.yaml")
     with Run(out) as recipe:
@@ -73,12 +73,13 @@ class Rebuilt:
     missing: tuple[str, ...]
 
     def __str__(self) -> str:
-        """Return a line for people."""
-        text = f"{self.n_equal}/{self.n_expected} pictures are equal to the recipe's, bit for bit"
+        """Return one line for people."""
+        text = f"{self.n_equal}/{self.n_expected} images are identical to the recipe's"
         if self.differing:
             text += (
-                f"; {len(self.differing)} differ (another GPU or version draws a few levels"
-                " apart; their verdicts do not count for them): " + ", ".join(self.differing[:3])
+                f"; {len(self.differing)} differ (pixel values vary slightly with GPU and library"
+                " versions; the recipe's verdicts do not apply to these images): "
+                + ", ".join(self.differing[:3])
             )
         if self.missing:
             text += f"; {len(self.missing)} are missing"
@@ -86,12 +87,12 @@ class Rebuilt:
 
 
 def compare_with_recipe(recipe: Path, edits: Sequence[Edit]) -> Rebuilt:
-    """Compare redrawn pictures with the hashes that a recipe tells.
+    """Compare redrawn images with a recipe's hashes.
 
     Raises
     ------
     DataError
-        Where the folder is no recipe, or a line is not one of it.
+        If the folder is not a recipe, or a line is invalid.
     """
     drawn = {edit.id: edit.image.sha256 for edit in edits}
     rows = list(_rows(recipe / EXPECTED))
@@ -106,7 +107,7 @@ def compare_with_recipe(recipe: Path, edits: Sequence[Edit]) -> Rebuilt:
 
 def _rows(path: Path) -> Iterator[tuple[str, str]]:
     if not path.exists():
-        raise DataError(f"{path.parent}: no recipe; it would have {path.name}")
+        raise DataError(f"{path.parent}: not a recipe: it has no {path.name}")
     for number, line in enumerate(path.read_text().splitlines(), 1):
         try:
             row = json.loads(line)
@@ -119,12 +120,12 @@ def _readme(benchmark: PairedBenchmark, name: str, n_edits: int) -> str:
     made_by = "".join(f"- {what}: {value}\n" for what, value in benchmark.made_by.items())
     return f"""# {name}
 
-A recipe for the answer-flipped twin of {benchmark.name}: {len(benchmark.pairs):,} pairs kept of
-{n_edits:,} edited. It holds new answers, captions, verdicts, settings, seeds and the hashes of the
-pictures, but no picture, so that a source whose licence forbids to share edited ones is respected.
+A recipe for the answer-flipped version of {benchmark.name}: {len(benchmark.pairs):,} pairs kept
+of {n_edits:,} edited. It contains new answers, captions, verdicts, settings, seeds and image
+hashes, but no images, for sources whose licence forbids sharing edited ones.
 
 {made_by}
-To rebuild it (the source is read from where config.yaml says; a GPU draws the pictures):
+To rebuild it (the source is read from the path in config.yaml; drawing the images needs a GPU):
 
 ```bash
 flipbench rebuild {name}

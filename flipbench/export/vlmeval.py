@@ -16,24 +16,24 @@ from flipbench.core.records import Item
 from flipbench.export.pairs import export_name, png_of, sides
 from flipbench.prompting.prompts import LETTERS
 
-_GUARD = "\u00a0"  # a no-break space: looks like nothing, and pandas keeps the cell as text
+_GUARD = "\u00a0"  # a no-break space: invisible, and pandas keeps the cell as text
 
 
 def write_vlmeval(benchmark: PairedBenchmark, folder: Path) -> list[Path]:
     """Write ``NAME_original_HASH.tsv`` and ``NAME_perturbed_HASH.tsv``; return them.
 
     Copy both into ``$LMUData`` and run the kit with ``--data`` and both names. Never compare the
-    kit's own file of a benchmark with our perturbed one: it asks registered names with other
-    words. Images are PNG in base64 on both sides. Questions without options go into a pair of
-    files of their own, since the kit decides by the columns how a whole file is asked.
+    kit's own file of a benchmark with our perturbed one: the kit uses other prompts for registered
+    names. Images are base64 PNG on both sides. Free-form questions go into a separate pair of
+    files, since the kit chooses the prompt of a whole file by its columns.
 
-    The kit reads with pandas' defaults, which turn an option ``NA`` into nothing and ``2`` into
-    2.0. A cell that would not come back as it is gets a no-break space behind it, on both sides.
+    The kit reads with pandas' defaults, which turn an option ``NA`` into a missing value and ``2``
+    into 2.0. A no-break space is appended to cells that would change.
 
     Raises
     ------
     DataError
-        Where an item has no image, or more than 26 options.
+        If an item has no image, or more than 26 options.
     """
     folder.mkdir(parents=True, exist_ok=True)
     written = []
@@ -56,10 +56,10 @@ def write_vlmeval(benchmark: PairedBenchmark, folder: Path) -> list[Path]:
 
 def _row(number: int, item: Item) -> dict[str, str]:
     if not item.images:
-        raise DataError(f"{item.benchmark} {item.name}: no image; the kit drops such rows")
+        raise DataError(f"{item.subject}: no image; the kit drops such rows")
     options = item.options or ()
     if len(options) > len(LETTERS):
-        raise DataError(f"{item.benchmark} {item.name}: {len(options)} options, over 26 letters")
+        raise DataError(f"{item.subject}: {len(options)} options; at most 26 are supported")
     row = {"index": str(number), "question": item.question}
     row |= dict(zip(LETTERS, options, strict=False))
     row["answer"] = item.answer_text if item.answer is None else LETTERS[item.answer]
@@ -72,7 +72,7 @@ def _row(number: int, item: Item) -> dict[str, str]:
 
 
 def _guard(rows: list[dict[str, str]]) -> None:
-    """Mark the cells that pandas' defaults would change, until none is left."""
+    """Append `_GUARD` to the cells that pandas' defaults would change, until none does."""
     columns = _columns(rows)
     for _ in range(3):
         text = _tsv(rows, columns)
@@ -96,10 +96,10 @@ def _images(item: Item, benchmark: PairedBenchmark) -> str:
 
 
 def _columns(rows: list[dict[str, str]]) -> list[str]:
-    found = dict.fromkeys(column for row in rows for column in row)
-    options = [letter for letter in LETTERS if letter in found]
+    columns = dict.fromkeys(column for row in rows for column in row)
+    options = [letter for letter in LETTERS if letter in columns]
     first = ["index", "question", *options, "answer"]
-    return [*first, *(column for column in found if column not in first)]
+    return [*first, *(column for column in columns if column not in first)]
 
 
 def _tsv(rows: list[dict[str, str]], columns: list[str]) -> str:

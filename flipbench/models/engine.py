@@ -1,4 +1,4 @@
-"""Ask each distinct probe once, image by image, and keep the answers."""
+"""Ask each distinct probe once, image by image, and store the responses."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from flipbench.core.run import Run
 from flipbench.core.stage import StageOptions, StageReport, run_stage
 from flipbench.models.protocols import VLM
 
-QUESTIONS = StageOptions(batch_size=64)
+ASK_OPTIONS = StageOptions(batch_size=64)
 
 
 @dataclass(frozen=True)
 class Answers:
-    """One model's responses by probe id, with what the model is called."""
+    """One model's name, fingerprint and responses by probe id."""
 
     model: str
     fingerprint: str
     responses: Mapping[str, Response]
 
     def to(self, probe: Probe) -> Response | None:
-        """Return the response to a probe, or None where asking failed."""
+        """Return the response to a probe, or None if it failed."""
         return self.responses.get(probe.id)
 
     def outcomes(self, probes: Sequence[Probe], gold: Sequence[int]) -> list[bool | None]:
-        """Return right or wrong for each probe; None where asking failed (never "wrong")."""
+        """Return whether each response is right; None if the probe failed (never "wrong")."""
         return [
             None if (response := self.to(probe)) is None else response.choice == right
             for probe, right in zip(probes, gold, strict=True)
@@ -39,7 +39,7 @@ class Answers:
 
 
 class AskStage:
-    """Put probes to one model."""
+    """A stage: ask one model."""
 
     record: type[Record] = Response
 
@@ -52,7 +52,7 @@ class AskStage:
         return Response.id_for(probe_id=probe.id, model_fingerprint=self.vlm.fingerprint)
 
     def subject(self, probe: Probe) -> str:
-        """Return what is asked, in words."""
+        """Return the probe's variant and item."""
         return f"{probe.variant} of item {probe.item_id}"
 
     def __call__(self, probes: Sequence[Probe]) -> Sequence[Response | Exception]:
@@ -65,26 +65,26 @@ def ask(
     vlm: VLM,
     run: Run,
     images: ImageStore,
-    options: StageOptions = QUESTIONS,
+    options: StageOptions = ASK_OPTIONS,
 ) -> StageReport:
-    """Put the union of ``probes`` to ``vlm``; what ``run`` already holds is not asked again.
+    """Ask ``vlm`` the distinct ``probes``, except those with a response in ``run``.
 
-    Probes are ordered by what they ask for, by image, and by length, so that a batch shares
-    pictures and wastes little padding.
+    Probes are sorted by kind, image and length, so that a batch shares images and needs little
+    padding.
     """
     distinct = {probe.id: probe for probe in probes}
     return run_stage(
         AskStage(vlm, images),
-        sorted(distinct.values(), key=in_order),
+        sorted(distinct.values(), key=batching_key),
         run,
         replace(options, partition=vlm.fingerprint),
     )
 
 
-def in_order(probe: Probe) -> tuple[str, int, int, int, list[str], int, str]:
-    """Put together what a batch can answer together: the same kind, and then the same images.
+def batching_key(probe: Probe) -> tuple[str, int, int, int, list[str], int, str]:
+    """Return a sort key that groups probes of the same kind, similar length and the same images.
 
-    Texts of quite another length stand apart, since a batch is padded to its longest.
+    Texts of very different length are kept apart, since a batch is padded to its longest text.
     """
     images = [image.sha256 for image in probe.images]
     length = len(probe.prompt) + len(probe.continuation)
@@ -93,6 +93,6 @@ def in_order(probe: Probe) -> tuple[str, int, int, int, list[str], int, str]:
 
 
 def answers_of(vlm_name: str, fingerprint: str, run: Run) -> Answers:
-    """Return all that a model has answered in ``run``."""
+    """Return all of a model's responses in ``run``."""
     responses = {r.probe_id: r for r in run.read(Response, fingerprint)}
     return Answers(vlm_name, fingerprint, responses)

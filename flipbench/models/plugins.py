@@ -1,4 +1,4 @@
-"""Objects of your own in the place of ours: by import path, and held to the protocol."""
+"""User implementations: built from an import path and checked against their protocol."""
 
 from __future__ import annotations
 
@@ -14,61 +14,61 @@ from flipbench.models.protocols import VLM, Capability
 
 
 def build_target(target: str, arguments: Mapping[str, Any], protocol: type) -> Any:
-    """Call what an import path names, and return what it made.
+    """Call the class or factory at an import path and return its result.
 
     Parameters
     ----------
     target : str
         A class or factory: ``my_pkg.mod:MyEditor``.
     arguments : mapping
-        What it is called with, by name.
+        Its keyword arguments.
     protocol : type
-        `Captioner`, `Editor`, `Judge` or `VLM`: what it must make.
+        The protocol of the result: `Captioner`, `Editor`, `Judge` or `VLM`.
 
     Raises
     ------
     ConfigError
-        Where there is no such target, it takes other arguments, or what it makes lacks an attribute
-        of the protocol.
+        If there is no such target, it takes other arguments, or its result lacks an attribute of
+        the protocol.
     """
     factory = load_target(target)
     if not callable(factory):
-        raise ConfigError(f"target: {target!r} is no class or factory, but {factory!r}")
+        raise ConfigError(f"target: {target!r} is not a class or factory, but {factory!r}")
     try:
         inspect.signature(factory).bind(**arguments)
     except TypeError as error:
-        raise ConfigError(f"arguments: {target} cannot be called with them: {error}") from error
+        raise ConfigError(f"arguments: {target} does not accept them: {error}") from error
     except ValueError:
-        pass  # some classes written in C do not tell their signature
-    return keep_protocol(factory(**arguments), protocol, target)
+        pass  # some classes written in C have no signature
+    return check_protocol(factory(**arguments), protocol, target)
 
 
-def keep_protocol(thing: Any, protocol: type, what: str) -> Any:
-    """Return ``thing``, which must have every attribute and method of a protocol.
+def check_protocol(thing: Any, protocol: type, what: str) -> Any:
+    """Return ``thing`` after checking that it has every attribute and method of a protocol.
 
     Raises
     ------
     ConfigError
-        Where it lacks one; ``what`` names it in the message.
+        If it lacks one, or is a class; ``what`` begins the message.
     """
     methods = [name for name in vars(protocol) if name == "__call__" or not name.startswith("_")]
-    lacking = [
+    missing = [
         name
         for name in dict.fromkeys([*protocol.__annotations__, *methods])
         if not (callable(thing) if name == "__call__" else hasattr(thing, name))
     ]
     if isinstance(thing, type):
-        raise ConfigError(f"{what}: {thing.__name__} is a class; give an object of it")
-    if lacking:
+        raise ConfigError(f"{what}: {thing.__name__} is a class; pass an instance")
+    if missing:
         raise ConfigError(
-            f"{what}: {type(thing).__name__} has no {', '.join(lacking)}; every"
-            f" {protocol.__name__} does (flipbench/models/protocols.py)"
+            f"{what}: {type(thing).__name__} has no {', '.join(missing)}, which a"
+            f" {protocol.__name__} needs (flipbench/models/protocols.py)"
         )
     return thing
 
 
 class PythonVLM:
-    """A model of your own, whose answers are kept under its target and arguments too."""
+    """A user's model; target and arguments are part of its fingerprint."""
 
     def __init__(self, target: str, arguments: Mapping[str, Any], name: str) -> None:
         self.vlm: VLM = build_target(target, arguments, VLM)
@@ -83,5 +83,5 @@ class PythonVLM:
     def _named(self, answer: Response | Exception) -> Response | Exception:
         if isinstance(answer, Exception):
             return answer
-        mine: JsonDict = {"id": "", "model": self.name, "model_fingerprint": self.fingerprint}
-        return Response(**{**answer.__dict__, **mine})
+        own: JsonDict = {"id": "", "model": self.name, "model_fingerprint": self.fingerprint}
+        return Response(**{**answer.__dict__, **own})

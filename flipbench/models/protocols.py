@@ -1,4 +1,4 @@
-"""The four kinds of model that flipbench uses, whatever runs them: each is a small protocol."""
+"""The protocols of the four kinds of model that flipbench uses."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class VLM(Protocol):
     Attributes
     ----------
     name : str
-        What tables call it.
+        Its name in tables.
     fingerprint : str
-        Hash of weights, processor and precision: everything an answer may depend on. Behind a
-        server it is weaker: what the server tells of its model, and the settings.
+        Hash of weights, processor and precision: everything that responses may depend on. For a
+        server it is weaker: the model's name as reported by the server, and the settings.
     can : frozenset of str
         Its capabilities; a detector that needs more is not applicable.
     """
@@ -42,14 +42,14 @@ class VLM(Protocol):
 
 
 def needs_of(probe: Probe) -> frozenset[Capability]:
-    """Return what a model must be able to do to answer a probe.
+    """Return the capabilities that a model needs to answer a probe.
 
     >>> probe = Probe(item_id="i", variant="v", prompt="?", ask="score", continuation="x")
     >>> sorted(needs_of(probe))
     ['text_only', 'token_logprobs']
     """
-    alone: set[Capability] = set() if probe.images else {"text_only"}
-    return frozenset({_NEEDS[probe.ask], *alone})
+    text_only: set[Capability] = set() if probe.images else {"text_only"}
+    return frozenset({_NEEDS[probe.ask], *text_only})
 
 
 _NEEDS: dict[str, Capability] = {
@@ -62,7 +62,7 @@ _NEEDS: dict[str, Capability] = {
 
 @dataclass(frozen=True)
 class CaptionText:
-    """A caption and what it cost."""
+    """A caption and its cost."""
 
     text: str
     usage: JsonDict = field(default_factory=dict)
@@ -83,14 +83,14 @@ class Captioner(Protocol):
 
 @dataclass(frozen=True)
 class Drawing:
-    """An edited image, and what its editor wants remembered of it."""
+    """An edited image, and what its editor stores with it."""
 
     image: Image.Image
     extra: JsonDict = field(default_factory=dict)
 
 
 class Editor(Protocol):
-    """Redraws an image from a caption, at exactly the source's size."""
+    """Redraws an image from a caption, at the size of the source."""
 
     name: str
     settings: JsonDict
@@ -98,12 +98,12 @@ class Editor(Protocol):
     def __call__(
         self, candidates: Sequence[Candidate], seeds: Sequence[int], images: ImageStore
     ) -> Sequence[Drawing | Exception]:
-        """Redraw a batch, in order."""
+        """Redraw a batch, in order; an exception is a failure of that candidate alone."""
 
 
 @dataclass(frozen=True)
 class JudgeDecision:
-    """A judge's decision on one candidate, and what it cost."""
+    """A judge's decision on one candidate, and its cost."""
 
     decision: Decision
     reason: str = ""
@@ -112,7 +112,7 @@ class JudgeDecision:
 
 
 class Judge(Protocol):
-    """Decides whether the new answer, and only it, follows from the edited image."""
+    """Decides whether the edited image shows the new answer, and no other."""
 
     name: str
     rater_kind: Literal["judge", "rule", "oracle"]
@@ -120,4 +120,4 @@ class Judge(Protocol):
     def __call__(
         self, candidates: Sequence[Candidate], images: ImageStore
     ) -> Sequence[JudgeDecision | Exception]:
-        """Judge a batch, in order."""
+        """Judge a batch, in order; an exception is a failure of that candidate alone."""

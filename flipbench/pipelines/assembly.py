@@ -75,7 +75,7 @@ class Assembly:
         _quiet_libraries()
         run = Run(config.run)
         if share is None and is_main():
-            run.keep_provenance(config.to_yaml())
+            run.write_provenance(config.to_yaml())
         workers = Workers(run, n_workers, share, limit, progress)
         return cls(config, run, workers, limit, progress, command)
 

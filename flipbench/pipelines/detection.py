@@ -54,7 +54,7 @@ def examine(detection: Detection) -> tuple[VerdictPage, list[StageReport]]:
     prompt_settings = detection.prompt_settings
     benchmark = detection.benchmark.with_images_in(run.images)
     settings = _settings(detection)
-    run.keep_provenance(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
+    run.write_provenance(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
     subject, *clean = grid = [entry.model for entry in detection.models]
     scores, reports = ask_and_score(
         benchmark,

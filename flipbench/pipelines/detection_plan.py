@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from flipbench.config.experiment import EvaluateConfig, load_config
-from flipbench.config.raters import ModelConfig, Quantization
+from flipbench.config.local_models import ModelConfig, Quantization
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import JsonDict
@@ -19,7 +19,7 @@ from flipbench.evaluate.pipeline import ModelUnderTest
 from flipbench.evaluate.protocol.detector import AnyDetector, GridDetector, needs_when
 from flipbench.evaluate.protocol.grid import UNTOUCHED
 from flipbench.evaluate.report.tables import GAP
-from flipbench.models.engine import QUESTIONS
+from flipbench.models.engine import ASK_OPTIONS
 from flipbench.models.protocols import VLM
 from flipbench.models.vlm.checkpoints import check_card, resolve_path
 from flipbench.models.vlm.loading import as_vlm
@@ -45,7 +45,7 @@ class Detection:
     prompt_settings: PromptSettings
     run: Run
     not_run: Mapping[str, str] = field(default_factory=dict)
-    options: StageOptions = QUESTIONS
+    options: StageOptions = ASK_OPTIONS
     command: str = ""
 
     @property
@@ -119,7 +119,7 @@ def plan(
     dtype: str = "float32",
     device: str = "auto",
     quantization: Quantization | None = None,
-    options: StageOptions = QUESTIONS,
+    options: StageOptions = ASK_OPTIONS,
     command: str = "",
 ) -> Detection:
     """Check models and detectors before anything is loaded.

@@ -19,7 +19,7 @@ from flipbench.evaluate.report.group_metrics import cells_of, group_metrics, gro
 from flipbench.evaluate.report.report import ReportData, write_report
 from flipbench.evaluate.report.tables import GAP
 from flipbench.evaluate.validation.requirements import requirements
-from flipbench.models.engine import QUESTIONS, answers_of
+from flipbench.models.engine import ASK_OPTIONS, answers_of
 from flipbench.pipelines.assembly import Assembly
 from flipbench.pipelines.contamination import plans_for
 from flipbench.pipelines.detectors import ConfiguredDetectors
@@ -65,7 +65,7 @@ def ask_and_score(
     configured: ConfiguredDetectors,
     prompt_settings: PromptSettings,
     run: Run,
-    options: StageOptions = QUESTIONS,
+    options: StageOptions = ASK_OPTIONS,
     workers: Workers | None = None,
     references: Callable[[GridModel], Sequence[GridModel | None]] | None = None,
 ) -> tuple[list[Score], list[StageReport]]:

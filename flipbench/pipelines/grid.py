@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flipbench.config.experiment import ModelUnderTestConfig
-from flipbench.config.raters import ModelConfig
+from flipbench.config.local_models import ModelConfig
 from flipbench.core.records import Checkpoint, TrainingPlan
 from flipbench.evaluate.pipeline import ModelUnderTest
 from flipbench.evaluate.protocol.grid import GridModel

@@ -1,4 +1,4 @@
-"""Which option a model's reply names: rules in a fixed order, and never a guess."""
+"""Which option a model's reply names, by rules in a fixed order; never a guess."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from flipbench.prompting.prompts import LETTERS
 N_LAST_TOKENS = 5
 _OPEN, _CLOSE = r"[\s(\[{<\"'*_`]*", r"[\s)\]}>\"'*_`.,:;!]*"
 _AROUND = ".,:;!?()[]{}<>\"'*_`"
-_PRONE = "AI"  # an article and a pronoun: letters that are also words
+_ALSO_WORDS = "AI"  # letters that are also an article and a pronoun
 
 
 def parse_choice(text: str, options: Sequence[str]) -> int:
-    """Return the index of the option that ``text`` names, or -1 where it names none or several.
+    """Return the index of the option that ``text`` names, or -1 if it names none or several.
 
-    The rules, in order; the first that finds exactly one option decides:
+    The first of these rules that finds exactly one option decides:
 
     1. the whole reply is an option's letter, perhaps in brackets, quotes or with a dot;
     2. "answer is X" (or "answer: X"), then "option X", then "(X)";
     3. one standalone capital letter among the last five tokens; a bare ``A`` before a word in
        lower case is an article (and a bare ``I`` a pronoun) and does not count;
-    4. one option's text stands in the reply as whole words, whatever the case; a text inside a
-       longer option's text that also stands there does not count.
+    4. one option's text occurs in the reply as whole words, ignoring case; an occurrence within
+       that of a longer option's text does not count.
 
-    Letters reach as far as there are options: "E" names nothing among four.
+    Only letters of existing options count: "E" names nothing among four.
 
     Parameters
     ----------
     text : str
         The reply.
     options : sequence of str, shape (K,)
-        The options' texts in the order shown.
+        The options' texts, in prompt order.
 
     References
     ----------
     Liu et al., *MMBench* (arXiv 2307.06281), and its implementation VLMEvalKit.
-    Differs from the paper in that a reply that names no option is never given to another model
-    nor assigned an option at random: noise of that kind differs between the conditions a detector
+    Differs from the paper: a reply that names no option is neither passed to another model nor
+    assigned a random option, since that noise would differ between the conditions that a detector
     compares.
 
     Examples
@@ -53,14 +53,14 @@ def parse_choice(text: str, options: Sequence[str]) -> int:
     if not reply or not options:
         return -1
     letters = LETTERS[: len(options)]
-    for found in (
+    for candidates in (
         _whole_reply(reply, letters),
         *_phrases(reply, letters),
         _last_tokens(reply, letters),
         _texts(reply, options),
     ):
-        if len(found) == 1:
-            return found.pop()
+        if len(candidates) == 1:
+            return candidates.pop()
     return -1
 
 
@@ -70,11 +70,11 @@ def _whole_reply(reply: str, letters: str) -> set[int]:
 
 
 def _phrases(reply: str, letters: str) -> list[set[int]]:
-    """Return what "answer is X", "option X" and "(X)" name, one set for each phrase."""
+    """Return the options named by "answer is X", "option X" and "(X)", one set per phrase."""
     either = f"[{letters}{letters.lower()}]"
     ends = r"(?![\w'’+#-])"
     among = rf"(?!{_CLOSE}\s*(?:,|/|&|or\b|and\b)\s*{_OPEN}[{letters}]{ends})"  # "A or B"
-    # "the answer is a dog": in lower case, a word may follow only where the letter is no word
+    # "the answer is a dog": a lower-case letter that is also a word must end the phrase
     lone = r"(?:(?![ai])|(?=[ai]\s*(?:[.,;:!)\]*\"]|$)))"
     answer = rf"\banswer\s*(?:is|would be|should be|[:=-]|\*)+\s*:?\s*(?:option\s+)?{_OPEN}"
     patterns = (
@@ -90,23 +90,23 @@ def _phrases(reply: str, letters: str) -> list[set[int]]:
 
 def _last_tokens(reply: str, letters: str) -> set[int]:
     tokens = reply.split()
-    found = []
-    for place in range(max(0, len(tokens) - N_LAST_TOKENS), len(tokens)):
-        following = tokens[place + 1] if place + 1 < len(tokens) else ""
-        if tokens[place] in _PRONE and following[:1].islower() and following not in ("or", "and"):
+    last = []
+    for i in range(max(0, len(tokens) - N_LAST_TOKENS), len(tokens)):
+        following = tokens[i + 1] if i + 1 < len(tokens) else ""
+        if tokens[i] in _ALSO_WORDS and following[:1].islower() and following not in ("or", "and"):
             continue
-        found.append(tokens[place].strip(_AROUND))
-    return _indices([token for token in found if len(token) == 1], letters)
+        last.append(tokens[i].strip(_AROUND))
+    return _indices([token for token in last if len(token) == 1], letters)
 
 
 def _texts(reply: str, options: Sequence[str]) -> set[int]:
-    """Return the options whose text stands in the reply outside any longer option's text."""
+    """Return the options whose text occurs in the reply outside any longer option's text."""
     folded = " ".join(reply.casefold().split())
     spans = [
         (index, match.span())
         for index, option in enumerate(options)
-        if (sought := " ".join(option.casefold().split()))
-        for match in re.finditer(_whole_word(sought), folded)
+        if (phrase := " ".join(option.casefold().split()))
+        for match in re.finditer(_whole_word(phrase), folded)
     ]
     return {
         index
@@ -115,14 +115,14 @@ def _texts(reply: str, options: Sequence[str]) -> set[int]:
     }
 
 
-def _whole_word(sought: str) -> str:
+def _whole_word(phrase: str) -> str:
     before, after = r"(?<!\w)", r"(?!\w)"
-    if sought[0].isdigit():  # "5" does not stand in "0.5" or "-5"
+    if phrase[0].isdigit():  # "5" does not occur in "0.5" or "-5"
         before += r"(?<!\d[.,])(?<![-−])"
-    if sought[-1].isdigit():
+    if phrase[-1].isdigit():
         after += r"(?![.,]\d)"
-    return before + re.escape(sought) + after
+    return before + re.escape(phrase) + after
 
 
-def _indices(found: Sequence[str], letters: str) -> set[int]:
-    return {letters.index(letter) for letter in found if letter in letters}
+def _indices(candidates: Sequence[str], letters: str) -> set[int]:
+    return {letters.index(letter) for letter in candidates if letter in letters}

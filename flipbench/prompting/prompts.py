@@ -1,4 +1,4 @@
-"""The words a model is asked with: one template serves training and evaluation."""
+"""The prompt of a question: one template for training and evaluation."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def choice_prompt(
 
 
 def open_prompt(question: str, instruction: str = OPEN_INSTRUCTION) -> str:
-    """Return a question without options and its instruction."""
+    """Return a free-form question and its instruction."""
     return f"{question}\n{instruction}"
 
 
 class PromptSettings(Value):
-    """How multiple-choice questions are put to a model.
+    """How multiple-choice questions are asked.
 
     ``choose`` compares the next-token log-probabilities of the option letters; ``generate`` lets
-    the model write up to ``max_new_tokens`` tokens, which `flipbench.prompting.parsing` reads.
+    the model write up to ``max_new_tokens`` tokens, parsed by `flipbench.prompting.parsing`.
     """
 
     ask: Literal["choose", "generate"] = "choose"
@@ -52,24 +52,24 @@ class PromptSettings(Value):
         images: Sequence[ImageRef] | None = None,
         question: str | None = None,
     ) -> Probe:
-        """Return the probe that asks ``item``, with options, images or question changed if given.
+        """Return the probe that asks ``item``, with other options, images or question if given.
 
         Raises
         ------
         ValueError
-            Where neither the item nor the caller gives options.
+            If neither the item nor the caller gives options.
         """
-        shown = options if options is not None else item.options
-        if shown is None:
-            raise ValueError(f"{item.benchmark} {item.name} is free-form: it has no options to ask")
+        choices = options if options is not None else item.options
+        if choices is None:
+            raise ValueError(f"{item.subject} is free-form: it has no options to choose from")
         stem = question if question is not None else item.question
         return Probe(
             item_id=item.id,
             variant=variant,
             images=tuple(item.images if images is None else images),
-            prompt=choice_prompt(stem, shown, self.instruction),
+            prompt=choice_prompt(stem, choices, self.instruction),
             ask=self.ask,
-            options=tuple(shown),
-            n_options=len(shown),
+            options=tuple(choices),
+            n_options=len(choices),
             max_new_tokens=self.max_new_tokens if self.ask == "generate" else 0,
         )

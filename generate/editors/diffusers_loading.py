@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from flipbench.config.raters import Dtype
+from flipbench.config.local_models import Dtype
 from flipbench.core.errors import ConfigError, PrerequisiteError, nearest, need
 from flipbench.core.records import JsonDict, Value
 from flipbench.models.vlm.checkpoints import folder_hash

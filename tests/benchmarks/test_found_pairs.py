@@ -64,10 +64,10 @@ def test_naturalbench_gives_two_pairs_a_row(naturalbench: Path, tmp_path: Path) 
     benchmark = found.benchmark
     assert benchmark.name == "NaturalBench" and benchmark.exchangeable is False
     assert not found.unpaired
-    said = [
+    expected = [
         (p.original.name, p.original.answer_text, p.perturbed.answer_text) for p in benchmark.pairs
     ]
-    assert said == [
+    assert expected == [
         ("0-q0", "Yes", "No"),
         ("1-q0", "a cat", "a dog"),
         ("0-q1", "No", "Yes"),
@@ -112,8 +112,8 @@ def test_two_columns_of_one_file_make_pairs(
 ) -> None:
     found = load_pairs(two_columns[1], ImageStore(tmp_path / "images"))
     assert [p.original.name for p in found.benchmark.pairs] == ["p0", "p1"]
-    assert "the answer is the same in both" in found.unpaired[0] and "p2" in found.unpaired[0]
-    assert "p3" in found.unpaired[1] and "no counterfactual" in found.unpaired[1]
+    assert "both versions have the same answer" in found.unpaired[0] and "p2" in found.unpaired[0]
+    assert "p3" in found.unpaired[1] and "not in the counterfactual" in found.unpaired[1]
     assert "there is no answer" in found.summary()
 
 

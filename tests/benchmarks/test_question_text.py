@@ -65,7 +65,7 @@ REFUSED = [
     ("lines", "Which?\nB. b\nC. c", "B", "B, C"),
     ("lines", "Which?\nA. a\nB. b\nB. bb", "B", "A, B, B"),
     ("lines", "Which?\nA. a\nB.\nC. c", "A", "option B is empty"),
-    ("lines", "Which?\nA. a\nB. b\nChoose a letter!", "A", "after option B"),
+    ("lines", "Which?\nA. a\nB. b\nChoose a letter!", "A", "follows option B"),
     ("lines", f"Yes or no? A. Yes B. No {LETTER}", "A", "no options"),
     ("lines", "Yes or no?", "(B)", "no options"),
     ("lines", f"Where?\n{LETTER}", "Left", "asks for a letter"),
@@ -77,7 +77,7 @@ REFUSED = [
     ("inline", "What?\nOptions: A: a", "A", "letters in the question are A"),
     ("inline", "What?\nOptions: A: , B: b", "B", "option A is empty"),
     ("inline", "Options: A: a, B: b\nOptions: A: c, B: d", "A", "2 lists"),
-    ("inline", "What?\nOptions: A: a, B: b\nAnswer now.", "A", "after option B"),
+    ("inline", "What?\nOptions: A: a, B: b\nAnswer now.", "A", "follows option B"),
 ]
 
 

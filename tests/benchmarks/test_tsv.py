@@ -262,7 +262,7 @@ def test_unusable_files_are_refused(
 def test_a_missing_file_or_a_folder_is_refused(tmp_path: Path, store: ImageStore) -> None:
     with pytest.raises(DataError, match="no such file"):
         load(tmp_path / "none.tsv", store)
-    with pytest.raises(DataError, match="this is a folder"):
+    with pytest.raises(DataError, match="is a folder"):
         load(tmp_path, store)
 
 
@@ -312,8 +312,8 @@ def test_a_row_that_refers_to_a_bad_image_is_refused_too(
     path = write(tmp_path / "x.tsv", [row(0, image="y" * 91), row(1, image="0"), row(2)])
     benchmark = load(path, store)
     assert [p.row for p in benchmark.refused] == [0, 1]
-    assert "reference to the row" in benchmark.refused[1].what
-    assert "not whole base64" in benchmark.refused[1].what
+    assert "refers to the row" in benchmark.refused[1].what
+    assert "not valid base64" in benchmark.refused[1].what
 
 
 def test_names_default_to_the_file_s(tmp_path: Path, store: ImageStore, row: MakeRow) -> None:

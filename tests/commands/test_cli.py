@@ -93,9 +93,9 @@ def test_every_option_of_every_command_is_explained(flipbench: Flipbench) -> Non
         (["c.yml"], "did you mean 'c.yaml'?"),
         (["c.yaml", "sed=1"], "sed: unknown key; did you mean 'seed'?"),
         (["c.yaml", "seed=one"], "seed: Input should be a valid integer"),
-        (["c.yaml", "seed"], "overrides are written key=value"),
-        (["c.yaml", "run=c.yaml/x"], "c.yaml/x: cannot write there"),
-        (["c.yaml", "run=c.yaml"], "c.yaml: cannot write there"),
+        (["c.yaml", "seed"], "overrides have the form key=value"),
+        (["c.yaml", "run=c.yaml/x"], "c.yaml/x: cannot be written"),
+        (["c.yaml", "run=c.yaml"], "c.yaml: cannot be written"),
     ],
 )
 def test_wrong_use_is_one_message_and_status_2(
@@ -204,7 +204,7 @@ def test_a_stage_run_too_early_names_the_missing_one(
 ) -> None:
     result = flipbench(command, config)
     assert result.status == 2
-    assert "'flipbench generate' and 'flipbench filter' make one" in result.err
+    assert "create one with 'flipbench generate' and" in result.err
 
 
 def test_import_reports_the_benchmark(flipbench: Flipbench, config: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flipbench.core.errors import DataError
-from flipbench.core.files import replace_folder, whole_file, write_atomically
+from flipbench.core.files import atomic_file, replace_folder, write_atomically
 
 
 def test_text_and_bytes_are_written_as_they_are_and_folders_made(tmp_path: Path) -> None:
@@ -28,14 +28,16 @@ def test_what_was_there_stays_where_a_step_fails(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os if step == "fsync" else Path, step, full)
-    with pytest.raises(DataError, match=r"a.txt: cannot be written \(No space left.*make room"):
+    with pytest.raises(
+        DataError, match=r"a.txt: cannot be written \(No space left.*free some disk"
+    ):
         write_atomically(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_block_that_fails_leaves_no_file(tmp_path: Path) -> None:
-    with pytest.raises(KeyError), whole_file(tmp_path / "a.txt") as partial:
+    with pytest.raises(KeyError), atomic_file(tmp_path / "a.txt") as partial:
         partial.write_text("half")
         raise KeyError("row 3")
     assert list(tmp_path.iterdir()) == []

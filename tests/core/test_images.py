@@ -142,7 +142,7 @@ def test_a_deleted_image_is_named(tmp_path: Path) -> None:
     store = ImageStore(tmp_path)
     ref = store.put(encoded(noise()), "made up")
     store.path(ref).unlink()
-    with pytest.raises(DataError, match=rf"{ref.sha256}\.png: the image is gone; run the same"):
+    with pytest.raises(DataError, match=rf"{ref.sha256}\.png: the image is missing; run the same"):
         store.open(ref)
 
 
@@ -169,16 +169,16 @@ def test_a_file_that_is_not_an_image_is_refused(data: bytes, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 50), (50, 1)])
 def test_an_image_too_small_to_see_is_refused(size: tuple[int, int], tmp_path: Path) -> None:
-    refused(tmp_path, encoded(Image.new("RGB", size)), f"{size[0]} x {size[1]} pixels, too small")
+    refused(tmp_path, encoded(Image.new("RGB", size)), f"{size[0]} x {size[1]} pixels; replace")
 
 
 def test_an_unusual_format_is_refused_unread(tmp_path: Path) -> None:
-    refused(tmp_path, encoded(noise(), "PPM"), "PPM images are not read; convert it to PNG")
+    refused(tmp_path, encoded(noise(), "PPM"), "PPM images are not supported; convert it to PNG")
 
 
 def test_floating_point_pixels_are_refused(tmp_path: Path) -> None:
     data = encoded(Image.fromarray(np.full((4, 4), 0.5, np.float32)), "TIFF")
-    refused(tmp_path, data, "floating-point.*convert it to PNG")
+    refused(tmp_path, data, "floating-point.*convert the image to PNG")
 
 
 def png_of_claimed_size(width: int, height: int) -> bytes:

@@ -190,7 +190,7 @@ def test_an_edit_whose_image_is_missing_is_redone(
         assert run.ids(Edit) == {old.id}
         run.images.path(old.image).unlink()
         assert run.ids(Edit) == set()
-        assert "its image is gone" in caplog.text
+        assert "its image is missing" in caplog.text
         # an editor need not draw the same twice: the picture that is there counts
         new = Edit(**made_of, image=run.images.put_image(Image.new("RGB", (8, 8), "blue"), "new"))
         assert new.id == old.id
@@ -259,8 +259,8 @@ def test_a_forked_process_writes_to_its_own_shard(tmp_path: Path) -> None:
 
 def test_configuration_and_environment_are_kept_with_the_results(tmp_path: Path) -> None:
     with Run(tmp_path) as run:
-        run.keep_provenance("seed: 0\n")
-        run.keep_provenance("seed: 0\n")
+        run.write_provenance("seed: 0\n")
+        run.write_provenance("seed: 0\n")
         assert (tmp_path / "config.yaml").read_text() == "seed: 0\n"
         assert not (tmp_path / "config.1.yaml").exists()
         environment = json.loads((tmp_path / "environment.json").read_text())
@@ -268,10 +268,10 @@ def test_configuration_and_environment_are_kept_with_the_results(tmp_path: Path)
         assert environment["packages"]["numpy"]
 
         for seed in (1, 2):
-            run.keep_provenance(f"seed: {seed}\n")
+            run.write_provenance(f"seed: {seed}\n")
         (tmp_path / "config.1.yaml").rename(tmp_path / "taken-away.yaml")
-        run.keep_provenance("seed: 3\n")
-        run.keep_provenance("seed: 4\n")
+        run.write_provenance("seed: 3\n")
+        run.write_provenance("seed: 4\n")
     kept = {path.name: path.read_text() for path in tmp_path.glob("config*.yaml")}
     assert kept == {
         "config.yaml": "seed: 4\n",

@@ -33,9 +33,7 @@ def read(run_path: Path) -> list[Caption]:
 
 def test_a_path_below_a_file_is_no_run_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(
-        DataError, match=r"file/sub: cannot write there \(Not a directory\); choose"
-    ):
+    with pytest.raises(DataError, match=r"file/sub: cannot be written \(Not a directory\); choose"):
         Run(tmp_path / "file" / "sub")
 
 
@@ -43,7 +41,7 @@ def test_a_path_below_a_file_is_no_run_directory(tmp_path: Path) -> None:
 def test_a_read_only_folder_is_no_run_directory(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     try:
-        with pytest.raises(DataError, match=r"cannot write there \(Permission denied\)"):
+        with pytest.raises(DataError, match=r"cannot be written \(Permission denied\)"):
             Run(tmp_path)
     finally:
         tmp_path.chmod(0o700)
@@ -77,7 +75,7 @@ def test_a_file_size_limit_stops_with_a_message_and_the_same_command_continues(
     )
     assert full.returncode == 2, full.stderr
     assert f"DataError: {run_path}/captions: cannot append (File too large)" in full.stdout
-    assert "make room and run the same command again" in full.stdout
+    assert "free some disk space and run the same command again" in full.stdout
 
     kept = raw_lines(run_path)
     assert set(kept) < set(expected)
@@ -148,8 +146,8 @@ def test_a_configuration_that_cannot_be_written_leaves_the_old_one(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with Run(tmp_path) as run:
-        run.keep_provenance("seed: 0\n")
+        run.write_provenance("seed: 0\n")
         monkeypatch.setattr(Path, "write_bytes", full)
         with pytest.raises(DataError, match=r"config\.1\.yaml: cannot be written \(No space left"):
-            run.keep_provenance("seed: 1\n")
+            run.write_provenance("seed: 1\n")
     assert (tmp_path / "config.yaml").read_text() == "seed: 0\n"

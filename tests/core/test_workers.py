@@ -18,8 +18,8 @@ from flipbench.core.workers import Share, Workers
 
 CHILD = """
 import time
-from flipbench.core.workers import end_with_parent
-end_with_parent()
+from flipbench.core.workers import exit_with_parent
+exit_with_parent()
 print("ready", flush=True)
 time.sleep(60)
 """

@@ -21,7 +21,7 @@ from PIL import Image
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.records import Item, Source
-from flipbench.export import FORMS, forbids_derivatives
+from flipbench.export import FORMATS, forbids_derivatives
 from flipbench.export.pairs import export_name
 from flipbench.export.vlmeval import write_vlmeval
 
@@ -162,7 +162,7 @@ def test_lmms_eval_tasks_load_and_score(
 
     Loader.add_constructor("!function", lambda loader, node: f"function {node.value}")
     for path, answers in zip(
-        FORMS["lmms-eval"](benchmark, tmp_path), (("A", "red"), ("B", "blue")), strict=True
+        FORMATS["lmms-eval"](benchmark, tmp_path), (("A", "red"), ("B", "blue")), strict=True
     ):
         task = yaml.load(path.read_text(), Loader)
         assert task["doc_to_text"] == "function utils.doc_to_text"
@@ -186,7 +186,7 @@ def test_a_hugging_face_folder_opens_by_configuration(
     make: Callable[..., PairedBenchmark], tmp_path: Path
 ) -> None:
     benchmark = make([("red", "blue")] * 2, licence="CC-BY-4.0")
-    FORMS["huggingface"](benchmark, tmp_path / "hub")
+    FORMATS["huggingface"](benchmark, tmp_path / "hub")
     for side, answer in (("original", 0), ("perturbed", 1)):
         read = datasets.load_dataset(str(tmp_path / "hub"), side)["test"]
         assert [row["answer"] for row in read] == [answer] * 2

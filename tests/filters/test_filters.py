@@ -232,5 +232,5 @@ def test_a_damaged_paired_benchmark_is_refused_with_its_line(
             PairedBenchmark.load(folder)
     for lost in ([lines[0], lines[2]], lines[:2], lines[::-1]):
         (folder / "pairs.jsonl").write_text("\n".join(lost) + "\n")
-        with pytest.raises(DataError, match="not the pairs that benchmark.json tells of"):
+        with pytest.raises(DataError, match="does not match the id in benchmark.json"):
             PairedBenchmark.load(folder)

@@ -71,5 +71,5 @@ def test_recipes_have_separate_readable_folders(store: ImageStore) -> None:
 def test_a_missing_source_image_is_reported(store: ImageStore) -> None:
     source = picture(store)
     store.path(source).unlink()
-    with pytest.raises(DataError, match="the image is gone"):
+    with pytest.raises(DataError, match="the image is missing"):
         DerivedImages(store, "turned", Counter()).of(source)

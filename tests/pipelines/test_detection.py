@@ -205,7 +205,7 @@ def test_wrong_use_is_reported_in_one_message(flipbench: Any, pairs: Path, tmp_p
     for more, message in (
         (["--reference", CLEAN], "the same weights as shapes:llava"),
         (["--detectors", "circular_evil"], "did you mean 'circular_eval'?"),
-        (["--benchmark", "nowhere"], "no paired benchmark there"),
+        (["--benchmark", "nowhere"], "not a paired benchmark"),
         (["--model", "shapes:lava"], "no such packaged model"),
         (["--reference", "shapes:lava"], "no such packaged model"),
     ):

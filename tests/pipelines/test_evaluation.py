@@ -117,7 +117,7 @@ def test_back_translations_are_requested_once(
 def test_impossible_rewordings_are_refused(flipbench: Flipbench, write: Write) -> None:
     wrong = {"how": "translate", "language": "German", "by": "file", "path": "w.jsonl"}
     result = flipbench("evaluate", write(rewording=wrong))
-    assert result.status == 2 and "a file holds wordings in the same language" in result.err
+    assert result.status == 2 and "a file contains wordings in the same language" in result.err
 
 
 # --------------------------------------------------------------------- a model among several others

@@ -88,7 +88,7 @@ def test_a_finished_run_needs_no_key(
     assert (again.status, again.out) == (0, first.out), again.err
     rebuilt = flipbench("rebuild", recipe, "-q")
     assert rebuilt.status == 0, rebuilt.err
-    assert f"{N}/{N} pictures are equal" in rebuilt.out
+    assert f"{N}/{N} images are identical" in rebuilt.out
     assert names(recipe) == names(config.parent / "runs" / "x") and len(server.chats()) == n_asked
 
 
@@ -103,7 +103,7 @@ def test_a_missing_key_stops_before_any_work(
     part["chat"]["api_key_env"] = "NOT_SET"
     config.write_text(json.dumps(settings))
     result = flipbench("filter", config, "-q")
-    assert result.status == 2 and "NOT_SET holds no key" in result.err
+    assert result.status == 2 and "NOT_SET is not set" in result.err
     run = Run(config.parent / "runs" / "x")
     assert not server.chats() and not run.ids(Flip) and not run.ids(Caption) and not run.ids(Edit)
 
@@ -114,9 +114,9 @@ def test_a_new_judge_needs_its_key_and_only_then(
     assert flipbench("filter", config, "-q").status == 0
     monkeypatch.delenv("OPENAI_API_KEY")
     twice = flipbench("filter", config, "filter.policy.n_runs=2", "-q")
-    assert twice.status == 2 and "OPENAI_API_KEY holds no key" in twice.err
+    assert twice.status == 2 and "OPENAI_API_KEY is not set" in twice.err
     more = flipbench("generate", config, "benchmark.n_items=7", "-q")
-    assert more.status == 2 and "OPENAI_API_KEY holds no key" in more.err
+    assert more.status == 2 and "OPENAI_API_KEY is not set" in more.err
     assert flipbench("generate", config, "-q").status == 0
     assert flipbench("filter", config, "-q").status == 0
 

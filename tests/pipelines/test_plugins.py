@@ -73,7 +73,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("examples.plugins.judge:ChangedPixels", {}, "ChangedPixels has no settings"),
     ("examples.plugins.editor:BannerEditr", {}, "did you mean 'BannerEditor'?"),
     ("examples.plugins.editor:BannerEditor", {"hight": 1}, "unexpected keyword argument 'hight'"),
-    ("flipbench.models.protocols:__doc__", {}, "no class or factory"),
+    ("flipbench.models.protocols:__doc__", {}, "not a class or factory"),
 ]
 
 
@@ -113,11 +113,11 @@ def test_each_protocol_names_what_an_object_lacks(tmp_path: Path) -> None:
     ("override", "message"),
     [
         ("generate.editor.traget=x", "generate.editor.traget: unknown key; did you mean 'target'?"),
-        ("generate.editor={kind: pyton}", "generate.editor: no kind 'pyton' (there are"),
+        ("generate.editor={kind: pyton}", "generate.editor: unknown kind 'pyton' (known:"),
         ("generate.editor={kind: pyton}", "did you mean 'python'?"),
-        ("generate.editor={target: x}", "kind is missing; there are diffusers, flux-controlnet"),
-        ("models.guesser.dtype=bfloat16", "dtype is for checkpoints"),
-        ("models.guesser.path=x", "give path or api or python"),
+        ("generate.editor={target: x}", "kind is missing; choose diffusers, flux-controlnet"),
+        ("models.guesser.dtype=bfloat16", "dtype applies to checkpoints only"),
+        ("models.guesser.path=x", "give exactly one of path, api and python"),
     ],
 )
 def test_a_configuration_that_is_wrong_says_where(override: str, message: str) -> None:
@@ -157,7 +157,7 @@ def test_a_kind_of_an_installed_package_is_one_of_ours(
     made: Any = config.generate.editor.build(Context(tmp_path, seed=3))
     assert made == ("tint", 0.25, 3)
     assert "strength: 0.25" in config.to_yaml()
-    with pytest.raises(ConfigError, match="no settings class of that kind"):
+    with pytest.raises(ConfigError, match="not a settings class of that kind"):
         load_config(EXAMPLE, ["generate.editor=hue"])
     (info / "entry_points.txt").write_text(points.partition("hue")[0])
     with pytest.raises(ConfigError, match="unknown key; did you mean 'strength'"):
@@ -220,7 +220,7 @@ def test_what_is_no_model_is_refused(shapes_store: ImageStore, tmp_path: Path) -
     lacking: Any = object()
     with pytest.raises(ConfigError, match="object has no name, fingerprint, can, ask"):
         as_vlm(lacking)
-    with pytest.raises(ConfigError, match="Guesser is a class; give an object of it"):
+    with pytest.raises(ConfigError, match="Guesser is a class; pass an instance"):
         as_vlm(type(model))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="object has no name"):
         plan(PairedBenchmark("b", (), shapes_store), lacking, [], Run(tmp_path / "run"))

@@ -1,7 +1,7 @@
-"""A judge model reads free-form replies and says which of two answers each agrees with.
+"""A judge model decides which of two answers a free-form reply agrees with.
 
-Each reply is shown with both answers in both orders. A judge that changes its mind with the order
-cannot decide: that is a tie, and a tie scores half.
+Each reply is shown with the two answers in both orders. If the judge's choice depends on the order,
+it is a tie, and a tie scores half.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _ITEM = "Question: {}\nReply: {}\nA: {}\nB: {}"
 
 
 class Judgement(Record):
-    """Which of two answers a reply agrees with, as a judge says who is shown them in this order.
+    """A judge's choice between two answers, shown in this order.
 
-    It is made of texts alone, so that the same reply of two models is judged once. ``choice`` is
-    "unread" where the judge said nothing that can be read.
+    It is made of texts only, so that equal replies of two models are judged once. ``choice`` is
+    "unread" if the judge's reply cannot be parsed.
     """
 
     kind: ClassVar[str] = "judgements"
@@ -43,7 +43,7 @@ class Judgement(Record):
     question: str
     reply: str
     answers: tuple[str, str]
-    judge: str = Field(description="the model's name, and name and version of the prompt")
+    judge: str = Field(description="the model's name, and the prompt's name and version")
     settings: JsonDict = Field(default_factory=dict)
     choice: Literal["A", "B", "tie", "unread"]
     text: str = ""
@@ -53,6 +53,8 @@ class Judgement(Record):
 class JudgeReply(BaseModel):
     """What a server that takes schemas holds the judge to."""
 
+    # this docstring is part of the JSON schema, and so of the ids of Batch API requests
+
     model_config = ConfigDict(extra="forbid")
 
     choice: Choice
@@ -60,7 +62,7 @@ class JudgeReply(BaseModel):
 
 @dataclass(frozen=True)
 class JudgeTask:
-    """A reply to a question, and two answers in the order in which they are shown."""
+    """A reply to a question, and two answers in the order in which the judge reads them."""
 
     question: str
     reply: str
@@ -70,18 +72,18 @@ class JudgeTask:
     def both_orders(
         cls, question: str, reply: str, own: str, other: str
     ) -> tuple[JudgeTask, JudgeTask]:
-        """Return what a judge is asked about one reply: its own answer first, and last."""
+        """Return the two tasks for one reply: its version's own answer first, and last."""
         return cls(question, reply, (own, other)), cls(question, reply, (other, own))
 
 
 class AnswerJudge:
-    """A stage: have a chat model compare replies with answers; each comparison once.
+    """A stage: a chat model compares replies with answers; each comparison is asked once.
 
     References
     ----------
-    Zhang et al., CounterCurate, arXiv 2402.13254, as Park et al., arXiv 2511.03774, use it: the
-    judge says which of two captions a description is closer to. Differs from it in the words of
-    the prompt, in asking in both orders, and in the tie.
+    Zhang et al., CounterCurate, arXiv 2402.13254, as used by Park et al., arXiv 2511.03774: the
+    judge decides which of two captions a description is closer to. Differs from the paper in the
+    wording of the prompt, in asking in both orders, and in allowing a tie.
     """
 
     record: type[Record] = Judgement
@@ -103,7 +105,7 @@ class AnswerJudge:
         )
 
     def subject(self, task: JudgeTask) -> str:
-        """Return the reply in words."""
+        """Return the reply and its question, shortened."""
         return f"the reply {task.reply[:60]!r} to {task.question[:60]!r}"
 
     def __call__(self, tasks: Sequence[JudgeTask]) -> list[Record | Exception]:
@@ -136,29 +138,29 @@ class AnswerJudge:
 
 
 def read_choice(text: str) -> Literal["A", "B", "tie", "unread"]:
-    """Return what a judge's reply chooses; "unread" where it is not the JSON asked for.
+    """Return the choice in a judge's reply; "unread" if it is not the requested JSON.
 
     >>> read_choice('Sure: {"choice": "B"}'), read_choice("I would say B")
     ('B', 'unread')
     """
-    found = re.search(r"\{.*\}", text, re.DOTALL)
+    match = re.search(r"\{.*\}", text, re.DOTALL)
     try:
-        return JudgeReply.model_validate_json(found[0] if found else "").choice
+        return JudgeReply.model_validate_json(match[0] if match else "").choice
     except ValidationError:
         return "unread"
 
 
 @dataclass(frozen=True)
 class JudgedReply:
-    """What a judge makes of one reply.
+    """A judge's score of one reply.
 
     Attributes
     ----------
     worth : float or None
-        1 where both orders choose the version's own answer, 0 where both choose the other, 0.5
-        for anything between; None where the judge was not asked or could not be read.
+        1 if the judge chooses the version's own answer in both orders, 0 if it chooses the other
+        in both, 0.5 otherwise; None if it was not asked or its replies cannot be parsed.
     unread : bool
-        Whether the judge was asked, and at least one of its two replies cannot be read.
+        Whether the judge was asked, and at least one of its two replies cannot be parsed.
     """
 
     worth: float | None
@@ -166,13 +168,13 @@ class JudgedReply:
 
 
 ReplyJudge = Callable[[str, str, str, str], JudgedReply]
-"""From a question, a reply, the version's own answer and the other version's to a reading."""
+"""Maps a question, a reply, the version's own answer and the other version's to a score."""
 
 
 def recorded_judge(judge: AnswerJudge, judgements: Iterable[Judgement]) -> ReplyJudge:
-    """Return the judge as far as it has judged already; it asks nothing.
+    """Return a function that looks up existing judgements and asks nothing.
 
-    ``judgements`` may be an iterator over a run: it is read when the first reply is looked up.
+    ``judgements`` may be an iterator over a run: it is consumed at the first call.
     """
 
     @cache
@@ -181,13 +183,11 @@ def recorded_judge(judge: AnswerJudge, judgements: Iterable[Judgement]) -> Reply
 
     def read(question: str, reply: str, own: str, other: str) -> JudgedReply:
         first, last = JudgeTask.both_orders(question, reply, own, other)
-        said = choices().get(judge.id_of(first)), choices().get(judge.id_of(last))
-        if None in said:
+        pair = choices().get(judge.id_of(first)), choices().get(judge.id_of(last))
+        if None in pair:
             return JudgedReply(None)
-        if "unread" in said:
+        if "unread" in pair:
             return JudgedReply(None, unread=True)
-        if said == ("A", "B"):
-            return JudgedReply(1.0)
-        return JudgedReply(0.0 if said == ("B", "A") else 0.5)
+        return JudgedReply(1.0 if pair == ("A", "B") else 0.0 if pair == ("B", "A") else 0.5)
 
     return read

@@ -1,4 +1,4 @@
-"""A chat model behind any OpenAI-compatible server: OpenAI, Azure, vLLM, SGLang, LiteLLM."""
+"""Chat models behind any OpenAI-compatible server: OpenAI, Azure, vLLM, SGLang, LiteLLM."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
+
+from pydantic import BaseModel
 
 from flipbench.config.chat import ChatSpec
 from flipbench.core.errors import FlipbenchError, PrerequisiteError, ServiceError, need
@@ -29,22 +31,22 @@ _OPTIONAL = (
     "reasoning_effort",
     "response_format",
 )
-_NOT_TAKEN = re.compile(
+_REJECTED = re.compile(
     r"unsupported|not support|unrecognized|unknown|not permitted|not allowed|unexpected|extra"
     r" inputs|deprecated",
     re.IGNORECASE,
 )
 _LOG_PROBS = re.compile(r"log.?prob", re.IGNORECASE)
 _MODERATED = re.compile(r"moderat|content.?(?:policy|filter)|safety", re.IGNORECASE)
-_N_MODELS_NAMED = 20
+_MAX_MODELS_LISTED = 20
 
 
 class ChatAPI:
-    """Ask a chat model over HTTP, several requests at a time.
+    """Ask a chat model over HTTP, with several requests at a time.
 
-    A parameter that the server does not take is left out from then on (``max_tokens`` becomes
-    ``max_completion_tokens`` and the other way round), and every reply's usage says what was
-    really sent. The key is read from the environment, and stands in no message, log or record.
+    A parameter that the server rejects is omitted from then on (``max_tokens`` is replaced by
+    ``max_completion_tokens`` and vice versa), and every reply's usage records the parameters that
+    were sent. The key is read from the environment and appears in no message, log or record.
 
     Parameters
     ----------
@@ -54,18 +56,18 @@ class ChatAPI:
     Attributes
     ----------
     spent : Spent
-        What it has cost so far, replies of no use included.
+        The cost so far, including that of unusable replies.
     client : openai.OpenAI
         The package's own client.
     errors : type
-        What that client raises, for `explain`.
+        The base class of that client's errors, for `explain`.
     answered : bool
-        Whether the server has ever answered: one that never did is not there.
+        Whether the server has ever answered; a server that never did is assumed to be down.
 
     Raises
     ------
     PrerequisiteError
-        Where the openai package or the key is missing.
+        If the openai package or the key is missing.
     """
 
     def __init__(self, spec: ChatSpec) -> None:
@@ -83,7 +85,7 @@ class ChatAPI:
             max_retries=spec.max_retries,
         )
         self._limiter = RateLimiter(spec.requests_per_minute, spec.tokens_per_minute)
-        self._not_taken: set[str] = set()
+        self._rejected: set[str] = set()
         self.answered = False
         self._lock = threading.Lock()
 
@@ -92,8 +94,8 @@ class ChatAPI:
     ) -> list[ChatReply | Exception]:
         """Answer a batch, in order.
 
-        What would hit every request (a refused key, an unknown model, no server) ends the batch:
-        requests that were not sent by then get that very `PrerequisiteError`.
+        An error that would affect every request (a refused key, an unknown model, no server) ends
+        the batch: requests not yet sent get the same `PrerequisiteError`.
         """
         stop: list[PrerequisiteError] = []
 
@@ -116,42 +118,42 @@ class ChatAPI:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def body(self, request: ChatRequest, images: ImageStore) -> JsonDict:
-        """Return the request as JSON, without parameters that the server does not take.
+        """Return the request as JSON, without parameters that the server rejects.
 
         Raises
         ------
         DataError
-            Where an image is gone or damaged.
+            If an image is missing or damaged.
         """
         messages = request.messages(images, self.spec.detail)
         return {"model": self.spec.model, "messages": messages, **self.parameters(request)}
 
     def parameters(self, request: ChatRequest) -> JsonDict:
-        """Return what is sent beside model and messages."""
+        """Return what is sent besides model and messages."""
         spec, reasoning = self.spec, self.spec.traits.reasoning
         limits = ["max_completion_tokens", "max_tokens"]
         if not reasoning:
             limits.reverse()
-        chosen: JsonDict = {
+        parameters: JsonDict = {
             "temperature": None if reasoning else spec.temperature,
             "seed": spec.seed,
             "reasoning_effort": spec.reasoning_effort,
         }
         with self._lock:
-            taken = [name for name in limits if name not in self._not_taken]
-            chosen |= {name: request.limit(spec) for name in taken[:1]}
+            accepted = [name for name in limits if name not in self._rejected]
+            parameters |= {name: request.limit(spec) for name in accepted[:1]}
             if request.top_log_probs:
-                chosen |= {"logprobs": True, "top_logprobs": request.top_log_probs}
+                parameters |= {"logprobs": True, "top_logprobs": request.top_log_probs}
             if request.schema is not None and spec.structured:
-                chosen["response_format"] = _response_format(request)
+                parameters["response_format"] = _response_format(request.schema)
             return {
                 name: value
-                for name, value in chosen.items()
-                if value is not None and name not in self._not_taken
+                for name, value in parameters.items()
+                if value is not None and name not in self._rejected
             }
 
-    def drop(self, problem: Any, sent: JsonDict) -> bool:
-        """Learn from a "bad request" which parameter the server does not take.
+    def drop_rejected(self, problem: Any, sent: JsonDict) -> bool:
+        """Find the parameter that caused a "bad request", and omit it from now on.
 
         Parameters
         ----------
@@ -163,62 +165,62 @@ class ChatAPI:
         Returns
         -------
         bool
-            Whether the request is worth sending again without it.
+            Whether one was found, so that the request can be sent again without it.
         """
         if not isinstance(problem, dict):
             return False
         message = str(problem.get("message") or "")
         if "logprobs" in sent and _LOG_PROBS.search(f"{problem.get('param')} {message}"):
-            return self._leave_out("logprobs", "top_logprobs", why=f" ({message[:200]})")
+            return self._omit("logprobs", "top_logprobs", why=f" ({message[:200]})")
         about = f"{problem.get('code') or ''} {message}".replace("_", " ")
         param = str(problem.get("param") or "").split(".")[0].split("[")[0]
         named = [param] if param in _OPTIONAL else _named_in(message)
         rejected = [name for name in named if name in sent]
-        # a schema is refused in many words; the reply is read without one just as well
-        if not rejected or not (_NOT_TAKEN.search(about) or rejected[0] == "response_format"):
+        # errors about schemas are worded in many ways, and replies can be parsed without one
+        if not rejected or not (_REJECTED.search(about) or rejected[0] == "response_format"):
             return False
-        return self._leave_out(rejected[0])
+        return self._omit(rejected[0])
 
     def count(self, usage: JsonDict) -> None:
-        """Add a reply's usage to what was spent."""
+        """Add a reply's usage to `spent`."""
         with self._lock:
             self.spent.add(usage)
 
     def explain(self, error: Any) -> PrerequisiteError | ServiceError:
-        """Return an error of the openai package as one of ours, without the key.
+        """Translate an error of the openai package into one of ours, without the key.
 
-        Errors that would hit every request become `PrerequisiteError`.
+        Errors that would affect every request become `PrerequisiteError`.
         """
         api, server = self._openai, self.server
         status = getattr(error, "status_code", None)
         code = str(getattr(error, "code", None) or "")
-        said = self._said(error)
+        reason = self._reason(error)
         variable = self.spec.api_key_env
         if status == 401:
             return PrerequisiteError(
-                f"{server} refuses the key in {variable} (401); set {variable} to a valid key"
+                f"{server} rejects the key in {variable} (401); set {variable} to a valid key"
                 if variable
-                else f"{server} wants a key (401); name its environment variable in api_key_env"
+                else f"{server} needs a key (401); set api_key_env to its environment variable"
             )
-        if status == 403 and not _MODERATED.search(said):
+        if status == 403 and not _MODERATED.search(reason):
             return PrerequisiteError(
-                f"{server} does not let this key use {self.spec.model} (403): {said}"
+                f"{server} does not allow this key to use {self.spec.model} (403): {reason}"
             )
         if status == 404 or code == "model_not_found":
             return PrerequisiteError(self._no_model())
         if code == "insufficient_quota":
-            return PrerequisiteError(f"{server}: the account's quota is used up (429): {said}")
+            return PrerequisiteError(f"{server}: the account's quota is used up (429): {reason}")
         if isinstance(error, api.APITimeoutError):
             return ServiceError(
                 f"{server} did not answer within {self.spec.timeout:g} s,"
                 f" {self.spec.max_retries + 1} times; raise timeout or lower n_concurrent"
             )
         if isinstance(error, api.APIConnectionError):
-            message = f"{server} cannot be reached: {said}"
+            message = f"{server} cannot be reached: {reason}"
             if self.answered:
                 return ServiceError(message)
-            return PrerequisiteError(f"{message}; start it, or correct base_url")
-        return ServiceError(f"{server} answered {status or type(error).__name__}: {said}")
+            return PrerequisiteError(f"{message}; start it, or fix base_url")
+        return ServiceError(f"{server} answered {status or type(error).__name__}: {reason}")
 
     @property
     def server(self) -> str:
@@ -240,33 +242,35 @@ class ChatAPI:
             except (
                 api.BadRequestError,
                 api.UnprocessableEntityError,
-                api.PermissionDeniedError,  # so OpenAI refuses log-probabilities
+                api.PermissionDeniedError,  # OpenAI's response to a request for log-probabilities
             ) as error:
-                if self.drop(_problem(error), parameters):
+                if self.drop_rejected(_problem(error), parameters):
                     continue
                 return self.explain(error)
             except api.OpenAIError as error:
                 return self.explain(error)
             except ValueError as error:
-                return ServiceError(f"{self.server} answered with broken JSON ({error})")
+                return ServiceError(f"{self.server} answered with invalid JSON ({error})")
             self.answered = True
-            reply, usage = read_reply(body, self.spec, request, sent_of(parameters))
+            reply, usage = read_reply(body, self.spec, request, recorded(parameters))
             usage |= {"server": self.server, "n_retries": raw.retries_taken}
             if raw.request_id:
                 usage["request_id"] = raw.request_id
             self.count(usage)
             return replace(reply, usage=usage) if isinstance(reply, ChatReply) else reply
-        return ServiceError(f"{self.server} takes none of the parameters {', '.join(_OPTIONAL)}")
+        return ServiceError(f"{self.server} rejects all of {', '.join(_OPTIONAL)}")
 
-    def _leave_out(self, *names: str, why: str = "") -> bool:
+    def _omit(self, *names: str, why: str = "") -> bool:
         with self._lock:
-            if not self._not_taken.issuperset(names):
-                self._not_taken.update(names)
-                log.warning("%s does not take %s%s; going on without", self.name, names[0], why)
+            if not self._rejected.issuperset(names):
+                self._rejected.update(names)
+                log.warning(
+                    "%s does not support %s%s; continuing without", self.name, names[0], why
+                )
         return True
 
-    def _said(self, error: Any) -> str:
-        """Return what the server said, on one line, the key cut out."""
+    def _reason(self, error: Any) -> str:
+        """Return the server's message on one line, with the key removed."""
         problem = _problem(error)
         text = problem["message"] if isinstance(problem, dict) else None
         cause = getattr(error, "__cause__", None)
@@ -274,31 +278,32 @@ class ChatAPI:
         text = f"{text} ({cause})" if cause else text
         if self._key and len(self._key) > 4:
             text = text.replace(self._key, "***")
-        text = re.sub(r"\b(sk|key)-[\w*-]{4,}", "***", text)  # some echo a part of it
+        text = re.sub(r"\b(sk|key)-[\w*-]{4,}", "***", text)  # some servers echo part of it
         return " ".join(text.split())[:300]
 
     def _no_model(self) -> str:
-        """Say which models the server offers, or that the address is wrong."""
+        """Return a message that lists the server's models, or suggests to check the address."""
         try:
             offered = sorted(str(model.id) for model in self.client.models.list())
         except (self._openai.OpenAIError, ValueError, TypeError):
             offered = []
         if not offered:
             return (
-                f"{self.server} knows no model {self.spec.model!r} and lists none (404); check"
-                " model and base_url (it usually ends in /v1)"
+                f"{self.server} has no model {self.spec.model!r} and lists none (404); check model"
+                " and base_url (it usually ends in /v1)"
             )
-        close = ", ".join(offered[:_N_MODELS_NAMED])
-        more = f" and {len(offered) - _N_MODELS_NAMED} more" if len(offered) > 20 else ""
-        return f"{self.server} has no model {self.spec.model!r}; it offers {close}{more}"
+        listed = ", ".join(offered[:_MAX_MODELS_LISTED])
+        n_more = len(offered) - _MAX_MODELS_LISTED
+        more = f" and {n_more} more" if n_more > 0 else ""
+        return f"{self.server} has no model {self.spec.model!r}; it offers {listed}{more}"
 
 
-def sent_of(parameters: JsonDict) -> JsonDict:
-    """Return parameters for a record: a schema by its name only."""
-    kept = dict(parameters)
-    if "response_format" in kept:
-        kept["response_format"] = kept["response_format"]["json_schema"]["name"]
-    return kept
+def recorded(parameters: JsonDict) -> JsonDict:
+    """Return parameters as stored in a record, with a schema by its name only."""
+    if "response_format" not in parameters:
+        return parameters
+    name = parameters["response_format"]["json_schema"]["name"]
+    return parameters | {"response_format": name}
 
 
 def _key(spec: ChatSpec) -> str:
@@ -307,36 +312,34 @@ def _key(spec: ChatSpec) -> str:
     key = os.environ.get(spec.api_key_env, "").strip()
     if not key:
         raise PrerequisiteError(
-            f"{spec.model}: the environment variable {spec.api_key_env} holds no key; set it, or"
-            " set api_key_env: null for a server that wants none"
+            f"{spec.model}: the environment variable {spec.api_key_env} is not set; set it, or"
+            " set api_key_env: null for a server that needs no key"
         )
     return key
 
 
-def _response_format(request: ChatRequest) -> JsonDict:
-    schema = request.schema
-    assert schema is not None
+def _response_format(schema: type[BaseModel]) -> JsonDict:
     form = {"name": schema.__name__, "schema": schema.model_json_schema(), "strict": True}
     return {"type": "json_schema", "json_schema": form}
 
 
 def _problem(error: Any) -> JsonDict | None:
-    """Return the error as the server put it, or None.
+    """Return the error in the server's response, or None.
 
-    OpenAI says ``{"error": {"message": ...}}``, which the package unwraps in part; servers built
-    on FastAPI say ``{"detail": ...}``.
+    OpenAI sends ``{"error": {"message": ...}}``, which the package unwraps in part; servers built
+    on FastAPI send ``{"detail": ...}``.
     """
     body = getattr(error, "body", None)
-    told = body.get("error", body) if isinstance(body, dict) else body
-    if isinstance(told, str):
-        return {"message": told}
-    if not isinstance(told, dict):
+    problem = body.get("error", body) if isinstance(body, dict) else body
+    if isinstance(problem, str):
+        return {"message": problem}
+    if not isinstance(problem, dict):
         return None
-    message = told.get("message") or told.get("detail") or ""
-    return told | {"message": message if isinstance(message, str) else json.dumps(message)}
+    message = problem.get("message") or problem.get("detail") or ""
+    return problem | {"message": message if isinstance(message, str) else json.dumps(message)}
 
 
 def _named_in(message: str) -> list[str]:
-    found = [(m.start(), n) for n in _OPTIONAL if (m := re.search(rf"\b{n}\b", message))]
+    named = [(m.start(), n) for n in _OPTIONAL if (m := re.search(rf"\b{n}\b", message))]
     # "max_tokens is not supported; use max_completion_tokens instead" names both
-    return [name for _, name in sorted(found)]
+    return [name for _, name in sorted(named)]

@@ -1,9 +1,9 @@
-"""The batch API: half the price, an answer within a day, and a state that survives a kill.
+"""The Batch API: half the price, replies within a day, and a state that survives being killed.
 
-A folder in the run directory holds, for each shard, a state file (what was uploaded, which batch
-it became, whose requests it holds) and what came back. Requests are known by a hash of their
-content (``custom_id``), so the order of replies does not matter, and asking the same again
-continues where it was: a batch that was sent is waited for, never sent twice.
+A folder in the run directory contains a state file for each shard (the uploaded file, its batch and
+its requests) and the files that came back. Requests are identified by a hash of their content
+(``custom_id``), so the order of replies does not matter, and asking the same again resumes: a batch
+that was sent is waited for, never sent twice.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from flipbench.core.errors import (
 )
 from flipbench.core.images import ImageStore
 from flipbench.core.records import JsonDict
-from flipbench.models.chat.api import ChatAPI, sent_of
+from flipbench.models.chat.api import ChatAPI, recorded
 from flipbench.models.chat.batch_state import BatchFolder, Shard
 from flipbench.models.chat.messages import ChatReply, ChatRequest, read_reply
 
@@ -35,28 +35,29 @@ ENDPOINT = "/v1/chat/completions"
 MAX_REQUESTS = 50_000
 MAX_BYTES = 200_000_000
 _ENDED = ("completed", "expired", "cancelled", "failed")
-_PASSING = ("batch_expired", "token_limit_exceeded", "server_error", "rate_limit_exceeded")
+_TRANSIENT = ("batch_expired", "token_limit_exceeded", "server_error", "rate_limit_exceeded")
 _MAX_FAILED_POLLS = 5
 _UPLOAD_SECONDS = 900.0
+_Replies = dict[str, ChatReply | Exception]
 
 
 class BatchAPI:
-    """Ask a `ChatAPI` through its server's batch API.
+    """Ask a `ChatAPI` through its server's Batch API.
 
     Parameters
     ----------
     api : ChatAPI
         Model, server and key.
     folder : Path
-        Where the state lies; one for each run directory.
+        Folder of the state; one for each run directory.
     max_requests, max_bytes : int
-        The most that one batch file may hold. Pictures fill the bytes long before the requests.
+        Limits of one batch file. With images, the limit of bytes is reached first.
     poll_seconds : float
-        Time between two looks at the batches under way.
+        Time between two polls of pending batches.
     max_rounds : int
-        How often in one call a request is sent whose batch expired or failed in passing.
+        How often, in one call, a request is sent whose batch expired or failed transiently.
     price_factor : float
-        What a batch pays of the price.
+        Fraction of the regular price.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class BatchAPI:
     ) -> None:
         if not 1 <= max_requests <= MAX_REQUESTS or not 1 <= max_bytes <= MAX_BYTES:
             raise ConfigError(
-                f"a batch holds 1 to {MAX_REQUESTS:,} requests and 1 to {MAX_BYTES:,} bytes, not"
+                f"max_requests must be 1 to {MAX_REQUESTS:,} and max_bytes 1 to {MAX_BYTES:,}, not"
                 f" {max_requests:,} and {max_bytes:,}"
             )
         if max_rounds < 1:
@@ -86,77 +87,75 @@ class BatchAPI:
     def ask(
         self, requests: Sequence[ChatRequest], images: ImageStore
     ) -> list[ChatReply | Exception]:
-        """Answer a batch, in order; returns when all of it is answered, which may take a day.
+        """Answer a batch, in order; returns when every request is answered, which may take a day.
 
         Raises
         ------
         DataError
-            Where the state cannot be written.
+            If the state cannot be written.
         PrerequisiteError
-            Where another process is at work on the same folder.
+            If another process uses the same folder.
         """
-        wanted = {request.id(self.settings): request for request in requests}
+        by_id = {request.id(self.settings): request for request in requests}
         with self.folder.locked():
-            found = self._answer(wanted, images)
-        return [found[request.id(self.settings)] for request in requests]
+            replies = self._answer(by_id, images)
+        return [replies[request.id(self.settings)] for request in requests]
 
-    def _answer(
-        self, wanted: dict[str, ChatRequest], images: ImageStore
-    ) -> dict[str, ChatReply | Exception]:
-        shards = [shard for shard in self.folder.shards() if wanted.keys() & shard.sent.keys()]
-        fresh = {shard.name for shard in shards if not shard.collected}
-        found: dict[str, ChatReply | Exception] = {}
+    def _answer(self, requests: dict[str, ChatRequest], images: ImageStore) -> _Replies:
+        shards = [shard for shard in self.folder.shards() if requests.keys() & shard.sent.keys()]
+        pending = {shard.name for shard in shards if not shard.collected}
+        replies: _Replies = {}
         try:
-            shards = self._finish(shards)
-            for shard in shards:  # replies that an earlier call paid for
-                replies = self._replies(shard, wanted, count=shard.name in fresh)
-                if shard.name in fresh:  # as if there had been no interruption
-                    found.update({k: r for k, r in replies.items() if not _is_passing(r)})
-                found.update({k: r for k, r in replies.items() if isinstance(r, ChatReply)})
-            if found:
-                log.info("%d of %d replies were there already", len(found), len(wanted))
+            for shard in self._finish(shards):  # sent by an earlier call
+                stored = self._replies(shard, requests, count=shard.name in pending)
+                if shard.name in pending:  # as if there had been no interruption
+                    replies.update({k: r for k, r in stored.items() if not _is_transient(r)})
+                replies.update({k: r for k, r in stored.items() if isinstance(r, ChatReply)})
+            if replies:
+                log.info("%d of %d replies exist already", len(replies), len(requests))
             for _ in range(self.max_rounds):
-                missing = {key: r for key, r in wanted.items() if _is_passing(found.get(key))}
+                missing = {k: r for k, r in requests.items() if _is_transient(replies.get(k))}
                 if not missing:
                     break
-                found |= self._round(missing, images)
+                replies |= self._round(missing, images)
         except _StopError as stop:
-            return {key: _kept(found.get(key), stop.reason) for key in wanted}
-        return {key: _final(reply) for key, reply in found.items()}
-
-    def _round(
-        self, missing: dict[str, ChatRequest], images: ImageStore
-    ) -> dict[str, ChatReply | Exception]:
-        """Send what is missing and wait for it; a request without a reply gets an error."""
-        found: dict[str, ChatReply | Exception] = {
-            key: _PassingError(f"the batch ended without a reply to {key}") for key in missing
+            return {
+                key: reply if isinstance(reply := replies.get(key), ChatReply) else stop.reason
+                for key in requests
+            }
+        return {
+            key: ServiceError(str(reply)) if isinstance(reply, _TransientError) else reply
+            for key, reply in replies.items()
         }
-        made: list[Shard] = []
-        for path, sent in self._write_shards(missing, images, found):
-            made.append(self._submit(path, sent))
-        for shard in self._finish(made):
-            found |= self._replies(shard, missing, count=True)
-        return found
+
+    def _round(self, missing: dict[str, ChatRequest], images: ImageStore) -> _Replies:
+        """Send the missing requests and wait; a request without a reply gets an error."""
+        replies: _Replies = {
+            key: _TransientError(f"the batch ended without a reply to {key}") for key in missing
+        }
+        shards = [
+            self._submit(path, sent) for path, sent in self._write_shards(missing, images, replies)
+        ]
+        for shard in self._finish(shards):
+            replies |= self._replies(shard, missing, count=True)
+        return replies
 
     def _write_shards(
-        self,
-        missing: dict[str, ChatRequest],
-        images: ImageStore,
-        found: dict[str, ChatReply | Exception],
+        self, missing: dict[str, ChatRequest], images: ImageStore, replies: _Replies
     ) -> Iterator[tuple[Path, dict[str, JsonDict]]]:
-        """Yield one full input file after the other; what cannot be sent goes into ``found``."""
+        """Yield one input file after another; requests that cannot be sent fail in ``replies``."""
         path, n_bytes = self.folder.new_input(), 0
         sent: dict[str, JsonDict] = {}
         for key, request in missing.items():
             try:
                 line = self._line(key, request, images)
             except FlipbenchError as error:
-                found[key] = error
+                replies[key] = error
                 continue
             if len(line) > self.max_bytes:
-                found[key] = DataError(
-                    f"the request has {len(line):,} bytes, a batch holds {self.max_bytes:,}; make"
-                    " its pictures smaller"
+                replies[key] = DataError(
+                    f"the request has {len(line):,} bytes, over the limit of {self.max_bytes:,} of"
+                    " a batch; make its images smaller"
                 )
                 continue
             if sent and (len(sent) == self.max_requests or n_bytes + len(line) > self.max_bytes):
@@ -165,7 +164,7 @@ class BatchAPI:
             with path.open("ab") as file:
                 file.write(line)
             n_bytes += len(line)
-            sent[key] = sent_of(self.api.parameters(request))
+            sent[key] = recorded(self.api.parameters(request))
         if sent:
             yield path, sent
 
@@ -175,7 +174,7 @@ class BatchAPI:
         return json.dumps(row, ensure_ascii=False).encode() + b"\n"
 
     def _submit(self, path: Path, sent: dict[str, JsonDict]) -> Shard:
-        """Upload a file and make it a batch; the state is on disk before and after."""
+        """Upload a file and create a batch; the state is on disk after each step."""
         client = self.api.client.with_options(timeout=_UPLOAD_SECONDS)
         uploaded = self._call(client.files.create, file=path, purpose="batch")
         shard = self.folder.keep(
@@ -185,7 +184,7 @@ class BatchAPI:
         return self._create(shard)
 
     def _create(self, shard: Shard) -> Shard:
-        """Make an uploaded file a batch, once, even if the server's answer is lost."""
+        """Create the batch of an uploaded file, once, even if the server's response is lost."""
         client = self.api.client.with_options(max_retries=0)
         for left in reversed(range(self.api.spec.max_retries + 1)):
             try:
@@ -211,7 +210,7 @@ class BatchAPI:
         pending = {shard.name: shard for shard in shards if not shard.collected}
         done = [shard for shard in shards if shard.collected]
         for shard in list(pending.values()):
-            if shard.batch_id is None:  # killed between the upload and the answer to "create"
+            if shard.batch_id is None:  # killed between upload and creation of the batch
                 pending[shard.name] = self._adopt(shard) or self._create(shard)
         n_failed = 0
         while pending:
@@ -237,7 +236,7 @@ class BatchAPI:
         return done
 
     def _adopt(self, shard: Shard) -> Shard | None:
-        """Find the batch that was made of a shard's file just before a kill."""
+        """Find the batch that was created from a shard's file just before a kill."""
         client = self.api.client
         newest = self._call(lambda: list(itertools.islice(client.batches.list(limit=100), 1000)))
         for batch in newest:
@@ -264,29 +263,27 @@ class BatchAPI:
             )
         )
 
-    def _replies(
-        self, shard: Shard, wanted: dict[str, ChatRequest], *, count: bool
-    ) -> dict[str, ChatReply | Exception]:
-        """Read what came back for requests that are wanted, in whatever order it came."""
-        found: dict[str, ChatReply | Exception] = {}
-        for key in wanted.keys() & shard.sent.keys():
+    def _replies(self, shard: Shard, requests: dict[str, ChatRequest], *, count: bool) -> _Replies:
+        """Read a shard's replies to ``requests``."""
+        replies: _Replies = {}
+        for key in requests.keys() & shard.sent.keys():
             if shard.status in ("failed", "cancelled"):
-                failure = _PassingError if shard.code in _PASSING else ServiceError
-                told = f": {shard.problem}" if shard.problem else ""
-                found[key] = failure(f"batch {shard.batch_id} was {shard.status}{told}")
+                failure = _TransientError if shard.code in _TRANSIENT else ServiceError
+                why = f": {shard.problem}" if shard.problem else ""
+                replies[key] = failure(f"batch {shard.batch_id} was {shard.status}{why}")
         for kind in ("error", "output"):
             for row in self.folder.rows(shard, kind):
                 key = str(row.get("custom_id"))
-                if key in wanted and key in shard.sent:
-                    found[key], usage = self._reply(row, wanted[key], shard.sent[key])
+                if key in requests and key in shard.sent:
+                    replies[key], usage = self._reply(row, requests[key], shard.sent[key])
                     if count and usage:
                         self.api.count(usage)
-        return found
+        return replies
 
     def _reply(
         self, row: JsonDict, request: ChatRequest, sent: JsonDict
     ) -> tuple[ChatReply | Exception, JsonDict]:
-        """Read one line of an output or error file: the reply, and what it cost."""
+        """Read one line of an output or error file: the reply and its usage."""
         response = row.get("response") or {}
         body = response.get("body") or {}
         status = response.get("status_code")
@@ -302,17 +299,17 @@ class BatchAPI:
             return reply, usage
         problem = row.get("error") or body.get("error") or {}
         code, message = str(problem.get("code") or ""), str(problem.get("message") or "")
-        if status == 400 and self.api.drop(problem, sent):
-            return _PassingError(message), {}
+        if status == 400 and self.api.drop_rejected(problem, sent):
+            return _TransientError(message), {}
         if code == "model_not_found" or status == 404:
             message = f"{self.api.server} has no model {self.name!r}: {message[:300]}"
             return PrerequisiteError(message), {}
-        passing = code in _PASSING or status in (408, 409, 429) or (status or 0) >= 500
-        kind = _PassingError if passing else ServiceError
+        transient = code in _TRANSIENT or status in (408, 409, 429) or (status or 0) >= 500
+        kind = _TransientError if transient else ServiceError
         return kind(f"{self.api.server}, in a batch: {status or code}: {message[:300]}"), {}
 
     def _call(self, function: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call the server; what is wrong ends this call, and the state stays for the next."""
+        """Call the server; an error ends `ask`, and the next call resumes from the state."""
         reason: FlipbenchError
         try:
             result = function(*args, **kwargs)
@@ -322,35 +319,26 @@ class BatchAPI:
             reason = self.api.explain(error)
             if getattr(error, "status_code", None) == 404:
                 reason = PrerequisiteError(
-                    f"{self.api.server} does not know the file or batch (404): it has no batch"
-                    " API, or the key is another account's; to send anew, move"
-                    f" {self.folder.path} away"
+                    f"{self.api.server} does not know the file or batch (404): it has no Batch"
+                    " API, or the key belongs to another account; to send the requests again,"
+                    f" move {self.folder.path} away"
                 )
             elif isinstance(reason, ServiceError):
-                reason = ServiceError(f"{reason}; the same command goes on with the batches")
+                reason = ServiceError(f"{reason}; run the same command again to continue")
         raise _StopError(reason)
 
 
-class _PassingError(ServiceError):
-    """A failure that another round may mend."""
+class _TransientError(ServiceError):
+    """A failure that may not recur in another round."""
 
 
 class _StopError(Exception):
-    """The server cannot be asked now, for a reason of ours."""
+    """The server cannot be asked; ``reason`` is the error to return."""
 
     def __init__(self, reason: FlipbenchError) -> None:
         super().__init__(str(reason))
         self.reason = reason
 
 
-def _is_passing(reply: ChatReply | Exception | None) -> bool:
-    return reply is None or isinstance(reply, _PassingError)
-
-
-def _final(reply: ChatReply | Exception) -> ChatReply | Exception:
-    """Return a reply as others may see it: what is passing here is a plain failure there."""
-    return ServiceError(str(reply)) if isinstance(reply, _PassingError) else reply
-
-
-def _kept(reply: ChatReply | Exception | None, reason: Exception) -> ChatReply | Exception:
-    return reply if isinstance(reply, ChatReply) else reason
+def _is_transient(reply: ChatReply | Exception | None) -> bool:
+    return reply is None or isinstance(reply, _TransientError)

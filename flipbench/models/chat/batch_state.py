@@ -1,4 +1,4 @@
-"""The state of batches under way, as files: what a kill must not lose."""
+"""The state of pending batches, in files that survive a kill."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class Shard(Value):
     Attributes
     ----------
     name : str
-        What its files are called.
+        Prefix of its files.
     sent : dict
-        Under the ``custom_id`` of each request, the parameters that were sent with it.
+        The parameters sent with each request, by ``custom_id``.
     file_id, batch_id : str
-        What the server calls its input file and the batch.
+        The server's ids of the input file and the batch.
     status, problem, code : str
-        What the server says of it.
+        The batch's status, error message and error code, from the server.
     collected : bool
-        Whether its replies are here; nothing changes after that.
+        Whether its replies have been downloaded; the state is then final.
     """
 
     name: str
@@ -56,30 +56,30 @@ class BatchFolder:
         Raises
         ------
         PrerequisiteError
-            Where a state file is damaged.
+            If a state file is damaged.
         """
-        found = []
+        shards = []
         for path in sorted(self.path.glob("*.state.json")):
             try:
-                found.append(Shard.model_validate_json(path.read_bytes()))
+                shards.append(Shard.model_validate_json(path.read_bytes()))
             except ValueError as error:
                 raise PrerequisiteError(
                     f"{path}: not the state of a batch ({error}); move it away to send its requests"
-                    " anew"
+                    " again"
                 ) from error
-        return found
+        return shards
 
     def keep(self, shard: Shard) -> Shard:
-        """Write a shard's state, as a whole or not at all; return the shard."""
+        """Write a shard's state atomically; return the shard."""
         write_atomically(self.path / f"{shard.name}.state.json", shard.model_dump_json())
         return shard
 
     def keep_rows(self, shard: Shard, kind: str, data: bytes) -> None:
-        """Write a file that came back: ``kind`` is "output" or "error"."""
+        """Write a downloaded file; ``kind`` is "output" or "error"."""
         write_atomically(self.path / f"{shard.name}.{kind}.jsonl", data)
 
     def rows(self, shard: Shard, kind: str) -> Iterator[JsonDict]:
-        """Yield the lines of a file that came back; none where it did not."""
+        """Yield the lines of a downloaded file; none if it does not exist."""
         path = self.path / f"{shard.name}.{kind}.jsonl"
         if not path.exists():
             return
@@ -87,25 +87,25 @@ class BatchFolder:
             try:
                 row = json.loads(line) if line.strip() else None
             except ValueError:
-                log.warning("%s:%d is no JSON; its request is sent again", path, number)
+                log.warning("%s:%d is not JSON; its request is sent again", path, number)
                 continue
             if isinstance(row, dict):
                 yield row
 
     def new_input(self) -> Path:
-        """Return a name for another shard's input file."""
+        """Return a path for the input file of a new shard."""
         return self.path / f"{uuid.uuid4().hex[:12]}.input.jsonl"
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the folder alone, and clear away input files that a kill left behind.
+        """Lock the folder, and remove input files left behind by a kill.
 
         Raises
         ------
         PrerequisiteError
-            Where another process holds it.
+            If another process has locked it.
         DataError
-            Where it cannot be written.
+            If it cannot be written.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -114,13 +114,13 @@ class BatchFolder:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except OSError as error:
                     raise PrerequisiteError(
-                        f"{self.path}: another process is at work on these batches; wait for it"
+                        f"{self.path}: another process is using these batches; wait for it"
                     ) from error
                 for path in self.path.glob("*.input.jsonl"):
                     path.unlink()
                 yield
         except OSError as error:
             raise DataError(
-                f"{self.path}: cannot keep the batches ({error.strerror}); make room and run the"
-                " same command again"
+                f"{self.path}: cannot store the batches ({error.strerror}); free some disk space"
+                " and run the same command again"
             ) from error

@@ -1,4 +1,4 @@
-"""What asking a chat model costs: estimated before anything is sent, counted afterwards."""
+"""The cost of a chat model: estimated before anything is sent, counted afterwards."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from flipbench.core.records import Flip, JsonDict
 from flipbench.models.chat.messages import ChatRequest
 from flipbench.models.chat.prompt_files import PromptFile
 
-TYPICAL_TOKENS = 200  # the paper's captions had 125 tokens, its filter's replies 200
+TYPICAL_TOKENS = 200  # in the paper, captions had 125 tokens and the filter's replies 200
 
 
 @dataclass(frozen=True)
 class CostEstimate:
-    """Tokens and dollars of a stage; dollars are None where no price is configured.
+    """Tokens and price of a stage; prices are None if none is configured.
 
-    ``usd`` takes replies of ordinary length, ``usd_at_most`` replies as long as they may be.
-    ``image_rule_known`` says whether the model's own image tariff was counted, or that of gpt-4o
-    for want of a better one.
+    ``usd`` assumes replies of typical length, ``usd_at_most`` replies of maximal length.
+    ``image_rule_known`` is whether images were counted by the model's own rule, not gpt-4o's.
     """
 
     model: str
@@ -57,18 +56,18 @@ def estimate_cost(
     typical_tokens: int = TYPICAL_TOKENS,
     price_factor: float = 1.0,
 ) -> CostEstimate:
-    """Estimate what putting every candidate to a model would cost.
+    """Estimate the cost of asking a model about every candidate.
 
-    A candidate without a new answer yet counts as if that were as long as the old one; an edited
-    image has the size of its source, so the same estimate serves a judge.
+    A missing new answer counts as long as the old one. An edited image has the size of its source,
+    so the estimate holds for judges too.
 
     Parameters
     ----------
     candidates : sequence of Candidate, shape (N,)
     prompt : PromptFile
-        What it is asked with.
+        The prompt to use.
     spec, typical_tokens, price_factor
-        As `estimate_requests` has them.
+        As in `estimate_requests`.
     """
     requests = []
     for candidate in candidates:
@@ -92,9 +91,9 @@ def estimate_requests(
     typical_tokens: int = TYPICAL_TOKENS,
     price_factor: float = 1.0,
 ) -> CostEstimate:
-    """Estimate what requests would cost.
+    """Estimate the cost of requests.
 
-    Text is counted at four characters to a token, images by the model's own rule.
+    Text is counted at four characters per token, images by the model's own rule.
 
     Parameters
     ----------
@@ -102,16 +101,14 @@ def estimate_requests(
     spec : ChatSpec
         The model and its prices.
     typical_tokens : int
-        Tokens of an ordinary reply; a reasoning model's thoughts are added, half of the room they
-        have.
+        Tokens of a typical reply; for a reasoning model, half of its reasoning budget is added.
     price_factor : float
-        0.5 for a batch API.
+        0.5 for the Batch API.
     """
     counted = [request.n_tokens(spec) for request in requests]
     n_text, n_image = sum(text for text, _ in counted), sum(image for _, image in counted)
     n = len(requests)
-    thoughts = spec.reasoning_tokens // 2 if spec.traits.reasoning else 0
-    n_out = n * min(typical_tokens + thoughts, spec.limit)
+    n_out = n * min(typical_tokens + spec.reasoning_budget // 2, spec.limit)
     usd, usd_at_most = (spec.usd(n_text + n_image, out) for out in (n_out, n * spec.limit))
     return CostEstimate(
         model=spec.model,
@@ -128,7 +125,7 @@ def estimate_requests(
 
 @dataclass
 class Spent:
-    """What replies have cost, as their usage tells; ``cost_usd`` counts priced replies only."""
+    """The cost of replies, from their usage; ``cost_usd`` covers priced replies only."""
 
     n_replies: int = 0
     n_priced: int = 0
@@ -154,5 +151,5 @@ class Spent:
         if not self.n_priced:
             return f"{text}; no price is known"
         if self.n_priced < self.n_replies:
-            return f"{text}; ${self.cost_usd:,.2f} for the {self.n_priced:,} of known price"
+            return f"{text}; ${self.cost_usd:,.2f} for the {self.n_priced:,} with a known price"
         return f"{text}; ${self.cost_usd:,.2f}"

@@ -1,4 +1,4 @@
-"""What is asked of a chat model and what it replies, whoever runs it."""
+"""Requests to chat models and their replies, whatever the backend."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ORIENTATION = 0x0112
 _THOUGHTS = re.compile(r"^\s*(?:<think>)?.*?</think>", re.DOTALL)
 _OPEN_THOUGHTS = re.compile(r"^\s*<think>(?!.*</think>)", re.DOTALL)
 _CHARACTERS_PER_TOKEN = 4
-_UNLIKELY = -9999.0  # what OpenAI and vLLM write for a token whose log-probability is not given
+_UNKNOWN = -9999.0  # OpenAI's and vLLM's value for a log-probability that is not given
 
 
 @dataclass(frozen=True)
@@ -35,20 +35,19 @@ class ChatRequest:
     Attributes
     ----------
     instruction : str
-        What to do; the same for every item, so that a server can keep it. Empty: no such turn.
+        The system message, the same for every item so that servers can cache it; empty: none.
     text : str
         The item, after the images.
     images : tuple of ImageRef
     schema : type of pydantic model, optional
-        What the reply is to be, for servers that can hold a model to it.
+        The format of the reply, for servers with structured output.
     item_id : str
         Seeds a local model's sampling.
     max_tokens : int, optional
-        The most tokens of the visible reply, in place of the model's setting. It makes the
-        request a question: whatever the model says within that length is its answer, cut off,
-        empty or a refusal. Without it, such a reply is a failure.
+        Limit of the visible reply, instead of the model's setting. With it, a reply that is cut
+        off, empty or a refusal is a valid answer; without it, such a reply is a failure.
     top_log_probs : int
-        How many of the likeliest first tokens to tell; 0 for none.
+        Number of most likely first tokens to return.
     """
 
     instruction: str
@@ -61,18 +60,18 @@ class ChatRequest:
 
     def id(self, settings: JsonDict) -> str:
         """Return a hash of the request and of the settings it is sent with."""
-        form = self.schema.model_json_schema() if self.schema else None
-        pictures = [ref.sha256 for ref in self.images]
-        bounds = (self.max_tokens, self.top_log_probs)
-        more = bounds if bounds != (None, 0) else ()
-        return content_id("chat", settings, self.instruction, self.text, pictures, form, *more)
+        schema = self.schema.model_json_schema() if self.schema else None
+        images = [ref.sha256 for ref in self.images]
+        limits = (self.max_tokens, self.top_log_probs)
+        more = limits if limits != (None, 0) else ()
+        return content_id("chat", settings, self.instruction, self.text, images, schema, *more)
 
     def limit(self, spec: ChatSpec) -> int:
-        """Return the most tokens the reply may cost, hidden thoughts included."""
-        return spec.limit if self.max_tokens is None else self.max_tokens + spec.room_to_think
+        """Return the most tokens the reply may cost, including hidden reasoning."""
+        return spec.limit if self.max_tokens is None else self.max_tokens + spec.reasoning_budget
 
     def messages(self, images: ImageStore, detail: str = "auto") -> list[JsonDict]:
-        """Return the messages as the chat protocol has them: instruction, pictures, item."""
+        """Return the messages of the chat protocol: instruction, images, item."""
         parts: list[JsonDict] = []
         for ref in self.images:
             url: JsonDict = {"url": data_url(ref, images)}
@@ -80,11 +79,11 @@ class ChatRequest:
                 url["detail"] = detail
             parts.append({"type": "image_url", "image_url": url})
         parts.append({"type": "text", "text": self.text})
-        first = [{"role": "system", "content": self.instruction}] if self.instruction else []
-        return [*first, {"role": "user", "content": parts}]
+        system = [{"role": "system", "content": self.instruction}] if self.instruction else []
+        return [*system, {"role": "user", "content": parts}]
 
     def n_tokens(self, spec: ChatSpec) -> tuple[int, int]:
-        """Return about how many tokens of text and of images the request costs."""
+        """Estimate the request's tokens of text and of images."""
         n_text = -(-len(self.instruction + self.text) // _CHARACTERS_PER_TOKEN)
         n_image = sum(
             image_tokens(r.width, r.height, spec.traits, spec.detail) for r in self.images
@@ -94,10 +93,10 @@ class ChatRequest:
 
 @dataclass(frozen=True)
 class ChatReply:
-    """A reply, what it cost, and, where the server held to the schema, its content.
+    """A reply, its usage, and its parsed content if it conforms to the schema.
 
-    ``first_tokens`` are the likeliest first tokens as (text, log-probability in nats), where
-    they were asked for and the server tells them.
+    ``first_tokens`` are the most likely first tokens as (text, log-probability in nats), if they
+    were requested and the server returns them.
     """
 
     text: str
@@ -107,14 +106,14 @@ class ChatReply:
 
 
 class Chat(Protocol):
-    """A chat model that sees.
+    """A chat model that accepts images.
 
     Attributes
     ----------
     name : str
-        What records and tables call it.
+        Its name in records and tables.
     settings : dict
-        All that its replies depend on beside the request.
+        Everything besides the request that its replies depend on.
     """
 
     name: str
@@ -129,22 +128,22 @@ class Chat(Protocol):
 def data_url(ref: ImageRef, images: ImageStore) -> str:
     """Return an image as a data URL.
 
-    PNG, JPEG and WebP go as they are stored; others, and those that a camera's note turns, go as
-    upright PNG, so that the model sees what flipbench sees.
+    PNG, JPEG and WebP are sent as stored; other formats, and images rotated by EXIF, are sent as
+    upright PNG, so that the model sees the same image as flipbench.
 
     Raises
     ------
     DataError
-        Where the image is gone or damaged.
+        If the image is missing or damaged.
     """
     mime = _MIME.get(ref.format)
     try:
         data = images.path(ref).read_bytes()
     except OSError as error:
         raise DataError(
-            f"{images.path(ref)}: the image is gone; run the same command again to make it anew"
+            f"{images.path(ref)}: the image is missing; run the same command again to recreate it"
         ) from error
-    if mime is None or _is_turned(data):
+    if mime is None or _is_rotated(data):
         buffer = io.BytesIO()
         images.open(ref).save(buffer, "PNG")
         mime, data = "image/png", buffer.getvalue()
@@ -152,7 +151,7 @@ def data_url(ref: ImageRef, images: ImageStore) -> str:
 
 
 def strip_thoughts(text: str) -> str:
-    """Return a reply without the thoughts that some open models write before it.
+    """Return a reply without the reasoning that some open models write before it.
 
     >>> strip_thoughts("<think>Is it two?</think> Three people.")
     'Three people.'
@@ -170,27 +169,27 @@ def read_reply(
     body : dict
         The completion as JSON.
     spec : ChatSpec
-        Whose prices count.
+        Its prices are used.
     request : ChatRequest
-        What was asked.
+        The request.
     sent : dict
-        The parameters that were really sent.
+        The parameters that were sent.
     price_factor : float
-        What a batch pays of the price.
+        Fraction of the regular price.
 
     Returns
     -------
     reply : ChatReply or ServiceError
-        An error where the model refused, said nothing, or was cut off; of a request with a
-        ``max_tokens`` of its own only where no answer can be told from thoughts.
+        An error if the model refused, replied with an empty text, or was cut off; for a request
+        with its own ``max_tokens``, only if the reply ends within the model's reasoning.
     usage : dict
-        What it cost, whether or not it was any use.
+        Its cost and origin, even if the reply is an error.
     """
     if not isinstance(body, dict) or not isinstance(body.get("choices"), list):
-        return ServiceError(f"the server's reply is no chat completion: {_short(body)}"), {}
+        return ServiceError(f"the server's reply is not a chat completion: {_short(body)}"), {}
     usage = _usage(body, spec, request, sent, price_factor)
     if not body["choices"]:
-        return ServiceError("the server's reply holds no choice"), usage
+        return ServiceError("the server's reply contains no choices"), usage
     choice = body["choices"][0]
     message = choice.get("message") or {}
     reason = choice.get("finish_reason")
@@ -214,61 +213,60 @@ def read_reply(
 def _answer(
     choice: JsonDict, message: JsonDict, spec: ChatSpec, usage: JsonDict
 ) -> ChatReply | ServiceError:
-    """Read the reply to a question: to the letter, but never thoughts taken for an answer."""
+    """Read the reply to a question verbatim, but never mistake reasoning for an answer."""
     text = _text(message.get("content")) or _text(message.get("refusal"))
-    cut = choice.get("finish_reason") == "length"
     hidden = message.get("reasoning_content") or message.get("reasoning")
-    unfinished = cut and spec.traits.reasoning
+    unfinished = choice.get("finish_reason") == "length" and spec.traits.reasoning
     if unfinished or _OPEN_THOUGHTS.search(text) or (hidden and not text.strip()):
         return ServiceError(
-            "the reply ended before the model's thoughts were known to be over; set reasoning: true"
-            " and raise reasoning_tokens"
+            "the reply may have ended within the model's reasoning; set reasoning: true and raise"
+            " reasoning_tokens"
         )
     try:
         first = _first_tokens(choice)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        return ServiceError(f"the server's log-probabilities make no sense ({error!r})")
+        return ServiceError(f"the server's log-probabilities are invalid ({error!r})")
     return ChatReply(_THOUGHTS.sub("", text), usage, first_tokens=first)
 
 
 def _first_tokens(choice: JsonDict) -> tuple[tuple[str, float], ...]:
-    """Return the likeliest first tokens and, where it is not among them, the one that was taken."""
-    told = (choice.get("logprobs") or {}).get("content") or []
-    if not told:
+    """Return the most likely first tokens, and the sampled one if it is not among them."""
+    content = (choice.get("logprobs") or {}).get("content") or []
+    if not content:
         return ()
-    top = [(str(t["token"]), float(t["logprob"])) for t in told[0].get("top_logprobs") or []]
-    taken = (str(told[0]["token"]), float(told[0]["logprob"]))
-    if taken[0] not in (token for token, _ in top):
-        top.append(taken)
+    top = [(str(t["token"]), float(t["logprob"])) for t in content[0].get("top_logprobs") or []]
+    sampled = (str(content[0]["token"]), float(content[0]["logprob"]))
+    if sampled[0] not in (token for token, _ in top):
+        top.append(sampled)
     for token, value in top:
-        if math.isnan(value) or value > 0.01:  # a rounded 0 is no fault
+        if math.isnan(value) or value > 0.01:  # tolerates rounding of 0
             raise ValueError(f"{value} for the token {token!r}")
-    return tuple((token, value) for token, value in top if value > _UNLIKELY)
+    return tuple((token, value) for token, value in top if value > _UNKNOWN)
 
 
 def _usage(
     body: JsonDict, spec: ChatSpec, request: ChatRequest, sent: JsonDict, price_factor: float
 ) -> JsonDict:
-    """Return what is worth keeping of a completion's costs and origin."""
-    told = body.get("usage") or {}
-    prompt = told.get("prompt_tokens_details") or {}
-    completion = told.get("completion_tokens_details") or {}
-    usd = spec.usd(told.get("prompt_tokens") or 0, told.get("completion_tokens") or 0)
+    """Return a completion's costs and origin, for a record."""
+    counts = body.get("usage") or {}
+    prompt = counts.get("prompt_tokens_details") or {}
+    completion = counts.get("completion_tokens_details") or {}
+    usd = spec.usd(counts.get("prompt_tokens") or 0, counts.get("completion_tokens") or 0)
     n_image = prompt.get("image_tokens")
-    kept = {
+    usage = {
         "model": body.get("model"),
-        "prompt_tokens": told.get("prompt_tokens"),
-        "completion_tokens": told.get("completion_tokens"),
+        "prompt_tokens": counts.get("prompt_tokens"),
+        "completion_tokens": counts.get("completion_tokens"),
         "cached_tokens": prompt.get("cached_tokens"),
         "reasoning_tokens": completion.get("reasoning_tokens"),
         "image_tokens": n_image,
         "image_tokens_estimated": request.n_tokens(spec)[1] if n_image is None else None,
-        "cost_usd": None if usd is None or not told else usd * price_factor,
+        "cost_usd": None if usd is None or not counts else usd * price_factor,
         "system_fingerprint": body.get("system_fingerprint"),
         "completion_id": body.get("id"),
         "sent": sent,
     }
-    return {name: value for name, value in kept.items() if value is not None}
+    return {name: value for name, value in usage.items() if value is not None}
 
 
 def _parsed(text: str, schema: type[BaseModel] | None) -> BaseModel | None:
@@ -280,7 +278,7 @@ def _parsed(text: str, schema: type[BaseModel] | None) -> BaseModel | None:
 
 
 def _text(content: Any) -> str:
-    """Return a message's content, which some servers give in parts."""
+    """Return a message's content, which some servers split into parts."""
     if isinstance(content, list):
         return "".join(str(p.get("text") or "") for p in content if isinstance(p, dict))
     return content if isinstance(content, str) else ""
@@ -291,7 +289,7 @@ def _short(value: Any) -> str:
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 
-def _is_turned(data: bytes) -> bool:
+def _is_rotated(data: bytes) -> bool:
     with contextlib.suppress(Exception), Image.open(io.BytesIO(data)) as image:
         return int(image.getexif().get(_ORIENTATION, 1)) != 1
     return False

@@ -1,9 +1,9 @@
-"""Prompts as files: versioned, checked, and known by the hash of their text.
+"""Prompts as files: versioned, checked, and identified by the hash of their text.
 
-A prompt file has three parts between lines of ``---``: a YAML head (``name``, ``version``,
+A prompt file has three parts separated by lines of ``---``: a YAML header (``name``, ``version``,
 ``about``, ``placeholders``), the instruction, which is the same for every item, and the item's
-own words, in which ``{question}``, ``{options}``, ``{old_answer}`` and ``{new_answer}`` stand for
-the item. An edited file has another hash, and with it makes new records.
+part with the placeholders ``{question}``, ``{options}``, ``{old_answer}`` and ``{new_answer}``.
+Editing a file changes its hash, and with it the ids of the records made with it.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _SEPARATOR = re.compile(r"^---[ \t]*$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class PromptFile:
-    """A prompt: what to do, and how an item is put.
+    """A prompt: an instruction, and the template of an item.
 
     Attributes
     ----------
     name, version, about : str, int, str
     placeholders : tuple of str
-        What it tells of an item.
+        The fields of an item that it uses.
     instruction, item : str
         The two texts.
     sha256 : str
-        Of the whole file, whatever its line ends.
+        Hash of the file, with normalised line ends.
     """
 
     name: str
@@ -57,23 +57,27 @@ class PromptFile:
         return f"{self.name}-v{self.version} {self.sha256[:12]}"
 
     def request(self, candidate: Candidate, images: tuple[ImageRef, ...] = ()) -> ChatRequest:
-        """Put a candidate into words.
+        """Return the request for a candidate.
 
         Raises
         ------
         DataError
-            Where the candidate lacks what the prompt tells of it.
+            If the prompt uses a new answer that the candidate does not have yet.
         """
-        if "new_answer" in self.placeholders and candidate.flip is None:
-            raise DataError(
-                f"{candidate.subject}: no new answer yet; it is drawn before it is told"
-            )
-        values = _values(candidate)
+        item, flip = candidate.item, candidate.flip
+        if "new_answer" in self.placeholders and flip is None:
+            raise DataError(f"{candidate.subject}: no new answer yet; draw one first")
+        values = {
+            "question": item.question,
+            "options": lettered(item.options or ()) or "(none: the question is open)",
+            "old_answer": item.answer_text,
+            "new_answer": flip.new_text if flip else "",
+        }
         return ChatRequest(
             instruction=self.instruction,
             text=_PLACEHOLDER.sub(lambda match: values[match[1]], self.item),
             images=images,
-            item_id=candidate.item.id,
+            item_id=item.id,
         )
 
 
@@ -91,16 +95,16 @@ def load_prompt(
     name : str or path
         ``caption-release-v1``, or a path that ends in ``.txt``.
     folder : Path
-        Where the prompts that come with flipbench lie.
+        Folder of the prompts shipped with flipbench.
     needs : collection of str
-        Placeholders that it must have for this use.
+        Placeholders that it must have.
     hides : collection of str
-        Placeholders that it must not have: what the model is not to be told.
+        Placeholders that it must not have, as the model must not know them.
 
     Raises
     ------
     ConfigError
-        Where there is no such prompt, or it is not one; the message names the file.
+        If there is no such prompt, or it is invalid.
     """
     path = Path(name) if str(name).endswith(".txt") else folder / f"{name}.txt"
     try:
@@ -109,19 +113,19 @@ def load_prompt(
         known = sorted(file.stem for file in folder.glob("*.txt"))
         close = nearest(str(name), known)
         raise ConfigError(
-            f"{path}: no such prompt{close}; there are {', '.join(known)}, or give the path of a"
-            " .txt file of your own"
+            f"{path}: no such prompt{close}; choose one of {', '.join(known)}, or give the path of"
+            " your own .txt file"
         ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read ({error})") from error
     prompt = _read(text, path)
     for placeholder in needs:
         if placeholder not in prompt.placeholders:
-            raise ConfigError(f"{path}: the prompt never says {{{placeholder}}}; put it in")
+            raise ConfigError(f"{path}: the prompt does not use {{{placeholder}}}; add it")
     for placeholder in hides:
         if placeholder in prompt.placeholders:
             raise ConfigError(
-                f"{path}: the prompt says {{{placeholder}}}, which the model must not know here"
+                f"{path}: the prompt uses {{{placeholder}}}, which the model must not know here"
             )
     return prompt
 
@@ -131,32 +135,32 @@ def _read(text: str, path: Path) -> PromptFile:
     parts = _SEPARATOR.split(text)
     if len(parts) != 3:
         raise ConfigError(
-            f"{path}: a prompt has three parts between lines of '---' (head, instruction, item),"
-            f" this file has {len(parts)}"
+            f"{path}: a prompt has three parts separated by lines of '---' (header, instruction,"
+            f" item), this file has {len(parts)}"
         )
-    head, instruction, item = _head(parts[0], path), parts[1].strip(), parts[2].strip()
+    header, instruction, item = _header(parts[0], path), parts[1].strip(), parts[2].strip()
     if not instruction or not item:
         raise ConfigError(f"{path}: the instruction or the item's part is empty")
-    declared = tuple(head["placeholders"])
+    declared = tuple(header["placeholders"])
     used = _PLACEHOLDER.findall(item)
     for name in (*declared, *used):
         if name not in PLACEHOLDERS:
             raise ConfigError(
-                f"{path}: no placeholder {{{name}}}{nearest(name, list(PLACEHOLDERS))}"
+                f"{path}: unknown placeholder {{{name}}}{nearest(name, list(PLACEHOLDERS))}"
             )
-    if missing := set(declared) - set(used):
-        raise ConfigError(f"{path}: its head declares {{{min(missing)}}}, its item never says it")
-    if extra := set(used) - set(declared):
-        raise ConfigError(f"{path}: {{{min(extra)}}} is not among the placeholders of its head")
-    if stray := [name for name in _PLACEHOLDER.findall(instruction) if name in PLACEHOLDERS]:
+    if unused := set(declared) - set(used):
+        raise ConfigError(f"{path}: {{{min(unused)}}} is declared but not used in the item's part")
+    if undeclared := set(used) - set(declared):
+        raise ConfigError(f"{path}: {{{min(undeclared)}}} is used but not declared in the header")
+    if misplaced := [name for name in _PLACEHOLDER.findall(instruction) if name in PLACEHOLDERS]:
         raise ConfigError(
-            f"{path}: {{{stray[0]}}} stands in the instruction, which is the same for every item;"
+            f"{path}: {{{misplaced[0]}}} is in the instruction, which is the same for every item;"
             " move it to the item's part"
         )
     return PromptFile(
-        name=str(head["name"]),
-        version=head["version"],
-        about=str(head["about"]),
+        name=str(header["name"]),
+        version=header["version"],
+        about=str(header["about"]),
         placeholders=declared,
         instruction=instruction,
         item=item,
@@ -164,32 +168,22 @@ def _read(text: str, path: Path) -> PromptFile:
     )
 
 
-def _head(text: str, path: Path) -> dict[str, Any]:
+def _header(text: str, path: Path) -> dict[str, Any]:
     try:
-        head = yaml.safe_load(text)
+        header = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: its head is not YAML ({error})") from error
-    wanted = {"name": str, "version": int, "about": str, "placeholders": list}
-    if not isinstance(head, dict) or set(head) != set(wanted):
-        raise ConfigError(f"{path}: its head must have exactly the keys {', '.join(wanted)}")
-    for key, kind in wanted.items():
-        if not isinstance(head[key], kind):
-            raise ConfigError(f"{path}: {key} in its head must be a {kind.__name__}")
-    return head
-
-
-def _values(candidate: Candidate) -> dict[str, str]:
-    item, flip = candidate.item, candidate.flip
-    return {
-        "question": item.question,
-        "options": lettered(item.options or ()) or "(none: the question is open)",
-        "old_answer": item.answer_text,
-        "new_answer": flip.new_text if flip else "",
-    }
+        raise ConfigError(f"{path}: its header is not YAML ({error})") from error
+    types = {"name": str, "version": int, "about": str, "placeholders": list}
+    if not isinstance(header, dict) or set(header) != set(types):
+        raise ConfigError(f"{path}: its header must have exactly the keys {', '.join(types)}")
+    for key, kind in types.items():
+        if not isinstance(header[key], kind):
+            raise ConfigError(f"{path}: {key} in its header must be a {kind.__name__}")
+    return header
 
 
 def lettered(options: Collection[str]) -> str:
-    r"""Return options one per line, lettered.
+    r"""Return lettered options, one per line.
 
     >>> lettered(["red", "blue"])
     'A. red\nB. blue'

@@ -1,4 +1,4 @@
-"""Keep under a server's requests and tokens per minute, before it has to say so."""
+"""Stay below a server's limits of requests and tokens per minute."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Callable
 
 
 class RateLimiter:
-    """Space work evenly: each piece books its place in time, for every limit at once.
+    """Space requests evenly, under several limits at once.
 
     Parameters
     ----------
     per_minute : float or None
-        How much of each quantity may go in a minute, in the order that `wait` is given costs;
-        None is no limit.
+        Limit of each quantity per minute, in the order of the costs given to `wait`; None: no
+        limit.
     clock, sleep : callable
-        Seconds, and how to wait for some.
+        Replacements of `time.monotonic` and `time.sleep`.
 
     Examples
     --------
@@ -40,7 +40,7 @@ class RateLimiter:
         self._lock = threading.Lock()
 
     def wait(self, *costs: float) -> None:
-        """Return when there is room for a piece of work of these costs, one for each limit."""
+        """Wait until a request with these costs, one for each limit, may be sent."""
         with self._lock:
             now = self._clock()
             start = max(now, *self._free_at)

@@ -1,7 +1,7 @@
-"""Other wordings of a benchmark's texts, kept as records: there and back through a language.
+"""Other wordings of a benchmark's texts, by back-translation, stored as records.
 
-A `Reword` gives other wordings of a text of an item, the best first, or none. It must say the same
-each time: detectors ask it both when they pose questions and when they read the replies.
+A `Reword` returns other wordings of an item's text, the best first, or none. It must be
+deterministic: detectors call it both when they ask questions and when they score the replies.
 """
 
 from __future__ import annotations
@@ -22,41 +22,41 @@ _INSTRUCTION = (
 
 
 def has_caption(item: Item) -> bool:
-    """Return whether the answer is free-form and of five words or more: a caption."""
+    """Return whether the answer is a caption: free-form, with at least five words."""
     return item.options is None and len(item.answer_text.split()) >= CAPTION_WORDS
 
 
 def as_question(item: Item) -> Item:
-    """Return the item as whoever rewords it sees it: a caption stands in the question's place."""
+    """Return the item whose question is to be reworded: a caption replaces the question."""
     if not has_caption(item):
         return item
     return Item.model_validate(item.model_dump() | {"id": "", "question": item.answer_text})
 
 
 class RecordedWordings:
-    """A `Reword` from records: puts the other wordings of question or caption into a text.
+    """A `Reword` from records: replaces the question or caption in a text.
 
     Parameters
     ----------
     wordings : iterable of Wording
-        Of items `as_question`; those of other items do no harm.
+        Wordings of items `as_question`; those of other items are ignored.
     """
 
     def __init__(self, wordings: Iterable[Wording]) -> None:
         self._others = {w.item_id: w.candidates or (w.question,) for w in wordings}
 
     def __call__(self, item: Item, text: str) -> list[str]:
-        """Return ``text`` in other words; none where nothing else is known of it."""
-        told = as_question(item)
-        others = self._others.get(told.id, ()) if told.question in text else ()
-        return [text.replace(told.question, o, 1) for o in others if o != told.question]
+        """Return ``text`` in other words; empty if no other wording is known."""
+        source = as_question(item)
+        others = self._others.get(source.id, ()) if source.question in text else ()
+        return [text.replace(source.question, o, 1) for o in others if o != source.question]
 
 
 class BackTranslation:
-    """A stage: have a chat model translate questions into another language and back.
+    """A stage: a chat model translates questions into another language and back.
 
-    A text that comes back as it went is a record like any other, which `RecordedWordings` passes
-    over: it is not translated again.
+    A text that comes back unchanged is stored too, so that it is not translated again;
+    `RecordedWordings` ignores it.
 
     Parameters
     ----------
@@ -81,8 +81,8 @@ class BackTranslation:
         )
 
     def subject(self, item: Item) -> str:
-        """Return the item in words."""
-        return f"{item.benchmark} {item.name}"
+        """Return the item's benchmark and name."""
+        return item.subject
 
     def __call__(self, items: Sequence[Item]) -> list[Record | Exception]:
         """Translate a batch, there and then back."""

@@ -1,4 +1,4 @@
-"""A chat model behind a server, directly or by its Batch API."""
+"""A chat model behind a server, directly or through its Batch API."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest
 
 
 class ServerChat:
-    """A server that is spoken to when it is first asked: a finished run needs no key.
+    """A chat model that connects on first use, so that a finished run needs no key.
 
     Parameters
     ----------
     spec : ChatSpec
-        How it is reached and asked.
+        Model and server.
     folder : Path
-        Where a Batch API's state is kept.
+        Folder for the state of Batch API requests.
     batch : bool
-        Whether to ask by the Batch API.
+        Whether to use the Batch API.
     """
 
     def __init__(self, spec: ChatSpec, folder: Path, *, batch: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""What a checkpoint is, before its weights are loaded: where it lies, its hash, its card."""
+"""A checkpoint without its weights in memory: its path, hash and contamination card."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ PACKAGED = "shapes:"
 
 
 def resolve_path(path: str) -> str:
-    """Return a checkpoint's folder or hub id; ``shapes:llava`` names one shipped with flipbench."""
+    """Return a checkpoint's folder or hub id; ``shapes:llava`` is one shipped with flipbench."""
     if path.startswith(PACKAGED):
         folder = Path(__file__).parents[2] / "shapes" / "checkpoints" / path[len(PACKAGED) :]
         if not (folder / "config.json").exists():
             raise PrerequisiteError(
-                f"{path}: no such packaged model; there are shapes:llava and shapes:qwen2_vl"
+                f"{path}: no such packaged model; choose shapes:llava or shapes:qwen2_vl"
             )
         return str(folder)
     return path
 
 
 def base_of(where: str, revision: str | None = None) -> tuple[str, dict[str, str]]:
-    """Return the checkpoint that a LoRA adapter's folder stands on, or ``where`` itself.
+    """Return the base checkpoint of a LoRA adapter's folder, or ``where`` if it is none.
 
-    The second part is ``{"revision": ...}`` of that checkpoint, or ``{}``.
+    The second value is ``{"revision": ...}`` of that checkpoint, or ``{}``.
     """
     adapter = Path(where) / "adapter_config.json"
     base = where
@@ -45,13 +45,13 @@ def fingerprint(
 ) -> str:
     """Return a hash of weights, configuration, processor, precision and image backend.
 
-    A folder is hashed by its files' bytes, a hub id by its name and the commit of ``revision``, an
-    adapter by its own files and its base.
+    It covers the bytes of a folder's files, the name and commit of a hub id, or the files of an
+    adapter and its base.
 
     Raises
     ------
     PrerequisiteError
-        Where there is no such checkpoint.
+        If there is no such checkpoint.
     """
     from transformers.utils import is_torchvision_available
 
@@ -80,7 +80,7 @@ def _commit(hub_id: str, at: dict[str, str]) -> str:
 
 
 def folder_hash(path: str) -> str:
-    """Return a hash of a checkpoint folder: every safetensors and json file but the card."""
+    """Return a hash of a folder's safetensors, json and jinja files, without the card."""
     digest = hashlib.sha256()
     files = [
         f for f in sorted(Path(path).iterdir()) if f.suffix in (".safetensors", ".json", ".jinja")
@@ -101,36 +101,37 @@ def _file_hash(path: str, _modified: int, _size: int) -> str:
 
 
 def check_card(folder: Path) -> dict[str, Any]:
-    """Return the contamination card beside a checkpoint, or ``{}``; it must fit the weights.
+    """Return a checkpoint's contamination card, or ``{}`` if it has none.
 
     Raises
     ------
     DataError
-        Where the card is damaged or tells of another architecture than ``config.json``.
+        If the card is damaged or names an architecture other than that in ``config.json``.
     PrerequisiteError
-        Where the folder holds weights, but none as safetensors.
+        If the folder contains weights, but none as safetensors.
     """
     weights = [
         f.name for f in folder.iterdir() if f.suffix in (".bin", ".pt", ".pth", ".safetensors")
     ]
     if weights and not any(name.endswith(".safetensors") for name in weights):
         raise PrerequisiteError(
-            f"{folder}: weights load as safetensors only, and there is only {weights[0]};"
-            " convert it with transformers (save_pretrained)"
+            f"{folder}: {weights[0]} is not in safetensors format, the only one supported; convert"
+            " it with transformers (save_pretrained)"
         )
     if not (folder / CARD).exists():
         return {}
     try:
         card: dict[str, Any] = json.loads((folder / CARD).read_text())
     except ValueError as error:
-        raise DataError(f"{folder / CARD}: not JSON ({error}); copy the checkpoint anew") from error
+        message = f"{folder / CARD}: not JSON ({error}); copy the checkpoint again"
+        raise DataError(message) from error
     config = folder / "config.json"
     if config.exists():
-        found = json.loads(config.read_text()).get("architectures")
-        if card.get("architectures") != found:
+        architectures = json.loads(config.read_text()).get("architectures")
+        if card.get("architectures") != architectures:
             raise DataError(
-                f"{folder}: the card says {card.get('architectures')}, but config.json says"
-                f" {found}; these weights do not belong to this card"
+                f"{folder}: the card names {card.get('architectures')}, but config.json names"
+                f" {architectures}; these weights do not belong to this card"
             )
     return card
 

@@ -1,4 +1,4 @@
-"""How a model is spoken to: its prompt, how a reply goes on from it, and the tokens of both."""
+"""Prompts and replies in a model's chat format, as text and as tokens."""
 
 from __future__ import annotations
 
@@ -16,47 +16,47 @@ _REPLY = "[reply]"
 
 
 class Conversation:
-    """One prompt and one reply, as a processor and a family write them.
+    """Writes one prompt and one reply in the format of a processor and a family.
 
     Parameters
     ----------
     processor : ProcessorMixin
-        Its chat template is what counts, as it is when a prompt is written.
+        Its chat template is looked up at every call, so it may change.
     family : Family
-        Says how prompts are written where there is no chat template.
+        The prompt format if there is no chat template.
     name : str
-        The model's, for messages.
+        The model's name, for messages.
 
     Raises
     ------
     PrerequisiteError
-        Where no image processor, or neither a chat template nor a prompt form is known.
+        If there is no image processor, or neither a chat template nor a prompt format.
     """
 
     def __init__(self, processor: Any, family: Family, name: str) -> None:
         if not hasattr(processor, "image_processor"):
             raise PrerequisiteError(
-                f"{name}: there is no image processor beside the weights; copy"
-                " preprocessor_config.json and processor_config.json of the original checkpoint"
+                f"{name}: there is no image processor next to the weights; copy"
+                " preprocessor_config.json and processor_config.json from the original checkpoint"
             )
         if not (processor.chat_template or family.prompt):
             raise PrerequisiteError(
-                f"{name}: it has no chat template; put the chat_template.jinja that it was trained"
-                " with beside the weights"
+                f"{name}: there is no chat template; put the chat_template.jinja that it was"
+                " trained with next to the weights"
             )
         self.processor, self.family, self.name = processor, family, name
         self.tokenizer = processor.tokenizer
         self.tokenizer.padding_side = "left"
 
     def render(self, prompt: str, n_images: int) -> str:
-        """Return the text that the processor gets, chat template and all."""
+        """Return the text for the processor, with chat template."""
         if self.processor.chat_template:
             return self._templated(prompt, n_images, add_generation_prompt=True)
         images = self.family.image * n_images
         return self.family.prompt.replace("{images}", images).replace("{prompt}", prompt)
 
     def completion(self, reply: str) -> str:
-        """Return ``reply`` as it is written after a prompt, end mark included."""
+        """Return ``reply`` as it follows a prompt, including the end token."""
         return self._written_reply.replace(_REPLY, reply)
 
     @property
@@ -65,78 +65,73 @@ class Conversation:
             return self.family.reply.format(reply=_REPLY) + (self.tokenizer.eos_token or "")
         turn = self._templated("?", 0, add_generation_prompt=False)
         before = self._templated("?", 0, add_generation_prompt=True)
-        whole = self._templated("?", 0, reply=_REPLY)
-        if whole.startswith(before):
-            return whole[len(before) :]
-        if whole.startswith(turn) and before.startswith(turn) and _REPLY in whole:
-            return whole[whole.index(_REPLY) :]  # LLaVA-OneVision writes "assistant" differently
+        chat = self._templated("?", 0, reply=_REPLY)
+        if chat.startswith(before):
+            return chat[len(before) :]
+        if chat.startswith(turn) and before.startswith(turn) and _REPLY in chat:
+            return chat[chat.index(_REPLY) :]  # LLaVA-OneVision writes "assistant" differently
         raise PrerequisiteError(
-            f"{self.name}: its chat template rewrites the prompt when an answer follows;"
-            " flipbench cannot tell where the answer begins"
+            f"{self.name}: its chat template rewrites the prompt when a reply follows, so"
+            " flipbench cannot determine where the reply begins"
         )
 
     def _templated(
         self, prompt: str, n_images: int, *, reply: str | None = None, **options: bool
     ) -> str:
-        """Return a chat as the template writes it: images first, then text, as training does."""
+        """Return a chat in the template's format: images first, then text, as in training."""
         parts: list[dict[str, str]] = [{"type": "image"}] * n_images
         chat = [{"role": "user", "content": [*parts, {"type": "text", "text": prompt}]}]
         if reply is not None:
             chat.append({"role": "assistant", "content": [{"type": "text", "text": reply}]})
         return str(self.processor.apply_chat_template(chat, tokenize=False, **options))
 
-    def tails(self, replies: Sequence[str]) -> list[list[int]]:
-        """Return the tokens of each reply, without its end mark, as they go on from a prompt.
+    def reply_ids(self, replies: Sequence[str]) -> list[list[int]]:
+        """Return the tokens of each reply after a prompt, without the end token.
 
-        They are cut from a whole conversation: by itself, " B" begins with a token for the space
-        in SentencePiece tokenizers. Where prompt and reply would share a token, the reply is
-        tokenised by itself, since a model that writes goes on from whole tokens.
+        They are cut from a full conversation: SentencePiece tokenizers would start a separate " B"
+        with a token for the space. If prompt and reply would share a token, the reply is tokenised
+        separately, since generation continues from complete tokens.
         """
         before = self.render("?", 0)
         lead = self._written_reply.partition(_REPLY)[0]
         written = [lead + reply for reply in replies]
         n_before = len(ids_before := self._ids([before])[0])
-        tails = []
-        for alone, whole in zip(
-            self._ids(written), self._ids([before + text for text in written]), strict=True
-        ):
-            tails.append(whole[n_before:] if whole[:n_before] == ids_before else alone)
-        return tails
+        full = self._ids([before + text for text in written])
+        return [
+            ids[n_before:] if ids[:n_before] == ids_before else separate
+            for separate, ids in zip(self._ids(written), full, strict=True)
+        ]
 
     def letter_ids(self, n_letters: int) -> list[int]:
-        """Return the first token of each letter as an answer; they must differ.
+        """Return the first token of each option letter as a reply.
 
         Raises
         ------
         PrerequisiteError
-            Where two letters begin with the same token.
+            If two letters begin with the same token.
         """
-        ids = [tail[0] for tail in self.tails(LETTERS[:n_letters])]
+        ids = [reply[0] for reply in self.reply_ids(LETTERS[:n_letters])]
         if len(set(ids)) != n_letters:
             raise PrerequisiteError(
-                f"{self.name}: its tokenizer does not begin the letters with tokens of their own;"
-                " set 'ask: generate' for this model"
+                f"{self.name}: its tokenizer encodes several option letters with the same first"
+                " token; set 'ask: generate' for this model"
             )
         return ids
 
     def ids(self, rendered: Sequence[str]) -> list[list[int]]:
-        """Return the tokens of rendered prompts, each image still a placeholder."""
-        with_first = not has_first_token(rendered[0], self.tokenizer)
-        found: list[list[int]] = self.tokenizer(list(rendered), add_special_tokens=with_first)[
-            "input_ids"
-        ]
-        return found
+        """Return the tokens of rendered prompts, with one placeholder per image."""
+        return self._ids(rendered, not has_first_token(rendered[0], self.tokenizer))
 
-    def _ids(self, texts: Sequence[str]) -> list[list[int]]:
-        ids: list[list[int]] = self.tokenizer(list(texts), add_special_tokens=False)["input_ids"]
+    def _ids(self, texts: Sequence[str], special: bool = False) -> list[list[int]]:
+        ids: list[list[int]] = self.tokenizer(list(texts), add_special_tokens=special)["input_ids"]
         return ids
 
     def encode(
         self, texts: Sequence[str], pictures: Sequence[Sequence[Image.Image]]
     ) -> dict[str, torch.Tensor]:
-        """Return the model's inputs for rendered texts, all of which have pictures, or none has.
+        """Return the model's inputs for rendered texts; either all or none have pictures.
 
-        Padding is moved in front of everything: BLIP's processors leave it between image and text.
+        Padding is moved to the front: BLIP's processors put it between image and text.
         """
         batch = self.processor(
             text=list(texts),
@@ -145,7 +140,7 @@ class Conversation:
             return_tensors="pt",
             add_special_tokens=not has_first_token(texts[0], self.tokenizer),
         )
-        batch.pop("labels", None)  # PaliGemma's, with which its model computes a loss
+        batch.pop("labels", None)  # PaliGemma's, which would make the model compute a loss
         inputs = dict(batch)
         mask_bt = inputs["attention_mask"]
         order_bt = mask_bt.argsort(dim=1, stable=True)
@@ -154,34 +149,34 @@ class Conversation:
         return inputs
 
     def check_images(self, config: Any) -> None:
-        """Read a blank picture, to see that the processor shows a model of ``config`` any.
+        """Process a blank image to check that the processor fits a model of ``config``.
 
         Raises
         ------
         PrerequisiteError
-            Where the processor fails on it, or writes no token that the weights know for a picture.
+            If the processor fails, or inserts no image token of the model.
         """
         blank = Image.new("RGB", (64, 64), "gray")
         try:
             ids = self.encode([self.render("?", 1)], [[blank]])["input_ids"]
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise PrerequisiteError(
-                f"{self.name}: its processor cannot read a picture ({error}); chat template,"
-                " tokenizer and image processor must be of one checkpoint"
+                f"{self.name}: its processor cannot read an image ({error}); chat template,"
+                " tokenizer and image processor must come from one checkpoint"
             ) from error
         token = getattr(config, "image_token_id", -1)  # -1: this class has none
         if token is None or token >= 0 and not (ids == token).any():
             raise PrerequisiteError(
-                f"{self.name}: its processor writes no image token (id {token} in config.json) for"
-                " a picture, so the model would see none; chat template, tokenizer and processor"
+                f"{self.name}: its processor inserts no image token (id {token} in config.json),"
+                " so the model would not see the image; chat template, tokenizer and processor"
                 " must be those of the weights"
             )
 
 
 TOKEN_INPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids"})
-"""Inputs with a value for each token of the prompt, shape (B, T)."""
+"""Inputs with one value per token of the prompt, shape (B, T)."""
 
 
 def has_first_token(rendered: str, tokenizer: Any) -> bool:
-    """Return whether a rendered chat begins with the token that tokenizers put before a text."""
+    """Return whether a rendered chat already begins with the tokenizer's BOS token."""
     return bool(tokenizer.bos_token) and rendered.startswith(tokenizer.bos_token)

@@ -1,7 +1,7 @@
-"""What model families differ in: what they can do, their prompt where they have no chat template.
+"""Differences between model families: capabilities, and prompt formats without chat template.
 
-A family is a ``model_type`` of transformers. One that is not in the table has a chat template,
-reads any number of images, none included, and can do everything.
+A family is a ``model_type`` of transformers. A family without an entry in the table has a chat
+template, accepts any number of images, including none, and has every capability.
 """
 
 from __future__ import annotations
@@ -18,59 +18,59 @@ EVERYTHING: frozenset[Capability] = frozenset(
 
 @dataclass(frozen=True)
 class Family:
-    """How a family is asked.
+    """The prompt format and limits of a family.
 
     Attributes
     ----------
     can : frozenset of str
-        What it can be asked for.
+        Its capabilities.
     prompt : str
-        How a prompt is written where there is no chat template: ``{images}`` and ``{prompt}``.
+        Prompt format without a chat template, with ``{images}`` and ``{prompt}``.
     image : str
-        What stands for one image in ``prompt``, where the processor does not put it there itself.
+        Placeholder of one image in ``prompt``, if the processor does not insert it itself.
     reply : str
-        How ``{reply}`` goes on from ``prompt``; the end mark follows it.
-    least_images, most_images : int
-        How many images one probe may have; ``None``: any number.
+        Format of a reply after ``prompt``, before the end token.
+    min_images, max_images : int
+        Number of images that a probe may have; ``None``: no limit.
     reply_token_type : int
-        The token type of a reply's tokens: 1 where they, unlike the prompt's, are read causally.
+        Token type of a reply's tokens: 1 if they, unlike the prompt's, are attended causally.
     """
 
     can: frozenset[Capability] = EVERYTHING
     prompt: str = ""
     image: str = ""
     reply: str = " {reply}"
-    least_images: int = 0
-    most_images: int | None = None
+    min_images: int = 0
+    max_images: int | None = None
     reply_token_type: int = 0
 
     def refuses(self, n_images: int) -> str:
-        """Return why a probe with so many images cannot be asked, or nothing.
+        """Return why the family does not support this number of images, or "".
 
-        >>> Family(least_images=1, most_images=1).refuses(2)
-        'it reads exactly 1 image at a time, not 2'
+        >>> Family(min_images=1, max_images=1).refuses(2)
+        'it takes exactly 1 image, not 2'
         >>> Family().refuses(2)
         ''
         """
-        most = self.most_images
-        if n_images >= self.least_images and (most is None or n_images <= most):
+        most = self.max_images
+        if n_images >= self.min_images and (most is None or n_images <= most):
             return ""
-        wanted = f"at least {self.least_images}" if most is None else f"exactly {most}"
-        return f"it reads {wanted} image at a time, not {n_images}"
+        limit = f"at least {self.min_images}" if most is None else f"exactly {most}"
+        return f"it takes {limit} image, not {n_images}"
 
 
-# Prompts are the documentation's: transformers' examples for BLIP-2 and InstructBLIP, the model
-# cards' "answer en" for PaliGemma. Their outputs hold no last hidden state of the language model.
+# Prompts from the documentation: transformers' examples for BLIP-2 and InstructBLIP, the model
+# cards' "answer en" for PaliGemma. BLIP outputs lack the language model's last hidden state.
 _BLIP = EVERYTHING - {"hidden_states", "text_only"}
 FAMILIES: dict[str, Family] = {
-    "blip-2": Family(_BLIP, "Question: {prompt} Answer:", least_images=1, most_images=1),
-    "instructblip": Family(_BLIP, "{prompt}", least_images=1, most_images=1),
+    "blip-2": Family(_BLIP, "Question: {prompt} Answer:", min_images=1, max_images=1),
+    "instructblip": Family(_BLIP, "{prompt}", min_images=1, max_images=1),
     "paligemma": Family(
         EVERYTHING - {"text_only"},
         prompt="{images}answer en {prompt}",
         image="<image>",
         reply="{reply}",
-        least_images=1,
+        min_images=1,
         reply_token_type=1,
     ),
 }
@@ -79,8 +79,7 @@ FAMILIES: dict[str, Family] = {
 def family_of(config: Any) -> Family:
     """Return the family of a model's configuration.
 
-    A language model of an encoder and a decoder (BLIP-2 and InstructBLIP with T5) is only asked
-    to write.
+    Encoder-decoder language models (BLIP-2 and InstructBLIP with T5) only support ``generate``.
     """
     family = FAMILIES.get(config.model_type, Family())
     if is_encoder_decoder(config):
@@ -89,5 +88,5 @@ def family_of(config: Any) -> Family:
 
 
 def is_encoder_decoder(config: Any) -> bool:
-    """Return whether replies come from a decoder of their own, apart from the prompt."""
+    """Return whether the language model has an encoder and a decoder."""
     return bool(config.is_encoder_decoder or config.get_text_config().is_encoder_decoder)

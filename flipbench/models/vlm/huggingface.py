@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from flipbench.config.raters import Quantization
+from flipbench.config.local_models import Quantization
 from flipbench.core.errors import DataError, PrerequisiteError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef, Probe, Response
@@ -45,44 +45,42 @@ __all__ = [
     "resolve_path",
 ]
 
-MOST_ALONE = 0.75
-"""With more sets of images than this for each probe, reading beginnings apart does not pay."""
+MAX_IMAGE_SETS = 0.75
+"""With more distinct sets of images per probe than this, sharing prefixes does not pay off."""
 
 
 class HuggingFaceVLM:
     """Load a checkpoint (folder or hub id) of any image-text-to-text class of transformers.
 
-    An adapter's matrices stay beside its base's, as they were trained.
+    Adapters are not merged into their base.
 
     Parameters
     ----------
     path : str
         Folder, hub id, or ``shapes:llava`` / ``shapes:qwen2_vl``.
     name : str, optional
-        What tables call it; the last part of ``path`` by default.
+        Its name in tables; the last part of ``path`` by default.
     dtype : str
-        Precision of the weights in memory; ``float32`` is the exact mode, in which batches change
-        no answer.
+        Precision of the weights in memory; in ``float32`` responses do not depend on batches.
     device : str
-        ``auto`` takes the first GPU if there is one.
+        ``auto``: the first GPU if there is one.
     revision : str, optional
         Commit of a hub id.
     trust_remote_code : bool
-        Run code that comes with the checkpoint. Off unless you say so.
+        Whether to run code that comes with the checkpoint.
     quantization : {"4bit"}, optional
-        Keep the language model's matrices in 4 bits; see `flipbench.models.vlm.loading.four_bits`.
-
+        Load the language model in 4 bits; see `flipbench.models.vlm.loading.four_bits`.
     share_images : bool
-        Read the images of a batch, and what its prompts about them begin with, once; where the
-        family allows (`flipbench.models.vlm.prefix`).
+        Process the images of a batch, and the common prefix of prompts about them, only once, if
+        the family supports it (`flipbench.models.vlm.prefix`).
 
     Raises
     ------
     PrerequisiteError
-        Where there is no such checkpoint, it reads no images, its processor does not fit, its
+        If there is no such checkpoint, it reads no images, its processor does not fit, its
         weights are not safetensors, or a package for adapters or 4-bit weights is missing.
     DataError
-        Where a contamination card beside the weights tells of another architecture.
+        If the contamination card next to the weights names another architecture.
     """
 
     can: frozenset[Capability] = EVERYTHING
@@ -119,12 +117,11 @@ class HuggingFaceVLM:
         except (OSError, ValueError, ImportError) as error:
             advice = "give a folder or hub id with config.json, a processor and safetensors weights"
             if "trust_remote_code" in str(error):
-                advice = "it brings code of its own: set trust_remote_code if you trust that code"
+                advice = "it needs its own code: set trust_remote_code if you trust that code"
             if isinstance(error, ImportError):
-                advice = "install what it misses"
+                advice = "install the missing package"
             raise PrerequisiteError(
-                f"{path}: cannot load a vision-language model from there ({first_line(error)});"
-                f" {advice}"
+                f"{path}: cannot load a vision-language model ({first_line(error)}); {advice}"
             ) from error
         self.processor, self.tokenizer = self.conversation.processor, self.conversation.tokenizer
         self.conversation.check_images(self.model.config)
@@ -133,9 +130,9 @@ class HuggingFaceVLM:
         self.fingerprint = fingerprint(where, dtype, revision, quantization)
 
     def ask(self, probes: Sequence[Probe], images: ImageStore) -> list[Response | Exception]:
-        """Answer a batch, in order. Probes that ask for different things are answered apart.
+        """Answer a batch, in order; probes of different kinds are batched separately.
 
-        A probe that this family cannot be asked gets an error instead of an answer.
+        A probe that this family does not support gets an error.
         """
         answers: dict[int, Response | Exception] = {}
         groups: dict[tuple[str, bool, int], list[int]] = {}
@@ -158,16 +155,16 @@ class HuggingFaceVLM:
 
     def _refusal(self, probe: Probe) -> DataError | None:
         why = self.family.refuses(len(probe.images))
-        if not why and (lacking := needs_of(probe) - self.can):
-            why = f"it can {', '.join(sorted(self.can))}, not {', '.join(sorted(lacking))}"
+        if not why and (missing := needs_of(probe) - self.can):
+            why = f"it supports {', '.join(sorted(self.can))}, not {', '.join(sorted(missing))}"
         if not why:
             return None
         return DataError(
-            f"{probe.variant} of item {probe.item_id}: {self.name} is not asked: {why}"
+            f"{probe.variant} of item {probe.item_id}: {self.name} cannot answer it: {why}"
         )
 
     def render(self, prompt: str, n_images: int) -> str:
-        """Return the text that the processor gets, chat template and all."""
+        """Return the text for the processor, with chat template."""
         return self.conversation.render(prompt, n_images)
 
     @torch.inference_mode()
@@ -191,7 +188,7 @@ class HuggingFaceVLM:
 
     def _check_numbers(self, values: torch.Tensor) -> None:
         if values.isnan().any():
-            raise DataError(f"{self.name} answers NaN; load it with dtype: float32 or bfloat16")
+            raise DataError(f"{self.name} returns NaN; load it with dtype: float32 or bfloat16")
 
     @torch.inference_mode()
     def _generate(self, probes: Sequence[Probe], images: ImageStore) -> list[Response]:
@@ -200,7 +197,7 @@ class HuggingFaceVLM:
             **inputs,
             max_new_tokens=probes[0].max_new_tokens,
             do_sample=False,
-            logits_processor=LogitsProcessorList([_Watch(self._check_numbers)]),
+            logits_processor=LogitsProcessorList([_CheckLogits(self._check_numbers)]),
         )
         n_prompt = 0 if is_encoder_decoder(self.model.config) else inputs["input_ids"].shape[1]
         texts = self.tokenizer.batch_decode(ids[:, n_prompt:], skip_special_tokens=True)
@@ -219,111 +216,112 @@ class HuggingFaceVLM:
 
     @torch.inference_mode()
     def embed(self, probes: Sequence[Probe], images: ImageStore) -> torch.Tensor:
-        """Return the last layer's state at the last token of each prompt and continuation.
+        """Return the last layer's hidden state at the last token of each continuation.
 
         Shape (n_probes, hidden size), float32, on the CPU.
 
         Raises
         ------
         DataError
-            Where the family tells no hidden states, cannot read so many images, or answers NaN.
+            If the family has no hidden states, does not take this number of images, or returns
+            NaN.
         """
         if "hidden_states" not in self.can:
-            raise DataError(f"{self.name}: a model of this family does not tell its hidden states")
+            raise DataError(f"{self.name}: a model of this family returns no hidden states")
         for probe in probes:
             if refusal := self._refusal(probe):
                 raise refusal
-        inputs, tails = self._with_tails(probes, images)
+        inputs, replies = self._with_replies(probes, images)
         inputs = unread(self.model, inputs)
         states: torch.Tensor = self.model.base_model(**inputs).last_hidden_state
-        width = max(map(len, tails))
-        last = [states.shape[1] - 1 - width + len(tail) for tail in tails]
-        found = states[range(len(probes)), last].float().cpu()
-        self._check_numbers(found)
-        return found
+        width = max(map(len, replies))
+        last = [states.shape[1] - 1 - width + len(reply) for reply in replies]
+        last_states = states[range(len(probes)), last].float().cpu()
+        self._check_numbers(last_states)
+        return last_states
 
     @torch.inference_mode()
     def _score(self, probes: Sequence[Probe], images: ImageStore) -> list[Response]:
         """Score each continuation's tokens as the model's reply to the prompt."""
-        lengths = [len(tail) for tail in self._tails(probes)]
+        lengths = [len(reply) for reply in self._replies(probes)]
         order = sorted(range(len(probes)), key=lengths.__getitem__, reverse=True)
-        found: dict[int, TokenStatistics] = {}
+        statistics: dict[int, TokenStatistics] = {}
         while order:
             n = rows_at_once(lengths[order[0]] + 1, self._text_config().vocab_size)
             rows, order = order[:n], order[n:]
-            found.update(
+            statistics.update(
                 zip(rows, self._statistics([probes[i] for i in rows], images), strict=True)
             )
-        return [self._response(probe, **found[i].fields()) for i, probe in enumerate(probes)]
+        return [self._response(probe, **statistics[i].fields()) for i, probe in enumerate(probes)]
 
     def _statistics(self, probes: Sequence[Probe], images: ImageStore) -> list[TokenStatistics]:
-        inputs, tails = self._with_tails(probes, images)
+        inputs, replies = self._with_replies(probes, images)
         context = getattr(self._text_config(), "max_position_embeddings", None)
         if context and inputs["input_ids"].shape[1] > context:
             if len(probes) > 1:
                 return [self._statistics([probe], images)[0] for probe in probes]
-            return [self._in_windows(probes[0], inputs["input_ids"][0], len(tails[0]), context)]
-        width = max(map(len, tails))
+            return [self._in_windows(probes[0], inputs["input_ids"][0], len(replies[0]), context)]
+        width = max(map(len, replies))
         inputs = unread(self.model, inputs)
         logits = self.model(**inputs, logits_to_keep=width + 1).logits[:, -width - 1 : -1]
         return [
-            token_statistics(row[: len(tail)], torch.tensor(tail, device=row.device))
-            for row, tail in zip(logits, tails, strict=True)
+            token_statistics(row[: len(reply)], torch.tensor(reply, device=row.device))
+            for row, reply in zip(logits, replies, strict=True)
         ]
 
     def _in_windows(
-        self, probe: Probe, ids: torch.Tensor, n_tail: int, context: int
+        self, probe: Probe, ids: torch.Tensor, n_reply: int, context: int
     ) -> TokenStatistics:
         """Score a text that is longer than the model's context; see `windows`."""
-        n_prompt = len(ids) - n_tail
+        n_prompt = len(ids) - n_reply
         if probe.images or n_prompt >= context:
             raise DataError(
-                f"{probe.variant} of item {probe.item_id}: {len(ids)} tokens, but {self.name} holds"
-                f" {context}; only a text without images can be scored in windows"
+                f"{probe.variant} of item {probe.item_id}: {len(ids)} tokens, over the context of"
+                f" {context} of {self.name}; only a text without images can be scored in windows"
             )
         parts = []
-        for begin, end, new in windows(n_prompt, n_tail, context):
+        for begin, end, new in windows(n_prompt, n_reply, context):
             logits = self.model(input_ids=ids[None, begin:end], logits_to_keep=new + 1).logits
             parts.append(token_statistics(logits[0, -new - 1 : -1], ids[end - new : end]))
         return TokenStatistics.join(parts)
 
-    def _with_tails(
+    def _with_replies(
         self, probes: Sequence[Probe], images: ImageStore
     ) -> tuple[dict[str, Any], list[list[int]]]:
-        """Return the inputs of prompts (padded left) and continuations (padded right)."""
-        inputs, tails = self._inputs(probes, images), self._tails(probes)
-        width = max(map(len, tails))
+        """Return the inputs of prompts (padded left) and replies (padded right), and the latter."""
+        inputs, replies = self._inputs(probes, images), self._replies(probes)
+        width = max(map(len, replies))
         pad = self.tokenizer.pad_token_id or 0
-        kept = [[1] * len(tail) + [0] * (width - len(tail)) for tail in tails]
+        mask = [[1] * len(reply) + [0] * (width - len(reply)) for reply in replies]
         more = {
-            "input_ids": [tail + [pad] * (width - len(tail)) for tail in tails],
-            "attention_mask": kept,
-            "mm_token_type_ids": [[0] * width] * len(tails),
-            "token_type_ids": [[self.family.reply_token_type] * width] * len(tails),
+            "input_ids": [reply + [pad] * (width - len(reply)) for reply in replies],
+            "attention_mask": mask,
+            "mm_token_type_ids": [[0] * width] * len(replies),
+            "token_type_ids": [[self.family.reply_token_type] * width] * len(replies),
         }
         for name in more.keys() & inputs.keys():
             extra = torch.tensor(more[name], dtype=inputs[name].dtype, device=inputs[name].device)
             inputs[name] = torch.cat([inputs[name], extra], 1)
-        return inputs, tails
+        return inputs, replies
 
-    def _tails(self, probes: Sequence[Probe]) -> list[list[int]]:
-        """Return each continuation's tokens, written as a reply to the prompt."""
+    def _replies(self, probes: Sequence[Probe]) -> list[list[int]]:
+        """Return the tokens of each continuation, as a reply to the prompt."""
         for probe in probes:
             if not probe.continuation.strip():
                 raise DataError(f"{probe.variant} of item {probe.item_id}: nothing to score")
-        return self.conversation.tails([probe.continuation.strip() for probe in probes])
+        return self.conversation.reply_ids([probe.continuation.strip() for probe in probes])
 
     def _text_config(self) -> Any:
         return self.model.config.get_text_config()
 
     def _inputs(self, probes: Sequence[Probe], images: ImageStore) -> dict[str, Any]:
-        """Return the model's inputs; what prompts about the same images share is read already."""
+        """Return the model's inputs, with shared prefixes already processed if possible."""
         texts = [self.render(probe.prompt, len(probe.images)) for probe in probes]
-        alike: dict[tuple[ImageRef, ...], list[int]] = {}
+        by_images: dict[tuple[ImageRef, ...], list[int]] = {}
         for row, probe in enumerate(probes):
-            alike.setdefault(probe.images, []).append(row)
-        groups = list(alike.values())
-        if self._shares and probes[0].images and len(groups) <= MOST_ALONE * len(probes):
+            by_images.setdefault(probe.images, []).append(row)
+        groups = list(by_images.values())
+        if self._shares and probes[0].images and len(groups) <= MAX_IMAGE_SETS * len(probes):
             firsts = [rows[0] for rows in groups]
             processed = self._encode(
                 [texts[i] for i in firsts], [probes[i] for i in firsts], images
@@ -347,8 +345,8 @@ class HuggingFaceVLM:
         )
 
 
-class _Watch(LogitsProcessor):  # type: ignore[misc]
-    """Look at the logits of each written token, and leave them as they are."""
+class _CheckLogits(LogitsProcessor):  # type: ignore[misc]
+    """Check the logits of each generated token without changing them."""
 
     def __init__(self, check: Callable[[torch.Tensor], None]) -> None:
         self._check = check

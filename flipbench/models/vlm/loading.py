@@ -1,4 +1,4 @@
-"""Load a checkpoint's weights: adapters on their base, in 4 bits, or as they are."""
+"""Load a checkpoint's weights: full models, adapters on their base, or in 4 bits."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from transformers import (
     BitsAndBytesConfig,
 )
 
-from flipbench.config.raters import Quantization
+from flipbench.config.local_models import Quantization
 from flipbench.core.errors import DataError, PrerequisiteError, need
-from flipbench.models.plugins import keep_protocol
+from flipbench.models.plugins import check_protocol
 from flipbench.models.protocols import VLM, Capability
 from flipbench.models.vlm.checkpoints import base_of, check_card, resolve_path
 from flipbench.models.vlm.families import family_of
 
 
 def as_vlm(model: str | Path | VLM, name: str | None = None, **options: Any) -> VLM:
-    """Return a model that can be asked: one that is there already, or a checkpoint's.
+    """Return a model that implements the protocol; load it if ``model`` is a checkpoint.
 
     Parameters
     ----------
     model : str, path or VLM
-        Folder, hub id, ``shapes:llava``, or an object that keeps the protocol.
+        Folder, hub id, ``shapes:llava``, or an object that implements the protocol.
     name : str, optional
-        What tables call a checkpoint.
+        A checkpoint's name in tables.
     **options
-        How a checkpoint is loaded; see `HuggingFaceVLM`.
+        Further arguments of `HuggingFaceVLM`.
 
     Raises
     ------
     ConfigError
-        Where the object lacks an attribute of the protocol.
+        If the object lacks an attribute of the protocol.
     PrerequisiteError, DataError
         As `HuggingFaceVLM`.
     """
@@ -45,7 +45,7 @@ def as_vlm(model: str | Path | VLM, name: str | None = None, **options: Any) -> 
         from flipbench.models.vlm.huggingface import HuggingFaceVLM
 
         return HuggingFaceVLM(str(model), name, **options)
-    vlm: VLM = keep_protocol(model, VLM, "model")
+    vlm: VLM = check_protocol(model, VLM, "model")
     return vlm
 
 
@@ -63,20 +63,20 @@ def load_model(
     Parameters
     ----------
     merge : bool
-        Whether an adapter is added to its base's weights, to train on; otherwise its matrices stay
-        apart, which is what was trained: in low precision a sum is rounded to its base's precision.
+        Whether to merge an adapter into its base, for further training. Otherwise its matrices
+        stay separate, as in training: merging rounds them to the base's precision.
     quantization : {"4bit"}, optional
-        Keep the language model's matrices in 4 bits; see `four_bits`.
+        Load the language model in 4 bits; see `four_bits`.
     **options
         For ``from_pretrained``.
 
     Raises
     ------
     DataError
-        Where an adapter's contamination card tells of another architecture than its base's.
+        If an adapter's contamination card names an architecture other than its base's.
     PrerequisiteError
-        Where bitsandbytes is missing, or cannot be used here; where an adapter is of another sort
-        than matrices beside others (prompt tuning), or cannot be merged.
+        If bitsandbytes is missing or cannot be used here, or an adapter is of an unsupported type
+        (prompt tuning).
     """
     base, at = base_of(where, revision)
     if quantization:
@@ -90,39 +90,38 @@ def load_model(
         if not quantization:
             raise
         raise PrerequisiteError(
-            f"{where}: bitsandbytes cannot load 4-bit weights here ({error}); it wants a version"
-            " that fits torch and, but for trials, a CUDA GPU"
+            f"{where}: bitsandbytes cannot load 4-bit weights here ({error}); it needs a version"
+            " that fits torch and usually a CUDA GPU"
         ) from error
     return model if base == where else _with_adapter(model, where, merge and not quantization)
 
 
 def _with_adapter(model: Any, where: str, merge: bool) -> Any:
     peft = need("peft", "train")
-    found = list(model.config.architectures or [type(model).__name__])
-    if (told := check_card(Path(where)).get("architectures", found)) != found:
+    base = list(model.config.architectures or [type(model).__name__])
+    if (trained := check_card(Path(where)).get("architectures", base)) != base:
         raise DataError(
-            f"{where}: an adapter for {told}, but its base {model.name_or_path} is {found}; peft"
-            " would leave out what does not fit, so put the right base there"
+            f"{where}: an adapter for {trained}, but its base {model.name_or_path} is {base}; peft"
+            " would ignore what does not fit, so provide the right base"
         )
     with warnings.catch_warnings():
-        # our mark of a contaminated adapter, which peft takes for a later version's setting
+        # our mark of a contaminated adapter, which peft takes for a setting of a newer version
         warnings.filterwarnings("ignore", r"Unexpected keyword arguments \['flipbench'\]")
         adapted = peft.PeftModel.from_pretrained(model, where)
     if adapted.active_peft_config.is_prompt_learning:
         raise PrerequisiteError(
-            f"{where}: an adapter of type {adapted.active_peft_config.peft_type.value} puts tokens"
-            " of its own in front of a prompt, which flipbench does not know how to ask; LoRA and"
-            " its like can be asked"
+            f"{where}: adapters of type {adapted.active_peft_config.peft_type.value}, which"
+            " prepend tokens to the prompt, are not supported; use LoRA or a similar method"
         )
-    # the model itself: peft has put the adapter's matrices beside its own
+    # peft has inserted the adapter's matrices into this model
     return adapted.merge_and_unload() if merge else adapted.get_base_model()
 
 
 def four_bits(where: str, dtype: str, **options: Any) -> Any:
-    """Return the setting that keeps a language model's matrices in 4 bits.
+    """Return the configuration that loads a language model's linear layers in 4 bits.
 
     NF4 with double quantisation, computing in ``dtype``, as in QLoRA (Dettmers et al., 2023,
-    section 3). Vision tower, projector and the head stay as they are.
+    section 3). Vision tower, projector and head are not quantised.
     """
     config = AutoConfig.from_pretrained(where, **options)
     with torch.device("meta"):
@@ -142,25 +141,25 @@ def four_bits(where: str, dtype: str, **options: Any) -> Any:
 
 
 def architecture(where: str, **options: Any) -> Any:
-    """Return a checkpoint's configuration, before anything large is read.
+    """Return a checkpoint's configuration, without reading its weights.
 
     Raises
     ------
     PrerequisiteError
-        Where it is that of a model that reads no images.
+        If the model reads no images.
     """
     config = AutoConfig.from_pretrained(where, **options)
     own_code = "AutoModelForImageTextToText" in getattr(config, "auto_map", {})
     if type(config) not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING and not own_code:
         raise PrerequisiteError(
-            f"{where}: a model of type {config.model_type!r} does not read images and write text,"
-            " as far as transformers knows; give a vision-language model"
+            f"{where}: type {config.model_type!r} is not an image-text-to-text model of"
+            " transformers; give a vision-language model"
         )
     return config
 
 
 def capabilities(path: str, revision: str | None = None, **options: Any) -> frozenset[Capability]:
-    """Return what a checkpoint can be asked for, from its configuration alone.
+    """Return a checkpoint's capabilities, from its configuration alone.
 
     Raises
     ------

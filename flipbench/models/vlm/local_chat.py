@@ -1,4 +1,4 @@
-"""A vision-language model on this machine as a chat model, with the same prompts as an API."""
+"""A local vision-language model as a chat model, with the same prompts as an API."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from flipbench.config.raters import LocalChatSpec
+from flipbench.config.local_models import LocalChatSpec
 from flipbench.core.errors import ConfigError, FlipbenchError, ServiceError
 from flipbench.core.images import ImageStore
 from flipbench.core.randomness import generator
@@ -18,7 +18,7 @@ from flipbench.models.vlm.on_demand import on_demand
 
 
 def local_chat(spec: LocalChatSpec, seed: int = 0) -> LocalChat:
-    """Return the configured model; its weights are read when it is first asked."""
+    """Return the configured model; its weights are loaded on first use."""
     return LocalChat(
         on_demand(spec.model),
         max_tokens=spec.max_tokens,
@@ -30,21 +30,20 @@ def local_chat(spec: LocalChatSpec, seed: int = 0) -> LocalChat:
 class LocalChat:
     """Generate replies with any image-text-to-text model of transformers.
 
-    Instruction and item make one turn after the pictures, since many of these models know no
-    system role; schemas are not enforced. A reply that was cut off is a failure, as it is with
-    an API.
+    Instruction and item form one turn after the images, since many of these models have no system
+    role; schemas are not enforced. A reply that is cut off is a failure, as with an API.
 
     Parameters
     ----------
     vlm : HuggingFaceVLM
-        The loaded model.
+        The model.
     max_tokens : int
-        The most new tokens of a reply.
+        Limit of a reply.
     temperature : float
-        0 takes the likeliest token; otherwise every item is sampled alone, with a seed drawn from
-        (seed, item id), so that order and batch change nothing.
+        0: greedy. Otherwise each item is sampled separately, with a seed drawn from (seed, item
+        id), so that results do not depend on order or batch.
     seed : int
-        Only used where something is sampled.
+        Used for sampling only.
     """
 
     def __init__(
@@ -127,16 +126,15 @@ class LocalChat:
         return torch.as_tensor(ids)
 
     def _read(self, ids: list[int], n_prompt: int) -> ChatReply | Exception:
-        """Read the new tokens of one row, up to its end mark."""
+        """Read the new tokens of one row, up to its end token."""
         ends = self.vlm.model.generation_config.eos_token_id
-        marks = set(ends if isinstance(ends, list) else [ends])
-        stop = next((i for i, token in enumerate(ids) if token in marks), None)
+        end_ids = set(ends if isinstance(ends, list) else [ends])
+        stop = next((i for i, token in enumerate(ids) if token in end_ids), None)
         if stop is None:
             return ServiceError(
                 f"{self.name}: the reply was cut off after {len(ids)} tokens; raise max_tokens"
             )
-        text = self.vlm.tokenizer.decode(ids[:stop], skip_special_tokens=True)
-        text = strip_thoughts(text)
+        text = strip_thoughts(self.vlm.tokenizer.decode(ids[:stop], skip_special_tokens=True))
         if not text:
             return ServiceError(f"{self.name}: the model returned an empty text")
         usage = {"model": self.name, "prompt_tokens": n_prompt, "completion_tokens": stop + 1}

@@ -1,16 +1,16 @@
-"""A checkpoint whose weights are read when they are first needed."""
+"""A checkpoint whose weights are loaded on first use."""
 
 from __future__ import annotations
 
 from functools import cached_property
 from typing import Any, cast
 
-from flipbench.config.raters import ModelConfig
+from flipbench.config.local_models import ModelConfig
 from flipbench.models.vlm.huggingface import HuggingFaceVLM, fingerprint, resolve_path
 
 
 def on_demand(model: ModelConfig) -> HuggingFaceVLM:
-    """Return a configured model; a finished run needs only its name and fingerprint."""
+    """Return a model that loads lazily: a finished run needs only its name and fingerprint."""
     return cast(HuggingFaceVLM, _OnDemand(model))
 
 

@@ -1,7 +1,7 @@
-"""Prompts about the same images read their common beginning once: picture, template, question.
+"""Process the common prefix of prompts about the same images once: template, image, question.
 
-The language model's keys and values of that beginning are kept and shared by all prompts that go
-on from it, so an image is processed, encoded and read once for each batch of probes about it.
+All prompts with a prefix share its keys and values in the language model, so that an image is
+processed and encoded once per batch of probes about it.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ import torch
 SHARING = frozenset(
     {"llava", "llava_next", "llava_onevision", "qwen2_vl", "qwen2_5_vl", "internvl", "idefics3"}
 )
-"""Model types of which a test shows that shared beginnings give the same answers.
+"""Model types for which a test shows that shared prefixes give the same answers.
 
-Left out on purpose: models whose prompt attends in both directions (PaliGemma), since there the
-beginning depends on what follows, and models that read the picture by cross-attention.
+Deliberately excluded: models whose prompt has bidirectional attention (PaliGemma), since there a
+prefix depends on what follows, and models that read the image by cross-attention.
 """
 
 
 @dataclass(frozen=True)
-class Beginning:
-    """What the prompts about one set of images begin with, and how each goes on.
+class Prefix:
+    """The common prefix of the prompts about one set of images, and the rest of each prompt.
 
-    ``row`` is the processor's output row that holds the expanded image tokens; ``n_kept`` of its
-    tokens, and then ``shared``, are the beginning. ``rests[i]`` are the tokens of ``prompts[i]``.
+    The prefix consists of the first ``n_kept`` tokens of the processor's output in ``row``, with
+    expanded image tokens, and of ``shared``. ``rests[i]`` are the further tokens of
+    ``prompts[i]``.
     """
 
     row: int
@@ -38,34 +39,34 @@ class Beginning:
     rests: tuple[tuple[int, ...], ...]
 
 
-def beginning_of(
+def common_prefix(
     row: int,
     expanded: Sequence[int],
     image_token: int,
     plain: Sequence[Sequence[int]],
     prompts: Sequence[int],
-) -> Beginning | None:
-    """Return the beginning that some prompts about the same images share.
+) -> Prefix | None:
+    """Return the common prefix of prompts about the same images.
 
     Parameters
     ----------
     row : int
-        Where the processor put the first prompt.
+        Row of the first prompt in the processor's output.
     expanded : sequence of int
-        The first prompt's tokens as the model reads them: an image is as many tokens as it takes.
+        The first prompt's tokens from the processor, with each image expanded to many tokens.
     image_token : int
         The token that images are expanded to.
     plain : sequence of sequences of int
-        Each prompt's tokens as the tokenizer alone gives them, an image still one placeholder.
+        Each prompt's tokens from the tokenizer, with one placeholder per image.
     prompts : sequence of int
-        The prompts' numbers in the batch.
+        The prompts' positions in the batch.
 
     Returns
     -------
-    Beginning, or None where the prompts place their images differently.
+    Prefix, or None if the prompts place their images differently.
 
-    >>> beginning_of(0, [1, 9, 9, 9, 5, 6, 7], 9, [[1, 8, 5, 6, 7], [1, 8, 5, 6, 3, 4]], [0, 1])
-    Beginning(row=0, n_kept=4, shared=(5, 6), prompts=(0, 1), rests=((7,), (3, 4)))
+    >>> common_prefix(0, [1, 9, 9, 9, 5, 6, 7], 9, [[1, 8, 5, 6, 7], [1, 8, 5, 6, 3, 4]], [0, 1])
+    Prefix(row=0, n_kept=4, shared=(5, 6), prompts=(0, 1), rests=((7,), (3, 4)))
     """
     if image_token not in expanded:
         return None
@@ -77,7 +78,7 @@ def beginning_of(
     if any(list(ids[: len(head)]) != head for ids in plain) or not all(tails):
         return None
     n_shared = min(_n_common(tails), min(map(len, tails)) - 1)
-    return Beginning(
+    return Prefix(
         row,
         len(expanded) - n_tail,
         tails[0][:n_shared],
@@ -87,7 +88,7 @@ def beginning_of(
 
 
 def _n_common(rows: Sequence[Sequence[int]]) -> int:
-    """Return how many tokens all rows begin with in common."""
+    """Return the length of the rows' longest common prefix."""
     return sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, zip(*rows, strict=False)))
 
 
@@ -98,7 +99,7 @@ def share(
     plain: Sequence[Sequence[int]],
     pad: int,
 ) -> dict[str, Any] | None:
-    """Return inputs of B prompts whose beginnings the model has read, or None if it cannot be done.
+    """Return inputs of B prompts whose prefixes are in a cache, or None if they share none.
 
     Parameters
     ----------
@@ -107,28 +108,28 @@ def share(
     processed : mapping of str to torch.Tensor
         The processor's output for the first prompt of each group.
     groups : sequence of sequences of int
-        The numbers of the prompts about the same images; each of the B prompts is in one.
+        The positions of prompts about the same images; each of the B prompts is in one group.
     plain : sequence of sequences of int
-        Each prompt's tokens as the tokenizer alone gives them.
+        Each prompt's tokens from the tokenizer, with one placeholder per image.
     pad : int
-        The token to pad with.
+        The padding token.
 
     Returns
     -------
     dict
-        ``input_ids`` and ``attention_mask``, shape (B, T), and ``past_key_values`` with the first
-        P positions; `unread` leaves the model the others. ``generate`` takes them as they are.
+        ``input_ids`` and ``attention_mask``, shape (B, T), and ``past_key_values`` of the first P
+        positions. ``generate`` accepts them directly; a forward pass needs `unread`.
     """
-    beginnings = []
+    prefixes = []
     for row, prompts in enumerate(groups):
         expanded = processed["input_ids"][row][processed["attention_mask"][row].bool()].tolist()
         texts = [plain[i] for i in prompts]
-        found = beginning_of(row, expanded, model.config.image_token_id, texts, prompts)
-        if found is None:
+        prefix = common_prefix(row, expanded, model.config.image_token_id, texts, prompts)
+        if prefix is None:
             return None
-        beginnings.append(found)
-    inputs = _read(model, processed, beginnings, pad)
-    numbered = [pair for b in beginnings for pair in zip(b.prompts, b.rests, strict=True)]
+        prefixes.append(prefix)
+    inputs = _read(model, processed, prefixes, pad)
+    numbered = [pair for p in prefixes for pair in zip(p.prompts, p.rests, strict=True)]
     rests = [rest for _, rest in sorted(numbered)]
     width = max(map(len, rests))
     for name, fill, values in (
@@ -142,7 +143,7 @@ def share(
 
 
 def unread(model: Any, inputs: dict[str, Any]) -> dict[str, Any]:
-    """Return inputs with the tokens that the model has not read, and their positions."""
+    """Return inputs with only the tokens that are not in the cache, and their positions."""
     if "past_key_values" not in inputs:
         return inputs
     n_read = inputs["past_key_values"].get_seq_length()
@@ -153,18 +154,18 @@ def unread(model: Any, inputs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read(
-    model: Any, processed: Mapping[str, torch.Tensor], beginnings: Sequence[Beginning], pad: int
+    model: Any, processed: Mapping[str, torch.Tensor], prefixes: Sequence[Prefix], pad: int
 ) -> dict[str, Any]:
-    """Run the model over each beginning, and return its cache with one row for each prompt."""
+    """Run the model on each prefix, and return its cache with one row per prompt."""
     ids_gw, kept_gw = processed["input_ids"], processed["attention_mask"].bool()
-    lengths = [b.n_kept + len(b.shared) for b in beginnings]
+    lengths = [p.n_kept + len(p.shared) for p in prefixes]
     width = max(lengths)
 
     def cut(values_gw: torch.Tensor, fill: int, shared: bool = False) -> torch.Tensor:
         rows = []
-        for b in beginnings:
-            row = values_gw[b.row][kept_gw[b.row]][: b.n_kept].tolist()
-            row += b.shared if shared else [fill] * len(b.shared)
+        for p in prefixes:
+            row = values_gw[p.row][kept_gw[p.row]][: p.n_kept].tolist()
+            row += p.shared if shared else [fill] * len(p.shared)
             rows.append([fill] * (width - len(row)) + row)
         return torch.tensor(rows, dtype=values_gw.dtype, device=values_gw.device)
 
@@ -179,7 +180,7 @@ def _read(
     if owner is None:
         inputs["position_ids"] = (mask_gp.cumsum(-1) - 1).clamp(min=0)
     cache = model(**inputs, use_cache=True, logits_to_keep=1).past_key_values
-    prompts = sorted((prompt, g) for g, b in enumerate(beginnings) for prompt in b.prompts)
+    prompts = sorted((prompt, g) for g, p in enumerate(prefixes) for prompt in p.prompts)
     group_of = ids_gw.new_tensor([g for _, g in prompts])
     cache.batch_select_indices(group_of)
     if owner is not None:
@@ -192,5 +193,5 @@ def _read(
 
 
 def _rotary_owner(model: Any) -> Any:
-    """Return the module that keeps how far multimodal rotary positions are shifted, if any."""
+    """Return the module that stores the shift of multimodal rotary positions, if any."""
     return next((m for m in model.modules() if "rope_deltas" in vars(m)), None)

@@ -22,15 +22,15 @@ from transformers.utils import is_torchvision_available
 def _image_only(base: Any, video_processor: str) -> Any:
     """Return ``base`` without its video processor, the only part that needs torchvision.
 
-    The class keeps its upstream name, and a saved folder describes a ``video_processor`` all the
-    same, so that stock transformers (with torchvision) loads it too.
+    The class keeps its upstream name, and a saved folder still describes a ``video_processor``, so
+    that stock transformers (with torchvision) loads it too.
     """
 
     def get_attributes(cls: Any) -> list[str]:
-        return [name for name in super(made, cls).get_attributes() if name != "video_processor"]
+        return [name for name in super(adapted, cls).get_attributes() if name != "video_processor"]
 
     def arguments(cls: Any, *args: Any, **kwargs: Any) -> list[Any]:
-        return [*super(made, cls)._get_arguments_from_pretrained(*args, **kwargs), None]
+        return [*super(adapted, cls)._get_arguments_from_pretrained(*args, **kwargs), None]
 
     def save_pretrained(self: Any, save_directory: str | Path, **kwargs: Any) -> Any:
         saved = ProcessorMixin.save_pretrained(self, save_directory, **kwargs)
@@ -44,12 +44,12 @@ def _image_only(base: Any, video_processor: str) -> Any:
     body = {
         "get_attributes": classmethod(get_attributes),
         "_get_arguments_from_pretrained": classmethod(arguments),
-        "apply_chat_template": ProcessorMixin.apply_chat_template,  # SmolVLM's asks for videos
+        "apply_chat_template": ProcessorMixin.apply_chat_template,  # SmolVLM's needs videos
         "save_pretrained": save_pretrained,
         "__module__": base.__module__,
     }
-    made: Any = type(base.__name__, (base,), body)
-    return made
+    adapted: Any = type(base.__name__, (base,), body)
+    return adapted
 
 
 IMAGE_ONLY: dict[str, Any] = {
@@ -64,9 +64,9 @@ IMAGE_ONLY: dict[str, Any] = {
 def load_processor(path: str | Path, **kwargs: Any) -> Any:
     """Load the processor of a checkpoint folder or hub id.
 
-    Without torchvision the families of ``IMAGE_ONLY`` get a processor that reads no videos; every
-    other family loads as it is. Pixels of the PIL and torchvision backends differ slightly
-    (Qwen2-VL: mean 5e-3), so the backend is part of a model's fingerprint.
+    Without torchvision the families in ``IMAGE_ONLY`` get a processor without video support.
+    Pixels of the PIL and torchvision backends differ slightly (Qwen2-VL: mean 5e-3), so the
+    backend is part of a model's fingerprint.
     """
     if not is_torchvision_available():
         model_type = AutoConfig.from_pretrained(path, **kwargs).model_type

@@ -1,4 +1,4 @@
-"""Log-probabilities of given tokens: statistics by position, and windows over long texts."""
+"""Log-probabilities of given tokens: statistics per position, and windows over long texts."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import torch
 from flipbench.core.errors import DataError
 
 N_WITH_STATISTICS = 256
-"""Continuations of more tokens keep only their sum: nobody reads a thousand numbers a record."""
+"""Only the sum is stored for continuations of more tokens, to keep records small."""
 _MAX_LOGITS = 2**26
 
 
 @dataclass(frozen=True)
 class TokenStatistics:
-    """Of T scored tokens: log-probability, and mean and deviation over the whole vocabulary.
+    """For T scored tokens: log-probability, and its mean and deviation over the vocabulary.
 
-    Each has shape (T,), in nats; ``means`` is sum p log p, ``deviations`` the root of
+    Each has shape (T,), in nats; ``means`` is sum p log p, ``deviations`` the square root of
     sum p (log p)^2 - mean^2.
     """
 
@@ -31,7 +31,7 @@ class TokenStatistics:
 
     @classmethod
     def join(cls, parts: list[TokenStatistics]) -> TokenStatistics:
-        """Return the parts one after another."""
+        """Return the concatenation of the parts."""
         names = ("log_probs", "means", "deviations")
         return cls(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
 
@@ -41,7 +41,7 @@ class TokenStatistics:
         Raises
         ------
         DataError
-            Where a log-probability is no number.
+            If a log-probability is NaN.
         """
         if self.log_probs.isnan().any():
             raise DataError("a token's log-probability is NaN; load the model with dtype: float32")
@@ -63,23 +63,23 @@ def token_statistics(logits: torch.Tensor, ids: torch.Tensor) -> TokenStatistics
     log_p = logits.float().log_softmax(-1)
     chosen = log_p.gather(1, ids[:, None])[:, 0]
     p = log_p.exp()
-    log_p = torch.where(p > 0, log_p, 0.0)  # p log p is 0 where p is
+    log_p = torch.where(p > 0, log_p, 0.0)  # p log p is 0 if p is
     means = (p * log_p).sum(-1)
-    # around the mean, since the difference of two near squares can fall below 0
+    # around the mean, since a difference of two close squares can become negative
     deviations = (p * (log_p - means[:, None]) ** 2).sum(-1).sqrt()
     return TokenStatistics(chosen.cpu(), means.cpu(), deviations.cpu())
 
 
 def rows_at_once(width: int, vocabulary: int) -> int:
-    """Return how many rows of ``width`` scored tokens fit into the memory set aside for logits."""
+    """Return how many rows of ``width`` scored tokens fit into the memory reserved for logits."""
     return max(1, _MAX_LOGITS // (width * vocabulary))
 
 
-def windows(n_prompt: int, n_tail: int, context: int) -> list[tuple[int, int, int]]:
-    """Return (begin, end, n_scored) of the windows that score a tail too long for the context.
+def windows(n_prompt: int, n_reply: int, context: int) -> list[tuple[int, int, int]]:
+    """Return (begin, end, n_scored) of windows that score a reply too long for the context.
 
-    Each scores its last ``n_scored`` tokens, the first as many as fit, later ones at most half a
-    context, so that every token sees at least half a context before it.
+    Each scores its last ``n_scored`` tokens: the first as many as fit, later ones at most half a
+    context, so that their tokens are preceded by at least half a context.
 
     >>> windows(2, 8, 6)
     [(0, 6, 4), (3, 9, 3), (4, 10, 1)]
@@ -87,17 +87,18 @@ def windows(n_prompt: int, n_tail: int, context: int) -> list[tuple[int, int, in
     Raises
     ------
     ValueError
-        Where not even one token fits behind the prompt.
+        If no token fits after the prompt.
     """
     if n_prompt >= context:
         raise ValueError(f"the prompt has {n_prompt} tokens, the model's context {context}")
-    total, end = n_prompt + n_tail, min(context, n_prompt + n_tail)
-    found = [(0, end, end - n_prompt)]
+    total = n_prompt + n_reply
+    end = min(context, total)
+    spans = [(0, end, end - n_prompt)]
     while end < total:
         new = min(context // 2, total - end)
         end += new
-        found.append((end - context, end, new))
-    return found
+        spans.append((end - context, end, new))
+    return spans
 
 
 def _rounded(values: torch.Tensor) -> tuple[float, ...]:

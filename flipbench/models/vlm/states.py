@@ -1,4 +1,4 @@
-"""A model's hidden state as text, as records keep it."""
+"""A model's hidden state as text, for records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def pack_state(state: torch.Tensor) -> str:
 
 
 def unpack_state(text: str) -> NDArray[np.float32]:
-    """Return what `pack_state` packed, shape (d,).
+    """Return the state packed by `pack_state`, shape (d,).
 
     >>> unpack_state(pack_state(torch.tensor([1.5, -2.0]))).tolist()
     [1.5, -2.0]

@@ -159,7 +159,7 @@ def test_an_adapter_of_another_model_is_not_loaded_onto_the_parent(
     (checkpoint,) = train_plan(make_plan("llava", "lora", n_items=4, parent=parent), items, run)
     shutil.rmtree(parent)
     shutil.copytree(tiny_folders["qwen2_vl"], parent)
-    with pytest.raises(DataError, match="an adapter for .'Llava.* is .'Qwen2VL.*put the right"):
+    with pytest.raises(DataError, match="an adapter for .'Llava.* is .'Qwen2VL.*provide the right"):
         HuggingFaceVLM(str(run.path / checkpoint.path))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flipbench.config.raters import ModelConfig
+from flipbench.config.local_models import ModelConfig
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Response, Score
 from flipbench.core.run import Run

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flipbench.config.raters import ModelConfig
+from flipbench.config.local_models import ModelConfig
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Failure
 from flipbench.core.run import Run

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from flipbench.core.rates import LEAST_CLUSTERS, Rate, wilson_interval
+from flipbench.core.rates import MIN_CLUSTERS, Rate, wilson_interval
 from flipbench.evaluate.statistics.roc import newcombe_interval, separation
 
 MODELS = st.lists(
@@ -80,12 +80,12 @@ def test_few_clusters_are_enumerated_and_many_are_sampled() -> None:
         values = generator.normal(size=4 * n) + np.array(dirty)
         return separation(list(values), dirty, clusters, rng())
 
-    few, many = made(LEAST_CLUSTERS - 1), made(LEAST_CLUSTERS)
+    few, many = made(MIN_CLUSTERS - 1), made(MIN_CLUSTERS)
     assert few is not None and few.method == "Newcombe"  # type: ignore[attr-defined]
-    n = LEAST_CLUSTERS - 1
+    n = MIN_CLUSTERS - 1
     assert few.interval == newcombe_interval(few.auroc, n, n)  # type: ignore[attr-defined]
     assert many.method == "cluster bootstrap"  # type: ignore[attr-defined]
-    again = made(LEAST_CLUSTERS)
+    again = made(MIN_CLUSTERS)
     assert many == again
 
 

@@ -183,7 +183,7 @@ def test_a_blind_judge_s_prompt_must_not_contain_the_answer(
     path = tmp_path / "own.txt"
     head = "name: x\nversion: 1\nabout: y\nplaceholders: [question, options, new_answer]\n"
     path.write_text(head + "---\nJudge.\n---\n{question} {options} {new_answer}\n")
-    with pytest.raises(ConfigError, match=r"own.txt: the prompt says \{new_answer\}"):
+    with pytest.raises(ConfigError, match=r"own.txt: the prompt uses \{new_answer\}"):
         APIJudge(chat(server), path, blind=True)
     with pytest.raises(ConfigError, match=r"judge-blind-v1.txt: the prompt never says"):
         APIJudge(chat(server), "judge-blind-v1")

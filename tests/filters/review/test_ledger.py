@@ -221,7 +221,7 @@ def test_pairs_with_missing_images_are_left_out(run: Run, caplog: pytest.LogCapt
     with caplog.at_level(logging.WARNING):
         left = edited_pairs(run)
     assert len(left) == len(pairs) - 2
-    assert "discs 0001: image" in caplog.text and "its image is gone" in caplog.text
+    assert "discs 0001: image" in caplog.text and "its image is missing" in caplog.text
 
 
 def test_pairs_come_in_item_order_or_the_order_requested(run: Run) -> None:

@@ -125,14 +125,20 @@ HEAD = "name: own\nversion: 2\nabout: mine\nplaceholders: [question, new_answer]
     ("text", "says"),
     [
         ("Draw {new_answer}.", "three parts"),
-        (HEAD + "---\nDraw.\n---\n{question}\n", "its head declares {new_answer}"),
+        (HEAD + "---\nDraw.\n---\n{question}\n", "{new_answer} is declared but not used"),
         (HEAD + "---\nDraw.\n---\n{question} {new_anser}\n", "did you mean 'new_answer'"),
-        (HEAD + "---\nDraw.\n---\n{question} {new_answer} {options}\n", "{options} is not among"),
-        (HEAD + "---\nDraw {new_answer}.\n---\n{question} {new_answer}\n", "stands in the instr"),
+        (
+            HEAD + "---\nDraw.\n---\n{question} {new_answer} {options}\n",
+            "{options} is used but not declared",
+        ),
+        (HEAD + "---\nDraw {new_answer}.\n---\n{question} {new_answer}\n", "is in the instruction"),
         (HEAD + "---\n\n---\n{question} {new_answer}\n", "empty"),
         (HEAD.replace("2", "two") + "---\nDraw.\n---\n{question} {new_answer}\n", "version"),
         (HEAD.replace("about: mine", "") + "---\nDraw.\n---\n{question} {new_answer}\n", "keys"),
-        (HEAD.replace(", new_answer", "") + "---\nDraw.\n---\n{question}\n", "never says {new_ans"),
+        (
+            HEAD.replace(", new_answer", "") + "---\nDraw.\n---\n{question}\n",
+            "does not use {new_ans",
+        ),
         ("a: [\n---\nb\n---\nc", "not YAML"),
     ],
 )

@@ -189,8 +189,8 @@ def test_without_a_price_there_is_no_cost(server: OpenAIServer, store: ImageStor
         ("empty", "empty text"),
         ("length", "cut off after 50 tokens"),
         ("filter", "content filter"),
-        ("broken", "broken JSON"),
-        ("nonsense", "no chat completion"),
+        ("broken", "invalid JSON"),
+        ("nonsense", "not a chat completion"),
     ],
 )
 def test_empty_and_refused_replies_fail_only_their_item(
@@ -284,7 +284,7 @@ def test_requests_per_minute_are_limited(server: OpenAIServer, store: ImageStore
 
 def test_a_missing_key_is_reported_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    with pytest.raises(PrerequisiteError, match="OPENAI_API_KEY holds no key"):
+    with pytest.raises(PrerequisiteError, match="OPENAI_API_KEY is not set"):
         ChatAPI(ChatSpec(model="gpt-4o"))
 
 

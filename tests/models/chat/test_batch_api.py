@@ -108,7 +108,7 @@ def test_shards_are_limited_by_bytes(
     long = ChatRequest("Describe.", "x" * 2 * one)
     *good, bad = batch.ask([*questions(5), long], store)
     assert texts(good) == [f"number {i}" for i in range(5)]
-    assert isinstance(bad, DataError) and "a batch holds" in str(bad)
+    assert isinstance(bad, DataError) and "over the limit of" in str(bad)
     assert [len(rows) for rows in uploads(server)] == [2, 2, 1]
     assert max(len(server.files[b.file_id]) for b in server.batches.values()) <= 2 * one
 
@@ -197,7 +197,7 @@ def test_a_server_without_a_batch_api_is_refused(
 ) -> None:
     spec = ChatSpec(model="o3", base_url=server.base_url + "/nowhere")
     (reply,) = BatchAPI(ChatAPI(spec), tmp_path / "batches").ask(questions(1), store)
-    assert isinstance(reply, PrerequisiteError) and "batch API" in str(reply)
+    assert isinstance(reply, PrerequisiteError) and "it has no Batch API" in str(reply)
 
 
 def test_finished_work_is_not_sent_again(

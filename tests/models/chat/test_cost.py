@@ -50,7 +50,7 @@ def test_spending_is_priced_only_where_prices_are_known() -> None:
     spent.add({"prompt_tokens": 1200, "completion_tokens": 40})
     assert str(spent) == "1 reply, 1,200 tokens in, 40 out; no price is known"
     spent.add({"prompt_tokens": 800, "completion_tokens": 60, "cost_usd": 0.5})
-    assert str(spent) == "2 replies, 2,000 tokens in, 100 out; $0.50 for the 1 of known price"
+    assert str(spent) == "2 replies, 2,000 tokens in, 100 out; $0.50 for the 1 with a known price"
     free = Spent()
     free.add({"prompt_tokens": 10, "completion_tokens": 1, "cost_usd": 0.0})
     assert str(free) == "1 reply, 10 tokens in, 1 out; $0.00"

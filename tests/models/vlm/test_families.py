@@ -208,7 +208,7 @@ def test_scores_match_the_plain_model(
     batched = answered(vlm, probes, store)
     for asked, response in zip(probes, batched, strict=True):
         inputs, expected = plain_inputs(vlm, asked, store), []
-        (tail,) = vlm.conversation.tails([asked.continuation])
+        (tail,) = vlm.conversation.reply_ids([asked.continuation])
         assert vlm.tokenizer.decode(tail).strip() == asked.continuation
         for token in tail:
             expected.append(float(next_log_probs(vlm, inputs)[token]))
@@ -232,7 +232,7 @@ def test_hidden_states_match_one_by_one(
     ]
     if family in ONE_IMAGE:
         assert "hidden_states" not in vlm.can
-        with pytest.raises(DataError, match="does not tell its hidden states"):
+        with pytest.raises(DataError, match="returns no hidden states"):
             vlm.embed(probes, store)
         return
     batched = vlm.embed(probes, store)
@@ -261,7 +261,7 @@ def test_probes_with_zero_and_several_images(
     expected = {"none"} if family in NO_TEXT_ALONE else set()
     assert refused == expected | ({"two", "swapped", "three"} if family in ONE_IMAGE else set())
     for name in refused:
-        assert "1 image at a time, not" in str(found[name]) and family in str(found[name])
+        assert "1 image, not" in str(found[name]) and family in str(found[name])
     answers = {name: a for name, a in found.items() if isinstance(a, Response)}
     for name, answer in answers.items():
         (alone,) = answered(vlm, [probes[name]], store)

@@ -226,7 +226,7 @@ def test_log_probs_are_never_nan(
 ) -> None:
     monkeypatch.setattr(vlm.model.lm_head, "forward", lambda x: x[..., :20] * float("nan"))
     monkeypatch.setattr(vlm.conversation, "letter_ids", lambda n: list(range(n)))
-    with pytest.raises(DataError, match="answers NaN.*bfloat16"):
+    with pytest.raises(DataError, match="returns NaN.*bfloat16"):
         vlm.ask([PromptSettings().probe(shapes_items[0], "original")], shapes_store)
 
 

@@ -13,7 +13,7 @@ from PIL import Image
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef, Probe, Response
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
-from flipbench.models.vlm.prefix import SHARING, Beginning, beginning_of
+from flipbench.models.vlm.prefix import SHARING, Prefix, common_prefix
 from flipbench.prompting.prompts import choice_prompt
 from tests.fixtures.tiny_families import FAMILIES, save
 
@@ -107,11 +107,11 @@ def test_a_batch_with_few_repeated_images_is_encoded_whole(
     ("expanded", "plain", "expected"),
     [
         # the placeholder is the image token itself, and the texts differ at once
-        ([1, 9, 9, 9, 5], [[1, 9, 5], [1, 9, 6]], Beginning(0, 4, (), (0, 1), ((5,), (6,)))),
+        ([1, 9, 9, 9, 5], [[1, 9, 5], [1, 9, 6]], Prefix(0, 4, (), (0, 1), ((5,), (6,)))),
         # one text is the beginning of the other: a token is left to each
-        ([9, 9, 5, 6], [[9, 5, 6], [9, 5]], Beginning(0, 2, (), (0, 1), ((5, 6), (5,)))),
+        ([9, 9, 5, 6], [[9, 5, 6], [9, 5]], Prefix(0, 2, (), (0, 1), ((5, 6), (5,)))),
         # two images, text between
-        ([9, 9, 4, 9, 9, 5, 7], [[8, 4, 8, 5, 7]], Beginning(0, 5, (5,), (0,), ((7,),))),
+        ([9, 9, 4, 9, 9, 5, 7], [[8, 4, 8, 5, 7]], Prefix(0, 5, (5,), (0,), ((7,),))),
         # other images' places
         ([1, 9, 9, 5], [[1, 8, 5], [2, 8, 5]], None),
         # nothing after the image to ask with
@@ -121,6 +121,6 @@ def test_a_batch_with_few_repeated_images_is_encoded_whole(
     ],
 )
 def test_shared_prefixes_of_prompts(
-    expanded: list[int], plain: list[list[int]], expected: Beginning | None
+    expanded: list[int], plain: list[list[int]], expected: Prefix | None
 ) -> None:
-    assert beginning_of(0, expanded, IMAGE, plain, list(range(len(plain)))) == expected
+    assert common_prefix(0, expanded, IMAGE, plain, list(range(len(plain)))) == expected

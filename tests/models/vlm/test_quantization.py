@@ -34,7 +34,7 @@ def test_the_fingerprint_covers_the_quantization(folder: Path) -> None:
 
 def test_a_served_model_cannot_be_quantized() -> None:
     assert ModelUnderTestConfig(path="model", quantization="4bit").quantization == "4bit"
-    with pytest.raises(ValueError, match="quantization is for checkpoints"):
+    with pytest.raises(ValueError, match="quantization applies to checkpoints only"):
         ModelUnderTestConfig.model_validate({"api": {"model": "m"}, "quantization": "4bit"})
 
 

@@ -76,7 +76,7 @@ def test_a_text_longer_than_the_context_is_scored_in_windows(
     monkeypatch.setattr(config, "max_position_embeddings", 64)
     (found,) = vlm.ask([score_probe(text)], shapes_store)
     assert found.n_tokens == whole.n_tokens and found.n_tokens is not None and found.n_tokens > 64
-    by_hand, ids = 0.0, vlm._with_tails([score_probe(text)], shapes_store)[0]["input_ids"][0]
+    by_hand, ids = 0.0, vlm._with_replies([score_probe(text)], shapes_store)[0]["input_ids"][0]
     for begin, end, new in windows(len(ids) - found.n_tokens, found.n_tokens, 64):
         with torch.no_grad():
             log_p = vlm.model(input_ids=ids[None, begin:end]).logits[0].log_softmax(-1)
@@ -125,7 +125,7 @@ def test_embeddings_are_the_last_token_states(
     batched = vlm.embed(probes, shapes_store)
     assert "hidden_states" in vlm.can and batched.dtype == torch.float32
     for probe, row in zip(probes, batched, strict=True):
-        inputs, _ = vlm._with_tails([probe], shapes_store)
+        inputs, _ = vlm._with_replies([probe], shapes_store)
         with torch.no_grad():
             states = vlm.model(**inputs, output_hidden_states=True).hidden_states
         assert torch.allclose(row, states[-1][0, -1], atol=1e-3)

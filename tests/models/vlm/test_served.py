@@ -23,7 +23,7 @@ from flipbench.models.chat.messages import ChatRequest
 from flipbench.models.engine import answers_of, ask
 from flipbench.models.protocols import needs_of
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
-from flipbench.models.vlm.served import APIVLM, reach
+from flipbench.models.vlm.served import APIVLM, resolve_model
 from flipbench.prompting.prompts import PromptSettings
 from flipbench.shapes.training.tiny import FAMILIES
 from tests.fixtures.openai_server import KEY, OpenAIServer
@@ -182,8 +182,8 @@ def test_without_every_letter_s_log_prob_only_the_choice_is_kept(
     ("tokens", "said"),
     [
         ([("**", -0.1), ("It", -3.0)], "no option letter is among the 2"),
-        ([("A", math.nan), ("B", -1.0)], "make no sense"),
-        ([("A", 3.0), ("B", -1.0)], "make no sense"),
+        ([("A", math.nan), ("B", -1.0)], "log-probabilities are invalid"),
+        ([("A", 3.0), ("B", -1.0)], "log-probabilities are invalid"),
         ([("A", -9999.0)], "no log-probabilities"),
     ],
 )
@@ -215,17 +215,17 @@ def test_without_log_probabilities_it_cannot_choose(
     server.script.extend(["no logprobs"] * 2 if how == "forbidden" else [])
     model = vlm(server, logprobs=False if how == "declared" else None)
     assert model.can == {"generate", "text_only"}
-    warned = "it can generate, but not choose" in caplog.text
+    warned = "it supports generate, but not choose" in caplog.text
     assert warned == (how != "declared")
     n_before = len(server.chats())
     refused, answered = model.ask([probe(shapes_items, CHOOSE), probe(shapes_items)], shapes_store)
-    assert isinstance(refused, ConfigError) and "cannot answer ask: choose" in str(refused)
+    assert isinstance(refused, ConfigError) and "does not support ask: choose" in str(refused)
     assert isinstance(answered, Response) and answered.choice == 1
     assert len(server.chats()) == n_before + 1, "what it cannot answer is not even asked"
 
 
 def test_declared_log_probabilities_must_come(server: OpenAIServer) -> None:
-    with pytest.raises(PrerequisiteError, match="tells no log-probabilities"):
+    with pytest.raises(PrerequisiteError, match="returns no log-probabilities"):
         vlm(server, logprobs=True)
 
 
@@ -261,9 +261,9 @@ def test_the_fingerprint_covers_model_and_settings(server: OpenAIServer) -> None
     assert vlm(server, "another name").fingerprint == first
     others = [fingerprint(revision="abc"), fingerprint(detail="low"), fingerprint(seed=1)]
     others.append(fingerprint(model="gpt-4o-2024-08-06"))
-    server.told_model = "tiny-vlm-v2"
+    server.reported_model = "tiny-vlm-v2"
     others.append(fingerprint())
-    server.told_model = None
+    server.reported_model = None
     server.rejects = {"temperature"}
     others.append(fingerprint())
     assert len({first, *others}) == 7
@@ -273,7 +273,7 @@ def test_a_model_that_changes_midway_is_a_failure(
     server: OpenAIServer, shapes_items: list[Item], shapes_store: ImageStore
 ) -> None:
     model = vlm(server)
-    server.told_model = "cheaper-vlm"
+    server.reported_model = "cheaper-vlm"
     answer = one(model, probe(shapes_items), shapes_store)
     assert isinstance(answer, ServiceError) and "'cheaper-vlm'" in str(answer)
 
@@ -283,7 +283,7 @@ def test_a_server_without_greedy_decoding_is_reported(
 ) -> None:
     server.rejects = {"temperature"}
     vlm(server)
-    assert "not repeatable" in caplog.text
+    assert "not reproducible" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -291,8 +291,8 @@ def test_a_server_without_greedy_decoding_is_reported(
     [
         ({"model": "nope"}, [], "it offers"),
         ({"base_url": "http://127.0.0.1:9/v1"}, [], "cannot be reached"),
-        ({}, ["500", "500"], "does not answer a first question"),
-        ({}, ["403"], "does not let this key"),
+        ({}, ["500", "500"], "does not answer a trial question"),
+        ({}, ["403"], "does not allow this key"),
     ],
 )
 def test_a_missing_model_stops_the_run(
@@ -368,5 +368,9 @@ def test_a_served_model_chooses_as_it_does_in_memory(
 
 def test_local_paths_are_not_looked_up_on_a_server(tiny_folders: dict[str, Path]) -> None:
     folder = str(tiny_folders["llava"])
-    assert reach(folder, "http://localhost:1/v1") == folder
-    assert reach("shapes:llava", "http://localhost:1/v1") == "shapes:llava" == reach("shapes:llava")
+    assert resolve_model(folder, "http://localhost:1/v1") == folder
+    assert (
+        resolve_model("shapes:llava", "http://localhost:1/v1")
+        == "shapes:llava"
+        == resolve_model("shapes:llava")
+    )

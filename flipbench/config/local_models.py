@@ -1,4 +1,4 @@
-"""Vision-language models on this machine, as a configuration names them."""
+"""Settings of vision-language models that run on this machine."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ class ModelConfig(Value):
     trust_remote_code: bool = False
     quantization: Quantization | None = Field(
         default=None,
-        description="the language model's matrices in 4 bits, to ask; such a model is not trained",
+        description="load the language model's weights in 4 bits, for evaluation only",
     )
 
 
 class LocalChatSpec(Value):
-    """A vision-language model on this machine that captions or judges."""
+    """A vision-language model used as a chat model."""
 
     model: ModelConfig
-    max_tokens: int = Field(default=800, ge=1)
-    temperature: float = Field(default=0.0, ge=0, description="0 takes the likeliest token")
+    max_tokens: int = Field(default=800, ge=1, description="limit of a reply")
+    temperature: float = Field(default=0.0, ge=0, description="0: greedy decoding")
 
 
 class LocalSpec(Value):
-    """Whoever writes or judges with a chat model on this machine."""
+    """A chat model on this machine, as captioner, judge or rewriter."""
 
     kind: Literal["local"] = "local"
     chat: LocalChatSpec
