@@ -185,7 +185,7 @@ def test_a_blind_judge_s_prompt_must_not_contain_the_answer(
     path.write_text(head + "---\nJudge.\n---\n{question} {options} {new_answer}\n")
     with pytest.raises(ConfigError, match=r"own.txt: the prompt uses \{new_answer\}"):
         APIJudge(chat(server), path, blind=True)
-    with pytest.raises(ConfigError, match=r"judge-blind-v1.txt: the prompt never says"):
+    with pytest.raises(ConfigError, match=r"judge-blind-v1.txt: the prompt does not use"):
         APIJudge(chat(server), "judge-blind-v1")
 
 
