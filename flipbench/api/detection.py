@@ -312,5 +312,8 @@ def _models(
         raise ConfigError(f"name {name!r}: names a model on a server; give the server's address")
     from flipbench.models.vlm.served import resolve_model
 
-    clean = [resolve_model(one, model) if isinstance(one, str) else resolved(one) for one in references]
+    clean = [
+        resolve_model(reference, model) if isinstance(reference, str) else resolved(reference)
+        for reference in references
+    ]
     return resolve_model(name, model), clean
