@@ -147,7 +147,8 @@ def _sentence(rule: str, grid: Sequence[GridModel], scores: Sequence[Score]) -> 
         n_caught, n = contaminated.count("contaminated"), len(contaminated)
         parts.append(f"caught {n_caught} of {n} contaminated {'model' if n == 1 else 'models'}")
     if clean:
-        parts.append(f"flagged {clean.count('contaminated')} of {len(clean)} clean ones")
+        n_flagged, n = clean.count("contaminated"), len(clean)
+        parts.append(f"flagged {n_flagged} of {n} clean {'model' if n == 1 else 'models'}")
     unknown = [verdict for model, verdict in judged if model.dose is None]
     if unknown:
         count = f"{unknown.count('contaminated')} of {len(unknown)}"

@@ -51,9 +51,10 @@ def test_the_headline_counts_caught_and_flagged_models(tmp_path: Path) -> None:
     ]
     assert headline(data.grid, scores) == [
         "The exact McNemar test of the perturbation gap caught 11 of 12 contaminated models and"
-        " flagged 1 of 2 clean; 1 is inconclusive."
+        " flagged 1 of 2 clean models; 1 is inconclusive."
     ]
-    assert headline(data.grid[:1], scores)[0].endswith("perturbation gap flagged 0 of 1 clean.")
+    (sentence,) = headline(data.grid[:1], scores)
+    assert sentence.endswith("perturbation gap flagged 0 of 1 clean model.")
 
 
 def test_scores_of_other_models_are_refused(tmp_path: Path) -> None:
