@@ -41,7 +41,7 @@ def load_pairs(path: str | Path, limit: int | None = None) -> PairedBenchmark:
     Raises
     ------
     DataError
-        Where there is none, or it has no pairs.
+        If there is none, or it has no pairs.
 
     Examples
     --------
@@ -119,7 +119,7 @@ class DetectionResult:
         Raises
         ------
         DataError
-            Where the folder cannot be written, or an image of the benchmark is gone.
+            If the folder cannot be written, or an image of the benchmark is gone.
         """
         from flipbench.evaluate.verdict.page import write_verdict
 
@@ -196,10 +196,10 @@ def detect(
     Raises
     ------
     ConfigError
-        Where a detector is unknown, a model cannot be asked in this way, or a reference is the
+        If a detector is unknown, a model cannot be asked in this way, or a reference is the
         model itself.
     DataError, PrerequisiteError
-        Where pairs or weights cannot be read, or a server or an optional package is missing.
+        If pairs or weights cannot be read, or a server or an optional package is missing.
 
     Examples
     --------

@@ -79,9 +79,9 @@ def generate(
     Raises
     ------
     ConfigError
-        Where a key or a value is wrong.
+        If a key or a value is wrong.
     DataError, PrerequisiteError
-        Where no item can be used, or a key for an API is missing.
+        If no item can be used, or a key for an API is missing.
 
     Examples
     --------
@@ -152,11 +152,11 @@ def contaminate(
     Raises
     ------
     ConfigError
-        Where a key or a value is wrong.
+        If a key or a value is wrong.
     DataError
-        Where the run has no pairs yet.
+        If the run has no pairs yet.
     PrerequisiteError
-        Where the disk is too small or an optional package is missing.
+        If the disk is too small or an optional package is missing.
 
     Examples
     --------

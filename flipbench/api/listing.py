@@ -87,7 +87,7 @@ def detectors(names: str | Sequence[str] = ()) -> DetectorTable:
     Raises
     ------
     ConfigError
-        Where there is no such detector.
+        If there is no such detector.
 
     Examples
     --------
@@ -116,7 +116,7 @@ def power(gap: float, changed: float, n_pairs: int, alpha: float = 0.05) -> floa
     Raises
     ------
     ConfigError
-        Where no design has these values.
+        If no design has these values.
 
     Examples
     --------

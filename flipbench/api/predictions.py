@@ -100,7 +100,7 @@ def gap(
     Raises
     ------
     DataError
-        Where a file cannot be read, the two do not hold the same items, or no item is answered in
+        If a file cannot be read, the two do not hold the same items, or no item is answered in
         both versions.
 
     Examples

@@ -61,7 +61,7 @@ def generate(
     workers: Workers = 1,
     worker: Worker = None,
 ) -> None:
-    """Make an answer-flipped twin: new answer, caption, redrawn image."""
+    """Make perturbed candidates: new answer, caption, redrawn image."""
     assembly = assemble(config, overrides, limit, quiet, workers=workers, worker=worker)
     import flipbench as fb
 
