@@ -89,7 +89,7 @@ def test_every_option_of_every_command_is_explained(flipbench: Flipbench) -> Non
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["nowhere.yaml"], "nowhere.yaml: no such configuration"),
+        (["nowhere.yaml"], "nowhere.yaml: no such configuration file"),
         (["c.yml"], "did you mean 'c.yaml'?"),
         (["c.yaml", "sed=1"], "sed: unknown key; did you mean 'seed'?"),
         (["c.yaml", "seed=one"], "seed: Input should be a valid integer"),
@@ -334,5 +334,5 @@ def test_the_installed_program_exits_with_2_and_one_line(tmp_path: Path) -> None
         [program, "generate", "nowhere.yaml"], capture_output=True, text=True, cwd=tmp_path
     )
     assert done.returncode == 2
-    assert done.stderr == "flipbench: nowhere.yaml: no such configuration\n"
+    assert done.stderr == "flipbench: nowhere.yaml: no such configuration file\n"
     assert done.stdout == "" and list(tmp_path.iterdir()) == []

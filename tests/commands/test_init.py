@@ -93,7 +93,7 @@ def test_a_missing_column_is_named(
 
 def test_images_that_are_nowhere_are_named(flipbench: Flipbench, tmp_path: Path) -> None:
     write_tsv(tmp_path / "b.tsv", HEADER, ["1", "Which?", "cat", "dog", "A", "gone.png"])
-    assert "gone.png is in none of" in flipbench("init", "b.tsv").out
+    assert "gone.png is not in ., images, b: set image_root" in flipbench("init", "b.tsv").out
 
 
 def configured(flipbench: Flipbench, path: Path, *overrides: str) -> Config:
@@ -147,7 +147,7 @@ def test_a_parquet_file_is_mapped(
 def test_what_is_no_benchmark_is_refused(flipbench: Flipbench, tmp_path: Path) -> None:
     (tmp_path / "b.csv").write_text("index,question\n")
     assert "give a .tsv (VLMEvalKit), .jsonl or .parquet" in flipbench("init", "b.csv").err
-    assert "there is no such file" in flipbench("init", "gone.tsv").err
+    assert "no such file; fix the path" in flipbench("init", "gone.tsv").err
     assert flipbench("init", "Lin-Chen/MMStar").status == 0
     config = load_config("MMStar.yaml")
     assert isinstance(config.benchmark, HuggingFaceSpec)

@@ -64,7 +64,7 @@ def test_recipes_have_separate_readable_folders(store: ImageStore) -> None:
     DerivedImages(store, "one", make).of(source)
     DerivedImages(store, "two-0.5", make).of(source)
     assert make.n_made == 2
-    with pytest.raises(ValueError, match="named by letters"):
+    with pytest.raises(ValueError, match="name has letters, digits, dots and dashes"):
         DerivedImages(store, "../x", make)
 
 

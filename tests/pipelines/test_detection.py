@@ -160,7 +160,7 @@ def test_rewordings_and_references_are_used_where_given(
         benchmark, CLEAN, references[:2], Run(tmp_path / "a"), detectors=named, options=QUIET
     )
     heard = {one.detector: one for one in detect(alone)[0].other_detectors}
-    assert heard["slot_guessing"].why.endswith("this way: set evaluate.rewording")
+    assert heard["slot_guessing"].why.endswith("of the benchmark: set evaluate.rewording")
     assert "at least 3 clean reference models besides shapes:llava, and 2" in heard["constat"].why
 
     lines = [{"name": i.name, "paraphrases": [f"Say: {i.question}"]} for i in benchmark.originals]

@@ -184,7 +184,7 @@ def test_a_user_gives_new_answers(
 
     answers.write_text(f"name,new_answer\n{items[0].name},{'ABCD'[items[0].answer or 0]}\n")
     status, _, err = flipbench("generate", *tiny, given)
-    assert status == 1 and "is empty or the old one" in err and items[0].name in err
+    assert status == 1 and "is empty or equals the old one" in err and items[0].name in err
 
     answers.write_text("name,new_answer\nnobody,A\n")
     status, _, err = flipbench("generate", *tiny, given)

@@ -184,7 +184,7 @@ def test_unreadable_files_are_refused(
 
 
 def test_missing_and_non_utf8_files_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="there is no such file"):
+    with pytest.raises(DataError, match="no such file; fix the path"):
         read_predictions(tmp_path / "none.csv")
     path = tmp_path / "latin.tsv"
     path.write_bytes("index\tprediction\n1\tA\n2\tcafé\n".encode("latin-1"))

@@ -228,7 +228,7 @@ def test_without_a_dose_series_there_is_no_trend() -> None:
 def test_a_model_that_contradicts_itself_is_refused() -> None:
     with pytest.raises(DataError, match="x: a dose of 2 for a model that cannot have seen"):
         GridModel("x", "x", "f", "LoRA", 1, 2, external=True)
-    with pytest.raises(DataError, match="x: a dose of -1"):
+    with pytest.raises(DataError, match="x: dose -1 is negative"):
         GridModel("x", "x", "f", "LoRA", 1, -1)
 
 
