@@ -13,6 +13,8 @@ from flipbench.core.run import Run
 from tests.fixtures.report_data import make_benchmark
 from tests.pipelines.test_any_vlm import Knower, sides
 
+pytestmark = pytest.mark.slow
+
 EVIL = "<script>alert(1)</script>"
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
-import time
 
 import pytest
 
 import flipbench as fb
 from flipbench import api
+
+pytestmark = pytest.mark.slow
 
 HEAVY = ("torch", "transformers", "datasets", "pandas", "numpy", "pydantic", "flipbench.api")
 STAGES = ("contaminate", "evaluate", "generate")
@@ -21,11 +22,9 @@ def python(code: str) -> str:
     return done.stdout
 
 
-def test_importing_flipbench_imports_nothing_heavy_and_is_quick() -> None:
-    start = time.perf_counter()
+def test_importing_flipbench_imports_nothing_heavy() -> None:
     loaded = python(f"import sys, flipbench; print([m for m in {HEAVY} if m in sys.modules])")
     assert loaded.strip() == "[]"
-    assert time.perf_counter() - start < 1
 
 
 def test_reading_the_documentation_imports_nothing_heavy() -> None:

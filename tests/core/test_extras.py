@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 SOURCES = ("flipbench", "generate", "filters", "contaminate", "evaluate")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

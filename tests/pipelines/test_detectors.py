@@ -27,6 +27,8 @@ from tests.fixtures.openai_server import KEY, OpenAIServer
 from tests.fixtures.planted import Planted, answers_of, planted_benchmark, scores_by_rule
 from tests.fixtures.report_data import make_benchmark
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 PLUGINS = ROOT / "examples" / "plugins"
 TARGET = "wrong_picture:WrongPicture"

@@ -26,6 +26,8 @@ from flipbench.pipelines.detection_plan import plan
 from tests.fixtures.command_line import Flipbench
 from tests.fixtures.report_data import make_benchmark
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "plugins" / "plugins.yaml"
 

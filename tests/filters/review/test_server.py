@@ -29,6 +29,8 @@ from flipbench.filters.review.pairs import edited_pairs
 from flipbench.filters.review.serve import import_verdicts, serve_review
 from tests.fixtures.edited_run import edited_run
 
+pytestmark = pytest.mark.slow
+
 SERVE = """
 import json, sys
 from flipbench.filters.review.serve import serve_review

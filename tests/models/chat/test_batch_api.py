@@ -23,6 +23,8 @@ from flipbench.models.chat.batch_state import BatchFolder
 from flipbench.models.chat.messages import ChatReply, ChatRequest
 from tests.fixtures.openai_server import KEY, OpenAIServer
 
+pytestmark = pytest.mark.slow
+
 WORKER = [sys.executable, str(Path(__file__).with_name("batch_worker.py"))]
 
 
