@@ -13,7 +13,7 @@ test: $(STAMP)  ## tests, types, style
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n auto
 	$(MAKE) lint
 
-test-fast: $(STAMP)  ## the quick tests, in under a minute on two cores
+test-fast: $(STAMP)  ## the quick tests, in a minute and a half on two cores
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n auto -m "not slow"
 
 lint: $(STAMP)
