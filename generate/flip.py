@@ -72,7 +72,7 @@ class FlipStage:
     def _draw(self, item: Item) -> tuple[int, str]:
         if item.options is None:
             raise DataError(
-                "free-form: there is no other option to draw; supply its new answer in"
+                "a free-form item has no options to draw from; give its new answer in"
                 " generate.new_answers, or use a captioner that can propose one"
             )
         others = [i for i, text in enumerate(item.options) if not same_text(text, item.answer_text)]

@@ -84,7 +84,9 @@ def filter_(
 ) -> None:
     """Judge the edited pairs and keep the valid ones, or those of a list."""
     if dry_run and kept:
-        raise ConfigError("--kept has nobody judge: there is nothing that --dry-run could count")
+        raise ConfigError(
+            "--kept judges nothing, so --dry-run has nothing to count; drop one of the two"
+        )
     assembly = assemble(config, overrides, limit, quiet)
     import flipbench as fb
 

@@ -166,7 +166,7 @@ def test_a_kept_list_rebuilds_its_pairs_from_the_run(flipbench: Flipbench, confi
         assert wrong.status == 2 and message in wrong.err
     assert len(names(run)) == 2, "a list that does not fit changes nothing"
     both = flipbench("filter", config, "--kept", listed, "--dry-run")
-    assert both.status == 2 and "nobody judge" in both.err
+    assert both.status == 2 and "--kept judges nothing" in both.err
 
 
 def test_a_kept_list_rebuilds_its_pairs_from_a_recipe(
