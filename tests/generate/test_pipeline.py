@@ -156,7 +156,7 @@ def test_an_item_without_another_option_stops_at_the_flip(tmp_path: Path) -> Non
     (failure,) = run.read(Failure)
     assert (failure.subject, failure.stage) == ("made-up q7", "flip")
     assert "free-form" in failure.message
-    assert "made-up q7: free-form" in str(reports[0])
+    assert "made-up q7: a free-form item has no options" in str(reports[0])
 
 
 def test_a_lost_image_is_drawn_again(
