@@ -24,7 +24,11 @@ from PIL import Image
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Caption, Item, Source
-from flipbench.generate.editors.flux_editor import FluxControlNetEditor, FluxSettings
+from flipbench.generate.editors.flux_editor import (
+    FluxControlNetEditor,
+    FluxEditorSpec,
+    FluxSettings,
+)
 from flipbench.generate.editors.sizes import SizeRule
 from flipbench.models.protocols import Drawing
 
@@ -56,9 +60,9 @@ def compare(args: argparse.Namespace, folder: Path) -> None:
     tasks = [candidate(images, number, args.size) for number in range(args.pictures)]
     seeds = list(range(args.pictures))
 
-    editor = FluxControlNetEditor(
-        pipeline,
-        controlnet,
+    spec = FluxEditorSpec(
+        pipeline=pipeline,
+        controlnet=controlnet,
         settings=FluxSettings(
             steps=args.steps,
             true_cfg_start=min(5, args.steps // 2),
@@ -67,6 +71,7 @@ def compare(args: argparse.Namespace, folder: Path) -> None:
         sizes=SizeRule(min_edge=min(256, args.size)),
         dtype="float32" if tiny else "bfloat16",
     )
+    editor = FluxControlNetEditor(spec)
     batch_sizes = {"one by one": 1, f"batches of {args.batch}": args.batch}
     seconds: dict[str, list[float]] = {name: [] for name in batch_sizes}
     edited: dict[str, list[np.ndarray]] = {}

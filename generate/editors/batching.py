@@ -9,7 +9,8 @@ from typing import Any, Generic, TypeVar
 
 from PIL import Image
 
-from flipbench.core.errors import ConfigError, DataError, ServiceError
+from flipbench.core.errors import DataError, ServiceError
+from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import JsonDict
 from flipbench.models.protocols import Drawing
@@ -47,7 +48,8 @@ class Prepared(Generic[Task]):
 def draw_all(
     candidates: Sequence[Candidate],
     seeds: Sequence[int],
-    prepare: Callable[[Candidate, int], Prepared[Task]],
+    images: ImageStore,
+    prepare: Callable[[Candidate, int, ImageStore], Prepared[Task]],
     draw: Callable[[Size, Sequence[Task]], Sequence[Drawn]],
     batches: Batches,
     *,
@@ -62,7 +64,7 @@ def draw_all(
     ready: list[Prepared[Task]] = []
     for candidate, seed in zip(candidates, seeds, strict=True):
         try:
-            ready.append(prepare(candidate, seed))
+            ready.append(prepare(candidate, seed, images))
             errors.append(None)
         except DataError as error:
             errors.append(error)
@@ -99,8 +101,6 @@ class Batches:
     """
 
     def __init__(self, batch_size: int) -> None:
-        if batch_size < 1:
-            raise ConfigError(f"batch_size must be at least 1, not {batch_size}")
         self.batch_size = batch_size
         self.max_pixels = float("inf")
 

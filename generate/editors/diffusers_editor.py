@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from string import Formatter
 from typing import Any, Literal
 
@@ -31,9 +31,8 @@ from .diffusers_loading import (
     resolve_device,
     size_factor,
 )
-from .sizes import SizeRule, fit, fit_mask
+from .sizes import fit, fit_mask
 
-MASKS = ("none", "whole", "item")
 _RESERVED = ("image", "prompt", "mask_image", "height", "width", "generator")
 FIELDS = ("caption", "question", "old_answer", "new_answer")
 
@@ -108,20 +107,22 @@ class DiffusersEditorSpec(PipelineSpec):
         default=None, description="default: the class in the pipeline's index"
     )
     arguments: dict[str, Any] = Field(
-        default_factory=dict, description="call arguments of the pipeline"
+        default_factory=dict,
+        description="call arguments of the pipeline, such as num_inference_steps",
     )
-    instruction: str = "{caption}"
-    mask: Literal["none", "whole", "item"] = "none"
+    instruction: str = Field(
+        default="{caption}",
+        description="prompt template with {caption}, {question}, {old_answer} and {new_answer}",
+    )
+    mask: Literal["none", "whole", "item"] = Field(
+        default="none",
+        description="what may change, for pipelines that take a mask: the whole image, or the"
+        " item's extra['mask']; pixels outside it are restored from the source",
+    )
 
     def build(self, context: Context) -> DiffusersEditor:
         """Return the editor; weights are loaded when the first image is drawn."""
-        return DiffusersEditor(
-            pipeline_class=self.pipeline_class,
-            arguments=self.arguments,
-            instruction=self.instruction,
-            mask=self.mask,
-            **self.options(),
-        )
+        return DiffusersEditor(self)
 
 
 @dataclass(frozen=True)
@@ -135,27 +136,8 @@ class _Task:
 class DiffusersEditor:
     """Redraws an image with an editing pipeline that takes an image and an instruction.
 
-    Parameters
-    ----------
-    pipeline : str
-        Folder or hub id.
-    pipeline_class : str, optional
-        Diffusers class to load; by default the one in its index. ``ADAPTERS`` describes the calls
-        of known classes. Others get those of ``image``, ``prompt``, ``height``, ``width`` and
-        ``mask_image`` that they accept.
-    arguments : mapping, optional
-        Further call arguments (``num_inference_steps``, ``guidance_scale``, ``strength``).
-    instruction : str
-        Prompt template; ``{caption}``, ``{question}``, ``{old_answer}`` and ``{new_answer}`` are
-        filled in.
-    mask : {'none', 'whole', 'item'}
-        What may change, for pipelines that take a mask: the whole image, or the item's
-        ``extra['mask']``, either ``{"boxes": [[left, top, right, bottom], ...]}`` in pixels or an
-        image reference (white may change). Pixels outside the mask are restored from the source.
-    sizes, batch_size, dtype, device, offload, revision, name
-        As in ``FluxControlNetEditor``; here the ``text`` offload means ``none``.
-    compile : bool
-        Compile the transformer's repeated blocks.
+    ``ADAPTERS`` describes the calls of known classes. Others get those of ``image``, ``prompt``,
+    ``height``, ``width`` and ``mask_image`` that they accept. The ``text`` offload means ``none``.
 
     Raises
     ------
@@ -169,45 +151,24 @@ class DiffusersEditor:
     Weights are loaded when the first image is drawn: resuming a finished run needs none.
     """
 
-    def __init__(
-        self,
-        pipeline: str,
-        pipeline_class: str | None = None,
-        *,
-        arguments: Mapping[str, Any] | None = None,
-        instruction: str = "{caption}",
-        mask: str = "none",
-        sizes: SizeRule | None = None,
-        batch_size: int = 1,
-        dtype: str = "bfloat16",
-        device: str = "auto",
-        offload: str = "none",
-        compile: bool = False,
-        revision: str | None = None,
-        name: str = "",
-    ) -> None:
-        _check_template(instruction)
-        device = resolve_device(device, offload)
-        folder, index = find_pipeline(pipeline, revision)
-        class_name = pipeline_class or index["_class_name"]
-        self._parameters = call_arguments(find_class(class_name))
-        self.adapter = ADAPTERS.get(class_name) or _default_adapter(class_name, self._parameters)
-        _check_mask(mask, class_name, self.adapter)
-        self.arguments = self._check_arguments(arguments or {}, class_name)
-        self._folder, self._class_name, self._dtype = folder, class_name, dtype
-        self._device, self._compile = device, compile
-        self._offload = "none" if offload == "text" else offload
-        self.name = name or class_name
-        self.instruction, self.mask = instruction, mask
-        self.sizes, self.batches = sizes or SizeRule(), Batches(batch_size)
+    def __init__(self, spec: DiffusersEditorSpec) -> None:
+        self.spec, self.batches = spec, Batches(spec.batch_size)
+        _check_template(spec.instruction)
+        self._device = resolve_device(spec.device, spec.offload)
+        self._folder, index = find_pipeline(spec.pipeline, spec.revision)
+        self.name: str = spec.pipeline_class or index["_class_name"]
+        self._parameters = call_arguments(find_class(self.name))
+        self.adapter = ADAPTERS.get(self.name) or _default_adapter(self.name, self._parameters)
+        _check_mask(spec.mask, self.name, self.adapter)
+        self.arguments = self._check_arguments(spec.arguments)
         self.settings: JsonDict = {
-            "pipeline_class": class_name,
-            "pipeline": fingerprint(folder, index),
+            "pipeline_class": self.name,
+            "pipeline": fingerprint(self._folder, index),
             "arguments": self.arguments,
-            "instruction": instruction,
-            "mask": mask,
-            "sizes": self.sizes.model_dump(),
-            "dtype": dtype,
+            "instruction": spec.instruction,
+            "mask": spec.mask,
+            "sizes": spec.sizes.model_dump(),
+            "dtype": spec.dtype,
             "diffusers": diffusers().__version__,
         }
 
@@ -215,51 +176,40 @@ class DiffusersEditor:
         self, candidates: Sequence[Candidate], seeds: Sequence[int], images: ImageStore
     ) -> list[Drawing | Exception]:
         """Redraw a batch, in order."""
-        return draw_all(
-            candidates,
-            seeds,
-            lambda candidate, seed: self._prepare(candidate, seed, images),
-            self._draw,
-            self.batches,
-        )
+        return draw_all(candidates, seeds, images, self._prepare, self._draw, self.batches)
 
     @property
     def factor(self) -> int:
         """Both sides of an image must be a multiple of this."""
         return self.adapter.factor or size_factor(self._loaded)
 
-    @functools.cached_property
+    @cached_property
     def _loaded(self) -> Any:
         """The loaded pipeline, before it is placed on a device."""
-        return load_pipeline(self._folder, self._class_name, self._dtype)
+        return load_pipeline(self._folder, self.name, self.spec.dtype)
 
-    @functools.cached_property
+    @cached_property
     def _pipeline(self) -> Any:
-        pipeline = self._loaded
-        pipeline.set_progress_bar_config(disable=True)
-        place(pipeline, self._device, self._offload)
-        if self._compile:
-            pipeline.transformer.compile_repeated_blocks(dynamic=True)
-        return pipeline
+        return place(self._loaded, self.spec, self._device)
 
     def _prepare(self, candidate: Candidate, seed: int, images: ImageStore) -> Prepared[_Task]:
         if candidate.caption is None or not candidate.item.images:
             raise DataError(f"{candidate.subject}: no caption or no image to edit")
-        prompt = self.instruction.format(
+        prompt = self.spec.instruction.format(
             caption=candidate.caption.text,
             question=candidate.item.question,
             old_answer=candidate.item.answer_text,
             new_answer=candidate.flip.new_text if candidate.flip else "",
         )
         source = images.open(candidate.item.images[0])
-        plan = self.sizes.plan(*source.size, self.factor, candidate.subject)
+        plan = self.spec.sizes.plan(*source.size, self.factor, candidate.subject)
         mask = None
-        if self.mask == "whole":
+        if self.spec.mask == "whole":
             mask = Image.new("L", source.size, 255)
-        elif self.mask == "item":
+        elif self.spec.mask == "item":
             mask = mask_of(candidate, source.size, images)
         task = _Task(prompt, fit(source, plan), mask and fit_mask(mask, plan), seed)
-        finish = functools.partial(_paste, source, mask) if mask else None
+        finish = partial(_paste, source, mask) if mask else None
         return Prepared(plan, task, {"prompt": prompt}, finish)
 
     def _draw(self, size: Size, tasks: Sequence[_Task]) -> list[Drawn]:
@@ -284,14 +234,14 @@ class DiffusersEditor:
         arguments["generator"] = [torch.Generator().manual_seed(task.seed) for task in tasks]
         return drawn_images(self._pipeline(**arguments))
 
-    def _check_arguments(self, given: Mapping[str, Any], class_name: str) -> JsonDict:
+    def _check_arguments(self, given: JsonDict) -> JsonDict:
         for key in given:
             if key not in self._parameters:
                 hint = nearest(key, list(self._parameters))
-                raise ConfigError(f"arguments: {class_name} takes no {key!r}{hint}")
+                raise ConfigError(f"arguments: {self.name} takes no {key!r}{hint}")
             if key in _RESERVED:
                 raise ConfigError(f"arguments: {key!r} is set by the editor; remove it")
-        merged = self.adapter.defaults | dict(given)
+        merged = self.adapter.defaults | given
         scale = merged.get("true_cfg_scale", self._parameters.get("true_cfg_scale", 1))
         if "true_cfg_scale" in self._parameters and scale > 1:
             merged.setdefault("negative_prompt", "")  # without one, the scale has no effect
@@ -300,6 +250,9 @@ class DiffusersEditor:
 
 def mask_of(candidate: Candidate, size: tuple[int, int], images: ImageStore) -> Image.Image:
     """Return an item's mask (L), 255 where the image may change.
+
+    ``extra['mask']`` is either ``{"boxes": [[left, top, right, bottom], ...]}`` in pixels or an
+    image reference (white may change).
 
     Raises
     ------
@@ -367,8 +320,6 @@ def _check_template(instruction: str) -> None:
 
 
 def _check_mask(mask: str, class_name: str, adapter: Adapter) -> None:
-    if mask not in MASKS:
-        raise ConfigError(f"mask: {mask!r} is none of {MASKS}")
     if adapter.mask and mask == "none":
         raise ConfigError(f"{class_name} needs a mask; set mask to 'whole' or 'item'")
     if mask != "none" and not adapter.mask:

@@ -36,7 +36,7 @@ from .diffusers_loading import (
     resolve_device,
     size_factor,
 )
-from .sizes import SizeRule, fit
+from .sizes import fit
 from .true_guidance import true_guidance
 
 if TYPE_CHECKING:
@@ -83,7 +83,9 @@ class FluxEditorSpec(PipelineSpec):
 
     kind: Literal["flux-controlnet"] = "flux-controlnet"
     controlnet: str | None = Field(
-        default=None, description="folder or hub id; not needed if the pipeline includes one"
+        default=None,
+        description="folder or hub id, in the layout of XLabs or of diffusers; not needed if the"
+        " pipeline includes one",
     )
     controlnet_revision: str | None = None
     settings: FluxSettings = FluxSettings()
@@ -91,13 +93,7 @@ class FluxEditorSpec(PipelineSpec):
 
     def build(self, context: Context) -> FluxControlNetEditor:
         """Return the editor; weights are loaded when the first image is drawn."""
-        return FluxControlNetEditor(
-            controlnet=self.controlnet,
-            controlnet_revision=self.controlnet_revision,
-            settings=self.settings,
-            control=self.control,
-            **self.options(),
-        )
+        return FluxControlNetEditor(self)
 
 
 @dataclass(frozen=True)
@@ -110,37 +106,7 @@ class _Task:
 class FluxControlNetEditor:
     """Redraws an image from its caption; a ControlNet preserves the composition.
 
-    Parameters
-    ----------
-    pipeline : str
-        Folder or hub id of a Flux pipeline (``black-forest-labs/FLUX.1-dev``).
-    controlnet : str, optional
-        Folder or hub id of a Flux ControlNet in the layout of XLabs
-        (``XLabs-AI/flux-controlnet-canny-diffusers``) or of diffusers. Not needed if the
-        pipeline includes one.
-    settings : FluxSettings
-        The reference's by default.
-    control : Control
-        The control image; the reference's Canny edges by default.
-    sizes : SizeRule
-        The size at which an image is edited.
-    batch_size : int
-        Images of one size per batch. With 1, results are bit-identical whatever else is drawn.
-    dtype : {'bfloat16', 'float16', 'float32'}
-        Precision of the weights.
-    device : str
-        ``auto`` takes the first GPU if there is one.
-    offload : {'none', 'text', 'model'}
-        What to keep in main memory while not in use: nothing, the text encoders, or every model.
-        Each level saves GPU memory and costs time.
-    compile : bool
-        Compile the transformer's repeated blocks; the first images take minutes longer.
-    keep_control : bool
-        Store the control image, with a reference in the edit's ``extra['control']``.
-    revision, controlnet_revision : str, optional
-        Commits of hub ids.
-    name : str
-        The editor's name in records.
+    The control image is stored, with a reference in the edit's ``extra['control']``.
 
     Raises
     ------
@@ -158,54 +124,38 @@ class FluxControlNetEditor:
     Park et al., arXiv 2511.03774, section 4. docs/editing.md lists the differences from its script.
     """
 
-    def __init__(
-        self,
-        pipeline: str,
-        controlnet: str | None = None,
-        *,
-        settings: FluxSettings | None = None,
-        control: Control | None = None,
-        sizes: SizeRule | None = None,
-        batch_size: int = 1,
-        dtype: str = "bfloat16",
-        device: str = "auto",
-        offload: str = "none",
-        compile: bool = False,
-        keep_control: bool = True,
-        revision: str | None = None,
-        controlnet_revision: str | None = None,
-        name: str = "flux-controlnet",
-    ) -> None:
-        self.name, self.keep_control = name, keep_control
-        self.flux, self.control = settings or FluxSettings(), control or Control()
-        self.sizes, self.batches = sizes or SizeRule(), Batches(batch_size)
-        self._device = resolve_device(device, offload)
-        folder, index = find_pipeline(pipeline, revision)
+    name = "flux-controlnet"
+
+    def __init__(self, spec: FluxEditorSpec) -> None:
+        self.spec, self.batches = spec, Batches(spec.batch_size)
+        self._device = resolve_device(spec.device, spec.offload)
+        folder, index = find_pipeline(spec.pipeline, spec.revision)
         if not index["_class_name"].startswith("Flux"):
             raise PrerequisiteError(
-                f"{pipeline}: a {index['_class_name']}, not a Flux pipeline; use the editor"
+                f"{spec.pipeline}: a {index['_class_name']}, not a Flux pipeline; use the editor"
                 " 'diffusers' for it"
             )
-        if controlnet is None and "controlnet" not in index:
+        if spec.controlnet is None and "controlnet" not in index:
             raise PrerequisiteError(
-                f"{pipeline}: does not include a ControlNet; set controlnet, for example to"
+                f"{spec.pipeline}: does not include a ControlNet; set controlnet, for example to"
                 " XLabs-AI/flux-controlnet-canny-diffusers"
             )
-        control_folder = find_part(controlnet, controlnet_revision) if controlnet else None
-        if self.flux.schedule == "x-flux" and not _shifts(folder):
+        control_folder = None
+        if spec.controlnet:
+            control_folder = find_part(spec.controlnet, spec.controlnet_revision)
+        if spec.settings.schedule == "x-flux" and not _shifts(folder):
             raise ConfigError(
-                f"{pipeline}: its scheduler does not shift with the size (neither does"
+                f"{spec.pipeline}: its scheduler does not shift with the size (neither does"
                 " FLUX.1-schnell's); set schedule to 'pipeline'"
             )
         self._folder, self._control_folder = folder, control_folder
-        self._dtype, self._offload, self._compile = dtype, offload, compile
         self.settings: JsonDict = {
-            **self.flux.model_dump(),
+            **spec.settings.model_dump(),
             "pipeline": fingerprint(folder, index),
             "controlnet": folder_hash(str(control_folder or folder / "controlnet"))[:24],
-            "control": self.control.settings,
-            "sizes": self.sizes.model_dump(),
-            "dtype": dtype,
+            "control": spec.control.settings,
+            "sizes": spec.sizes.model_dump(),
+            "dtype": spec.dtype,
             "diffusers": diffusers().__version__,
         }
 
@@ -216,7 +166,8 @@ class FluxControlNetEditor:
         return draw_all(
             candidates,
             seeds,
-            lambda candidate, seed: self._prepare(candidate, seed, images),
+            images,
+            self._prepare,
             self._draw,
             self.batches,
             before=self._encode,
@@ -230,16 +181,14 @@ class FluxControlNetEditor:
     @cached_property
     def _loaded(self) -> Any:
         """The loaded pipeline, before it is placed on a device."""
-        parts = {}
+        parts, dtype = {}, self.spec.dtype
         if self._control_folder:
-            parts["controlnet"] = load_part(
-                self._control_folder, "FluxControlNetModel", self._dtype
-            )
-        return load_pipeline(self._folder, "FluxControlNetPipeline", self._dtype, **parts)
+            parts["controlnet"] = load_part(self._control_folder, "FluxControlNetModel", dtype)
+        return load_pipeline(self._folder, "FluxControlNetPipeline", dtype, **parts)
 
     @cached_property
     def _texts(self) -> _Texts:
-        return _Texts(self._loaded, self.flux.max_text_tokens, self._device, self._offload)
+        return _Texts(self._loaded, self.spec, self._device)
 
     @cached_property
     def _pipeline(self) -> Any:
@@ -249,31 +198,25 @@ class FluxControlNetEditor:
             **{part: getattr(self._loaded, part) for part in parts},
             **dict.fromkeys(_TEXT_PARTS),
         )
-        pipeline.set_progress_bar_config(disable=True)
-        place(pipeline, self._device, self._offload)
-        if self._compile:
-            pipeline.transformer.compile_repeated_blocks(dynamic=True)
-        return pipeline
+        return place(pipeline, self.spec, self._device)
 
     def _prepare(self, candidate: Candidate, seed: int, images: ImageStore) -> Prepared[_Task]:
         if candidate.caption is None or not candidate.item.images:
             raise DataError(f"{candidate.subject}: no caption or no image to edit")
         source = images.open(candidate.item.images[0])
-        plan = self.sizes.plan(*source.size, self.factor, candidate.subject)
-        control = self.control(fit(source, plan))
-        extra = {}
-        if self.keep_control:
-            ref = images.put_image(control, f"control image of {candidate.subject}")
-            extra["control"] = ref.model_dump(mode="json")
-        return Prepared(plan, _Task(candidate.caption.text, control, seed), extra)
+        plan = self.spec.sizes.plan(*source.size, self.factor, candidate.subject)
+        control = self.spec.control(fit(source, plan))
+        ref = images.put_image(control, f"control image of {candidate.subject}")
+        task = _Task(candidate.caption.text, control, seed)
+        return Prepared(plan, task, {"control": ref.model_dump(mode="json")})
 
     def _encode(self, tasks: Sequence[_Task]) -> None:
-        self._texts.encode([self.flux.negative_prompt, *(task.caption for task in tasks)])
+        self._texts.encode([self.spec.settings.negative_prompt, *(task.caption for task in tasks)])
 
     def _draw(self, size: Size, tasks: Sequence[_Task]) -> list[Drawn]:
         import torch
 
-        pipeline, flux = self._pipeline, self.flux
+        pipeline, flux = self._pipeline, self.spec.settings
         if flux.schedule == "x-flux":
             shift = x_flux_shift(*size)
             pipeline.scheduler.register_to_config(base_shift=shift, max_shift=shift)
@@ -319,8 +262,9 @@ def _shifts(folder: Path) -> bool:
 class _Texts:
     """Encodes each caption once, one at a time; can offload the encoders to main memory."""
 
-    def __init__(self, loaded: Any, max_tokens: int, device: str, offload: str) -> None:
-        self._max_tokens, self._device, self._offloads = max_tokens, device, offload != "none"
+    def __init__(self, loaded: Any, spec: FluxEditorSpec, device: str) -> None:
+        self._max_tokens, self._offloads = spec.settings.max_text_tokens, spec.offload != "none"
+        self._device = device
         self._encoded: OrderedDict[str, tuple[torch.Tensor, torch.Tensor]] = OrderedDict()
         self._encoder = diffusers().FluxPipeline(
             **{part: getattr(loaded, part) for part in ("scheduler", *_TEXT_PARTS)},

@@ -53,16 +53,16 @@ def diffusion_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str]
 @pytest.fixture(scope="session")
 def flux_editor(diffusion_folder: Callable[[str], str]) -> Callable[..., Any]:
     """Return a function that makes a Flux editor, standard ControlNet unless told otherwise."""
-    from flipbench.generate.editors.flux_editor import FluxControlNetEditor, FluxSettings
+    from flipbench.generate.editors.flux_editor import FluxControlNetEditor, FluxEditorSpec
     from flipbench.generate.editors.sizes import SizeRule
 
     def make(layout: str = "standard", **options: Any) -> FluxControlNetEditor:
         flux = {"steps": 3, "true_cfg_start": 2, "max_text_tokens": 24} | options.pop("flux", {})
-        given = {"settings": FluxSettings(**flux), "sizes": SizeRule(min_edge=8)}
-        given |= {"dtype": "float32", "device": "cpu"}
+        given: dict[str, Any] = {"settings": flux, "sizes": SizeRule(min_edge=8)}
+        given |= {"dtype": "float32", "device": "cpu", "controlnet": diffusion_folder(layout)}
         own = "flux-3" if layout == "xlabs" else "flux"  # XLabs' own eye reduces eightfold
-        pipeline = options.pop("pipeline", diffusion_folder(own))
-        return FluxControlNetEditor(pipeline, diffusion_folder(layout), **(given | options))
+        given["pipeline"] = diffusion_folder(own)
+        return FluxControlNetEditor(FluxEditorSpec(**(given | options)))
 
     return make
 

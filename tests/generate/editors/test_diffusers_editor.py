@@ -16,7 +16,11 @@ from PIL import Image
 from flipbench.core.errors import ConfigError, DataError, PrerequisiteError, ServiceError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
-from flipbench.generate.editors.diffusers_editor import ADAPTERS, DiffusersEditor
+from flipbench.generate.editors.diffusers_editor import (
+    ADAPTERS,
+    DiffusersEditor,
+    DiffusersEditorSpec,
+)
 from flipbench.generate.editors.diffusers_loading import call_arguments, find_class
 from flipbench.generate.editors.sizes import SizeRule
 from flipbench.models.protocols import Drawing
@@ -31,12 +35,13 @@ BOX = {"boxes": [[4, 2, 12, 10]]}
 def editor(diffusion_folder: Callable[[str], str]) -> Callable[..., DiffusersEditor]:
     """Return a function that makes an editor, Kontext unless told otherwise."""
 
-    def make(kind: str = "kontext", *more: str, **options: Any) -> DiffusersEditor:
+    def make(kind: str = "kontext", **options: Any) -> DiffusersEditor:
         steps = {"num_inference_steps": 2, "max_sequence_length": 24}
         given: dict[str, Any] = {"dtype": "float32", "device": "cpu"}
         given |= {"sizes": SizeRule(min_edge=8), "mask": "whole" if kind == "fill" else "none"}
         given["arguments"] = steps | options.pop("arguments", {})
-        return DiffusersEditor(diffusion_folder(kind), *more, **(given | options))
+        given["pipeline"] = diffusion_folder(kind)
+        return DiffusersEditor(DiffusersEditorSpec(**(given | options)))
 
     return make
 
@@ -219,7 +224,7 @@ def test_a_class_outside_the_table_is_called_by_its_signature(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delitem(ADAPTERS, "FluxImg2ImgPipeline")
-    draws = editor("flux", "FluxImg2ImgPipeline")
+    draws = editor("flux", pipeline_class="FluxImg2ImgPipeline")
     assert draws.name == "FluxImg2ImgPipeline"
     assert not draws.adapter.batches
     (drawing,) = draws([candidate("a", (65, 47))], [1], pictures)
@@ -239,31 +244,29 @@ def test_settings_cover_everything_that_affects_the_image(
 
 
 @pytest.mark.parametrize(
-    ("more", "options", "message"),
+    ("options", "message"),
     [
-        ((), {"arguments": {"guidence_scale": 2}}, "did you mean 'guidance_scale'"),
-        ((), {"arguments": {"width": 64}}, "'width' is set by the editor"),
-        ((), {"instruction": "{capton}"}, "did you mean 'caption'"),
-        ((), {"instruction": "redraw"}, "or every edit is the same"),
-        ((), {"instruction": "{caption"}, "is not a template"),
-        ((), {"mask": "item"}, "takes no mask"),
-        ((), {"mask": "box"}, "is none of"),
-        (("FluxFillPipeline",), {}, "set mask to 'whole' or 'item'"),
-        (("FluxKontextPipelin",), {}, "did you mean 'FluxKontextPipeline'"),
-        (("FluxPipeline",), {}, "takes no image, so it cannot edit an image"),
-        ((), {"offload": "model"}, "there is no GPU"),
+        ({"arguments": {"guidence_scale": 2}}, "did you mean 'guidance_scale'"),
+        ({"arguments": {"width": 64}}, "'width' is set by the editor"),
+        ({"instruction": "{capton}"}, "did you mean 'caption'"),
+        ({"instruction": "redraw"}, "or every edit is the same"),
+        ({"instruction": "{caption"}, "is not a template"),
+        ({"mask": "item"}, "takes no mask"),
+        ({"pipeline_class": "FluxFillPipeline"}, "set mask to 'whole' or 'item'"),
+        ({"pipeline_class": "FluxKontextPipelin"}, "did you mean 'FluxKontextPipeline'"),
+        ({"pipeline_class": "FluxPipeline"}, "takes no image, so it cannot edit an image"),
+        ({"offload": "model"}, "there is no GPU"),
     ],
 )
 def test_contradictory_settings_are_refused(
-    more: tuple[str, ...],
     options: dict[str, Any],
     message: str,
     editor: Callable[..., DiffusersEditor],
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        editor("kontext", *more, **options)
+        editor(**options)
 
 
 def test_a_folder_without_a_pipeline_is_refused(tmp_path: Any) -> None:
     with pytest.raises(PrerequisiteError, match="not a diffusers pipeline"):
-        DiffusersEditor(str(tmp_path), device="cpu")
+        DiffusersEditor(DiffusersEditorSpec(pipeline=str(tmp_path), device="cpu"))

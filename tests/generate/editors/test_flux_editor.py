@@ -44,7 +44,7 @@ def test_the_drawing_has_exactly_the_source_s_size(
     control = pictures.open(ImageRef.model_validate(drawing.extra["control"]))
     plan = SizeRule(min_edge=8).plan(65, 47, draws.factor, "")
     source = pictures.open(candidate("odd", (65, 47)).item.images[0])
-    assert np.array_equal(np.asarray(control), np.asarray(draws.control(fit(source, plan))))
+    assert np.array_equal(np.asarray(control), np.asarray(draws.spec.control(fit(source, plan))))
 
 
 def test_small_images_are_drawn_larger_and_scaled_back(
@@ -176,7 +176,7 @@ def test_guided_from_the_first_step_equals_diffusers_own(
         negative_prompt_embeds=away,
         negative_pooled_prompt_embeds=pooled_away,
         true_cfg_scale=scale,
-        control_image=[draws.control(pictures.open(task.item.images[0]))],
+        control_image=[draws.spec.control(pictures.open(task.item.images[0]))],
         controlnet_conditioning_scale=0.8,
         num_inference_steps=3,
         guidance_scale=4.0,
@@ -194,7 +194,7 @@ def test_the_image_equals_the_reference_s(
     draws, task = flux_editor("xlabs"), candidate("a", (48, 32))
     (ours,) = draws([task], [11], pictures)
     net, flux, vae = (getattr(draws._pipeline, p) for p in ("controlnet", "transformer", "vae"))
-    control = np.asarray(draws.control(pictures.open(task.item.images[0])))
+    control = np.asarray(draws.spec.control(pictures.open(task.item.images[0])))
     hint = torch.from_numpy(control / 127.5 - 1).permute(2, 0, 1)[None].float()
     noise = torch.randn((1, 4, 4, 6), generator=torch.Generator().manual_seed(11))
     x = noise.view(1, 4, 2, 2, 3, 2).permute(0, 2, 4, 1, 3, 5).reshape(1, 6, 16)
@@ -243,7 +243,7 @@ def test_settings_cover_everything_that_affects_the_image(
     plain = flux_editor().settings
     assert json.loads(json.dumps(plain)) == plain
     assert plain["true_cfg"] == 3.5
-    assert flux_editor(batch_size=3, keep_control=False).settings == plain
+    assert flux_editor(batch_size=3).settings == plain
     for other in (
         flux_editor(flux={"guidance": 5.0}),
         flux_editor(control=Control(low=50)),
