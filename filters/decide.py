@@ -19,7 +19,7 @@ VerdictIndex = Mapping[tuple[str, str], Sequence[Verdict]]
 
 
 @dataclass(frozen=True)
-class Panel:
+class Raters:
     """The judges and rules whose verdicts count: rater names, rules with their policy names.
 
     Verdicts of other judges and rules in the run are ignored.
@@ -71,7 +71,7 @@ def verdicts_on(candidate: Candidate, index: VerdictIndex) -> list[Verdict]:
     return sorted(verdicts, key=lambda verdict: (verdict.rater, verdict.run))
 
 
-def decide(candidate: Candidate, index: VerdictIndex, policy: Policy, panel: Panel) -> Ruling:
+def decide(candidate: Candidate, index: VerdictIndex, policy: Policy, raters: Raters) -> Ruling:
     """Return the ruling on one edited candidate.
 
     Raises
@@ -82,7 +82,7 @@ def decide(candidate: Candidate, index: VerdictIndex, policy: Policy, panel: Pan
     if candidate.edit is None:
         raise DataError(f"{candidate.subject}: there is no edited image to decide on")
     verdicts = verdicts_on(candidate, index)
-    objections = _objections(verdicts, panel)
+    objections = _objections(verdicts, raters)
     for verdict, slug in objections:
         if slug in policy.absolute_rules:
             return _by_rule(candidate, verdict, slug)
@@ -91,12 +91,12 @@ def decide(candidate: Candidate, index: VerdictIndex, policy: Policy, panel: Pan
         return _by_people(candidate, people, policy)
     for verdict, slug in objections:
         return _by_rule(candidate, verdict, slug)
-    missing = [rater for rater in panel.rules if not any(v.rater == rater for v in verdicts)]
+    missing = [rater for rater in raters.rules if not any(v.rater == rater for v in verdicts)]
     if missing:
         return Ruling(candidate, "unsure", "a rule could not be applied", tuple(missing))
     if policy.people == "require":
         return Ruling(candidate, "unsure", "no person has looked")
-    return _by_judges(candidate, verdicts, people, policy, panel)
+    return _by_judges(candidate, verdicts, people, policy, raters)
 
 
 def tally(decisions: Sequence[Decision | None], vote: Vote) -> Decision:
@@ -149,10 +149,10 @@ def _judge_decision(
     return tally(runs, policy.runs) if any(runs) else None
 
 
-def _objections(verdicts: Sequence[Verdict], panel: Panel) -> list[tuple[Verdict, RuleName]]:
+def _objections(verdicts: Sequence[Verdict], raters: Raters) -> list[tuple[Verdict, RuleName]]:
     """Return the rules' verdicts other than "keep", in the policy's order."""
     by_rater = {verdict.rater: verdict for verdict in verdicts if verdict.decision != "keep"}
-    return [(by_rater[rater], slug) for rater, slug in panel.rules.items() if rater in by_rater]
+    return [(by_rater[rater], slug) for rater, slug in raters.rules.items() if rater in by_rater]
 
 
 def _by_rule(candidate: Candidate, verdict: Verdict, slug: RuleName) -> Ruling:
@@ -173,10 +173,10 @@ def _by_judges(
     verdicts: Sequence[Verdict],
     people: Sequence[Verdict],
     policy: Policy,
-    panel: Panel,
+    raters: Raters,
 ) -> Ruling:
     votes: dict[str, Decision | None] = {
-        judge: _judge_decision(judge, candidate, verdicts, policy) for judge in panel.judges
+        judge: _judge_decision(judge, candidate, verdicts, policy) for judge in raters.judges
     }
     votes |= {v.rater: effective_decision(v, candidate, policy) for v in people}
     if not votes:

@@ -18,7 +18,7 @@ from flipbench.models.protocols import Judge
 from flipbench.reporting.writers import rows_csv, write_tables
 
 from . import funnel, kept_list
-from .decide import Panel, Ruling, decide, index_verdicts
+from .decide import Raters, Ruling, decide, index_verdicts
 from .funnel import (
     Funnel,
     Loss,
@@ -89,8 +89,8 @@ def keep_valid(
         If there is nothing to judge.
     """
     policy = policy or Policy()
-    panel, reports = rate(candidates, judges, run, policy, options)
-    filtered = apply_policy(candidates, panel, run, policy)
+    raters, reports = rate(candidates, judges, run, policy, options)
+    filtered = apply_policy(candidates, raters, run, policy)
     write_filtered(filtered, candidates, run.path / FOLDER, policy)
     pairs = tuple(candidate.pair() for candidate in filtered.kept)
     return PairedBenchmark(name, pairs, run.images, filtered.funnel.counts), reports
@@ -102,8 +102,8 @@ def rate(
     run: Run,
     policy: Policy,
     options: StageOptions = DEFAULTS,
-) -> tuple[Panel, list[StageReport]]:
-    """Append missing verdicts of rules and judges to ``run``; return the panel and reports.
+) -> tuple[Raters, list[StageReport]]:
+    """Append missing verdicts of rules and judges to ``run``; return the raters and reports.
 
     Raises
     ------
@@ -114,7 +114,7 @@ def rate(
     if not edited:
         raise DataError("there are no edited images to judge; run 'flipbench generate' first")
     rules = build_rules(policy.rules, edited)
-    panel = Panel(
+    raters = Raters(
         judges=tuple(dict.fromkeys(judge.name for judge in judges)),
         rules={rule.name: rule.slug for rule in rules},
     )
@@ -123,11 +123,11 @@ def rate(
         pairs = [(rule.name, candidate) for rule in rules for candidate in edited]
         rule_stage = RuleStage(rules, run.images)
         reports.append(run_stage(rule_stage, pairs, run, replace(options, batch_size=64)))
-    unopposed = _unopposed(edited, panel.rules, run) if judges else edited
+    unopposed = _unopposed(edited, raters.rules, run) if judges else edited
     for judge in judges:
         tasks = edited if _rates_rejected(judge, policy) else unopposed
         reports += [run_stage(stage, tasks, run, options) for stage in _runs_of(judge, run, policy)]
-    return panel, reports
+    return raters, reports
 
 
 def unjudged(
@@ -151,11 +151,11 @@ def unjudged(
 
 
 def apply_policy(
-    candidates: Sequence[Candidate], panel: Panel, run: Run, policy: Policy
+    candidates: Sequence[Candidate], raters: Raters, run: Run, policy: Policy
 ) -> Filtered:
     """Decide on all candidates from the verdicts in ``run``; calls no judge."""
     verdicts = index_verdicts(run.read(Verdict))
-    rulings = [decide(c, verdicts, policy, panel) for c in candidates if c.edit]
+    rulings = [decide(c, verdicts, policy, raters) for c in candidates if c.edit]
     losses = losses_of(candidates, rulings, run.read(Failure))
     return Filtered(tuple(rulings), tuple(losses), funnel_of(candidates, losses))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from flipbench.core.errors import DataError
+from flipbench.core.errors import DataError, attempt
 from flipbench.core.paired import Candidate
 from flipbench.core.randomness import generator
 from flipbench.core.records import Flip, Item, Record
@@ -48,23 +48,17 @@ class FlipStage:
 
     def __call__(self, items: Sequence[Item]) -> list[Flip | Exception]:
         """Flip a batch."""
-        out: list[Flip | Exception] = []
-        for item in items:
-            try:
-                index, text = self._given(item) if item.name in self.given else self._draw(item)
-            except DataError as error:
-                out.append(error)
-                continue
-            out.append(
-                Flip(
-                    item_id=item.id,
-                    method=self._method(item),
-                    seed=self.seed,
-                    new_answer=index,
-                    new_text=text,
-                )
-            )
-        return out
+        return [attempt(self._flip, item) for item in items]
+
+    def _flip(self, item: Item) -> Flip:
+        index, text = self._given(item) if item.name in self.given else self._draw(item)
+        return Flip(
+            item_id=item.id,
+            method=self._method(item),
+            seed=self.seed,
+            new_answer=index,
+            new_text=text,
+        )
 
     def _method(self, item: Item) -> str:
         return f"given: {self.given[item.name]}" if item.name in self.given else UNIFORM

@@ -9,7 +9,7 @@ from flipbench.core.errors import ServiceError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Flip, Item, Record, content_id
-from flipbench.models.chat.messages import Chat, ChatReply
+from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest, ask_each
 from flipbench.models.chat.prompt_files import load_prompt
 
 from .captioners.api import PROMPTS, PROPOSING_PROMPT, declines
@@ -49,13 +49,12 @@ class ProposeStage:
 
     def __call__(self, items: Sequence[Item]) -> list[Flip | Exception]:
         """Ask about a batch."""
-        requests = [self.prompt_file.request(Candidate(item), item.images) for item in items]
-        replies = self.chat.ask(requests, self.images)
-        return [self._flip(item, reply) for item, reply in zip(items, replies, strict=True)]
+        return ask_each(self.chat, items, self.images, self._request, self._flip)
 
-    def _flip(self, item: Item, reply: ChatReply | Exception) -> Flip | Exception:
-        if isinstance(reply, Exception):
-            return reply
+    def _request(self, item: Item) -> ChatRequest:
+        return self.prompt_file.request(Candidate(item), item.images)
+
+    def _flip(self, item: Item, reply: ChatReply) -> Flip | Exception:
         text = reply.text.strip().strip("\"'`").strip()
         if declines(text):
             return ServiceError(f"the model declined to propose an answer: {text[:200]}")

@@ -12,16 +12,17 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from flipbench.config.chat import APISpec
 from flipbench.config.kinds import Context
-from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Value, content_id
-from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest
+from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest, ask_each
 from flipbench.models.chat.prompt_files import PromptFile, load_prompt
 from flipbench.models.chat.server import ServerChat
 from flipbench.models.protocols import Decision, JudgeDecision
 from flipbench.prompting.parsing import parse_choice
 from flipbench.prompting.prompts import LETTERS
+
+from .stage import edit_of
 
 PROMPTS = Path(__file__).parent / "prompts"
 _ANSWER_LINE = re.compile(r"^[\s>*_#`-]*answer[\s*_`]*[:\uff1a](.*)$", re.IGNORECASE)
@@ -30,10 +31,11 @@ _WORDS: dict[str, Decision] = {"KEEP": "keep", "REJECT": "reject"}
 _MAX_REASON = 2000
 
 
-class JudgeReply(BaseModel):
+class VerdictReply(BaseModel):
     """What a server that takes schemas holds the judge to."""
 
-    model_config = ConfigDict(extra="forbid")
+    # title and docstring are part of the JSON schema, and so of the ids of Batch API requests
+    model_config = ConfigDict(extra="forbid", title="JudgeReply")
 
     reasoning: str
     answer: Literal["KEEP", "REJECT"]
@@ -112,7 +114,7 @@ class APIJudge:
         self.prompt_file = judge_prompt(prompt, blind)
         self._schema: type[BaseModel] | None = None
         if structured:
-            self._schema = BlindReply if blind else JudgeReply
+            self._schema = BlindReply if blind else VerdictReply
         made_of = content_id(self.prompt_file.sha256, chat.settings, structured, blind)
         prompt_name = f"{self.prompt_file.name}-v{self.prompt_file.version}"
         self.name = f"{chat.name} {prompt_name} {made_of[:8]}"
@@ -121,36 +123,18 @@ class APIJudge:
         self, candidates: Sequence[Candidate], images: ImageStore
     ) -> list[JudgeDecision | Exception]:
         """Judge a batch, in order."""
-        requests: list[ChatRequest] = []
-        errors: list[DataError | None] = []
-        for candidate in candidates:
-            try:
-                requests.append(self._request(candidate))
-                errors.append(None)
-            except DataError as error:
-                errors.append(error)
-        replies = iter(self.chat.ask(requests, images))
-        return [
-            error or self._result(candidate, next(replies))
-            for candidate, error in zip(candidates, errors, strict=True)
-        ]
+        return ask_each(self.chat, candidates, images, self._request, self._decision)
 
     def _request(self, candidate: Candidate) -> ChatRequest:
-        if candidate.edit is None:
-            raise DataError(f"{candidate.subject}: there is no edited image to judge")
-        images = (candidate.edit.image, *candidate.item.images[1:])
+        images = (edit_of(candidate).image, *candidate.item.images[1:])
         return replace(self.prompt_file.request(candidate, images), schema=self._schema)
 
-    def _result(
-        self, candidate: Candidate, reply: ChatReply | Exception
-    ) -> JudgeDecision | Exception:
-        if isinstance(reply, Exception):
-            return reply
+    def _decision(self, candidate: Candidate, reply: ChatReply) -> JudgeDecision:
         return replace(self._read(candidate, reply), usage=reply.usage)
 
     def _read(self, candidate: Candidate, reply: ChatReply) -> JudgeDecision:
         parsed = reply.parsed
-        if isinstance(parsed, JudgeReply):
+        if isinstance(parsed, VerdictReply):
             return JudgeDecision(_WORDS[parsed.answer], parsed.reasoning[-_MAX_REASON:])
         if isinstance(parsed, BlindReply):
             return _blind_decision(candidate, parsed.answer.strip(_WRAPPING), parsed.reasoning)

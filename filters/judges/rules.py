@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import unicodedata
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import ClassVar, Literal
+from collections.abc import Callable, Sequence
+from typing import Literal
 
 import numpy as np
 from PIL import Image
 from scipy import ndimage
 
 from flipbench.config.policy import RuleName
-from flipbench.core.errors import DataError
+from flipbench.core.errors import DataError, attempt
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Edit, Record, Verdict, content_id
@@ -24,79 +24,75 @@ from flipbench.imaging.similarity import FAR_PHASH, Label, perceptual_hash, simi
 from flipbench.models.protocols import JudgeDecision
 from flipbench.prompting.prompts import LETTERS
 
-from .stage import JudgeStage
+from .stage import JudgeStage, edit_of
 
 BLOCK = 8
-NO_OBJECTION = JudgeDecision("keep")
+LEAST_CHANGE = 25.0
+Objection = Callable[[Candidate, Edit, ImageStore], str]
 
 
 class Rule:
-    """A rater that checks one candidate at a time; ``slug`` is its name in a policy."""
+    """A rater that checks one candidate at a time.
+
+    Parameters
+    ----------
+    slug : str
+        Its name in a policy.
+    objection : callable
+        Returns why a candidate is rejected, or an empty string.
+    made_of : str
+        What else its verdicts depend on; becomes part of the rater's name.
+    """
 
     rater_kind: Literal["judge", "rule", "oracle"] = "rule"
-    slug: ClassVar[RuleName]
 
-    def __init__(self) -> None:
-        self.name = f"rule {self.slug}"
+    def __init__(self, slug: RuleName, objection: Objection, made_of: str = "") -> None:
+        self.slug, self.objection = slug, objection
+        self.name = f"rule {slug} {made_of}".strip()
 
     def __call__(
         self, candidates: Sequence[Candidate], images: ImageStore
     ) -> list[JudgeDecision | Exception]:
         """Judge a batch, in order."""
-        out: list[JudgeDecision | Exception] = []
-        for candidate in candidates:
-            try:
-                out.append(self.judge(candidate, _edit_of(candidate), images))
-            except DataError as error:
-                out.append(error)
-        return out
+        return [attempt(self._judge, candidate, images) for candidate in candidates]
 
-    def judge(self, candidate: Candidate, edit: Edit, images: ImageStore) -> JudgeDecision:
-        """Return "reject" with a reason, or no objection."""
-        raise NotImplementedError
+    def _judge(self, candidate: Candidate, images: ImageStore) -> JudgeDecision:
+        edit = edit_of(candidate)
+        if not candidate.item.images:
+            raise DataError(f"{candidate.subject}: there is no original image")
+        why = self.objection(candidate, edit, images)
+        return JudgeDecision("reject" if why else "keep", why)
 
 
-class EqualOptions(Rule):
-    """The old or the new answer occurs twice among the options, so no single letter is correct.
+def equal_options(candidate: Candidate, edit: Edit, images: ImageStore) -> str:
+    """Reject if the old or the new answer occurs twice among the options: no letter is correct.
 
     Texts are compared ignoring case, spacing and final punctuation. Two equal options that are
     neither answer are fine: both are wrong.
     """
-
-    slug = "equal-options"
-
-    def judge(self, candidate: Candidate, edit: Edit, images: ImageStore) -> JudgeDecision:
-        """Compare the options."""
-        item, flip = candidate.item, candidate.flip
-        if item.options is None or flip is None:
-            return NO_OBJECTION
-        texts = [_plain(text) for text in item.options]
-        for what, index in (("new", flip.new_answer), ("old", item.answer)):
-            same = [] if index is None else [i for i, t in enumerate(texts) if t == texts[index]]
-            if len(same) > 1:
-                letters = " and ".join(LETTERS[i] for i in same)
-                return JudgeDecision(
-                    "reject", f"options {letters} are equal, and the {what} answer"
-                )
-        return NO_OBJECTION
+    item, flip = candidate.item, candidate.flip
+    if item.options is None or flip is None:
+        return ""
+    texts = [_plain(text) for text in item.options]
+    for what, index in (("new", flip.new_answer), ("old", item.answer)):
+        same = [] if index is None else [i for i, t in enumerate(texts) if t == texts[index]]
+        if len(same) > 1:
+            letters = " and ".join(LETTERS[i] for i in same)
+            return f"options {letters} are equal, and the {what} answer"
+    return ""
 
 
-class WrongSize(Rule):
-    """The edited image differs from the original in width or height."""
-
-    slug = "wrong-size"
-
-    def judge(self, candidate: Candidate, edit: Edit, images: ImageStore) -> JudgeDecision:
-        """Compare the sizes."""
-        old, new = candidate.item.images[0], edit.image
-        if (old.width, old.height) == (new.width, new.height):
-            return NO_OBJECTION
-        sizes = f"{new.width} x {new.height} pixels, the original {old.width} x {old.height}"
-        return JudgeDecision("reject", f"the edited picture has {sizes}")
+def wrong_size(candidate: Candidate, edit: Edit, images: ImageStore) -> str:
+    """Reject if the edited image differs from the original in width or height."""
+    old, new = candidate.item.images[0], edit.image
+    if (old.width, old.height) == (new.width, new.height):
+        return ""
+    sizes = f"{new.width} x {new.height} pixels, the original {old.width} x {old.height}"
+    return f"the edited picture has {sizes}"
 
 
-class Duplicate(Rule):
-    """The pair repeats an earlier one, or its edited image also belongs to another original.
+def duplicate_rule(candidates: Sequence[Candidate]) -> Rule:
+    """Return the rule that rejects repeated pairs, and edited images that two originals share.
 
     * Question, options and original image equal those of an earlier candidate: the later one is
       rejected.
@@ -109,100 +105,77 @@ class Duplicate(Rule):
         All candidates to compare, in order. Their ids are part of the rater's name, since verdicts
         depend on the whole set.
     """
+    edited = [(c, c.edit) for c in candidates if c.edit is not None and c.item.images]
+    first: dict[str, Candidate] = {}
+    drawn: dict[str, dict[str, Candidate]] = defaultdict(dict)
+    for c, edit in edited:
+        first.setdefault(_content(c), c)
+        drawn[edit.image.sha256].setdefault(c.item.images[0].sha256, c)
 
-    slug = "duplicate"
-
-    def __init__(self, candidates: Sequence[Candidate]) -> None:
-        edited = [c for c in candidates if c.edit is not None]
-        key = content_id([[c.item.id, _edit_of(c).id, _edit_of(c).image] for c in edited])
-        self.name = f"rule {self.slug} {key[:8]}"
-        self._first: dict[str, Candidate] = {}
-        self._drawn: dict[str, dict[str, Candidate]] = defaultdict(dict)
-        for c in edited:
-            self._first.setdefault(_content(c), c)
-            self._drawn[_edit_of(c).image.sha256].setdefault(c.item.images[0].sha256, c)
-
-    def judge(self, candidate: Candidate, edit: Edit, images: ImageStore) -> JudgeDecision:
-        """Look the candidate up among the others."""
-        first = self._first.get(_content(candidate), candidate)
-        if first.item.id != candidate.item.id:
-            return JudgeDecision("reject", f"the same question and picture as {first.subject}")
+    def objection(candidate: Candidate, edit: Edit, images: ImageStore) -> str:
+        earlier = first.get(_content(candidate), candidate)
+        if earlier.item.id != candidate.item.id:
+            return f"the same question and picture as {earlier.subject}"
         source = candidate.item.images[0].sha256
-        others = [c for s, c in self._drawn.get(edit.image.sha256, {}).items() if s != source]
-        if others:
-            why = f"the edited picture is also that of {others[0].subject}, whose original differs"
-            return JudgeDecision("reject", why)
-        return NO_OBJECTION
+        others = [c for s, c in drawn.get(edit.image.sha256, {}).items() if s != source]
+        if not others:
+            return ""
+        return f"the edited picture is also that of {others[0].subject}, whose original differs"
+
+    key = content_id([[c.item.id, edit.id, edit.image] for c, edit in edited])
+    return Rule("duplicate", objection, key[:8])
 
 
-class Unchanged(Rule):
-    """The edited image is the original up to noise.
+def unchanged(candidate: Candidate, edit: Edit, images: ImageStore) -> str:
+    """Reject if the edited image is the original up to noise.
 
-    No mean over 8 x 8 pixels differs by ``least_change`` grey levels of 255 in any channel.
+    No mean over 8 x 8 pixels differs by `LEAST_CHANGE` grey levels of 255 in any channel.
     Compression and noise mostly average out over that many pixels, but a redrawn object does not:
     in the shapes world, the largest change is at least 70 levels for correct edits and below 24 for
     the original saved as JPEG of quality 50 or better. Global measures cannot separate the two: a
     third of the correct edits have a perceptual hash within 4 bits and an SSIM above .95. A faint
     change of the entire image counts as unchanged; people can override this rule.
     """
-
-    slug = "unchanged"
-
-    def __init__(self, least_change: float = 25.0) -> None:
-        self.least_change = least_change
-        self.name = f"rule {self.slug} {least_change:g}"
-
-    def judge(self, candidate: Candidate, edit: Edit, images: ImageStore) -> JudgeDecision:
-        """Use the edit's similarity label if it is conclusive; otherwise compare the images."""
-        label = _label(edit)
-        if label == "unchanged":
-            return JudgeDecision("reject", "every pixel is the original's")
-        if label in ("edited", "unrelated"):
-            return NO_OBJECTION
-        old, new = images.open(candidate.item.images[0]), images.open(edit.image)
-        if old.size != new.size:
-            return NO_OBJECTION
-        change = largest_change(old, new)
-        if change >= self.least_change:
-            return NO_OBJECTION
-        return JudgeDecision("reject", f"no part differs by more than {change:.1f} levels of 255")
+    label = _label(edit)  # conclusive unless near-identical
+    if label == "unchanged":
+        return "every pixel is the original's"
+    if label in ("edited", "unrelated"):
+        return ""
+    old, new = images.open(candidate.item.images[0]), images.open(edit.image)
+    if old.size != new.size or (change := largest_change(old, new)) >= LEAST_CHANGE:
+        return ""
+    return f"no part differs by more than {change:.1f} levels of 255"
 
 
-class Unrelated(Rule):
-    """Nothing of the original is left, or the image is blank.
+def unrelated(candidate: Candidate, edit: Edit, images: ImageStore) -> str:
+    """Reject if nothing of the original is left, or the image is blank.
 
     As in `flipbench.imaging.similarity`: 24 or more of the 64 bits of the perceptual hash differ
     and SSIM is below .25. A single-colour image is rejected too, unless the original is one. A
     similar image of a different scene passes; that is for people and judges to notice.
     """
-
-    slug = "unrelated"
-
-    def judge(self, candidate: Candidate, edit: Edit, images: ImageStore) -> JudgeDecision:
-        """Use the edit's similarity label if it has one; check for blank images in any case."""
-        old, new = images.open(candidate.item.images[0]), images.open(edit.image)
-        if _is_blank(new) and not _is_blank(old):
-            return JudgeDecision("reject", "the edited picture is of one colour")
-        label = _label(edit)
-        if label is None and old.size == new.size:
-            distance = int(np.count_nonzero(perceptual_hash(old) != perceptual_hash(new)))
-            # SSIM is slow, so compute it only if it can matter
-            label = similarity(old, new).label if distance >= FAR_PHASH else "edited"
-        if label == "unrelated":
-            return JudgeDecision("reject", "nothing of the original's composition is left")
-        return NO_OBJECTION
+    old, new = images.open(candidate.item.images[0]), images.open(edit.image)
+    if _is_blank(new) and not _is_blank(old):
+        return "the edited picture is of one colour"
+    label = _label(edit)
+    if label is None and old.size == new.size:
+        distance = int(np.count_nonzero(perceptual_hash(old) != perceptual_hash(new)))
+        # SSIM is slow, so compute it only if it can matter
+        label = similarity(old, new).label if distance >= FAR_PHASH else "edited"
+    return "nothing of the original's composition is left" if label == "unrelated" else ""
 
 
 def build_rules(names: Sequence[RuleName], candidates: Sequence[Candidate]) -> list[Rule]:
     """Return the rules of these names, for these candidates."""
-    rules: dict[RuleName, Rule] = {
-        "equal-options": EqualOptions(),
-        "wrong-size": WrongSize(),
-        "duplicate": Duplicate(candidates),
-        "unchanged": Unchanged(),
-        "unrelated": Unrelated(),
-    }
-    return [rules[name] for name in names]
+    rules = (
+        Rule("equal-options", equal_options),
+        Rule("wrong-size", wrong_size),
+        duplicate_rule(candidates),
+        Rule("unchanged", unchanged, f"{LEAST_CHANGE:g}"),
+        Rule("unrelated", unrelated),
+    )
+    by_name = {rule.slug: rule for rule in rules}
+    return [by_name[name] for name in names]
 
 
 class RuleStage:
@@ -242,12 +215,6 @@ def _is_blank(image: Image.Image) -> bool:
     """Return whether no colour varies by more than 8 levels."""
     bands = np.asarray(image).reshape(-1, 3)
     return bool((bands.max(axis=0).astype(int) - bands.min(axis=0) <= 8).all())
-
-
-def _edit_of(candidate: Candidate) -> Edit:
-    if candidate.edit is None or not candidate.item.images:
-        raise DataError(f"{candidate.subject}: there is no edited image to judge")
-    return candidate.edit
 
 
 def _content(candidate: Candidate) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from flipbench.config.kinds import Context
-from flipbench.core.errors import DataError
+from flipbench.core.errors import DataError, attempt
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Value
@@ -36,11 +36,11 @@ class SceneJudge:
         self, candidates: Sequence[Candidate], images: ImageStore
     ) -> list[JudgeDecision | Exception]:
         """Judge a batch."""
-        return [self._judge(candidate) for candidate in candidates]
+        return [attempt(self._judge, candidate) for candidate in candidates]
 
-    def _judge(self, candidate: Candidate) -> JudgeDecision | Exception:
+    def _judge(self, candidate: Candidate) -> JudgeDecision:
         if candidate.edit is None or "scene" not in candidate.edit.extra:
-            return DataError("the edit has no scene; only shapes edits have an oracle")
+            raise DataError("the edit has no scene; only shapes edits have an oracle")
         scene = Scene.from_json(candidate.edit.extra["scene"])
         true = answer(scene, family_of(candidate).question)
         new = candidate.flip.new_text if candidate.flip else None

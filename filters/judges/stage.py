@@ -8,8 +8,8 @@ from typing import Any
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
-from flipbench.core.records import Record, Verdict
-from flipbench.models.protocols import Judge
+from flipbench.core.records import Edit, Record, Verdict
+from flipbench.models.protocols import Judge, JudgeDecision
 
 
 class JudgeStage:
@@ -33,30 +33,33 @@ class JudgeStage:
 
     def __call__(self, candidates: Sequence[Candidate]) -> list[Verdict | Exception]:
         """Judge a batch."""
-        out: list[Verdict | Exception] = []
         decisions = self.judge(candidates, self.images)
-        for candidate, decision in zip(candidates, decisions, strict=True):
-            if isinstance(decision, Exception):
-                out.append(decision)
-                continue
-            out.append(
-                Verdict(
-                    **self._key(candidate),
-                    rater_kind=self.judge.rater_kind,
-                    decision=decision.decision,
-                    reason=decision.reason,
-                    blind_answer=decision.blind_answer,
-                    usage=decision.usage,
-                )
-            )
-        return out
+        return [
+            decision if isinstance(decision, Exception) else self._verdict(candidate, decision)
+            for candidate, decision in zip(candidates, decisions, strict=True)
+        ]
+
+    def _verdict(self, candidate: Candidate, decision: JudgeDecision) -> Verdict:
+        return Verdict(**self._key(candidate), rater_kind=self.judge.rater_kind, **vars(decision))
 
     def _key(self, candidate: Candidate) -> dict[str, Any]:
-        if candidate.edit is None:
-            raise DataError(f"{candidate.subject}: there is no edited image to judge")
+        edit = edit_of(candidate)
         return {
-            "edit_id": candidate.edit.id,
-            "image_sha256": candidate.edit.image.sha256,
+            "edit_id": edit.id,
+            "image_sha256": edit.image.sha256,
             "rater": self.judge.name,
             "run": self.run,
         }
+
+
+def edit_of(candidate: Candidate) -> Edit:
+    """Return the edit to judge.
+
+    Raises
+    ------
+    DataError
+        If the candidate has no edited image.
+    """
+    if candidate.edit is None:
+        raise DataError(f"{candidate.subject}: there is no edited image to judge")
+    return candidate.edit

@@ -10,12 +10,14 @@ from pydantic import Field, model_validator
 
 from flipbench.config.kinds import Context
 from flipbench.config.local_models import ModelConfig
-from flipbench.core.errors import DataError
+from flipbench.core.errors import DataError, attempt
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Probe, Response, Value, content_id
 from flipbench.models.protocols import VLM, JudgeDecision
 from flipbench.prompting.prompts import LETTERS, PromptSettings
+
+from .stage import edit_of
 
 
 class VLMJudgeSpec(Value):
@@ -81,7 +83,7 @@ class VLMJudge:
         self, candidates: Sequence[Candidate], images: ImageStore
     ) -> list[JudgeDecision | Exception]:
         """Judge a batch, in order."""
-        probes = [self._probe(candidate) for candidate in candidates]
+        probes = [attempt(self._probe, candidate) for candidate in candidates]
         valid = [probe for probe in probes if isinstance(probe, Probe)]
         responses = iter(self.vlm.ask(valid, images) if valid else ())
         return [
@@ -89,18 +91,15 @@ class VLMJudge:
             for candidate, probe in zip(candidates, probes, strict=True)
         ]
 
-    def _probe(self, candidate: Candidate) -> Probe | DataError:
-        item = candidate.item
-        if candidate.edit is None:
-            return DataError(f"{candidate.subject}: there is no edited image to judge")
+    def _probe(self, candidate: Candidate) -> Probe:
+        item, edit = candidate.item, edit_of(candidate)
         if item.options is None:
-            return DataError(
+            raise DataError(
                 f"{candidate.subject} is free-form: it has no options to choose from;"
                 " use a judge of kind 'api' or 'local', or people"
             )
-        return self.prompt_settings.probe(
-            item, "edited", images=(candidate.edit.image, *item.images[1:])
-        )
+        images = (edit.image, *item.images[1:])
+        return self.prompt_settings.probe(item, "edited", images=images)
 
     def _result(
         self, candidate: Candidate, response: Response | Exception

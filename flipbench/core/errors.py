@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from difflib import get_close_matches
 from importlib import import_module
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class FlipbenchError(Exception):
@@ -29,6 +33,19 @@ class PrerequisiteError(FlipbenchError):
 
 class ServiceError(FlipbenchError):
     """A server that refuses, fails or sends an invalid reply."""
+
+
+def attempt(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | DataError:
+    """Return the result of a call, or the `DataError` it raises: a failure of one item alone.
+
+    >>> def half(n): raise DataError(f"{n} is odd")
+    >>> attempt(half, 3)
+    DataError('3 is odd')
+    """
+    try:
+        return function(*args, **kwargs)
+    except DataError as error:
+        return error
 
 
 def need(module: str, extra: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from pydantic import Field
@@ -15,7 +16,7 @@ from flipbench.core.errors import DataError, ServiceError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Value
-from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest
+from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest, ask_each
 from flipbench.models.chat.prompt_files import PromptFile, load_prompt
 from flipbench.models.chat.server import ServerChat
 from flipbench.models.protocols import CaptionText
@@ -95,16 +96,8 @@ class APICaptioner:
         self, candidates: Sequence[Candidate], images: ImageStore
     ) -> list[CaptionText | Exception]:
         """Describe a batch, in order."""
-        requests: list[ChatRequest] = []
-        errors: list[DataError | None] = []
-        for candidate in candidates:
-            try:
-                requests.append(caption_request(self.prompt_file, candidate))
-                errors.append(None)
-            except DataError as error:
-                errors.append(error)
-        replies = iter(self.chat.ask(requests, images))
-        return [error or _caption(next(replies)) for error in errors]
+        request = partial(caption_request, self.prompt_file)
+        return ask_each(self.chat, candidates, images, request, _caption)
 
 
 def caption_prompt(prompt: str | Path) -> PromptFile:
@@ -139,9 +132,7 @@ def declines(text: str) -> bool:
     return _REFUSAL.match(text.lstrip("\"'“ ")) is not None
 
 
-def _caption(reply: ChatReply | Exception) -> CaptionText | Exception:
-    if isinstance(reply, Exception):
-        return reply
+def _caption(_: Candidate, reply: ChatReply) -> CaptionText | Exception:
     if declines(reply.text):
         return ServiceError(f"the model declined to write a caption: {reply.text[:200]}")
     return CaptionText(reply.text, reply.usage)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from flipbench.config.kinds import Context
-from flipbench.core.errors import DataError
+from flipbench.core.errors import DataError, attempt
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import JsonDict, Value
@@ -36,13 +36,10 @@ class SceneCaptioner:
         self, candidates: Sequence[Candidate], images: ImageStore
     ) -> list[CaptionText | Exception]:
         """Describe a batch."""
-        return [self._describe(candidate) for candidate in candidates]
+        return [attempt(self._describe, candidate) for candidate in candidates]
 
-    def _describe(self, candidate: Candidate) -> CaptionText | Exception:
-        try:
-            family = family_of(candidate)
-        except DataError as error:
-            return error
+    def _describe(self, candidate: Candidate) -> CaptionText:
+        family = family_of(candidate)
         if candidate.flip is None or candidate.flip.new_text not in family.options:
-            return DataError("the new answer is not among the options of its family")
+            raise DataError("the new answer is not among the options of its family")
         return CaptionText(describe(family.scenes[family.options.index(candidate.flip.new_text)]))

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from PIL import Image
 
-from flipbench.core.errors import DataError, ServiceError
+from flipbench.core.errors import DataError, ServiceError, attempt
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import JsonDict
@@ -60,19 +60,14 @@ def draw_all(
     A `DataError` in ``prepare`` fails only its candidate; any other error is raised. ``before`` is
     called once, with all tasks that will be drawn.
     """
-    errors: list[DataError | None] = []
-    ready: list[Prepared[Task]] = []
-    for candidate, seed in zip(candidates, seeds, strict=True):
-        try:
-            ready.append(prepare(candidate, seed, images))
-            errors.append(None)
-        except DataError as error:
-            errors.append(error)
+    pairs = zip(candidates, seeds, strict=True)
+    prepared = [attempt(prepare, candidate, seed, images) for candidate, seed in pairs]
+    ready = [one for one in prepared if isinstance(one, Prepared)]
     if before is not None:
-        before([prepared.task for prepared in ready])
-    drawn = batches.run([(prepared.plan.run_size, prepared.task) for prepared in ready], draw)
+        before([one.task for one in ready])
+    drawn = batches.run([(one.plan.run_size, one.task) for one in ready], draw)
     finished = iter([_finish(*pair) for pair in zip(ready, drawn, strict=True)])
-    return [error or next(finished) for error in errors]
+    return [one if isinstance(one, DataError) else next(finished) for one in prepared]
 
 
 def drawn_images(result: Any) -> list[Drawn]:
@@ -167,10 +162,9 @@ class Batches:
 def _finish(prepared: Prepared[Task], drawn: Drawn) -> Drawing | Exception:
     if isinstance(drawn, Exception):
         return drawn
-    try:
-        image = restore(drawn, prepared.plan)
-    except DataError as error:
-        return error
+    image = attempt(restore, drawn, prepared.plan)
+    if isinstance(image, DataError):
+        return image
     if prepared.finish is not None:
         image = prepared.finish(image)
     return Drawing(image, prepared.extra | {"sizes": prepared.plan.to_json()})

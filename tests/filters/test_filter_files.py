@@ -217,15 +217,15 @@ def test_a_verdict_file_edited_into_nonsense_loses_that_line_only(
 def test_a_changed_policy_needs_no_new_verdicts(run: Run, candidates: list[Candidate]) -> None:
     judge = Picky()
     policy = Policy(n_runs=2, ask_rejected=True)
-    panel, reports = rate(candidates, [judge], run, policy, options=QUIET)
+    raters, reports = rate(candidates, [judge], run, policy, options=QUIET)
     assert [r.stage for r in reports] == ["rules", "judge picky", "judge picky, run 1"]
     assert len(judge.asked) == 2 * 10
-    strict = apply_policy(candidates, panel, run, policy)
+    strict = apply_policy(candidates, raters, run, policy)
     assert [c.item.name for c in strict.doubtful] == ["0003", "0004"]
     run.append([person(candidates[3], "reject"), person(candidates[3], "keep", 1)])
-    looked = apply_policy(candidates, panel, run, policy)
+    looked = apply_policy(candidates, raters, run, policy)
     assert {c.item.name for c in looked.kept} - {c.item.name for c in strict.kept} == {"0003"}
-    ignored = apply_policy(candidates, panel, run, Policy(n_runs=2, people="ignore"))
+    ignored = apply_policy(candidates, raters, run, Policy(n_runs=2, people="ignore"))
     assert ignored.kept == strict.kept
     n_asked = len(judge.asked)
     keep_valid("b", candidates, [judge], run, policy=policy, options=QUIET)

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from flipbench.config.policy import Policy, Vote
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Caption, Edit, Flip, ImageRef, Item, Source, Verdict
-from flipbench.filters.decide import Panel, Ruling, decide, index_verdicts, tally
+from flipbench.filters.decide import Raters, Ruling, decide, index_verdicts, tally
 from flipbench.filters.effective_verdicts import ANSWERED_BLIND, WITHDRAWN
 from flipbench.models.protocols import Decision
 
@@ -40,9 +40,9 @@ EDIT = Edit(
     image=NEW,
 )
 CANDIDATE = Candidate(ITEM, FLIP, CAPTION, EDIT)
-PANEL = Panel(("o3", "gpt"), {"rule unchanged 25": "unchanged", "rule wrong-size": "wrong-size"})
+RATERS = Raters(("o3", "gpt"), {"rule unchanged 25": "unchanged", "rule wrong-size": "wrong-size"})
 KINDS = {"o3": "judge", "gpt": "judge", "ann": "person", "bob": "person"}
-NO_OBJECTIONS = {rule: "keep" for rule in PANEL.rules}
+NO_OBJECTIONS = {rule: "keep" for rule in RATERS.rules}
 
 
 def say(
@@ -60,12 +60,12 @@ def say(
     )
 
 
-def rule(policy: Policy, *verdicts: Verdict, panel: Panel = PANEL, **decisions: Any) -> Ruling:
+def rule(policy: Policy, *verdicts: Verdict, raters: Raters = RATERS, **decisions: Any) -> Ruling:
     """Return the ruling; by default, rules have no objection."""
     given = [say(rater, decision) for rater, decision in (NO_OBJECTIONS | decisions).items()]
     explicit = {verdict.rater for verdict in verdicts}
     given = [verdict for verdict in given if verdict.rater not in explicit]
-    return decide(CANDIDATE, index_verdicts([*given, *verdicts]), policy, panel)
+    return decide(CANDIDATE, index_verdicts([*given, *verdicts]), policy, raters)
 
 
 @pytest.mark.parametrize("vote", ["all", "any", "majority", "unanimous"])
@@ -125,7 +125,7 @@ def test_repeated_runs_of_a_judge_are_one_vote(runs: str, vote: Vote, decision: 
     words = {"k": "keep", "r": "reject"}
     verdicts = [say("o3", words[c], number) for number, c in enumerate(runs)]
     policy = Policy(n_runs=3, runs=vote)
-    assert rule(policy, *verdicts, panel=Panel(("o3",), PANEL.rules)).decision == decision
+    assert rule(policy, *verdicts, raters=Raters(("o3",), RATERS.rules)).decision == decision
 
 
 def test_people_override_judges_and_each_person_s_newest_verdict_counts() -> None:
@@ -181,9 +181,9 @@ def test_people_can_overrule_rules_about_visible_defects() -> None:
 
 
 def test_a_rule_alone_never_keeps_a_pair() -> None:
-    nobody = Panel((), PANEL.rules)
-    assert rule(Policy(), panel=nobody).loss == "nobody judged it"
-    assert rule(Policy(unjudged="keep"), panel=nobody).kept
+    nobody = Raters((), RATERS.rules)
+    assert rule(Policy(), raters=nobody).loss == "nobody judged it"
+    assert rule(Policy(unjudged="keep"), raters=nobody).kept
     silent = decide(CANDIDATE, {}, Policy(unjudged="keep"), nobody)
     assert silent.loss == "a rule could not be applied"
 
@@ -202,9 +202,9 @@ def test_a_rule_alone_never_keeps_a_pair() -> None:
 )
 def test_a_blind_keep_counts_only_with_the_new_answer(answer: str | None, decision: str) -> None:
     blind = say("o3", "keep", 0, "", answer)
-    only = Panel(("o3",), PANEL.rules)
-    assert rule(Policy(blind=True), blind, panel=only).decision == decision
-    assert rule(Policy(), blind, panel=only).kept
+    only = Raters(("o3",), RATERS.rules)
+    assert rule(Policy(blind=True), blind, raters=only).decision == decision
+    assert rule(Policy(), blind, raters=only).kept
     person = say("ann", "keep", 1, "", answer)
     assert rule(Policy(blind=True), person).decision == decision
 

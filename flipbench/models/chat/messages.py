@@ -8,15 +8,15 @@ import io
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from PIL import Image
 from pydantic import BaseModel, ValidationError
 
 from flipbench.config.chat import ChatSpec, image_tokens
-from flipbench.core.errors import DataError, ServiceError
+from flipbench.core.errors import DataError, ServiceError, attempt
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef, JsonDict, content_id
 
@@ -25,6 +25,8 @@ _ORIENTATION = 0x0112
 _THOUGHTS = re.compile(r"^\s*(?:<think>)?.*?</think>", re.DOTALL)
 _OPEN_THOUGHTS = re.compile(r"^\s*<think>(?!.*</think>)", re.DOTALL)
 _CHARACTERS_PER_TOKEN = 4
+Task = TypeVar("Task")
+Result = TypeVar("Result")
 _UNKNOWN = -9999.0  # OpenAI's and vLLM's value for a log-probability that is not given
 
 
@@ -123,6 +125,26 @@ class Chat(Protocol):
         self, requests: Sequence[ChatRequest], images: ImageStore
     ) -> Sequence[ChatReply | Exception]:
         """Answer a batch, in order; an exception is a failure of that request alone."""
+
+
+def ask_each(
+    chat: Chat,
+    tasks: Sequence[Task],
+    images: ImageStore,
+    request: Callable[[Task], ChatRequest],
+    read: Callable[[Task, ChatReply], Result | Exception],
+) -> list[Result | Exception]:
+    """Ask about each task and return what ``read`` makes of the replies, in order.
+
+    A `DataError` in ``request``, or a request that fails, is the result of its task alone.
+    """
+    requests = [attempt(request, task) for task in tasks]
+    replies = iter(chat.ask([r for r in requests if isinstance(r, ChatRequest)], images))
+    answers = [r if isinstance(r, DataError) else next(replies) for r in requests]
+    return [
+        answer if isinstance(answer, Exception) else read(task, answer)
+        for task, answer in zip(tasks, answers, strict=True)
+    ]
 
 
 def data_url(ref: ImageRef, images: ImageStore) -> str:

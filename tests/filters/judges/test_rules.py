@@ -24,10 +24,8 @@ from flipbench.filters.agreement.ratings import (
 )
 from flipbench.filters.decide import index_verdicts
 from flipbench.filters.judges.rules import (
-    Duplicate,
-    EqualOptions,
-    Unchanged,
-    Unrelated,
+    build_rules,
+    duplicate_rule,
     largest_change,
 )
 from flipbench.filters.judges.shapes import SceneJudge
@@ -161,8 +159,8 @@ def test_every_filter_s_precision_and_recall_are_measured(
     candidates, fault_of = faults
     assert len(fault_of) == len(candidates)
     policy = Policy(ask_rejected=True)
-    panel, _ = rate(candidates, [SceneJudge()], run, policy, options=QUIET)
-    filtered = apply_policy(candidates, panel, run, policy)
+    raters, _ = rate(candidates, [SceneJudge()], run, policy, options=QUIET)
+    filtered = apply_policy(candidates, raters, run, policy)
     truth: dict[str, Decision] = {i: "reject" if f else "keep" for i, f in fault_of.items()}
     ratings = ratings_of(candidates, index_verdicts(run.read(Verdict)), policy)
     decided = {r.candidate.edit.id: r.decision for r in filtered.rulings if r.candidate.edit}
@@ -170,7 +168,7 @@ def test_every_filter_s_precision_and_recall_are_measured(
     report = compare_raters(ratings, "truth")
     found: dict[str, Agreement] = {a.first: a for a in report.overall}
 
-    for rater, slug in panel.rules.items():
+    for rater, slug in raters.rules.items():
         decisions = ratings.decisions[rater]
         rejected = {fault_of[i] for i, decision in decisions.items() if decision == "reject"}
         missed = [i for i, d in decisions.items() if d == "keep" and fault_of[i] == slug]
@@ -200,7 +198,7 @@ def test_every_filter_s_precision_and_recall_are_measured(
 def test_no_right_edit_of_the_embedded_world_is_rejected(run: Run) -> None:
     items = shapes_vqa(run.images, 120)
     candidates, _ = generate(items, SceneCaptioner(), SceneEditor(), run, options=QUIET)
-    for rule in (Duplicate(candidates), Unchanged(), Unrelated(), EqualOptions()):
+    for rule in build_rules(RULES, candidates):
         opinions = rule(candidates, run.images)
         assert [getattr(o, "decision", o) for o in opinions] == ["keep"] * len(candidates)
 
@@ -210,10 +208,10 @@ def test_the_editor_s_own_note_is_trusted(run: Run) -> None:
     candidate = generate(items, SceneCaptioner(), SceneEditor(), run, options=QUIET)[0][0]
     assert candidate.edit
     picture = run.images.open(candidate.edit.image)
-    decisions = {}
+    decisions, rules = {}, build_rules(("unchanged", "unrelated"), [])
     for label in ("unchanged", "near-identical", "edited", "unrelated"):
         noted = redrawn(candidate, picture, run, {"similarity": {"label": label}})
-        opinions = [rule([noted], run.images)[0] for rule in (Unchanged(), Unrelated())]
+        opinions = [rule([noted], run.images)[0] for rule in rules]
         decisions[label] = [getattr(o, "decision", o) for o in opinions]
     assert decisions == {
         "unchanged": ["reject", "keep"],
@@ -238,10 +236,10 @@ def test_an_edit_shared_by_two_originals_is_rejected(run: Run) -> None:
     made = generate(items, SceneCaptioner(), SceneEditor(), run, options=QUIET)[0]
     placeholder = noise(5, (224, 224))
     candidates = [redrawn(made[0], placeholder, run), made[1], redrawn(made[2], placeholder, run)]
-    rule = Duplicate(candidates)
+    rule = duplicate_rule(candidates)
     opinions = [getattr(o, "decision", o) for o in rule(candidates, run.images)]
     assert opinions == ["reject", "keep", "reject"]
-    alone = Duplicate(candidates[:2])
+    alone = duplicate_rule(candidates[:2])
     assert [getattr(o, "decision", o) for o in alone(candidates[:2], run.images)] == ["keep"] * 2
     assert alone.name != rule.name  # else the first verdict would stand for the larger set
 
@@ -266,7 +264,8 @@ def test_equal_options_are_rejected(
     candidate = replace(
         with_item(made, options=options, answer=0, answer_text=options[0]), flip=flip
     )
-    (opinion,) = EqualOptions()([candidate], run.images)
+    (rule,) = build_rules(("equal-options",), [])
+    (opinion,) = rule([candidate], run.images)
     assert getattr(opinion, "decision", opinion) == decision
 
 
@@ -276,8 +275,8 @@ def test_a_missing_image_fails_only_its_own_item(run: Run, tmp_path: Path) -> No
         candidates, _ = generate(items, SceneCaptioner(), SceneEditor(), other, options=QUIET)
         assert candidates[1].edit
         other.images.path(candidates[1].edit.image).unlink()
-        panel, (report,) = rate(candidates, [], other, Policy(), options=QUIET)
-        assert report.n_failed == 2 and len(panel.rules) == len(RULES)
+        raters, (report,) = rate(candidates, [], other, Policy(), options=QUIET)
+        assert report.n_failed == 2 and len(raters.rules) == len(RULES)
         policy = Policy(unjudged="keep")
-        filtered = apply_policy(candidates, panel, other, policy)
+        filtered = apply_policy(candidates, raters, other, policy)
         assert [r.loss for r in filtered.rulings] == ["", "a rule could not be applied", ""]
