@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Probe, Record, Response, content_id
-from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest
+from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest, ask_each
 
 
 class ChatStage:
@@ -58,21 +58,17 @@ class ChatStage:
 
     def __call__(self, probes: Sequence[Probe]) -> list[Response | Exception]:
         """Ask a batch, in order."""
-        requests = [
-            ChatRequest(
-                instruction=self.instruction,
-                text=probe.prompt,
-                schema=self.schema,
-                item_id=f"{probe.item_id} {self.number}",  # seeds a local model's sampling
-            )
-            for probe in probes
-        ]
-        replies = self.chat.ask(requests, self.images)
-        return [self._response(p, r) for p, r in zip(probes, replies, strict=True)]
+        return ask_each(self.chat, probes, self.images, self._request, self._response)
 
-    def _response(self, probe: Probe, reply: ChatReply | Exception) -> Response | Exception:
-        if isinstance(reply, Exception):
-            return reply
+    def _request(self, probe: Probe) -> ChatRequest:
+        return ChatRequest(
+            instruction=self.instruction,
+            text=probe.prompt,
+            schema=self.schema,
+            item_id=f"{probe.item_id} {self.number}",  # seeds a local model's sampling
+        )
+
+    def _response(self, probe: Probe, reply: ChatReply) -> Response:
         return Response(
             probe_id=probe.id,
             model_fingerprint=self.fingerprint,

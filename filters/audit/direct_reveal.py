@@ -2,25 +2,70 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
 
 from flipbench.config.audit import AuditSettings
-from flipbench.core.records import Item, Probe
+from flipbench.core.errors import DataError, attempt
+from flipbench.core.records import Item, Probe, Value
 from flipbench.core.run import Run
 from flipbench.core.stage import StageOptions, StageReport, run_stage
-from flipbench.models.chat.messages import Chat
+from flipbench.models.chat.messages import Chat, strip_thoughts
 from flipbench.models.chat.prompt_files import lettered, load_prompt
 from flipbench.models.engine import answers_of
 from flipbench.prompting.prompts import LETTERS
 
 from .chat_stage import ChatStage
 from .finding import AuditFinding, FlaggedItem, flag, multiple_choice, n_items, not_run, rate
-from .reveal_reply import LeakSpan, Reading, RevealReply, read_reveal
 
 TITLE = "Answers that the question gives away"
 PROMPTS = Path(__file__).parent / "prompts"
+_FENCE = re.compile(r"^```(?:json)?\s*\n(.*)\n```$", re.DOTALL | re.IGNORECASE)
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class SaidEvidence(_Strict):
+    """What the reader gives as evidence."""
+
+    snippet: str
+    start: int
+    end: int
+    level: Literal[1, 2, 3]
+
+
+class SaidLeak(_Strict):
+    """An option that the reader finds in the text."""
+
+    letter: str
+    evidence: list[SaidEvidence]
+    why: str
+
+
+class RevealReply(_Strict):
+    """The form of a reply."""
+
+    has_leak: bool
+    leaked_options: list[SaidLeak]
+    non_leak_reason: str
+
+
+class LeakSpan(Value):
+    """A verified span: ``question[start:end] == snippet``. ``repaired``: the reader miscounted."""
+
+    option: int
+    snippet: str
+    start: int
+    end: int
+    level: int
+    repaired: bool = False
 
 
 def direct_reveal(
@@ -29,8 +74,6 @@ def direct_reveal(
     run: Run,
     reader: Chat | None = None,
     *,
-    prompt: str | Path = "reveal",
-    structured: bool = True,
     progress: bool = True,
 ) -> tuple[AuditFinding, list[StageReport]]:
     """Search the question for options: for their exact words and, optionally, with a chat model.
@@ -55,14 +98,13 @@ def direct_reveal(
     flagged = {item.id: _flag(item, spans[item.id], settings) for item in revealed}
     reports: list[StageReport] = []
     if reader is not None:
-        readings, report = _read_all(asked, reader, run, prompt, structured, progress)
+        readings, report = _read_all(asked, reader, run, progress)
         reports.append(report)
-        for item in asked:
-            reading = readings[item.id]
-            if reading.trouble:
-                flagged[item.id] = flag(item, "person", reading.trouble)
-            elif reading.evidence:
-                flagged[item.id] = _flag(item, reading.evidence, settings, by_reader=True)
+        for item, reading in zip(asked, readings, strict=True):
+            if isinstance(reading, DataError):
+                flagged[item.id] = flag(item, "person", str(reading))
+            elif reading:
+                flagged[item.id] = _flag(item, reading, settings, by_reader=True)
     ordered = tuple(flagged[item.id] for item in asked if item.id in flagged)
     n_drop = sum(f.action == "drop" for f in ordered)
     n_person = sum(f.action == "person" for f in ordered)
@@ -96,6 +138,61 @@ def direct_reveal(
             },
         ),
         reports,
+    )
+
+
+def read_reveal(text: str, item: Item) -> list[LeakSpan]:
+    """Return the verified evidence in a reply: spans that occur in the question.
+
+    Raises
+    ------
+    DataError
+        If the reply is not such JSON, contradicts itself, or claims a leak without evidence that
+        occurs in the question, so that a person must decide.
+    """
+    stripped = strip_thoughts(text)
+    fenced = _FENCE.match(stripped)
+    try:
+        reply = RevealReply.model_validate(json.loads(fenced[1] if fenced else stripped))
+    except ValueError as error:
+        raise DataError("the reader’s reply is not the requested JSON") from error
+    if reply.has_leak != bool(reply.leaked_options):
+        raise DataError("the reader’s reply contradicts itself")
+    evidence: list[LeakSpan] = []
+    for leak in reply.leaked_options:
+        slot = LETTERS.find(leak.letter.strip(" .()").upper() or "?")
+        if not 0 <= slot < len(item.options or ()):
+            raise DataError(f"the reader names an unknown option {leak.letter!r}")
+        spans = [s for e in leak.evidence if (s := verify(e, slot, item.question))]
+        if not spans:
+            quote = f"the reader’s quote for option {LETTERS[slot]}"
+            raise DataError(f"{quote} is not in the question")
+        evidence += spans
+    return evidence
+
+
+def verify(piece: SaidEvidence, option: int, text: str) -> LeakSpan | None:
+    """Return the evidence with its true span, or None if its snippet is not in the text.
+
+    A wrong span is corrected to the nearest occurrence; case and whitespace may differ.
+    """
+    if not piece.snippet.strip():
+        return None
+    start, end = piece.start, piece.end
+    is_exact = 0 <= start < end and text[start:end] == piece.snippet
+    if not is_exact:
+        pattern = r"\s+".join(re.escape(word) for word in piece.snippet.split())
+        spans = [match.span() for match in re.finditer(pattern, text, re.IGNORECASE)]
+        if not spans:
+            return None
+        start, end = min(spans, key=lambda span: abs(span[0] - piece.start))
+    return LeakSpan(
+        option=option,
+        snippet=text[start:end],
+        start=start,
+        end=end,
+        level=piece.level,
+        repaired=not is_exact,
     )
 
 
@@ -147,30 +244,23 @@ def _flag(
 
 
 def _read_all(
-    items: Sequence[Item],
-    reader: Chat,
-    run: Run,
-    prompt: str | Path,
-    structured: bool,
-    progress: bool,
-) -> tuple[dict[str, Reading], StageReport]:
+    items: Sequence[Item], reader: Chat, run: Run, progress: bool
+) -> tuple[list[list[LeakSpan] | DataError], StageReport]:
     hidden = ("old_answer", "new_answer")
-    file = load_prompt(prompt, PROMPTS, needs=("question", "options"), hides=hidden)
-    stage = ChatStage(
-        reader, run.images, file.instruction, schema=RevealReply if structured else None
-    )
-    probes = {item.id: _probe(item, file.item) for item in items}
-    report = run_stage(stage, probes.values(), run, StageOptions(batch_size=64, progress=progress))
+    file = load_prompt("reveal", PROMPTS, needs=("question", "options"), hides=hidden)
+    stage = ChatStage(reader, run.images, file.instruction, schema=RevealReply)
+    probes = [_probe(item, file.item) for item in items]
+    report = run_stage(stage, probes, run, StageOptions(batch_size=64, progress=progress))
     answers = answers_of(reader.name, stage.fingerprint, run)
     errors = {failure.record_id: failure.message for failure in report.failures}
-    readings = {}
-    for item in items:
-        response = answers.to(probes[item.id])
+    readings: list[list[LeakSpan] | DataError] = []
+    for item, probe in zip(items, probes, strict=True):
+        response = answers.to(probe)
         if response is None:
-            why = errors.get(stage.id_of(probes[item.id]), "it was not asked")
-            readings[item.id] = Reading(trouble=f"the reader gave no reply: {why}")
+            why = errors.get(stage.id_of(probe), "it was not asked")
+            readings.append(DataError(f"the reader gave no reply: {why}"))
         else:
-            readings[item.id] = read_reveal(response.text, item)
+            readings.append(attempt(read_reveal, response.text, item))
     return readings, report
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from tqdm import tqdm
 
-from flipbench.core.errors import DataError, need
+from flipbench.core.errors import DataError, attempt, need
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef
 
@@ -59,10 +59,9 @@ def fingerprints(
     distinct = list({ref.sha256: ref for ref in refs}.values())
 
     def fingerprint(ref: ImageRef) -> tuple[NDArray[np.uint8], NDArray[np.uint8], bool] | str:
-        try:
-            image = store.open(ref)
-        except DataError as error:
-            return str(error)
+        image = attempt(store.open, ref)
+        if isinstance(image, DataError):
+            return str(image)
         bits = np.packbits(imagehash.phash(image).hash.ravel())
         small = image.resize((SIDE, SIDE), Image.Resampling.BILINEAR)
         return bits, np.asarray(small).ravel(), float(np.asarray(image.convert("L")).std()) < _FLAT

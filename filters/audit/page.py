@@ -5,13 +5,15 @@ from __future__ import annotations
 import base64
 import io
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 
 from PIL import Image
 
 from flipbench.benchmarks import write_jsonl
-from flipbench.core.errors import DataError
+from flipbench.core.errors import DataError, attempt
 from flipbench.core.files import write_atomically
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef, Item
@@ -118,8 +120,8 @@ def markdown(report: AuditReport) -> str:
 def html(report: AuditReport) -> str:
     """Return the HTML page."""
     items = {item.id: item for item in report.benchmark.items}
-    thumbnails = _Thumbnails(report.images)
-    rows = {f.check: [_row(i, items, thumbnails) for i in _shown(f)] for f in report.findings}
+    thumbnail = cache(partial(_thumbnail, report.images))
+    rows = {f.check: [_row(i, items, thumbnail) for i in _shown(f)] for f in report.findings}
     return (
         environment(_TEMPLATES)
         .get_template("audit.html.jinja")
@@ -165,36 +167,28 @@ def _shown(finding: AuditFinding) -> list[FlaggedItem]:
     return sorted(finding.items, key=lambda flagged: order.index(flagged.action))[:N_SHOWN]
 
 
-def _row(flagged: FlaggedItem, items: dict[str, Item], thumbnails: _Thumbnails) -> ItemRow:
+def _row(
+    flagged: FlaggedItem, items: dict[str, Item], thumbnail: Callable[[ImageRef], str]
+) -> ItemRow:
     item = items[flagged.item_id]
     return ItemRow(
         flagged=flagged,
         action=ACTION[flagged.action],
         question=item.question,
         answer=item.answer_text,
-        thumbnails=[uri for ref in flagged.pictures if (uri := thumbnails.uri(ref))],
+        thumbnails=[uri for ref in flagged.pictures if (uri := thumbnail(ref))],
     )
 
 
-class _Thumbnails:
-    """Makes each thumbnail once; unreadable images are skipped."""
-
-    def __init__(self, store: ImageStore) -> None:
-        self.store = store
-        self._uris: dict[str, str] = {}
-
-    def uri(self, ref: ImageRef) -> str:
-        if ref.sha256 not in self._uris:
-            try:
-                image = self.store.open(ref)
-            except DataError:
-                return ""
-            image.thumbnail((_SIDE, _SIDE), Image.Resampling.LANCZOS)
-            buffer = io.BytesIO()
-            image.save(buffer, "WEBP", quality=60)
-            data = base64.b64encode(buffer.getvalue()).decode()
-            self._uris[ref.sha256] = f"data:image/webp;base64,{data}"
-        return self._uris[ref.sha256]
+def _thumbnail(store: ImageStore, ref: ImageRef) -> str:
+    """Return a small image as a data URI, empty if it cannot be read."""
+    image = attempt(store.open, ref)
+    if isinstance(image, DataError):
+        return ""
+    image.thumbnail((_SIDE, _SIDE), Image.Resampling.LANCZOS)
+    buffer = io.BytesIO()
+    image.save(buffer, "WEBP", quality=60)
+    return f"data:image/webp;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
 def _json(report: AuditReport) -> str:

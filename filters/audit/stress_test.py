@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,9 +15,9 @@ from flipbench.config.audit import AuditSettings
 from flipbench.core.errors import need
 from flipbench.core.randomness import generator
 from flipbench.core.records import Item
+from flipbench.prompting.prompts import LETTERS
 
 from .finding import AuditFinding, chances_of, flag, n_items, not_run, rate
-from .option_features import OptionText, option_texts, surface, words
 
 TITLE = "What the text alone predicts"
 MAX_WORDS = 1_000
@@ -23,12 +25,14 @@ N_CUES = 12
 N_NAMED = 50
 ALPHA = 1.0
 _BATCH = 128  # permutations solved at a time, to limit memory
+_WORD = re.compile(r"\w+")
+_MAX_QUESTION_WORDS = 24
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class _Table:
+class _Features:
     """All options of all items, one row each; ``starts`` has shape (N + 1,)."""
 
     features: Array
@@ -114,7 +118,57 @@ def stress_test(
     )
 
 
-def _table(items: Sequence[Item]) -> _Table:
+@dataclass(frozen=True)
+class OptionText:
+    """An option with its question, position and rank by length."""
+
+    question: str
+    option: str
+    slot: int
+    rank: int
+    n_options: int
+
+
+def option_texts(item: Item) -> list[OptionText]:
+    """Return the options of an item; ``rank`` 0 is the longest, ties share the better rank."""
+    options = item.options or ()
+    sizes = [len(" ".join(option.split())) for option in options]
+    return [
+        OptionText(
+            question=item.question,
+            option=option,
+            slot=slot,
+            rank=sum(other > size for other in sizes),
+            n_options=len(options),
+        )
+        for slot, (option, size) in enumerate(zip(options, sizes, strict=True))
+    ]
+
+
+def words(text: OptionText) -> list[str]:
+    """Return the option's words and bigrams, and each word crossed with each question word."""
+    option = _WORD.findall(text.option.casefold())
+    question = list(dict.fromkeys(_WORD.findall(text.question.casefold())))[:_MAX_QUESTION_WORDS]
+    bigrams = [f"{a} {b}" for a, b in zip(option, option[1:], strict=False)]
+    crossed = [f"{word} | asked: {other}" for word in option for other in question]
+    return [*option, *bigrams, *crossed]
+
+
+def surface(texts: Sequence[OptionText]) -> list[dict[str, float]]:
+    """Return each option's letter, rank by length, and character types."""
+    return [
+        {
+            f"letter {LETTERS[t.slot]} of {t.n_options}": 1.0,
+            f"length rank {t.rank + 1} of {t.n_options}": 1.0,
+            "holds a digit": float(any(c.isdigit() for c in t.option)),
+            "holds punctuation": float(bool(re.search(r"[,;:()/-]", t.option))),
+            "starts with a capital": float(t.option[:1].isupper()),
+        }
+        for t in texts
+    ]
+
+
+def _table(items: Sequence[Item]) -> _Features:
     """Return the features of all options. TF-IDF uses no labels, so all folds may share it."""
     need("sklearn", "audit")
     from sklearn.feature_extraction import DictVectorizer
@@ -124,7 +178,8 @@ def _table(items: Sequence[Item]) -> _Table:
     vectorizer = TfidfVectorizer(analyzer=words, max_features=MAX_WORDS, min_df=2)
     signs = DictVectorizer(sparse=False)
     blocks, names = [signs.fit_transform(surface(texts))], list(signs.feature_names_)
-    if _any_repeated_word(texts):
+    counts = Counter(word for text in texts for word in set(words(text)))
+    if max(counts.values(), default=0) > 1:  # else no word would be left
         blocks.append(vectorizer.fit_transform(texts).toarray())
         names += list(vectorizer.get_feature_names_out())
     features = np.hstack(blocks)
@@ -133,21 +188,11 @@ def _table(items: Sequence[Item]) -> _Table:
     # only differences between the options of an item matter
     for a, b in zip(starts, starts[1:], strict=False):
         features[a:b] -= features[a:b].mean(axis=0)
-    return _Table(features, names, starts, np.array([item.answer or 0 for item in items]))
-
-
-def _any_repeated_word(texts: Sequence[OptionText]) -> bool:
-    seen: set[str] = set()
-    for text in texts:
-        tokens = set(words(text))
-        if seen & tokens:
-            return True
-        seen |= tokens
-    return False
+    return _Features(features, names, starts, np.array([item.answer or 0 for item in items]))
 
 
 def _cross_validate(
-    table: _Table, groups: Sequence[str], golds: NDArray[np.intp], settings: AuditSettings
+    table: _Features, groups: Sequence[str], golds: NDArray[np.intp], settings: AuditSettings
 ) -> tuple[Array, Array]:
     """Return margins of the true labels, (N,), and correct predictions of each draw, (B,).
 
@@ -181,7 +226,7 @@ def _cross_validate(
     return margins, n_correct[1:]
 
 
-def _targets(table: _Table, golds: NDArray[np.intp]) -> Array:
+def _targets(table: _Features, golds: NDArray[np.intp]) -> Array:
     """Return 1 - 1/k for the correct option of each item and -1/k for others, shape (rows, B)."""
     sizes = np.diff(table.starts)
     targets = np.repeat(-1.0 / sizes, sizes)[:, None].repeat(len(golds), axis=1)
@@ -205,7 +250,7 @@ def _margins(scores: Array, sizes: NDArray[np.intp], golds: NDArray[np.intp]) ->
     return np.where(np.abs(margins) < 1e-9, 0.0, margins)
 
 
-def _cues(table: _Table) -> list[tuple[str, float]]:
+def _cues(table: _Features) -> list[tuple[str, float]]:
     """Return the features most predictive of the correct option, from a fit on all items."""
     x = table.features
     solver = cho_factor(x.T @ x + ALPHA * np.eye(x.shape[1]))

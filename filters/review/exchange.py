@@ -14,8 +14,7 @@ from flipbench.core.errors import DataError
 
 from ..effective_verdicts import REASONS, join_reason, split_reason
 from .label_studio import read_tasks
-from .ledger import Decision, Ledger, RaterVerdict, Refused
-from .rows import ImportedRow
+from .ledger import Decision, ImportedRow, Ledger, RaterVerdict, Refused
 
 NEEDED = ("edit_id", "image_sha256", "rater", "decision")
 COLUMNS = (

@@ -14,9 +14,8 @@ from flipbench.core.errors import DataError
 from flipbench.core.records import ImageRef
 
 from ..effective_verdicts import REASONS, split_reason
-from .ledger import Ledger, RaterVerdict
+from .ledger import ImportedRow, Ledger, RaterVerdict
 from .pairs import EditedPair
-from .rows import ImportedRow
 
 LOCAL_FILES = "/data/local-files/?d=images/"
 _REASONS = "\n".join(f'    <Choice value="{reason}"/>' for reason in REASONS)

@@ -6,6 +6,7 @@ import threading
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from flipbench.core.errors import DataError
@@ -39,6 +40,22 @@ class RaterVerdict(NamedTuple):
     def decided(self) -> bool:
         """Whether it is a decision; a mere blind answer or a withdrawn verdict is not."""
         return self.kind != "person" or self.reason not in (WITHDRAWN, ANSWERED_BLIND)
+
+
+@dataclass(frozen=True)
+class ImportedRow:
+    """A verdict from a table or an annotation, not yet checked; ``where`` is for messages."""
+
+    where: str
+    edit_id: str
+    image_sha256: str
+    rater: str
+    decision: str
+    rater_kind: str = ""
+    reason: str = ""
+    note: str = ""
+    blind_answer: str = ""
+    seconds: float | None = None
 
 
 class Ledger:

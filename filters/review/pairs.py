@@ -8,7 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from flipbench.core.errors import DataError
+from flipbench.core.errors import DataError, attempt
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Caption, Edit, Flip, ImageRef, Item
 from flipbench.core.run import Run
@@ -76,7 +76,8 @@ def edited_pairs(run: Run, edit_ids: Collection[str] | None = None) -> list[Edit
             originals=item.images,
             edited=edit.image,
         )
-        lost = [ref for ref in (*pair.originals, pair.edited) if not _exists(run.images, ref)]
+        refs = (*pair.originals, pair.edited)
+        lost = [r for r in refs if isinstance(attempt(image_path, run.images, r), DataError)]
         if lost:
             skipped.append(f"{pair.item}: image {lost[0].sha256[:12]} is missing")
             continue
@@ -105,11 +106,3 @@ def image_path(images: ImageStore, ref: ImageRef) -> Path:
     if not is_valid or path.is_symlink() or not path.is_file():
         raise DataError(f"image {ref.sha256[:12]} is not among the images of this run")
     return path
-
-
-def _exists(images: ImageStore, ref: ImageRef) -> bool:
-    try:
-        image_path(images, ref)
-    except DataError:
-        return False
-    return True

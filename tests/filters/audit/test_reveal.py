@@ -12,10 +12,16 @@ from hypothesis import strategies as st
 
 from flipbench.config.audit import AuditSettings
 from flipbench.config.chat import ChatSpec
+from flipbench.core.errors import DataError
 from flipbench.core.records import Item
 from flipbench.core.run import Run
-from flipbench.filters.audit.direct_reveal import direct_reveal, literal_spans
-from flipbench.filters.audit.reveal_reply import SaidEvidence, read_reveal, verify
+from flipbench.filters.audit.direct_reveal import (
+    SaidEvidence,
+    direct_reveal,
+    literal_spans,
+    read_reveal,
+    verify,
+)
 from flipbench.models.chat.api import ChatAPI
 from tests.filters.audit.conftest import MakeItem
 from tests.fixtures.openai_server import OpenAIServer
@@ -38,9 +44,9 @@ NO_LEAK = {"has_leak": False, "leaked_options": [], "non_leak_reason": "It names
 
 def test_a_wrong_span_is_repaired_and_a_right_one_kept(make_item: MakeItem) -> None:
     item = make_item("1", OPTIONS, question=HISTORY)
-    (exact,) = read_reveal(json.dumps(leak()), item).evidence
+    (exact,) = read_reveal(json.dumps(leak()), item)
     assert (exact.start, exact.end, exact.level, exact.repaired) == (14, 16, 2, False)
-    (mended,) = read_reveal(json.dumps(leak(start=3)), item).evidence
+    (mended,) = read_reveal(json.dumps(leak(start=3)), item)
     assert (mended.start, mended.end, mended.repaired) == (14, 16, True)
 
 
@@ -75,13 +81,12 @@ def test_evidence_is_always_a_span_of_the_text(text: str, data: st.DataObject) -
     ],
 )
 def test_untrusted_replies_decide_nothing(make_item: MakeItem, reply: str) -> None:
-    reading = read_reveal(reply, make_item("1", OPTIONS, question=HISTORY))
-    assert reading.trouble and reading.evidence == ()
+    with pytest.raises(DataError, match="the reader"):
+        read_reveal(reply, make_item("1", OPTIONS, question=HISTORY))
 
 
 def test_a_fenced_reply_is_parsed(make_item: MakeItem) -> None:
-    reading = read_reveal(f"```json\n{json.dumps(NO_LEAK)}\n```", make_item("1", OPTIONS))
-    assert reading.trouble == "" and reading.evidence == ()
+    assert read_reveal(f"```json\n{json.dumps(NO_LEAK)}\n```", make_item("1", OPTIONS)) == []
 
 
 def test_without_a_model_the_options_words_are_searched(

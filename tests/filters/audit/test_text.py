@@ -15,8 +15,7 @@ from flipbench.config.chat import ChatSpec
 from flipbench.core.records import Item, Probe
 from flipbench.core.run import Run
 from flipbench.core.stage import StageReport
-from flipbench.filters.audit.option_features import option_texts
-from flipbench.filters.audit.stress_test import _cross_validate, _table, stress_test
+from flipbench.filters.audit.stress_test import _cross_validate, _table, option_texts, stress_test
 from flipbench.filters.audit.text_only import BlindChat, BlindVLM, text_only_probe
 from flipbench.filters.audit.text_solvable import all_correct, solve_rate, text_solvable
 from flipbench.models.chat.api import ChatAPI
