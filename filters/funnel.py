@@ -139,21 +139,24 @@ def loss_rows(losses: Sequence[Loss]) -> list[tuple[str, ...]]:
 
 
 def read_doubtful(path: Path) -> set[str]:
-    """Return the ids of the doubtful edits in ``reasons.csv``.
+    """Return the ids of the doubtful edits in ``reasons.csv``; as `read_columns`."""
+    rows = read_columns(path, "edit_id", "decision")
+    return {edit_id for edit_id, decision in rows if decision == "unsure"}
+
+
+def read_columns(path: Path, first: str, second: str) -> list[tuple[str, str]]:
+    """Return two columns of ``kept.csv`` or ``reasons.csv``, row by row.
 
     Raises
     ------
     DataError
-        If the file cannot be read.
+        If the file cannot be read or lacks a column.
     """
     try:
         with path.open(newline="", encoding="utf-8") as file:
-            rows = csv.DictReader(file)
-            return {row["edit_id"] for row in rows if row["decision"] == "unsure"}
+            return [(row[first], row[second]) for row in csv.DictReader(file)]
     except (OSError, KeyError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(
-            f"{path}: cannot be read as a list of losses; 'flipbench filter' rewrites it"
-        ) from error
+        raise DataError(f"{path}: {error!r}; 'flipbench filter' rewrites it") from error
 
 
 def loss_by_category_table(candidates: Sequence[Candidate], losses: Sequence[Loss]) -> Table:

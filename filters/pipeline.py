@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +25,7 @@ from .funnel import (
     loss_by_category_table,
     loss_rows,
     losses_of,
+    read_columns,
 )
 from .judges.rules import RuleStage, build_rules
 from .judges.stage import JudgeStage
@@ -187,11 +187,7 @@ def filtered_in(run: Run) -> list[Candidate]:
     for path in (run.path / FOLDER / "kept.csv", run.path / FOLDER / "reasons.csv"):
         if not path.exists():
             return []
-        try:
-            with path.open(newline="", encoding="utf-8") as file:
-                listed |= {row["item_id"]: row["edit_id"] for row in csv.DictReader(file)}
-        except (OSError, KeyError, UnicodeDecodeError, csv.Error) as error:
-            raise DataError(f"{path}: {error!r}; 'flipbench filter' rewrites it") from error
+        listed |= dict(read_columns(path, "item_id", "edit_id"))
     flips, captions, edits = run.index(Flip), run.index(Caption), run.index(Edit)
     candidates = []
     for item in run.read(Item):

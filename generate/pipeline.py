@@ -130,28 +130,3 @@ class Generator:
         """Return the stage that proposes an item's new answer; None if supplied or drawn."""
         is_open = item.options is None and item.name not in self.new_answers
         return self.proposing if is_open else None
-
-
-def generate(
-    items: Sequence[Item],
-    captioner: Captioner,
-    editor: Editor,
-    run: Run,
-    options: StageOptions = DEFAULTS,
-    *,
-    seed: int = 0,
-) -> tuple[list[Candidate], list[StageReport]]:
-    """Flip, caption and edit every item, with drawn answers.
-
-    Returns
-    -------
-    candidates : list of Candidate, (n_items,)
-        In the items' order; if a step failed for an item, its candidate lacks that record.
-    reports : list of StageReport
-        Of flip, caption and edit.
-    """
-    generator = Generator(captioner, editor, run, seed)
-    flipped, flip_reports = generator.flip(items, options)
-    captioned, caption_reports = generator.caption(flipped, options)
-    edited, edit_reports = generator.edit(captioned, options)
-    return edited, [*flip_reports, *caption_reports, *edit_reports]

@@ -1,6 +1,6 @@
 """Agreement of two raters: counts, chance-corrected statistics, precision and recall.
 
-"unsure" counts as "not kept", as in a policy; ``three=True`` makes it a category of its own.
+"unsure" counts as "not kept", as in a policy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ Array = NDArray[np.float64]
 Decisions = Mapping[str, Decision]
 N_BOOTSTRAP = 2_000
 KEPT = ("keep", "not kept")
-THREE = ("keep", "unsure", "reject")
 _MAX_UNDEFINED = 0.05
 
 
@@ -38,8 +37,8 @@ class Agreement:
 
     Attributes
     ----------
-    counts : tuple of tuple of int, shape (Q, Q)
-        Rows: ``first``, columns: ``second``, in the order of ``categories`` ("keep" comes first).
+    counts : tuple of tuple of int, shape (2, 2)
+        Rows: ``first``, columns: ``second``, in the order of ``KEPT``.
     kappa, ac1 : Estimate
         Cohen's kappa and Gwet's AC1. Skewed prevalence lowers kappa but hardly affects AC1.
     n_one_only : int
@@ -48,8 +47,7 @@ class Agreement:
 
     first: str
     second: str
-    categories: tuple[str, ...]
-    counts: tuple[tuple[int, ...], ...]
+    counts: tuple[tuple[int, int], tuple[int, int]]
     kappa: Estimate
     ac1: Estimate
     n_one_only: int = 0
@@ -62,7 +60,7 @@ class Agreement:
     @property
     def raw(self) -> Rate:
         """Share of images on which the two agree."""
-        return Rate.wilson(sum(row[i] for i, row in enumerate(self.counts)), self.n)
+        return Rate.wilson(self.counts[0][0] + self.counts[1][1], self.n)
 
     @property
     def precision(self) -> Rate:
@@ -72,19 +70,17 @@ class Agreement:
     @property
     def recall(self) -> Rate:
         """Share of the second rater's keeps that the first keeps, too."""
-        return Rate.wilson(self.counts[0][0], sum(row[0] for row in self.counts))
+        return Rate.wilson(self.counts[0][0], self.counts[0][0] + self.counts[1][0])
 
     @property
     def rejection_precision(self) -> Rate:
         """Share of what the first does not keep that the second does not keep either."""
-        n = self.n - sum(self.counts[0])
-        return Rate.wilson(n - (sum(row[0] for row in self.counts) - self.counts[0][0]), n)
+        return Rate.wilson(self.counts[1][1], sum(self.counts[1]))
 
     @property
     def rejection_recall(self) -> Rate:
         """Share of what the second does not keep that the first does not keep either."""
-        n = self.n - sum(row[0] for row in self.counts)
-        return Rate.wilson(n - (sum(self.counts[0]) - self.counts[0][0]), n)
+        return Rate.wilson(self.counts[1][1], self.counts[0][1] + self.counts[1][1])
 
 
 def agreement(
@@ -92,7 +88,6 @@ def agreement(
     second: str,
     ratings: Mapping[str, Decisions],
     *,
-    three: bool = False,
     clusters: Mapping[str, str] | None = None,
     seed: int = 0,
 ) -> Agreement:
@@ -114,27 +109,22 @@ def agreement(
     """
     a, b = ratings[first], ratings[second]
     shared = sorted(set(a) & set(b))
-    categories = THREE if three else KEPT
-    q = len(categories)
-    cells = np.zeros((len(shared), q**2))
-    cells[np.arange(len(shared)), [q * _code(a[i], three) + _code(b[i], three) for i in shared]] = 1
+    cells = np.zeros((len(shared), 4))
+    cells[np.arange(len(shared)), [2 * _code(a[i]) + _code(b[i]) for i in shared]] = 1
     groups = None if clusters is None else [clusters[i] for i in shared]
 
     def estimate(statistic: Callable[[Array], Array]) -> Estimate:
         return _estimate(cells, statistic, generator(seed, f"{first} {second}", "kappa"), groups)
 
-    sums = cells.sum(axis=0).astype(int).reshape(q, q)
-    counts = tuple(tuple(int(n) for n in row) for row in sums)
+    both, first_only, second_only, neither = map(int, cells.sum(axis=0))
+    counts = ((both, first_only), (second_only, neither))
     n_one_only = len(set(a) ^ set(b))
-    return Agreement(
-        first, second, categories, counts, estimate(_kappa), estimate(_ac1), n_one_only
-    )
+    return Agreement(first, second, counts, estimate(_kappa), estimate(_ac1), n_one_only)
 
 
 def krippendorff_alpha(
     ratings: Mapping[str, Decisions],
     *,
-    three: bool = False,
     clusters: Mapping[str, str] | None = None,
     seed: int = 0,
 ) -> tuple[Estimate, int]:
@@ -147,13 +137,12 @@ def krippendorff_alpha(
     Krippendorff, *Content Analysis*, 2004, chapter 11, nominal data with missing values. The
     interval is computed as for kappa, not by Krippendorff's own bootstrap.
     """
-    q = len(THREE if three else KEPT)
     ids = sorted({i for decisions in ratings.values() for i in decisions})
-    counts = np.zeros((len(ids), q))
+    counts = np.zeros((len(ids), 2))
     for row, i in enumerate(ids):
         for decisions in ratings.values():
             if i in decisions:
-                counts[row, _code(decisions[i], three)] += 1
+                counts[row, _code(decisions[i])] += 1
     is_rated = counts.sum(axis=1) >= 2
     counts, ids = counts[is_rated], [i for i, rated in zip(ids, is_rated, strict=True) if rated]
     n_raters = counts.sum(axis=1)
@@ -232,5 +221,5 @@ def _corrected(observed: Array, expected: Array) -> Array:
         return np.asarray(np.where(room > 1e-12, (observed - expected) / room, np.nan))
 
 
-def _code(decision: Decision, three: bool) -> int:
-    return THREE.index(decision) if three else int(decision != "keep")
+def _code(decision: Decision) -> int:
+    return int(decision != "keep")

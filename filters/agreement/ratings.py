@@ -14,7 +14,7 @@ from flipbench.reporting import formats
 from flipbench.reporting.tables import Cell, Column, Row, Table, estimate_cell
 
 from ..decide import VerdictIndex, effective_decision, tally, verdicts_on
-from .agreement import Agreement, Estimate, agreement, krippendorff_alpha
+from .agreement import KEPT, Agreement, Estimate, agreement, krippendorff_alpha
 
 PEOPLE = "people"
 
@@ -93,9 +93,7 @@ class AgreementReport:
     alpha_n: int
 
 
-def compare_raters(
-    ratings: Ratings, reference: str, *, three: bool = False, seed: int = 0
-) -> AgreementReport:
+def compare_raters(ratings: Ratings, reference: str, *, seed: int = 0) -> AgreementReport:
     """Compare every other rater with ``reference``.
 
     The reference is a person, ``people`` (one or several), or on ``shapes`` the oracle; use
@@ -123,9 +121,7 @@ def compare_raters(
             for rater, by_edit in ratings.decisions.items()
         }
         return [
-            agreement(
-                rater, reference, decisions, three=three, clusters=ratings.originals, seed=seed
-            )
+            agreement(rater, reference, decisions, clusters=ratings.originals, seed=seed)
             for rater in others
         ]
 
@@ -135,7 +131,6 @@ def compare_raters(
     raters = _independent(ratings)
     alpha, n = krippendorff_alpha(
         {rater: ratings.decisions[rater] for rater in raters},
-        three=three,
         clusters=ratings.originals,
         seed=seed,
     )
@@ -161,7 +156,7 @@ def agreement_tables(report: AgreementReport) -> list[Table]:
     confusion = tuple(
         Row(a.first, (Cell(name), *(Cell(str(n)) for n in row)))
         for a in report.overall
-        for name, row in zip(a.categories, a.counts, strict=True)
+        for name, row in zip(KEPT, a.counts, strict=True)
     )
     return [
         Table(
@@ -187,7 +182,7 @@ def agreement_tables(report: AgreementReport) -> list[Table]:
             "rater",
             (
                 Column("says", numeric=False),
-                *(Column(f"{report.reference}: {c}") for c in _categories(report)),
+                *(Column(f"{report.reference}: {c}") for c in KEPT),
             ),
             (("", confusion),),
         ),
@@ -213,10 +208,6 @@ def _cells(a: Agreement) -> tuple[Cell, ...]:
     shares = (Cell(formats.rate(rate)) for rate in rates)
     raw = Cell(formats.rate(a.raw))
     return (Cell(str(a.n)), raw, *estimates, *shares, Cell(str(a.n_one_only)))
-
-
-def _categories(report: AgreementReport) -> tuple[str, ...]:
-    return report.overall[0].categories if report.overall else ()
 
 
 def _independent(ratings: Ratings) -> tuple[str, ...]:

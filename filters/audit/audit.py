@@ -68,16 +68,6 @@ class AuditReport:
     mended: list[Item]
     reports: list[StageReport] = field(default_factory=list)
 
-    def finding(self, check: CheckName) -> AuditFinding:
-        """Return the finding of a check.
-
-        Raises
-        ------
-        KeyError
-            If the check is not in the settings.
-        """
-        return {finding.check: finding for finding in self.findings}[check]
-
 
 def audit(
     benchmark: Benchmark,

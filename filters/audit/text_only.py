@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from flipbench.core.records import Item, Probe
 from flipbench.core.run import Run
@@ -21,23 +20,7 @@ INSTRUCTION = (
     "You are given a multiple-choice question about a picture. The picture is withheld. Choose the"
     " option that is most likely right all the same; never refuse."
 )
-
-
-class TextModel(Protocol):
-    """A model that answers without images."""
-
-    @property
-    def name(self) -> str:
-        """The name shown in reports."""
-
-    @property
-    def prompt_settings(self) -> PromptSettings:
-        """How to ask it: by comparing options, or by generating."""
-
-    def ask(
-        self, probes: Sequence[Probe], run: Run, number: int, progress: bool
-    ) -> tuple[Answers, StageReport]:
-        """Answer the probes of repetition ``number``, reusing answers stored in ``run``."""
+_BATCH_SIZE = 64
 
 
 @dataclass(frozen=True)
@@ -59,10 +42,9 @@ class BlindVLM:
     def ask(
         self, probes: Sequence[Probe], run: Run, number: int, progress: bool
     ) -> tuple[Answers, StageReport]:
-        """Ask through the engine."""
-        report = ask(
-            probes, self.vlm, run, run.images, StageOptions(batch_size=64, progress=progress)
-        )
+        """Answer the probes, reusing answers stored in ``run``."""
+        options = StageOptions(batch_size=_BATCH_SIZE, progress=progress)
+        report = ask(probes, self.vlm, run, run.images, options)
         return answers_of(self.name, self.vlm.fingerprint, run), report
 
 
@@ -71,7 +53,6 @@ class BlindChat:
     """A chat model; if its temperature is above 0, each repetition is a new sample."""
 
     chat: Chat
-    batch_size: int = 64
 
     @property
     def name(self) -> str:
@@ -86,7 +67,7 @@ class BlindChat:
     def ask(
         self, probes: Sequence[Probe], run: Run, number: int, progress: bool
     ) -> tuple[Answers, StageReport]:
-        """Ask for a letter and read the reply."""
+        """Ask for letters and read the replies, reusing those stored in ``run``."""
         stage = ChatStage(
             self.chat,
             run.images,
@@ -94,10 +75,12 @@ class BlindChat:
             number=number,
             read=lambda text, probe: parse_choice(text, probe.options),
         )
-        report = run_stage(
-            stage, probes, run, StageOptions(batch_size=self.batch_size, progress=progress)
-        )
+        options = StageOptions(batch_size=_BATCH_SIZE, progress=progress)
+        report = run_stage(stage, probes, run, options)
         return answers_of(self.name, stage.fingerprint, run), report
+
+
+TextModel = BlindVLM | BlindChat
 
 
 @dataclass(frozen=True)
@@ -115,23 +98,26 @@ class BlindOutcomes:
 
 
 def ask_blind(
-    items: Sequence[Item], model: TextModel, run: Run, n_runs: int, *, progress: bool = True
-) -> tuple[BlindOutcomes, list[StageReport]]:
-    """Ask a model every item ``n_runs`` times; repetition r rotates the options by r places.
+    items: Sequence[Item], models: Sequence[TextModel], run: Run, n_runs: int, progress: bool
+) -> tuple[list[BlindOutcomes], list[StageReport]]:
+    """Ask each model every item ``n_runs`` times; repetition r rotates the options by r places.
 
     Parameters
     ----------
     items : sequence of Item, shape (N,)
         Multiple-choice items.
     """
-    columns: list[list[bool | None]] = []
-    reports = []
-    for number in range(n_runs):
-        probes = [text_only_probe(item, model.prompt_settings, number) for item in items]
-        answers, report = model.ask([probe for probe, _ in probes], run, number, progress)
-        reports.append(report)
-        columns.append([_outcome(answers, probe, gold) for probe, gold in probes])
-    return BlindOutcomes(model.name, [list(row) for row in zip(*columns, strict=True)]), reports
+    outcomes, reports = [], []
+    for model in models:
+        columns: list[list[bool | None]] = []
+        for number in range(n_runs):
+            probes = [text_only_probe(item, model.prompt_settings, number) for item in items]
+            answers, report = model.ask([probe for probe, _ in probes], run, number, progress)
+            reports.append(report)
+            columns.append([_outcome(answers, probe, gold) for probe, gold in probes])
+        rows = [list(row) for row in zip(*columns, strict=True)]
+        outcomes.append(BlindOutcomes(model.name, rows))
+    return outcomes, reports
 
 
 def text_only_probe(item: Item, prompt_settings: PromptSettings, number: int) -> tuple[Probe, int]:

@@ -59,9 +59,9 @@ def text_solvable(
         why = "No text-only model was given." if asked else "No item has options."
         how = "Give two or three models to filter with and, ideally, another one held out."
         return not_run("text_solvable", TITLE, why, how), []
-    filtering, reports = _ask_all(asked, models, run, settings.n_runs, progress)
-    tested, more = _ask_all(asked, held_out, run, settings.n_runs, progress)
-    by_item = _by_item(filtering)
+    filtering, reports = ask_blind(asked, models, run, settings.n_runs, progress)
+    tested, more = ask_blind(asked, held_out, run, settings.n_runs, progress)
+    by_item = list(zip(*(m.outcomes for m in filtering), strict=True))  # shape (N, M, R)
     solved = {
         "all_correct": [all_correct(rows, settings.min_models) for rows in by_item],
         "posterior": [solve_rate(rows) > settings.max_solve_rate for rows in by_item],
@@ -135,22 +135,6 @@ def solve_rate(rows: Sequence[Sequence[bool | None]]) -> float:
     """
     outcomes = [outcome for row in rows for outcome in row if outcome is not None]
     return (sum(outcomes) + 1) / (len(outcomes) + 2)
-
-
-def _ask_all(
-    items: Sequence[Item], models: Sequence[TextModel], run: Run, n_runs: int, progress: bool
-) -> tuple[list[BlindOutcomes], list[StageReport]]:
-    outcomes, reports = [], []
-    for model in models:
-        of_model, more = ask_blind(items, model, run, n_runs, progress=progress)
-        outcomes.append(of_model)
-        reports += more
-    return outcomes, reports
-
-
-def _by_item(models: Sequence[BlindOutcomes]) -> list[list[list[bool | None]]]:
-    """Return outcomes of shape (N, M, R)."""
-    return [list(rows) for rows in zip(*(m.outcomes for m in models), strict=True)]
 
 
 def _accuracy(

@@ -42,24 +42,24 @@ class _Body(BaseModel):
     reviewer: str
 
 
-class VerdictBody(_Body):
-    """A verdict as the page sends it."""
-
+class _PairBody(_Body):
     edit_id: str
     image_sha256: str
+    seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+
+
+class VerdictBody(_PairBody):
+    """A verdict as the page sends it."""
+
     decision: Decision
     reason: str = ""
     note: Text = ""
-    seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False)
 
 
-class AnswerBody(_Body):
+class AnswerBody(_PairBody):
     """A reviewer's answer before the new answer is shown."""
 
-    edit_id: str
-    image_sha256: str
     answer: Annotated[str, Field(min_length=1, max_length=MAX_NOTE)]
-    seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False)
 
 
 class ReviewApp:

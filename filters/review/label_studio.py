@@ -40,13 +40,13 @@ LABEL_CONFIG = f"""<View>
 """
 
 
-def export_tasks(ledger: Ledger, image_root: str = LOCAL_FILES) -> str:
+def export_tasks(ledger: Ledger) -> str:
     """Return a task per pair, with the effective verdicts."""
     tasks = []
     for position, pair in enumerate(ledger.pairs):
         verdicts = ledger.decided(position)
         task = {
-            "data": _data(pair, image_root),
+            "data": _data(pair),
             "annotations": [
                 {"result": list(_result(pair, verdict, rater)), "lead_time": verdict.seconds}
                 for rater, verdict in verdicts.items()
@@ -91,9 +91,9 @@ def read_tasks(text: str, name: str) -> tuple[list[ImportedRow], list[str]]:
     return rows, problems
 
 
-def _data(pair: EditedPair, image_root: str) -> dict[str, Any]:
+def _data(pair: EditedPair) -> dict[str, Any]:
     def url(ref: ImageRef) -> str:
-        return f"{image_root}{ref.sha256}.{ref.format}"
+        return f"{LOCAL_FILES}{ref.sha256}.{ref.format}"
 
     original = pair.originals[0] if pair.originals else pair.edited
     return {

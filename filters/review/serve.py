@@ -7,8 +7,7 @@ import fcntl
 import re
 import secrets
 import socket
-from collections.abc import Callable, Collection, Iterator
-from functools import partial
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from flipbench.core.errors import ConfigError, DataError, need
@@ -21,7 +20,6 @@ from .ledger import Ledger
 from .pairs import edited_pairs
 
 PORT = 8765
-_say = partial(print, flush=True)
 
 
 def serve_review(
@@ -32,7 +30,6 @@ def serve_review(
     token: str | None = None,
     blind: bool = False,
     edit_ids: Collection[str] | None = None,
-    say: Callable[[str], object] = _say,
 ) -> None:
     """Serve the review page until interrupted.
 
@@ -50,8 +47,6 @@ def serve_review(
         Have reviewers answer the question before they see the new answer.
     edit_ids : collection of str, optional
         Review these edits only.
-    say : callable
-        Called with the page's address.
 
     Raises
     ------
@@ -84,7 +79,8 @@ def serve_review(
             timeout_keep_alive=75,
             ws="none",
         )
-        say(f"{title}, open {_address(host, listener, token)} (stop with Ctrl+C)")
+        address = _address(host, listener, token)
+        print(f"{title}, open {address} (stop with Ctrl+C)", flush=True)
         uvicorn.Server(config).run(sockets=[listener])
 
 

@@ -26,7 +26,7 @@ from .diffusers_loading import (
     find_class,
     find_pipeline,
     fingerprint,
-    load_pipeline,
+    load,
     place,
     resolve_device,
     size_factor,
@@ -157,7 +157,8 @@ class DiffusersEditor:
         self._device = resolve_device(spec.device, spec.offload)
         self._folder, index = find_pipeline(spec.pipeline, spec.revision)
         self.name: str = spec.pipeline_class or index["_class_name"]
-        self._parameters = call_arguments(find_class(self.name))
+        self._class = find_class(self.name)
+        self._parameters = call_arguments(self._class)
         self.adapter = ADAPTERS.get(self.name) or _default_adapter(self.name, self._parameters)
         _check_mask(spec.mask, self.name, self.adapter)
         self.arguments = self._check_arguments(spec.arguments)
@@ -186,7 +187,7 @@ class DiffusersEditor:
     @cached_property
     def _loaded(self) -> Any:
         """The loaded pipeline, before it is placed on a device."""
-        return load_pipeline(self._folder, self.name, self.spec.dtype)
+        return load(self._class, self._folder, self.spec.dtype)
 
     @cached_property
     def _pipeline(self) -> Any:

@@ -84,22 +84,25 @@ def parts_of(index: JsonDict) -> list[str]:
     return sorted(name for name, kind in index.items() if isinstance(kind, list) and kind[0])
 
 
-def load_pipeline(folder: Path, class_name: str, dtype: str, **components: Any) -> Any:
-    """Load a pipeline of the class ``class_name`` from safetensors.
+def load(cls: Any, folder: Path, dtype: str, **components: Any) -> Any:
+    """Load a pipeline, or one model of it, from safetensors.
 
     Raises
     ------
-    ConfigError
-        If diffusers has no such pipeline.
     PrerequisiteError
-        If the folder is not such a pipeline, or its weights are not safetensors.
+        If the folder is not a ``cls``, or its weights are not safetensors.
     """
-    return _load(find_class(class_name), folder, dtype, **components)
+    import torch
 
-
-def load_part(folder: Path, class_name: str, dtype: str) -> Any:
-    """Load one model, such as a ControlNet, from safetensors."""
-    return _load(getattr(diffusers(), class_name), folder, dtype)
+    try:
+        return cls.from_pretrained(
+            folder, dtype=getattr(torch, dtype), use_safetensors=True, **components
+        )
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise PrerequisiteError(
+            f"{folder}: cannot load a {cls.__name__} ({first_line(error)}); give a folder or hub"
+            " id with its configuration and safetensors weights"
+        ) from error
 
 
 def find_part(path: str, revision: str | None = None) -> Path:
@@ -193,17 +196,3 @@ def fingerprint(folder: Path, index: JsonDict) -> str:
 def first_line(error: Exception) -> str:
     """Return an error's first line, shortened."""
     return (str(error).strip().split("\n")[0] or type(error).__name__)[:200]
-
-
-def _load(cls: Any, folder: Path, dtype: str, **components: Any) -> Any:
-    import torch
-
-    try:
-        return cls.from_pretrained(
-            folder, dtype=getattr(torch, dtype), use_safetensors=True, **components
-        )
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise PrerequisiteError(
-            f"{folder}: cannot load a {cls.__name__} ({first_line(error)}); give a folder or hub"
-            " id with its configuration and safetensors weights"
-        ) from error

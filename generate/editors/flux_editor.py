@@ -30,8 +30,7 @@ from .diffusers_loading import (
     find_pipeline,
     fingerprint,
     first_line,
-    load_part,
-    load_pipeline,
+    load,
     place,
     resolve_device,
     size_factor,
@@ -183,8 +182,8 @@ class FluxControlNetEditor:
         """The loaded pipeline, before it is placed on a device."""
         parts, dtype = {}, self.spec.dtype
         if self._control_folder:
-            parts["controlnet"] = load_part(self._control_folder, "FluxControlNetModel", dtype)
-        return load_pipeline(self._folder, "FluxControlNetPipeline", dtype, **parts)
+            parts["controlnet"] = load(diffusers().FluxControlNetModel, self._control_folder, dtype)
+        return load(diffusers().FluxControlNetPipeline, self._folder, dtype, **parts)
 
     @cached_property
     def _texts(self) -> _Texts:

@@ -22,6 +22,11 @@ class Fit:
     run_size: tuple[int, int]
     enlarged: int = 1
 
+    @property
+    def enlarged_size(self) -> tuple[int, int]:
+        """Width and height before padding."""
+        return self.source_size[0] * self.enlarged, self.source_size[1] * self.enlarged
+
     def to_json(self) -> JsonDict:
         """Return the sizes as stored with an edit."""
         return {
@@ -95,15 +100,13 @@ class SizeRule(Value):
 def fit(image: Image.Image, plan: Fit) -> Image.Image:
     """Return ``image`` (RGB) enlarged and padded to ``plan.run_size``."""
     if plan.enlarged > 1:
-        larger = tuple(side * plan.enlarged for side in plan.source_size)
-        image = image.resize((larger[0], larger[1]), Image.Resampling.LANCZOS)
+        image = image.resize(plan.enlarged_size, Image.Resampling.LANCZOS)
     return _pad(image, plan.run_size)
 
 
 def fit_mask(mask: Image.Image, plan: Fit) -> Image.Image:
     """Return a mask (L, 0 or 255) at ``plan.run_size``, still binary."""
-    width, height = (side * plan.enlarged for side in plan.source_size)
-    return _pad(mask.resize((width, height), Image.Resampling.NEAREST), plan.run_size)
+    return _pad(mask.resize(plan.enlarged_size, Image.Resampling.NEAREST), plan.run_size)
 
 
 def restore(drawn: Image.Image, plan: Fit) -> Image.Image:
@@ -119,8 +122,7 @@ def restore(drawn: Image.Image, plan: Fit) -> Image.Image:
             f"the pipeline drew {drawn.size[0]} x {drawn.size[1]} pixels instead of"
             f" {plan.run_size[0]} x {plan.run_size[1]}; it cannot preserve the source's size"
         )
-    width, height = (side * plan.enlarged for side in plan.source_size)
-    drawn = drawn.convert("RGB").crop((0, 0, width, height))
+    drawn = drawn.convert("RGB").crop((0, 0, *plan.enlarged_size))
     if plan.enlarged > 1:
         drawn = drawn.resize(plan.source_size, Image.Resampling.LANCZOS)
     return drawn

@@ -26,11 +26,11 @@ from flipbench.filters.kept_list import listed_items, select_kept
 from flipbench.filters.pipeline import apply_policy, filtered_in, keep_valid, rate, unjudged
 from flipbench.generate.captioners.shapes import SceneCaptioner
 from flipbench.generate.editors.shapes import SceneEditor
-from flipbench.generate.pipeline import generate
 from flipbench.models.protocols import JudgeDecision
 from flipbench.reporting.tables import Cell, Column, Row, Table
 from flipbench.reporting.writers import write_tables
 from flipbench.shapes.benchmark import shapes_vqa
+from tests.fixtures.generated import generate
 from tests.fixtures.options import QUIET
 
 N = 12

@@ -18,13 +18,13 @@ from flipbench.filters.judges.stage import JudgeStage
 from flipbench.filters.pipeline import keep_valid
 from flipbench.generate.captioners.shapes import SceneCaptioner
 from flipbench.generate.editors.shapes import SceneEditor
-from flipbench.generate.pipeline import generate
 from flipbench.models.protocols import CaptionText, Decision, JudgeDecision
 from flipbench.shapes.benchmark import shapes_vqa
 from flipbench.shapes.candidates import scene_of
 from flipbench.shapes.questions import Family, answer
 from flipbench.shapes.scene import Scene
 from flipbench.shapes.wording import describe
+from tests.fixtures.generated import generate
 from tests.fixtures.options import QUIET
 
 pytestmark = pytest.mark.slow

@@ -12,9 +12,9 @@ from flipbench.core.run import Run
 from flipbench.core.stage import StageOptions
 from flipbench.generate.captioners.shapes import SceneCaptioner
 from flipbench.generate.editors.shapes import SceneEditor
-from flipbench.generate.pipeline import generate
 from flipbench.models.protocols import CaptionText, Drawing
 from flipbench.shapes.benchmark import shapes_vqa
+from tests.fixtures.generated import generate
 from tests.fixtures.options import QUIET
 
 N_ITEMS = 24

@@ -11,16 +11,11 @@ from scipy import stats
 from sklearn.metrics import cohen_kappa_score
 from statsmodels.stats.inter_rater import cohens_kappa
 
-from flipbench.filters.agreement.agreement import (
-    KEPT,
-    THREE,
-    Agreement,
-    agreement,
-    krippendorff_alpha,
-)
+from flipbench.filters.agreement.agreement import KEPT, Agreement, agreement, krippendorff_alpha
 from flipbench.models.protocols import Decision
 from flipbench.reporting import formats
 
+DECISIONS: tuple[Decision, ...] = ("keep", "unsure", "reject")
 PAPER = [[253, 41], [187, 284]]
 
 
@@ -42,7 +37,7 @@ def ratings(seed: int, n: int = 60, raters: int = 2) -> dict[str, dict[str, Deci
     for rater in range(raters):
         codes = np.where(rng.random(n) < 0.3, rng.integers(0, 3, n), truth)
         seen = rng.random(n) < 0.9
-        found[f"r{rater}"] = {f"e{i}": THREE[codes[i]] for i in range(n) if seen[i]}  # type: ignore[misc]
+        found[f"r{rater}"] = {f"e{i}": DECISIONS[codes[i]] for i in range(n) if seen[i]}
     return found
 
 
@@ -70,20 +65,17 @@ def test_gwet_s_example_of_high_agreement_with_low_kappa() -> None:
     assert found.ac1.value == pytest.approx(0.9408, abs=5e-5)
 
 
-@pytest.mark.parametrize("three", [False, True])
 @pytest.mark.parametrize("seed", range(5))
-def test_kappa_equals_statsmodels_and_scikit_learn(seed: int, three: bool) -> None:
+def test_kappa_equals_statsmodels_and_scikit_learn(seed: int) -> None:
     given = ratings(seed)
-    found = agreement("r0", "r1", given, three=three)
+    found = agreement("r0", "r1", given)
     both = sorted(set(given["r0"]) & set(given["r1"]))
-    a, b = ([_label(given[r][i], three) for i in both] for r in ("r0", "r1"))
+    a, b = ([_label(given[r][i]) for i in both] for r in ("r0", "r1"))
     assert (found.n, found.n_one_only) == (len(both), len(set(given["r0"]) ^ set(given["r1"])))
     assert found.kappa.value == pytest.approx(cohen_kappa_score(a, b))
     assert found.kappa.value == pytest.approx(cohens_kappa(np.array(found.counts)).kappa)
-    names = THREE if three else KEPT
     assert found.counts == tuple(
-        tuple(sum((x, y) == (p, q) for x, y in zip(a, b, strict=True)) for q in names)
-        for p in names
+        tuple(sum((x, y) == (p, q) for x, y in zip(a, b, strict=True)) for q in KEPT) for p in KEPT
     )
 
 
@@ -165,9 +157,9 @@ def test_krippendorff_s_example() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_alpha_equals_its_definition(seed: int) -> None:
     given = ratings(seed, n=30, raters=4)
-    alpha, n = krippendorff_alpha(given, three=True)
+    alpha, n = krippendorff_alpha(given)
     units = [
-        [decisions[f"e{i}"] for decisions in given.values() if f"e{i}" in decisions]
+        [_label(decisions[f"e{i}"]) for decisions in given.values() if f"e{i}" in decisions]
         for i in range(30)
     ]
     units = [unit for unit in units if len(unit) > 1]
@@ -187,8 +179,8 @@ def test_alpha_needs_two_ratings_of_an_item() -> None:
     assert krippendorff_alpha({"a": {"x": "keep"}, "b": {"x": "keep"}})[0].value is None
 
 
-def _label(decision: Decision, three: bool) -> str:
-    return decision if three else "keep" if decision == "keep" else "not kept"
+def _label(decision: Decision) -> str:
+    return "keep" if decision == "keep" else "not kept"
 
 
 def _width(found: Agreement) -> float:

@@ -32,11 +32,11 @@ from flipbench.filters.judges.shapes import SceneJudge
 from flipbench.filters.pipeline import apply_policy, rate
 from flipbench.generate.captioners.shapes import SceneCaptioner
 from flipbench.generate.editors.shapes import SceneEditor
-from flipbench.generate.pipeline import generate
 from flipbench.models.protocols import CaptionText, Decision
 from flipbench.shapes.benchmark import shapes_vqa
 from flipbench.shapes.questions import Family
 from flipbench.shapes.wording import describe
+from tests.fixtures.generated import generate
 from tests.fixtures.options import QUIET
 
 N = 70

@@ -17,11 +17,11 @@ from flipbench.core.run import Run
 from flipbench.filters.judges.vlm import VLMJudge, VLMJudgeSpec
 from flipbench.generate.captioners.shapes import SceneCaptioner
 from flipbench.generate.editors.shapes import SceneEditor
-from flipbench.generate.pipeline import generate
 from flipbench.models.protocols import JudgeDecision
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.prompting.prompts import PromptSettings
 from flipbench.shapes.benchmark import shapes_vqa
+from tests.fixtures.generated import generate
 from tests.fixtures.options import QUIET
 
 
