@@ -21,14 +21,14 @@ _BRACKET = re.compile(r"(?:^|\s+)\(([A-Z])\)\s*")
 _REMEDY = "the options are ambiguous: fix the row, or give them in columns"
 
 
-class Question(NamedTuple):
+class ParsedQuestion(NamedTuple):
     """A question without its options, and the options as (letter, text) pairs."""
 
     stem: str
     options: tuple[tuple[str, str], ...]
 
 
-def split_question(raw: str, style: str, answer: str) -> Question:
+def split_question(raw: str, style: str, answer: str) -> ParsedQuestion:
     r"""Split a question's text into stem and options.
 
     Parameters
@@ -55,7 +55,7 @@ def split_question(raw: str, style: str, answer: str) -> Question:
     >>> split_question("What? Options: A: red, or blue, B: green", "inline", "A").options
     (('A', 'red, or blue'), ('B', 'green'))
     >>> split_question("Which? Option:A:a cat;B:a dog;", "naturalbench", "B")
-    Question(stem='Which?', options=(('A', 'a cat'), ('B', 'a dog')))
+    ParsedQuestion(stem='Which?', options=(('A', 'a cat'), ('B', 'a dog')))
     """
     if style == "naturalbench":
         return _naturalbench(raw.strip(), answer)
@@ -71,7 +71,7 @@ def split_question(raw: str, style: str, answer: str) -> Question:
     return question
 
 
-def _naturalbench(text: str, answer: str) -> Question:
+def _naturalbench(text: str, answer: str) -> ParsedQuestion:
     head = _OPTION.search(text)
     if head:
         block = text[head.end() :].strip().rstrip(";")
@@ -79,7 +79,7 @@ def _naturalbench(text: str, answer: str) -> Question:
     if answer.strip().casefold() not in ("yes", "no"):
         what = f"there are no options in it, and the answer is {answer!r}, not yes or no"
         raise RowError("options", what, _REMEDY)
-    return Question(text, (("A", "Yes"), ("B", "No")))
+    return ParsedQuestion(text, (("A", "Yes"), ("B", "No")))
 
 
 def _without_instruction(raw: str) -> tuple[str, str]:
@@ -91,7 +91,7 @@ def _without_instruction(raw: str) -> tuple[str, str]:
     return text, ""
 
 
-def _lines(text: str) -> Question:
+def _lines(text: str) -> ParsedQuestion:
     lines = text.split("\n")
     marks = [(i, match) for i, line in enumerate(lines) if (match := _LINE.fullmatch(line))]
     starts = [k for k, (_, match) in enumerate(marks) if match[1] == "A"]
@@ -99,7 +99,7 @@ def _lines(text: str) -> Question:
     if len(marks_used) < 2:
         if len(marks) > 1:
             _refuse_letters([match[1] for _, match in marks])
-        return Question(text, ())
+        return ParsedQuestion(text, ())
     bounds = [i for i, _ in marks_used] + [len(lines)]
     options = []
     for k, (i, match) in enumerate(marks_used):
@@ -108,7 +108,7 @@ def _lines(text: str) -> Question:
     return _checked("\n".join(lines[: bounds[0]]), options)
 
 
-def _inline(text: str) -> Question:
+def _inline(text: str) -> ParsedQuestion:
     for start, mark in ((_OPTIONS, _MARK), (_CHOICES, _BRACKET)):
         heads = list(start.finditer(text))
         if len(heads) > 1:
@@ -119,7 +119,7 @@ def _inline(text: str) -> Question:
             return _checked(text[: heads[0].start()], options)
     if re.search(r"(?:^|\s)(?:Options|Choices):", text):
         raise RowError("options", "no option A follows 'Options:'", _REMEDY)
-    return Question(text, ())
+    return ParsedQuestion(text, ())
 
 
 def _split_at(mark: re.Pattern[str], block: str) -> list[tuple[str, str]]:
@@ -131,7 +131,7 @@ def _split_at(mark: re.Pattern[str], block: str) -> list[tuple[str, str]]:
     ]
 
 
-def _checked(stem: str, options: list[tuple[str, str]]) -> Question:
+def _checked(stem: str, options: list[tuple[str, str]]) -> ParsedQuestion:
     letters = [letter for letter, _ in options]
     if len(letters) < 2 or letters != list(LETTERS[: len(letters)]):
         _refuse_letters(letters)
@@ -141,7 +141,7 @@ def _checked(stem: str, options: list[tuple[str, str]]) -> Question:
     if "\n" in options[-1][1]:
         what = f"more text follows option {letters[-1]} on a new line"
         raise RowError("options", what, _REMEDY)
-    return Question(stem.strip(), tuple(options))
+    return ParsedQuestion(stem.strip(), tuple(options))
 
 
 def _refuse_letters(letters: list[str]) -> None:

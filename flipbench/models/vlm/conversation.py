@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from flipbench.core.errors import PrerequisiteError
-from flipbench.models.vlm.families import Family
+from flipbench.models.vlm.families import ModelFamily
 from flipbench.prompting.prompts import LETTERS
 
 _REPLY = "[reply]"
@@ -22,7 +22,7 @@ class Conversation:
     ----------
     processor : ProcessorMixin
         Its chat template is looked up at every call, so it may change.
-    family : Family
+    family : ModelFamily
         The prompt format if there is no chat template.
     name : str
         The model's name, for messages.
@@ -33,7 +33,7 @@ class Conversation:
         If there is no image processor, or neither a chat template nor a prompt format.
     """
 
-    def __init__(self, processor: Any, family: Family, name: str) -> None:
+    def __init__(self, processor: Any, family: ModelFamily, name: str) -> None:
         if not hasattr(processor, "image_processor"):
             raise PrerequisiteError(
                 f"{name}: there is no image processor next to the weights; copy"

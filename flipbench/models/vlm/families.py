@@ -17,7 +17,7 @@ EVERYTHING: frozenset[Capability] = frozenset(
 
 
 @dataclass(frozen=True)
-class Family:
+class ModelFamily:
     """The prompt format and limits of a family.
 
     Attributes
@@ -47,9 +47,9 @@ class Family:
     def refuses(self, n_images: int) -> str:
         """Return why the family does not support this number of images, or "".
 
-        >>> Family(min_images=1, max_images=1).refuses(2)
+        >>> ModelFamily(min_images=1, max_images=1).refuses(2)
         'it takes exactly 1 image, not 2'
-        >>> Family().refuses(2)
+        >>> ModelFamily().refuses(2)
         ''
         """
         most = self.max_images
@@ -62,10 +62,10 @@ class Family:
 # Prompts from the documentation: transformers' examples for BLIP-2 and InstructBLIP, the model
 # cards' "answer en" for PaliGemma. BLIP outputs lack the language model's last hidden state.
 _BLIP = EVERYTHING - {"hidden_states", "text_only"}
-FAMILIES: dict[str, Family] = {
-    "blip-2": Family(_BLIP, "Question: {prompt} Answer:", min_images=1, max_images=1),
-    "instructblip": Family(_BLIP, "{prompt}", min_images=1, max_images=1),
-    "paligemma": Family(
+FAMILIES: dict[str, ModelFamily] = {
+    "blip-2": ModelFamily(_BLIP, "Question: {prompt} Answer:", min_images=1, max_images=1),
+    "instructblip": ModelFamily(_BLIP, "{prompt}", min_images=1, max_images=1),
+    "paligemma": ModelFamily(
         EVERYTHING - {"text_only"},
         prompt="{images}answer en {prompt}",
         image="<image>",
@@ -76,12 +76,12 @@ FAMILIES: dict[str, Family] = {
 }
 
 
-def family_of(config: Any) -> Family:
+def family_of(config: Any) -> ModelFamily:
     """Return the family of a model's configuration.
 
     Encoder-decoder language models (BLIP-2 and InstructBLIP with T5) only support ``generate``.
     """
-    family = FAMILIES.get(config.model_type, Family())
+    family = FAMILIES.get(config.model_type, ModelFamily())
     if is_encoder_decoder(config):
         return replace(family, can=frozenset({"generate"}))
     return family
