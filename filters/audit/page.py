@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 
@@ -16,7 +14,7 @@ from flipbench.benchmarks import write_jsonl
 from flipbench.core.errors import DataError, attempt
 from flipbench.core.files import write_atomically
 from flipbench.core.images import ImageStore
-from flipbench.core.records import ImageRef, Item
+from flipbench.core.records import ImageRef
 from flipbench.reporting import formats, writers
 from flipbench.reporting.pages import environment
 from flipbench.reporting.tables import Cell, Column, Row, Table
@@ -39,17 +37,6 @@ ACTION = {
     "change": "change",
     "look": "look",
 }
-
-
-@dataclass(frozen=True)
-class ItemRow:
-    """A flagged item as shown on the page."""
-
-    flagged: FlaggedItem
-    action: str
-    question: str
-    answer: str
-    thumbnails: list[str]
 
 
 def write_audit(report: AuditReport, folder: Path) -> Path:
@@ -119,9 +106,7 @@ def markdown(report: AuditReport) -> str:
 
 def html(report: AuditReport) -> str:
     """Return the HTML page."""
-    items = {item.id: item for item in report.benchmark.items}
     thumbnail = cache(partial(_thumbnail, report.images))
-    rows = {f.check: [_row(i, items, thumbnail) for i in _shown(f)] for f in report.findings}
     return (
         environment(_TEMPLATES)
         .get_template("audit.html.jinja")
@@ -129,7 +114,10 @@ def html(report: AuditReport) -> str:
             title=f"Audit of {report.benchmark.name}",
             report=report,
             headline=headline(report),
-            rows=rows,
+            flagged={finding.check: _shown(finding) for finding in report.findings},
+            items={item.id: item for item in report.benchmark.items},
+            thumbnails=lambda flagged: list(filter(None, map(thumbnail, flagged.pictures))),
+            action=ACTION,
             rates_table=rates_table,
             status=STATUS,
             settings=report.settings.model_dump(mode="json"),
@@ -165,19 +153,6 @@ def _shown(finding: AuditFinding) -> list[FlaggedItem]:
     """Return the items to show on the page, the most urgent first."""
     order = list(ACTION)
     return sorted(finding.items, key=lambda flagged: order.index(flagged.action))[:N_SHOWN]
-
-
-def _row(
-    flagged: FlaggedItem, items: dict[str, Item], thumbnail: Callable[[ImageRef], str]
-) -> ItemRow:
-    item = items[flagged.item_id]
-    return ItemRow(
-        flagged=flagged,
-        action=ACTION[flagged.action],
-        question=item.question,
-        answer=item.answer_text,
-        thumbnails=[uri for ref in flagged.pictures if (uri := thumbnail(ref))],
-    )
 
 
 def _thumbnail(store: ImageStore, ref: ImageRef) -> str:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from flipbench.config.chat import APISpec
 from flipbench.config.kinds import Context
+from flipbench.config.local_models import LocalSpec
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Value, content_id
@@ -71,6 +72,17 @@ class APIJudgeSpec(APISpec, Task):
         """Return the judge; nothing is sent before its first call."""
         chat = ServerChat(self.chat, context.folder, batch=self.batch)
         return APIJudge(chat, self.prompt, blind=self.blind, structured=self.chat.structured)
+
+
+class LocalJudgeSpec(LocalSpec, Task):
+    """A judge model on this machine."""
+
+    def build(self, context: Context) -> APIJudge:
+        """Return the judge; weights are loaded on its first call."""
+        from flipbench.models.vlm.local_chat import local_chat
+
+        chat = local_chat(self.chat, context.seed)
+        return APIJudge(chat, self.prompt, blind=self.blind, structured=False)
 
 
 class APIJudge:

@@ -18,13 +18,14 @@ from starlette.routing import Route
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef
+from flipbench.models.protocols import Decision
 from flipbench.reporting.pages import TEMPLATES, environment
 
 from ..effective_verdicts import REASONS, join_reason
 from .exchange import MAX_NOTE, export_csv, import_rows, read_rows
 from .guard import Guard
 from .label_studio import LABEL_CONFIG, export_tasks
-from .ledger import Decision, Judges, Ledger, Refused, Show
+from .ledger import Judges, Ledger, Refused, Show
 from .pairs import image_path
 from .view import Viewer
 

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field, fields
 from typing import get_args
 
 from flipbench.core.errors import DataError
+from flipbench.models.protocols import Decision
 
 from ..effective_verdicts import REASONS, join_reason, split_reason
 from .label_studio import read_tasks
-from .ledger import Decision, ImportedRow, Ledger, RaterVerdict, Refused
+from .ledger import ImportedRow, Ledger, RaterVerdict, Refused
 
 NEEDED = ("edit_id", "image_sha256", "rater", "decision")
 COLUMNS = (

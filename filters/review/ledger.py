@@ -12,11 +12,11 @@ from typing import Literal, NamedTuple
 from flipbench.core.errors import DataError
 from flipbench.core.records import Verdict
 from flipbench.core.run import Run
+from flipbench.models.protocols import Decision
 
 from ..effective_verdicts import ANSWERED_BLIND, WITHDRAWN
 from .pairs import EditedPair
 
-Decision = Literal["keep", "reject", "unsure"]
 Show = Literal["undecided", "disagreement", "all", "keep", "reject", "unsure"]
 Judges = Literal["", "keep", "doubt"]
 MAX_NAME = 60

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from flipbench.config.chat import APISpec
 from flipbench.config.kinds import Context
+from flipbench.config.local_models import LocalSpec
 from flipbench.core.errors import DataError, ServiceError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
@@ -53,6 +54,17 @@ class APICaptionerSpec(APISpec, Prompts):
     def build(self, context: Context) -> APICaptioner:
         """Return the captioner; nothing is sent before its first call."""
         chat = ServerChat(self.chat, context.folder, batch=self.batch)
+        return APICaptioner(chat, self.prompt, self.counterfactual_prompt)
+
+
+class LocalCaptionerSpec(LocalSpec, Prompts):
+    """Captions from a model on this machine."""
+
+    def build(self, context: Context) -> APICaptioner:
+        """Return the captioner; weights are loaded on its first call."""
+        from flipbench.models.vlm.local_chat import local_chat
+
+        chat = local_chat(self.chat, context.seed)
         return APICaptioner(chat, self.prompt, self.counterfactual_prompt)
 
 

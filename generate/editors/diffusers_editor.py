@@ -210,7 +210,7 @@ class DiffusersEditor:
         elif self.spec.mask == "item":
             mask = mask_of(candidate, source.size, images)
         task = _Task(prompt, fit(source, plan), mask and fit_mask(mask, plan), seed)
-        finish = partial(_paste, source, mask) if mask else None
+        finish = partial(Image.composite, image2=source, mask=mask) if mask else None
         return Prepared(plan, task, {"prompt": prompt}, finish)
 
     def _draw(self, size: Size, tasks: Sequence[_Task]) -> list[Drawn]:
@@ -285,10 +285,6 @@ def mask_of(candidate: Candidate, size: tuple[int, int], images: ImageStore) -> 
     if mask.getextrema()[1] == 0:
         raise DataError(f"{candidate.subject}: the mask is empty, so nothing may change")
     return mask
-
-
-def _paste(source: Image.Image, mask: Image.Image, drawn: Image.Image) -> Image.Image:
-    return Image.composite(drawn, source, mask)
 
 
 def _one_or_list(values: list[Any]) -> Any:
