@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal
 
 from flipbench.core.paired import Pair, PairedBenchmark
-from flipbench.core.records import Item, Probe, Score
+from flipbench.core.records import Item, Probe
 from flipbench.models.chat.answer_judge import JudgedReply, JudgeTask, ReplyJudge
 from flipbench.models.engine import Answers
 from flipbench.prompting.prompts import PromptSettings, open_prompt
 
 from ...protocol.detector import About, Helpers
-from ...scoring.comparison import mcnemar_score, relative_score, threshold_score
-from ...scoring.conditions import Comparison, Condition, Settings, left_out_note
+from ...scoring.comparison import ComparingDetector, Condition, Contrast, Settings
 from ...scoring.text_match import fold
 from ...statistics.paired import Value
-from .perturbation_gap import without_verdict
+from .perturbation_gap import RULES
 
 ABOUT = About(
     name="free_form_gap",
@@ -33,8 +33,6 @@ ABOUT = About(
     needs=frozenset({"generate"}),
     direction="replies agree with the right answer less often on the perturbed items than on the"
     " originals",
-    needs_clean_model=False,
-    practical=True,
     helpers=frozenset({"answer_judge"}),
 )
 Side = Literal["original", "perturbed"]
@@ -45,7 +43,7 @@ NO_JUDGE = (
 
 
 @dataclass
-class FreeFormGap:
+class FreeFormGap(ComparingDetector):
     """Gap = agreement with the right answer on perturbed items - on the same original items.
 
     A reply scores 1 if it agrees with the right answer to its version, 0 if it agrees with the
@@ -73,10 +71,21 @@ class FreeFormGap:
         """Return the detector with a judge."""
         return replace(self, judge=helpers.judge)
 
-    def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
+    def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
         """Return both versions of every free-form question; ``prompt_settings`` is not used."""
         pairs = _free_form_pairs(benchmark)
-        return [self._probe(item, side) for pair in pairs for item, side in _sides(pair)]
+        return [
+            Contrast(
+                items=[pair.original for pair in pairs],
+                probes=[self._probe(item, side) for pair in pairs for item, side in _sides(pair)],
+                read=partial(self._conditions, pairs),
+                rules=RULES,
+                left_out="they have options; perturbation_gap covers them",
+                notes=() if self.judge or not pairs else (NO_JUDGE,),
+                reason="" if pairs else "no free-form pairs",
+                describe=lambda _: {"read_by": "judge" if self.judge else "exact match"},
+            )
+        ]
 
     def to_judge(self, benchmark: PairedBenchmark, answers: Answers) -> Iterator[JudgeTask]:
         """Yield the questions to the judge that this model's score depends on."""
@@ -87,43 +96,6 @@ class FreeFormGap:
                 if reply is not None and _by_rule(reply.text, own, other) is None:
                     yield from JudgeTask.both_orders(item.question, reply.text.strip(), own, other)
 
-    def score(
-        self,
-        benchmark: PairedBenchmark,
-        prompt_settings: PromptSettings,
-        answers: Answers,
-        reference: Answers | None = None,
-    ) -> list[Score]:
-        """Return the scores of rules sign, mcnemar and relative."""
-        pairs = _free_form_pairs(benchmark)
-        n_left_out = len(benchmark.pairs) - len(pairs)
-        notes = left_out_note(n_left_out, "they have options; perturbation_gap covers them")
-
-        def conditions(model: Answers) -> tuple[Condition, Condition]:
-            original = self._condition(pairs, "original", model)
-            return original, self._condition(pairs, "perturbed", model)
-
-        first, second = conditions(answers)
-        comparison = Comparison(
-            detector=self.about.name,
-            benchmark=benchmark,
-            answers=answers,
-            items=[pair.original for pair in pairs],
-            first=first,
-            second=second,
-            reference_answers=reference,
-            reference=conditions(reference) if reference else None,
-            n_left_out=n_left_out,
-            notes=notes if self.judge or not pairs else (*notes, NO_JUDGE),
-            reason="" if pairs else "no free-form pairs",
-            details={"read_by": "judge" if self.judge else "exact match"},
-            settings=self.settings,
-        )
-        absolute = [threshold_score(comparison, "sign"), mcnemar_score(comparison)]
-        if benchmark.exchangeable is False:
-            absolute = [without_verdict(score) for score in absolute]
-        return [*absolute, relative_score(comparison)]
-
     def _probe(self, item: Item, side: Side) -> Probe:
         return Probe(
             item_id=item.id,
@@ -133,6 +105,9 @@ class FreeFormGap:
             ask="generate",
             max_new_tokens=self.max_new_tokens,
         )
+
+    def _conditions(self, pairs: list[Pair], answers: Answers) -> list[Condition]:
+        return [self._condition(pairs, side, answers) for side in ("original", "perturbed")]
 
     def _condition(self, pairs: list[Pair], side: Side, answers: Answers) -> Condition:
         outcomes: list[Value] = []
