@@ -28,6 +28,7 @@ from ...scoring.comparison import (
     two_conditions,
 )
 from ...scoring.conditions import Query, QueryPair, open_question
+from ...scoring.scores import answered
 from ...scoring.text_match import continuation, fold, rouge_l
 from ...statistics.resampling import Array
 
@@ -175,8 +176,8 @@ class GuidedPrompting(ComparingDetector):
 
     def _overlap(self, comparison: Comparison) -> Score:
         assert comparison.first is not None
-        outcomes = zip(comparison.first.outcomes, comparison.second.outcomes, strict=True)
-        pairs = sorted((a, b) for a, b in outcomes if a is not None and b is not None)
+        sides = (comparison.first, comparison.second)
+        pairs = sorted(answered(comparison.items, sides).values())
         if not pairs:
             return gap_score(comparison, "overlap", lambda _: "not_detected")
         general, guided = np.array(pairs, dtype=float).T

@@ -104,7 +104,8 @@ def order_trend_test(
     position = np.arange(n) - (n - 1) / 2
     ranks = stats.rankdata(scores) - (n + 1) / 2
     norm = math.sqrt(float(position @ position) * float(ranks @ ranks)) or 1.0
-    exact = _log_orders(np.diff([0, *cuts, n])) <= math.log(n_permutations) + 1e-9
+    log_orders = sum(math.lgamma(size + 1) for size in np.diff([0, *cuts, n]).tolist())
+    exact = log_orders <= math.log(n_permutations) + 1e-9
     orders = _every_order if exact else _random_orders
     to_file_order = np.argsort(by_stratum)
     null = [
@@ -129,11 +130,6 @@ def order_trend_test(
         n=n,
         n_permutations=len(null),
     )
-
-
-def _log_orders(sizes: NDArray[np.int64]) -> float:
-    """Return the logarithm of the number of permutations within strata of these sizes."""
-    return sum(math.lgamma(int(size) + 1) for size in sizes)
 
 
 def _random_orders(

@@ -16,7 +16,6 @@ from flipbench.prompting.prompts import PromptSettings, open_prompt
 from ...protocol.detector import About, Helpers
 from ...scoring.comparison import ComparingDetector, Condition, Contrast, Settings
 from ...scoring.text_match import fold
-from ...statistics.paired import Value
 from .perturbation_gap import RULES
 
 ABOUT = About(
@@ -36,6 +35,8 @@ ABOUT = About(
     helpers=frozenset({"answer_judge"}),
 )
 Side = Literal["original", "perturbed"]
+_Version = tuple[Item, Side, str, str]
+"""An item, its side, and the right answers to it and to the other version."""
 NO_JUDGE = (
     "no judge is configured (evaluate.judge): a reply counts only if it equals the right answer,"
     " ignoring case, articles and punctuation"
@@ -77,7 +78,7 @@ class FreeFormGap(ComparingDetector):
         return [
             Contrast(
                 items=[pair.original for pair in pairs],
-                probes=[self._probe(item, side) for pair in pairs for item, side in _sides(pair)],
+                probes=[self._probe(item, side) for p in pairs for item, side, *_ in _versions(p)],
                 read=partial(self._conditions, pairs),
                 rules=RULES,
                 left_out="they have options; perturbation_gap covers them",
@@ -90,9 +91,8 @@ class FreeFormGap(ComparingDetector):
     def to_judge(self, benchmark: PairedBenchmark, answers: Answers) -> Iterator[JudgeTask]:
         """Yield the questions to the judge that this model's score depends on."""
         for pair in _free_form_pairs(benchmark):
-            for item, side in _sides(pair):
+            for item, side, own, other in _versions(pair):
                 reply = answers.to(self._probe(item, side))
-                own, other = _own_and_other(pair, side)
                 if reply is not None and _by_rule(reply.text, own, other) is None:
                     yield from JudgeTask.both_orders(item.question, reply.text.strip(), own, other)
 
@@ -107,43 +107,38 @@ class FreeFormGap(ComparingDetector):
         )
 
     def _conditions(self, pairs: list[Pair], answers: Answers) -> list[Condition]:
-        return [self._condition(pairs, side, answers) for side in ("original", "perturbed")]
-
-    def _condition(self, pairs: list[Pair], side: Side, answers: Answers) -> Condition:
-        outcomes: list[Value] = []
-        n_unread = n_replies = 0
-        for pair in pairs:
-            item = getattr(pair, side)
-            reply = answers.to(self._probe(item, side))
-            if reply is None:
-                outcomes.append(None)
-                continue
-            judged = self._read(item.question, reply.text, *_own_and_other(pair, side))
-            outcomes.append(judged.worth)
-            n_unread += judged.unread
-            n_replies += 1
         method, n_trials = ("judged", 2) if self.judge else ("exact match", 1)
-        return Condition(f"{side}, {method}", outcomes, n_unread, n_replies, n_trials)
+        conditions = []
+        for number, side in enumerate(("original", "perturbed")):
+            replies = [self._read(_versions(pair)[number], answers) for pair in pairs]
+            given = [reply for reply in replies if reply is not None]
+            outcomes = [None if reply is None else reply.worth for reply in replies]
+            n_unread = sum(reply.unread for reply in given)
+            name = f"{side}, {method}"
+            conditions.append(Condition(name, outcomes, n_unread, len(given), n_trials))
+        return conditions
 
-    def _read(self, question: str, reply: str, own: str, other: str) -> JudgedReply:
-        judged = _by_rule(reply, own, other)
-        if judged is not None:
-            return judged if self.judge else JudgedReply(bool(judged.worth), judged.unread)
-        return self.judge(question, reply.strip(), own, other) if self.judge else JudgedReply(False)
+    def _read(self, version: _Version, answers: Answers) -> JudgedReply | None:
+        item, side, own, other = version
+        reply = answers.to(self._probe(item, side))
+        if reply is None:
+            return None
+        judged = _by_rule(reply.text, own, other)
+        if self.judge:
+            return judged or self.judge(item.question, reply.text.strip(), own, other)
+        return JudgedReply(bool(judged.worth), judged.unread) if judged else JudgedReply(False)
 
 
 def _free_form_pairs(benchmark: PairedBenchmark) -> list[Pair]:
     return [pair for pair in benchmark.pairs if pair.original.options is None]
 
 
-def _sides(pair: Pair) -> tuple[tuple[Item, Side], tuple[Item, Side]]:
-    return (pair.original, "original"), (pair.perturbed, "perturbed")
-
-
-def _own_and_other(pair: Pair, side: Side) -> tuple[str, str]:
-    """Return the right answers to a version and to the other version."""
-    answers = pair.original.answer_text, pair.perturbed.answer_text
-    return answers if side == "original" else answers[::-1]
+def _versions(pair: Pair) -> tuple[_Version, _Version]:
+    old, new = pair.original, pair.perturbed
+    return (
+        (old, "original", old.answer_text, new.answer_text),
+        (new, "perturbed", new.answer_text, old.answer_text),
+    )
 
 
 def _by_rule(reply: str, own: str, other: str) -> JudgedReply | None:
