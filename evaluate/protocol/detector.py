@@ -81,8 +81,8 @@ class About:
     deviates_from_paper: str
     needs: frozenset[Need]
     direction: str
-    needs_clean_model: bool
-    practical: bool
+    needs_clean_model: bool = False
+    practical: bool = True
     rule_titles: Mapping[str, str] = field(default_factory=dict)
     helpers: frozenset[Helper] = frozenset()
     not_in_detect: str = ""

@@ -1,25 +1,27 @@
 """Two conditions of the same items, compared, and the score of each decision rule.
 
-Detectors that compare accuracies build one `Comparison` and choose from these rules.
+A detector that compares accuracies is a `ComparingDetector`: its `Contrast` names the rules.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
-from flipbench.core.records import Item, JsonDict, ReferenceResult, Score
+from flipbench.core.records import Item, JsonDict, Probe, ReferenceResult, Score
+from flipbench.prompting.prompts import PromptSettings
 
 from ..protocol import rules
-from ..protocol.detector import About, Answers
-from ..protocol.rules import Bands, Verdict
+from ..protocol.detector import About, Answers, cached_per_benchmark
+from ..protocol.rules import Bands, Direction, Verdict
 from ..statistics.paired import GapDifference, gap_difference
-from .conditions import Comparison, Condition, Query, QueryPair, Settings, conditions, left_out_note
+from .conditions import Comparison, Condition, Query, QueryPair, Settings, probes_of
 from .scores import (
     PairedResult,
-    answered_by_reference,
+    answered,
     cluster_of,
     no_reference_warning,
     one_sided_p,
@@ -30,141 +32,207 @@ from .scores import (
 
 __all__ = [
     "Comparison",
+    "ComparingDetector",
     "Condition",
+    "Contrast",
+    "Rule",
     "Settings",
+    "against_clean",
     "bands_score",
     "below_reference_score",
     "compare",
-    "compare_with_model",
     "gap_score",
     "mcnemar_score",
     "relative_score",
     "threshold_score",
+    "two_conditions",
     "with_leakage",
 ]
 
-
-class ComparingDetector(Protocol):
-    """The attributes of a detector that a comparison needs."""
-
-    about: About
-    settings: Settings
+Rule = Callable[[Comparison], Score]
 
 
-def compare(
-    detector: ComparingDetector,
-    benchmark: PairedBenchmark,
+@dataclass(frozen=True)
+class Contrast:
+    """What to ask about N items, and the rules that decide; with answers it is a `Comparison`.
+
+    `two_conditions` and `against_clean` make one from queries.
+
+    Attributes
+    ----------
+    read : callable
+        Reads a model's answers in both conditions, or in the only one, which is then compared with
+        that of a clean model.
+    rules : sequence of callable
+        Each returns one score.
+    left_out : str
+        Why items of the benchmark are left out; if empty, no note mentions them.
+    describe : callable
+        Returns details of a model's answers, for all scores.
+    finish : callable
+        Returns a score with what only this detector reports.
+    direction, unit, reason, notes
+        Those of the `Comparison`.
+    """
+
+    items: Sequence[Item]
+    probes: Sequence[Probe]
+    read: Callable[[Answers], Sequence[Condition]]
+    rules: Sequence[Rule]
+    left_out: str = ""
+    describe: Callable[[Answers], JsonDict] = lambda _: {}
+    finish: Callable[[Score], Score] = lambda score: score
+    direction: Direction = "falls"
+    unit: str = "fraction"
+    reason: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def two_conditions(
     query_pairs: Sequence[QueryPair],
     names: tuple[str, str],
-    answers: Answers,
-    reference: Answers | None,
+    rules: Sequence[Rule],
     left_out: str = "",
     n_trials: tuple[int | None, int | None] = (1, 1),
     **more: Any,
-) -> Comparison:
-    """Compare two conditions of a model.
+) -> Contrast:
+    """Contrast a model's answers in two conditions.
 
     Parameters
     ----------
     names : (str, str)
         Of the conditions.
-    left_out : str
-        Why items of the benchmark are left out; if empty, no note mentions them.
     n_trials : (int or None, int or None)
         See `Condition`.
     **more
-        Further fields of the `Comparison`.
+        Further fields of the `Contrast`.
     """
-    first, second = conditions(query_pairs, names, answers, n_trials)
-    return Comparison(
-        answers=answers,
-        items=[pair.item for pair in query_pairs],
-        first=first,
-        second=second,
-        reference_answers=reference,
-        reference=conditions(query_pairs, names, reference, n_trials) if reference else None,
-        **_common(detector, benchmark, len(query_pairs), left_out),
-        **more,
-    )
+    sides = [pair.first for pair in query_pairs], [pair.second for pair in query_pairs]
+
+    def read(answers: Answers) -> list[Condition]:
+        return [
+            Condition.read(name, answers, queries, n)
+            for name, queries, n in zip(names, sides, n_trials, strict=True)
+        ]
+
+    items = [pair.item for pair in query_pairs]
+    return Contrast(items, probes_of(query_pairs), read, rules, left_out, **more)
 
 
-def compare_with_model(
-    detector: ComparingDetector,
-    benchmark: PairedBenchmark,
+def against_clean(
     queries: Sequence[tuple[Item, Query]],
     name: str,
-    answers: Answers,
-    reference: Answers | None,
+    rules: Sequence[Rule],
     left_out: str = "",
     n_trials: int | None = 1,
     **more: Any,
-) -> Comparison:
-    """Compare a model with a reference model in one condition; a contaminated model's rises.
+) -> Contrast:
+    """Contrast a model with a clean model in one condition; a contaminated model's share rises.
 
-    Parameters are those of `compare`.
+    Parameters are those of `two_conditions`.
     """
-
-    def read(of: Answers, condition: str) -> Condition:
-        return Condition.read(condition, of, [query for _, query in queries], n_trials)
-
-    return Comparison(
-        answers=answers,
+    asked = [query for _, query in queries]
+    return Contrast(
         items=[item for item, _ in queries],
-        first=read(reference, f"{name} of the reference") if reference else None,
-        second=read(answers, name),
+        probes=probes_of(asked),
+        read=lambda answers: [Condition.read(name, answers, asked, n_trials)],
+        rules=rules,
+        left_out=left_out,
         direction="rises",
-        reference_answers=reference,
-        **_common(detector, benchmark, len(queries), left_out),
         **more,
     )
 
 
-def _common(
-    detector: ComparingDetector, benchmark: PairedBenchmark, n_items: int, left_out: str
-) -> dict[str, Any]:
-    n_left_out = len(benchmark.pairs) - n_items
-    return {
-        "detector": detector.about.name,
-        "benchmark": benchmark,
-        "settings": detector.settings,
-        "n_left_out": n_left_out,
-        "notes": left_out_note(n_left_out, left_out) if left_out else (),
-    }
+class ComparingDetector:
+    """A detector whose ``design`` is all that it asks and how it decides."""
+
+    about: About
+    settings: Settings
+
+    def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
+        """Return the contrasts in order; their rules give the scores, the paper's first."""
+        raise NotImplementedError
+
+    @cached_per_benchmark
+    def _contrasts(
+        self, benchmark: PairedBenchmark, prompt_settings: PromptSettings
+    ) -> list[Contrast]:
+        return self.design(benchmark, prompt_settings)
+
+    def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
+        """Return the probes of all contrasts."""
+        contrasts = self._contrasts(benchmark, prompt_settings)
+        return [probe for contrast in contrasts for probe in contrast.probes]
+
+    def score(
+        self,
+        benchmark: PairedBenchmark,
+        prompt_settings: PromptSettings,
+        answers: Answers,
+        reference: Answers | None = None,
+    ) -> list[Score]:
+        """Return one score for each rule of each contrast."""
+        scores = []
+        for contrast in self._contrasts(benchmark, prompt_settings):
+            if contrast.rules:
+                comparison = compare(self, benchmark, contrast, answers, reference)
+                scores += [contrast.finish(rule(comparison)) for rule in contrast.rules]
+        return scores
 
 
-def gap_score(
-    comparison: Comparison,
-    rule: str,
-    decide: Callable[[PairedResult], Verdict],
-    *,
-    uses_reference: bool = False,
-    p_value: float | None = None,
-    tuned_threshold: bool = False,
-    details: JsonDict | None = None,
-) -> Score:
-    """Return the score of a custom rule about the gap; its default p-value is the paired test's."""
-    if comparison.first is None:
-        return no_reference_score(comparison, rule)
-    outcome = paired(comparison)
-    return score_of(
-        comparison,
-        rule,
-        outcome,
-        decide(outcome) if outcome.n else "not_detected",
-        p_value=p_value,
-        tuned_threshold=tuned_threshold,
-        details=details,
-        uses_reference=uses_reference,
+def compare(
+    detector: ComparingDetector,
+    benchmark: PairedBenchmark,
+    contrast: Contrast,
+    answers: Answers,
+    reference: Answers | None,
+) -> Comparison:
+    """Read a model's answers, and those of a clean ``reference`` model, in a contrast."""
+    own, clean = contrast.read(answers), contrast.read(reference) if reference else []
+    one_condition = len(own) == 1
+    first: Condition | None = own[0]
+    if one_condition:
+        first = replace(clean[0], name=f"{clean[0].name} of the reference") if clean else None
+    n_left_out = len(benchmark.pairs) - len(contrast.items)
+    notes = contrast.notes
+    if n_left_out and contrast.left_out:
+        items = "1 item is" if n_left_out == 1 else f"{n_left_out} items are"
+        notes = (f"{items} left out: {contrast.left_out}", *notes)
+    return Comparison(
+        detector=detector.about.name,
+        benchmark=benchmark,
+        answers=answers,
+        items=contrast.items,
+        first=first,
+        second=own[-1],
+        direction=contrast.direction,
+        unit=contrast.unit,
+        reference_answers=reference,
+        reference=(clean[0], clean[1]) if clean and not one_condition else None,
+        against_clean=one_condition,
+        n_left_out=n_left_out,
+        notes=notes,
+        reason=contrast.reason,
+        details=contrast.describe(answers),
+        settings=detector.settings,
     )
 
 
-def threshold_score(comparison: Comparison, rule: str, *, uses_reference: bool = False) -> Score:
+def gap_score(
+    comparison: Comparison, rule: str, decide: Callable[[PairedResult], Verdict], **fields: Any
+) -> Score:
+    """Return the score of a custom rule about the gap; ``fields`` are those of `score_of`."""
+    if comparison.first is None:
+        return no_reference_score(comparison, rule)
+    outcome = paired(comparison)
+    verdict = decide(outcome) if outcome.n else "not_detected"
+    return score_of(comparison, rule, outcome, verdict, **fields)
+
+
+def threshold_score(comparison: Comparison, rule: str) -> Score:
     """Return the score of the sign of the gap: strictly below 0 (above, if it rises)."""
     return gap_score(
-        comparison,
-        rule,
-        lambda outcome: rules.beyond(outcome.gap, 0.0, comparison.direction),
-        uses_reference=uses_reference,
+        comparison, rule, lambda outcome: rules.beyond(outcome.gap, 0.0, comparison.direction)
     )
 
 
@@ -191,9 +259,7 @@ def with_leakage(score: Score) -> Score:
     return score.model_copy(update={"details": score.details | {"leakage": leakage}})
 
 
-def mcnemar_score(
-    comparison: Comparison, rule: str = "mcnemar", *, uses_reference: bool = False
-) -> Score:
+def mcnemar_score(comparison: Comparison, rule: str = "mcnemar") -> Score:
     """Return the score of the exact one-sided McNemar test of the gap.
 
     For shares or similarities it is the permutation test that swaps an item's two conditions,
@@ -204,7 +270,7 @@ def mcnemar_score(
     outcome, alpha = paired(comparison), comparison.settings.alpha
     verdict = rules.significant(one_sided_p(comparison, outcome), alpha)
     refusal = rules.too_few_warning(outcome.n, alpha)
-    return score_of(comparison, rule, outcome, verdict, refusal, uses_reference=uses_reference)
+    return score_of(comparison, rule, outcome, verdict, refusal)
 
 
 def below_reference_score(comparison: Comparison, rule: str) -> Score:
@@ -214,18 +280,9 @@ def below_reference_score(comparison: Comparison, rule: str) -> Score:
     """
     if comparison.reference is None:
         return no_reference_score(comparison, rule, keep_statistic=True)
-    outcome, between = _against_reference(comparison)
-    result, details = _reference_result(comparison, between)
-    return score_of(
-        comparison,
-        rule,
-        outcome,
-        rules.beyond(between.gap, between.reference_gap, comparison.direction),
-        p_value=between.p_below,
-        details=details,
-        uses_reference=True,
-        reference=result,
-    )
+    outcome, between, fields = _against_reference(comparison)
+    verdict = rules.beyond(between.gap, between.reference_gap, comparison.direction)
+    return score_of(comparison, rule, outcome, verdict, **fields)
 
 
 def relative_score(comparison: Comparison) -> Score:
@@ -235,7 +292,7 @@ def relative_score(comparison: Comparison) -> Score:
     """
     if comparison.reference is None:
         return no_reference_score(comparison, "relative")
-    outcome, between = _against_reference(comparison)
+    outcome, between, fields = _against_reference(comparison)
     refusal = rules.too_few_warning(between.n, comparison.settings.alpha, two_sided=True)
     verdict: Verdict = "not_detected"
     if between.interval is not None:
@@ -245,54 +302,41 @@ def relative_score(comparison: Comparison) -> Score:
             "all items share one image or group, so the difference has no interval; add items with"
             " other images"
         )
-    result, details = _reference_result(comparison, between)
-    score = score_of(
-        comparison,
-        "relative",
-        outcome,
-        verdict,
-        refusal,
-        p_value=between.p_below,
-        details=details,
-        uses_reference=True,
-        reference=result,
-    )
+    score = score_of(comparison, "relative", outcome, verdict, refusal, **fields)
     statistic = between.difference if between.n else None
     return score.model_copy(update={"statistic": statistic, "interval": between.interval})
 
 
-def _against_reference(comparison: Comparison) -> tuple[PairedResult, GapDifference]:
-    """Return the model's result on the items that both answered, and the difference of gaps."""
+def _against_reference(comparison: Comparison) -> tuple[PairedResult, GapDifference, JsonDict]:
+    """Compare with the reference on the items that both answered.
+
+    Returns
+    -------
+    PairedResult
+        The model's own result on these items.
+    GapDifference
+        Between the two gaps.
+    dict
+        Fields of the score: p-value, the reference's results, and the model's accuracies minus the
+        reference's. A difference on the original is inflation, on the variant interference (or
+        damage).
+    """
     assert comparison.reference is not None and comparison.first is not None
+    sides = (comparison.first, comparison.second, *comparison.reference)
+    first, second, clean_first, clean_second = (side.outcomes for side in sides)
     between = gap_difference(
-        comparison.first.outcomes,
-        comparison.second.outcomes,
-        comparison.reference[0].outcomes,
-        comparison.reference[1].outcomes,
+        first,
+        second,
+        clean_first,
+        clean_second,
         generator(comparison.settings.seed, comparison.answers.fingerprint, "relative"),
         clusters=[cluster_of(item) for item in comparison.items],
         n_bootstrap=comparison.settings.n_bootstrap,
         n_permutations=comparison.settings.n_permutations,
         rises=comparison.direction == "rises",
     )
-    return paired(comparison, answered_by_reference(comparison)), between
-
-
-def _reference_result(
-    comparison: Comparison, between: GapDifference
-) -> tuple[ReferenceResult, JsonDict]:
-    """Return the reference's results, and the model's accuracies minus the reference's.
-
-    A difference on the original is inflation, on the variant interference (or damage).
-    """
-    assert comparison.reference is not None and comparison.first is not None
-    columns = [
-        side.outcomes for side in (comparison.first, comparison.second, *comparison.reference)
-    ]
-    rows = [row for row in zip(*columns, strict=True) if None not in row]
-    totals = [sum(float(row[column] or 0) for row in rows) for column in range(4)]
-    n = between.n
-    accuracies, means = tallies(comparison.reference, totals[2:], n)
+    rows, n = answered(comparison.items, sides).values(), between.n
+    accuracies, means = tallies(comparison.reference, [row[2:] for row in rows])
     result = ReferenceResult(
         model=comparison.reference_answers.model if comparison.reference_answers else "",
         statistic=between.reference_gap if n else None,
@@ -301,18 +345,27 @@ def _reference_result(
         means=means,
         unparsed={side.name: side.n_unparsed for side in comparison.reference},
     )
+    totals = [sum(row[i] for row in rows) for i in range(4)]
     changes = {
         condition.name: (totals[i] - totals[2 + i]) / n if n else None
         for i, condition in enumerate(comparison.reference)
     }
-    return result, {"change_against_reference": changes}
+    return (
+        paired(comparison, comparison.reference),
+        between,
+        {
+            "p_value": between.p_below,
+            "reference": result,
+            "details": {"change_against_reference": changes},
+        },
+    )
 
 
 def no_reference_score(comparison: Comparison, rule: str, *, keep_statistic: bool = False) -> Score:
     """Return "not_applicable"; ``keep_statistic`` if the statistic needs no reference."""
-    warning = no_reference_warning(rule, comparison.answers)
+    notes = (*comparison.notes, no_reference_warning(rule, comparison.answers))
     outcome = None if comparison.first is None else paired(comparison)
-    score = score_of(comparison, rule, outcome, "not_applicable", warning=warning)
+    score = score_of(replace(comparison, notes=notes), rule, outcome, "not_applicable")
     if keep_statistic:
         return score
-    return score.model_copy(update={"statistic": None, "interval": None, "p_value": None})
+    return score.model_copy(update={"statistic": None, "interval": None})

@@ -111,6 +111,8 @@ class Comparison:
         The reference model's answers.
     reference : (Condition, Condition) or None
         Its two conditions, for rules that compare gaps.
+    against_clean : bool
+        Whether ``first`` is the reference model's condition, not one of the model's own.
     direction : {"falls", "rises"}
         How a contaminated model's statistic moves.
     unit : str
@@ -135,6 +137,7 @@ class Comparison:
     unit: str = "fraction"
     reference_answers: Answers | None = None
     reference: tuple[Condition, Condition] | None = None
+    against_clean: bool = False
     n_left_out: int = 0
     notes: tuple[str, ...] = ()
     reason: str = ""
@@ -159,20 +162,6 @@ class QueryPair:
 def probes_of(queries: Iterable[Query | QueryPair]) -> list[Probe]:
     """Return the probes of all queries."""
     return [probe for query in queries for probe in query.probes]
-
-
-def conditions(
-    query_pairs: Sequence[QueryPair],
-    names: tuple[str, str],
-    answers: Answers,
-    n_trials: tuple[int | None, int | None] = (1, 1),
-) -> tuple[Condition, Condition]:
-    """Read one model's replies in both conditions."""
-    first, second = [pair.first for pair in query_pairs], [pair.second for pair in query_pairs]
-    return (
-        Condition.read(names[0], answers, first, n_trials[0]),
-        Condition.read(names[1], answers, second, n_trials[1]),
-    )
 
 
 def multiple_choice_items(benchmark: PairedBenchmark) -> list[Item]:
@@ -218,9 +207,3 @@ def open_question(
         max_new_tokens=max_new_tokens,
     )
     return Query(((probe, reading),))
-
-
-def left_out_note(n_left_out: int, why: str) -> tuple[str, ...]:
-    """Return a note on how many items are left out, and why, if any are."""
-    items = "1 item is" if n_left_out == 1 else f"{n_left_out} items are"
-    return (f"{items} left out: {why}",) if n_left_out else ()

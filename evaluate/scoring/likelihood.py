@@ -21,10 +21,15 @@ def item_text(item: Item) -> str:
     )
 
 
-def text_probe(label: str, variant: str, text: str) -> Probe:
-    """Return the probe for the likelihood of a text, as a reply to an empty prompt."""
+def text_probe(label: str, variant: str, text: str, prompt: str = "") -> Probe:
+    """Return the probe for the likelihood of a text, as a reply to a prompt."""
     return Probe(
-        item_id=label, variant=variant, prompt="", ask="score", continuation=text, max_new_tokens=0
+        item_id=label,
+        variant=variant,
+        prompt=prompt,
+        ask="score",
+        continuation=text,
+        max_new_tokens=0,
     )
 
 

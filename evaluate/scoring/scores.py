@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
 from flipbench.core.paired import PairedBenchmark
@@ -77,12 +77,20 @@ def score_of(
     p_value: float | None = None,
     tuned_threshold: bool = False,
     details: JsonDict | None = None,
-    uses_reference: bool = False,
     reference: ReferenceResult | None = None,
-    warning: str = "",
 ) -> Score:
-    """Return a score whose statistic is the gap; "inconclusive" if a verdict has to be refused."""
-    refusals = [refusal, *_unparsed_refusals(comparison, uses_reference)]
+    """Return a score whose statistic is the gap; "inconclusive" if a verdict has to be refused.
+
+    Parameters
+    ----------
+    p_value : float, optional
+        By default that of the paired test.
+    reference : ReferenceResult, optional
+        The reference model's result, if the rule compares the gap with it.
+    """
+    conditions = [side for side in (comparison.first, comparison.second) if side is not None]
+    clean = comparison.reference if reference and comparison.reference else ()
+    refusals = [refusal, _unparsed_refusal(conditions), _unparsed_refusal(clean)]
     if not comparison.items:
         verdict = "not_applicable"
         refusals = [
@@ -97,10 +105,9 @@ def score_of(
     compared = outcome is not None and outcome.n > 0
     if p_value is None and outcome is not None and verdict != "not_applicable":
         p_value = one_sided_p(comparison, outcome)
-    against_reference = uses_reference and comparison.reference is not None
-    keep = answered_by_reference(comparison) if against_reference else None
-    conditions, totals, n = _totals(comparison, outcome)
-    accuracies, means = tallies(conditions, totals, n)
+    rows = answered(comparison.items, (*conditions, *clean))
+    accuracies, means = tallies(conditions, rows.values())
+    changes = {} if comparison.first is None else {i: row[1] - row[0] for i, row in rows.items()}
     n_unanswered = outcome.n_dropped if outcome else 0
     return make_score(
         comparison.detector,
@@ -108,7 +115,9 @@ def score_of(
         comparison.answers,
         rule,
         comparison.settings,
-        reference_answers=comparison.reference_answers if uses_reference else None,
+        reference_answers=(
+            comparison.reference_answers if reference or comparison.against_clean else None
+        ),
         statistic=outcome.gap if outcome is not None and compared else None,
         direction=comparison.direction,
         unit=comparison.unit,
@@ -116,43 +125,45 @@ def score_of(
         p_value=p_value if compared else None,
         verdict=verdict,
         reason=comparison.reason,
-        n=n,
+        n=len(rows),
         n_dropped=comparison.n_left_out + n_unanswered,
         accuracies=accuracies,
         means=means,
-        paired=_paired_counts(outcome),
+        paired=(
+            PairedCounts(n11=outcome.n11, b=outcome.b, c=outcome.c, n00=outcome.n00)
+            if isinstance(outcome, PairedOutcome)
+            else None
+        ),
         unparsed={condition.name: condition.n_unparsed for condition in conditions},
         reference=reference,
         tuned_threshold=tuned_threshold,
         details={
-            **_changes_of_mean(outcome),
+            **(
+                {"n_fell": outcome.n_fell, "n_rose": outcome.n_rose}
+                if isinstance(outcome, MeanOutcome)
+                else {}
+            ),
             "n_left_out": comparison.n_left_out,
             "n_unanswered": n_unanswered,
             **comparison.details,
             **(details or {}),
         },
-        per_item=_per_item(comparison, keep),
+        per_item=changes,
         warnings=[
             *comparison.notes,
-            *([warning] if warning else []),
-            *(_cautions(comparison, outcome) if outcome is not None else []),
+            *(_cautions(comparison, outcome, changes) if outcome is not None else []),
             *reasons,
         ],
     )
 
 
-def _unparsed_refusals(comparison: Comparison, uses_reference: bool) -> list[str | None]:
-    pairs = [(comparison.first, comparison.second)]
-    if uses_reference and comparison.reference is not None:
-        pairs.append(comparison.reference)
-    return [
-        rules.unparsed_warning({c.name: (c.n_unparsed, c.n_replies) for c in (first, second)})
-        for first, second in pairs
-        if first is not None
-    ]
+def _unparsed_refusal(conditions: Sequence[Condition]) -> str | None:
+    return rules.unparsed_warning({c.name: (c.n_unparsed, c.n_replies) for c in conditions})
 
 
-def _cautions(comparison: Comparison, outcome: PairedResult) -> list[str]:
+def _cautions(
+    comparison: Comparison, outcome: PairedResult, changes: Mapping[str, float]
+) -> list[str]:
     """Return the warnings that do not prevent a verdict."""
     cautions = []
     if outcome.n_dropped:
@@ -166,12 +177,7 @@ def _cautions(comparison: Comparison, outcome: PairedResult) -> list[str]:
             f"{len(comparison.items)} items share {n_clusters} images or groups: the interval"
             " resamples whole groups, but the exact McNemar test assumes independent items"
         )
-    fell, rose = (
-        (outcome.n_fell, outcome.n_rose)
-        if isinstance(outcome, MeanOutcome)
-        else (outcome.b, outcome.c)
-    )
-    if outcome.n and fell + rose == 0:
+    if changes and not any(changes.values()):
         cautions.append(
             "no item differs between the two conditions: an interval of width 0 understates the"
             " uncertainty"
@@ -179,56 +185,29 @@ def _cautions(comparison: Comparison, outcome: PairedResult) -> list[str]:
     return cautions
 
 
-def _totals(
-    comparison: Comparison, outcome: PairedResult | None
-) -> tuple[list[Condition], list[float], int]:
-    """Return the conditions counted, the sum of outcomes in each, and the number of items."""
-    first, second = comparison.first, comparison.second
-    if outcome is None or first is None:
-        answered = [o for o in second.outcomes if o is not None]
-        return [second], [sum(answered)], len(answered)
-    if isinstance(outcome, MeanOutcome):
-        return [first, second], [outcome.first, outcome.second], outcome.n
-    return [first, second], [outcome.k_original, outcome.k_perturbed], outcome.n
-
-
-def _paired_counts(outcome: PairedResult | None) -> PairedCounts | None:
-    if not isinstance(outcome, PairedOutcome):
-        return None
-    return PairedCounts(n11=outcome.n11, b=outcome.b, c=outcome.c, n00=outcome.n00)
-
-
-def _changes_of_mean(outcome: PairedResult | None) -> JsonDict:
-    if not isinstance(outcome, MeanOutcome):
-        return {}
-    return {"n_fell": outcome.n_fell, "n_rose": outcome.n_rose}
+def answered(items: Sequence[Item], sides: Sequence[Condition]) -> dict[str, tuple[float, ...]]:
+    """Return the outcomes in all conditions of the items that have them, by item id."""
+    columns = zip(*(side.outcomes for side in sides), strict=True)
+    return {
+        item.id: tuple(float(outcome) for outcome in row if outcome is not None)
+        for item, row in zip(items, columns, strict=True)
+        if None not in row
+    }
 
 
 def tallies(
-    conditions: Sequence[Condition], totals: Sequence[float], n_items: int
+    conditions: Sequence[Condition], rows: Collection[Sequence[float]]
 ) -> tuple[dict[str, Count], dict[str, Mean]]:
     """Return correct answers as k of n by condition, and means of outcomes that are not shares."""
-    accuracies, means = {}, {}
-    for condition, total in zip(conditions, totals, strict=True):
+    accuracies, means, n = {}, {}, len(rows)
+    for i, condition in enumerate(conditions):
+        total = sum(row[i] for row in rows)
         if condition.n_trials is None:
-            mean = total / n_items if n_items else None
-            means[condition.name] = Mean(mean=mean, n=n_items)
+            means[condition.name] = Mean(mean=total / n if n else None, n=n)
         else:
-            k, n = round(total * condition.n_trials), n_items * condition.n_trials
-            accuracies[condition.name] = Count(k=k, n=n)
+            k = round(total * condition.n_trials)
+            accuracies[condition.name] = Count(k=k, n=n * condition.n_trials)
     return accuracies, means
-
-
-def _per_item(comparison: Comparison, keep: Sequence[bool] | None) -> dict[str, float]:
-    if comparison.first is None:
-        return {}
-    first, second = comparison.first.outcomes, comparison.second.outcomes
-    included = keep if keep is not None else [True] * len(comparison.items)
-    return {
-        item.id: float(after) - float(before)
-        for item, before, after, use in zip(comparison.items, first, second, included, strict=True)
-        if use and before is not None and after is not None
-    }
 
 
 def one_sided_p(comparison: Comparison, outcome: PairedResult) -> float:
@@ -238,12 +217,13 @@ def one_sided_p(comparison: Comparison, outcome: PairedResult) -> float:
     return outcome.p_drop if comparison.direction == "falls" else outcome.p_rise
 
 
-def paired(comparison: Comparison, keep: Sequence[bool] | None = None) -> PairedResult:
-    """Compare the two conditions, on the items selected by ``keep``, shape (N,), if given."""
+def paired(comparison: Comparison, also: Sequence[Condition] = ()) -> PairedResult:
+    """Compare the two conditions, on the items that have an outcome in the conditions ``also``."""
     assert comparison.first is not None
-    first, second = comparison.first.outcomes, comparison.second.outcomes
-    if keep is not None:
-        first = [outcome if use else None for outcome, use in zip(first, keep, strict=True)]
+    kept = answered(comparison.items, (comparison.first, *also))
+    before = zip(comparison.items, comparison.first.outcomes, strict=True)
+    first = [outcome if item.id in kept else None for item, outcome in before]
+    second = comparison.second.outcomes
     settings, clusters = comparison.settings, [cluster_of(item) for item in comparison.items]
     rng = generator(settings.seed, comparison.answers.fingerprint, "bootstrap")
     if all(outcome is None or isinstance(outcome, bool) for outcome in (*first, *second)):
@@ -263,13 +243,6 @@ def paired(comparison: Comparison, keep: Sequence[bool] | None = None) -> Paired
         n_bootstrap=settings.n_bootstrap,
         n_permutations=settings.n_permutations,
     )
-
-
-def answered_by_reference(comparison: Comparison) -> list[bool]:
-    """Return for each item whether the reference model answered in both conditions."""
-    assert comparison.reference is not None
-    first, second = comparison.reference
-    return [None not in pair for pair in zip(first.outcomes, second.outcomes, strict=True)]
 
 
 def cluster_of(item: Item) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from flipbench.core.randomness import generator
 from flipbench.core.records import JsonDict, ReferenceResult, Score
 
 from ..protocol import rules
-from ..protocol.detector import About, Answers
+from ..protocol.detector import Answers, Detector
 from ..protocol.rules import Verdict
 from ..statistics.resampling import bootstrap_interval, label_swap_p
 from .conditions import Settings
@@ -21,12 +21,11 @@ from .scores import cluster_of, make_score, no_reference_warning
 
 
 def share_scores(
-    about: About,
+    detector: Detector,
     benchmark: PairedBenchmark,
     answers: Answers,
-    values: Mapping[str, float],
     reference: Answers | None,
-    reference_values: Mapping[str, float],
+    read: Callable[[Answers], Mapping[str, float]],
     *,
     rule: str,
     settings: Settings,
@@ -37,8 +36,9 @@ def share_scores(
 
     Parameters
     ----------
-    values, reference_values : mapping of item id to float
-        In [0, 1], for the original items that have a value.
+    read : callable
+        Returns the values of a model's answers, in [0, 1], by id of the original items that have
+        one.
     missing : str
         What the model lacks; if not empty, both rules are not applicable.
 
@@ -47,78 +47,63 @@ def share_scores(
     Both p-values swap signs item by item (image by image, if items share one): of value - 1/2, and
     of value - the reference's value on the items that have both.
     """
+    n_pairs = len(benchmark.pairs)
+
+    def score(
+        rule: str, above: Mapping[str, float], offset: float, missing: str, **fields: Any
+    ) -> Score:
+        """Return the score of "the mean is above 0"; ``offset`` is added to what it shows."""
+        items = [item for item in benchmark.originals if item.id in above]
+        fields |= {"direction": "rises", "n_dropped": n_pairs - len(items)}
+        scored = (detector.about.name, benchmark, answers, rule, settings)
+        if missing:
+            return make_score(*scored, verdict="not_applicable", warnings=[missing], **fields)
+        numbers = np.array([above[item.id] for item in items])
+        rng = generator(settings.seed, answers.fingerprint, f"{detector.about.name} {rule}")
+        clusters = [cluster_of(item) for item in items]
+        refusal = rules.too_few_warning(len(set(clusters)), settings.alpha)
+        verdict: Verdict = "inconclusive"
+        if items:
+            interval = bootstrap_interval(
+                numbers, rng, clusters=clusters, n_bootstrap=settings.n_bootstrap
+            )
+            p_value = label_swap_p(
+                -numbers, rng, clusters=clusters, n_permutations=settings.n_permutations
+            )
+            fields |= {"statistic": float(numbers.mean()) + offset, "p_value": p_value}
+            if interval is not None:
+                bounds = {"low": interval.low + offset, "high": interval.high + offset}
+                fields["interval"] = interval.model_copy(update=bounds)
+            if refusal is None:
+                verdict = rules.significant(p_value, settings.alpha)
+        return make_score(
+            *scored,
+            verdict=verdict,
+            n=len(items),
+            details={"total": float(numbers.sum()) + offset * len(items), **(details or {})},
+            per_item={i: value + offset for i, value in above.items()},
+            warnings=[
+                *dropped_warning(n_pairs - len(items), n_pairs),
+                *([refusal] if refusal else []),
+            ],
+            **fields,
+        )
+
+    values, clean = read(answers), read(reference) if reference else {}
     ids = [item.id for item in benchmark.originals if item.id in values]
-    above_half = {i: values[i] - 0.5 for i in ids}
-    absolute = _score(
-        about, benchmark, answers, rule, above_half, 0.5, None, settings, missing, details
-    )
-    between = {i: values[i] - reference_values[i] for i in ids if i in reference_values}
-    missing = missing or ("" if reference else no_reference_warning("relative", answers))
-    relative = _score(
-        about, benchmark, answers, "relative", between, 0.0, reference, settings, missing, details
-    )
-    if reference is not None and between:
-        mean = sum(reference_values[i] for i in between) / len(between)
-        result = ReferenceResult(model=reference.model, statistic=mean, n=len(between))
-        relative = relative.model_copy(update={"reference": result})
-    return absolute, relative
-
-
-def _score(
-    about: About,
-    benchmark: PairedBenchmark,
-    answers: Answers,
-    rule: str,
-    values: Mapping[str, float],
-    offset: float,
-    reference: Answers | None,
-    settings: Settings,
-    missing: str,
-    details: JsonDict | None,
-) -> Score:
-    """Return the score of "the mean of values is above 0"; ``offset`` is added to what it shows."""
-    items = [item for item in benchmark.originals if item.id in values]
-    score = partial(
-        make_score,
-        about.name,
-        benchmark,
-        answers,
-        rule,
-        settings,
+    absolute = score(rule, {i: values[i] - 0.5 for i in ids}, 0.5, missing)
+    result = None
+    if shared := [i for i in ids if i in clean]:
+        mean = sum(clean[i] for i in shared) / len(shared)
+        result = ReferenceResult(
+            model=reference.model if reference else "", statistic=mean, n=len(shared)
+        )
+    relative = score(
+        "relative",
+        {i: values[i] - clean[i] for i in shared},
+        0.0,
+        missing or ("" if reference else no_reference_warning("relative", answers)),
         reference_answers=reference,
-        direction="rises",
-        n_dropped=len(benchmark.pairs) - len(items),
+        reference=result,
     )
-    if missing:
-        return score(verdict="not_applicable", warnings=[missing])
-    numbers = np.array([values[item.id] for item in items])
-    rng = generator(settings.seed, answers.fingerprint, f"{about.name} {rule}")
-    clusters = [cluster_of(item) for item in items]
-    interval, p_value = None, None
-    if items:
-        interval = bootstrap_interval(
-            numbers, rng, clusters=clusters, n_bootstrap=settings.n_bootstrap
-        )
-        p_value = label_swap_p(
-            -numbers, rng, clusters=clusters, n_permutations=settings.n_permutations
-        )
-    refusal = rules.too_few_warning(len(set(clusters)), settings.alpha)
-    verdict: Verdict = "inconclusive"
-    if refusal is None and p_value is not None:
-        verdict = rules.significant(p_value, settings.alpha)
-    if interval is not None:
-        bounds = {"low": interval.low + offset, "high": interval.high + offset}
-        interval = interval.model_copy(update=bounds)
-    return score(
-        verdict=verdict,
-        statistic=float(numbers.mean()) + offset if items else None,
-        interval=interval,
-        p_value=p_value,
-        n=len(items),
-        details={"total": float(numbers.sum()) + offset * len(items), **(details or {})},
-        per_item={i: value + offset for i, value in values.items()},
-        warnings=[
-            *dropped_warning(len(benchmark.pairs) - len(items), len(benchmark.pairs)),
-            *([refusal] if refusal else []),
-        ],
-    )
+    return absolute, relative

@@ -5,10 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from flipbench.core.paired import PairedBenchmark
-from flipbench.core.records import Item, Probe, Score
-from flipbench.evaluate.protocol.detector import About, Answers
-from flipbench.evaluate.scoring.comparison import Settings, compare_with_model, mcnemar_score
-from flipbench.evaluate.scoring.conditions import Query, choice, multiple_choice_items
+from flipbench.evaluate.protocol.detector import About
+from flipbench.evaluate.scoring.comparison import (
+    ComparingDetector,
+    Contrast,
+    Settings,
+    against_clean,
+    mcnemar_score,
+)
+from flipbench.evaluate.scoring.conditions import choice, multiple_choice_items
 from flipbench.prompting.prompts import PromptSettings
 
 ABOUT = About(
@@ -26,7 +31,7 @@ ABOUT = About(
 
 
 @dataclass
-class WrongPicture:
+class WrongPicture(ComparingDetector):
     """Gap = share of the release's answers with wrong images - the clean model's share.
 
     Parameters
@@ -39,36 +44,13 @@ class WrongPicture:
     step: int = 1
     about: About = ABOUT
 
-    def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
-        """Return a probe of every question that has options, with another item's image."""
-        queries = self._queries(benchmark, prompt_settings)
-        return [probe for _, query in queries for probe in query.probes]
-
-    def score(
-        self,
-        benchmark: PairedBenchmark,
-        prompt_settings: PromptSettings,
-        answers: Answers,
-        reference: Answers | None = None,
-    ) -> list[Score]:
-        """Return the score of rule mcnemar."""
-        comparison = compare_with_model(
-            self,
-            benchmark,
-            self._queries(benchmark, prompt_settings),
-            "wrong picture",
-            answers,
-            reference,
-            "they are free-form and have no options",
-        )
-        return [mcnemar_score(comparison, uses_reference=True)]
-
-    def _queries(
-        self, benchmark: PairedBenchmark, prompt_settings: PromptSettings
-    ) -> list[tuple[Item, Query]]:
+    def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
+        """Return every question that has options, with another item's image."""
         items = multiple_choice_items(benchmark)
         others = items[self.step :] + items[: self.step]
-        return [
+        queries = [
             (item, choice(prompt_settings, item, "wrong picture", images=other.images))
             for item, other in zip(items, others, strict=True)
         ]
+        why = "they are free-form and have no options"
+        return [against_clean(queries, "wrong picture", (mcnemar_score,), why)]

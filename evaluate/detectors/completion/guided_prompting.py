@@ -5,20 +5,30 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 import numpy as np
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
-from flipbench.core.records import Item, Probe, Response, Score
+from flipbench.core.records import Item, Response, Score
 from flipbench.prompting.prompts import LETTERS, PromptSettings
 
 from ...protocol import rules
-from ...protocol.detector import About, Answers, cached_per_benchmark
+from ...protocol.detector import About
 from ...protocol.rules import Verdict
-from ...scoring.comparison import Comparison, Settings, compare, gap_score, mcnemar_score
-from ...scoring.conditions import Query, QueryPair, open_question, probes_of
+from ...scoring.comparison import (
+    ComparingDetector,
+    Comparison,
+    Contrast,
+    Settings,
+    gap_score,
+    mcnemar_score,
+    two_conditions,
+)
+from ...scoring.conditions import Query, QueryPair, open_question
+from ...scoring.scores import answered
 from ...scoring.text_match import continuation, fold, rouge_l
 from ...statistics.resampling import Array
 
@@ -44,8 +54,6 @@ ABOUT = About(
     default_rule="paired",
     needs=frozenset({"generate"}),
     direction="completions are closer to the true text when the prompt names the data set",
-    needs_clean_model=False,
-    practical=True,
 )
 
 
@@ -108,7 +116,7 @@ def overlap_p(
 
 
 @dataclass
-class GuidedPrompting:
+class GuidedPrompting(ComparingDetector):
     """Gap = mean similarity to the true text of completions with the data set named - without.
 
     Items with a predictable ending score high in both; instruction-tuned models often do not
@@ -136,41 +144,40 @@ class GuidedPrompting:
     max_new_tokens: int = 64
     about: About = ABOUT
 
-    def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
+    def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
         """Return each item's beginning with both prompts; ``prompt_settings`` is not used."""
-        return probes_of(self._query_pairs(benchmark))
-
-    def score(
-        self,
-        benchmark: PairedBenchmark,
-        prompt_settings: PromptSettings,
-        answers: Answers,
-        reference: Answers | None = None,
-    ) -> list[Score]:
-        """Return the scores of rules overlap, paired and judge; no reference is needed."""
-        query_pairs = self._query_pairs(benchmark)
-        comparison = compare(
-            self,
-            benchmark,
-            query_pairs,
-            ("general", "guided"),
-            answers,
-            None,
-            "their text is a single word",
-            (None, None),
-            direction="rises",
-            unit=self.unit,
-        )
+        query_pairs = []
+        for item in benchmark.originals:
+            pieces = split_text(item, self.settings.seed)
+            if pieces is not None:
+                general, guided = _prompts(item, pieces[0], benchmark)
+                query_pairs.append(
+                    QueryPair(
+                        item,
+                        self._query(item, "general", general, pieces),
+                        self._query(item, "guided", guided, pieces),
+                    )
+                )
         return [
-            self._overlap(comparison),
-            mcnemar_score(comparison, "paired"),
-            self._judged(comparison, query_pairs),
+            two_conditions(
+                query_pairs,
+                ("general", "guided"),
+                (
+                    self._overlap,
+                    partial(mcnemar_score, rule="paired"),
+                    partial(self._judged, query_pairs),
+                ),
+                "their text is a single word",
+                (None, None),
+                direction="rises",
+                unit=self.unit,
+            )
         ]
 
     def _overlap(self, comparison: Comparison) -> Score:
         assert comparison.first is not None
-        outcomes = zip(comparison.first.outcomes, comparison.second.outcomes, strict=True)
-        pairs = sorted((a, b) for a, b in outcomes if a is not None and b is not None)
+        sides = (comparison.first, comparison.second)
+        pairs = sorted(answered(comparison.items, sides).values())
         if not pairs:
             return gap_score(comparison, "overlap", lambda _: "not_detected")
         general, guided = np.array(pairs, dtype=float).T
@@ -179,7 +186,7 @@ class GuidedPrompting:
         verdict = rules.significant(p, self.settings.alpha)
         return gap_score(comparison, "overlap", lambda _: verdict, p_value=p)
 
-    def _judged(self, comparison: Comparison, query_pairs: list[QueryPair]) -> Score:
+    def _judged(self, query_pairs: list[QueryPair], comparison: Comparison) -> Score:
         seed = self.settings.seed
         shuffled = sorted(
             query_pairs, key=lambda pair: generator(seed, pair.item.id, "judged").random()
@@ -198,22 +205,6 @@ class GuidedPrompting:
             tuned_threshold=True,
             details={"judged": {"exact": n_exact, "near_exact": n_near, "n": len(labels)}},
         )
-
-    @cached_per_benchmark
-    def _query_pairs(self, benchmark: PairedBenchmark) -> list[QueryPair]:
-        query_pairs = []
-        for item in benchmark.originals:
-            pieces = split_text(item, self.settings.seed)
-            if pieces is not None:
-                general, guided = _prompts(item, pieces[0], benchmark)
-                query_pairs.append(
-                    QueryPair(
-                        item,
-                        self._query(item, "general", general, pieces),
-                        self._query(item, "guided", guided, pieces),
-                    )
-                )
-        return query_pairs
 
     def _query(self, item: Item, variant: str, prompt: str, pieces: tuple[str, str]) -> Query:
         def similar(reply: Response) -> float | None:

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from flipbench.core.paired import PairedBenchmark
-from flipbench.core.records import Item, Probe, Response, Score
+from flipbench.core.records import Item, Response
 from flipbench.prompting.prompts import LETTERS, PromptSettings
 
-from ...protocol.detector import About, Answers, cached_per_benchmark
-from ...scoring.comparison import Settings, compare_with_model, mcnemar_score, threshold_score
-from ...scoring.conditions import Query, open_question, probes_of
+from ...protocol.detector import About
+from ...scoring.comparison import (
+    ComparingDetector,
+    Contrast,
+    Settings,
+    against_clean,
+    mcnemar_score,
+    threshold_score,
+)
+from ...scoring.conditions import Query, open_question
 from ...scoring.text_match import fold, mentions
 
 PROMPT = (
@@ -39,7 +47,7 @@ ABOUT = About(
 
 
 @dataclass
-class MissingOption:
+class MissingOption(ComparingDetector):
     """Gap = share of missing last options named - the clean model's share on the same items.
 
     Parameters
@@ -62,38 +70,20 @@ class MissingOption:
     max_new_tokens: int = 24
     about: About = ABOUT
 
-    def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
+    def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
         """Return each question without its last option; ``prompt_settings`` is not used."""
-        return probes_of(query for _, query in self._queries(benchmark))
-
-    def score(
-        self,
-        benchmark: PairedBenchmark,
-        prompt_settings: PromptSettings,
-        answers: Answers,
-        reference: Answers | None = None,
-    ) -> list[Score]:
-        """Return the scores of rules paper and mcnemar."""
-        comparison = compare_with_model(
-            self,
-            benchmark,
-            self._queries(benchmark),
-            "missing option",
-            answers,
-            reference,
-            "they have fewer than three options, or the last option equals another",
-        )
-        return [
-            threshold_score(comparison, "paper", uses_reference=True),
-            mcnemar_score(comparison, uses_reference=True),
-        ]
-
-    @cached_per_benchmark
-    def _queries(self, benchmark: PairedBenchmark) -> list[tuple[Item, Query]]:
-        return [
+        queries = [
             (item, self._query(item, item.options))
             for item in benchmark.originals
             if item.options is not None and _is_usable(item.options)
+        ]
+        return [
+            against_clean(
+                queries,
+                "missing option",
+                (partial(threshold_score, rule="paper"), mcnemar_score),
+                "they have fewer than three options, or the last option equals another",
+            )
         ]
 
     def _query(self, item: Item, options: Sequence[str]) -> Query:

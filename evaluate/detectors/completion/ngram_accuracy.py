@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
 from flipbench.core.paired import PairedBenchmark
-from flipbench.core.records import Count, Item, Probe, Response, Score
+from flipbench.core.records import Count, Item, JsonDict, Probe, Response, Score
 from flipbench.models.chat.rewording import Reword
 from flipbench.prompting.prompts import LETTERS, PromptSettings
 
-from ...protocol.detector import About, Answers, Helpers, cached_per_benchmark
+from ...protocol.detector import About, Answers, Helpers
 from ...scoring.comparison import (
+    ComparingDetector,
+    Condition,
+    Contrast,
     Settings,
-    compare,
-    compare_with_model,
+    against_clean,
     mcnemar_score,
     threshold_score,
+    two_conditions,
 )
 from ...scoring.conditions import (
     NO_REWORDING,
@@ -28,7 +32,6 @@ from ...scoring.conditions import (
     Reading,
     mean,
     open_question,
-    probes_of,
 )
 from ...scoring.text_match import continuation
 
@@ -100,7 +103,7 @@ def text_of(item: Item, with_: Literal["options", "answer"], question: str | Non
 
 
 @dataclass
-class NgramAccuracy:
+class NgramAccuracy(ComparingDetector):
     """Gap = share of n-grams completed exactly - the clean model's share.
 
     Rule 'paraphrase' needs no clean model: its gap is the share in the release's wording - the
@@ -139,51 +142,37 @@ class NgramAccuracy:
         """Return the detector with these wordings."""
         return replace(self, reword=helpers.reword, n_paraphrases=helpers.n_wordings)
 
-    def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
+    def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
         """Return each text, and its rewordings, up to each start; no settings apply."""
-        queries = [query for _, query in self._queries(benchmark)]
-        return probes_of([*queries, *(pair.first for pair in self._reworded(benchmark))])
-
-    def score(
-        self,
-        benchmark: PairedBenchmark,
-        prompt_settings: PromptSettings,
-        answers: Answers,
-        reference: Answers | None = None,
-    ) -> list[Score]:
-        """Return the scores of rules paper, paired and paraphrase."""
-        trials = self.n_starts
+        queries = [
+            (item, query)
+            for item in benchmark.originals
+            if (query := self._query(item, "ngram", None)) is not None
+        ]
+        n_whole = partial(_n_whole, [query for _, query in queries])
         short = f"their text has fewer than {self.n + 2} words or tokens"
-        against_clean = compare_with_model(
-            self, benchmark, self._queries(benchmark), "n-grams", answers, reference, short, trials
+        own = against_clean(
+            queries,
+            "n-grams",
+            (partial(threshold_score, rule="paper"), partial(mcnemar_score, rule="paired")),
+            short,
+            self.n_starts,
+            describe=n_whole,
         )
-        against_itself = compare(
-            self,
-            benchmark,
+        reworded = two_conditions(
             self._reworded(benchmark),
             ("n-grams reworded", "n-grams"),
-            answers,
-            None,
+            (partial(mcnemar_score, rule="paraphrase"),),
             f"{short}, or they have fewer than {self.n_paraphrases} other wordings"
             " (evaluate.rewording)",
-            (trials * self.n_paraphrases, trials),
+            (self.n_starts * self.n_paraphrases, self.n_starts),
             direction="rises",
             reason="" if self.reword else NO_REWORDING,
+            describe=n_whole,
+            finish=_with_loss,
         )
-        scores = [
-            threshold_score(against_clean, "paper", uses_reference=True),
-            mcnemar_score(against_clean, "paired", uses_reference=True),
-            _with_loss(mcnemar_score(against_itself, "paraphrase")),
-        ]
-        n_whole = list(against_clean.second.outcomes).count(1.0)
-        return [s.model_copy(update={"details": s.details | {"n_whole": n_whole}}) for s in scores]
+        return [own, reworded]
 
-    @cached_per_benchmark
-    def _queries(self, benchmark: PairedBenchmark) -> list[tuple[Item, Query]]:
-        queries = [(item, self._query(item, "ngram", None)) for item in benchmark.originals]
-        return [(item, query) for item, query in queries if query is not None]
-
-    @cached_per_benchmark
     def _reworded(self, benchmark: PairedBenchmark) -> list[QueryPair]:
         if self.reword is None:
             return []
@@ -226,6 +215,11 @@ class NgramAccuracy:
             max_new_tokens=self.max_new_tokens,
             images=None if self.with_image else (),
         )
+
+
+def _n_whole(queries: Sequence[Query], answers: Answers) -> JsonDict:
+    """Return the number of items whose n-grams are all completed."""
+    return {"n_whole": list(Condition.read("", answers, queries).outcomes).count(1.0)}
 
 
 def _with_loss(score: Score) -> Score:

@@ -5,24 +5,27 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
-from flipbench.core.records import Item, Probe, Response, Score
+from flipbench.core.records import Item, Response
 from flipbench.models.chat.rewording import Reword, has_caption
 from flipbench.prompting.prompts import PromptSettings
 
-from ...protocol.detector import About, Answers, Helpers, cached_per_benchmark
+from ...protocol.detector import About, Helpers
 from ...protocol.rules import Bands
 from ...scoring.comparison import (
+    ComparingDetector,
+    Contrast,
     Settings,
     bands_score,
-    compare,
     mcnemar_score,
     relative_score,
+    two_conditions,
     with_leakage,
 )
-from ...scoring.conditions import NO_REWORDING, Query, QueryPair, open_question, probes_of
+from ...scoring.conditions import NO_REWORDING, Query, QueryPair, open_question
 from ...scoring.text_match import stem, words
 
 BANDS = Bands(minor=-0.011, partial=-0.024, severe=-0.05)
@@ -46,8 +49,6 @@ ABOUT = About(
     default_rule="mcnemar",
     needs=frozenset({"generate"}),
     direction="hidden words are guessed less often when the text is reworded",
-    needs_clean_model=False,
-    practical=True,
     helpers=frozenset({"rewording"}),
 )
 
@@ -109,7 +110,7 @@ def _hide(text: str, hidden: str) -> str:
 
 
 @dataclass
-class SlotGuessing:
+class SlotGuessing(ComparingDetector):
     """Gap = share of hidden words guessed in a reworded text - in the release's own wording.
 
     Parameters
@@ -133,49 +134,27 @@ class SlotGuessing:
         """Return the detector with other wordings."""
         return replace(self, reword=helpers.reword)
 
-    def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
+    def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
         """Return each item's text in both wordings, one word hidden; no settings apply."""
-        return probes_of(self._query_pairs(benchmark))
-
-    def score(
-        self,
-        benchmark: PairedBenchmark,
-        prompt_settings: PromptSettings,
-        answers: Answers,
-        reference: Answers | None = None,
-    ) -> list[Score]:
-        """Return the scores of rules bands, mcnemar and relative."""
-        comparison = compare(
-            self,
-            benchmark,
-            self._query_pairs(benchmark),
-            ("slot", "slot reworded"),
-            answers,
-            reference,
-            "they have no picture, no other wording (evaluate.rewording), or no content word that"
-            " both wordings share",
-            reason="" if self.reword else NO_REWORDING,
-        )
-        scores = [
-            bands_score(comparison, BANDS),
-            mcnemar_score(comparison),
-            relative_score(comparison),
-        ]
-        return [with_leakage(score) for score in scores]
-
-    @cached_per_benchmark
-    def _query_pairs(self, benchmark: PairedBenchmark) -> list[QueryPair]:
-        if self.reword is None:
-            return []
         query_pairs = []
         for item in benchmark.originals:
-            wordings = self.reword(item, text_of(item)) if item.images else []
+            wordings = self.reword(item, text_of(item)) if self.reword and item.images else []
             slot = make_slot(item, wordings[0], self.settings.seed) if wordings else None
             if slot is not None:
                 original = self._query(slot, "slot", slot.original)
                 reworded = self._query(slot, "slot-reworded", slot.reworded)
                 query_pairs.append(QueryPair(item, original, reworded))
-        return query_pairs
+        return [
+            two_conditions(
+                query_pairs,
+                ("slot", "slot reworded"),
+                (partial(bands_score, bands=BANDS), mcnemar_score, relative_score),
+                "they have no picture, no other wording (evaluate.rewording), or no content word"
+                " that both wordings share",
+                reason="" if self.reword else NO_REWORDING,
+                finish=with_leakage,
+            )
+        ]
 
     def _query(self, slot: Slot, variant: str, text: str) -> Query:
         return open_question(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,13 +12,20 @@ from PIL import Image
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
-from flipbench.core.records import Count, ImageRef, Item, Probe, Score
+from flipbench.core.records import Count, ImageRef, Score
 from flipbench.imaging.derived import DerivedImages
 from flipbench.prompting.prompts import PromptSettings
 
-from ...protocol.detector import About, Answers, cached_per_benchmark
-from ...scoring.comparison import Settings, compare, relative_score
-from ...scoring.conditions import Condition, Query, QueryPair, choice, probes_of
+from ...protocol.detector import About
+from ...scoring.comparison import (
+    ComparingDetector,
+    Comparison,
+    Contrast,
+    Settings,
+    relative_score,
+    two_conditions,
+)
+from ...scoring.conditions import QueryPair, choice
 
 N_CELLS = 16
 GREY = 128
@@ -58,7 +67,7 @@ def mask(picture: Image.Image, fraction: float, order: NDArray[np.int64]) -> Ima
 
 
 @dataclass
-class ImageMasking:
+class ImageMasking(ComparingDetector):
     """Gap = accuracy with a fraction ``compared`` of the picture masked - with the whole picture.
 
     The sign is opposite to that of other detectors: memory makes the picture less important, so a
@@ -87,75 +96,54 @@ class ImageMasking:
                 f" compared, not {self.fractions}"
             )
 
-    def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
-        """Return each item's question on the whole picture and at every fraction masked.
+    def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
+        """Return each item's question on the whole picture and masked, for every fraction.
 
         Each masked picture is written once, to the benchmark's image store.
         """
-        pairs = [self._query_pairs(benchmark, prompt_settings, f) for f in self.fractions]
-        return probes_of(pair for of_fraction in pairs for pair in of_fraction)
+        contrasts = [self._contrast(benchmark, prompt_settings, f) for f in self.fractions]
+        rule = partial(_relative, contrasts)
+        at = self.fractions.index(self.compared)
+        contrasts[at] = replace(contrasts[at], rules=(rule,))
+        return contrasts
 
-    def score(
-        self,
-        benchmark: PairedBenchmark,
-        prompt_settings: PromptSettings,
-        answers: Answers,
-        reference: Answers | None = None,
-    ) -> list[Score]:
-        """Return the score of rule relative."""
-        comparison = compare(
-            self,
-            benchmark,
-            self._query_pairs(benchmark, prompt_settings, self.compared),
-            ("original", _name(self.compared)),
-            answers,
-            reference,
-            "they are free-form or have no picture",
-            direction="rises",
-        )
-        score = relative_score(comparison)
-        accuracies = dict(score.accuracies)
-        for fraction in self.fractions:
-            if fraction != self.compared:
-                pairs = self._query_pairs(benchmark, prompt_settings, fraction)
-                condition = Condition.read("", answers, [pair.second for pair in pairs])
-                accuracies[_name(fraction)] = _count(condition)
-        return [score.model_copy(update={"accuracies": accuracies})]
-
-    @cached_per_benchmark
-    def _query_pairs(
+    def _contrast(
         self, benchmark: PairedBenchmark, prompt_settings: PromptSettings, fraction: float
-    ) -> list[QueryPair]:
+    ) -> Contrast:
+        """Return the contrast of the whole picture and a fraction of it, without a rule."""
+        name = f"masked {100 * fraction:g} %"
         derived = DerivedImages(
             benchmark.images,
             f"masked-{N_CELLS}-{fraction:g}-seed{self.settings.seed}",
             lambda ref, picture: mask(picture, fraction, self._order(ref)),
         )
-        return [
+        query_pairs = [
             QueryPair(
                 item,
                 choice(prompt_settings, item, "original"),
-                _masked(item, fraction, derived, prompt_settings),
+                choice(
+                    prompt_settings,
+                    item,
+                    name,
+                    images=[derived.of(ref) or ref for ref in item.images],
+                ),
             )
             for item in benchmark.originals
             if item.options is not None and item.images
         ]
+        left_out = "they are free-form or have no picture"
+        return two_conditions(query_pairs, ("original", name), (), left_out, direction="rises")
 
     def _order(self, ref: ImageRef) -> NDArray[np.int64]:
         return generator(self.settings.seed, ref.sha256, "image-masking").permutation(N_CELLS**2)
 
 
-def _masked(
-    item: Item, fraction: float, derived: DerivedImages, prompt_settings: PromptSettings
-) -> Query:
-    images = [derived.of(ref) or ref for ref in item.images]
-    return choice(prompt_settings, item, _name(fraction), images=images)
-
-
-def _name(fraction: float) -> str:
-    return f"masked {100 * fraction:g} %"
-
-
-def _count(condition: Condition) -> Count:
-    answered = [outcome for outcome in condition.outcomes if outcome is not None]
-    return Count(k=int(sum(answered)), n=len(answered))
+def _relative(fractions: Sequence[Contrast], comparison: Comparison) -> Score:
+    """Return the score of rule relative, with the accuracy at every fraction."""
+    score = relative_score(comparison)
+    accuracies = dict(score.accuracies)
+    for contrast in fractions:
+        masked = contrast.read(comparison.answers)[1]
+        answered = [outcome for outcome in masked.outcomes if outcome is not None]
+        accuracies.setdefault(masked.name, Count(k=int(sum(answered)), n=len(answered)))
+    return score.model_copy(update={"accuracies": accuracies})

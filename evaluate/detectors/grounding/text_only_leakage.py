@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from flipbench.core.paired import PairedBenchmark
-from flipbench.core.records import Item, JsonDict, Probe, Score
+from flipbench.core.records import JsonDict
 from flipbench.prompting.prompts import PromptSettings
 
 from ...protocol.detector import About, Answers
 from ...scoring.comparison import (
+    ComparingDetector,
     Condition,
+    Contrast,
     Settings,
-    compare_with_model,
+    against_clean,
     mcnemar_score,
     threshold_score,
 )
@@ -60,7 +63,7 @@ def multimodal_leakage(without_image: float, text_model: float) -> float:
 
 
 @dataclass
-class TextOnlyLeakage:
+class TextOnlyLeakage(ComparingDetector):
     """Leak = text-only accuracy - the clean model's text-only accuracy on the same items.
 
     ``details`` contains the mean chance level (1/k by item), the multi-modal gain, and the number
@@ -77,63 +80,35 @@ class TextOnlyLeakage:
     settings: Settings = field(default_factory=Settings)
     about: About = ABOUT
 
-    def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
+    def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
         """Return every multiple-choice question without its image, and with it for the gain."""
-        return probes_of(
-            query
-            for item in multiple_choice_items(benchmark)
-            for query in (
-                _text_only(item, prompt_settings),
-                choice(prompt_settings, item, "original"),
-            )
-        )
-
-    def score(
-        self,
-        benchmark: PairedBenchmark,
-        prompt_settings: PromptSettings,
-        answers: Answers,
-        reference: Answers | None = None,
-    ) -> list[Score]:
-        """Return the scores of rules paper and mcnemar."""
         items = multiple_choice_items(benchmark)
-        queries = [(item, _text_only(item, prompt_settings)) for item in items]
-        comparison = compare_with_model(
-            self,
-            benchmark,
-            queries,
+        blind = [choice(prompt_settings, item, "text-only", images=()) for item in items]
+        seeing = [choice(prompt_settings, item, "original") for item in items]
+        chance = sum(1 / len(item.options or "?") for item in items) / (len(items) or 1)
+        contrast = against_clean(
+            list(zip(items, blind, strict=True)),
             "text-only",
-            answers,
-            reference,
-            details={
-                "chance": sum(1 / len(i.options or "?") for i in items) / (len(items) or 1),
-                "n_refused": _n_refused(queries, answers),
-                "multimodal_gain": _gain(queries, prompt_settings, answers),
+            (partial(threshold_score, rule="paper"), mcnemar_score),
+            describe=lambda answers: {
+                "chance": chance,
+                "n_refused": _n_refused(blind, answers),
+                "multimodal_gain": _gain(seeing, blind, answers),
             },
         )
-        return [
-            threshold_score(comparison, "paper", uses_reference=True),
-            mcnemar_score(comparison, uses_reference=True),
-        ]
+        both = [query for pair in zip(blind, seeing, strict=True) for query in pair]
+        return [replace(contrast, probes=probes_of(both))]
 
 
-def _text_only(item: Item, prompt_settings: PromptSettings) -> Query:
-    return choice(prompt_settings, item, "text-only", images=())
-
-
-def _n_refused(queries: Sequence[tuple[Item, Query]], answers: Answers) -> int:
-    replies = [answers.to(probe) for probe in probes_of(query for _, query in queries)]
+def _n_refused(queries: Sequence[Query], answers: Answers) -> int:
+    replies = [answers.to(probe) for probe in probes_of(queries)]
     return sum(r is not None and r.choice < 0 and bool(_REFUSAL.search(r.text)) for r in replies)
 
 
-def _gain(
-    queries: Sequence[tuple[Item, Query]], prompt_settings: PromptSettings, answers: Answers
-) -> JsonDict | None:
+def _gain(seeing: Sequence[Query], blind: Sequence[Query], answers: Answers) -> JsonDict | None:
     """Return MG with its counts on the items answered both ways, or None without any."""
-    seen = [choice(prompt_settings, item, "original") for item, _ in queries]
-    with_image = Condition.read("", answers, seen).outcomes
-    without_image = Condition.read("", answers, [query for _, query in queries]).outcomes
-    both = [pair for pair in zip(with_image, without_image, strict=True) if None not in pair]
+    sides = [Condition.read("", answers, queries).outcomes for queries in (seeing, blind)]
+    both = [pair for pair in zip(*sides, strict=True) if None not in pair]
     if not both:
         return None
     n = len(both)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal
 
 from flipbench.core.paired import PairedBenchmark
@@ -12,7 +13,13 @@ from flipbench.prompting.prompts import PromptSettings
 
 from ...protocol.detector import About, Answers, cached_per_benchmark
 from ...scoring.conditions import Settings
-from ...scoring.likelihood import answer_probe, item_text, mean_log_prob, no_likelihood_warning
+from ...scoring.likelihood import (
+    answer_probe,
+    item_text,
+    mean_log_prob,
+    no_likelihood_warning,
+    text_probe,
+)
 from ...scoring.shares import share_scores
 
 PAPER = "CoDeC, arXiv 2510.27055"
@@ -20,7 +27,6 @@ DEVIATES = (
     "the paper gives no test; 'half' tests whether the share is above 1/2, 'relative' (default)"
     " whether it is above the clean model's; other items are in the user's turn, without images"
 )
-
 
 WHOLE_ITEMS = About(
     name="codec",
@@ -31,8 +37,6 @@ WHOLE_ITEMS = About(
     default_rule="relative",
     needs=frozenset({"token_logprobs", "text_only"}),
     direction="the share of items that context makes less likely rises",
-    needs_clean_model=False,
-    practical=True,
 )
 ANSWERS = replace(
     WHOLE_ITEMS,
@@ -94,20 +98,18 @@ class CoDeC:
         )
         if not missing and len(benchmark.pairs) < 2:
             missing = "a benchmark of one item has no other items to show"
-        return list(
-            share_scores(
-                self.about,
-                benchmark,
-                answers,
-                self._values(benchmark, prompt_settings, answers),
-                reference,
-                {} if reference is None else self._values(benchmark, prompt_settings, reference),
-                rule="half",
-                settings=self.settings,
-                missing=missing,
-                details={"n_context": self.n_context, "n_draws": self.n_draws},
-            )
+        scores = share_scores(
+            self,
+            benchmark,
+            answers,
+            reference,
+            partial(self._values, benchmark, prompt_settings),
+            rule="half",
+            settings=self.settings,
+            missing=missing,
+            details={"n_context": self.n_context, "n_draws": self.n_draws},
         )
+        return list(scores)
 
     @cached_per_benchmark
     def _probe_pairs(
@@ -137,14 +139,7 @@ class CoDeC:
         variant = "in context" if context else "alone"
         if self.scored == "answer":
             return answer_probe(item, prompt_settings, variant, context)
-        return Probe(
-            item_id=item.id,
-            variant=variant,
-            prompt=context,
-            ask="score",
-            continuation=item_text(item),
-            max_new_tokens=0,
-        )
+        return text_probe(item.id, variant, item_text(item), context)
 
     def _values(
         self, benchmark: PairedBenchmark, prompt_settings: PromptSettings, answers: Answers

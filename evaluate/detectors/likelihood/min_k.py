@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -35,8 +36,6 @@ ABOUT = About(
     needs=frozenset({"token_logprobs"}),
     direction="the right answer scores higher on the original than on the perturbed version in more"
     " than half of the pairs",
-    needs_clean_model=False,
-    practical=True,
     rule_titles={"min_k": "Min-K %", "min_k_plus_plus": "Min-K %++"},
 )
 
@@ -124,17 +123,16 @@ class MinK:
         scores: list[Score] = []
         probes = self._probe_pairs(benchmark, prompt_settings)
         for rule, membership in self._memberships().items():
-            values = _wins(benchmark, probes, answers, membership)
+            read = partial(_wins, benchmark, probes, membership)
             absolute, relative = share_scores(
-                self.about,
+                self,
                 benchmark,
                 answers,
-                values,
                 reference,
-                {} if reference is None else _wins(benchmark, probes, reference, membership),
+                read,
                 rule=rule,
                 settings=self.settings,
-                missing=missing or ("" if values else _no_statistics_warning(answers)),
+                missing=missing or ("" if read(answers) else _no_statistics_warning(answers)),
                 details={"fraction": self.fraction},
             )
             scores.append(absolute)
@@ -169,8 +167,8 @@ def _with_tokens(answers: Answers, probe: Probe) -> Response | None:
 def _wins(
     benchmark: PairedBenchmark,
     probes: Sequence[tuple[Probe, Probe]],
-    answers: Answers,
     membership: _Membership,
+    answers: Answers,
 ) -> dict[str, float]:
     """Return by original item 1 if it scores above its perturbed version, 1/2 if equal, else 0."""
     wins = {}

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,7 +19,6 @@ from flipbench.prompting.prompts import PromptSettings
 
 from ...protocol import rules
 from ...protocol.detector import About, Answers, cached_per_benchmark
-from ...protocol.rules import Verdict
 from ...scoring.conditions import Settings
 from ...scoring.likelihood import (
     answer_probe,
@@ -45,8 +45,6 @@ ABOUT = About(
     default_rule="controlled",
     needs=frozenset({"token_logprobs"}),
     direction="the likelihood of the right answer decreases along the file",
-    needs_clean_model=False,
-    practical=True,
 )
 
 
@@ -106,7 +104,8 @@ def order_trend_test(
     position = np.arange(n) - (n - 1) / 2
     ranks = stats.rankdata(scores) - (n + 1) / 2
     norm = math.sqrt(float(position @ position) * float(ranks @ ranks)) or 1.0
-    exact = _log_orders(np.diff([0, *cuts, n])) <= math.log(n_permutations) + 1e-9
+    log_orders = sum(math.lgamma(size + 1) for size in np.diff([0, *cuts, n]).tolist())
+    exact = log_orders <= math.log(n_permutations) + 1e-9
     orders = _every_order if exact else _random_orders
     to_file_order = np.argsort(by_stratum)
     null = [
@@ -131,11 +130,6 @@ def order_trend_test(
         n=n,
         n_permutations=len(null),
     )
-
-
-def _log_orders(sizes: NDArray[np.int64]) -> float:
-    """Return the logarithm of the number of permutations within strata of these sizes."""
-    return sum(math.lgamma(int(size) + 1) for size in sizes)
 
 
 def _random_orders(
@@ -232,54 +226,53 @@ class OrderTrendDetector:
             self.about, answers, self.probes(benchmark, prompt_settings)
         )
         test, values = self._trend(benchmark, prompt_settings, answers, rule)
-        verdict: Verdict = "not_applicable" if missing else "inconclusive"
-        warnings = [missing] if missing else [*dropped_warning(n_all - len(values), n_all)]
-        details: dict[str, object] = {}
-        result: ReferenceResult | None = None
-        if test is None and not missing:
-            warnings.append(f"only {len(values)} items have a likelihood; a trend needs 4")
-        elif test is not None and rule == "paper":
-            verdict = "contaminated" if test.p_falls < PAPER_ALPHA else "not_detected"
-        elif test is not None:
-            verdict = rules.significant(test.p_falls, self.settings.alpha)
-            other = (
-                self._trend(benchmark, prompt_settings, reference, rule)[0] if reference else None
-            )
-            if reference is None or other is None:
-                warnings.append("no reference model to show whether the file itself has this trend")
-            else:
-                result = ReferenceResult(
-                    model=reference.model, statistic=other.rho, p_value=other.p_falls, n=other.n
-                )
-                if verdict == "contaminated" and other.p_falls <= self.settings.alpha:
-                    verdict = "inconclusive"
-                    warnings.append(
-                        "false alarm suspected: the reference model shows the same trend"
-                        f" (rho {other.rho:.3f}, p {other.p_falls:.4f}), so it is in the file"
-                    )
-        if test is not None:
-            details = {
-                "p_two_sided": test.p_two_sided,
-                "lag1": test.lag1,
-                "p_lag1": test.p_lag1,
-                "n_permutations": test.n_permutations,
-            }
-        return make_score(
+        score = partial(
+            make_score,
             self.about.name,
             benchmark,
             answers,
             rule,
             self.settings,
             reference_answers=reference,
-            verdict=verdict,
             direction="falls",
-            statistic=None if test is None else test.rho,
             unit="correlation",
-            p_value=None if test is None else test.p_falls,
             n=len(values),
             n_dropped=n_all - len(values),
-            reference=result,
-            details=details,
             per_item=values,
+        )
+        if missing:
+            return score(verdict="not_applicable", warnings=[missing])
+        warnings = [*dropped_warning(n_all - len(values), n_all)]
+        if test is None:
+            warnings.append(f"only {len(values)} items have a likelihood; a trend needs 4")
+            return score(verdict="inconclusive", warnings=warnings)
+        verdict = rules.significant(test.p_falls, self.settings.alpha)
+        other = self._trend(benchmark, prompt_settings, reference, rule)[0] if reference else None
+        result: ReferenceResult | None = None
+        if rule == "paper":
+            verdict = "contaminated" if test.p_falls < PAPER_ALPHA else "not_detected"
+        elif reference is None or other is None:
+            warnings.append("no reference model to show whether the file itself has this trend")
+        else:
+            result = ReferenceResult(
+                model=reference.model, statistic=other.rho, p_value=other.p_falls, n=other.n
+            )
+            if verdict == "contaminated" and other.p_falls <= self.settings.alpha:
+                verdict = "inconclusive"
+                warnings.append(
+                    "false alarm suspected: the reference model shows the same trend"
+                    f" (rho {other.rho:.3f}, p {other.p_falls:.4f}), so it is in the file"
+                )
+        return score(
+            verdict=verdict,
+            statistic=test.rho,
+            p_value=test.p_falls,
+            reference=result,
+            details={
+                "p_two_sided": test.p_two_sided,
+                "lag1": test.lag1,
+                "p_lag1": test.p_lag1,
+                "n_permutations": test.n_permutations,
+            },
             warnings=warnings,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -44,8 +45,6 @@ ABOUT = About(
     default_rule="permutation",
     needs=frozenset({"token_logprobs", "text_only"}),
     direction="the release order is more likely than other orders of the same items",
-    needs_clean_model=False,
-    practical=True,
 )
 
 
@@ -162,9 +161,9 @@ class SharedLikelihood:
         own = self._measure(benchmark, answers)
         other = None if reference is None else self._measure(benchmark, reference)
         return [
-            self._score(benchmark, answers, "sharded", own),
-            self._score(benchmark, answers, "permutation", own),
-            self._score(benchmark, answers, "relative", own, reference, other),
+            self._score(benchmark, "sharded", own),
+            self._score(benchmark, "permutation", own),
+            self._score(benchmark, "relative", own, other),
         ]
 
     @cached_per_benchmark
@@ -197,70 +196,71 @@ class SharedLikelihood:
                 shards.append(np.array([values[0], *known]))
                 n_items += len(items)
         if len(shards) < 2:
-            return _Measured(shards, n_items, None, 1.0, missing)
+            return _Measured(answers, shards, n_items, None, 1.0, missing)
         differences = [float(shard[0] - shard[1:].mean()) for shard in shards]
         rng = generator(self.settings.seed, answers.fingerprint, "shared-likelihood")
         p = shard_permutation_p(shards, rng, self.settings.n_permutations)
-        return _Measured(
-            shards, n_items, sharded_test(differences, 1 / (self.n_orders + 1)), p, missing
-        )
+        test = sharded_test(differences, 1 / (self.n_orders + 1))
+        return _Measured(answers, shards, n_items, test, p, missing)
 
     def _score(
         self,
         benchmark: PairedBenchmark,
-        answers: Answers,
         rule: str,
         own: _Measured,
-        reference: Answers | None = None,
         other: _Measured | None = None,
     ) -> Score:
+        n_dropped = len(benchmark.pairs) - own.n_items
+        score = partial(
+            make_score,
+            self.about.name,
+            benchmark,
+            own.answers,
+            rule,
+            self.settings,
+            reference_answers=other.answers if other else None,
+            direction="rises",
+            unit="nats per shard",
+            n=own.n_items,
+            n_dropped=n_dropped,
+        )
+        if own.missing:
+            return score(verdict="not_applicable", warnings=[own.missing])
         test, warnings = own.test, _notes(benchmark.originals)
         p = None if test is None else own.p_permutation if rule == "permutation" else test.p_value
         verdict: Verdict = "inconclusive"
         details: JsonDict = {}
         result: ReferenceResult | None = None
-        if own.missing:
-            verdict, warnings = "not_applicable", [own.missing]
-        elif rule == "relative" and other is None:
-            verdict = "not_applicable"
-            warnings.append(no_reference_warning(rule, answers))
-        elif test is None or p is None or (other is not None and other.test is None):
+        if rule == "relative" and other is None:
+            verdict, p = "not_applicable", None
+            warnings.append(no_reference_warning(rule, own.answers))
+        elif p is None or (other is not None and other.test is None):
             warnings.append("fewer than 2 shards have a likelihood in release order and shuffled")
-        elif reference is not None and other is not None and other.test is not None:
+        elif other is not None and other.test is not None:
             verdict = rules.beyond(p, other.test.p_value)
-            result = ReferenceResult(model=reference.model, p_value=other.test.p_value)
+            result = ReferenceResult(model=other.answers.model, p_value=other.test.p_value)
             details["n_shards_of_reference"] = other.test.n_shards
         else:
             verdict = rules.significant(p, self.settings.alpha)
-        if test is not None:
-            details |= {
-                "n_shards": test.n_shards,
-                "n_orders": self.n_orders,
-                "t": test.t if math.isfinite(test.t) else None,
-                "ddof": 1,
-                "p_ddof1": test.p_value,
-                "p_ddof0": test.p_ddof0,
-                "p_permutation": own.p_permutation,
-                "k_shards_above_0": sum(bool(s[0] > s[1:].mean()) for s in own.shards),
-            }
-        n_dropped = len(benchmark.pairs) - own.n_items
-        if n_dropped and not own.missing:
+        if n_dropped:
             warnings.append(f"{n_dropped} of {len(benchmark.pairs)} items are in unanswered shards")
-        return make_score(
-            self.about.name,
-            benchmark,
-            answers,
-            rule,
-            self.settings,
-            reference_answers=reference,
+        if test is None:
+            return score(verdict=verdict, warnings=warnings)
+        details |= {
+            "n_shards": test.n_shards,
+            "n_orders": self.n_orders,
+            "t": test.t if math.isfinite(test.t) else None,
+            "ddof": 1,
+            "p_ddof1": test.p_value,
+            "p_ddof0": test.p_ddof0,
+            "p_permutation": own.p_permutation,
+            "k_shards_above_0": sum(bool(s[0] > s[1:].mean()) for s in own.shards),
+        }
+        return score(
             verdict=verdict,
-            direction="rises",
-            statistic=None if test is None else test.mean,
-            unit="nats per shard",
-            interval=None if test is None else test.interval,
-            p_value=None if verdict == "not_applicable" else p,
-            n=own.n_items,
-            n_dropped=n_dropped,
+            statistic=test.mean,
+            interval=test.interval,
+            p_value=p,
             reference=result,
             details=details,
             warnings=warnings,
@@ -271,6 +271,7 @@ class SharedLikelihood:
 class _Measured:
     """Log-likelihoods by shard, the two tests of them, and what the model lacks."""
 
+    answers: Answers
     shards: list[NDArray[np.float64]]
     n_items: int
     test: ShardedTest | None

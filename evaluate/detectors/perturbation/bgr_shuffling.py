@@ -9,13 +9,20 @@ import numpy as np
 from PIL import Image
 
 from flipbench.core.paired import PairedBenchmark
-from flipbench.core.records import Item, Probe, Score
+from flipbench.core.records import Item
 from flipbench.imaging.derived import DerivedImages
 from flipbench.prompting.prompts import PromptSettings
 
-from ...protocol.detector import About, Answers, cached_per_benchmark
-from ...scoring.comparison import Settings, compare, mcnemar_score, relative_score
-from ...scoring.conditions import QueryPair, choice, multiple_choice_items, probes_of
+from ...protocol.detector import About
+from ...scoring.comparison import (
+    ComparingDetector,
+    Contrast,
+    Settings,
+    mcnemar_score,
+    relative_score,
+    two_conditions,
+)
+from ...scoring.conditions import QueryPair, choice, multiple_choice_items
 
 ABOUT = About(
     name="bgr_shuffling",
@@ -60,7 +67,7 @@ def swap_red_and_blue(picture: Image.Image) -> Image.Image | None:
 
 
 @dataclass
-class BgrShuffling:
+class BgrShuffling(ComparingDetector):
     """Gap = accuracy on pictures with red and blue swapped - accuracy on the same items.
 
     Shapes and layout stay the same, so a model that recognises the scene keeps its answer. If
@@ -75,36 +82,11 @@ class BgrShuffling:
     settings: Settings = field(default_factory=Settings)
     about: About = ABOUT
 
-    def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
+    def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
         """Return each item's question on its own and on the swapped picture.
 
         Each swapped picture is written once, to the benchmark's image store.
         """
-        return probes_of(self._query_pairs(benchmark, prompt_settings))
-
-    def score(
-        self,
-        benchmark: PairedBenchmark,
-        prompt_settings: PromptSettings,
-        answers: Answers,
-        reference: Answers | None = None,
-    ) -> list[Score]:
-        """Return the scores of rules relative and mcnemar."""
-        comparison = compare(
-            self,
-            benchmark,
-            self._query_pairs(benchmark, prompt_settings),
-            ("original", "bgr"),
-            answers,
-            reference,
-            "they are free-form, have no picture in colour, or mention colour",
-        )
-        return [relative_score(comparison), mcnemar_score(comparison)]
-
-    @cached_per_benchmark
-    def _query_pairs(
-        self, benchmark: PairedBenchmark, prompt_settings: PromptSettings
-    ) -> list[QueryPair]:
         derived = DerivedImages(
             benchmark.images, "bgr", lambda _, picture: swap_red_and_blue(picture)
         )
@@ -117,4 +99,11 @@ class BgrShuffling:
                 original = choice(prompt_settings, item, "original")
                 swapped = choice(prompt_settings, item, "bgr", images=images)
                 query_pairs.append(QueryPair(item, original, swapped))
-        return query_pairs
+        return [
+            two_conditions(
+                query_pairs,
+                ("original", "bgr"),
+                (relative_score, mcnemar_score),
+                "they are free-form, have no picture in colour, or mention colour",
+            )
+        ]

@@ -5,15 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
-from flipbench.core.records import Item, Probe, Score
+from flipbench.core.records import Item
 from flipbench.prompting.prompts import PromptSettings
 
-from ...protocol.detector import About, Answers, cached_per_benchmark
-from ...scoring.comparison import Settings, compare, mcnemar_score, relative_score, threshold_score
-from ...scoring.conditions import QueryPair, choice, probes_of
+from ...protocol.detector import About
+from ...scoring.comparison import (
+    ComparingDetector,
+    Contrast,
+    Settings,
+    mcnemar_score,
+    relative_score,
+    threshold_score,
+    two_conditions,
+)
+from ...scoring.conditions import QueryPair, choice
 
 ABOUT = About(
     name="choice_confusion",
@@ -27,8 +36,6 @@ ABOUT = About(
     default_rule="mcnemar",
     needs=frozenset({"choose or generate"}),
     direction="accuracy drops when every false option is the right answer to another question",
-    needs_clean_model=False,
-    practical=True,
 )
 
 GENERIC = frozenset(
@@ -67,7 +74,7 @@ class Generalised:
 
 
 @dataclass
-class ChoiceConfusion:
+class ChoiceConfusion(ComparingDetector):
     """Gap = accuracy with generalised options - accuracy with the item's own.
 
     A model that understands the question finds the generalised options easier; one that memorised
@@ -83,39 +90,9 @@ class ChoiceConfusion:
     settings: Settings = field(default_factory=Settings)
     about: About = ABOUT
 
-    def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
+    def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
         """Return each item that can be generalised with its own and with generalised options."""
-        return probes_of(self._query_pairs(benchmark, prompt_settings))
-
-    def score(
-        self,
-        benchmark: PairedBenchmark,
-        prompt_settings: PromptSettings,
-        answers: Answers,
-        reference: Answers | None = None,
-    ) -> list[Score]:
-        """Return the scores of rules sign, mcnemar and relative."""
-        comparison = compare(
-            self,
-            benchmark,
-            self._query_pairs(benchmark, prompt_settings),
-            ("original", "generalised"),
-            answers,
-            reference,
-            "they are free-form, have a generic answer such as yes or no, or too few other"
-            " questions have answers that fit",
-        )
-        return [
-            threshold_score(comparison, "sign"),
-            mcnemar_score(comparison),
-            relative_score(comparison),
-        ]
-
-    @cached_per_benchmark
-    def _query_pairs(
-        self, benchmark: PairedBenchmark, prompt_settings: PromptSettings
-    ) -> list[QueryPair]:
-        return [
+        query_pairs = [
             QueryPair(
                 new.item,
                 choice(prompt_settings, new.item, "original"),
@@ -124,6 +101,15 @@ class ChoiceConfusion:
                 ),
             )
             for new in generalise(benchmark.originals, self.settings.seed)
+        ]
+        return [
+            two_conditions(
+                query_pairs,
+                ("original", "generalised"),
+                (partial(threshold_score, rule="sign"), mcnemar_score, relative_score),
+                "they are free-form, have a generic answer such as yes or no, or too few other"
+                " questions have answers that fit",
+            )
         ]
 
 

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from flipbench.core.paired import PairedBenchmark
-from flipbench.core.records import Item, JsonDict, Probe, Score
+from flipbench.core.records import Item, JsonDict, Probe
 from flipbench.prompting.prompts import LETTERS, PromptSettings
 
-from ...protocol.detector import About, Answers, cached_per_benchmark
+from ...protocol.detector import About, Answers
 from ...scoring.comparison import (
-    Comparison,
+    ComparingDetector,
     Condition,
+    Contrast,
     Settings,
     below_reference_score,
     relative_score,
 )
-from ...scoring.conditions import multiple_choice_items
-from ...statistics.paired import Outcome
+from ...scoring.conditions import Query, Reading, choice, multiple_choice_items, probes_of
 
 ABOUT = About(
     name="circular_eval",
@@ -48,7 +49,7 @@ def rotate(options: Sequence[str], answer: int, rotation: int) -> tuple[tuple[st
 
 
 @dataclass
-class CircularEval:
+class CircularEval(ComparingDetector):
     """Gap = share of items right in all k rotations - accuracy in rotation 0, never above 0.
 
     It measures position bias as well as memory; ``details["chosen_slots"]`` counts the slots a
@@ -65,87 +66,58 @@ class CircularEval:
     settings: Settings = field(default_factory=Settings)
     about: About = ABOUT
 
-    def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
+    def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
         """Return k rotations of every multiple-choice item; the first is the plain question."""
-        rotations = self._all_rotations(benchmark, prompt_settings)
-        return [probe for of_item in rotations for probe, _ in of_item]
-
-    @cached_per_benchmark
-    def _all_rotations(
-        self, benchmark: PairedBenchmark, prompt_settings: PromptSettings
-    ) -> list[list[tuple[Probe, int]]]:
-        return [_rotations(item, prompt_settings) for item in multiple_choice_items(benchmark)]
-
-    def score(
-        self,
-        benchmark: PairedBenchmark,
-        prompt_settings: PromptSettings,
-        answers: Answers,
-        reference: Answers | None = None,
-    ) -> list[Score]:
-        """Return the scores of rules paper and relative."""
         items = multiple_choice_items(benchmark)
-        rotations = self._all_rotations(benchmark, prompt_settings)
-        first, second, slots = _conditions(rotations, answers)
+        plain = [choice(prompt_settings, item, "original") for item in items]
+        rotated = [_rotated(item, prompt_settings) for item in items]
+        probes = [probe for pair in zip(plain, rotated, strict=True) for probe in probes_of(pair)]
         sizes = [len(item.options or ()) for item in items]
         n = len(sizes) or 1
-        comparison = Comparison(
-            detector=self.about.name,
-            benchmark=benchmark,
-            answers=answers,
-            items=items,
-            first=first,
-            second=second,
-            reference_answers=reference,
-            reference=_conditions(rotations, reference)[:2] if reference else None,
-            n_left_out=len(benchmark.pairs) - len(items),
-            details={
-                "chosen_slots": slots,
-                "chance": {
-                    "original": sum(1 / k for k in sizes) / n,
-                    "circular": sum(k**-k for k in sizes) / n,
+        chance = {
+            "original": sum(1 / k for k in sizes) / n,
+            "circular": sum(k**-k for k in sizes) / n,
+        }
+        return [
+            Contrast(
+                items,
+                probes,
+                partial(_conditions, plain, rotated),
+                (partial(below_reference_score, rule="paper"), relative_score),
+                describe=lambda answers: {
+                    "chosen_slots": _chosen_slots(probes, answers),
+                    "chance": chance,
                 },
-            },
-            settings=self.settings,
-        )
-        return [below_reference_score(comparison, "paper"), relative_score(comparison)]
+            )
+        ]
 
 
-def _rotations(item: Item, prompt_settings: PromptSettings) -> list[tuple[Probe, int]]:
-    """Return k (probe, gold slot) pairs, rotation 0 first."""
+def _rotated(item: Item, prompt_settings: PromptSettings) -> Query:
+    """Return the query of rotations 1 to k - 1, all of which have to be answered correctly."""
     assert item.options is not None and item.answer is not None
-    rotations = []
-    for rotation in range(len(item.options)):
+    parts: list[tuple[Probe, Reading]] = []
+    for rotation in range(1, len(item.options)):
         options, gold = rotate(item.options, item.answer, rotation)
-        variant = "original" if rotation == 0 else f"rotated-{rotation}"
-        rotations.append((prompt_settings.probe(item, variant, options=options), gold))
-    return rotations
+        query = choice(prompt_settings, item, f"rotated-{rotation}", options=options, gold=gold)
+        parts += query.parts
+    return Query(tuple(parts), all)
 
 
 def _conditions(
-    rotations_by_item: Sequence[Sequence[tuple[Probe, int]]], answers: Answers
-) -> tuple[Condition, Condition, JsonDict]:
-    """Return the plain and the circular condition, and how often each slot was chosen.
+    plain: Sequence[Query], rotated: Sequence[Query], answers: Answers
+) -> tuple[Condition, Condition]:
+    """Return the plain and the circular condition.
 
     Replies that name no option are counted in rotation 0 and in all others.
     """
-    plain: list[Outcome] = []
-    circular: list[Outcome] = []
-    unparsed, replies = [0, 0], [0, 0]
-    slots: Counter[str] = Counter()
-    for rotations in rotations_by_item:
-        outcomes: list[Outcome] = []
-        for rotation, (probe, gold) in enumerate(rotations):
-            response = answers.to(probe)
-            outcomes.append(None if response is None else response.choice == gold)
-            if response is not None:
-                replies[rotation > 0] += 1
-                unparsed[rotation > 0] += response.choice < 0
-                slots[LETTERS[response.choice] if response.choice >= 0 else "none"] += 1
-        plain.append(outcomes[0])
-        circular.append(None if None in outcomes else all(outcomes))
-    return (
-        Condition("original", plain, unparsed[0], replies[0]),
-        Condition("circular", circular, unparsed[1], replies[1]),
-        dict(sorted(slots.items())),
-    )
+    original = Condition.read("original", answers, plain)
+    others = Condition.read("circular", answers, rotated)
+    both = zip(original.outcomes, others.outcomes, strict=True)
+    return original, replace(others, outcomes=[None if None in o else all(o) for o in both])
+
+
+def _chosen_slots(probes: Sequence[Probe], answers: Answers) -> JsonDict:
+    """Return how often each slot was chosen."""
+    replies = [reply for probe in probes if (reply := answers.to(probe)) is not None]
+    slots = Counter(LETTERS[r.choice] if r.choice >= 0 else "none" for r in replies)
+    return dict(sorted(slots.items()))

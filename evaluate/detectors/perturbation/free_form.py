@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal
 
 from flipbench.core.paired import Pair, PairedBenchmark
-from flipbench.core.records import Item, Probe, Score
+from flipbench.core.records import Item, Probe
 from flipbench.models.chat.answer_judge import JudgedReply, JudgeTask, ReplyJudge
 from flipbench.models.engine import Answers
 from flipbench.prompting.prompts import PromptSettings, open_prompt
 
 from ...protocol.detector import About, Helpers
-from ...scoring.comparison import mcnemar_score, relative_score, threshold_score
-from ...scoring.conditions import Comparison, Condition, Settings, left_out_note
+from ...scoring.comparison import ComparingDetector, Condition, Contrast, Settings
 from ...scoring.text_match import fold
-from ...statistics.paired import Value
-from .perturbation_gap import without_verdict
+from .perturbation_gap import RULES
 
 ABOUT = About(
     name="free_form_gap",
@@ -33,11 +32,11 @@ ABOUT = About(
     needs=frozenset({"generate"}),
     direction="replies agree with the right answer less often on the perturbed items than on the"
     " originals",
-    needs_clean_model=False,
-    practical=True,
     helpers=frozenset({"answer_judge"}),
 )
 Side = Literal["original", "perturbed"]
+_Version = tuple[Item, Side, str, str]
+"""An item, its side, and the right answers to it and to the other version."""
 NO_JUDGE = (
     "no judge is configured (evaluate.judge): a reply counts only if it equals the right answer,"
     " ignoring case, articles and punctuation"
@@ -45,7 +44,7 @@ NO_JUDGE = (
 
 
 @dataclass
-class FreeFormGap:
+class FreeFormGap(ComparingDetector):
     """Gap = agreement with the right answer on perturbed items - on the same original items.
 
     A reply scores 1 if it agrees with the right answer to its version, 0 if it agrees with the
@@ -73,56 +72,29 @@ class FreeFormGap:
         """Return the detector with a judge."""
         return replace(self, judge=helpers.judge)
 
-    def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
+    def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
         """Return both versions of every free-form question; ``prompt_settings`` is not used."""
         pairs = _free_form_pairs(benchmark)
-        return [self._probe(item, side) for pair in pairs for item, side in _sides(pair)]
+        return [
+            Contrast(
+                items=[pair.original for pair in pairs],
+                probes=[self._probe(item, side) for p in pairs for item, side, *_ in _versions(p)],
+                read=partial(self._conditions, pairs),
+                rules=RULES,
+                left_out="they have options; perturbation_gap covers them",
+                notes=() if self.judge or not pairs else (NO_JUDGE,),
+                reason="" if pairs else "no free-form pairs",
+                describe=lambda _: {"read_by": "judge" if self.judge else "exact match"},
+            )
+        ]
 
     def to_judge(self, benchmark: PairedBenchmark, answers: Answers) -> Iterator[JudgeTask]:
         """Yield the questions to the judge that this model's score depends on."""
         for pair in _free_form_pairs(benchmark):
-            for item, side in _sides(pair):
+            for item, side, own, other in _versions(pair):
                 reply = answers.to(self._probe(item, side))
-                own, other = _own_and_other(pair, side)
                 if reply is not None and _by_rule(reply.text, own, other) is None:
                     yield from JudgeTask.both_orders(item.question, reply.text.strip(), own, other)
-
-    def score(
-        self,
-        benchmark: PairedBenchmark,
-        prompt_settings: PromptSettings,
-        answers: Answers,
-        reference: Answers | None = None,
-    ) -> list[Score]:
-        """Return the scores of rules sign, mcnemar and relative."""
-        pairs = _free_form_pairs(benchmark)
-        n_left_out = len(benchmark.pairs) - len(pairs)
-        notes = left_out_note(n_left_out, "they have options; perturbation_gap covers them")
-
-        def conditions(model: Answers) -> tuple[Condition, Condition]:
-            original = self._condition(pairs, "original", model)
-            return original, self._condition(pairs, "perturbed", model)
-
-        first, second = conditions(answers)
-        comparison = Comparison(
-            detector=self.about.name,
-            benchmark=benchmark,
-            answers=answers,
-            items=[pair.original for pair in pairs],
-            first=first,
-            second=second,
-            reference_answers=reference,
-            reference=conditions(reference) if reference else None,
-            n_left_out=n_left_out,
-            notes=notes if self.judge or not pairs else (*notes, NO_JUDGE),
-            reason="" if pairs else "no free-form pairs",
-            details={"read_by": "judge" if self.judge else "exact match"},
-            settings=self.settings,
-        )
-        absolute = [threshold_score(comparison, "sign"), mcnemar_score(comparison)]
-        if benchmark.exchangeable is False:
-            absolute = [without_verdict(score) for score in absolute]
-        return [*absolute, relative_score(comparison)]
 
     def _probe(self, item: Item, side: Side) -> Probe:
         return Probe(
@@ -134,41 +106,39 @@ class FreeFormGap:
             max_new_tokens=self.max_new_tokens,
         )
 
-    def _condition(self, pairs: list[Pair], side: Side, answers: Answers) -> Condition:
-        outcomes: list[Value] = []
-        n_unread = n_replies = 0
-        for pair in pairs:
-            item = getattr(pair, side)
-            reply = answers.to(self._probe(item, side))
-            if reply is None:
-                outcomes.append(None)
-                continue
-            judged = self._read(item.question, reply.text, *_own_and_other(pair, side))
-            outcomes.append(judged.worth)
-            n_unread += judged.unread
-            n_replies += 1
+    def _conditions(self, pairs: list[Pair], answers: Answers) -> list[Condition]:
         method, n_trials = ("judged", 2) if self.judge else ("exact match", 1)
-        return Condition(f"{side}, {method}", outcomes, n_unread, n_replies, n_trials)
+        conditions = []
+        for number, side in enumerate(("original", "perturbed")):
+            replies = [self._read(_versions(pair)[number], answers) for pair in pairs]
+            given = [reply for reply in replies if reply is not None]
+            outcomes = [None if reply is None else reply.worth for reply in replies]
+            n_unread = sum(reply.unread for reply in given)
+            name = f"{side}, {method}"
+            conditions.append(Condition(name, outcomes, n_unread, len(given), n_trials))
+        return conditions
 
-    def _read(self, question: str, reply: str, own: str, other: str) -> JudgedReply:
-        judged = _by_rule(reply, own, other)
-        if judged is not None:
-            return judged if self.judge else JudgedReply(bool(judged.worth), judged.unread)
-        return self.judge(question, reply.strip(), own, other) if self.judge else JudgedReply(False)
+    def _read(self, version: _Version, answers: Answers) -> JudgedReply | None:
+        item, side, own, other = version
+        reply = answers.to(self._probe(item, side))
+        if reply is None:
+            return None
+        judged = _by_rule(reply.text, own, other)
+        if self.judge:
+            return judged or self.judge(item.question, reply.text.strip(), own, other)
+        return JudgedReply(bool(judged.worth), judged.unread) if judged else JudgedReply(False)
 
 
 def _free_form_pairs(benchmark: PairedBenchmark) -> list[Pair]:
     return [pair for pair in benchmark.pairs if pair.original.options is None]
 
 
-def _sides(pair: Pair) -> tuple[tuple[Item, Side], tuple[Item, Side]]:
-    return (pair.original, "original"), (pair.perturbed, "perturbed")
-
-
-def _own_and_other(pair: Pair, side: Side) -> tuple[str, str]:
-    """Return the right answers to a version and to the other version."""
-    answers = pair.original.answer_text, pair.perturbed.answer_text
-    return answers if side == "original" else answers[::-1]
+def _versions(pair: Pair) -> tuple[_Version, _Version]:
+    old, new = pair.original, pair.perturbed
+    return (
+        (old, "original", old.answer_text, new.answer_text),
+        (new, "perturbed", new.answer_text, old.answer_text),
+    )
 
 
 def _by_rule(reply: str, own: str, other: str) -> JudgedReply | None:

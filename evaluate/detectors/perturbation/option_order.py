@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
-from flipbench.core.records import Item, Probe, Score
+from flipbench.core.records import Item
 from flipbench.prompting.prompts import PromptSettings
 
-from ...protocol.detector import About, Answers, cached_per_benchmark
+from ...protocol.detector import About
 from ...protocol.rules import Bands
 from ...scoring.comparison import (
-    Comparison,
+    ComparingDetector,
+    Contrast,
     Settings,
     bands_score,
-    compare,
     mcnemar_score,
     relative_score,
+    two_conditions,
     with_leakage,
 )
-from ...scoring.conditions import Query, QueryPair, choice, mean, probes_of
+from ...scoring.conditions import Query, QueryPair, choice, mean
 
 BANDS = Bands(minor=-0.002, partial=-0.016, severe=-0.029)
 """The paper's degrees for multiple choice."""
@@ -40,8 +42,6 @@ ABOUT = About(
     default_rule="mcnemar",
     needs=frozenset({"choose or generate"}),
     direction="accuracy drops when the options are shuffled",
-    needs_clean_model=False,
-    practical=True,
     rule_titles={"shuffles": "mean of shuffles"},
 )
 
@@ -77,7 +77,7 @@ def shuffles(item: Item, n_shuffles: int, seed: int) -> list[tuple[tuple[str, ..
 
 
 @dataclass
-class OptionOrder:
+class OptionOrder(ComparingDetector):
     """Gap = accuracy with shuffled options (PCR) - accuracy with the release's order (CR).
 
     ``details["leakage"]`` counts the items right before and wrong after: ``rate`` = b/n (the
@@ -96,65 +96,43 @@ class OptionOrder:
     n_shuffles: int = 3
     about: About = ABOUT
 
-    def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
-        """Return each item's question in the release's order and in each shuffle."""
-        return probes_of(self._query_pairs(benchmark, prompt_settings))
-
-    def score(
-        self,
-        benchmark: PairedBenchmark,
-        prompt_settings: PromptSettings,
-        answers: Answers,
-        reference: Answers | None = None,
-    ) -> list[Score]:
-        """Return the scores of rules bands, mcnemar, shuffles and relative."""
-        all_shuffles = self._query_pairs(benchmark, prompt_settings)
-        one_shuffle = [replace(p, second=Query(p.second.parts[:1])) for p in all_shuffles]
-
-        def comparison(name: str, query_pairs: list[QueryPair], n_trials: int) -> Comparison:
-            return compare(
-                self,
-                benchmark,
-                query_pairs,
-                ("original", name),
-                answers,
-                reference,
-                "they have no image, fewer than three options, or two equal options",
-                (1, n_trials),
-            )
-
-        first = comparison("shuffled", one_shuffle, 1)
-        several = comparison("all shuffles", all_shuffles, self.n_shuffles)
-        scores = [
-            bands_score(first, BANDS),
-            mcnemar_score(first),
-            mcnemar_score(several, "shuffles"),
-            relative_score(first),
-        ]
-        return [with_leakage(score) for score in scores]
-
-    @cached_per_benchmark
-    def _query_pairs(
-        self, benchmark: PairedBenchmark, prompt_settings: PromptSettings
-    ) -> list[QueryPair]:
-        return [
+    def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
+        """Return each item in the release's order and in the first shuffle, or in each shuffle."""
+        all_shuffles = [
             QueryPair(
                 item,
                 choice(prompt_settings, item, "original"),
-                self._shuffled(item, orders, prompt_settings),
+                _shuffled(item, orders, prompt_settings),
             )
             for item in benchmark.originals
             if (orders := shuffles(item, self.n_shuffles, self.settings.seed))
         ]
+        one_shuffle = [replace(p, second=Query(p.second.parts[:1])) for p in all_shuffles]
+        left_out = "they have no image, fewer than three options, or two equal options"
+        several = two_conditions(
+            all_shuffles,
+            ("original", "all shuffles"),
+            (partial(mcnemar_score, rule="shuffles"),),
+            left_out,
+            (1, self.n_shuffles),
+            finish=with_leakage,
+        )
+        first = two_conditions(
+            one_shuffle,
+            ("original", "shuffled"),
+            (partial(bands_score, bands=BANDS), mcnemar_score),
+            left_out,
+            finish=with_leakage,
+        )
+        first = replace(first, probes=several.probes)  # which include its own
+        return [first, several, replace(first, rules=(relative_score,))]
 
-    def _shuffled(
-        self,
-        item: Item,
-        orders: Sequence[tuple[tuple[str, ...], int]],
-        prompt_settings: PromptSettings,
-    ) -> Query:
-        queries = [
-            choice(prompt_settings, item, f"shuffled-{i}", options=options, gold=gold)
-            for i, (options, gold) in enumerate(orders, 1)
-        ]
-        return Query(tuple(query.parts[0] for query in queries), mean)
+
+def _shuffled(
+    item: Item, orders: Sequence[tuple[tuple[str, ...], int]], prompt_settings: PromptSettings
+) -> Query:
+    queries = [
+        choice(prompt_settings, item, f"shuffled-{i}", options=options, gold=gold)
+        for i, (options, gold) in enumerate(orders, 1)
+    ]
+    return Query(tuple(query.parts[0] for query in queries), mean)

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
 from flipbench.core.paired import PairedBenchmark
-from flipbench.core.records import Probe, Score
+from flipbench.core.records import Score
 from flipbench.prompting.prompts import PromptSettings
 
-from ...protocol.detector import About, Answers, cached_per_benchmark
-from ...scoring.comparison import Settings, compare, mcnemar_score, relative_score, threshold_score
-from ...scoring.conditions import QueryPair, choice, probes_of
+from ...protocol.detector import About
+from ...scoring.comparison import (
+    ComparingDetector,
+    Comparison,
+    Contrast,
+    Rule,
+    Settings,
+    mcnemar_score,
+    relative_score,
+    threshold_score,
+    two_conditions,
+)
+from ...scoring.conditions import QueryPair, choice
 
 ABOUT = About(
     name="perturbation_gap",
@@ -25,13 +36,11 @@ ABOUT = About(
     default_rule="mcnemar",
     needs=frozenset({"choose or generate"}),
     direction="accuracy drops from the original to the perturbed items",
-    needs_clean_model=False,
-    practical=True,
 )
 
 
 @dataclass
-class PerturbationGap:
+class PerturbationGap(ComparingDetector):
     """Gap = accuracy on perturbed items - accuracy on the same items in their original version.
 
     ``suspects`` counts the items answered right on the original and wrong on the perturbed
@@ -49,37 +58,9 @@ class PerturbationGap:
     settings: Settings = field(default_factory=Settings)
     about: About = ABOUT
 
-    def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
-        """Return the original and the perturbed question of every multiple-choice pair."""
-        return probes_of(self._query_pairs(benchmark, prompt_settings))
-
-    def score(
-        self,
-        benchmark: PairedBenchmark,
-        prompt_settings: PromptSettings,
-        answers: Answers,
-        reference: Answers | None = None,
-    ) -> list[Score]:
-        """Return the scores of rules sign, mcnemar and relative."""
-        comparison = compare(
-            self,
-            benchmark,
-            self._query_pairs(benchmark, prompt_settings),
-            ("original", "perturbed"),
-            answers,
-            reference,
-            "they are free-form and have no options",
-        )
-        absolute = [threshold_score(comparison, "sign"), mcnemar_score(comparison)]
-        if benchmark.exchangeable is False:
-            absolute = [without_verdict(score) for score in absolute]
-        return [_with_suspects(score) for score in (*absolute, relative_score(comparison))]
-
-    @cached_per_benchmark
-    def _query_pairs(
-        self, benchmark: PairedBenchmark, prompt_settings: PromptSettings
-    ) -> list[QueryPair]:
-        return [
+    def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
+        """Return the original and the perturbed version of every multiple-choice pair."""
+        query_pairs = [
             QueryPair(
                 pair.original,
                 choice(prompt_settings, pair.original, "original"),
@@ -88,6 +69,15 @@ class PerturbationGap:
             for pair in benchmark.pairs
             if pair.original.options is not None
         ]
+        return [
+            two_conditions(
+                query_pairs,
+                ("original", "perturbed"),
+                RULES,
+                "they are free-form and have no options",
+                finish=_with_suspects,
+            )
+        ]
 
 
 def _with_suspects(score: Score) -> Score:
@@ -95,12 +85,28 @@ def _with_suspects(score: Score) -> Score:
     return score.model_copy(update={"suspects": score.paired.suspects()})
 
 
-def without_verdict(score: Score) -> Score:
-    """Return "not_applicable" for a rule that assumes the two versions to be equally hard."""
-    warning = (
-        f"rule {score.rule!r} assumes that both versions are equally hard, but the pairs of"
-        f" {score.benchmark} were found, not made, so one version may be harder for any model: use"
-        " rule 'relative' with a clean reference model"
-    )
-    changes = {"verdict": "not_applicable", "p_value": None, "warnings": (*score.warnings, warning)}
-    return score.model_copy(update=changes)
+def _if_equally_hard(rule: Rule) -> Rule:
+    """Return a rule that assumes both versions to be equally hard, and gives no verdict if not."""
+
+    def decide(comparison: Comparison) -> Score:
+        score = rule(comparison)
+        if comparison.benchmark.exchangeable is not False:
+            return score
+        warning = (
+            f"rule {score.rule!r} assumes that both versions are equally hard, but the pairs of"
+            f" {score.benchmark} were found, not made, so one version may be harder for any model:"
+            " use rule 'relative' with a clean reference model"
+        )
+        warnings = (*score.warnings, warning)
+        changes = {"verdict": "not_applicable", "p_value": None, "warnings": warnings}
+        return score.model_copy(update=changes)
+
+    return decide
+
+
+RULES = (
+    _if_equally_hard(partial(threshold_score, rule="sign")),
+    _if_equally_hard(mcnemar_score),
+    relative_score,
+)
+"""Sign, mcnemar and relative."""

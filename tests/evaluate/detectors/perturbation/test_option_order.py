@@ -7,7 +7,13 @@ import pytest
 from flipbench.core.records import Count, Probe
 from flipbench.evaluate.detectors.completion.slot_guessing import BANDS as CAPTION_BANDS
 from flipbench.evaluate.detectors.perturbation.option_order import BANDS, OptionOrder, shuffles
-from flipbench.evaluate.scoring.comparison import Condition, compare, mcnemar_score, with_leakage
+from flipbench.evaluate.scoring.comparison import (
+    Condition,
+    compare,
+    mcnemar_score,
+    two_conditions,
+    with_leakage,
+)
 from flipbench.evaluate.scoring.conditions import Query, QueryPair, choice
 from flipbench.prompting.prompts import PromptSettings
 
@@ -49,10 +55,9 @@ def test_the_worked_example_of_four_items(make_world: Any, replies: Any) -> None
             return [probe for query_pair in only for probe in query_pair.probes]
 
     answers = replies(Asked(), world.benchmark, lambda probe: right[probe.id])
-    score = mcnemar_score(
-        compare(OptionOrder(), world.benchmark, only, ("CR", "PCR"), answers, None)
-    )
-    score = with_leakage(score)
+    contrast = two_conditions(only, ("CR", "PCR"), (mcnemar_score,))
+    comparison = compare(OptionOrder(), world.benchmark, contrast, answers, None)
+    score = with_leakage(mcnemar_score(comparison))
     assert score.accuracies == {"CR": Count(k=3, n=4), "PCR": Count(k=2, n=4)}
     assert (score.statistic, score.paired.b, score.paired.c) == (-0.25, 2, 1)
     leakage = score.details["leakage"]
