@@ -239,7 +239,7 @@ def demo(
     >>> fb.demo(small=True).page  # doctest: +SKIP
     PosixPath('runs/demo/report/index.html')
     """
-    from flipbench.pipelines.demo import run_demo
+    from flipbench.pipelines.loop import run_demo
 
     return EvaluationResult(run_demo(Path(out), small=small, progress=progress), Path(out))
 

@@ -10,9 +10,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from flipbench.benchmarks.answers import AnswerIs
+from flipbench.benchmarks.build import AnswerIs
 from flipbench.benchmarks.image_files import split_cell
-from flipbench.benchmarks.own_rows import KEYS
+from flipbench.benchmarks.jsonl import KEYS
 from flipbench.benchmarks.question_text import split_question
 from flipbench.benchmarks.report import RowError
 from flipbench.benchmarks.specs import (

@@ -13,7 +13,7 @@ from typing import Any
 
 from flipbench.benchmarks.build import Draft, build_item
 from flipbench.benchmarks.image_files import ImageFolder, image_folder
-from flipbench.benchmarks.own_rows import item_of_record
+from flipbench.benchmarks.jsonl import item_of_record
 from flipbench.benchmarks.question_text import split_question
 from flipbench.benchmarks.report import Benchmark, Collector, Oddity, RowError, RowPlace
 from flipbench.benchmarks.specs import ColumnMapping, HuggingFaceSpec, Layout

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from flipbench.benchmarks.answers import AnswerIs
+from flipbench.benchmarks.build import AnswerIs
 from flipbench.core.records import Value
 
 OptionsIn = Literal["columns", "list", "question", "none"]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-from flipbench.benchmarks.own_rows import record_of_item
+from flipbench.benchmarks.jsonl import record_of_item
 from flipbench.core.errors import DataError
 from flipbench.core.files import atomic_file, write_atomically
 from flipbench.core.images import ImageStore

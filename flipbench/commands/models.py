@@ -176,9 +176,10 @@ def detect(
     command again asks nothing twice. It needs no clean model, but gains from one (--reference).
     With --base-url, a model or reference without a folder is a name on that server.
     """
-    from flipbench.api.detection import examined, plan_detection
+    from flipbench.api.detection import examined
+    from flipbench.pipelines.detection import count_work, plan
 
-    planned = plan_detection(
+    planned = plan(
         base_url or model,
         benchmark,
         reference or (),
@@ -195,8 +196,6 @@ def detect(
         command="flipbench " + shlex.join(sys.argv[1:]),
     )
     if dry_run:
-        from flipbench.pipelines.detection import count_work
-
         raise typer.Exit(say("\n".join(count_work(planned))))
     result = examined(planned)
     say("\n".join([str(result), *(f"- {text}" for text in result.qualifiers), str(result.page)]))

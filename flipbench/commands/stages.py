@@ -144,7 +144,7 @@ def contaminate(
         config, overrides, None, quiet, workers=workers, worker=worker, together=True
     )
     import flipbench as fb
-    from flipbench.core.processes import is_main
+    from flipbench.core.workers import is_main
 
     if export:
         from flipbench.pipelines.contamination import export_training

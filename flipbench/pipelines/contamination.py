@@ -21,10 +21,9 @@ from flipbench.contaminate.training import estimate as estimating
 from flipbench.contaminate.training.train import train_plan
 from flipbench.core.errors import ConfigError
 from flipbench.core.paired import PairedBenchmark
-from flipbench.core.processes import is_main, main_first, n_processes
 from flipbench.core.records import Checkpoint, Failure, TrainingPlan
 from flipbench.core.run import Run
-from flipbench.core.workers import Workers
+from flipbench.core.workers import Workers, is_main, main_first, n_processes
 from flipbench.pipelines.assembly import Assembly
 from flipbench.pipelines.grid import TrainedPlan
 
@@ -39,7 +38,7 @@ def contaminate(
     """Train every plan of the grid that is not trained yet.
 
     A plan that diverges keeps its good epochs, and is logged and recorded as a failure; the others
-    continue. Several processes (`flipbench.core.processes`) train each plan together; ``workers``,
+    continue. Several processes (`flipbench.core.workers`) train each plan together; ``workers``,
     by default the assembly's, divide the plans among them.
 
     Raises
