@@ -130,11 +130,9 @@ class DetectionResult:
         return display.scores_frame(self.scores)
 
     def __str__(self) -> str:
-        """Return the verdict in a sentence."""
         return self.sentence
 
     def __repr__(self) -> str:
-        """Return the verdict and its sentence."""
         return f"<DetectionResult {self.verdict}: {self.sentence}>"
 
     def _repr_html_(self) -> str:

@@ -57,7 +57,6 @@ class GapResult:
         return self.content.sentence()
 
     def __repr__(self) -> str:
-        """Return verdict and sentence."""
         return f"<GapResult {self.verdict}: {self}>"
 
     def _repr_html_(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from itertools import chain, zip_longest
 from pathlib import Path
 
 from flipbench.core.paired import Pair, PairedBenchmark
@@ -45,9 +46,5 @@ def _spread(pairs: tuple[Pair, ...], n_pairs: int) -> list[Pair]:
     by_category: dict[str, list[Pair]] = {}
     for pair in pairs:
         by_category.setdefault(pair.original.category, []).append(pair)
-    taken: list[Pair] = []
-    while len(taken) < min(n_pairs, len(pairs)):
-        for queue in by_category.values():
-            if queue and len(taken) < n_pairs:
-                taken.append(queue.pop(0))
-    return taken
+    turns = chain.from_iterable(zip_longest(*by_category.values()))
+    return [pair for pair in turns if pair][:n_pairs]
