@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,9 @@ KEYS = ("id", "benchmark", "name", "images", "options", "answer", "source", "ext
 def load_jsonl(spec: JsonlSpec, images: ImageStore, strict: bool = False) -> Benchmark:
     """Read our own JSONL; see `flipbench.benchmarks.load_benchmark`."""
     check_file(spec.path)
-    folder = image_folder(spec.image_root, spec.path.parent)
+    folder = image_folder(spec.image_root, spec.path.parent, images)
     collector = Collector(spec.name or spec.path.stem, strict)
-    for number, (line, record) in enumerate(_lines(spec.path)):
+    for number, (line, record) in enumerate(read_lines(spec.path)):
         name = str(record.get("name", number)) if isinstance(record, dict) else str(number)
         row = RowPlace(number, name, f"{spec.path.name}, line {line}, row {number} (name {name!r})")
         if isinstance(record, dict):
@@ -36,7 +36,7 @@ def load_jsonl(spec: JsonlSpec, images: ImageStore, strict: bool = False) -> Ben
                 raise RowError("json", f"the line is not JSON ({record})", "fix the line")
             if not isinstance(record, dict):
                 raise RowError("json", "the line is not a JSON object", "write it as {…}")
-            refs = _images(record.pop("images", None), images, folder, row)
+            refs = _images(record.pop("images", None), folder, row)
             item, oddities = item_of_record(record, refs, row, collector.name, spec.path.name)
             collector.keep(row, item, oddities)
     if not collector.n_rows:
@@ -45,8 +45,14 @@ def load_jsonl(spec: JsonlSpec, images: ImageStore, strict: bool = False) -> Ben
     return collector.finish()
 
 
-def _lines(path: Path) -> list[tuple[int, Any]]:
-    rows: list[tuple[int, Any]] = []
+def read_lines(path: Path) -> Iterator[tuple[int, Any]]:
+    """Yield each line's number and its value, or the ValueError if it is not JSON.
+
+    Raises
+    ------
+    DataError
+        If a line is not UTF-8.
+    """
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
@@ -56,20 +62,17 @@ def _lines(path: Path) -> list[tuple[int, Any]]:
             if not text.strip():
                 continue
             try:
-                rows.append((number, json.loads(text)))
+                yield number, json.loads(text)
             except (ValueError, RecursionError) as error:
-                rows.append((number, ValueError(str(error))))
-    return rows
+                yield number, ValueError(str(error))
 
 
-def _images(
-    value: Any, images: ImageStore, folder: ImageFolder, row: RowPlace
-) -> tuple[ImageRef, ...]:
+def _images(value: Any, folder: ImageFolder, row: RowPlace) -> tuple[ImageRef, ...]:
     paths = [value] if isinstance(value, str) else value
     if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
         what = f"'images' is {value!r:.60}" if value is not None else "there is no key 'images'"
         raise RowError("image", what, "give a list of paths; [] for a question without an image")
-    return tuple(images.put(folder.read(path, row), row.where) for path in paths)
+    return tuple(folder.put(path, row) for path in paths)
 
 
 def record_of_item(item: Item) -> JsonDict:

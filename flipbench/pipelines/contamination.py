@@ -63,31 +63,18 @@ def contaminate(
             estimating.check_disk(run.path, _estimates(assembly, regimes, todo))
         n_epochs = run.count(Checkpoint) + sum(plan.epochs for plan in todo)
         workers.start("contaminate", Checkpoint, n_epochs, "train")
-    merge = grid.llamafactory.merge
-    return train(plans, regimes, run, assembly.dtypes, workers, trainer, merge=merge)
+    return _train(assembly, plans, regimes, workers, trainer)
 
 
-def train(
+def _train(
+    assembly: Assembly,
     plans: Sequence[TrainingPlan],
     regimes: Mapping[str, RegimeData],
-    run: Run,
-    dtypes: Mapping[str, str],
     workers: Workers,
-    trainer: LlamaFactory | None = None,
-    *,
-    merge: bool = False,
+    trainer: LlamaFactory | None,
 ) -> list[TrainedPlan]:
-    """Train the plans one by one, or this worker's share of them.
-
-    Parameters
-    ----------
-    dtypes : mapping of str to str
-        Precision of the weights, by model.
-    trainer : LlamaFactory, optional
-        Trains instead of trl.
-    merge : bool
-        Whether ``trainer`` also exports each adapter merged into its model.
-    """
+    """Train the plans one by one, or this worker's share of them; ``trainer`` replaces trl."""
+    run, merge = assembly.run, assembly.config.contaminate.llamafactory.merge
     trained: list[TrainedPlan] = []
     failed: set[str] = set()
     numbers = _numbers(plans)
@@ -100,7 +87,7 @@ def train(
         if workers.progress and workers.n_workers == 1:
             log.info("training %d of %d: %s", number, len(plans), _describe(plan))
         items, corpus = regimes[plan.data].training_inputs(plan)
-        dtype, train_with = dtypes[plan.model], trainer.train if trainer else None
+        dtype, train_with = assembly.dtypes[plan.model], trainer.train if trainer else None
         try:
             checkpoints = train_plan(
                 plan, items, run, dtype=dtype, corpus=corpus, train_with=train_with
@@ -109,7 +96,14 @@ def train(
             failed.add(plan.id)
             log.error("%s", error)
             if is_main():
-                run.append([_failure(plan, error)])
+                failure = Failure(
+                    stage=_STAGE,
+                    record_id=plan.id,
+                    subject=f"{plan.model}, {plan.label}",
+                    error=type(error).__name__,
+                    message=str(error),
+                )
+                run.append([failure])
             checkpoints = [c for c in run.read(Checkpoint) if c.plan_id == plan.id]
         for checkpoint in checkpoints:
             for warning in checkpoint.warnings:
@@ -236,14 +230,4 @@ def _describe(plan: TrainingPlan) -> str:
     return (
         f"{plan.model}, {plan.label}, {len(plan.item_ids)} items x {plan.copies} copies x"
         f" {plan.epochs} epochs"
-    )
-
-
-def _failure(plan: TrainingPlan, error: Exception) -> Failure:
-    return Failure(
-        stage=_STAGE,
-        record_id=plan.id,
-        subject=f"{plan.model}, {plan.label}",
-        error=type(error).__name__,
-        message=str(error),
     )

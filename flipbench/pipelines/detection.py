@@ -14,12 +14,13 @@ from typing import Literal
 import yaml
 from transformers.utils import logging as transformers_logging
 
+from flipbench import __version__
 from flipbench.config.experiment import EvaluateConfig, load_config
 from flipbench.config.local_models import ModelConfig, Quantization
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import JsonDict
-from flipbench.core.run import Run, environment
+from flipbench.core.run import Run, versions
 from flipbench.core.stage import StageOptions, StageReport
 from flipbench.evaluate.detectors.registry import DETECTORS, default_rule, names_of
 from flipbench.evaluate.pipeline import ModelUnderTest, probes_for
@@ -305,7 +306,7 @@ def _notes(detection: Detection) -> list[str]:
 
 
 def _settings(detection: Detection) -> dict[str, str]:
-    versions, subject, weights = environment(), detection.subject, detection.subject.weights
+    subject, weights = detection.subject, detection.subject.weights
     where = weights.path if weights else "a server"
     if not weights and not isinstance(subject.vlm, APIVLM):
         where = type(subject.vlm).__qualname__
@@ -317,9 +318,8 @@ def _settings(detection: Detection) -> dict[str, str]:
         "asked by": detection.prompt_settings.ask,
         "pairs": f"{len(detection.benchmark.pairs):,}",
         "made by": ", ".join(f"{k} {v}" for k, v in detection.benchmark.made_by.items()),
-        "flipbench": str(versions["flipbench"]),
-        "python": str(versions["python"]),
-        **{name: str(v) for name, v in versions["packages"].items() if v},
+        "flipbench": __version__,
+        **versions(),
     }
     return {name: value for name, value in rows.items() if value}
 
