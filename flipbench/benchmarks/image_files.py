@@ -9,7 +9,7 @@ import os
 import re
 from collections import Counter
 from dataclasses import dataclass, field
-from itertools import takewhile
+from os.path import commonprefix
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 
 from flipbench.benchmarks.report import Collector, Oddity, RowError, RowPlace
@@ -161,7 +161,7 @@ class ImageFolder:
         if not candidates:
             what = f"the path {name!r} is from another machine; {self.root} has no {pure.name!r}"
             raise RowError("image", what, "set image_root to the folder that contains the images")
-        scores = [_n_common_ending(path.parts, pure.parts) for path in candidates]
+        scores = [len(commonprefix([p.parts[::-1], pure.parts[::-1]])) for p in candidates]
         best = [
             path for path, score in zip(candidates, scores, strict=True) if score == max(scores)
         ]
@@ -186,8 +186,3 @@ def image_folder(image_root: Path | None, default: Path, store: ImageStore) -> I
     if image_root is not None and not image_root.is_dir():
         raise DataError(f"{image_root}: image_root is not a folder; fix the path")
     return ImageFolder(image_root or default, store)
-
-
-def _n_common_ending(a: tuple[str, ...], b: tuple[str, ...]) -> int:
-    pairs = zip(reversed(a), reversed(b), strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

@@ -76,13 +76,7 @@ class Detection:
 
 
 def read_paired(where: Path, limit: int | None = None) -> PairedBenchmark:
-    """Read a paired benchmark: its folder, a run directory that has one, or its configuration.
-
-    Raises
-    ------
-    DataError
-        If there is none, or it has no pairs.
-    """
+    """Read a paired benchmark; see `flipbench.load_pairs`."""
     if _is_config(where):
         where = load_config(where).run
     inside = where / "benchmark"
