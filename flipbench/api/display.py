@@ -25,10 +25,7 @@ class Result:
 def html(headline: str, tables: Sequence[Table], page: Path | None = None) -> str:
     """Return a headline and tables as HTML that needs nothing else and changes nothing else.
 
-    Parameters
-    ----------
-    page : Path, optional
-        The full report, named below the tables.
+    ``page`` is the full report, named below the tables.
     """
     from flipbench.reporting.pages import environment
 

@@ -66,12 +66,8 @@ class ImageFolder:
     """Stores the images below ``root`` that cells name, and nothing else.
 
     A relative path is relative to ``root``. An absolute path from another machine is looked up
-    below ``root`` by its file name, and by its folders if several files have that name.
-
-    Parameters
-    ----------
-    root : Path
-        The folder; need not exist until an image is read.
+    below ``root`` by its file name, and by its folders if several files have that name. The folder
+    need not exist until an image is read.
     """
 
     root: Path

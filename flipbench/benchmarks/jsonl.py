@@ -89,16 +89,7 @@ def item_of_record(
 ) -> tuple[Item, list[Oddity]]:
     """Return a row's item and its oddities.
 
-    Parameters
-    ----------
-    record : dict
-        The row's values, without images.
-    refs : tuple of ImageRef
-        Its images.
-    row : RowPlace
-        Its position.
-    benchmark, dataset : str
-        Used if the row names none.
+    ``refs`` are its images; ``benchmark`` and ``dataset`` are used if the row names none.
 
     Raises
     ------

@@ -73,12 +73,7 @@ def rename_keys(data: dict[str, Any], where: str) -> None:
     """Move values under `OLD_KEYS` to the new ones, with a warning for each.
 
     A value under an old key replaces one under the new key, since overrides are applied on top of
-    files.
-
-    Parameters
-    ----------
-    where : str
-        The file or override, for the warning.
+    files. ``where`` is the file or override, for the warning.
     """
     for old, new in OLD_KEYS.items():
         if _move(data, old.split("."), new.split(".")):

@@ -47,12 +47,7 @@ _PACKAGES = (
 
 
 class Run:
-    """Open or create a run directory.
-
-    Parameters
-    ----------
-    path : path
-        The folder; created if missing.
+    """Open a run directory; create it if missing.
 
     Raises
     ------

@@ -89,12 +89,7 @@ class Workers:
     def start(self, stage: str, kind: type[Record], total: int, what: str) -> None:
         """Run ``flipbench STAGE CONFIG --worker i/n`` for each i and wait; do nothing with one.
 
-        Parameters
-        ----------
-        stage : str
-            A stage of the run's configuration, such as ``contaminate``.
-        kind : type of Record
-            The records that the progress bar counts up to ``total`` and labels ``what``.
+        The progress bar counts the records of ``kind`` up to ``total`` and is labelled ``what``.
 
         Raises
         ------

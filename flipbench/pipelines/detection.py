@@ -151,10 +151,8 @@ def plan(
         if not isinstance(source, str):
             vlm = as_vlm(source)
             return ModelUnderTest.from_vlm(vlm, lineage=vlm.name, **known)
-        name, loading = name_of(source), {"dtype": dtype, "device": device}
-        weights = ModelConfig.model_validate(
-            {"path": source, "quantization": quantization} | loading
-        )
+        name, loading = name_of(source), {"dtype": dtype, "quantization": quantization}
+        weights = ModelConfig.model_validate({"path": source, "device": device} | loading)
         return ModelUnderTest.from_weights(weights, name, lineage=name, **known)
 
     subject = under_test(asked, "asked about", 1)

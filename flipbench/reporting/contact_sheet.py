@@ -11,16 +11,7 @@ from flipbench.prompting.prompts import LETTERS
 
 
 def contact_sheet(benchmark: PairedBenchmark, path: Path, n_pairs: int = 6) -> None:
-    """Draw ``n_pairs`` pairs, spread over the categories, into an image file.
-
-    Parameters
-    ----------
-    benchmark : PairedBenchmark
-    path : Path
-        A file name ending in .png, .svg or .pdf.
-    n_pairs : int
-        Number of pairs, three to a row.
-    """
+    """Draw pairs from all categories, three to a row, into a .png, .svg or .pdf file."""
     from matplotlib.figure import Figure
 
     pairs = _spread(benchmark.pairs, n_pairs)
