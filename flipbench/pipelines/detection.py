@@ -163,17 +163,19 @@ def plan(
         [detectors] if isinstance(detectors, str) and detectors else detectors, "--detectors"
     )
     not_run, selected = {}, []
-    for name in dict.fromkeys([GAP, *(chosen or DETECTORS)]):
-        detector = DETECTORS[name]
+    for detector_name in dict.fromkeys([GAP, *(chosen or DETECTORS)]):
+        detector = DETECTORS[detector_name]
         if detector.about.not_in_detect:
-            not_run[name] = detector.about.not_in_detect
+            not_run[detector_name] = detector.about.not_in_detect
         elif lacking := needs_when(detector.about, prompt_settings) - subject.can:
             needs = ", ".join(sorted(lacking))
-            not_run[name] = f"it needs {needs}, which this model does not support"
-        elif _needs_reference(detector) and not clean and name not in chosen:
-            not_run[name] = "its rule compares with a clean model: give one with --reference"
+            not_run[detector_name] = f"it needs {needs}, which this model does not support"
+        elif _needs_reference(detector) and not clean and detector_name not in chosen:
+            not_run[detector_name] = (
+                "its rule compares with a clean model: give one with --reference"
+            )
         else:
-            selected.append(name)
+            selected.append(detector_name)
     named = asked if isinstance(asked, str) else asked.name
     opened = Run(run or default_run(named, benchmark))
     return Detection(
