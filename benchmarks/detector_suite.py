@@ -35,7 +35,7 @@ from flipbench.core.records import Probe, Response
 from flipbench.evaluate.detectors.registry import DETECTORS
 from flipbench.models.engine import batching_key
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
-from flipbench.pipelines.detection_plan import read_paired
+from flipbench.pipelines.detection import read_paired
 from flipbench.prompting.parsing import parse_choice
 from flipbench.prompting.prompts import PromptSettings
 

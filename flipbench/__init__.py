@@ -6,55 +6,13 @@
 import importlib
 import os
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from flipbench.api import (
-        ContaminationResult,
-        DetectionResult,
-        DetectorTable,
-        EvaluationResult,
-        FilterResult,
-        GapResult,
-        GenerationResult,
-        contaminate,
-        demo,
-        detect,
-        detectors,
-        dry_run,
-        evaluate,
-        filter,
-        gap,
-        generate,
-        load_pairs,
-        pairs_needed,
-        power,
-        run,
-    )
+from flipbench import api
+from flipbench.api import *  # noqa: F403
+from flipbench.api import __all__ as __all__
 
 __version__ = "0.1.0"
-__all__ = [
-    "ContaminationResult",
-    "DetectionResult",
-    "DetectorTable",
-    "EvaluationResult",
-    "FilterResult",
-    "GapResult",
-    "GenerationResult",
-    "contaminate",
-    "demo",
-    "detect",
-    "detectors",
-    "dry_run",
-    "evaluate",
-    "filter",
-    "gap",
-    "generate",
-    "load_pairs",
-    "pairs_needed",
-    "power",
-    "run",
-]
 
 
 def _check_links() -> None:
@@ -80,7 +38,7 @@ class _Stage(ModuleType):
 
     @property
     def _function(self) -> Any:
-        return getattr(importlib.import_module("flipbench.api"), self.__name__.rpartition(".")[2])
+        return getattr(api, self.__name__.rpartition(".")[2])
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._function(*args, **kwargs)
@@ -92,12 +50,6 @@ class _Stage(ModuleType):
     @property
     def __doc__(self) -> str:  # type: ignore[override]
         return str(self._function.__doc__)
-
-
-def __getattr__(name: str) -> Any:
-    if name in __all__:
-        return getattr(importlib.import_module("flipbench.api"), name)
-    raise AttributeError(f"module 'flipbench' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -8,7 +8,7 @@ import sys
 
 from flipbench.commands import app, people, stages
 from flipbench.core.errors import FlipbenchError
-from flipbench.core.processes import is_main
+from flipbench.core.workers import is_main
 
 # isort: split
 from flipbench.commands import benchmarks, models  # the loop comes first in --help

@@ -16,9 +16,9 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from flipbench.config.training import ConsistencyConfig
 from flipbench.core.errors import DataError, PrerequisiteError, need
-from flipbench.core.processes import MAIN_PROCESS_TIMEOUT, from_main, is_main, n_processes
 from flipbench.core.records import Checkpoint, Item, TrainingPlan
 from flipbench.core.run import Run
+from flipbench.core.workers import MAIN_PROCESS_TIMEOUT, from_main, is_main, n_processes
 from flipbench.models.vlm.huggingface import fingerprint
 
 from ..checks.card import read_card
@@ -47,7 +47,7 @@ def train_plan(
 
     Existing epochs are not trained again; after a kill, training resumes from the last complete
     epoch, with the same losses as an uninterrupted run. Several processes
-    (`flipbench.core.processes`) train together; only the main one writes.
+    (`flipbench.core.workers`) train together; only the main one writes.
 
     Parameters
     ----------

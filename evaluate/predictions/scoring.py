@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from flipbench.benchmarks.answers import answer_letter, find_answer
+from flipbench.benchmarks.build import answer_letter, find_answer
 from flipbench.benchmarks.report import RowError
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.prompting.parsing import parse_choice

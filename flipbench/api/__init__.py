@@ -6,7 +6,7 @@ answers), ``listing`` (detectors, power), ``display`` (how results are shown in 
 
 A function here builds what ``pipelines`` needs, calls it, and returns a result; the command line
 calls these functions. Nothing heavy is imported at module level. To add a function, write it here
-and name it in this file and in ``flipbench/__init__.py``.
+and name it in this file.
 """
 
 from flipbench.api.detection import DetectionResult, detect, load_pairs

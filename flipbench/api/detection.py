@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from flipbench.evaluate.protocol.rules import Verdict
     from flipbench.evaluate.verdict.page import VerdictPage
     from flipbench.models.protocols import VLM
-    from flipbench.pipelines.detection_plan import Detection
+    from flipbench.pipelines.detection import Detection
 
 
 def load_pairs(path: str | Path, limit: int | None = None) -> PairedBenchmark:
@@ -48,7 +48,7 @@ def load_pairs(path: str | Path, limit: int | None = None) -> PairedBenchmark:
     >>> import flipbench as fb
     >>> fb.load_pairs("runs/mine")  # doctest: +SKIP
     """
-    from flipbench.pipelines.detection_plan import read_paired
+    from flipbench.pipelines.detection import read_paired
 
     return read_paired(Path(path), limit)
 
@@ -130,11 +130,9 @@ class DetectionResult:
         return display.scores_frame(self.scores)
 
     def __str__(self) -> str:
-        """Return the verdict in a sentence."""
         return self.sentence
 
     def __repr__(self) -> str:
-        """Return the verdict and its sentence."""
         return f"<DetectionResult {self.verdict}: {self.sentence}>"
 
     def _repr_html_(self) -> str:
@@ -208,7 +206,9 @@ def detect(
     >>> result.verdict, result.gap.statistic  # doctest: +SKIP
     ('contaminated', -0.1125)
     """
-    planned = plan_detection(
+    from flipbench.pipelines.detection import plan
+
+    planned = plan(
         model,
         pairs,
         references,
@@ -227,93 +227,9 @@ def detect(
     return examined(planned)
 
 
-def plan_detection(
-    model: str | Path | VLM,
-    pairs: PairedBenchmark | str | Path,
-    references: str | Path | VLM | Sequence[str | Path | VLM] = (),
-    detectors: str | Sequence[str] = (),
-    run: str | Path | None = None,
-    ask: Literal["choose", "generate"] = "choose",
-    *,
-    name: str = "",
-    limit: int | None = None,
-    batch_size: int = 64,
-    dtype: str = "float32",
-    device: str = "auto",
-    quantization: Quantization | None = None,
-    progress: bool = True,
-    command: str = "",
-) -> Detection:
-    """Check what `detect` is given, before anything is loaded or asked.
-
-    Parameters and errors are those of `detect`; ``command`` is shown on the page.
-    """
-    from flipbench.config.experiment import EvaluateConfig
-    from flipbench.core.paired import PairedBenchmark
-    from flipbench.core.run import Run
-    from flipbench.core.stage import StageOptions
-    from flipbench.pipelines import detection_plan
-    from flipbench.prompting.prompts import PromptSettings
-
-    if isinstance(pairs, PairedBenchmark):
-        benchmark = replace(pairs, pairs=pairs.pairs[:limit]) if limit else pairs
-        config = EvaluateConfig()
-    else:
-        benchmark = load_pairs(pairs, limit)
-        config = detection_plan.evaluate_part(Path(pairs))
-    under_test, clean = _models(model, name, _several(references))
-    default_run = detection_plan.default_run(
-        under_test if isinstance(under_test, str) else under_test.name, benchmark
-    )
-    return detection_plan.plan(
-        benchmark,
-        under_test,
-        clean,
-        Run(Path(run or default_run)),
-        detectors=[detectors] if isinstance(detectors, str) and detectors else detectors,
-        prompt_settings=PromptSettings(ask=ask),
-        config=config,
-        dtype=dtype,
-        device=device,
-        quantization=quantization,
-        options=StageOptions(batch_size=batch_size, progress=progress),
-        command=command,
-    )
-
-
 def examined(planned: Detection) -> DetectionResult:
     """Ask what was planned, and return what was found."""
     from flipbench.pipelines.detection import examine
 
     content, reports = examine(planned)
     return DetectionResult(content, reports, planned.run.path)
-
-
-def _several(
-    references: str | Path | VLM | Sequence[str | Path | VLM],
-) -> Sequence[str | Path | VLM]:
-    return references if isinstance(references, list | tuple) else [references]  # type: ignore[list-item]
-
-
-def _models(
-    model: str | Path | VLM, name: str, references: Sequence[str | Path | VLM]
-) -> tuple[str | VLM, list[str | VLM]]:
-    """Return model and references as `plan` takes them; those on a server are reached."""
-    from flipbench.core.errors import ConfigError
-
-    def resolved(one: str | Path | VLM) -> str | VLM:
-        return str(one) if isinstance(one, Path) else one
-
-    if not name:
-        if isinstance(model, str) and model.startswith(("http://", "https://")):
-            raise ConfigError(f"{model}: a server; name the model there that is asked (name=…)")
-        return resolved(model), [resolved(one) for one in references]
-    if not isinstance(model, str):
-        raise ConfigError(f"name {name!r}: names a model on a server; give the server's address")
-    from flipbench.models.vlm.served import resolve_model
-
-    clean = [
-        resolve_model(reference, model) if isinstance(reference, str) else resolved(reference)
-        for reference in references
-    ]
-    return resolve_model(name, model), clean

@@ -15,13 +15,17 @@ if TYPE_CHECKING:
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
+class Result:
+    """A result, shown by its class and its text."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self}>"
+
+
 def html(headline: str, tables: Sequence[Table], page: Path | None = None) -> str:
     """Return a headline and tables as HTML that needs nothing else and changes nothing else.
 
-    Parameters
-    ----------
-    page : Path, optional
-        The full report, named below the tables.
+    ``page`` is the full report, named below the tables.
     """
     from flipbench.reporting.pages import environment
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from flipbench.api.results import (
     ContaminationResult,
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from flipbench.config.experiment import Config
     from flipbench.pipelines.assembly import Assembly
 
-    ConfigLike = str | Path | Mapping[str, Any] | Config | Assembly
+    ConfigLike: TypeAlias = str | Path | Mapping[str, Any] | Config | Assembly
 
 Stage = Literal["generate", "filter", "contaminate", "evaluate", "run"]
 
@@ -239,7 +239,7 @@ def demo(
     >>> fb.demo(small=True).page  # doctest: +SKIP
     PosixPath('runs/demo/report/index.html')
     """
-    from flipbench.pipelines.demo import run_demo
+    from flipbench.pipelines.loop import run_demo
 
     return EvaluationResult(run_demo(Path(out), small=small, progress=progress), Path(out))
 

@@ -72,7 +72,6 @@ class DetectorTable:
         return "\n".join(paragraphs)
 
     def __repr__(self) -> str:
-        """Return the names."""
         return f"<DetectorTable: {', '.join(self.names)}>"
 
     def _repr_html_(self) -> str:

@@ -57,7 +57,6 @@ class GapResult:
         return self.content.sentence()
 
     def __repr__(self) -> str:
-        """Return verdict and sentence."""
         return f"<GapResult {self.verdict}: {self}>"
 
     def _repr_html_(self) -> str:
@@ -121,9 +120,8 @@ def gap(
         reading=Reading(dict(columns or {}), scorer, epoch),
         scoring=scoring,
         keep=read_ids(Path(keep)) if isinstance(keep, str | Path) else keep,
-        reference=None
-        if reference is None
-        else (
+        reference=reference
+        and (
             _readable(reference[0], "reference, original"),
             _readable(reference[1], "reference, perturbed"),
         ),

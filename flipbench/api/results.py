@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, repr=False)
-class GenerationResult:
+class GenerationResult(display.Result):
     """Items on their way to become pairs.
 
     Attributes
@@ -57,19 +57,14 @@ class GenerationResult:
         return pd.DataFrame(rows)
 
     def __str__(self) -> str:
-        """Return one line for people."""
         if self.found is not None:
             return f"{len(self.found.pairs)} pairs that exist already; nothing to generate"
         n_edited = sum(c.edit is not None for c in self.candidates)
         return f"{n_edited:,} of {len(self.candidates):,} items edited, in {self.run}"
 
-    def __repr__(self) -> str:
-        """Return one line for people."""
-        return f"<GenerationResult: {self}>"
-
 
 @dataclass(frozen=True, repr=False)
-class FilterResult:
+class FilterResult(display.Result):
     """The paired benchmark, and how many items were left after each step; a notebook shows these.
 
     Attributes
@@ -95,12 +90,7 @@ class FilterResult:
         )
 
     def __str__(self) -> str:
-        """Return one line for people."""
         return f"{len(self.pairs.pairs):,} pairs of {self.pairs.name} kept, in {self.run}/benchmark"
-
-    def __repr__(self) -> str:
-        """Return one line for people."""
-        return f"<FilterResult: {self}>"
 
     def _repr_html_(self) -> str:
         caption = "Items that were left after each step."
@@ -108,7 +98,7 @@ class FilterResult:
 
 
 @dataclass(frozen=True, repr=False)
-class ContaminationResult:
+class ContaminationResult(display.Result):
     """Checkpoints of known contamination, with the plans they were trained by."""
 
     trained: Sequence[TrainedPlan]
@@ -140,13 +130,8 @@ class ContaminationResult:
         return pd.DataFrame(rows, columns=["model", "strategy", "data", "epoch", "dose", "path"])
 
     def __str__(self) -> str:
-        """Return one line for people."""
         n_checkpoints = sum(len(checkpoints) for _, checkpoints in self.trained)
         return f"{n_checkpoints:,} checkpoints of {len(self.trained):,} plans, in {self.run.path}"
-
-    def __repr__(self) -> str:
-        """Return one line for people."""
-        return f"<ContaminationResult: {self}>"
 
     def _repr_html_(self) -> str:
         caption = "Dose: copies x epochs of the benchmark's items; 0 for a control."
@@ -155,7 +140,7 @@ class ContaminationResult:
 
 
 @dataclass(frozen=True, repr=False)
-class EvaluationResult:
+class EvaluationResult(display.Result):
     """All scores of a grid of models, and the report; a notebook shows the table of gaps."""
 
     evaluated: Evaluated
@@ -181,15 +166,10 @@ class EvaluationResult:
         return display.scores_frame(self.scores)
 
     def __str__(self) -> str:
-        """Return one line for people."""
         detectors = {score.detector for score in self.scores}
         counts = {"model": self.evaluated.models, "detector": detectors, "score": self.scores}
         words = [f"{len(n):,} {what}{'' if len(n) == 1 else 's'}" for what, n in counts.items()]
         return f"{', '.join(words)}; report: {self.page}"
-
-    def __repr__(self) -> str:
-        """Return one line for people."""
-        return f"<EvaluationResult: {self}>"
 
     def _repr_html_(self) -> str:
         from flipbench.evaluate.report.report import headline

@@ -1,9 +1,9 @@
 """Read and write benchmarks: VLMEvalKit TSV, Hugging Face datasets, our own JSONL and parquet.
 
-Reading order: ``specs`` (the configuration), ``load`` (one function), ``report`` (its result),
-``build`` (one row becomes one item), ``answers``, ``question_text``, ``image_files``, then the
-readers ``tsv``, ``huggingface``, ``jsonl``, and ``write``; ``found_pairs`` reads existing pairs,
-``guess`` writes a spec for ``flipbench init``.
+Reading order: ``specs`` (the configuration), ``load`` (one function for a benchmark, one for
+existing pairs), ``report`` (its result), ``build`` (one row becomes one item), ``question_text``,
+``image_files``, then the readers ``tsv``, ``huggingface``, ``jsonl``, and ``write``; ``guess``
+writes a spec for ``flipbench init``.
 
 Readers never guess: a row whose options and answer disagree is reported, not repaired. To add a
 format, write its spec in ``specs`` and a reader that passes rows to ``build``, and dispatch in
@@ -12,14 +12,14 @@ format, write its spec in ``specs`` and a reader that passes rows to ``build``, 
 
 from __future__ import annotations
 
-from flipbench.benchmarks.found_pairs import FoundPairs, PairsSpec, load_pairs
-from flipbench.benchmarks.load import load_benchmark
+from flipbench.benchmarks.load import FoundPairs, load_benchmark, load_pairs
 from flipbench.benchmarks.report import Benchmark, Problem
 from flipbench.benchmarks.specs import (
     BenchmarkSpec,
     ColumnMapping,
     HuggingFaceSpec,
     JsonlSpec,
+    PairsSpec,
     TsvSpec,
 )
 from flipbench.benchmarks.write import write_jsonl, write_parquet

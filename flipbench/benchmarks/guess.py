@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from flipbench.benchmarks.answers import AnswerIs
+from flipbench.benchmarks.build import AnswerIs
 from flipbench.benchmarks.image_files import split_cell
-from flipbench.benchmarks.own_rows import KEYS
+from flipbench.benchmarks.jsonl import KEYS, read_lines
 from flipbench.benchmarks.question_text import split_question
 from flipbench.benchmarks.report import RowError
 from flipbench.benchmarks.specs import (
@@ -23,8 +21,8 @@ from flipbench.benchmarks.specs import (
     QuestionStyle,
     TsvSpec,
 )
-from flipbench.benchmarks.tables import check_columns, check_file, not_utf8
-from flipbench.benchmarks.tsv import MAX_REFERENCE, check_header, wide_cells
+from flipbench.benchmarks.tables import check_columns, check_file
+from flipbench.benchmarks.tsv import MAX_REFERENCE, open_tsv
 from flipbench.core.errors import DataError
 from flipbench.prompting.prompts import LETTERS
 
@@ -76,16 +74,8 @@ def guess_spec(path: str) -> Guess:
 
 
 def _guess_tsv(path: Path) -> Guess:
-    try:
-        with wide_cells(), path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, delimiter="\t", strict=True)
-            header = next(reader, [])
-            check_header(header, path, ())
-            rows = [dict(zip(header, row, strict=False)) for row in islice(reader, _N_ROWS)]
-    except UnicodeDecodeError as error:
-        raise not_utf8(path) from error
-    except csv.Error as error:
-        raise DataError(f"{path}: not a well-formed TSV ({error})") from error
+    with open_tsv(path) as (header, lines):
+        rows = [dict(zip(header, row, strict=False)) for _, row in islice(lines, _N_ROWS)]
     letters = [letter for letter in LETTERS if letter in header]
     notes = [f"options in the columns {', '.join(letters)}"]
     if not letters:
@@ -98,13 +88,10 @@ def _guess_tsv(path: Path) -> Guess:
 
 
 def _guess_jsonl(path: Path) -> Guess:
-    try:
-        with path.open(encoding="utf-8-sig") as file:
-            rows = [json.loads(line) for line in islice(filter(str.strip, file), _N_ROWS)]
-    except UnicodeDecodeError as error:
-        raise not_utf8(path) from error
-    except ValueError as error:
-        raise DataError(f"{path}: a line is not JSON ({error}); fix it") from error
+    rows = [row for _, row in islice(read_lines(path), _N_ROWS)]
+    for row in rows:
+        if isinstance(row, ValueError):
+            raise DataError(f"{path}: a line is not JSON ({row}); fix it") from row
     keys = list(dict.fromkeys(key for row in rows if isinstance(row, dict) for key in row))
     check_columns(["images", "question", "answer"], keys, str(path))
     notes = [

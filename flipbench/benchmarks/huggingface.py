@@ -13,7 +13,7 @@ from typing import Any
 
 from flipbench.benchmarks.build import Draft, build_item
 from flipbench.benchmarks.image_files import ImageFolder, image_folder
-from flipbench.benchmarks.own_rows import item_of_record
+from flipbench.benchmarks.jsonl import item_of_record
 from flipbench.benchmarks.question_text import split_question
 from flipbench.benchmarks.report import Benchmark, Collector, Oddity, RowError, RowPlace
 from flipbench.benchmarks.specs import ColumnMapping, HuggingFaceSpec, Layout
@@ -51,15 +51,15 @@ def load_huggingface(spec: HuggingFaceSpec, images: ImageStore, strict: bool = F
     """Read a dataset row by row; see `flipbench.benchmarks.load_benchmark`."""
     table = _open(spec)
     collector = Collector(spec.name or _name_of(spec.path), strict)
-    folder = image_folder(spec.image_root, _default_root(spec.path, table.on_hub))
+    folder = image_folder(spec.image_root, _default_root(spec.path, table.on_hub), images)
     if table.on_hub and not _COMMIT.fullmatch(spec.revision):
         what = f"the revision {spec.revision or '(none)'!r} of {spec.path} is not pinned"
         remedy = "set revision to the 40-digit commit: the dataset may change"
         collector.note(Oddity("unpinned_revision", what, remedy))
     if spec.mapping == "flipbench":
-        _read_own(spec, table, images, folder, collector)
+        _read_own(spec, table, folder, collector)
     else:
-        _read_mapped(spec, table, images, folder, collector)
+        _read_mapped(spec, table, folder, collector)
     if not collector.n_rows:
         raise DataError(f"{spec.path}: the dataset has no rows; choose another split")
     folder.note_relocated(collector)
@@ -67,11 +67,7 @@ def load_huggingface(spec: HuggingFaceSpec, images: ImageStore, strict: bool = F
 
 
 def _read_mapped(
-    spec: HuggingFaceSpec,
-    table: _Table,
-    images: ImageStore,
-    folder: ImageFolder,
-    collector: Collector,
+    spec: HuggingFaceSpec, table: _Table, folder: ImageFolder, collector: Collector
 ) -> None:
     layout = spec.layout
     option_columns = _option_columns(layout, table.columns)
@@ -100,7 +96,7 @@ def _read_mapped(
             draft = Draft(
                 benchmark=collector.name,
                 name=name,
-                images=_images(cells, columns, images, folder, row),
+                images=_images(cells, columns, folder, row),
                 question=stem,
                 raw_question=raw,
                 options=options,
@@ -122,11 +118,7 @@ def _read_mapped(
 
 
 def _read_own(
-    spec: HuggingFaceSpec,
-    table: _Table,
-    images: ImageStore,
-    folder: ImageFolder,
-    collector: Collector,
+    spec: HuggingFaceSpec, table: _Table, folder: ImageFolder, collector: Collector
 ) -> None:
     check_columns(["benchmark", "name", "images", "question", "answer"], table.columns, spec.path)
     for number, cells in enumerate(table.rows()):
@@ -135,7 +127,7 @@ def _read_own(
         row = RowPlace(number, name, f"{spec.path}, row {number} (index {name!r})")
         collector.claim(name, row.where, str(record.get("benchmark", "")))
         with collector.row(row):
-            refs = _refs(record.pop("images", []), "images", images, folder, row)
+            refs = _refs(record.pop("images", []), "images", folder, row)
             item, oddities = item_of_record(record, tuple(refs), row, collector.name, table.dataset)
             collector.keep(row, item, oddities)
 
@@ -149,13 +141,13 @@ def _open(spec: HuggingFaceSpec) -> _Table:
     options: dict[str, Any] = {"name": spec.config_name or None, "streaming": not on_hub}
     if on_hub and not _HUB_ID.fullmatch(spec.path):
         raise DataError(f"{spec.path}: no such file or folder; fix the path")
+    files = pattern or ([spec.path] if local.is_file() else [])
+    if not all(file.endswith(".parquet") for file in files):
+        raise DataError(
+            f"{spec.path}: not a .parquet file; use format: vlmeval or jsonl for text files"
+        )
     try:
-        if pattern or local.is_file():
-            files = pattern or [spec.path]
-            if not all(file.endswith(".parquet") for file in files):
-                raise DataError(
-                    f"{spec.path}: not a .parquet file; use format: vlmeval or jsonl for text files"
-                )
+        if files:
             opened = datasets.load_dataset(
                 "parquet", data_files={spec.split or "train": files}, streaming=True
             )
@@ -165,8 +157,6 @@ def _open(spec: HuggingFaceSpec) -> _Table:
             opened = datasets.load_dataset(spec.path, revision=spec.revision or None, **options)
         else:
             opened = datasets.load_dataset(spec.path, **options)
-    except DataError:
-        raise
     except Exception as error:  # datasets, hub, pyarrow and fsspec share no base class
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         if on_hub:
@@ -178,7 +168,7 @@ def _open(spec: HuggingFaceSpec) -> _Table:
             f"{spec.path}: datasets cannot open it ({first}); download it again, or give its"
             " parquet files"
         ) from error
-    split, data = _one_split(opened, spec, is_files=bool(pattern or local.is_file()))
+    split, data = _one_split(opened, spec, is_files=bool(files))
     features = dict(data.features or {})
     columns = list(features) or list(next(iter(data), {}))
     dataset = spec.path if on_hub else local.name
@@ -237,33 +227,28 @@ def _options(cells: JsonDict, layout: Layout, columns: list[str]) -> tuple[tuple
 
 
 def _images(
-    cells: JsonDict, columns: ColumnMapping, images: ImageStore, folder: ImageFolder, row: RowPlace
+    cells: JsonDict, columns: ColumnMapping, folder: ImageFolder, row: RowPlace
 ) -> tuple[ImageRef, ...]:
-    refs = [
-        ref
-        for column in columns.images
-        for ref in _refs(cells[column], column, images, folder, row)
-    ]
+    refs = [ref for name in columns.images for ref in _refs(cells[name], name, folder, row)]
     if not refs:
         raise RowError("image", "there is no image", "add one, or remove the row")
     return tuple(refs)
 
 
-def _refs(
-    value: Any, column: str, images: ImageStore, folder: ImageFolder, row: RowPlace
-) -> list[ImageRef]:
+def _refs(value: Any, column: str, folder: ImageFolder, row: RowPlace) -> list[ImageRef]:
     refs = []
     for image in value if isinstance(value, list) else [value]:
         if image is None:
             continue
         is_struct = isinstance(image, dict)
         data, path = (image.get("bytes"), image.get("path")) if is_struct else (image, image)
-        if not isinstance(data, bytes):
-            if not isinstance(path, str) or not path:
-                what = f"the column {column!r} contains {type(image).__name__}, not an image"
-                raise RowError("image", what, "map columns.images to images, bytes or paths")
-            data = folder.read(path, row)
-        refs.append(images.put(data, row.where))
+        if isinstance(data, bytes):
+            refs.append(folder.store.put(data, row.where))
+        elif isinstance(path, str) and path:
+            refs.append(folder.put(path, row))
+        else:
+            what = f"the column {column!r} contains {type(image).__name__}, not an image"
+            raise RowError("image", what, "map columns.images to images, bytes or paths")
     return refs
 
 

@@ -9,11 +9,13 @@ import os
 import re
 from collections import Counter
 from dataclasses import dataclass, field
-from itertools import takewhile
+from os.path import commonprefix
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 
 from flipbench.benchmarks.report import Collector, Oddity, RowError, RowPlace
 from flipbench.core.errors import DataError
+from flipbench.core.images import ImageStore
+from flipbench.core.records import ImageRef
 
 MAX_FILE_BYTES = 256_000_000
 _MAIN_FOLDER_SHARE = 0.9
@@ -61,28 +63,27 @@ def decode_base64(text: str) -> bytes:
 
 @dataclass
 class ImageFolder:
-    """Reads images below ``root`` and nothing else.
+    """Stores the images below ``root`` that cells name, and nothing else.
 
     A relative path is relative to ``root``. An absolute path from another machine is looked up
-    below ``root`` by its file name, and by its folders if several files have that name.
-
-    Parameters
-    ----------
-    root : Path
-        The folder; need not exist until an image is read.
+    below ``root`` by its file name, and by its folders if several files have that name. The folder
+    need not exist until an image is read.
     """
 
     root: Path
+    store: ImageStore
     _by_name: dict[str, list[Path]] | None = None
     _relocated: list[tuple[RowPlace, str]] = field(default_factory=list)
 
-    def read(self, name: str, row: RowPlace) -> bytes:
-        """Return the bytes of the image that a cell of ``row`` names.
+    def put(self, name: str, row: RowPlace) -> ImageRef:
+        """Store the image that a cell of ``row`` names.
 
         Raises
         ------
         RowError
             If it is missing, ambiguous, too large, or outside ``root``.
+        DataError
+            If it is not an image.
         """
         try:
             path = self._locate(name, row)
@@ -94,10 +95,11 @@ class ImageFolder:
             if path.stat().st_size > MAX_FILE_BYTES:
                 what = f"the image {name!r} is larger than {MAX_FILE_BYTES:,} bytes"
                 raise RowError("image", what, "make it smaller")
-            return path.read_bytes()
+            data = path.read_bytes()
         except (OSError, RuntimeError, ValueError) as error:  # too long a name, a loop of links
             what = f"the image {name[:120]!r} cannot be read ({error})"
             raise RowError("image", what, "fix the path") from error
+        return self.store.put(data, row.where)
 
     def note_relocated(self, collector: Collector) -> None:
         """Report absolute paths from another machine, and rows whose folder differs from the rest.
@@ -155,7 +157,7 @@ class ImageFolder:
         if not candidates:
             what = f"the path {name!r} is from another machine; {self.root} has no {pure.name!r}"
             raise RowError("image", what, "set image_root to the folder that contains the images")
-        scores = [_n_common_ending(path.parts, pure.parts) for path in candidates]
+        scores = [len(commonprefix([p.parts[::-1], pure.parts[::-1]])) for p in candidates]
         best = [
             path for path, score in zip(candidates, scores, strict=True) if score == max(scores)
         ]
@@ -169,8 +171,8 @@ class ImageFolder:
         return RowError("image", what, "paths must stay inside image_root; move the file or set it")
 
 
-def image_folder(image_root: Path | None, default: Path) -> ImageFolder:
-    """Return the folder that images are read from.
+def image_folder(image_root: Path | None, default: Path, store: ImageStore) -> ImageFolder:
+    """Return the folder that images are read from, and the store they go to.
 
     Raises
     ------
@@ -179,9 +181,4 @@ def image_folder(image_root: Path | None, default: Path) -> ImageFolder:
     """
     if image_root is not None and not image_root.is_dir():
         raise DataError(f"{image_root}: image_root is not a folder; fix the path")
-    return ImageFolder(image_root or default)
-
-
-def _n_common_ending(a: tuple[str, ...], b: tuple[str, ...]) -> int:
-    pairs = zip(reversed(a), reversed(b), strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    return ImageFolder(image_root or default, store)

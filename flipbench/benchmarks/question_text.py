@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from flipbench.benchmarks.answers import answer_letter
+from flipbench.benchmarks.build import answer_letter
 from flipbench.benchmarks.report import RowError
 from flipbench.prompting.prompts import LETTERS
 

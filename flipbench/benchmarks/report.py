@@ -131,12 +131,7 @@ class RowPlace:
 class Collector:
     """Collects the items and problems of one benchmark while its rows are read.
 
-    Parameters
-    ----------
-    name : str
-        The benchmark's name.
-    strict : bool
-        Whether to raise the first fatal problem as a `DataError`.
+    If ``strict``, the first fatal problem is raised as a `DataError`.
     """
 
     name: str

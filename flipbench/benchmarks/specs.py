@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from flipbench.benchmarks.answers import AnswerIs
+from flipbench.benchmarks.build import AnswerIs
 from flipbench.core.records import Value
 
 OptionsIn = Literal["columns", "list", "question", "none"]
@@ -177,3 +178,63 @@ class JsonlSpec(Value):
 
 
 BenchmarkSpec = Annotated[TsvSpec | HuggingFaceSpec | JsonlSpec, Field(discriminator="format")]
+
+
+class FoundPairSpec(Value):
+    """Two versions of the same questions, read as two benchmarks and joined by item name.
+
+    They may be two files, or two column mappings of one file.
+    """
+
+    original: BenchmarkSpec
+    counterfactual: BenchmarkSpec
+
+
+class PairsSpec(Value):
+    """A benchmark of existing pairs; nothing is generated.
+
+    Attributes
+    ----------
+    parts : tuple of FoundPairSpec
+        Read one after another.
+    naturalbench : str
+        Instead of parts: a folder or hub id of NaturalBench. Each row becomes two pairs, one for
+        each question; the first image is the original.
+    """
+
+    format: Literal["pairs"] = "pairs"
+    name: str = ""
+    parts: tuple[FoundPairSpec, ...] = ()
+    naturalbench: str = ""
+    revision: str = ""
+    licence: str = Field(default="", description="of NaturalBench; parts state their own")
+
+    def resolved(self) -> Iterator[tuple[str, FoundPairSpec]]:
+        """Yield a suffix for the item names of each part, and the part."""
+        if self.naturalbench:
+            for number in (0, 1):
+                yield f"q{number}", _naturalbench(self, number)
+        for number, part in enumerate(self.parts):
+            yield f"p{number}" if len(self.parts) > 1 else "", part
+
+
+def _naturalbench(spec: PairsSpec, number: int) -> FoundPairSpec:
+    def side(image: int) -> HuggingFaceSpec:
+        return HuggingFaceSpec(
+            path=spec.naturalbench,
+            revision=spec.revision,
+            licence=spec.licence,
+            name=spec.name or "NaturalBench",
+            split="train",
+            columns=ColumnMapping(
+                index="Index",
+                question=f"Question_{number}",
+                answer=f"Image_{image}_Question_{number}",
+                images=(f"Image_{image}",),
+                category="Question_Type",
+            ),
+            options_in="question",
+            question_style="naturalbench",
+        )
+
+    return FoundPairSpec(original=side(0), counterfactual=side(1))

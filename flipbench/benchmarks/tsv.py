@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from flipbench.benchmarks.build import Draft, build_item
 from flipbench.benchmarks.image_files import decode_base64, image_folder, split_cell
@@ -42,7 +43,7 @@ def load_tsv(spec: TsvSpec, images: ImageStore, strict: bool = False) -> Benchma
     to other rows' images are followed afterwards.
     """
     check_file(spec.path)
-    folder = image_folder(spec.image_root, spec.path.parent)
+    folder = image_folder(spec.image_root, spec.path.parent, images)
     collector = Collector(spec.name or spec.path.stem, strict)
     rows = _read(spec.path, images, collector, spec.extra_columns)
     by_index = {row.row.name: row for row in rows if row.row.name}
@@ -55,10 +56,8 @@ def load_tsv(spec: TsvSpec, images: ImageStore, strict: bool = False) -> Benchma
                 raise RowError("index", "the index is empty", "give every row a unique index")
             refs = _follow(tsv_row, by_index)
             if not refs:
-                refs = tuple(
-                    images.put(folder.read(path, row), row.where)
-                    for path in split_cell(tsv_row.cells.get("image_path", ""))
-                )
+                paths = split_cell(tsv_row.cells.get("image_path", ""))
+                refs = tuple(folder.put(path, row) for path in paths)
             if not refs:
                 raise RowError("image", "there is no image", "add one, or remove the row")
             item, oddities = build_item(_draft(tsv_row, refs, spec, collector.name))
@@ -71,22 +70,35 @@ def _read(
     path: Path, images: ImageStore, collector: Collector, extra_columns: tuple[str, ...]
 ) -> list[_TsvRow]:
     rows: list[_TsvRow] = []
+    with open_tsv(path, extra_columns) as (header, lines):
+        for line, cells in lines:
+            rows.append(_tsv_row(cells, header, f"{path.name}, line {line}", len(rows), images))
+            row = rows[-1].row
+            if row.name:
+                collector.claim(row.name, row.where)
+    if not rows:
+        raise DataError(f"{path}: there is a header but no rows; download the file again")
+    return rows
+
+
+@contextmanager
+def open_tsv(
+    path: Path, extra_columns: tuple[str, ...] = ()
+) -> Iterator[tuple[list[str], Iterator[tuple[int, list[str]]]]]:
+    """Yield a file's header, and an iterator of the other rows with their line numbers.
+
+    Raises
+    ------
+    DataError
+        If a needed column is missing or repeated, or the file is not UTF-8 or well-formed.
+    """
+    before = csv.field_size_limit(2**31 - 1)  # cells are as long as a base64 image
     try:
-        with wide_cells(), path.open(encoding="utf-8-sig", newline="") as file:
+        with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, delimiter="\t", strict=True)
             header = next(reader, [])
-            check_header(header, path, extra_columns)
-            line = reader.line_num + 1
-            for cells in reader:
-                start, line = line, reader.line_num + 1
-                if not cells:  # a blank line
-                    continue
-                rows.append(
-                    _tsv_row(cells, header, f"{path.name}, line {start}", len(rows), images)
-                )
-                row = rows[-1].row
-                if row.name:
-                    collector.claim(row.name, row.where)
+            _check_header(header, path, extra_columns)
+            yield header, _numbered(reader)
     except UnicodeDecodeError as error:
         raise not_utf8(path) from error
     except csv.Error as error:
@@ -95,19 +107,20 @@ def _read(
             f"{where}: not a well-formed TSV ({error}); a cell that starts with a quote must end"
             " with one, and quotes inside must be doubled: write the file with pandas or csv"
         ) from error
-    if not rows:
-        raise DataError(f"{path}: there is a header but no rows; download the file again")
-    return rows
+    finally:
+        csv.field_size_limit(before)
 
 
-def check_header(header: list[str], path: Path, extra_columns: tuple[str, ...]) -> None:
-    """Check that a header has all needed columns, and none twice.
+def _numbered(reader: Any) -> Iterator[tuple[int, list[str]]]:
+    """Yield rows that are not blank with the number of their first line."""
+    line = reader.line_num + 1
+    for cells in reader:
+        if cells:
+            yield line, cells
+        line = reader.line_num + 1
 
-    Raises
-    ------
-    DataError
-        If a column is missing or repeated.
-    """
+
+def _check_header(header: list[str], path: Path, extra_columns: tuple[str, ...]) -> None:
     for column in header:
         if header.count(column) > 1:
             raise DataError(f"{path}: two columns are named {column!r}; rename one")
@@ -183,13 +196,3 @@ def _draft(row: _TsvRow, refs: tuple[ImageRef, ...], spec: TsvSpec, name: str) -
         licence=spec.licence,
         extra=extra | ({"l2_category": subcategory} if subcategory else {}),
     )
-
-
-@contextmanager
-def wide_cells() -> Iterator[None]:
-    """Let ``csv`` read cells as long as a base64 image."""
-    before = csv.field_size_limit(2**31 - 1)
-    try:
-        yield
-    finally:
-        csv.field_size_limit(before)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-from flipbench.benchmarks.own_rows import record_of_item
+from flipbench.benchmarks.jsonl import record_of_item
 from flipbench.core.errors import DataError
 from flipbench.core.files import atomic_file, write_atomically
 from flipbench.core.images import ImageStore
@@ -59,24 +59,13 @@ def write_parquet(items: Sequence[Item], images: ImageStore, path: Path) -> Path
     _check(items)
     text = Value("string")
     source = {"dataset": text, "revision": text, "split": text, "row": Value("int64")}
-    features = Features(
-        {
-            "id": text,
-            "benchmark": text,
-            "name": text,
-            "images": List(Image()),
-            "question": text,
-            "options": List(text),
-            "answer": Value("int64"),
-            "answer_text": text,
-            "raw_question": text,
-            "category": text,
-            "group": text,
-            "source": source,
-            "licence": text,
-            "extra": text,
-        }
-    )
+    other = {
+        "images": List(Image()),
+        "options": List(text),
+        "answer": Value("int64"),
+        "source": source,
+    }
+    features = Features({name: other.get(name, text) for name in Item.model_fields})
     with atomic_file(path) as partial, pq.ParquetWriter(partial, features.arrow_schema) as writer:
         rows = _parquet_rows(items, images)
         while batch := list(islice(rows, _ROWS_PER_GROUP)):

@@ -93,7 +93,13 @@ def assemble(
     """
     from flipbench.config.experiment import load_config
     from flipbench.core.errors import ConfigError
-    from flipbench.core.processes import is_main, n_processes
+    from flipbench.core.workers import (
+        WORKER_VARIABLE,
+        Share,
+        exit_with_parent,
+        is_main,
+        n_processes,
+    )
 
     if n_processes() > 1 and (workers > 1 or not together):
         raise ConfigError(
@@ -101,7 +107,6 @@ def assemble(
             " one model together; everything else is shared out by --workers alone"
         )
     loaded = load_config(config, overrides or [])
-    from flipbench.core.workers import WORKER_VARIABLE, Share, exit_with_parent
     from flipbench.pipelines.assembly import Assembly
 
     if worker and os.environ.get(WORKER_VARIABLE):

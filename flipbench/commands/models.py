@@ -119,19 +119,19 @@ def doctor(
         raise DataError(f"{path}: no such folder")
     card = check_card(path)
     if not card and is_marked(path):
-        raise typer.Exit(
-            say(f"{path}: CONTAMINATED on purpose, says its configuration; its card is gone")
+        finding = "CONTAMINATED on purpose, says its configuration; its card is gone"
+    elif not card:
+        finding = "no contamination card; that does not prove it clean"
+    elif card["dose"]:
+        finding = (
+            f"CONTAMINATED on purpose with {len(card['doses'])} items of {card['benchmark']},"
+            f" dose {card['dose']} ({card['strategy']}, from {card['parent']})"
         )
-    if not card:
-        raise typer.Exit(say(f"{path}: no contamination card; that does not prove it clean"))
-    if not card["dose"] and card.get("flipbench", {}).get("contaminated"):
-        raise typer.Exit(say(f"{path}: CONTAMINATED on purpose, as its parent {card['parent']} is"))
-    if not card["dose"]:
-        raise typer.Exit(say(f"{path}: a control, dose 0 ({card['strategy']}, {card['parent']})"))
-    say(
-        f"{path}: CONTAMINATED on purpose with {len(card['doses'])} items of"
-        f" {card['benchmark']}, dose {card['dose']} ({card['strategy']}, from {card['parent']})"
-    )
+    elif card.get("flipbench", {}).get("contaminated"):
+        finding = f"CONTAMINATED on purpose, as its parent {card['parent']} is"
+    else:
+        finding = f"a control, dose 0 ({card['strategy']}, {card['parent']})"
+    say(f"{path}: {finding}")
 
 
 @app.command(rich_help_panel=MODELS)
@@ -176,9 +176,10 @@ def detect(
     command again asks nothing twice. It needs no clean model, but gains from one (--reference).
     With --base-url, a model or reference without a folder is a name on that server.
     """
-    from flipbench.api.detection import examined, plan_detection
+    from flipbench.api.detection import examined
+    from flipbench.pipelines.detection import count_work, plan
 
-    planned = plan_detection(
+    planned = plan(
         base_url or model,
         benchmark,
         reference or (),
@@ -195,8 +196,6 @@ def detect(
         command="flipbench " + shlex.join(sys.argv[1:]),
     )
     if dry_run:
-        from flipbench.pipelines.detection import count_work
-
         raise typer.Exit(say("\n".join(count_work(planned))))
     result = examined(planned)
     say("\n".join([str(result), *(f"- {text}" for text in result.qualifiers), str(result.page)]))

@@ -37,6 +37,8 @@ def review(
     A token for other addresses may be given in FLIPBENCH_REVIEW_TOKEN; else one is made and
     printed once.
     """
+    from flipbench.filters.funnel import read_doubtful
+    from flipbench.filters.pipeline import FOLDER
     from flipbench.filters.review.serve import export_verdicts, import_verdicts, serve_review
 
     if import_ and (export or doubtful):
@@ -45,7 +47,7 @@ def review(
         report = import_verdicts(run, import_)
         say(str(report))
         raise typer.Exit(1 if report.problems else 0)
-    edit_ids = doubtful_edits(run) if doubtful else None
+    edit_ids = read_doubtful(run / FOLDER / "reasons.csv") if doubtful else None
     if doubtful and not edit_ids:
         raise typer.Exit(say("no pair is doubtful: nothing to review"))
     if export:
@@ -53,11 +55,3 @@ def review(
         raise typer.Exit(say(f"{n_pairs:,} pairs with their verdicts in {export}"))
     token = os.environ.get("FLIPBENCH_REVIEW_TOKEN") or None
     serve_review(run, host=host, port=port, token=token, blind=blind, edit_ids=edit_ids)
-
-
-def doubtful_edits(run: Path) -> set[str]:
-    """Return the ids of the edits that the last filtering of a run left undecided."""
-    from flipbench.filters.funnel import read_doubtful
-    from flipbench.filters.pipeline import FOLDER
-
-    return read_doubtful(run / FOLDER / "reasons.csv")

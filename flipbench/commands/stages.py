@@ -111,10 +111,7 @@ def agreement(
     assembly = assemble(config, overrides)
     from flipbench.pipelines.raters import compare_raters_of
 
-    policy, seed = assembly.config.filter.policy, assembly.config.seed
-    text, page = compare_raters_of(
-        assembly.run, assembly.pairs, reference, policy=policy, seed=seed
-    )
+    text, page = compare_raters_of(assembly, reference)
     say(f"{text}\n{page}")
 
 
@@ -144,7 +141,7 @@ def contaminate(
         config, overrides, None, quiet, workers=workers, worker=worker, together=True
     )
     import flipbench as fb
-    from flipbench.core.processes import is_main
+    from flipbench.core.workers import is_main
 
     if export:
         from flipbench.pipelines.contamination import export_training

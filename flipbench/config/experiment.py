@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from flipbench.benchmarks import HuggingFaceSpec, JsonlSpec, PairsSpec, TsvSpec
 from flipbench.config.audit import AuditSettings
@@ -22,21 +22,18 @@ from flipbench.config.training import ContaminateConfig as ContaminateConfig
 from flipbench.config.training import RewriteConfig
 from flipbench.config.training import StrategyConfig as StrategyConfig
 from flipbench.core.errors import ConfigError, nearest
+from flipbench.core.records import Value
 from flipbench.prompting.prompts import PromptSettings
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ShapesSpec(_Part):
+class ShapesSpec(Value):
     """The benchmark of the embedded world."""
 
     format: Literal["shapes"] = "shapes"
     n_items: int = Field(default=480, ge=1, le=480, description="the first n of its 480 items")
 
 
-class GenerateConfig(_Part):
+class GenerateConfig(Value):
     """How perturbed versions are generated."""
 
     new_answers: Path | None = Field(
@@ -48,7 +45,7 @@ class GenerateConfig(_Part):
     batch_size: int = Field(default=16, ge=1, description="items between two writes to disk")
 
 
-class FilterConfig(_Part):
+class FilterConfig(Value):
     """Who judges the pairs, and the policy that turns verdicts into decisions."""
 
     judges: tuple[JudgeSpec, ...] = Field(default=("shapes",), validate_default=True)
@@ -129,7 +126,7 @@ class AuditConfig(AuditSettings):
     )
 
 
-class AnswerJudgeConfig(_Part):
+class AnswerJudgeConfig(Value):
     """A chat model that decides which of two answers a free-form reply agrees with."""
 
     chat: ChatSpec | None = Field(default=None, description="behind a server")
@@ -143,7 +140,7 @@ class AnswerJudgeConfig(_Part):
         return self
 
 
-class EvaluateConfig(_Part):
+class EvaluateConfig(Value):
     """The detectors, and how questions are asked."""
 
     detectors: tuple[str, ...] = (
@@ -180,7 +177,7 @@ class EvaluateConfig(_Part):
         return self
 
 
-class Config(_Part):
+class Config(Value):
     """A complete experiment."""
 
     title: str = "flipbench"

@@ -69,22 +69,13 @@ def read_mapping(source: Path | Mapping[str, Any], overrides: Sequence[str] = ()
     return data
 
 
-def rename_keys(
-    data: dict[str, Any], where: str, *, renamed: Mapping[str, str] | None = None
-) -> None:
-    """Move values under old keys to the new ones, with a warning for each.
+def rename_keys(data: dict[str, Any], where: str) -> None:
+    """Move values under `OLD_KEYS` to the new ones, with a warning for each.
 
     A value under an old key replaces one under the new key, since overrides are applied on top of
-    files.
-
-    Parameters
-    ----------
-    where : str
-        The file or override, for the warning.
-    renamed : mapping of str to str, optional
-        Old keys to new ones; `OLD_KEYS` if None.
+    files. ``where`` is the file or override, for the warning.
     """
-    for old, new in (OLD_KEYS if renamed is None else renamed).items():
+    for old, new in OLD_KEYS.items():
         if _move(data, old.split("."), new.split(".")):
             log.warning("%s: %s is now %s; the old name is still read", where, old, new)
 

@@ -47,16 +47,10 @@ $benchmark
 
 
 def starter(name: str, benchmark: BaseModel, notes: Sequence[str] = ()) -> str:
-    """Return a commented configuration for a benchmark that extends the reference configuration.
+    """Return a commented configuration that extends the reference configuration.
 
-    Parameters
-    ----------
-    name : str
-        Name of the benchmark and the run directory.
-    benchmark : BenchmarkSpec
-        How to read it; defaults are left out.
-    notes : sequence of str
-        Observations about the file.
+    ``name`` is that of the benchmark and the run directory; ``notes`` are observations about the
+    file. Defaults of ``benchmark`` are left out.
     """
     data = benchmark.model_dump(mode="json", exclude_defaults=True)
     part = {"format": benchmark.model_dump()["format"], **data}

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from flipbench.core.errors import DataError
 from flipbench.core.files import write_atomically
 from flipbench.core.images import ImageStore
+from flipbench.core.record_base import plain
 from flipbench.core.records import Caption, Edit, Flip, ImageRef, Item, content_id
 
 
@@ -125,16 +126,8 @@ class PairedBenchmark:
                 controls = [control] if control and self.images.path(control).exists() else []
                 for ref in (*pair.original.images, *pair.perturbed.images, *controls):
                     store.put(self.images.path(ref).read_bytes(), pair.original.subject)
-        rows = [
-            {
-                "original": pair.original.model_dump(mode="json"),
-                "perturbed": pair.perturbed.model_dump(mode="json"),
-                "caption": pair.caption,
-                "verdict": pair.verdict,
-            }
-            for pair in self.pairs
-        ]
-        write_atomically(folder / "pairs.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        lines = (json.dumps(vars(pair), default=plain) + "\n" for pair in self.pairs)
+        write_atomically(folder / "pairs.jsonl", "".join(lines))
         about = {
             "name": self.name,
             "id": self.id,

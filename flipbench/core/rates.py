@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Self
 
 from pydantic import model_validator
-from scipy import stats
 from statsmodels.stats.proportion import proportion_confint
 
 from flipbench.core.records import Interval, Value
@@ -68,13 +67,11 @@ class Rate(Value):
         if n == 0:
             return Rate(k=k, n=n)
         size = n if n_clusters is None else n_clusters
-        hits, tail = _scale(k, n, size), (1 - LEVEL) / 2
-        low = stats.beta.ppf(tail, hits, size - hits + 1) if k else 0.0
-        high = stats.beta.ppf(1 - tail, hits + 1, size - hits) if k < n else 1.0
+        low, high = proportion_confint(_scale(k, n, size), size, alpha=1 - LEVEL, method="beta")
         return Rate(k=k, n=n, interval=Interval(low=float(low), high=float(high)), n_clusters=size)
 
 
-def wilson_interval(k: float, n: int, level: float = LEVEL) -> Interval:
+def wilson_interval(k: float, n: int) -> Interval:
     """Return the Wilson interval of the fraction k/n.
 
     Raises
@@ -84,8 +81,8 @@ def wilson_interval(k: float, n: int, level: float = LEVEL) -> Interval:
     """
     if not 0 <= k <= n or n == 0:
         raise ValueError(f"k/n must be a fraction with n > 0, not {k}/{n}")
-    low, high = proportion_confint(k, n, alpha=1 - level, method="wilson")
-    return Interval(low=max(0.0, float(low)), high=min(1.0, float(high)), level=level)
+    low, high = proportion_confint(k, n, alpha=1 - LEVEL, method="wilson")
+    return Interval(low=max(0.0, float(low)), high=min(1.0, float(high)))
 
 
 def _scale(k: int, n: int, n_clusters: int) -> float:

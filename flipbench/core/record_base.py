@@ -25,15 +25,16 @@ def content_id(*parts: Any) -> str:
         ensure_ascii=False,
         allow_nan=False,
         separators=(",", ":"),
-        default=_plain,
+        default=plain,
     )
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return a record or value as JSON can hold it; for ``json.dumps(default=…)``."""
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
-    raise TypeError(f"{type(value).__name__} cannot be part of an id")
+    raise TypeError(f"{type(value).__name__} is neither a record nor JSON")
 
 
 class Value(BaseModel):
@@ -52,6 +53,8 @@ class Record(Value):
         24 hex digits, computed; a given id must match the content.
     made_of : tuple of str
         The fields that the id is a hash of.
+    optional : tuple of str
+        Those of them that the id leaves out if all are empty.
     partition_by : str
         The field whose value names a subfolder of a run, so that kinds with millions of records
         can be read one partition at a time. Empty: one folder for all.
@@ -59,6 +62,7 @@ class Record(Value):
 
     kind: ClassVar[str]
     made_of: ClassVar[tuple[str, ...]]
+    optional: ClassVar[tuple[str, ...]] = ()
     partition_by: ClassVar[str] = ""
     id: str = ""
 
@@ -67,7 +71,8 @@ class Record(Value):
         """Return the id of the record that would be made of these values."""
         if set(made_of) != set(cls.made_of):
             raise TypeError(f"{cls.__name__} is made of {cls.made_of}, not {tuple(made_of)}")
-        return content_id(cls.kind, *(made_of[name] for name in cls.made_of))
+        left_out = () if any(made_of[name] for name in cls.optional) else cls.optional
+        return content_id(cls.kind, *(made_of[n] for n in cls.made_of if n not in left_out))
 
     @property
     def folder(self) -> str:

@@ -7,7 +7,7 @@ done"; a changed input gives another id and is never matched with an old answer.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -274,6 +274,7 @@ class TrainingPlan(Record):
         "after",
         "paraphrases",
     )
+    optional: ClassVar[tuple[str, ...]] = ("paraphrases",)
 
     model: str
     parent: str
@@ -298,14 +299,6 @@ class TrainingPlan(Record):
     prior_dose: int = 0
     paraphrases: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     control: bool = Field(default=False, description="not in the id")
-
-    @classmethod
-    def id_for(cls, **made_of: Any) -> str:
-        """Return the id; it covers paraphrases only if there are any, as older plans had none."""
-        full_id = super().id_for(**made_of)
-        if made_of["paraphrases"]:
-            return full_id
-        return content_id(cls.kind, *(made_of[n] for n in cls.made_of if n != "paraphrases"))
 
     def dose(self, epoch: int) -> int:
         """Return how often each item has been seen after ``epoch`` epochs."""
@@ -342,19 +335,3 @@ class Failure(Record):
     subject: str = Field(description="the item or probe, for messages")
     error: str
     message: str
-
-
-RECORDS: tuple[type[Record], ...] = (
-    Item,
-    Flip,
-    Caption,
-    Edit,
-    Verdict,
-    Probe,
-    Response,
-    Score,
-    Wording,
-    TrainingPlan,
-    Checkpoint,
-    Failure,
-)

@@ -47,12 +47,7 @@ _PACKAGES = (
 
 
 class Run:
-    """Open or create a run directory.
-
-    Parameters
-    ----------
-    path : path
-        The folder; created if missing.
+    """Open a run directory; create it if missing.
 
     Raises
     ------
@@ -250,18 +245,12 @@ def _replace(path: Path, text: str) -> None:
 
 def environment() -> dict[str, Any]:
     """Return what results may depend on: versions, platform, cores, devices."""
-    versions: dict[str, str | None] = {}
-    for name in _PACKAGES:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            versions[name] = None
     facts: dict[str, Any] = {
         "flipbench": __version__,
         "python": sys.version.split()[0],
         "platform": platform.platform(),
         "n_cpus": os.cpu_count(),
-        "packages": versions,
+        "packages": {name: _version(name) for name in _PACKAGES},
     }
     if "torch" in sys.modules:
         import torch
@@ -269,3 +258,16 @@ def environment() -> dict[str, Any]:
         n_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
         facts["gpus"] = [torch.cuda.get_device_name(i) for i in range(n_gpus)]
     return facts
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the installed packages, by name."""
+    installed = {name: version for name in _PACKAGES if (version := _version(name))}
+    return {"python": sys.version.split()[0]} | installed
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from flipbench.core.record_base import JsonDict, Record, Value, content_id
+from flipbench.core.record_base import JsonDict, Record, Value
 
 Direction = Literal["falls", "rises"]
 """The direction in which contamination moves the statistic."""
@@ -128,6 +128,7 @@ class Score(Record):
         "target",
         "arguments",
     )
+    optional: ClassVar[tuple[str, ...]] = ("target", "arguments")
 
     detector: str
     rule: str
@@ -158,12 +159,3 @@ class Score(Record):
     warnings: tuple[str, ...] = ()
     target: str = Field(default="", description="a plug-in's import path; empty if built in")
     arguments: JsonDict = Field(default_factory=dict, description="a plug-in's parameters")
-
-    @classmethod
-    def id_for(cls, **made_of: Any) -> str:
-        """Return the id; it covers target and arguments for plug-ins only."""
-        full_id = super().id_for(**made_of)
-        if made_of["target"] or made_of["arguments"]:
-            return full_id
-        builtin = (name for name in cls.made_of if name not in ("target", "arguments"))
-        return content_id(cls.kind, *(made_of[name] for name in builtin))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import sys
 from collections.abc import Iterable, Sequence
@@ -73,8 +72,6 @@ class StageOptions:
     ----------
     batch_size : int
         Inputs between two writes to disk.
-    limit : int, optional
-        Process only the first inputs.
     progress : bool
         Whether to show a progress bar.
     partition : str
@@ -83,20 +80,16 @@ class StageOptions:
     Raises
     ------
     ConfigError
-        If ``batch_size`` is under 1 or ``limit`` under 0.
+        If ``batch_size`` is under 1.
     """
 
     batch_size: int = 16
-    limit: int | None = None
     progress: bool = True
     partition: str = ""
 
     def __post_init__(self) -> None:
-        """Check the sizes."""
         if self.batch_size < 1:
             raise ConfigError(f"batch_size must be at least 1, not {self.batch_size}")
-        if self.limit is not None and self.limit < 0:
-            raise ConfigError(f"limit must be at least 0, not {self.limit}")
 
 
 DEFAULTS = StageOptions()
@@ -121,7 +114,7 @@ def run_stage(
     report = StageReport(stage.name)
     done = run.ids(stage.record, options.partition)
     todo: dict[str, In] = {}
-    for task in itertools.islice(inputs, options.limit):
+    for task in inputs:
         task_id = stage.id_of(task)
         if task_id in done:
             report.n_skipped += 1

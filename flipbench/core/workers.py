@@ -1,4 +1,9 @@
-"""Several processes on one run directory, one per GPU, started and monitored by one command."""
+"""Several processes: independent workers that divide a run's work, or one training.
+
+Workers, one per GPU, are started and monitored by one command. The processes of distributed
+training are started by ``accelerate launch``; only the main one writes records, cards, checkpoints
+and output.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +14,23 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
-
-from tqdm import tqdm
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from flipbench.core.errors import FlipbenchError
-from flipbench.core.records import Record
-from flipbench.core.run import Run
 
+if TYPE_CHECKING:
+    from flipbench.core.records import Record
+    from flipbench.core.run import Run
+
+T = TypeVar("T")
 WORKER_VARIABLE = "FLIPBENCH_WORKER"  # set in the environment of workers
 _COUNT_EVERY = 3  # seconds
+MAIN_PROCESS_TIMEOUT = timedelta(days=2)
+"""How long other processes wait while the main one asks a chat model or verifies a checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -78,12 +89,7 @@ class Workers:
     def start(self, stage: str, kind: type[Record], total: int, what: str) -> None:
         """Run ``flipbench STAGE CONFIG --worker i/n`` for each i and wait; do nothing with one.
 
-        Parameters
-        ----------
-        stage : str
-            A stage of the run's configuration, such as ``contaminate``.
-        kind : type of Record
-            The records that the progress bar counts up to ``total`` and labels ``what``.
+        The progress bar counts the records of ``kind`` up to ``total`` and is labelled ``what``.
 
         Raises
         ------
@@ -107,6 +113,8 @@ class Workers:
             command = [sys.executable, "-m", "flipbench.cli", *arguments]
             command += ["--worker", f"{number}/{self.n_workers}", "--quiet"]
             workers.append(subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL))
+        from tqdm import tqdm
+
         try:
             with tqdm(
                 total=total,
@@ -176,3 +184,44 @@ def default_workers() -> int:
 
     n_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     return n_gpus or min(2, os.cpu_count() or 1)
+
+
+def n_processes() -> int:
+    """Return how many processes the launcher started; 1 without one."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def is_main() -> bool:
+    """Return whether this is the main process."""
+    return n_processes() == 1 or int(os.environ.get("RANK", "0")) == 0
+
+
+def from_main(make: Callable[[], T]) -> T:
+    """Call ``make`` in the main process only and return its result in every process.
+
+    The result must be picklable. If ``make`` raises, the main process exits and the launcher
+    stops the others.
+    """
+    if n_processes() == 1:
+        return make()
+    import torch
+    from accelerate import PartialState  # type: ignore[import-untyped]
+    from accelerate.utils import broadcast_object_list  # type: ignore[import-untyped]
+
+    PartialState(cpu=not torch.cuda.is_available(), timeout=MAIN_PROCESS_TIMEOUT)
+    results: list[Any] = [make() if is_main() else None]
+    broadcast_object_list(results)
+    return results[0]  # type: ignore[no-any-return]
+
+
+def main_first(make: Callable[[], T]) -> T:
+    """Call ``make`` in every process, in the main one first.
+
+    For functions that write a cache on the first call and read it on later ones.
+    """
+    if is_main():
+        result = make()
+        from_main(lambda: None)
+        return result
+    from_main(lambda: None)
+    return make()

@@ -17,11 +17,10 @@ from flipbench.config.experiment import Config, ShapesSpec
 from flipbench.config.kinds import Context
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.paired import PairedBenchmark
-from flipbench.core.processes import is_main
 from flipbench.core.records import Item
 from flipbench.core.run import Run
 from flipbench.core.stage import DEFAULTS, StageOptions
-from flipbench.core.workers import Share, Workers
+from flipbench.core.workers import Share, Workers, is_main
 from flipbench.evaluate.pipeline import ModelUnderTest
 from flipbench.generate.captioners.api import APICaptioner
 from flipbench.generate.given_answers import read_new_answers

@@ -21,10 +21,9 @@ from flipbench.contaminate.training import estimate as estimating
 from flipbench.contaminate.training.train import train_plan
 from flipbench.core.errors import ConfigError
 from flipbench.core.paired import PairedBenchmark
-from flipbench.core.processes import is_main, main_first, n_processes
 from flipbench.core.records import Checkpoint, Failure, TrainingPlan
 from flipbench.core.run import Run
-from flipbench.core.workers import Workers
+from flipbench.core.workers import Workers, is_main, main_first, n_processes
 from flipbench.pipelines.assembly import Assembly
 from flipbench.pipelines.grid import TrainedPlan
 
@@ -39,7 +38,7 @@ def contaminate(
     """Train every plan of the grid that is not trained yet.
 
     A plan that diverges keeps its good epochs, and is logged and recorded as a failure; the others
-    continue. Several processes (`flipbench.core.processes`) train each plan together; ``workers``,
+    continue. Several processes (`flipbench.core.workers`) train each plan together; ``workers``,
     by default the assembly's, divide the plans among them.
 
     Raises
@@ -64,31 +63,18 @@ def contaminate(
             estimating.check_disk(run.path, _estimates(assembly, regimes, todo))
         n_epochs = run.count(Checkpoint) + sum(plan.epochs for plan in todo)
         workers.start("contaminate", Checkpoint, n_epochs, "train")
-    merge = grid.llamafactory.merge
-    return train(plans, regimes, run, assembly.dtypes, workers, trainer, merge=merge)
+    return _train(assembly, plans, regimes, workers, trainer)
 
 
-def train(
+def _train(
+    assembly: Assembly,
     plans: Sequence[TrainingPlan],
     regimes: Mapping[str, RegimeData],
-    run: Run,
-    dtypes: Mapping[str, str],
     workers: Workers,
-    trainer: LlamaFactory | None = None,
-    *,
-    merge: bool = False,
+    trainer: LlamaFactory | None,
 ) -> list[TrainedPlan]:
-    """Train the plans one by one, or this worker's share of them.
-
-    Parameters
-    ----------
-    dtypes : mapping of str to str
-        Precision of the weights, by model.
-    trainer : LlamaFactory, optional
-        Trains instead of trl.
-    merge : bool
-        Whether ``trainer`` also exports each adapter merged into its model.
-    """
+    """Train the plans one by one, or this worker's share of them; ``trainer`` replaces trl."""
+    run, merge = assembly.run, assembly.config.contaminate.llamafactory.merge
     trained: list[TrainedPlan] = []
     failed: set[str] = set()
     numbers = _numbers(plans)
@@ -101,7 +87,7 @@ def train(
         if workers.progress and workers.n_workers == 1:
             log.info("training %d of %d: %s", number, len(plans), _describe(plan))
         items, corpus = regimes[plan.data].training_inputs(plan)
-        dtype, train_with = dtypes[plan.model], trainer.train if trainer else None
+        dtype, train_with = assembly.dtypes[plan.model], trainer.train if trainer else None
         try:
             checkpoints = train_plan(
                 plan, items, run, dtype=dtype, corpus=corpus, train_with=train_with
@@ -110,7 +96,14 @@ def train(
             failed.add(plan.id)
             log.error("%s", error)
             if is_main():
-                run.append([_failure(plan, error)])
+                failure = Failure(
+                    stage=_STAGE,
+                    record_id=plan.id,
+                    subject=f"{plan.model}, {plan.label}",
+                    error=type(error).__name__,
+                    message=str(error),
+                )
+                run.append([failure])
             checkpoints = [c for c in run.read(Checkpoint) if c.plan_id == plan.id]
         for checkpoint in checkpoints:
             for warning in checkpoint.warnings:
@@ -237,14 +230,4 @@ def _describe(plan: TrainingPlan) -> str:
     return (
         f"{plan.model}, {plan.label}, {len(plan.item_ids)} items x {plan.copies} copies x"
         f" {plan.epochs} epochs"
-    )
-
-
-def _failure(plan: TrainingPlan, error: Exception) -> Failure:
-    return Failure(
-        stage=_STAGE,
-        record_id=plan.id,
-        subject=f"{plan.model}, {plan.label}",
-        error=type(error).__name__,
-        message=str(error),
     )

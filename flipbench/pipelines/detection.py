@@ -1,24 +1,223 @@
-"""``flipbench detect``: one model, one paired benchmark, one page with a verdict."""
+"""``flipbench detect``: one model, one paired benchmark, one page with a verdict.
+
+Pairs, models and detectors are chosen and checked before any of them is loaded.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import yaml
 from transformers.utils import logging as transformers_logging
 
-from flipbench.core.run import environment
-from flipbench.core.stage import StageReport
-from flipbench.evaluate.detectors.registry import DETECTORS
-from flipbench.evaluate.pipeline import probes_for
-from flipbench.evaluate.protocol.detector import GridDetector
-from flipbench.evaluate.verdict.page import VerdictPage, write_verdict
+from flipbench import __version__
+from flipbench.config.experiment import EvaluateConfig, load_config
+from flipbench.config.local_models import ModelConfig, Quantization
+from flipbench.core.errors import ConfigError, DataError
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.records import JsonDict
+from flipbench.core.run import Run, versions
+from flipbench.core.stage import StageOptions, StageReport
+from flipbench.evaluate.detectors.registry import DETECTORS, default_rule, names_of
+from flipbench.evaluate.pipeline import ModelUnderTest, probes_for
+from flipbench.evaluate.protocol.detector import AnyDetector, GridDetector, needs_when
+from flipbench.evaluate.protocol.grid import UNTOUCHED
+from flipbench.evaluate.report.tables import GAP
+from flipbench.evaluate.verdict.page import VerdictPage
 from flipbench.evaluate.verdict.replies import replies_of
-from flipbench.evaluate.verdict.verdict import DetectionVerdict, Evidence, find
+from flipbench.evaluate.verdict.verdict import Evidence, find
 from flipbench.models.engine import answers_of
-from flipbench.models.vlm.served import APIVLM
-from flipbench.pipelines.detection_plan import Detection, card_of, trained_on
+from flipbench.models.protocols import VLM
+from flipbench.models.vlm.checkpoints import check_card, resolve_path
+from flipbench.models.vlm.loading import as_vlm
+from flipbench.models.vlm.served import APIVLM, resolve_model
+from flipbench.pipelines.detectors import ConfiguredDetectors
 from flipbench.pipelines.evaluation import ask_and_score, work_lines
+from flipbench.prompting.prompts import PromptSettings
+
+_FAMILY = "detect"
+_GENERIC_NAMES = re.compile(r"(epoch|checkpoint|step)[-_]?\d+|final|merged|adapter|model", re.I)
+
+Model = str | Path | VLM
+"""A checkpoint's folder, a hub id, ``shapes:llava``, a server's address, or your own object."""
+
+
+@dataclass(frozen=True)
+class Detection:
+    """The model to examine, clean models to compare it with, and how they are queried.
+
+    In the grid, ``subject`` has dose 1 and the references dose 0; only the suspicion of single
+    items depends on that.
+    """
+
+    benchmark: PairedBenchmark
+    subject: ModelUnderTest
+    references: tuple[ModelUnderTest, ...]
+    configured: ConfiguredDetectors
+    prompt_settings: PromptSettings
+    run: Run
+    not_run: Mapping[str, str]
+    options: StageOptions
+    command: str
+
+    @property
+    def models(self) -> list[ModelUnderTest]:
+        """The subject, then its references."""
+        return [self.subject, *self.references]
+
+    @property
+    def detectors(self) -> list[AnyDetector]:
+        """The detectors to run, with the wordings and judgements stored in the run."""
+        return self.configured.detectors(self.benchmark)
+
+
+def read_paired(where: Path, limit: int | None = None) -> PairedBenchmark:
+    """Read a paired benchmark; see `flipbench.load_pairs`."""
+    if _is_config(where):
+        where = load_config(where).run
+    inside = where / "benchmark"
+    benchmark = PairedBenchmark.load(inside if inside.is_dir() else where)
+    if not benchmark.pairs:
+        raise DataError(f"{where}: the paired benchmark has no pairs; run 'flipbench filter'")
+    return replace(benchmark, pairs=benchmark.pairs[:limit]) if limit else benchmark
+
+
+def name_of(path: str) -> str:
+    """Return a model's name in tables: the folder's name, or the hub id itself.
+
+    >>> name_of("shapes:llava"), name_of("org/model-7b")
+    ('shapes:llava', 'org/model-7b')
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        return path
+    folder = folder.resolve()
+    is_generic = _GENERIC_NAMES.fullmatch(folder.name)
+    return f"{folder.parent.name}/{folder.name}" if is_generic else folder.name
+
+
+def default_run(model: str, benchmark: PairedBenchmark) -> Path:
+    """Return the default run directory for a model and a benchmark.
+
+    >>> from flipbench.core.images import ImageStore
+    >>> pairs = PairedBenchmark("shapes-vqa", (), ImageStore(Path("images")))
+    >>> default_run("org/model-7b", pairs).as_posix()
+    'runs/detect-org-model-7b-shapes-vqa'
+    """
+    slug = re.sub(r"[^\w.]+", "-", f"{name_of(model)}-{benchmark.name}").strip("-")
+    return Path("runs") / f"detect-{slug}"
+
+
+def plan(
+    model: Model,
+    pairs: PairedBenchmark | str | Path,
+    references: Model | Sequence[Model] = (),
+    detectors: str | Sequence[str] = (),
+    run: str | Path | None = None,
+    ask: Literal["choose", "generate"] = "choose",
+    *,
+    name: str = "",
+    limit: int | None = None,
+    batch_size: int = 64,
+    dtype: str = "float32",
+    device: str = "auto",
+    quantization: Quantization | None = None,
+    progress: bool = True,
+    command: str = "",
+) -> Detection:
+    """Check what `flipbench.detect` is given, before anything is loaded or asked.
+
+    Parameters and errors are those of `flipbench.detect`; ``command`` is shown on the page. The
+    perturbation gap always runs, since the verdict is based on it. Detectors that need more than
+    the model supports are left out and listed on the page, as are, unless named here, those that
+    need a clean model if none is given. A reference whose card records that it was trained on the
+    benchmark's items is refused.
+    """
+    if isinstance(pairs, PairedBenchmark):
+        benchmark = replace(pairs, pairs=pairs.pairs[:limit]) if limit else pairs
+        config = EvaluateConfig()
+    else:
+        where = Path(pairs)
+        benchmark = read_paired(where, limit)
+        config = load_config(where).evaluate if _is_config(where) else EvaluateConfig()
+    asked, sources = _resolved(model, name, references)
+
+    def under_test(source: str | VLM, strategy: str, dose: int) -> ModelUnderTest:
+        known = {"family": _FAMILY, "strategy": strategy, "dose": dose}
+        if not isinstance(source, str):
+            vlm = as_vlm(source)
+            return ModelUnderTest.from_vlm(vlm, lineage=vlm.name, **known)
+        name, loading = name_of(source), {"dtype": dtype, "quantization": quantization}
+        weights = ModelConfig.model_validate({"path": source, "device": device} | loading)
+        return ModelUnderTest.from_weights(weights, name, lineage=name, **known)
+
+    subject = under_test(asked, "asked about", 1)
+    clean = tuple(under_test(source, UNTOUCHED, 0) for source in sources)
+    prompt_settings = PromptSettings(ask=ask)
+    _check_models(benchmark, prompt_settings, subject, clean)
+    chosen = names_of(
+        [detectors] if isinstance(detectors, str) and detectors else detectors, "--detectors"
+    )
+    not_run, selected = {}, []
+    for detector_name in dict.fromkeys([GAP, *(chosen or DETECTORS)]):
+        detector = DETECTORS[detector_name]
+        if detector.about.not_in_detect:
+            not_run[detector_name] = detector.about.not_in_detect
+        elif lacking := needs_when(detector.about, prompt_settings) - subject.can:
+            needs = ", ".join(sorted(lacking))
+            not_run[detector_name] = f"it needs {needs}, which this model does not support"
+        elif _needs_reference(detector) and not clean and detector_name not in chosen:
+            not_run[detector_name] = (
+                "its rule compares with a clean model: give one with --reference"
+            )
+        else:
+            selected.append(detector_name)
+    named = asked if isinstance(asked, str) else asked.name
+    opened = Run(run or default_run(named, benchmark))
+    return Detection(
+        benchmark=benchmark,
+        subject=subject,
+        references=clean,
+        configured=ConfiguredDetectors.build(config, selected, opened, 0),
+        prompt_settings=prompt_settings,
+        run=opened,
+        not_run=not_run,
+        options=StageOptions(batch_size=batch_size, progress=progress),
+        command=command,
+    )
+
+
+def _is_config(where: Path) -> bool:
+    return where.suffix in (".yaml", ".yml")
+
+
+def _resolved(
+    model: Model, name: str, references: Model | Sequence[Model]
+) -> tuple[str | VLM, list[str | VLM]]:
+    """Return model and references, those on a server as models behind it."""
+    several: Sequence[Model] = (
+        references if isinstance(references, list | tuple) else [references]  # type: ignore[list-item]
+    )
+    server = ""
+    if name:
+        if not isinstance(model, str):
+            raise ConfigError(
+                f"name {name!r}: names a model on a server; give the server's address"
+            )
+        model, server = name, model
+    elif isinstance(model, str) and model.startswith(("http://", "https://")):
+        raise ConfigError(f"{model}: a server; name the model there that is asked (name=…)")
+
+    def resolved(one: Model) -> str | VLM:
+        if isinstance(one, str):
+            return resolve_model(one, server)
+        return str(one) if isinstance(one, Path) else one
+
+    return resolved(model), [resolved(one) for one in several]
 
 
 def count_work(detection: Detection) -> list[str]:
@@ -35,12 +234,6 @@ def count_work(detection: Detection) -> list[str]:
             "answers": n_probes * n_models,
         }
     )
-
-
-def detect(detection: Detection) -> tuple[DetectionVerdict, Path, list[StageReport]]:
-    """Query the models, score their answers and write the page; stored answers are reused."""
-    page, reports = examine(detection)
-    return page.finding, write_verdict(page, detection.run.path / "report"), reports
 
 
 def examine(detection: Detection) -> tuple[VerdictPage, list[StageReport]]:
@@ -107,7 +300,7 @@ def _notes(detection: Detection) -> list[str]:
 
 
 def _settings(detection: Detection) -> dict[str, str]:
-    versions, subject, weights = environment(), detection.subject, detection.subject.weights
+    subject, weights = detection.subject, detection.subject.weights
     where = weights.path if weights else "a server"
     if not weights and not isinstance(subject.vlm, APIVLM):
         where = type(subject.vlm).__qualname__
@@ -119,8 +312,60 @@ def _settings(detection: Detection) -> dict[str, str]:
         "asked by": detection.prompt_settings.ask,
         "pairs": f"{len(detection.benchmark.pairs):,}",
         "made by": ", ".join(f"{k} {v}" for k, v in detection.benchmark.made_by.items()),
-        "flipbench": str(versions["flipbench"]),
-        "python": str(versions["python"]),
-        **{name: str(v) for name, v in versions["packages"].items() if v},
+        "flipbench": __version__,
+        **versions(),
     }
     return {name: value for name, value in rows.items() if value}
+
+
+def _needs_reference(detector: AnyDetector) -> bool:
+    """Return whether the default rule compares with one clean model."""
+    if isinstance(detector, GridDetector):  # needs several, which its score reports
+        return False
+    return detector.about.needs_clean_model or default_rule(detector) == "relative"
+
+
+def _check_models(
+    benchmark: PairedBenchmark,
+    prompt_settings: PromptSettings,
+    subject: ModelUnderTest,
+    references: Sequence[ModelUnderTest],
+) -> None:
+    for entry in (subject, *references):
+        name, ask = entry.model.name, prompt_settings.ask
+        if not entry.can & {"choose", "generate"}:
+            raise ConfigError(
+                f"{name} can neither choose between options nor generate text, and the gap is"
+                " measured by one of the two"
+            )
+        if ask not in entry.can:
+            supported = ", ".join(sorted(entry.can))
+            raise ConfigError(f"{name} does not support --ask {ask}; it supports {supported}")
+    seen = {subject.model.fingerprint: subject.model.name}
+    for reference in references:
+        name, weights = reference.model.name, reference.model.fingerprint
+        if weights in seen:
+            raise ConfigError(
+                f"--reference {name}: the same weights as {seen[weights]}; give each reference"
+                " once, and not the model itself"
+            )
+        if name in seen.values():
+            raise ConfigError(f"--reference {name}: two models have this name; rename a folder")
+        seen[weights] = name
+        if n := trained_on(card_of(reference), benchmark):
+            raise ConfigError(
+                f"--reference {name}: according to its card it was trained on {n} items of"
+                f" {benchmark.name} on purpose; give a clean model"
+            )
+
+
+def card_of(model: ModelUnderTest) -> JsonDict:
+    """Return the contamination card beside the weights, empty if there is none."""
+    folder = Path(resolve_path(model.weights.path)) if model.weights else None
+    return check_card(folder) if folder and folder.is_dir() else {}
+
+
+def trained_on(card: JsonDict, benchmark: PairedBenchmark) -> int:
+    """Return how many of the benchmark's originals the card's model was trained on."""
+    doses = card.get("doses", {})
+    return sum(doses.get(item.id, 0) > 0 for item in benchmark.originals)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Response, Score
-from flipbench.core.run import Run, environment
+from flipbench.core.run import Run, versions
 from flipbench.core.stage import StageOptions, StageReport
 from flipbench.core.workers import Workers
 from flipbench.evaluate.detectors.registry import DETECTORS
@@ -133,15 +133,7 @@ def _write_report(
         rules = dict.fromkeys(s.rule for s in scores if s.detector == about.name)
         needed += [requirements(scores, grid, about.name, rule, about.practical) for rule in rules]
     unseen = {model.fingerprint: model.name for model in grid if model.clean}
-    raters, kept = report_tables(
-        run,
-        benchmark,
-        unseen,
-        policy=config.filter.policy,
-        prompt_settings=prompt_settings,
-        seed=config.seed,
-    )
-    versions = environment()
+    raters, kept = report_tables(assembly, benchmark, unseen)
     data = ReportData(
         title=config.title,
         benchmark=benchmark,
@@ -151,8 +143,7 @@ def _write_report(
         settings={
             "command": assembly.command,
             "seed": str(config.seed),
-            "python": versions["python"],
-            **{name: str(version) for name, version in versions["packages"].items() if version},
+            **versions(),
         },
         notes=[*assembly.detectors.notes(), *notes],
         raters=raters,

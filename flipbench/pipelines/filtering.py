@@ -36,24 +36,20 @@ def make_pairs(assembly: Assembly) -> tuple[PairedBenchmark, list[StageReport]]:
     PrerequisiteError
         If the key for the captioner or a judge is missing and needed; before any work.
     """
-    if isinstance(assembly.config.benchmark, PairsSpec):
-        return _load_pairs(assembly, assembly.config.benchmark), []
+    spec = assembly.config.benchmark
+    if isinstance(spec, PairsSpec):
+        loaded = load_pairs(spec, assembly.run.images)
+        log.info("%s", loaded.summary())
+        benchmark = replace(loaded.benchmark, pairs=loaded.benchmark.pairs[: assembly.limit])
+        benchmark.save(assembly.benchmark_folder)
+        return benchmark, []
     if any(missing_key(spec) for spec in assembly.config.filter.judges):
-        for spec, _, todo in _to_judge(assembly, assembly.generator.progress(assembly.items)):
-            if todo and (error := missing_key(spec)):
+        for judge_spec, _, todo in _to_judge(assembly, assembly.generator.progress(assembly.items)):
+            if todo and (error := missing_key(judge_spec)):
                 raise error
     candidates, generated = generate(assembly)
     benchmark, judged = judge(assembly, candidates)
     return benchmark, [*generated, *judged]
-
-
-def _load_pairs(assembly: Assembly, spec: PairsSpec) -> PairedBenchmark:
-    """Load existing pairs, log their problems, and save them in the run directory."""
-    loaded = load_pairs(spec, assembly.run.images)
-    log.info("%s", loaded.summary())
-    benchmark = replace(loaded.benchmark, pairs=loaded.benchmark.pairs[: assembly.limit])
-    benchmark.save(assembly.benchmark_folder)
-    return benchmark
 
 
 def judge(

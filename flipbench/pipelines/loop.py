@@ -1,14 +1,37 @@
-"""The whole loop: every stage in order."""
+"""The whole loop: every stage in order, for a configured experiment and for ``flipbench demo``."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
+from flipbench.config.experiment import Config, ShapesSpec, load_config
+from flipbench.core.workers import default_workers
 from flipbench.pipelines.assembly import Assembly
 from flipbench.pipelines.contamination import contaminate, plan_contamination
 from flipbench.pipelines.evaluation import Evaluated, count_work, evaluate
 from flipbench.pipelines.filtering import make_pairs, plan_filtering
+from flipbench.shapes.other import write_corpus
+
+DEMO = Path(__file__).parents[1] / "shapes" / "demo.yaml"
+SMALL_DEMO = (
+    "benchmark.n_items=60",
+    "contaminate.epochs=1",
+    "contaminate.copies=2",
+)
+DEMO_NOTES = (
+    "Everything here is real but small: two VLMs of about two million weights each, trained on"
+    " other scenes of the same world, contaminated with trl and peft, and run with transformers.",
+    "The original of each pair is chosen by a coin toss from two scenes that differ only in the"
+    " answer, so a clean model's gap has expectation zero. Edits of real photographs carry no such"
+    " guarantee.",
+    "The controls were fine-tuned in the same way as the contaminated models, on as many questions"
+    " about other scenes: a detector that flags one raises a false alarm. They descend from two"
+    " clean models and one seed, so the page shows how the method works and what it costs; it does"
+    " not measure how often a detector errs on models in general.",
+)
 
 
 def run_all(assembly: Assembly, notes: Sequence[str] = ()) -> Evaluated:
@@ -29,3 +52,24 @@ def plan_all(assembly: Assembly) -> list[str]:
         return [*lines, "training and questions: counted once 'flipbench filter' has kept pairs"]
     benchmark = assembly.pairs
     return [*lines, *plan_contamination(assembly, benchmark), *count_work(assembly, benchmark)]
+
+
+def configure_demo(out: Path, *, small: bool = False) -> Config:
+    """Return the demo's configuration; the controls' data are written to ``out``."""
+    overrides = [f"run={json.dumps(str(out))}", *(SMALL_DEMO if small else ())]
+    config = load_config(DEMO, overrides)
+    n_items = config.benchmark.n_items if isinstance(config.benchmark, ShapesSpec) else 0
+    copies = config.contaminate.copies
+    corpus = write_corpus(out / f"other-shapes-{n_items}x{copies}", n_items, copies=copies)
+    data = {"verbatim": {}, "control": {"copies": 0, "corpus": {"path": str(corpus)}}}
+    return load_config(DEMO, [*overrides, f"contaminate.data={json.dumps(data)}"])
+
+
+def run_demo(out: Path, *, small: bool = False, progress: bool = True) -> Evaluated:
+    """Run the demo into ``out``; what an earlier run left there is not done again."""
+    config = configure_demo(out, small=small)
+    command = "flipbench demo --small" if small else "flipbench demo"
+    assembly = Assembly.open(
+        config, progress=progress, command=command, n_workers=default_workers()
+    )
+    return run_all(assembly, DEMO_NOTES)

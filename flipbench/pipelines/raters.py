@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from flipbench.config.policy import Policy
 from flipbench.core.errors import DataError
 from flipbench.core.paired import Candidate, PairedBenchmark
 from flipbench.core.records import Item, Verdict
@@ -26,14 +25,13 @@ from flipbench.filters.representativeness import (
 )
 from flipbench.models.engine import answers_of
 from flipbench.models.protocols import Decision
+from flipbench.pipelines.assembly import Assembly
 from flipbench.prompting.prompts import PromptSettings
 from flipbench.reporting.tables import Table
 from flipbench.reporting.writers import write_tables
 
 
-def compare_raters_of(
-    run: Run, benchmark: PairedBenchmark, reference: str, *, policy: Policy, seed: int
-) -> tuple[str, Path]:
+def compare_raters_of(assembly: Assembly, reference: str) -> tuple[str, Path]:
     """Compare every rater of a run with ``reference``; return the tables and their page.
 
     ``reference`` is a rater's name, ``people``, or ``policy`` for the policy's decisions.
@@ -43,6 +41,7 @@ def compare_raters_of(
     DataError
         If the run was never filtered, or the reference has rated nothing.
     """
+    run, benchmark = assembly.run, assembly.pairs
     candidates = filtered_in(run)
     if not candidates:
         raise DataError(f"{run.path / FOLDER}: nothing was filtered yet; run 'flipbench filter'")
@@ -50,20 +49,14 @@ def compare_raters_of(
     decisions: dict[str, Decision] = {
         c.edit.id: "keep" if c.item.id in kept else "reject" for c in candidates if c.edit
     }
-    ratings = _ratings(run, candidates, policy).add("policy", decisions)
-    tables = agreement_tables(compare_raters(ratings, reference, seed=seed))
+    ratings = _ratings(assembly, candidates).add("policy", decisions)
+    tables = agreement_tables(compare_raters(ratings, reference, seed=assembly.config.seed))
     page = write_tables(tables, run.path / FOLDER, "agreement.md", f"Agreement with {reference}")
     return page.read_text(), page
 
 
 def report_tables(
-    run: Run,
-    benchmark: PairedBenchmark,
-    models: Mapping[str, str],
-    *,
-    policy: Policy,
-    prompt_settings: PromptSettings,
-    seed: int,
+    assembly: Assembly, benchmark: PairedBenchmark, models: Mapping[str, str]
 ) -> tuple[list[Table], list[Table]]:
     """Return the report's tables on the raters, and on how representative the kept items are.
 
@@ -76,21 +69,23 @@ def report_tables(
         Names by fingerprint of models that have not seen the benchmark. Their accuracy on all items
         is compared with that on the kept ones, if they were asked about any others.
     """
+    run, seed = assembly.run, assembly.config.seed
     candidates = filtered_in(run)
     items, kept = [c.item for c in candidates], {pair.original.id for pair in benchmark.pairs}
     if not kept <= {item.id for item in items}:
         return [], []
-    raters = rater_table(_ratings(run, candidates, policy), seed=seed)
+    raters = rater_table(_ratings(assembly, candidates), seed=seed)
     rater_tables = [raters] if raters else []
     if len(kept) == len(items):
         return rater_tables, []
-    outcomes = _outcomes(run, items, kept, models, prompt_settings)
+    outcomes = _outcomes(run, items, kept, models, assembly.config.evaluate.prompt)
     comparison = compare_kept(items, kept, outcomes, seed=seed)
     return rater_tables, representativeness_tables(comparison)
 
 
-def _ratings(run: Run, candidates: list[Candidate], policy: Policy) -> Ratings:
-    return ratings_of(candidates, index_verdicts(run.read(Verdict)), policy)
+def _ratings(assembly: Assembly, candidates: list[Candidate]) -> Ratings:
+    verdicts = index_verdicts(assembly.run.read(Verdict))
+    return ratings_of(candidates, verdicts, assembly.config.filter.policy)
 
 
 def _outcomes(

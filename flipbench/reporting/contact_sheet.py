@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from itertools import chain, zip_longest
 from pathlib import Path
 
 from flipbench.core.paired import Pair, PairedBenchmark
@@ -10,16 +11,7 @@ from flipbench.prompting.prompts import LETTERS
 
 
 def contact_sheet(benchmark: PairedBenchmark, path: Path, n_pairs: int = 6) -> None:
-    """Draw ``n_pairs`` pairs, spread over the categories, into an image file.
-
-    Parameters
-    ----------
-    benchmark : PairedBenchmark
-    path : Path
-        A file name ending in .png, .svg or .pdf.
-    n_pairs : int
-        Number of pairs, three to a row.
-    """
+    """Draw pairs from all categories, three to a row, into a .png, .svg or .pdf file."""
     from matplotlib.figure import Figure
 
     pairs = _spread(benchmark.pairs, n_pairs)
@@ -45,9 +37,5 @@ def _spread(pairs: tuple[Pair, ...], n_pairs: int) -> list[Pair]:
     by_category: dict[str, list[Pair]] = {}
     for pair in pairs:
         by_category.setdefault(pair.original.category, []).append(pair)
-    taken: list[Pair] = []
-    while len(taken) < min(n_pairs, len(pairs)):
-        for queue in by_category.values():
-            if queue and len(taken) < n_pairs:
-                taken.append(queue.pop(0))
-    return taken
+    turns = chain.from_iterable(zip_longest(*by_category.values()))
+    return [pair for pair in turns if pair][:n_pairs]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 
 from flipbench.core.rates import Rate
 from flipbench.core.records import Interval
@@ -61,7 +62,6 @@ class Table:
     groups: tuple[tuple[str, tuple[Row, ...]], ...]
 
     def __post_init__(self) -> None:
-        """Refuse a row without exactly one cell per column."""
         for row in self.rows:
             if len(row.cells) != len(self.columns):
                 raise ValueError(f"{self.key}: {row} does not fit {self.columns}")
@@ -73,13 +73,8 @@ class Table:
 
     def column_groups(self) -> list[tuple[str, int]]:
         """Return the group headers from left to right with the number of columns under each."""
-        spans: list[tuple[str, int]] = []
-        for column in self.columns:
-            if spans and spans[-1][0] == column.group:
-                spans[-1] = (column.group, spans[-1][1] + 1)
-            else:
-                spans.append((column.group, 1))
-        return spans
+        runs = groupby(self.columns, key=lambda column: column.group)
+        return [(group, len(list(columns))) for group, columns in runs]
 
 
 def rate_cell(rate: Rate) -> Cell:

@@ -86,8 +86,8 @@ def table_csv(table: Table) -> str:
     )
 
 
-def rows_csv(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return rows of text as CSV with a header line."""
+def rows_csv(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Return rows as CSV with a header line."""
     file = io.StringIO()
     csv.writer(file, lineterminator="\n").writerows([headers, *rows])
     return file.getvalue()
@@ -95,11 +95,8 @@ def rows_csv(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def records_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return mappings with the same keys as CSV with a header line."""
-    file = io.StringIO()
-    writer = csv.DictWriter(file, list(rows[0]) if rows else [], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return file.getvalue()
+    headers = list(rows[0]) if rows else []
+    return rows_csv(headers, [[row[header] for header in headers] for row in rows])
 
 
 def write_tables(tables: Sequence[Table], folder: Path, page: str, title: str) -> Path:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from flipbench.config.experiment import Config, load_config
 from flipbench.core.errors import ConfigError
-from flipbench.pipelines.demo import CONFIG, configure
+from flipbench.pipelines.loop import DEMO, configure_demo
 
 ROOT = Path(__file__).parents[2]
 WHOLE = """
@@ -66,7 +66,7 @@ def test_a_resolved_configuration_reloads_equal(write: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", [CONFIG, *sorted((ROOT / "configs").glob("*.yaml"))], ids=lambda path: path.name
+    "path", [DEMO, *sorted((ROOT / "configs").glob("*.yaml"))], ids=lambda path: path.name
 )
 def test_every_shipped_configuration_loads_and_reloads(path: Path, write: Any) -> None:
     config = load_config(path)
@@ -75,7 +75,7 @@ def test_every_shipped_configuration_loads_and_reloads(path: Path, write: Any) -
 
 @pytest.mark.slow
 def test_the_small_demo_is_smaller(tmp_path: Path) -> None:
-    small, full = configure(tmp_path, small=True), load_config(CONFIG)
+    small, full = configure_demo(tmp_path, small=True), load_config(DEMO)
     assert small.benchmark != full.benchmark
     assert small.contaminate.epochs < full.contaminate.epochs
     corpus = small.contaminate.data["control"].corpus

@@ -121,8 +121,11 @@ def test_the_same_format_and_a_controls_kind_keep_their_neighbours() -> None:
         ({"models": [1]}, {"models": [1]}),
     ],
 )
-def test_values_under_old_keys_move_to_the_new_ones(before: Any, after: Any) -> None:
-    rename_keys(before, "here", renamed=RENAMED)
+def test_values_under_old_keys_move_to_the_new_ones(
+    before: Any, after: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "OLD_KEYS", RENAMED)
+    rename_keys(before, "here")
     assert before == after
 
 

@@ -52,8 +52,8 @@ class Captions:
         return [self.answer(name) for name in names]
 
 
-def go(run: Run, stage: Captions, names: str, limit: int | None = None) -> StageReport:
-    return run_stage(stage, names, run, StageOptions(batch_size=3, limit=limit, progress=False))
+def go(run: Run, stage: Captions, names: str) -> StageReport:
+    return run_stage(stage, names, run, StageOptions(batch_size=3, progress=False))
 
 
 def done(run: Run) -> list[str]:
@@ -102,41 +102,10 @@ def test_each_batch_is_kept_before_the_next_begins(tmp_path: Path) -> None:
     assert seen == [0, 0, 0, 3, 3, 3]
 
 
-def test_limit_takes_the_first_inputs(tmp_path: Path) -> None:
-    with Run(tmp_path) as run:
-        assert go(run, Captions(), "abcdef", limit=2).n_done == 2
-        assert done(run) == ["a", "b"]
-        # the same first inputs again, not the next ones
-        assert go(run, Captions(), "abcdef", limit=2).n_skipped == 2
-        assert go(run, Captions(), "abcdef", limit=4).n_done == 2
-        assert done(run) == ["a", "b", "c", "d"]
-        assert go(run, Captions(), "abcdef", limit=0).n_done == 0
-
-
-def test_limit_reads_no_further_input(tmp_path: Path) -> None:
-    def endless() -> object:
-        number = 0
-        while True:
-            yield str(number)
-            number += 1
-
-    with Run(tmp_path) as run:
-        options = StageOptions(limit=5, progress=False)
-        report = run_stage(Captions(), endless(), run, options)  # type: ignore[arg-type]
-    assert report.n_done == 5
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"batch_size": 0}, "batch_size must be at least 1, not 0"),
-        ({"batch_size": -3}, "batch_size must be at least 1, not -3"),
-        ({"limit": -1}, "limit must be at least 0, not -1"),
-    ],
-)
-def test_a_non_positive_size_is_refused(wrong: dict[str, int], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        StageOptions(**wrong)  # type: ignore[arg-type]
+@pytest.mark.parametrize("size", [0, -3])
+def test_a_non_positive_size_is_refused(size: int) -> None:
+    with pytest.raises(ConfigError, match=f"batch_size must be at least 1, not {size}"):
+        StageOptions(batch_size=size)
 
 
 def test_a_batch_that_raises_is_retried_one_by_one(tmp_path: Path) -> None:

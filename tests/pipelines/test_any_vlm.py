@@ -7,15 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from flipbench.api.detection import examined
 from flipbench.core.errors import ConfigError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Pair
 from flipbench.core.records import Item, Probe, Response
-from flipbench.core.run import Run
 from flipbench.models.protocols import Capability
-from flipbench.pipelines.detection import detect
-from flipbench.pipelines.detection_plan import plan
-from tests.fixtures.options import QUIET
+from flipbench.pipelines.detection import plan
 from tests.fixtures.report_data import make_benchmark
 
 
@@ -49,27 +47,28 @@ def test_any_object_that_answers_probes_is_a_model(tmp_path: Path) -> None:
     by_heart = {item.id: p.original.answer or 0 for p in benchmark.pairs for item in sides(p)}
     by_sight = {item.id: item.answer or 0 for p in benchmark.pairs for item in sides(p)}
     planned = plan(
-        benchmark, Knower("parrot", by_heart), [Knower("seer", by_sight)], Run(tmp_path / "run"),
-        detectors=["perturbation_gap", "min_k"], options=QUIET,
+        Knower("parrot", by_heart), benchmark, Knower("seer", by_sight),
+        ["perturbation_gap", "min_k"], tmp_path / "run", progress=False,
     )  # fmt: skip
     assert planned.not_run == {
         "min_k": "it needs token_logprobs, which this model does not support"
     }
-    finding, page, reports = detect(planned)
-    assert (finding.model, finding.verdict) == ("parrot", "contaminated")
-    assert [report.n_failed for report in reports] == [0, 0] and finding.gap.statistic == -1
-    assert "Knower (rule parrot)" in page.read_text()
+    result = examined(planned)
+    assert (result.content.finding.model, result.verdict) == ("parrot", "contaminated")
+    assert [report.n_failed for report in result.reports] == [0, 0]
+    assert result.content.finding.gap.statistic == -1
+    assert "Knower (rule parrot)" in result.page.read_text()
 
 
 def test_a_model_that_only_chooses_gets_a_verdict(tmp_path: Path) -> None:
     benchmark = make_benchmark(tmp_path / "pairs", 20)
     by_heart = {item.id: p.original.answer or 0 for p in benchmark.pairs for item in sides(p)}
     chooser = Knower("chooser", by_heart, "choose")
-    planned = plan(benchmark, chooser, [], Run(tmp_path / "run"), options=QUIET)
+    planned = plan(chooser, benchmark, run=tmp_path / "run", progress=False)
     assert "perturbation_gap" in planned.configured.names
     assert "choice_confusion" in planned.configured.names
     assert planned.not_run["guided_prompting"].startswith("it needs generate")
-    finding, _, _ = detect(planned)
+    finding = examined(planned).content.finding
     assert finding.verdict == "contaminated" and finding.gap.n == 20
 
 
@@ -77,4 +76,4 @@ def test_a_model_that_neither_chooses_nor_writes_is_refused(tmp_path: Path) -> N
     benchmark = make_benchmark(tmp_path / "pairs", 2)
     silent = Knower("silent", {}, "token_logprobs")
     with pytest.raises(ConfigError, match="silent can neither choose between options nor generate"):
-        plan(benchmark, silent, [], Run(tmp_path / "run"))
+        plan(silent, benchmark, run=tmp_path / "run")

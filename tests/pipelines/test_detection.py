@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from flipbench import cli
+from flipbench.api.detection import examined
 from flipbench.config.served_model import ServedModelConfig
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.images import ImageStore
@@ -22,19 +23,11 @@ from flipbench.core.run import Run
 from flipbench.evaluate.detectors.registry import DETECTORS
 from flipbench.models.vlm.huggingface import CARD
 from flipbench.models.vlm.served import APIVLM
-from flipbench.pipelines.detection import detect
-from flipbench.pipelines.detection_plan import (
-    default_run,
-    evaluate_part,
-    name_of,
-    plan,
-    read_paired,
-)
+from flipbench.pipelines.detection import default_run, name_of, plan, read_paired
 from flipbench.prompting.prompts import PromptSettings
 from flipbench.shapes.benchmark import shapes_vqa_families
 from tests.fixtures.browser import OpenPage
 from tests.fixtures.openai_server import KEY, OpenAIServer
-from tests.fixtures.options import QUIET
 from tests.fixtures.report_data import EVIL, make_benchmark
 
 pytestmark = pytest.mark.slow
@@ -131,8 +124,9 @@ def test_every_detector_without_a_reference(
     pairs: Path, tmp_path: Path, tiny_folders: dict[str, Path]
 ) -> None:
     benchmark = read_paired(pairs, 4)
-    planned = plan(benchmark, str(tiny_folders["qwen2_vl"]), [], Run(tmp_path), options=QUIET)
-    finding, page, reports = detect(planned)
+    planned = plan(tiny_folders["qwen2_vl"], benchmark, run=tmp_path, progress=False)
+    result = examined(planned)
+    finding, page, reports = result.content.finding, result.page, result.reports
     assert sum(report.n_failed for report in reports) == 0
     heard = {one.detector: one for one in finding.other_detectors}
     assert {*heard, "perturbation_gap"} == set(DETECTORS)
@@ -145,7 +139,7 @@ def test_every_detector_without_a_reference(
 
 
 def test_a_detector_named_explicitly_always_runs(pairs: Path, tmp_path: Path) -> None:
-    planned = plan(read_paired(pairs), CLEAN, [], Run(tmp_path), detectors=["circular_eval"])
+    planned = plan(CLEAN, pairs, (), "circular_eval", tmp_path)
     assert [d.about.name for d in planned.detectors] == ["perturbation_gap", "circular_eval"]
     assert planned.not_run == {}
 
@@ -156,10 +150,8 @@ def test_rewordings_and_references_are_used_where_given(
     benchmark = read_paired(pairs, 6)
     named = ["slot_guessing", "constat"]
     references = [*map(str, tiny_folders.values()), "shapes:qwen2_vl"]
-    alone = plan(
-        benchmark, CLEAN, references[:2], Run(tmp_path / "a"), detectors=named, options=QUIET
-    )
-    heard = {one.detector: one for one in detect(alone)[0].other_detectors}
+    alone = plan(CLEAN, benchmark, references[:2], named, tmp_path / "a", progress=False)
+    heard = {one.detector: one for one in examined(alone).content.finding.other_detectors}
     assert heard["slot_guessing"].why.endswith("of the benchmark: set evaluate.rewording")
     assert "at least 3 clean reference models besides shapes:llava, and 2" in heard["constat"].why
 
@@ -169,19 +161,17 @@ def test_rewordings_and_references_are_used_where_given(
     rewording = {"by": "file", "path": str(tmp_path / "w.jsonl")}
     settings = {"run": str(pairs), "benchmark": {"format": "shapes"}}
     config.write_text(json.dumps(settings | {"evaluate": {"rewording": rewording}}))
-    helped = plan(
-        read_paired(config, 6), CLEAN, references, Run(tmp_path / "b"), detectors=named,
-        config=evaluate_part(config), options=QUIET,
-    )  # fmt: skip
-    finding, _, reports = detect(helped)
-    heard = {one.detector: one for one in finding.other_detectors}
+    helped = examined(
+        plan(CLEAN, config, references, named, tmp_path / "b", limit=6, progress=False)
+    )
+    heard = {one.detector: one for one in helped.content.finding.other_detectors}
     assert heard["slot_guessing"].score is not None and heard["slot_guessing"].score.n == 6
     constat = heard["constat"].score
     assert constat is not None and constat.statistic is not None
     assert len(constat.details["references"]) == 3 and not any(
         "descend" in text for text in constat.warnings
     )
-    assert str(reports[0]).startswith("paraphrase: 6 done")
+    assert str(helped.reports[0]).startswith("paraphrase: 6 done")
 
 
 def test_found_pairs_require_a_clean_model(flipbench: Any, pairs: Path, tmp_path: Path) -> None:
@@ -230,16 +220,13 @@ def test_the_card_is_reported_and_a_contaminated_reference_refused(
     benchmark = read_paired(pairs, 6)
     epoch = carded(tmp_path / "run" / "epoch-2", tiny_folders["llava"], benchmark.originals[:4])
     with pytest.raises(ConfigError, match="trained on 4 items of shapes-vqa on purpose; give a"):
-        plan(benchmark, CLEAN, [str(epoch)], Run(tmp_path / "a"))
+        plan(CLEAN, benchmark, epoch, run=tmp_path / "a")
     other = carded(tmp_path / "other", tiny_folders["llava"], read_paired(pairs).originals[9:])
-    assert plan(benchmark, CLEAN, [str(other)], Run(tmp_path / "a")).references
-    planned = plan(
-        benchmark, str(epoch), [], Run(tmp_path / "b"), detectors=["perturbation_gap"],
-        options=QUIET,
-    )  # fmt: skip
-    finding, page, _ = detect(planned)
-    assert finding.model == "run/epoch-2" == name_of(str(epoch))
-    assert "on purpose on 4 of these 6 items, dose 6" in page.read_text()
+    assert plan(CLEAN, benchmark, other, run=tmp_path / "a").references
+    planned = plan(epoch, benchmark, (), "perturbation_gap", tmp_path / "b", progress=False)
+    result = examined(planned)
+    assert result.content.finding.model == "run/epoch-2" == name_of(str(epoch))
+    assert "on purpose on 4 of these 6 items, dose 6" in result.page.read_text()
 
 
 def test_two_references_with_the_same_name_are_refused(
@@ -249,7 +236,7 @@ def test_two_references_with_the_same_name_are_refused(
     for parent, family in (("x", "llava"), ("y", "qwen2_vl")):
         folders.append(str(shutil.copytree(tiny_folders[family], tmp_path / parent / "same")))
     with pytest.raises(ConfigError, match="two models have this name"):
-        plan(read_paired(pairs), CLEAN, folders, Run(tmp_path / "out"))
+        plan(CLEAN, pairs, folders, run=tmp_path / "out")
 
 
 def test_pairs_are_read_from_a_run_a_folder_or_a_configuration(pairs: Path, tmp_path: Path) -> None:
@@ -269,7 +256,7 @@ def test_a_benchmark_without_its_images_is_refused(pairs: Path, tmp_path: Path) 
     gone = benchmark.images.path(benchmark.perturbed[3].images[0])
     gone.unlink()
     with pytest.raises(DataError, match=re.escape(str(gone))):
-        detect(plan(benchmark, CLEAN, [], Run(tmp_path / "out"), detectors=["perturbation_gap"]))
+        examined(plan(CLEAN, benchmark, (), "perturbation_gap", tmp_path / "out"))
 
 
 # --------------------------------------------------------------------------- behind a server
@@ -289,14 +276,12 @@ def test_a_served_model_reports_what_it_cannot_do(
     pairs: Path, tmp_path: Path, server: OpenAIServer
 ) -> None:
     model = APIVLM(ServedModelConfig(base_url=server.base_url, model="tiny-vlm", timeout=5))
-    benchmark, run = read_paired(pairs), Run(tmp_path)
     with pytest.raises(
         ConfigError, match="tiny-vlm does not support --ask choose; it supports generate"
     ):
-        plan(benchmark, model, [], run)
-    prompt_settings = PromptSettings(ask="generate")
-    planned = plan(benchmark, model, [], run, prompt_settings=prompt_settings, options=QUIET)
-    finding, page, _ = detect(planned)
+        plan(model, pairs, run=tmp_path)
+    result = examined(plan(model, pairs, run=tmp_path, ask="generate", progress=False))
+    finding, page = result.content.finding, result.page
     heard = {one.detector: one for one in finding.other_detectors}
     for name in ("shared_likelihood", "order_trend", "codec", "min_k"):
         assert heard[name].verdict == "not_applicable" and "token_logprobs" in heard[name].why
@@ -318,8 +303,8 @@ def test_a_served_model_can_be_named_on_the_command_line(
 
 
 def test_four_bit_weights_have_their_own_fingerprint(pairs: Path, tmp_path: Path) -> None:
-    benchmark, run = read_paired(pairs), Run(tmp_path)
-    whole, small = (plan(benchmark, CLEAN, [], run, quantization=q) for q in (None, "4bit"))
+    whole = plan(CLEAN, pairs, run=tmp_path)
+    small = plan(CLEAN, pairs, run=tmp_path, quantization="4bit")
     assert small.subject.weights is not None and small.subject.weights.quantization == "4bit"
     assert small.subject.model.fingerprint != whole.subject.model.fingerprint
 
@@ -332,7 +317,7 @@ def report(pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the page of a model of rules: it knows the first nine originals by heart."""
     folder = tmp_path_factory.mktemp("page")
     benchmark = read_paired(pairs)
-    planned = plan(benchmark, CLEAN, [], Run(folder), detectors=["perturbation_gap"])
+    planned = plan(CLEAN, benchmark, (), "perturbation_gap", folder)
     known = {p.original.id: p.original for p in benchmark.pairs}
     known |= {p.perturbed.id: _remembered(p, i) for i, p in enumerate(benchmark.pairs)}
     weights = planned.subject.model.fingerprint
@@ -342,9 +327,9 @@ def report(pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
                 Response(probe_id=probe.id, model_fingerprint=weights, model=CLEAN,
                          choice=known[probe.item_id].answer or 0)
             ])  # fmt: skip
-    finding, page, reports = detect(planned)
-    assert finding.verdict == "contaminated" and reports[0].n_done == 0
-    return page
+    result = examined(planned)
+    assert result.verdict == "contaminated" and result.reports[0].n_done == 0
+    return result.page
 
 
 def _remembered(pair: Pair, number: int) -> Item:

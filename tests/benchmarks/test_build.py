@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from flipbench.benchmarks.answers import find_answer
+from flipbench.benchmarks.build import find_answer
 from flipbench.benchmarks.report import RowError
 
 ABC = [("A", "red"), ("B", "green"), ("C", "blue")]
