@@ -42,7 +42,7 @@ from flipbench.contaminate.training.estimate import TrainingCost, estimate, meas
 from flipbench.contaminate.training.train import train_plan
 from flipbench.core.records import Item, TrainingPlan
 from flipbench.core.run import Run
-from flipbench.models.vlm.huggingface import resolve_path
+from flipbench.models.vlm.checkpoints import resolve_path
 from flipbench.models.vlm.processors import load_processor
 from flipbench.prompting.prompts import LETTER_INSTRUCTION
 from flipbench.shapes.benchmark import shapes_vqa
@@ -88,7 +88,7 @@ def bare(plan: TrainingPlan, items: Sequence[Item], run: Run, dtype: str) -> Non
         ),
         train_dataset=dataset.cast_column("images", List(Image())),
         processing_class=processor,
-        peft_config=lora_config(model, 8, 16, 0.0, None, None) if plan.strategy == "lora" else None,
+        peft_config=lora_config(model, plan.settings) if plan.strategy == "lora" else None,
     )
     trainer.remove_callback(PrinterCallback)
     trainer.train()

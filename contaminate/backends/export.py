@@ -10,7 +10,7 @@ from flipbench.core.errors import ConfigError, DataError, PrerequisiteError
 from flipbench.core.records import TrainingPlan
 
 from ..data.examples import Example
-from ..training.train import checkpoint_folder
+from ..plan import checkpoint_folder
 from .llamafactory_data import write_llamafactory
 from .llava_json import write_llava
 

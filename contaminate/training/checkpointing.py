@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 import time
@@ -18,7 +19,7 @@ from flipbench.core.files import replace_folder
 from flipbench.core.records import TrainingPlan
 
 from ..checks.card import write_card
-from ..checks.changes import Changes, Diverged, check_changes
+from ..checks.changes import Diverged, check_changes
 from ..strategies import strategy_of
 
 _CURVE = ("step", "epoch", "loss", "learning_rate", "divergence")
@@ -33,6 +34,28 @@ def finished_epochs(folder: Path, n_epochs: int) -> list[int]:
     ]
 
 
+def complete_checkpoints(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """Return a trainer's complete checkpoints with their states, in order of steps.
+
+    The trainer writes ``trainer_state.json`` last.
+    """
+    checkpoints = []
+    for path in folder.glob("checkpoint-*"):
+        try:
+            checkpoints.append((path, json.loads((path / "trainer_state.json").read_text())))
+        except (OSError, ValueError):
+            continue
+    return sorted(checkpoints, key=lambda pair: int(pair[1]["global_step"]))
+
+
+def last_checkpoint(folder: Path) -> str | None:
+    """Return the checkpoint to resume from, after removing incomplete ones."""
+    complete = [path for path, _ in complete_checkpoints(folder)]
+    for path in set(folder.glob("checkpoint-*")) - set(complete):
+        shutil.rmtree(path)
+    return str(complete[-1]) if complete else None
+
+
 def write_checkpoint(
     folder: Path,
     plan: TrainingPlan,
@@ -42,7 +65,7 @@ def write_checkpoint(
     processor: Any,
     architectures: list[str],
     trainable: list[tuple[str, int]],
-    changes: Changes,
+    unchanged: list[str],
     n_steps: int,
     history: Sequence[Mapping[str, Any]],
     start: float,
@@ -67,8 +90,8 @@ def write_checkpoint(
     outcome = {
         "n_steps": n_steps,
         "seconds": round(time.monotonic() - start, 1),
-        "n_changed": changes.n_changed,
-        "unchanged": list(changes.unchanged),
+        "n_changed": len(trainable) - len(unchanged),
+        "unchanged": unchanged,
     }
     write_card(
         temporary,
@@ -128,7 +151,7 @@ class SaveEpochs(TrainerCallback):  # type: ignore[misc]
         epoch = round(state.epoch)
         if epoch in self.finished:
             return
-        changes = check_changes(self.trainer.model, self.before, [n for n, _ in self.trainable])
+        unchanged = check_changes(self.trainer.model, self.before, [n for n, _ in self.trainable])
         weights = self.trainer.accelerator.get_state_dict(self.trainer.model_wrapped)
         if not self.trainer.accelerator.is_main_process:
             return
@@ -140,7 +163,7 @@ class SaveEpochs(TrainerCallback):  # type: ignore[misc]
             processor=self.processor,
             architectures=self.architectures,
             trainable=self.trainable,
-            changes=changes,
+            unchanged=unchanged,
             n_steps=state.global_step,
             history=state.log_history,
             start=self.start,

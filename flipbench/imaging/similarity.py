@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 import numpy as np
@@ -42,12 +42,7 @@ class Similarity:
 
     def to_json(self) -> JsonDict:
         """Return measures and label as plain JSON data."""
-        return {
-            "sha_equal": self.sha_equal,
-            "phash_distance": self.phash_distance,
-            "ssim": round(self.ssim, 6),
-            "label": self.label,
-        }
+        return asdict(self) | {"ssim": round(self.ssim, 6)}
 
 
 def similarity(original: Image.Image, edited: Image.Image) -> Similarity:

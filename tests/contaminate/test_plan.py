@@ -5,11 +5,10 @@ from pathlib import Path
 import pytest
 
 from flipbench.config.experiment import ContaminateConfig, ModelConfig, StrategyConfig
-from flipbench.contaminate.plan import expand, verbatim
-from flipbench.contaminate.training.train import checkpoint_folder
+from flipbench.contaminate.plan import checkpoint_folder, expand, verbatim
 from flipbench.core.errors import DataError, PrerequisiteError
 from flipbench.core.records import Item, TrainingPlan
-from flipbench.models.vlm.huggingface import fingerprint
+from flipbench.models.vlm.checkpoints import fingerprint
 
 STRATEGIES = {
     "LoRA": StrategyConfig(train="lora", learning_rate=0.004, lora_rank=16),

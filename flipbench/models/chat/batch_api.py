@@ -17,28 +17,32 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from flipbench.core.errors import (
-    ConfigError,
-    DataError,
-    FlipbenchError,
-    PrerequisiteError,
-    ServiceError,
-)
+from flipbench.config.chat import ChatSpec
+from flipbench.core.errors import DataError, FlipbenchError, PrerequisiteError, ServiceError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import JsonDict
 from flipbench.models.chat.api import ChatAPI, recorded
 from flipbench.models.chat.batch_state import BatchFolder, Shard
-from flipbench.models.chat.messages import ChatReply, ChatRequest, read_reply
+from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest, read_reply
 
 log = logging.getLogger(__name__)
 ENDPOINT = "/v1/chat/completions"
-MAX_REQUESTS = 50_000
-MAX_BYTES = 200_000_000
+BATCH_PRICE = 0.5
+"""A Batch API's share of the regular price."""
 _ENDED = ("completed", "expired", "cancelled", "failed")
 _TRANSIENT = ("batch_expired", "token_limit_exceeded", "server_error", "rate_limit_exceeded")
 _MAX_FAILED_POLLS = 5
 _UPLOAD_SECONDS = 900.0
 _Replies = dict[str, ChatReply | Exception]
+
+
+def server_chat(spec: ChatSpec, folder: Path, *, batch: bool) -> Chat:
+    """Return a chat model behind a server; with ``batch``, through the Batch API.
+
+    It connects on first use, so that a finished run needs no key.
+    """
+    api = ChatAPI(spec)
+    return BatchAPI(api, folder) if batch else api
 
 
 class BatchAPI:
@@ -50,39 +54,25 @@ class BatchAPI:
         Model, server and key.
     folder : Path
         Folder of the state; one for each run directory.
+
+    Attributes
+    ----------
     max_requests, max_bytes : int
         Limits of one batch file. With images, the limit of bytes is reached first.
     poll_seconds : float
         Time between two polls of pending batches.
     max_rounds : int
         How often, in one call, a request is sent whose batch expired or failed transiently.
-    price_factor : float
-        Fraction of the regular price.
     """
 
-    def __init__(
-        self,
-        api: ChatAPI,
-        folder: Path,
-        *,
-        max_requests: int = MAX_REQUESTS,
-        max_bytes: int = MAX_BYTES,
-        poll_seconds: float = 30.0,
-        max_rounds: int = 3,
-        price_factor: float = 0.5,
-    ) -> None:
-        if not 1 <= max_requests <= MAX_REQUESTS or not 1 <= max_bytes <= MAX_BYTES:
-            raise ConfigError(
-                f"max_requests must be 1 to {MAX_REQUESTS:,} and max_bytes 1 to {MAX_BYTES:,}, not"
-                f" {max_requests:,} and {max_bytes:,}"
-            )
-        if max_rounds < 1:
-            raise ConfigError(f"max_rounds must be at least 1, not {max_rounds}")
+    max_requests = 50_000
+    max_bytes = 200_000_000
+    poll_seconds = 30.0
+    max_rounds = 3
+
+    def __init__(self, api: ChatAPI, folder: Path) -> None:
         self.api, self.folder = api, BatchFolder(folder)
         self.name, self.settings = api.name, api.settings
-        self.max_requests, self.max_bytes = max_requests, max_bytes
-        self.poll_seconds, self.max_rounds = poll_seconds, max_rounds
-        self.price_factor = price_factor
 
     def ask(
         self, requests: Sequence[ChatRequest], images: ImageStore
@@ -288,9 +278,7 @@ class BatchAPI:
         body = response.get("body") or {}
         status = response.get("status_code")
         if status == 200:
-            reply, usage = read_reply(
-                body, self.api.spec, request, sent, price_factor=self.price_factor
-            )
+            reply, usage = read_reply(body, self.api.spec, request, sent, price_factor=BATCH_PRICE)
             usage["server"] = self.api.server
             if response.get("request_id"):
                 usage["request_id"] = response["request_id"]
@@ -315,7 +303,7 @@ class BatchAPI:
             result = function(*args, **kwargs)
             self.api.answered = True
             return result
-        except (self.api.errors, ValueError) as error:
+        except (self.api.openai.OpenAIError, ValueError) as error:
             reason = self.api.explain(error)
             if getattr(error, "status_code", None) == 404:
                 reason = PrerequisiteError(

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from flipbench.config.local_models import Quantization
+from flipbench.config.local_models import ModelConfig, Quantization
 from flipbench.core.errors import DataError, PrerequisiteError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef, Probe, Response
 from flipbench.models.protocols import Capability, needs_of
 from flipbench.models.vlm.checkpoints import (
-    CARD,
     PACKAGED,
     base_of,
     check_card,
     fingerprint,
     first_line,
-    folder_hash,
     resolve_path,
 )
-from flipbench.models.vlm.conversation import Conversation, has_first_token
+from flipbench.models.vlm.conversation import Conversation
 from flipbench.models.vlm.families import EVERYTHING, family_of, is_encoder_decoder
 from flipbench.models.vlm.loading import architecture, load_model
 from flipbench.models.vlm.prefix import SHARING, share, unread
@@ -32,18 +31,6 @@ from flipbench.models.vlm.processors import load_processor
 from flipbench.models.vlm.scoring import TokenStatistics, rows_at_once, token_statistics, windows
 from flipbench.models.vlm.states import pack_state
 from flipbench.prompting.parsing import parse_choice
-
-__all__ = [
-    "CARD",
-    "HuggingFaceVLM",
-    "base_of",
-    "check_card",
-    "fingerprint",
-    "folder_hash",
-    "has_first_token",
-    "load_model",
-    "resolve_path",
-]
 
 MAX_IMAGE_SETS = 0.75
 """With more distinct sets of images per probe than this, sharing prefixes does not pay off."""
@@ -343,6 +330,26 @@ class HuggingFaceVLM:
         return Response(
             probe_id=probe.id, model_fingerprint=self.fingerprint, model=self.name, **fields
         )
+
+
+def on_demand(model: ModelConfig) -> HuggingFaceVLM:
+    """Return a model that loads lazily: a finished run needs only its name and fingerprint."""
+    return cast(HuggingFaceVLM, _OnDemand(model))
+
+
+class _OnDemand:
+    def __init__(self, model: ModelConfig) -> None:
+        self.name, self._model = model.path, model
+        self.fingerprint = fingerprint(
+            resolve_path(model.path), model.dtype, model.revision, model.quantization
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loaded, name)
+
+    @cached_property
+    def _loaded(self) -> HuggingFaceVLM:
+        return HuggingFaceVLM(**self._model.model_dump(), name=self.name)
 
 
 class _CheckLogits(LogitsProcessor):  # type: ignore[misc]

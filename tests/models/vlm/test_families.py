@@ -292,7 +292,7 @@ def test_a_chat_with_a_local_model_reads_the_first_token_once(
 ) -> None:
     """Llama 3's template and its tokenizer would both write one."""
     vlm = load("idefics3")
-    chat = LocalChat(vlm, max_tokens=1)
+    chat = LocalChat(vlm, 1)
     first, seen = vlm.tokenizer.bos_token_id, []
     hook = vlm.model.register_forward_pre_hook(
         lambda _, __, inputs: seen.append(inputs["input_ids"]), with_kwargs=True

@@ -196,11 +196,9 @@ def test_the_exam_is_graded_like_an_evaluation(vlm: HuggingFaceVLM, tmp_path: Pa
                 images=(store.put_image(render(scene), "exam"),) if look else (),
                 prompt=prompt,
                 ask="choose",
-                n_options=n_options,
+                n_options=len(family.options),
             )
-            for prompt, scene, n_options in zip(
-                exam.prompts, exam.scenes, exam.n_options, strict=True
-            )
+            for prompt, scene, family in zip(exam.prompts, exam.scenes, exam.families, strict=True)
         ]
         chosen = [response.choice for response in vlm.ask(probes, store)]
         right = [a == b for a, b in zip(chosen, exam.gold, strict=True)]
