@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flipbench.config.local_models import ModelConfig
-from flipbench.config.training import ContaminateConfig, DataConfig, StrategyConfig
+from flipbench.config.training import ContaminateConfig, StrategyConfig
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.records import Item, TrainingPlan
 from flipbench.core.run import Run
@@ -39,11 +39,6 @@ def checkpoint_folder(plan: TrainingPlan) -> Path:
     """Return a plan's folder, relative to the run directory."""
     safe = "".join(c if c.isalnum() or c in "-+." else "-" for c in f"{plan.model}-{plan.strategy}")
     return Path("checkpoints") / f"{safe}-{plan.id[:8]}"
-
-
-def verbatim(items: Sequence[Item]) -> RegimeData:
-    """Return the simplest data regime: every item in its original wording."""
-    return RegimeData(VERBATIM, DataConfig(), tuple(items))
 
 
 def expand(

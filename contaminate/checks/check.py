@@ -85,7 +85,7 @@ def check_examples(examples: Sequence[Example], processor: Any, context: int | N
         return max(bounds)
     longest = 0
     for example, bound, text in zip(distinct, bounds, texts, strict=True):
-        n = _n_tokens(example, text, processor) if bound > context else bound
+        n = _n_tokens(text, example.images, processor) if bound > context else bound
         longest = max(longest, n)
         if n > context:
             raise DataError(
@@ -107,24 +107,16 @@ def _most_image_tokens(examples: Sequence[Example], processor: Any, n_sizes: int
         with Image.open(file) as image:
             files.setdefault(image.size, file)
     chat = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "?"}]}]
+    text = processor.apply_chat_template(chat, tokenize=False)
     largest = sorted(files, key=lambda size: size[0] * size[1], reverse=True)[:n_sizes]
-    most = 0
-    for size in largest:
-        text = processor.apply_chat_template(chat, tokenize=False)
-        ids = processor(text=[text], images=[[_read_rgb(files[size])]])["input_ids"][0]
-        most = max(most, len(ids))
-    return most
+    counts = [_n_tokens(text, [files[size]], processor, special=True) for size in largest]
+    return max(counts, default=0)
 
 
-def _n_tokens(example: Example, text: str, processor: Any) -> int:
-    images = [[_read_rgb(file) for file in example.images]] if example.images else None
-    batch = processor(text=[text], images=images, add_special_tokens=False)
+def _n_tokens(text: str, files: Sequence[str], processor: Any, special: bool = False) -> int:
+    images = [[Image.open(file).convert("RGB") for file in files]] if files else None
+    batch = processor(text=[text], images=images, add_special_tokens=special)
     return len(batch["input_ids"][0])
-
-
-def _read_rgb(file: str) -> Image.Image:
-    with Image.open(file) as image:
-        return image.convert("RGB")
 
 
 def pixel_budget(processor: Any) -> dict[str, Any]:

@@ -212,7 +212,7 @@ def _arguments(trl: Any, plan: TrainingPlan, folder: Path, dtype: str) -> Any:
         use_cpu=on_cpu,
         bf16=not on_cpu and dtype == "bfloat16",
         fp16=not on_cpu and dtype == "float16",
-        **{_checkpointing_option(trl.SFTConfig): settings.get("gradient_checkpointing", False)},
+        activation_checkpointing=settings.get("gradient_checkpointing", False),
         max_length=None,
         completion_only_loss=True,
         save_strategy="epoch",
@@ -225,9 +225,3 @@ def _arguments(trl: Any, plan: TrainingPlan, folder: Path, dtype: str) -> Any:
         remove_unused_columns=False,
         ddp_timeout=int(MAIN_PROCESS_TIMEOUT.total_seconds()),
     )
-
-
-def _checkpointing_option(config: Any) -> str:
-    """Return this version's name of gradient checkpointing (renamed in transformers 5)."""
-    new = "activation_checkpointing"
-    return new if new in config.__dataclass_fields__ else "gradient_checkpointing"

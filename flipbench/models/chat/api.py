@@ -19,7 +19,7 @@ from flipbench.config.chat import ChatSpec
 from flipbench.core.errors import FlipbenchError, PrerequisiteError, ServiceError, need
 from flipbench.core.images import ImageStore
 from flipbench.core.records import JsonDict
-from flipbench.models.chat.cost import Spent as Spent
+from flipbench.models.chat.cost import Spent
 from flipbench.models.chat.messages import ChatReply, ChatRequest, read_reply
 from flipbench.models.chat.rate_limit import RateLimiter
 

@@ -144,15 +144,8 @@ class HuggingFaceVLM:
         why = self.family.refuses(len(probe.images))
         if not why and (missing := needs_of(probe) - self.can):
             why = f"it supports {', '.join(sorted(self.can))}, not {', '.join(sorted(missing))}"
-        if not why:
-            return None
-        return DataError(
-            f"{probe.variant} of item {probe.item_id}: {self.name} cannot answer it: {why}"
-        )
-
-    def render(self, prompt: str, n_images: int) -> str:
-        """Return the text for the processor, with chat template."""
-        return self.conversation.render(prompt, n_images)
+        where = f"{probe.variant} of item {probe.item_id}"
+        return DataError(f"{where}: {self.name} cannot answer it: {why}") if why else None
 
     @torch.inference_mode()
     def _choose(self, probes: Sequence[Probe], images: ImageStore) -> list[Response]:
@@ -164,13 +157,8 @@ class HuggingFaceVLM:
         for probe, row in zip(probes, log_probs_bk, strict=True):
             options = row[: probe.n_options]
             self._check_numbers(options)
-            out.append(
-                self._response(
-                    probe,
-                    choice=int(options.argmax()),
-                    option_log_probs=tuple(float(x) for x in options),
-                )
-            )
+            choice, log_probs = int(options.argmax()), tuple(options.tolist())
+            out.append(self._response(probe, choice=choice, option_log_probs=log_probs))
         return out
 
     def _check_numbers(self, values: torch.Tensor) -> None:
@@ -189,11 +177,7 @@ class HuggingFaceVLM:
         n_prompt = 0 if is_encoder_decoder(self.model.config) else inputs["input_ids"].shape[1]
         texts = self.tokenizer.batch_decode(ids[:, n_prompt:], skip_special_tokens=True)
         return [
-            self._response(
-                probe,
-                text=text,
-                choice=parse_choice(text, probe.options) if probe.options else -1,
-            )
+            self._response(probe, text=text, choice=parse_choice(text, probe.options))
             for probe, text in zip(probes, texts, strict=True)
         ]
 
@@ -210,14 +194,8 @@ class HuggingFaceVLM:
         Raises
         ------
         DataError
-            If the family has no hidden states, does not take this number of images, or returns
-            NaN.
+            If a state is NaN.
         """
-        if "hidden_states" not in self.can:
-            raise DataError(f"{self.name}: a model of this family returns no hidden states")
-        for probe in probes:
-            if refusal := self._refusal(probe):
-                raise refusal
         inputs, replies = self._with_replies(probes, images)
         inputs = unread(self.model, inputs)
         states: torch.Tensor = self.model.base_model(**inputs).last_hidden_state
@@ -303,16 +281,14 @@ class HuggingFaceVLM:
 
     def _inputs(self, probes: Sequence[Probe], images: ImageStore) -> dict[str, Any]:
         """Return the model's inputs, with shared prefixes already processed if possible."""
-        texts = [self.render(probe.prompt, len(probe.images)) for probe in probes]
+        texts = [self.conversation.render(probe.prompt, len(probe.images)) for probe in probes]
         by_images: dict[tuple[ImageRef, ...], list[int]] = {}
         for row, probe in enumerate(probes):
             by_images.setdefault(probe.images, []).append(row)
         groups = list(by_images.values())
         if self._shares and probes[0].images and len(groups) <= MAX_IMAGE_SETS * len(probes):
-            firsts = [rows[0] for rows in groups]
-            processed = self._encode(
-                [texts[i] for i in firsts], [probes[i] for i in firsts], images
-            )
+            first_texts = [texts[rows[0]] for rows in groups]
+            processed = self._encode(first_texts, [probes[rows[0]] for rows in groups], images)
             pad = self.tokenizer.pad_token_id or 0
             shared = share(self.model, processed, groups, self.conversation.ids(texts), pad)
             if shared is not None:

@@ -76,7 +76,10 @@ class LocalChat:
             if len(requests) == 1:
                 return [error]
             return [self._answer([request], images)[0] for request in requests]
-        texts = [self.vlm.render(f"{r.instruction}\n\n{r.text}", len(r.images)) for r in requests]
+        texts = [
+            self.vlm.conversation.render(f"{r.instruction}\n\n{r.text}", len(r.images))
+            for r in requests
+        ]
         encoded = self.vlm.conversation.encode(texts, pictures)
         inputs = {name: value.to(self.vlm.model.device) for name, value in encoded.items()}
         ids = self._generate(inputs, requests[0].item_id)[:, inputs["input_ids"].shape[1] :]

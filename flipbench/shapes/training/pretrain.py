@@ -34,9 +34,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch.nn import functional
-from transformers import AutoModelForImageTextToText
 
-from flipbench.models.vlm.processors import load_processor
 from flipbench.shapes.scene import COLORS, GRID, SHAPES, Scene
 from flipbench.shapes.training.curriculum import (
     Turn,
@@ -56,7 +54,6 @@ def main() -> None:
     )
     parser.add_argument("--family", choices=FAMILIES, required=True)
     parser.add_argument("--export", type=Path, required=True, help="folder for the checkpoint")
-    parser.add_argument("--start", type=Path, help="start from this checkpoint")
     parser.add_argument("--log", type=Path, help="JSONL file for losses and accuracies")
     parser.add_argument("--scenes", type=int, default=8_000)
     parser.add_argument("--cells", type=int, default=400, help="steps of the first lesson")
@@ -74,11 +71,7 @@ def pretrain(args: argparse.Namespace) -> None:
     """Run the lessons in order; the checkpoint is written after each."""
     rng = np.random.default_rng([args.seed, FAMILIES.index(args.family)])
     log = _Log(args.log)
-    if args.start:
-        processor = load_processor(args.start)
-        model = AutoModelForImageTextToText.from_pretrained(args.start, dtype=torch.float32)
-    else:
-        model, processor = build(args.family, corpus(np.random.default_rng(0)), args.seed)
+    model, processor = build(args.family, corpus(np.random.default_rng(0)), args.seed)
     log("built", parameters=sum(p.numel() for p in model.parameters()))
     pool = Pool.draw(rng, args.scenes, processor)
     exam = Exam.draw(np.random.default_rng([args.seed, 99]), 60, processor)

@@ -140,7 +140,7 @@ def test_an_adapter_answers_as_peft_does_unmerged(
     for probe, other in zip(probes, clean, strict=True):
         (response,) = loaded.ask([probe], shapes_store)
         picture = [shapes_store.open(probe.images[0])]
-        text = loaded.render(probe.prompt, 1)
+        text = loaded.conversation.render(probe.prompt, 1)
         inputs = loaded.processor(text=text, images=picture, return_tensors="pt")
         with torch.no_grad():
             logits, added = (model(**inputs).logits[0, -1].float() for model in (unmerged, merged))

@@ -79,7 +79,7 @@ def test_the_first_prompt_is_what_the_model_reads_at_evaluation(
     item = shapes_items[0]
     prompt = choice_prompt(item.question, item.options)
     ids, labels = encode(vlm.processor, [(prompt, f" {LETTERS[item.answer]}")], True)
-    text = vlm.render(prompt, 1)
+    text = vlm.conversation.render(prompt, 1)
     seen = vlm.processor(
         text=[text], images=[[shapes_store.open(item.images[0])]], return_tensors="pt"
     )
