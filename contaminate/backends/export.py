@@ -47,9 +47,8 @@ def write_plans(
     Raises
     ------
     ConfigError
-        If there is no such format, or no plan.
+        If there is no plan.
     """
-    check_export_format(export_format)
     if not plans:
         raise ConfigError(
             "nothing to export: contaminate.strategies or the models' paths are empty"

@@ -119,8 +119,8 @@ class CheckpointImporter:
         finished = finished_epochs(self.folder, self.plan.epochs)
         complete = complete_checkpoints(self.folder / "llamafactory" / "trainer")
         for path, state in complete:
-            if (epoch := round(state["epoch"])) not in finished:
-                self._import(path, state, epoch)
+            if round(state["epoch"]) not in finished:
+                self._import(path, state)
         for path, _ in complete[:-1]:
             shutil.rmtree(path)
 
@@ -128,7 +128,7 @@ class CheckpointImporter:
         """Add a warning to the cards of later checkpoints."""
         self.training["warnings"] = [*self.training["warnings"], warning]
 
-    def _import(self, path: Path, state: dict[str, Any], epoch: int) -> None:
+    def _import(self, path: Path, state: dict[str, Any]) -> None:
         model, trainable = self._read(path)
         unchanged = check_changes(model, self.before, [name for name, _ in trainable])
         if all(name in unchanged for name, _ in trainable if ".lora_A." not in name):
@@ -144,14 +144,12 @@ class CheckpointImporter:
         write_checkpoint(
             self.folder,
             self.plan,
-            epoch,
+            state,
             save_weights=model.save_pretrained,
             processor=self.processor,
             architectures=architectures,
             trainable=trainable,
             unchanged=unchanged,
-            n_steps=state["global_step"],
-            history=state["log_history"],
             start=self.start,
             training=self.training,
             versions=self.versions,

@@ -134,11 +134,9 @@ def write_llamafactory(
     )
     for warning in warnings:
         log.warning("%s, %s: %s", plan.model, plan.label, warning)
-    if at:
-        settings["model_revision"] = at["revision"]
-    for key in ("min_pixels", "max_pixels"):
-        if plan.settings.get(key):
-            settings[f"image_{key}"] = plan.settings[key]
+    settings |= {f"model_{key}": value for key, value in at.items()}
+    pixels = {f"image_{key}": plan.settings.get(key) for key in ("min_pixels", "max_pixels")}
+    settings |= {key: value for key, value in pixels.items() if value}
     write_yaml(settings, folder / _YAML)
     return [folder / name for name in (_DATA, _INFO, "images", _YAML)]
 
@@ -194,12 +192,8 @@ def _training(
     """
     settings, on_cpu = plan.settings, n_gpus == 0
     batch_size, accumulation = per_device_batch(plan, max(1, n_gpus))
-    lora = {
-        "lora_rank": settings["lora_rank"],
-        "lora_alpha": settings["lora_alpha"],
-        "lora_dropout": settings["lora_dropout"],
-        "lora_target": _lora_target(model, settings),
-    }
+    lora = {key: settings[key] for key in ("lora_rank", "lora_alpha", "lora_dropout")}
+    lora["lora_target"] = _lora_target(model, settings)
     return {
         "model_name_or_path": parent,
         "template": template.name,

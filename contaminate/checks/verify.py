@@ -72,12 +72,11 @@ def verify(job: TrainingJob, folder: Path) -> list[str]:
             f" {result['k_before']}/{result['n']} to {result['k_after']}/{result['n']}"
             f" (p = {result['p_rise']:.2g}, level {LEVEL})"
         )
-    label = "contaminated" if dose else "control"
     verdict = ("verified" if verified else "not verified") if dose else "not applicable"
     add_to_card(
         folder,
         verification={
-            "label": label,
+            "label": "contaminated" if dose else "control",
             "verdict": verdict,
             "test": f"exact one-sided McNemar test of a rise, level {LEVEL}",
             **comparisons,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ from flipbench.models.chat.prompt_files import lettered, load_prompt
 from flipbench.shapes.benchmark import reword
 from flipbench.shapes.questions import PHRASINGS
 
+from .corpus import read_lines
 from .regimes import five_gram_overlap, least_overlap
 
 PROMPTS = Path(__file__).parent / "prompts"
@@ -80,13 +80,9 @@ class FileWriter:
     """
 
     def __init__(self, path: Path) -> None:
-        try:
-            data = path.read_bytes()
-            lines = data.decode().splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise DataError(f"{path}: cannot be read ({error})") from error
+        lines, sha256 = read_lines(path)
         self.path, self.name = path, f"file {path.name}"
-        self.settings: JsonDict = {"sha256": hashlib.sha256(data).hexdigest()}
+        self.settings: JsonDict = {"sha256": sha256}
         self.rows: dict[str, Rewritten] = {}
         for number, line in enumerate(lines, 1):
             if not line.strip():

@@ -6,7 +6,7 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -59,36 +59,35 @@ def last_checkpoint(folder: Path) -> str | None:
 def write_checkpoint(
     folder: Path,
     plan: TrainingPlan,
-    epoch: int,
+    state: Mapping[str, Any],
     *,
     save_weights: Callable[[Path], None],
     processor: Any,
     architectures: list[str],
     trainable: list[tuple[str, int]],
     unchanged: list[str],
-    n_steps: int,
-    history: Sequence[Mapping[str, Any]],
     start: float,
     training: Mapping[str, Any],
     versions: Mapping[str, str] | None = None,
 ) -> None:
-    """Write a checkpoint with its card to ``folder/epoch-<epoch>``, all or nothing.
+    """Write a checkpoint with its card to ``folder/epoch-<n>``, all or nothing.
 
     Parameters
     ----------
-    history : sequence of mapping
-        The trainer's log; entries with a loss go into the card.
+    state : mapping
+        The trainer's state; the entries of its log with a loss go into the card.
     start : float
         When the training started, by ``time.monotonic()``.
     training, versions
         As `write_card`.
     """
+    epoch, history = round(state["epoch"]), state["log_history"]
     temporary = folder / f".epoch-{epoch}.partial"
     shutil.rmtree(temporary, ignore_errors=True)
     save_weights(temporary)
     processor.save_pretrained(temporary)
     outcome = {
-        "n_steps": n_steps,
+        "n_steps": state["global_step"],
         "seconds": round(time.monotonic() - start, 1),
         "n_changed": len(trainable) - len(unchanged),
         "unchanged": unchanged,
@@ -99,9 +98,7 @@ def write_checkpoint(
         epoch=epoch,
         architectures=architectures,
         trainable=trainable,
-        losses=[
-            {k: entry[k] for k in _CURVE if k in entry} for entry in history if "loss" in entry
-        ],
+        losses=[{k: row[k] for k in _CURVE if k in row} for row in history if "loss" in row],
         training={**training, **outcome},
         versions=versions,
     )
@@ -148,8 +145,7 @@ class SaveEpochs(TrainerCallback):  # type: ignore[misc]
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Check the changed parameters and save the checkpoint."""
-        epoch = round(state.epoch)
-        if epoch in self.finished:
+        if round(state.epoch) in self.finished:
             return
         unchanged = check_changes(self.trainer.model, self.before, [n for n, _ in self.trainable])
         weights = self.trainer.accelerator.get_state_dict(self.trainer.model_wrapped)
@@ -158,14 +154,12 @@ class SaveEpochs(TrainerCallback):  # type: ignore[misc]
         write_checkpoint(
             self.folder,
             self.plan,
-            epoch,
+            vars(state),
             save_weights=partial(self._save_weights, weights),
             processor=self.processor,
             architectures=self.architectures,
             trainable=self.trainable,
             unchanged=unchanged,
-            n_steps=state.global_step,
-            history=state.log_history,
             start=self.start,
             training=self.training,
         )

@@ -116,7 +116,6 @@ def estimate(
 
     Parameters
     ----------
-    plan : TrainingPlan
     examples : sequence of Example
         One epoch's, or a sample of it; the longest one has T tokens.
     dtype : str

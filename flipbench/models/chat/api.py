@@ -162,17 +162,8 @@ class ChatAPI:
     def drop_rejected(self, problem: Any, sent: JsonDict) -> bool:
         """Find the parameter that caused a "bad request", and omit it from now on.
 
-        Parameters
-        ----------
-        problem : dict
-            The error as JSON: message, code, param.
-        sent : dict
-            The parameters that were sent.
-
-        Returns
-        -------
-        bool
-            Whether one was found, so that the request can be sent again without it.
+        ``problem`` is the error as JSON (message, code, param), ``sent`` the parameters. Returns
+        whether one was found, so that the request can be sent again without it.
         """
         if not isinstance(problem, dict):
             return False

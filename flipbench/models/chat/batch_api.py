@@ -167,9 +167,8 @@ class BatchAPI:
         """Upload a file and create a batch; the state is on disk after each step."""
         client = self.api.client.with_options(timeout=_UPLOAD_SECONDS)
         uploaded = self._call(client.files.create, file=path, purpose="batch")
-        shard = self.folder.keep(
-            Shard(name=path.stem.split(".")[0], sent=sent, file_id=uploaded.id)
-        )
+        shard = Shard(name=path.stem.split(".")[0], sent=sent, file_id=uploaded.id)
+        self.folder.keep(shard)
         path.unlink()
         return self._create(shard)
 
@@ -192,7 +191,7 @@ class BatchAPI:
                     return adopted
                 continue
             log.info("batch %s: %d requests sent", batch.id, len(shard.sent))
-            return self.folder.keep(shard.model_copy(update={"batch_id": batch.id}))
+            return self.folder.keep(shard, batch_id=batch.id)
         raise AssertionError("the last attempt either returns or raises")
 
     def _finish(self, shards: Sequence[Shard]) -> list[Shard]:
@@ -212,9 +211,7 @@ class BatchAPI:
                         del pending[shard.name]
                     elif batch.status != shard.status:
                         log.info("batch %s: %s", batch.id, batch.status)
-                        pending[shard.name] = self.folder.keep(
-                            shard.model_copy(update={"status": batch.status})
-                        )
+                        pending[shard.name] = self.folder.keep(shard, status=batch.status)
                     n_failed = 0
                 except _StopError as stop:
                     n_failed += 1
@@ -231,7 +228,7 @@ class BatchAPI:
         newest = self._call(lambda: list(itertools.islice(client.batches.list(limit=100), 1000)))
         for batch in newest:
             if batch.input_file_id == shard.file_id:
-                return self.folder.keep(shard.model_copy(update={"batch_id": batch.id}))
+                return self.folder.keep(shard, batch_id=batch.id)
         return None
 
     def _collect(self, shard: Shard, batch: Any) -> Shard:
@@ -243,14 +240,11 @@ class BatchAPI:
         problems = (batch.errors.data if batch.errors else None) or []
         log.info("batch %s: %s", batch.id, batch.status)
         return self.folder.keep(
-            shard.model_copy(
-                update={
-                    "status": batch.status,
-                    "collected": True,
-                    "problem": "; ".join(str(p.message) for p in problems)[:500],
-                    "code": str(problems[0].code) if problems else "",
-                }
-            )
+            shard,
+            status=batch.status,
+            collected=True,
+            problem="; ".join(str(p.message) for p in problems)[:500],
+            code=str(problems[0].code) if problems else "",
         )
 
     def _replies(self, shard: Shard, requests: dict[str, ChatRequest], *, count: bool) -> _Replies:

@@ -193,16 +193,10 @@ def read_json(text: str, schema: type[Schema]) -> Schema | None:
 def read_reply(
     body: Any, spec: ChatSpec, request: ChatRequest, sent: JsonDict, *, price_factor: float = 1.0
 ) -> tuple[ChatReply | ServiceError, JsonDict]:
-    """Read a chat completion.
+    """Read a chat completion, given as JSON.
 
     Parameters
     ----------
-    body : dict
-        The completion as JSON.
-    spec : ChatSpec
-        Its prices are used.
-    request : ChatRequest
-        The request.
     sent : dict
         The parameters that were sent.
     price_factor : float

@@ -2,8 +2,8 @@
 
 Reading order: ``huggingface`` (answer probes in batches), ``checkpoints`` (path, hash, card),
 ``loading``, ``families`` and ``conversation`` (the format of prompts), ``processors``, ``prefix``
-(prompts with the same images share their encoding), ``scoring`` (token log-likelihoods in nats),
-``states``; ``served`` (a model behind a server), ``local_chat`` (a checkpoint used as a chat
+(prompts with the same images share their encoding), ``scoring`` (token log-likelihoods in nats,
+hidden states); ``served`` (a model behind a server), ``local_chat`` (a checkpoint used as a chat
 model).
 
 Nothing here knows detectors or benchmarks. To add a model family, add a row to ``families``; most

@@ -23,13 +23,18 @@ from flipbench.models.vlm.checkpoints import (
     first_line,
     resolve_path,
 )
-from flipbench.models.vlm.conversation import Conversation
+from flipbench.models.vlm.conversation import Conversation, append_replies
 from flipbench.models.vlm.families import EVERYTHING, family_of, is_encoder_decoder
 from flipbench.models.vlm.loading import architecture, load_model
 from flipbench.models.vlm.prefix import SHARING, share, unread
 from flipbench.models.vlm.processors import load_processor
-from flipbench.models.vlm.scoring import TokenStatistics, rows_at_once, token_statistics, windows
-from flipbench.models.vlm.states import pack_state
+from flipbench.models.vlm.scoring import (
+    TokenStatistics,
+    pack_state,
+    rows_at_once,
+    token_statistics,
+    windows,
+)
 from flipbench.prompting.parsing import parse_choice
 
 MAX_IMAGE_SETS = 0.75
@@ -255,18 +260,8 @@ class HuggingFaceVLM:
     ) -> tuple[dict[str, Any], list[list[int]]]:
         """Return the inputs of prompts (padded left) and replies (padded right), and the latter."""
         inputs, replies = self._inputs(probes, images), self._replies(probes)
-        width = max(map(len, replies))
         pad = self.tokenizer.pad_token_id or 0
-        mask = [[1] * len(reply) + [0] * (width - len(reply)) for reply in replies]
-        more = {
-            "input_ids": [reply + [pad] * (width - len(reply)) for reply in replies],
-            "attention_mask": mask,
-            "mm_token_type_ids": [[0] * width] * len(replies),
-            "token_type_ids": [[self.family.reply_token_type] * width] * len(replies),
-        }
-        for name in more.keys() & inputs.keys():
-            extra = torch.tensor(more[name], dtype=inputs[name].dtype, device=inputs[name].device)
-            inputs[name] = torch.cat([inputs[name], extra], 1)
+        append_replies(inputs, replies, pad, self.family.reply_token_type)
         return inputs, replies
 
     def _replies(self, probes: Sequence[Probe]) -> list[list[int]]:

@@ -30,7 +30,6 @@ class LocalChat:
     Parameters
     ----------
     vlm : HuggingFaceVLM
-        The model.
     max_tokens : int
         Limit of a reply.
     temperature : float

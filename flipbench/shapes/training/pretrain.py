@@ -83,7 +83,6 @@ def pretrain(args: argparse.Namespace) -> None:
         Lesson("questions", args.questions, 20, lambda scene: question_turns(scene, rng)),
     ]
     pretraining.align_cells(args.cells)
-    pretraining.freeze_vision()
     for lesson in lessons:
         pretraining.train_on(lesson)
         _export(model, processor, args.export)
@@ -121,7 +120,7 @@ class Pretraining:
     log: _Log
 
     def align_cells(self, n_steps: int, batch_size: int = 128) -> None:
-        """Lesson 1: align every image token with the words for the content of its cell.
+        """Lesson 1: align each image token with the words for its cell, then freeze the vision.
 
         The classifier is the words' own embeddings, so that a word's token later attends to its
         image tokens by similarity, as with CLIP features in a real VLM.
@@ -151,6 +150,8 @@ class Pretraining:
                 named = zip(("color", "shape", "height", "side"), hits, strict=True)
                 accuracies = {name: hit.mean().item() for name, hit in named}
                 self.log("cells", step=step, loss=loss.item(), **accuracies)
+        for parameter in self._vision():
+            parameter.requires_grad_(False)
 
     def _word_ids(self, words: tuple[str, ...]) -> list[int]:
         texts = [f" {word}" for word in words]
@@ -158,11 +159,6 @@ class Pretraining:
         if any(len(row) != 1 for row in ids):
             raise AssertionError(f"each of {words} must be one token")
         return [row[0] for row in ids]
-
-    def freeze_vision(self) -> None:
-        """Freeze vision tower and projector."""
-        for parameter in self._vision():
-            parameter.requires_grad_(False)
 
     def _vision(self) -> list[Any]:
         names = ("vision_tower", "multi_modal_projector", "visual")
