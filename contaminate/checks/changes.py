@@ -70,10 +70,11 @@ def _checksum(tensor: torch.Tensor, chunk: int = 1 << 22) -> tuple[int, int]:
 def check_changes(
     model: Any, before: dict[str, tuple[int, int]], trainable: Iterable[str]
 ) -> list[str]:
-    """Compare a model with the checksums it had ``before`` training; return what did not change.
+    """Compare a model with the checksums it had ``before`` training.
 
-    Some trainable parameters may not change: those without a gradient (CLIP's last layer norm in
-    LLaVA), and those whose steps are too small for their precision. The card lists them.
+    Returns the trainable parameters that did not change, which the card lists: those without a
+    gradient (CLIP's last layer norm in LLaVA), and those whose steps are too small for their
+    precision.
 
     Raises
     ------
