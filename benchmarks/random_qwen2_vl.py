@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from transformers import Qwen2VLConfig, Qwen2VLForConditionalGeneration
 
-from flipbench.models.vlm.huggingface import resolve_path
+from flipbench.models.vlm.checkpoints import resolve_path
 from flipbench.models.vlm.processors import load_processor
 
 SIDE = 784

@@ -34,15 +34,17 @@ from transformers import AutoModelForImageTextToText, PrinterCallback
 from transformers.trainer_callback import CallbackHandler
 
 from flipbench.config.experiment import ContaminateConfig, ModelConfig, StrategyConfig
+from flipbench.config.training import DataConfig
 from flipbench.contaminate.checks.check import add_first_token
 from flipbench.contaminate.data.examples import training_examples
-from flipbench.contaminate.plan import expand, n_steps, verbatim
+from flipbench.contaminate.data.regimes import RegimeData
+from flipbench.contaminate.plan import expand, n_steps
 from flipbench.contaminate.strategies import lora_config
 from flipbench.contaminate.training.estimate import TrainingCost, estimate, measured_speed
 from flipbench.contaminate.training.train import train_plan
 from flipbench.core.records import Item, TrainingPlan
 from flipbench.core.run import Run
-from flipbench.models.vlm.huggingface import resolve_path
+from flipbench.models.vlm.checkpoints import resolve_path
 from flipbench.models.vlm.processors import load_processor
 from flipbench.prompting.prompts import LETTER_INSTRUCTION
 from flipbench.shapes.benchmark import shapes_vqa
@@ -55,7 +57,8 @@ def plan_of(model: str, train: str, items: Sequence[Item], seed: int, batch: int
     strategy = StrategyConfig(train=train, learning_rate=1e-4, batch_size=batch)  # type: ignore[arg-type]
     config = ContaminateConfig(strategies={train: strategy}, epochs=1)
     models = {"model": ModelConfig(path=model)}
-    (plan,) = expand(config, models, [verbatim(items)], instruction=LETTER_INSTRUCTION, seed=seed)
+    regime = RegimeData("verbatim", DataConfig(), tuple(items))
+    (plan,) = expand(config, models, [regime], instruction=LETTER_INSTRUCTION, seed=seed)
     return plan
 
 
@@ -88,7 +91,7 @@ def bare(plan: TrainingPlan, items: Sequence[Item], run: Run, dtype: str) -> Non
         ),
         train_dataset=dataset.cast_column("images", List(Image())),
         processing_class=processor,
-        peft_config=lora_config(model, 8, 16, 0.0, None, None) if plan.strategy == "lora" else None,
+        peft_config=lora_config(model, plan.settings) if plan.strategy == "lora" else None,
     )
     trainer.remove_callback(PrinterCallback)
     trainer.train()

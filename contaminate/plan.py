@@ -4,22 +4,41 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from flipbench.config.local_models import ModelConfig
-from flipbench.config.training import ContaminateConfig, DataConfig, StrategyConfig
+from flipbench.config.training import ContaminateConfig, StrategyConfig
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.records import Item, TrainingPlan
-from flipbench.models.vlm.huggingface import fingerprint, resolve_path
+from flipbench.core.run import Run
+from flipbench.models.vlm.checkpoints import fingerprint, resolve_path
 
 from .data.regimes import RegimeData
 
 VERBATIM = "verbatim"
 
 
-def verbatim(items: Sequence[Item]) -> RegimeData:
-    """Return the simplest data regime: every item in its original wording."""
-    return RegimeData(VERBATIM, DataConfig(), tuple(items))
+@dataclass(frozen=True)
+class TrainingJob:
+    """A plan to train, its items by id, its run, and the precision of its weights."""
+
+    plan: TrainingPlan
+    items: Mapping[str, Item]
+    run: Run
+    dtype: str
+
+    @property
+    def folder(self) -> Path:
+        """The folder of its checkpoints."""
+        return self.run.path / checkpoint_folder(self.plan)
+
+
+def checkpoint_folder(plan: TrainingPlan) -> Path:
+    """Return a plan's folder, relative to the run directory."""
+    safe = "".join(c if c.isalnum() or c in "-+." else "-" for c in f"{plan.model}-{plan.strategy}")
+    return Path("checkpoints") / f"{safe}-{plan.id[:8]}"
 
 
 def expand(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -182,9 +182,7 @@ def select_parameters(model: Any, strategy: str) -> list[str]:
     return trainable
 
 
-def lora_pattern(
-    model: Any, layers: Sequence[int] | None = None, targets: Sequence[str] | None = None
-) -> str:
+def lora_pattern(model: Any, settings: Mapping[str, Any]) -> str:
     """Return a regular expression for the names of the linear layers that get an adapter.
 
     It is anchored on the language model, because short names such as ``q_proj`` also match layers
@@ -197,6 +195,7 @@ def lora_pattern(
     """
     from torch import nn
 
+    layers, targets = settings.get("lora_layers"), settings.get("lora_targets")
     prefix = modules_of(model).language[0]
     linear = [n for n, m in model.named_modules() if isinstance(m, nn.Linear)]
     inside = [n for n in linear if n.startswith(prefix) and not n.endswith(".lm_head")]
@@ -220,14 +219,7 @@ def lora_pattern(
     return pattern
 
 
-def lora_config(
-    model: Any,
-    rank: int,
-    alpha: int,
-    dropout: float,
-    layers: Sequence[int] | None = None,
-    targets: Sequence[str] | None = None,
-) -> Any:
+def lora_config(model: Any, settings: Mapping[str, Any]) -> Any:
     """Return a peft configuration for the language model's linear layers.
 
     Raises
@@ -236,9 +228,9 @@ def lora_config(
         As `lora_pattern`.
     """
     return need("peft", "train").LoraConfig(
-        r=rank,
-        lora_alpha=alpha,
-        lora_dropout=dropout,
-        target_modules=lora_pattern(model, layers, targets),
+        r=settings["lora_rank"],
+        lora_alpha=settings["lora_alpha"],
+        lora_dropout=settings["lora_dropout"],
+        target_modules=lora_pattern(model, settings),
         task_type="CAUSAL_LM",
     )

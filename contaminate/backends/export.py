@@ -10,7 +10,7 @@ from flipbench.core.errors import ConfigError, DataError, PrerequisiteError
 from flipbench.core.records import TrainingPlan
 
 from ..data.examples import Example
-from ..training.train import checkpoint_folder
+from ..plan import checkpoint_folder
 from .llamafactory_data import write_llamafactory
 from .llava_json import write_llava
 
@@ -47,9 +47,8 @@ def write_plans(
     Raises
     ------
     ConfigError
-        If there is no such format, or no plan.
+        If there is no plan.
     """
-    check_export_format(export_format)
     if not plans:
         raise ConfigError(
             "nothing to export: contaminate.strategies or the models' paths are empty"

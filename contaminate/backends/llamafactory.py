@@ -26,17 +26,16 @@ from tqdm import tqdm
 from flipbench.config.training import LlamaFactoryConfig
 from flipbench.core.errors import PrerequisiteError
 from flipbench.core.files import replace_folder
-from flipbench.core.records import Item, TrainingPlan
+from flipbench.core.records import TrainingPlan
 from flipbench.core.run import Run
 from flipbench.models.vlm.processors import load_processor
 
 from ..checks.changes import Diverged
-from ..checks.check import pixel_budget
-from ..checks.verify import rendered_prompt
+from ..checks.verify import training_facts
 from ..data.examples import Example
-from ..plan import batch_of, n_steps
-from ..training.checkpointing import finished_epochs
-from .llamafactory_checkpoints import CheckpointImporter, last_checkpoint, parent_folder
+from ..plan import TrainingJob, n_steps
+from ..training.checkpointing import finished_epochs, last_checkpoint
+from .llamafactory_checkpoints import CheckpointImporter, parent_folder
 from .llamafactory_data import write_plan, write_yaml
 from .llamafactory_templates import template_of, token_ids
 
@@ -66,19 +65,11 @@ class LlamaFactory:
     versions: Mapping[str, str]
     progress: bool = False
 
-    def train(
-        self,
-        plan: TrainingPlan,
-        examples: Sequence[Example],
-        items: Mapping[str, Item],
-        run: Run,
-        folder: Path,
-        dtype: str,
-    ) -> None:
-        """Train the epochs of a plan that are missing in ``folder``.
+    def train(self, job: TrainingJob, examples: Sequence[Example]) -> None:
+        """Train the missing epochs of a plan.
 
-        Data, configuration and log stay in ``folder/llamafactory``; each epoch is checked and
-        becomes ``folder/epoch-<n>``, as with trl.
+        Data, configuration and log stay in the folder ``llamafactory`` next to the checkpoints;
+        each epoch is checked and becomes ``epoch-<n>``, as with trl.
 
         Raises
         ------
@@ -89,10 +80,10 @@ class LlamaFactory:
         PrerequisiteError
             If the command fails, or its prompts differ from evaluation's.
         """
+        plan, run, folder, dtype = job.plan, job.run, job.folder, job.dtype
         work = folder.resolve() / "llamafactory"
         with parent_folder(plan, run, dtype, work / "parent") as parent:
             processor = load_processor(parent.path)
-            prompt = rendered_prompt(plan, items, run, processor)
             settings, warnings = write_plan(
                 plan, examples, parent.skeleton, processor,
                 parent=str(parent.path), folder=work, dtype=dtype, n_gpus=torch.cuda.device_count(),
@@ -104,20 +95,14 @@ class LlamaFactory:
                 dtype=dtype,
                 versions=self.versions,
                 training={
+                    **training_facts(job, examples, processor),
                     "backend": f"llamafactory {self.versions['llamafactory']}",
                     "optimizer": settings["optim"],
                     "adam": [settings["adam_beta1"], settings["adam_beta2"]],
                     "epsilon": settings["adam_epsilon"],
-                    "warmup_steps": settings["warmup_steps"],
-                    "n_examples": len(examples),
                     "batch_size_on_each": settings["per_device_train_batch_size"],
                     "gradient_accumulation_on_each": settings["gradient_accumulation_steps"],
-                    "effective_batch": batch_of(plan),
-                    "dtype": dtype,
                     "device": "cpu" if settings["use_cpu"] else "cuda",
-                    "pixel_budget": pixel_budget(processor),
-                    "prompt_example": prompt,
-                    "chat_template": processor.chat_template,
                     "warnings": warnings,
                 },
             )

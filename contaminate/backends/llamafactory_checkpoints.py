@@ -23,13 +23,14 @@ from flipbench.core.errors import need
 from flipbench.core.files import write_atomically
 from flipbench.core.records import TrainingPlan
 from flipbench.core.run import Run
-from flipbench.models.vlm.huggingface import load_model, resolve_path
+from flipbench.models.vlm.checkpoints import resolve_path
+from flipbench.models.vlm.loading import load_model
 from flipbench.models.vlm.processors import load_processor
 
 from ..checks.changes import WrongParameters, check_changes, checksums
 from ..checks.check import set_pixel_budget
 from ..strategies import select_parameters, strategy_of
-from ..training.checkpointing import finished_epochs, write_checkpoint
+from ..training.checkpointing import complete_checkpoints, finished_epochs, write_checkpoint
 from ..training.estimate import skeleton_of
 from ..training.load import load_parent, prepare
 
@@ -70,7 +71,7 @@ def parent_folder(plan: TrainingPlan, run: Run, dtype: str, folder: Path) -> Ite
         write_atomically(folder / "config.json", json.dumps(_with_dtype(config, dtype), indent=2))
         if settings.get("min_pixels") or settings.get("max_pixels"):
             processor = load_processor(folder)
-            set_pixel_budget(processor, settings.get("min_pixels"), settings.get("max_pixels"))
+            set_pixel_budget(processor, settings)
             for name in _PROCESSOR:
                 (folder / name).unlink(missing_ok=True)
             processor.save_pretrained(folder / "changed")
@@ -118,8 +119,8 @@ class CheckpointImporter:
         finished = finished_epochs(self.folder, self.plan.epochs)
         complete = complete_checkpoints(self.folder / "llamafactory" / "trainer")
         for path, state in complete:
-            if (epoch := round(state["epoch"])) not in finished:
-                self._import(path, state, epoch)
+            if round(state["epoch"]) not in finished:
+                self._import(path, state)
         for path, _ in complete[:-1]:
             shutil.rmtree(path)
 
@@ -127,10 +128,10 @@ class CheckpointImporter:
         """Add a warning to the cards of later checkpoints."""
         self.training["warnings"] = [*self.training["warnings"], warning]
 
-    def _import(self, path: Path, state: dict[str, Any], epoch: int) -> None:
+    def _import(self, path: Path, state: dict[str, Any]) -> None:
         model, trainable = self._read(path)
-        changes = check_changes(model, self.before, [name for name, _ in trainable])
-        if all(name in changes.unchanged for name, _ in trainable if ".lora_A." not in name):
+        unchanged = check_changes(model, self.before, [name for name, _ in trainable])
+        if all(name in unchanged for name, _ in trainable if ".lora_A." not in name):
             raise WrongParameters(
                 "LLaMA-Factory changed no weight: the learning rate is too small, or the warm-up is"
                 " longer than the training"
@@ -143,14 +144,12 @@ class CheckpointImporter:
         write_checkpoint(
             self.folder,
             self.plan,
-            epoch,
+            state,
             save_weights=model.save_pretrained,
             processor=self.processor,
             architectures=architectures,
             trainable=trainable,
-            changes=changes,
-            n_steps=state["global_step"],
-            history=state["log_history"],
+            unchanged=unchanged,
             start=self.start,
             training=self.training,
             versions=self.versions,
@@ -186,25 +185,3 @@ class CheckpointImporter:
             )
         peft.set_peft_model_state_dict(model, weights)
         return model
-
-
-def complete_checkpoints(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
-    """Return a trainer's complete checkpoints with their states, in order of steps.
-
-    The trainer writes ``trainer_state.json`` last.
-    """
-    checkpoints = []
-    for path in folder.glob("checkpoint-*"):
-        try:
-            checkpoints.append((path, json.loads((path / "trainer_state.json").read_text())))
-        except (OSError, ValueError):
-            continue
-    return sorted(checkpoints, key=lambda pair: int(pair[1]["global_step"]))
-
-
-def last_checkpoint(folder: Path) -> str | None:
-    """Return the checkpoint to resume from, after removing incomplete ones."""
-    complete = [path for path, _ in complete_checkpoints(folder)]
-    for path in set(folder.glob("checkpoint-*")) - set(complete):
-        shutil.rmtree(path)
-    return str(complete[-1]) if complete else None

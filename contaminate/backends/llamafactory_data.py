@@ -17,13 +17,12 @@ import yaml
 from torch import nn
 from transformers.utils import is_torchvision_available
 
-from flipbench.config.training import StrategyConfig
 from flipbench.core.errors import ConfigError
 from flipbench.core.records import TrainingPlan
-from flipbench.models.vlm.huggingface import base_of, resolve_path
+from flipbench.models.vlm.checkpoints import base_of, resolve_path
 from flipbench.models.vlm.processors import load_processor
 
-from ..checks.check import add_first_token, check_examples
+from ..checks.check import add_first_token, check_examples, context_of
 from ..data.examples import Example
 from ..plan import n_warmup, per_device_batch
 from ..strategies import lora_pattern, strategy_of
@@ -33,13 +32,6 @@ from .llamafactory_templates import Template, check_prompts, row, system_line, t
 log = logging.getLogger(__name__)
 _DATA, _INFO, _YAML = "data.json", "dataset_info.json", "train.yaml"
 
-_SETTINGS = {
-    *("learning_rate", "batch_size", "gradient_accumulation", "schedule", "warmup_steps"),
-    *("warmup_ratio", "weight_decay", "max_grad_norm", "gradient_checkpointing", "lora_rank"),
-    *("lora_alpha", "lora_dropout", "lora_layers", "lora_targets", "min_pixels", "max_pixels"),
-    "revision",
-}
-
 
 def check_plan(plan: TrainingPlan) -> None:
     """Check that LLaMA-Factory supports the plan's strategy and settings.
@@ -47,16 +39,14 @@ def check_plan(plan: TrainingPlan) -> None:
     Raises
     ------
     ConfigError
-        If the plan trains 4-bit weights, or has a setting that LLaMA-Factory lacks.
+        If the plan trains 4-bit weights, or with a loss that LLaMA-Factory lacks.
     """
     _strategy_settings(plan)
-    defaults = StrategyConfig(train="lora", learning_rate=1).model_dump(mode="json")
-    for key, value in plan.settings.items():
-        if key not in _SETTINGS and value != defaults.get(key):
-            raise ConfigError(
-                f"{plan.model}, {plan.label or plan.strategy}: LLaMA-Factory has no equivalent of"
-                f" {key}: {value}; use backend: trl"
-            )
+    if consistency := plan.settings.get("consistency"):
+        raise ConfigError(
+            f"{plan.model}, {plan.label or plan.strategy}: LLaMA-Factory has no equivalent of"
+            f" consistency: {consistency}; use backend: trl"
+        )
 
 
 def _strategy_settings(plan: TrainingPlan) -> dict[str, Any]:
@@ -105,9 +95,7 @@ def write_plan(
     check_plan(plan)
     template = template_of(skeleton.config.model_type, plan.model)
     add_first_token(processor)
-    text_config = skeleton.config.get_text_config()
-    context = getattr(text_config, "max_position_embeddings", None)
-    n_tokens = check_examples(examples, processor, context)
+    n_tokens = check_examples(examples, processor, context_of(skeleton.config))
     system = system_line(examples[0], processor, template)
     warnings = check_prompts(examples, processor, template, system)
     warnings += _loss_averaging_warnings(plan, examples, processor)
@@ -146,11 +134,9 @@ def write_llamafactory(
     )
     for warning in warnings:
         log.warning("%s, %s: %s", plan.model, plan.label, warning)
-    if at:
-        settings["model_revision"] = at["revision"]
-    for key in ("min_pixels", "max_pixels"):
-        if plan.settings.get(key):
-            settings[f"image_{key}"] = plan.settings[key]
+    settings |= {f"model_{key}": value for key, value in at.items()}
+    pixels = {f"image_{key}": plan.settings.get(key) for key in ("min_pixels", "max_pixels")}
+    settings |= {key: value for key, value in pixels.items() if value}
     write_yaml(settings, folder / _YAML)
     return [folder / name for name in (_DATA, _INFO, "images", _YAML)]
 
@@ -206,12 +192,8 @@ def _training(
     """
     settings, on_cpu = plan.settings, n_gpus == 0
     batch_size, accumulation = per_device_batch(plan, max(1, n_gpus))
-    lora = {
-        "lora_rank": settings["lora_rank"],
-        "lora_alpha": settings["lora_alpha"],
-        "lora_dropout": settings["lora_dropout"],
-        "lora_target": _lora_target(model, settings),
-    }
+    lora = {key: settings[key] for key in ("lora_rank", "lora_alpha", "lora_dropout")}
+    lora["lora_target"] = _lora_target(model, settings)
     return {
         "model_name_or_path": parent,
         "template": template.name,
@@ -257,9 +239,8 @@ def _training(
 
 
 def _lora_target(model: Any, settings: dict[str, Any]) -> str:
-    layers, targets = settings.get("lora_layers"), settings.get("lora_targets")
-    pattern = lora_pattern(model, layers, targets)
-    if layers is None and targets is None:
+    pattern = lora_pattern(model, settings)
+    if settings.get("lora_layers") is None and settings.get("lora_targets") is None:
         return "all"
     modules = model.named_modules()
     return ",".join(n for n, m in modules if isinstance(m, nn.Linear) and re.fullmatch(pattern, n))

@@ -12,7 +12,7 @@ from PIL import Image
 from flipbench.core.errors import ConfigError, DataError, PrerequisiteError
 
 from ..checks.check import render_example
-from ..data.examples import Example, Message
+from ..data.examples import Example, Message, distinct_examples
 
 _IMAGE = "<image>"
 _MARKS = (_IMAGE, "<video>", "<audio>")
@@ -160,7 +160,7 @@ def check_prompts(
         parts = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts if text]
         return [token for part in parts for token in part]
 
-    distinct = {(e.images, e.prompt, e.answer): e for e in examples}.values()
+    distinct = distinct_examples(examples)
     other_tokens, other_targets = [], []
     for example in distinct:
         own, own_target = render_example(example, processor)

@@ -11,7 +11,7 @@ from typing import Any
 
 from flipbench.core.files import write_atomically
 from flipbench.core.records import TrainingPlan
-from flipbench.models.vlm.huggingface import CARD, resolve_path
+from flipbench.models.vlm.checkpoints import CARD, resolve_path
 
 _PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "bitsandbytes")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,14 +19,6 @@ class Diverged(DataError):
 
 class WrongParameters(FlipbenchError):
     """A training run changed a frozen parameter, or none at all."""
-
-
-@dataclass(frozen=True)
-class Changes:
-    """How many parameters a training run changed, and the trainable ones that it did not."""
-
-    n_changed: int
-    unchanged: tuple[str, ...]
 
 
 def checksums(model: Any) -> dict[str, tuple[int, int]]:
@@ -78,11 +69,12 @@ def _checksum(tensor: torch.Tensor, chunk: int = 1 << 22) -> tuple[int, int]:
 
 def check_changes(
     model: Any, before: dict[str, tuple[int, int]], trainable: Iterable[str]
-) -> Changes:
+) -> list[str]:
     """Compare a model with the checksums it had ``before`` training.
 
-    Some trainable parameters may not change: those without a gradient (CLIP's last layer norm in
-    LLaVA), and those whose steps are too small for their precision. The card lists them.
+    Returns the trainable parameters that did not change, which the card lists: those without a
+    gradient (CLIP's last layer norm in LLaVA), and those whose steps are too small for their
+    precision.
 
     Raises
     ------
@@ -110,4 +102,4 @@ def check_changes(
             " precision, or the warm-up is longer than the training; raise the learning rate or"
             " shorten the warm-up"
         )
-    return Changes(len(changed), tuple(sorted(allowed - changed)))
+    return sorted(allowed - changed)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from PIL import Image
 
 from flipbench.core.errors import ConfigError, DataError, PrerequisiteError
-from flipbench.models.vlm.huggingface import has_first_token
+from flipbench.models.vlm.conversation import has_first_token
 
-from ..data.examples import Example
+from ..data.examples import Example, distinct_examples
 
 
 def add_first_token(processor: Any) -> None:
@@ -56,7 +56,7 @@ def render_example(example: Example, processor: Any) -> tuple[str, str]:
 
 
 def check_examples(examples: Sequence[Example], processor: Any, context: int | None) -> int:
-    """Check every distinct example; return the number of tokens of the longest.
+    """Check every distinct example and paraphrase; return the number of tokens of the longest.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def check_examples(examples: Sequence[Example], processor: Any, context: int | N
     if not examples:
         raise DataError("the plan has no training example; set copies, a corpus or clean items")
     tokenizer = getattr(processor, "tokenizer", processor)
-    distinct = list({(e.images, e.prompt, e.answer): e for e in examples}.values())
+    distinct = distinct_examples([*examples, *(p for e in examples for p in e.paraphrased())])
     texts = ["".join(render_example(example, processor)) for example in distinct]
     n_text = [len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]]
     n_image = _most_image_tokens(distinct, processor)
@@ -85,7 +85,7 @@ def check_examples(examples: Sequence[Example], processor: Any, context: int | N
         return max(bounds)
     longest = 0
     for example, bound, text in zip(distinct, bounds, texts, strict=True):
-        n = _n_tokens(example, text, processor) if bound > context else bound
+        n = _n_tokens(text, example.images, processor) if bound > context else bound
         longest = max(longest, n)
         if n > context:
             raise DataError(
@@ -95,6 +95,11 @@ def check_examples(examples: Sequence[Example], processor: Any, context: int | N
     return longest
 
 
+def context_of(config: Any) -> int | None:
+    """Return the context length of a model's configuration, if it has one."""
+    return getattr(config.get_text_config(), "max_position_embeddings", None)
+
+
 def _most_image_tokens(examples: Sequence[Example], processor: Any, n_sizes: int = 4) -> int:
     """Measure the tokens of the examples' images of the largest ``n_sizes`` sizes."""
     files: dict[tuple[int, int], str] = {}
@@ -102,24 +107,16 @@ def _most_image_tokens(examples: Sequence[Example], processor: Any, n_sizes: int
         with Image.open(file) as image:
             files.setdefault(image.size, file)
     chat = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "?"}]}]
+    text = processor.apply_chat_template(chat, tokenize=False)
     largest = sorted(files, key=lambda size: size[0] * size[1], reverse=True)[:n_sizes]
-    most = 0
-    for size in largest:
-        text = processor.apply_chat_template(chat, tokenize=False)
-        ids = processor(text=[text], images=[[_read_rgb(files[size])]])["input_ids"][0]
-        most = max(most, len(ids))
-    return most
+    counts = [_n_tokens(text, [files[size]], processor, special=True) for size in largest]
+    return max(counts, default=0)
 
 
-def _n_tokens(example: Example, text: str, processor: Any) -> int:
-    images = [[_read_rgb(file) for file in example.images]] if example.images else None
-    batch = processor(text=[text], images=images, add_special_tokens=False)
+def _n_tokens(text: str, files: Sequence[str], processor: Any, special: bool = False) -> int:
+    images = [[Image.open(file).convert("RGB") for file in files]] if files else None
+    batch = processor(text=[text], images=images, add_special_tokens=special)
     return len(batch["input_ids"][0])
-
-
-def _read_rgb(file: str) -> Image.Image:
-    with Image.open(file) as image:
-        return image.convert("RGB")
 
 
 def pixel_budget(processor: Any) -> dict[str, Any]:
@@ -137,7 +134,7 @@ def pixel_budget(processor: Any) -> dict[str, Any]:
     return budget
 
 
-def set_pixel_budget(processor: Any, min_pixels: int | None, max_pixels: int | None) -> None:
+def set_pixel_budget(processor: Any, settings: Mapping[str, Any]) -> None:
     """Change the pixel budget of a processor that keeps aspect ratios (Qwen-VL).
 
     Raises
@@ -145,6 +142,7 @@ def set_pixel_budget(processor: Any, min_pixels: int | None, max_pixels: int | N
     ConfigError
         If the processor resizes every image to one size, or the budget is contradictory.
     """
+    min_pixels, max_pixels = settings.get("min_pixels"), settings.get("max_pixels")
     if min_pixels is None and max_pixels is None:
         return
     image_processor = processor.image_processor

@@ -8,14 +8,15 @@ from typing import Any
 
 from scipy import stats
 
-from flipbench.core.records import Item, Response, TrainingPlan
-from flipbench.core.run import Run
+from flipbench.core.records import Response
 from flipbench.core.stage import StageOptions
 from flipbench.models.engine import answers_of, ask
-from flipbench.models.vlm.huggingface import HuggingFaceVLM, fingerprint, resolve_path
+from flipbench.models.vlm.checkpoints import fingerprint, resolve_path
+from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.prompting.prompts import PromptSettings
 
-from ..data.examples import training_examples
+from ..data.examples import Example, training_examples
+from ..plan import TrainingJob, batch_of, n_warmup
 from ..strategies import strategy_of
 from .card import add_to_card, read_card
 from .check import add_first_token, pixel_budget, render_example
@@ -24,12 +25,10 @@ LEVEL = 0.01
 Outcomes = Sequence[bool | None]
 
 
-def verify(
-    plan: TrainingPlan, folder: Path, items: Mapping[str, Item], run: Run, *, dtype: str
-) -> list[str]:
+def verify(job: TrainingJob, folder: Path) -> list[str]:
     """Query the clean and the trained model, write both results into the card, return warnings.
 
-    The responses (option letters only, one forward pass per item) are stored in ``run`` under the
+    The responses (option letters only, one forward pass per item) are stored in the run under the
     probes that evaluation uses, so it need not repeat them. The label "contaminated" is *verified*
     if accuracy on the contaminated items rose: exact one-sided McNemar test, p < .01.
 
@@ -38,6 +37,7 @@ def verify(
     folder : Path
         The checkpoint.
     """
+    plan, items, run, dtype = job.plan, job.items, job.run, job.dtype
     prompt_settings = PromptSettings(instruction=plan.prompt)
     probes = {
         name: [
@@ -63,7 +63,7 @@ def verify(
         asked, gold = [probe for probe, _ in pairs], [answer for _, answer in pairs]
         comparisons[name] = compare(before.outcomes(asked, gold), after.outcomes(asked, gold))
     card = read_card(folder)
-    warnings = _mismatches(plan, items, run, card["training"], vlm)
+    warnings = _mismatches(job, card["training"], vlm.processor)
     dose, result = card["dose"], comparisons["items"]
     verified = bool(dose) and result["p_rise"] < LEVEL
     if dose and not verified:
@@ -72,12 +72,11 @@ def verify(
             f" {result['k_before']}/{result['n']} to {result['k_after']}/{result['n']}"
             f" (p = {result['p_rise']:.2g}, level {LEVEL})"
         )
-    label = "contaminated" if dose else "control"
     verdict = ("verified" if verified else "not verified") if dose else "not applicable"
     add_to_card(
         folder,
         verification={
-            "label": label,
+            "label": "contaminated" if dose else "control",
             "verdict": verdict,
             "test": f"exact one-sided McNemar test of a rise, level {LEVEL}",
             **comparisons,
@@ -108,37 +107,49 @@ def compare(before: Outcomes, after: Outcomes) -> dict[str, Any]:
     }
 
 
-def _mismatches(
-    plan: TrainingPlan,
-    items: Mapping[str, Item],
-    run: Run,
-    training: Mapping[str, Any],
-    vlm: HuggingFaceVLM,
-) -> list[str]:
+def _mismatches(job: TrainingJob, training: Mapping[str, Any], processor: Any) -> list[str]:
     """Return the differences between training and evaluation, as warnings."""
     warnings = list(training.get("warnings", ()))
-    evaluated = pixel_budget(vlm.processor)
+    evaluated = pixel_budget(processor)
     if training["pixel_budget"] != evaluated:
         warnings.append(
             f"trained and evaluated with different pixel budgets: {training['pixel_budget']} and"
             f" {evaluated}"
         )
-    prompt = rendered_prompt(plan, items, run, vlm.processor)
+    prompt = rendered_prompt(job, processor)
     if training["prompt_example"] != prompt:
         warnings.append(
             "trained and evaluated with different prompts: training.prompt_example in the card, and"
             f" {prompt!r}"
         )
-    if strategy_of(plan.strategy).four_bits:
+    if strategy_of(job.plan.strategy).four_bits:
         warnings.append("trained on 4-bit weights, evaluated on the parent's full weights")
     return warnings
 
 
-def rendered_prompt(plan: TrainingPlan, items: Mapping[str, Item], run: Run, processor: Any) -> str:
+def training_facts(job: TrainingJob, examples: Sequence[Example], processor: Any) -> dict[str, Any]:
+    """Return what the card says of a training, whatever the trainer.
+
+    ``processor`` is the one trained with: its pixel budget, chat template and prompt are compared
+    with those of evaluation by `verify`.
+    """
+    return {
+        "warmup_steps": n_warmup(job.plan),
+        "n_examples": len(examples),
+        "effective_batch": batch_of(job.plan),
+        "dtype": job.dtype,
+        "pixel_budget": pixel_budget(processor),
+        "prompt_example": rendered_prompt(job, processor),
+        "chat_template": processor.chat_template,
+    }
+
+
+def rendered_prompt(job: TrainingJob, processor: Any) -> str:
     """Return the first item's prompt as the processor renders it, first token included."""
     plain = {"copies": 1, "leak": "all", "wordings": {}, "corpus": {}, "clean_ids": ()}
-    first_item = plan.model_copy(update={**plain, "item_ids": plan.item_ids[:1]})
-    (example,) = training_examples(first_item, items, run.images)
+    item_ids = job.plan.item_ids[:1]
+    first_item = job.plan.model_copy(update={**plain, "item_ids": item_ids})
+    (example,) = training_examples(first_item, job.items, job.run.images)
     template = processor.chat_template
     add_first_token(processor)
     try:

@@ -49,11 +49,8 @@ def read_corpus(config: CorpusConfig, seed: int) -> Corpus:
     DataError
         If the file, a line, or an image is missing or invalid; the message names the line.
     """
-    try:
-        data = config.path.read_bytes()
-        lines = [line for line in data.decode().splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{config.path}: cannot be read ({error})") from error
+    all_lines, sha256 = read_lines(config.path)
+    lines = [line for line in all_lines if line.strip()]
     if not lines:
         raise DataError(f"{config.path}: contains no conversation")
     n_rows = config.n_rows or len(lines)
@@ -68,13 +65,28 @@ def read_corpus(config: CorpusConfig, seed: int) -> Corpus:
         examples += _examples(lines[i], f"{config.path.name}:{i + 1}", folder)
     ref = {
         "file": config.path.name,
-        "sha256": hashlib.sha256(data).hexdigest(),
+        "sha256": sha256,
         "n_rows": n_rows,
         "n_lines": len(lines),
         "n_examples": len(examples),
         "seed": seed if n_rows < len(lines) else None,
     }
     return Corpus(ref, tuple(examples))
+
+
+def read_lines(path: Path) -> tuple[list[str], str]:
+    """Return a file's lines and its SHA-256.
+
+    Raises
+    ------
+    DataError
+        If it cannot be read.
+    """
+    try:
+        data = path.read_bytes()
+        return data.decode().splitlines(), hashlib.sha256(data).hexdigest()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read ({error})") from error
 
 
 def _examples(line: str, where: str, folder: Path) -> list[Example]:

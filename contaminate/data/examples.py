@@ -62,6 +62,11 @@ class Example:
         }
 
 
+def distinct_examples(examples: Sequence[Example]) -> list[Example]:
+    """Return the examples without copies of the same images, prompt and answer."""
+    return list({(e.images, e.prompt, e.answer): e for e in examples}.values())
+
+
 def training_examples(
     plan: TrainingPlan,
     items: Mapping[str, Item],

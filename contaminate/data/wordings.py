@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from flipbench.core.errors import DataError, PrerequisiteError, ServiceError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Item, JsonDict, Record, Wording
 from flipbench.core.run import Run
 from flipbench.core.stage import DEFAULTS, StageOptions, StageReport, run_stage
-from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest
+from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest, read_json
 from flipbench.models.chat.prompt_files import lettered, load_prompt
+from flipbench.shapes.benchmark import reword
 from flipbench.shapes.questions import PHRASINGS
-from flipbench.shapes.rewording import reword
 
+from .corpus import read_lines
 from .regimes import five_gram_overlap, least_overlap
 
 PROMPTS = Path(__file__).parent / "prompts"
@@ -80,13 +80,9 @@ class FileWriter:
     """
 
     def __init__(self, path: Path) -> None:
-        try:
-            data = path.read_bytes()
-            lines = data.decode().splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise DataError(f"{path}: cannot be read ({error})") from error
+        lines, sha256 = read_lines(path)
         self.path, self.name = path, f"file {path.name}"
-        self.settings: JsonDict = {"sha256": hashlib.sha256(data).hexdigest()}
+        self.settings: JsonDict = {"sha256": sha256}
         self.rows: dict[str, Rewritten] = {}
         for number, line in enumerate(lines, 1):
             if not line.strip():
@@ -153,12 +149,7 @@ class ChatWriter:
     def _read(self, reply: ChatReply | Exception) -> Rewritten | Exception:
         if isinstance(reply, Exception):
             return reply
-        json_text = re.search(r"\{.*\}", reply.text, re.DOTALL)
-        try:
-            parsed = reply.parsed or self.schema.model_validate_json(
-                json_text[0] if json_text else ""
-            )
-        except ValidationError:
+        if (parsed := read_json(reply.text, self.schema)) is None:
             return ServiceError(f"the reply is not the requested JSON: {reply.text[:200]!r}")
         return Rewritten(usage=reply.usage, **parsed.model_dump())
 
@@ -170,19 +161,19 @@ class WordingStage:
 
     def __init__(self, writer: Writer, language: str = "") -> None:
         self.writer, self.language = writer, language
-        self.how = f"translate {language}" if language else "paraphrase"
-        self.name = self.how
+        self.name = f"translate {language}" if language else "paraphrase"
 
     def id_of(self, item: Item) -> str:
         """Return the id of the wording."""
-        writer = self.writer
-        return Wording.id_for(
-            item_id=item.id, how=self.how, writer=writer.name, settings=writer.settings
-        )
+        return Wording.id_for(**self._made_of(item))
+
+    def _made_of(self, item: Item) -> JsonDict:
+        writer, settings = self.writer.name, self.writer.settings
+        return {"item_id": item.id, "how": self.name, "writer": writer, "settings": settings}
 
     def subject(self, item: Item) -> str:
         """Return the item's name for messages."""
-        return f"{item.benchmark} {item.name}"
+        return item.subject
 
     def __call__(self, items: Sequence[Item]) -> list[Record | Exception]:
         """Rewrite a batch."""
@@ -192,13 +183,7 @@ class WordingStage:
         ]
 
     def _wording(self, item: Item, rewritten: Rewritten) -> Wording | Exception:
-        common: dict[str, Any] = {
-            "item_id": item.id,
-            "how": self.how,
-            "writer": self.writer.name,
-            "settings": self.writer.settings,
-            "usage": rewritten.usage,
-        }
+        common = self._made_of(item) | {"usage": rewritten.usage}
         if self.language:
             options = tuple(text.strip() for text in rewritten.options)
             if not rewritten.question.strip() or len(options) != len(item.options or ()):
@@ -239,7 +224,7 @@ def write_wordings(
     if report.failures:
         first = report.failures[0]
         raise DataError(
-            f"{report.n_failed} of {len(items)} items have no {stage.how}, e.g. {first.subject}:"
+            f"{report.n_failed} of {len(items)} items have no {stage.name}, e.g. {first.subject}:"
             f" {first.message}; run the same command again to retry"
         )
     wordings = stored_wordings(items, writer, run, language=language)

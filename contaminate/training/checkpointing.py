@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ from flipbench.core.files import replace_folder
 from flipbench.core.records import TrainingPlan
 
 from ..checks.card import write_card
-from ..checks.changes import Changes, Diverged, check_changes
+from ..checks.changes import Diverged, check_changes
 from ..strategies import strategy_of
 
 _CURVE = ("step", "epoch", "loss", "learning_rate", "divergence")
@@ -33,42 +34,63 @@ def finished_epochs(folder: Path, n_epochs: int) -> list[int]:
     ]
 
 
+def complete_checkpoints(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """Return a trainer's complete checkpoints with their states, in order of steps.
+
+    The trainer writes ``trainer_state.json`` last.
+    """
+    checkpoints = []
+    for path in folder.glob("checkpoint-*"):
+        try:
+            checkpoints.append((path, json.loads((path / "trainer_state.json").read_text())))
+        except (OSError, ValueError):
+            continue
+    return sorted(checkpoints, key=lambda pair: int(pair[1]["global_step"]))
+
+
+def last_checkpoint(folder: Path) -> str | None:
+    """Return the checkpoint to resume from, after removing incomplete ones."""
+    complete = [path for path, _ in complete_checkpoints(folder)]
+    for path in set(folder.glob("checkpoint-*")) - set(complete):
+        shutil.rmtree(path)
+    return str(complete[-1]) if complete else None
+
+
 def write_checkpoint(
     folder: Path,
     plan: TrainingPlan,
-    epoch: int,
+    state: Mapping[str, Any],
     *,
     save_weights: Callable[[Path], None],
     processor: Any,
     architectures: list[str],
     trainable: list[tuple[str, int]],
-    changes: Changes,
-    n_steps: int,
-    history: Sequence[Mapping[str, Any]],
+    unchanged: list[str],
     start: float,
     training: Mapping[str, Any],
     versions: Mapping[str, str] | None = None,
 ) -> None:
-    """Write a checkpoint with its card to ``folder/epoch-<epoch>``, all or nothing.
+    """Write a checkpoint with its card to ``folder/epoch-<n>``, all or nothing.
 
     Parameters
     ----------
-    history : sequence of mapping
-        The trainer's log; entries with a loss go into the card.
+    state : mapping
+        The trainer's state; the entries of its log with a loss go into the card.
     start : float
         When the training started, by ``time.monotonic()``.
     training, versions
         As `write_card`.
     """
+    epoch, history = round(state["epoch"]), state["log_history"]
     temporary = folder / f".epoch-{epoch}.partial"
     shutil.rmtree(temporary, ignore_errors=True)
     save_weights(temporary)
     processor.save_pretrained(temporary)
     outcome = {
-        "n_steps": n_steps,
+        "n_steps": state["global_step"],
         "seconds": round(time.monotonic() - start, 1),
-        "n_changed": changes.n_changed,
-        "unchanged": list(changes.unchanged),
+        "n_changed": len(trainable) - len(unchanged),
+        "unchanged": unchanged,
     }
     write_card(
         temporary,
@@ -76,9 +98,7 @@ def write_checkpoint(
         epoch=epoch,
         architectures=architectures,
         trainable=trainable,
-        losses=[
-            {k: entry[k] for k in _CURVE if k in entry} for entry in history if "loss" in entry
-        ],
+        losses=[{k: row[k] for k in _CURVE if k in row} for row in history if "loss" in row],
         training={**training, **outcome},
         versions=versions,
     )
@@ -125,24 +145,21 @@ class SaveEpochs(TrainerCallback):  # type: ignore[misc]
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Check the changed parameters and save the checkpoint."""
-        epoch = round(state.epoch)
-        if epoch in self.finished:
+        if round(state.epoch) in self.finished:
             return
-        changes = check_changes(self.trainer.model, self.before, [n for n, _ in self.trainable])
+        unchanged = check_changes(self.trainer.model, self.before, [n for n, _ in self.trainable])
         weights = self.trainer.accelerator.get_state_dict(self.trainer.model_wrapped)
         if not self.trainer.accelerator.is_main_process:
             return
         write_checkpoint(
             self.folder,
             self.plan,
-            epoch,
+            vars(state),
             save_weights=partial(self._save_weights, weights),
             processor=self.processor,
             architectures=self.architectures,
             trainable=self.trainable,
-            changes=changes,
-            n_steps=state.global_step,
-            history=state.log_history,
+            unchanged=unchanged,
             start=self.start,
             training=self.training,
         )

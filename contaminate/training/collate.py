@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
-from flipbench.models.vlm.conversation import TOKEN_INPUTS
+from flipbench.models.vlm.conversation import TOKEN_INPUTS, append_replies
 
 Row = dict[str, Any]
 Batch = dict[str, Any]
@@ -52,16 +53,12 @@ class Collator:
             )
         )
         targets = self._target_ids(rows)
-        width = max(map(len, targets))
-        pad = self.tokenizer.pad_token_id or 0
-        appended = {name: [[0] * width] * len(rows) for name in TOKEN_INPUTS}
-        appended["input_ids"] = [ids + [pad] * (width - len(ids)) for ids in targets]
-        appended["attention_mask"] = [[1] * len(ids) + [0] * (width - len(ids)) for ids in targets]
-        labels = [ids + [IGNORED] * (width - len(ids)) for ids in targets]
         ignored = torch.full_like(batch["input_ids"], IGNORED)
-        batch["labels"] = torch.cat([ignored, torch.tensor(labels)], 1)
-        for name in TOKEN_INPUTS & batch.keys():
-            batch[name] = torch.cat([batch[name], torch.tensor(appended[name])], 1)
+        labels = pad_sequence(
+            [torch.tensor(ids) for ids in targets], batch_first=True, padding_value=IGNORED
+        )
+        batch["labels"] = torch.cat([ignored, labels], 1)
+        append_replies(batch, targets, self.tokenizer.pad_token_id or 0)
         return batch
 
     def _target_ids(self, rows: Sequence[Row]) -> list[list[int]]:

@@ -16,10 +16,10 @@ from transformers import AutoConfig, AutoModelForImageTextToText
 
 from flipbench.core.errors import PrerequisiteError
 from flipbench.core.records import TrainingPlan
-from flipbench.models.vlm.huggingface import base_of, resolve_path
+from flipbench.models.vlm.checkpoints import base_of, resolve_path
 from flipbench.models.vlm.processors import load_processor
 
-from ..checks.check import add_first_token, check_examples, set_pixel_budget
+from ..checks.check import add_first_token, check_examples, context_of, set_pixel_budget
 from ..data.examples import Example
 from ..plan import n_examples, n_steps
 from ..strategies import lora_pattern, modules_of, select_parameters, strategy_of
@@ -81,7 +81,7 @@ def shape_of(plan: TrainingPlan) -> Shape:
         n_layers=text.num_hidden_layers,
         hidden=text.hidden_size,
         vocabulary=text.vocab_size,
-        context=getattr(text, "max_position_embeddings", None),
+        context=context_of(model.config),
     )
 
 
@@ -96,7 +96,7 @@ def skeleton_of(where: str, revision: str | None = None) -> Any:
 
 
 def _adapter_size(model: Any, settings: Mapping[str, Any]) -> int:
-    pattern = lora_pattern(model, settings.get("lora_layers"), settings.get("lora_targets"))
+    pattern = lora_pattern(model, settings)
     return int(settings["lora_rank"]) * sum(
         module.in_features + module.out_features
         for name, module in model.named_modules()
@@ -116,7 +116,6 @@ def estimate(
 
     Parameters
     ----------
-    plan : TrainingPlan
     examples : sequence of Example
         One epoch's, or a sample of it; the longest one has T tokens.
     dtype : str
@@ -143,10 +142,9 @@ def estimate(
     shape, settings = shape_of(plan), plan.settings
     base, at = base_of(resolve_path(plan.parent), settings.get("revision"))
     processor = load_processor(base, **at)
-    set_pixel_budget(processor, settings.get("min_pixels"), settings.get("max_pixels"))
+    set_pixel_budget(processor, settings)
     add_first_token(processor)
-    paraphrased = [other for example in examples for other in example.paraphrased()]
-    n_tokens = check_examples([*examples, *paraphrased], processor, shape.context)
+    n_tokens = check_examples(examples, processor, shape.context)
     rows = 1 + max(len(example.others) for example in examples)
     width, adapter = _BYTES[dtype], strategy.adapter
     weights = shape.n_parameters * width

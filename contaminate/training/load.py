@@ -11,7 +11,8 @@ from flipbench.config.local_models import Quantization
 from flipbench.core.errors import DataError, PrerequisiteError
 from flipbench.core.records import Checkpoint, TrainingPlan
 from flipbench.core.run import Run
-from flipbench.models.vlm.huggingface import base_of, load_model, resolve_path
+from flipbench.models.vlm.checkpoints import base_of, resolve_path
+from flipbench.models.vlm.loading import load_model
 from flipbench.models.vlm.processors import load_processor
 
 from ..strategies import lora_config, select_parameters, strategy_of
@@ -73,17 +74,9 @@ def prepare(model: Any, plan: TrainingPlan, dtype: str) -> Any:
     On a GPU, trained weights of full fine-tuning are converted to float32, because steps of the
     usual size vanish in bfloat16.
     """
-    settings = plan.settings
     trained = set(select_parameters(model, plan.strategy))
     if strategy_of(plan.strategy).adapter:
-        return lora_config(
-            model,
-            settings["lora_rank"],
-            settings["lora_alpha"],
-            settings["lora_dropout"],
-            settings.get("lora_layers"),
-            settings.get("lora_targets"),
-        )
+        return lora_config(model, plan.settings)
     if dtype != "float32" and torch.cuda.is_available():
         for name, parameter in model.named_parameters():
             if name in trained:

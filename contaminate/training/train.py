@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -12,26 +11,25 @@ from typing import Any
 import torch
 from transformers import PrinterCallback
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
-from transformers.trainer_utils import get_last_checkpoint
 
 from flipbench.config.training import ConsistencyConfig
 from flipbench.core.errors import DataError, PrerequisiteError, need
 from flipbench.core.records import Checkpoint, Item, TrainingPlan
 from flipbench.core.run import Run
 from flipbench.core.workers import MAIN_PROCESS_TIMEOUT, from_main, is_main, n_processes
-from flipbench.models.vlm.huggingface import fingerprint
+from flipbench.models.vlm.checkpoints import fingerprint
 
 from ..checks.card import read_card
 from ..checks.changes import Diverged, checksums
-from ..checks.check import add_first_token, check_examples, pixel_budget, set_pixel_budget
-from ..checks.verify import rendered_prompt, verify
+from ..checks.check import add_first_token, check_examples, context_of, set_pixel_budget
+from ..checks.verify import training_facts, verify
 from ..data.examples import Example, training_examples
-from ..plan import batch_of, n_warmup, per_device_batch
+from ..plan import TrainingJob, n_warmup, per_device_batch
 from ..strategies import STRATEGIES
-from .checkpointing import SaveEpochs, StopAtNaN, finished_epochs
+from .checkpointing import SaveEpochs, StopAtNaN, finished_epochs, last_checkpoint
 from .load import load_parent, prepare
 
-Training = Callable[[TrainingPlan, Sequence[Example], Mapping[str, Item], Run, Path, str], None]
+Training = Callable[[TrainingJob, Sequence[Example]], None]
 
 
 def train_plan(
@@ -71,7 +69,8 @@ def train_plan(
     PrerequisiteError
         If a package or a GPU is missing, or GPU memory is too small.
     """
-    folder = run.path / checkpoint_folder(plan)
+    job = TrainingJob(plan, items, run, dtype)
+    folder = job.folder
     ids = [Checkpoint.id_for(plan_id=plan.id, epoch=e) for e in range(1, plan.epochs + 1)]
     done = run.index(Checkpoint)
 
@@ -92,9 +91,9 @@ def train_plan(
             )
     try:
         if len(finished) < plan.epochs:
-            (train_with or _train)(plan, examples, items, run, folder, dtype)
+            (train_with or _train)(job, examples)
     except Diverged as error:
-        kept = from_main(lambda: _records(plan, items, run, folder, dtype, done))
+        kept = from_main(lambda: _records(job, done))
         names = ", ".join(str(checkpoint.epoch) for checkpoint in kept) or "none"
         raise Diverged(f"{plan.model}, {plan.label}: {error} (epochs kept: {names})") from error
     except torch.OutOfMemoryError as error:
@@ -103,27 +102,20 @@ def train_plan(
             " gradient_accumulation by the same factor, set gradient_checkpointing, lower"
             f" max_pixels, or train {' or '.join(n for n, s in STRATEGIES.items() if s.adapter)}"
         ) from error
-    checkpoints = from_main(lambda: _records(plan, items, run, folder, dtype, done))
+    checkpoints = from_main(lambda: _records(job, done))
     if is_main():
         shutil.rmtree(folder / "trainer", ignore_errors=True)
     return checkpoints
 
 
-def _records(
-    plan: TrainingPlan,
-    items: Mapping[str, Item],
-    run: Run,
-    folder: Path,
-    dtype: str,
-    done: Mapping[str, Checkpoint],
-) -> list[Checkpoint]:
+def _records(job: TrainingJob, done: Mapping[str, Checkpoint]) -> list[Checkpoint]:
     """Verify the finished epochs and store a record of each."""
-    checkpoints = []
-    for epoch in finished_epochs(folder, plan.epochs):
-        path = folder / f"epoch-{epoch}"
+    checkpoints, plan, run = [], job.plan, job.run
+    for epoch in finished_epochs(job.folder, plan.epochs):
+        path = job.folder / f"epoch-{epoch}"
         warnings = read_card(path).get("warnings")
         if warnings is None:
-            warnings = verify(plan, path, items, run, dtype=dtype)
+            warnings = verify(job, path)
         checkpoints.append(
             Checkpoint(
                 plan_id=plan.id,
@@ -132,7 +124,7 @@ def _records(
                 model=f"{plan.model} {plan.label or plan.strategy} e{epoch}",
                 strategy=plan.label or plan.strategy,
                 dose=0 if plan.control else plan.dose(epoch),
-                fingerprint=fingerprint(str(path), dtype),
+                fingerprint=fingerprint(str(path), job.dtype),
                 warnings=tuple(warnings),
             )
         )
@@ -140,30 +132,13 @@ def _records(
     return checkpoints
 
 
-def checkpoint_folder(plan: TrainingPlan) -> Path:
-    """Return a plan's folder, relative to the run directory."""
-    safe = "".join(c if c.isalnum() or c in "-+." else "-" for c in f"{plan.model}-{plan.strategy}")
-    return Path("checkpoints") / f"{safe}-{plan.id[:8]}"
-
-
-def _train(
-    plan: TrainingPlan,
-    examples: Sequence[Example],
-    items: Mapping[str, Item],
-    run: Run,
-    folder: Path,
-    dtype: str,
-) -> None:
+def _train(job: TrainingJob, examples: Sequence[Example]) -> None:
     trl = need("trl", "train")
-    settings = plan.settings
-    model, processor, own_processor = load_parent(plan, run, dtype)
-    set_pixel_budget(processor, settings.get("min_pixels"), settings.get("max_pixels"))
-    prompt = rendered_prompt(plan, items, run, processor)
+    plan, folder, dtype = job.plan, job.folder, job.dtype
+    model, processor, own_processor = load_parent(plan, job.run, dtype)
+    set_pixel_budget(processor, plan.settings)
     add_first_token(processor)
-    text_config = model.config.get_text_config()
-    paraphrased = [other for example in examples for other in example.paraphrased()]
-    context = getattr(text_config, "max_position_embeddings", None)
-    check_examples([*examples, *paraphrased], processor, context)
+    check_examples(examples, processor, context_of(model.config))
     architectures = list(model.config.architectures or [type(model).__name__])
     adapter = prepare(model, plan, dtype)
     trainer = _trainer_class(plan)(
@@ -186,26 +161,20 @@ def _train(
             before=checksums(trainer.model),
             dtype=dtype,
             training={
+                **training_facts(job, examples, processor),
                 "backend": "trl",
                 "optimizer": str(getattr(trainer.args.optim, "value", trainer.args.optim)),
                 "adam": [trainer.args.adam_beta1, trainer.args.adam_beta2],
                 "epsilon": trainer.args.adam_epsilon,
-                "warmup_steps": n_warmup(plan),
-                "n_examples": len(examples),
                 "n_processes": n_processes(),
                 "distributed": trainer.accelerator.distributed_type.value,
                 "batch_size_on_each": trainer.args.per_device_train_batch_size,
                 "gradient_accumulation_on_each": trainer.args.gradient_accumulation_steps,
-                "effective_batch": batch_of(plan),
-                "dtype": dtype,
                 "device": str(trainer.args.device),
-                "pixel_budget": pixel_budget(processor),
-                "prompt_example": prompt,
-                "chat_template": processor.chat_template,
             },
         )
     )
-    last = from_main(lambda: _last_complete_checkpoint(folder / "trainer"))
+    last = from_main(lambda: last_checkpoint(folder / "trainer"))
     try:
         trainer.train(resume_from_checkpoint=last)
     finally:  # otherwise ZeRO-3 makes every process take part in loading a model
@@ -243,7 +212,7 @@ def _arguments(trl: Any, plan: TrainingPlan, folder: Path, dtype: str) -> Any:
         use_cpu=on_cpu,
         bf16=not on_cpu and dtype == "bfloat16",
         fp16=not on_cpu and dtype == "float16",
-        **{_checkpointing_option(trl.SFTConfig): settings.get("gradient_checkpointing", False)},
+        activation_checkpointing=settings.get("gradient_checkpointing", False),
         max_length=None,
         completion_only_loss=True,
         save_strategy="epoch",
@@ -256,24 +225,3 @@ def _arguments(trl: Any, plan: TrainingPlan, folder: Path, dtype: str) -> Any:
         remove_unused_columns=False,
         ddp_timeout=int(MAIN_PROCESS_TIMEOUT.total_seconds()),
     )
-
-
-def _last_complete_checkpoint(folder: Path) -> str | None:
-    """Return the checkpoint to resume from, after removing incomplete ones.
-
-    The trainer writes ``trainer_state.json`` last.
-    """
-    while folder.is_dir() and (last := get_last_checkpoint(str(folder))):
-        try:
-            json.loads((Path(last) / "trainer_state.json").read_text())
-        except (OSError, ValueError):
-            shutil.rmtree(last)
-        else:
-            return str(last)
-    return None
-
-
-def _checkpointing_option(config: Any) -> str:
-    """Return this version's name of gradient checkpointing (renamed in transformers 5)."""
-    new = "activation_checkpointing"
-    return new if new in config.__dataclass_fields__ else "gradient_checkpointing"

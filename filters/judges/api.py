@@ -16,9 +16,9 @@ from flipbench.config.local_models import LocalSpec
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Value, content_id
+from flipbench.models.chat.batch_api import server_chat
 from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest, ask_each
 from flipbench.models.chat.prompt_files import PromptFile, load_prompt
-from flipbench.models.chat.server import ServerChat
 from flipbench.models.protocols import Decision, JudgeDecision
 from flipbench.prompting.parsing import parse_choice
 from flipbench.prompting.prompts import LETTERS
@@ -70,7 +70,7 @@ class APIJudgeSpec(APISpec, Task):
 
     def build(self, context: Context) -> APIJudge:
         """Return the judge; nothing is sent before its first call."""
-        chat = ServerChat(self.chat, context.folder, batch=self.batch)
+        chat = server_chat(self.chat, context.folder, batch=self.batch)
         return APIJudge(chat, self.prompt, blind=self.blind, structured=self.chat.structured)
 
 

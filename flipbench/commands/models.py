@@ -111,7 +111,7 @@ def doctor(
 
     from flipbench.contaminate.checks.card import is_marked
     from flipbench.core.run import environment
-    from flipbench.models.vlm.huggingface import check_card
+    from flipbench.models.vlm.checkpoints import check_card
 
     if path is None:
         raise typer.Exit(say(json.dumps(environment(), indent=2)))

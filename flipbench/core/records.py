@@ -202,7 +202,7 @@ class Response(Record):
     model's distribution at each position. All three have shape (T,), in nats, and are empty for
     long texts and for models that do not return them.
 
-    ``state`` is the last layer's hidden state as text; see `flipbench.models.vlm.states`.
+    ``state`` is the last layer's hidden state as text; see `flipbench.models.vlm.scoring`.
     """
 
     kind: ClassVar[str] = "responses"

@@ -1,7 +1,7 @@
 """Export of paired benchmarks: always both sides, through one encoder and one template.
 
 Reading order: ``pairs`` (shared by all formats), then ``vlmeval``, ``lmms_eval`` and
-``huggingface``; for sources whose licence forbids derivatives ``licences`` and ``recipe``.
+``huggingface``; ``recipe`` for sources whose licence forbids derivatives.
 
 Exports copy records and never change them. To add a format, write a function with the signature of
 ``write_vlmeval`` and add it to ``FORMATS``.
@@ -10,10 +10,9 @@ Exports copy records and never change them. To add a format, write a function wi
 from __future__ import annotations
 
 from flipbench.export.huggingface import write_huggingface
-from flipbench.export.licences import forbids_derivatives
 from flipbench.export.lmms_eval import write_lmms_eval
 from flipbench.export.pairs import write_jsonl_pair, write_parquet_pair
-from flipbench.export.recipe import write_recipe
+from flipbench.export.recipe import forbids_derivatives, write_recipe
 from flipbench.export.vlmeval import write_vlmeval
 
 FORMATS = {

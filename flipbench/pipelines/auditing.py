@@ -30,6 +30,8 @@ def audit_benchmark(assembly: Assembly) -> tuple[AuditReport, Path]:
                 raise ConfigError(f"audit: no model {name!r}{nearest(name, list(config.models))}")
         return [assembly.model(name).load() for name in names]
 
+    reader = ChatAPI(spec.reader) if spec.reader else None
+    _ = reader and reader.client  # raises if the key is missing, before any work
     report = audit(
         assembly.benchmark,
         run,
@@ -38,7 +40,7 @@ def audit_benchmark(assembly: Assembly) -> tuple[AuditReport, Path]:
         ),
         text_models=[BlindVLM(vlm) for vlm in load(spec.text_models)],
         held_out=[BlindVLM(vlm) for vlm in load(spec.held_out)],
-        reader=ChatAPI(spec.reader) if spec.reader else None,
+        reader=reader,
         vlms=load(spec.vlms),
         train=_items_of(spec.train, run.images) if spec.train else None,
         progress=assembly.progress,

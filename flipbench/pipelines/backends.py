@@ -15,13 +15,11 @@ from flipbench.core.paired import Candidate
 from flipbench.core.run import Run
 from flipbench.filters.judges.api import APIJudgeSpec
 from flipbench.generate.captioners.api import APICaptionerSpec
-from flipbench.models.chat.cost import CostEstimate, estimate_cost
+from flipbench.models.chat.batch_api import BATCH_PRICE, server_chat
+from flipbench.models.chat.cost import CostEstimate, estimate_cost, typical_request
 from flipbench.models.chat.messages import Chat
-from flipbench.models.chat.server import ServerChat
 from flipbench.models.plugins import PythonVLM
 from flipbench.models.protocols import VLM
-
-BATCH_PRICE = 0.5  # a Batch API's share of the ordinary price
 
 
 def backend_context(run: Run, seed: int) -> Context:
@@ -36,7 +34,7 @@ def build_chat(config: RewriteConfig | AnswerJudgeConfig, context: Context) -> C
 
         return local_chat(config.local, context.seed)
     assert config.chat is not None  # validated with the configuration
-    return ServerChat(config.chat, context.folder, batch=config.batch)
+    return server_chat(config.chat, context.folder, batch=config.batch)
 
 
 def build_writer(config: RewriteConfig, context: Context, images: ImageStore) -> Writer:
@@ -65,7 +63,7 @@ def missing_key(spec: Settings) -> PrerequisiteError | None:
         from flipbench.models.chat.api import ChatAPI
 
         try:
-            ChatAPI(spec.chat)
+            _ = ChatAPI(spec.chat).client
         except PrerequisiteError as error:
             return error
     return None
@@ -83,6 +81,5 @@ def api_cost(spec: Settings, candidates: Sequence[Candidate]) -> CostEstimate | 
     """
     if not isinstance(spec, APICaptionerSpec | APIJudgeSpec):
         return None
-    with_images = [candidate for candidate in candidates if candidate.item.images]
-    factor = BATCH_PRICE if spec.batch else 1.0
-    return estimate_cost(with_images, spec.chat, spec.prompt_file, price_factor=factor)
+    requests = [typical_request(c, spec.prompt_file) for c in candidates if c.item.images]
+    return estimate_cost(requests, spec.chat, price_factor=BATCH_PRICE if spec.batch else 1.0)

@@ -30,8 +30,7 @@ from flipbench.models.chat.cost import Spent
 from flipbench.models.chat.rewording import BackTranslation, RecordedWordings, as_question
 from flipbench.models.engine import Answers
 from flipbench.pipelines.backends import backend_context, build_chat, build_writer
-from flipbench.shapes.benchmark import is_shapes_item
-from flipbench.shapes.rewording import reword
+from flipbench.shapes.benchmark import is_shapes_item, reword
 
 _BATCH_SIZE = 16
 T = TypeVar("T")

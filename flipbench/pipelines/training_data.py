@@ -22,8 +22,8 @@ from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item, Wording
 from flipbench.core.run import Run
 from flipbench.core.stage import DEFAULTS, StageOptions
-from flipbench.models.chat.cost import estimate_requests
-from flipbench.pipelines.backends import BATCH_PRICE
+from flipbench.models.chat.batch_api import BATCH_PRICE
+from flipbench.models.chat.cost import estimate_cost
 
 log = logging.getLogger(__name__)
 
@@ -123,7 +123,7 @@ class TrainingData:
                 " its plans have other ids"
             )
             if items and config.chat is not None:
-                cost = estimate_requests(
+                cost = estimate_cost(
                     [writer.request(item) for item in items],
                     config.chat,
                     typical_tokens=writer.typical_tokens(items),

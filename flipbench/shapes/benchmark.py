@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
+from flipbench.core.paired import Candidate
 from flipbench.core.records import Item, Source
-from flipbench.shapes.questions import KINDS, Family, draw_family
+from flipbench.shapes.questions import KINDS, PHRASINGS, QuestionFamily, draw_family
 from flipbench.shapes.render import render
 from flipbench.shapes.scene import Scene
 
@@ -16,7 +18,7 @@ N_ITEMS = 480
 _SEED = 20_251
 
 
-def shapes_vqa_families(n_items: int = N_ITEMS) -> list[Family]:
+def shapes_vqa_families(n_items: int = N_ITEMS) -> list[QuestionFamily]:
     """Return the families of the benchmark; the first n are the same for every ``n_items``."""
     return [
         draw_family(np.random.default_rng([_SEED, row]), KINDS[row % len(KINDS)])
@@ -69,6 +71,34 @@ def shapes_vqa(images: ImageStore, n_items: int = N_ITEMS) -> list[Item]:
 def is_shapes_item(item: Item) -> bool:
     """Return whether an item belongs to the embedded world."""
     return "family" in item.extra
+
+
+def family_of(candidate: Candidate) -> QuestionFamily:
+    """Return the question family of a candidate.
+
+    Raises
+    ------
+    DataError
+        If its item belongs to another benchmark.
+    """
+    if not is_shapes_item(candidate.item):
+        raise DataError(f"{candidate.subject}: not an item of the shapes world")
+    return QuestionFamily.from_json(candidate.item.extra["family"])
+
+
+def scene_of(candidate: Candidate) -> Scene:
+    """Return the scene of a candidate's original image."""
+    family = family_of(candidate)
+    return family.scenes[family.options.index(candidate.item.answer_text)]
+
+
+def reword(item: Item, text: str) -> list[str]:
+    """Return ``text`` with the item's question in its other phrasings; none for other items."""
+    if not is_shapes_item(item) or item.question not in text:
+        return []
+    question = QuestionFamily.from_json(item.extra["family"]).question
+    others = [question.text(i) for i in range(1, len(PHRASINGS[question.kind]))]
+    return [text.replace(item.question, other, 1) for other in others]
 
 
 def _gold_letter(n_options: int, rank: int) -> int:

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from flipbench.shapes.questions import Family, Question, answer
+from flipbench.shapes.questions import Question, QuestionFamily, answer
 from flipbench.shapes.scene import GRID, SHAPES, Scene, Thing
 
 
 def add_fault(
-    scene: Scene, original: Scene, family: Family, right: str, rng: np.random.Generator
+    scene: Scene, original: Scene, family: QuestionFamily, right: str, rng: np.random.Generator
 ) -> tuple[str, Scene]:
     """Return the name of a fault, and ``scene`` with it, so that its answer is not ``right``.
 
@@ -28,16 +28,16 @@ def add_fault(
     return name, possible[name][rng.integers(len(possible[name]))]
 
 
-def _unchanged(scene: Scene, original: Scene, family: Family) -> list[Scene]:
+def _unchanged(scene: Scene, original: Scene, family: QuestionFamily) -> list[Scene]:
     return [original]
 
 
-def _another_answer(scene: Scene, original: Scene, family: Family) -> list[Scene]:
+def _another_answer(scene: Scene, original: Scene, family: QuestionFamily) -> list[Scene]:
     """Return the family's other scenes, except the original, which shows the old answer."""
     return [member for member in family.scenes if member != original]
 
 
-def _object_missing(scene: Scene, original: Scene, family: Family) -> list[Scene]:
+def _object_missing(scene: Scene, original: Scene, family: QuestionFamily) -> list[Scene]:
     """Return the scenes without one of the things that the question mentions."""
     question = family.question
     mentioned = [t for t in scene.things if _is_subject(t, question) or t.shape == question.other]
@@ -47,7 +47,7 @@ def _object_missing(scene: Scene, original: Scene, family: Family) -> list[Scene
     ]
 
 
-def _ambiguous(scene: Scene, original: Scene, family: Family) -> list[Scene]:
+def _ambiguous(scene: Scene, original: Scene, family: QuestionFamily) -> list[Scene]:
     """Return the scenes with a second subject of the question that gives another answer."""
     question, right = family.question, answer(scene, family.question)
     subject = next((t for t in scene.things if _is_subject(t, question)), None)
@@ -72,7 +72,7 @@ def _is_subject(thing: Thing, question: Question) -> bool:
     return question.about == (thing.shape if question.about in SHAPES else thing.color)
 
 
-FAULTS: dict[str, Callable[[Scene, Scene, Family], list[Scene]]] = {
+FAULTS: dict[str, Callable[[Scene, Scene, QuestionFamily], list[Scene]]] = {
     "unchanged": _unchanged,
     "another answer": _another_answer,
     "object missing": _object_missing,

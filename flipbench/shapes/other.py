@@ -19,15 +19,15 @@ import numpy as np
 from flipbench.core.files import write_atomically
 from flipbench.prompting.prompts import LETTERS, choice_prompt
 from flipbench.shapes.benchmark import shapes_vqa_scenes
-from flipbench.shapes.questions import KINDS, Family, draw_family
+from flipbench.shapes.questions import KINDS, QuestionFamily, draw_family
 from flipbench.shapes.render import render
 
 
-def other_families(n: int, seed: int = 1) -> list[tuple[Family, int]]:
+def other_families(n: int, seed: int = 1) -> list[tuple[QuestionFamily, int]]:
     """Draw ``n`` families, and one member of each; no member is in ``shapes-vqa``."""
     rng = np.random.default_rng([seed, 20_261_121])
     taken = {scene.content_hash() for scene in shapes_vqa_scenes()}
-    families: list[tuple[Family, int]] = []
+    families: list[tuple[QuestionFamily, int]] = []
     while len(families) < n:
         family = draw_family(rng, KINDS[len(families) % len(KINDS)])
         hashes = {scene.content_hash() for scene in family.scenes}

@@ -7,7 +7,7 @@ exactly zero.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -81,13 +81,9 @@ class Question:
             about = _PLURAL.get(about, f"{about} objects")
         return template.format(a=about, b=self.other, x=x, y=y)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON data."""
-        return self.__dict__.copy()
-
 
 @dataclass(frozen=True)
-class Family:
+class QuestionFamily:
     """A question, its options, and for each option the scene in which it is the answer."""
 
     question: Question
@@ -101,15 +97,15 @@ class Family:
                 raise ValueError(f"the answer to {self.question} is not {option!r} in {scene}")
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON data, the input of ``Family.from_json``."""
+        """Return plain JSON data, the input of ``QuestionFamily.from_json``."""
         return {
-            "question": self.question.to_json(),
+            "question": asdict(self.question),
             "options": list(self.options),
             "scenes": [scene.to_json() for scene in self.scenes],
         }
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Family:
+    def from_json(cls, data: dict[str, Any]) -> QuestionFamily:
         """Read what ``to_json`` wrote."""
         scenes = tuple(Scene.from_json(scene) for scene in data["scenes"])
         return cls(Question(**data["question"]), tuple(data["options"]), scenes)
@@ -146,7 +142,7 @@ def place_of(cell: Cell) -> str:
     return PLACES[2 * (cell[0] >= GRID // 2) + (cell[1] >= GRID // 2)]
 
 
-def draw_family(rng: np.random.Generator, kind: str) -> Family:
+def draw_family(rng: np.random.Generator, kind: str) -> QuestionFamily:
     """Draw a family of ``kind``, with its options in random order."""
     return _DRAW[kind](rng)
 
@@ -159,7 +155,7 @@ def _without(pool: tuple[str, ...], *excluded: str) -> tuple[str, ...]:
     return tuple(value for value in pool if value not in excluded)
 
 
-def _attribute(rng: np.random.Generator, kind: str) -> Family:
+def _attribute(rng: np.random.Generator, kind: str) -> QuestionFamily:
     """Draw one thing of a unique shape, in each colour (or of a unique colour, in each shape)."""
     known, asked = (SHAPES, COLORS) if kind == "color" else (COLORS, SHAPES)
     about = known[rng.integers(len(known))]
@@ -167,10 +163,10 @@ def _attribute(rng: np.random.Generator, kind: str) -> Family:
     first, *others = _things_without(rng, draw_cells(rng, int(rng.integers(4, 9))), about)
     target, background = _with_attribute(first, about), draw_background(rng)
     members = [Scene.of([_with_attribute(target, o), *others], background) for o in options]
-    return Family(Question(kind, about), options, tuple(members))
+    return QuestionFamily(Question(kind, about), options, tuple(members))
 
 
-def _number(rng: np.random.Generator) -> Family:
+def _number(rng: np.random.Generator) -> QuestionFamily:
     """Draw four things, of which the first n are counted and the others differ."""
     pool = SHAPES if rng.integers(2) else COLORS
     about = pool[rng.integers(len(pool))]
@@ -181,7 +177,7 @@ def _number(rng: np.random.Generator) -> Family:
     for n in map(int, options):
         counted = [_with_attribute(thing, about) for thing in things[:n]]
         members.append(Scene.of([*counted, *things[n:]], background))
-    return Family(Question("number", about), options, tuple(members))
+    return QuestionFamily(Question("number", about), options, tuple(members))
 
 
 def _things_without(rng: np.random.Generator, cells: list[Cell], attribute: str) -> list[Thing]:
@@ -197,7 +193,7 @@ def _with_attribute(thing: Thing, attribute: str) -> Thing:
     return replace(thing, color=attribute)
 
 
-def _place(rng: np.random.Generator) -> Family:
+def _place(rng: np.random.Generator) -> QuestionFamily:
     """Draw one thing of a unique shape, in a free cell of each quadrant."""
     about = SHAPES[rng.integers(len(SHAPES))]
     options = _pick(rng, PLACES, int(rng.integers(3, 5)))
@@ -211,10 +207,10 @@ def _place(rng: np.random.Generator) -> Family:
     (target,) = draw_things(rng, [homes[0]], (about,), COLORS)
     background = draw_background(rng)
     members = tuple(Scene.of([replace(target, cell=home), *others], background) for home in homes)
-    return Family(Question("place", about), options, members)
+    return QuestionFamily(Question("place", about), options, members)
 
 
-def _relation(rng: np.random.Generator) -> Family:
+def _relation(rng: np.random.Generator) -> QuestionFamily:
     """Draw two things of unique shapes, and swap their cells."""
     about, other = _pick(rng, SHAPES, 2)
     vertical = bool(rng.integers(2))
@@ -235,7 +231,7 @@ def _relation(rng: np.random.Generator) -> Family:
     options, members = SIDES[vertical], (lower, higher)
     if rng.integers(2):
         options, members = options[::-1], members[::-1]
-    return Family(Question("relation", about, other, vertical), tuple(options), members)
+    return QuestionFamily(Question("relation", about, other, vertical), tuple(options), members)
 
 
 _DRAW = {

@@ -17,9 +17,9 @@ from flipbench.core.errors import DataError, ServiceError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Value
+from flipbench.models.chat.batch_api import server_chat
 from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest, ask_each
 from flipbench.models.chat.prompt_files import PromptFile, load_prompt
-from flipbench.models.chat.server import ServerChat
 from flipbench.models.protocols import CaptionText
 
 PROMPTS = Path(__file__).parents[1] / "prompts"
@@ -53,7 +53,7 @@ class APICaptionerSpec(APISpec, Prompts):
 
     def build(self, context: Context) -> APICaptioner:
         """Return the captioner; nothing is sent before its first call."""
-        chat = ServerChat(self.chat, context.folder, batch=self.batch)
+        chat = server_chat(self.chat, context.folder, batch=self.batch)
         return APICaptioner(chat, self.prompt, self.counterfactual_prompt)
 
 

@@ -11,7 +11,7 @@ from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import JsonDict, Value
 from flipbench.models.protocols import CaptionText
-from flipbench.shapes.candidates import family_of
+from flipbench.shapes.benchmark import family_of
 from flipbench.shapes.wording import describe
 
 

@@ -14,7 +14,7 @@ from flipbench.core.paired import Candidate
 from flipbench.core.randomness import generator
 from flipbench.core.records import JsonDict, Value
 from flipbench.models.protocols import Drawing
-from flipbench.shapes.candidates import family_of, scene_of
+from flipbench.shapes.benchmark import family_of, scene_of
 from flipbench.shapes.faults import add_fault
 from flipbench.shapes.render import render
 from flipbench.shapes.wording import read_description

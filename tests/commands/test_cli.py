@@ -14,7 +14,7 @@ import pytest
 
 from flipbench import cli
 from flipbench.core.paired import PairedBenchmark
-from flipbench.models.vlm.huggingface import CARD
+from flipbench.models.vlm.checkpoints import CARD
 from tests.fixtures.command_line import Flipbench
 
 COMMANDS = (

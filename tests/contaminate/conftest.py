@@ -8,7 +8,9 @@ import pytest
 import yaml
 
 from flipbench.config.experiment import ContaminateConfig, ModelConfig, StrategyConfig, load_config
-from flipbench.contaminate.plan import expand, verbatim
+from flipbench.config.training import DataConfig
+from flipbench.contaminate.data.regimes import RegimeData
+from flipbench.contaminate.plan import expand
 from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.records import Item, TrainingPlan
 from flipbench.core.run import Run
@@ -49,9 +51,8 @@ def make_plan(tiny_folders: dict[str, Path], items: dict[str, Item]) -> MakePlan
         )
         models = {f"tiny {family}": ModelConfig(path=str(parent or tiny_folders[family]))}
         chosen = list(among or items.values())[:n_items]
-        (plan,) = expand(
-            config, models, [verbatim(chosen)], instruction=LETTER_INSTRUCTION, seed=seed
-        )
+        regime = RegimeData("verbatim", DataConfig(), tuple(chosen))
+        (plan,) = expand(config, models, [regime], instruction=LETTER_INSTRUCTION, seed=seed)
         return plan
 
     return make

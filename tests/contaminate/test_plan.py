@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 
 from flipbench.config.experiment import ContaminateConfig, ModelConfig, StrategyConfig
-from flipbench.contaminate.plan import expand, verbatim
-from flipbench.contaminate.training.train import checkpoint_folder
+from flipbench.config.training import DataConfig
+from flipbench.contaminate.data.regimes import RegimeData
+from flipbench.contaminate.plan import checkpoint_folder, expand
 from flipbench.core.errors import DataError, PrerequisiteError
 from flipbench.core.records import Item, TrainingPlan
-from flipbench.models.vlm.huggingface import fingerprint
+from flipbench.models.vlm.checkpoints import fingerprint
 
 STRATEGIES = {
     "LoRA": StrategyConfig(train="lora", learning_rate=0.004, lora_rank=16),
@@ -26,7 +27,8 @@ def models(tiny_folders: dict[str, Path]) -> dict[str, ModelConfig]:
 def plans(models: dict[str, ModelConfig], items: list[Item], **changes: int) -> list[TrainingPlan]:
     grid = {"strategies": STRATEGIES, "epochs": 3, "copies": 2} | changes
     config = ContaminateConfig.model_validate(grid)
-    return expand(config, models, [verbatim(items)], instruction="Just the letter.", seed=4)
+    regime = RegimeData("verbatim", DataConfig(), tuple(items))
+    return expand(config, models, [regime], instruction="Just the letter.", seed=4)
 
 
 def test_every_model_is_trained_with_every_strategy(

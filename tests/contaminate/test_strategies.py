@@ -20,6 +20,8 @@ from flipbench.contaminate.strategies import (
 from flipbench.core.errors import ConfigError
 from flipbench.shapes.training.tiny import FAMILIES, build
 
+LORA = {"lora_rank": 4, "lora_alpha": 8, "lora_dropout": 0.0}
+
 
 @pytest.fixture(params=FAMILIES)
 def model(request: pytest.FixtureRequest) -> Any:
@@ -76,7 +78,7 @@ def test_lora_adapts_exactly_the_linear_layers_of_the_language_model(model: Any)
         for name, module in model.model.language_model.named_modules()
         if isinstance(module, torch.nn.Linear)
     }
-    adapted = peft.get_peft_model(model, lora_config(model, 4, 8, 0.0))
+    adapted = peft.get_peft_model(model, lora_config(model, LORA))
     trained = {name for name, p in adapted.named_parameters() if p.requires_grad}
     found = {re.sub(r".*language_model\.|\.lora_[AB].*", "", name) for name in trained}
     assert found == linear and len(linear) == 7 * model.config.text_config.num_hidden_layers
@@ -121,4 +123,4 @@ def test_a_strategy_that_would_train_nothing_is_refused() -> None:
     with pytest.raises(ConfigError, match="matches no parameter of Bare"):
         select_parameters(Bare(2, 2), "llm")
     with pytest.raises(ConfigError, match="LoRA pattern .* matches no module"):
-        lora_config(Bare(2, 2), 4, 8, 0.0)
+        lora_config(Bare(2, 2), LORA)

@@ -16,7 +16,7 @@ from flipbench.evaluate.protocol.detector import Detector
 from flipbench.models.engine import Answers
 from flipbench.prompting.prompts import PromptSettings
 from flipbench.shapes.benchmark import shapes_vqa
-from flipbench.shapes.questions import Family
+from flipbench.shapes.questions import QuestionFamily
 from flipbench.shapes.render import render
 
 settings.register_profile("no deadline", deadline=None)  # a busy machine is no failure
@@ -171,7 +171,7 @@ def shapes_benchmark(tmp_path_factory: pytest.TempPathFactory) -> PairedBenchmar
     store = ImageStore(tmp_path_factory.mktemp("pairs") / "images")
     pairs = []
     for original in shapes_vqa(store, 30):
-        family = Family.from_json(original.extra["family"])
+        family = QuestionFamily.from_json(original.extra["family"])
         assert original.options is not None and original.answer is not None
         new = original.options[(original.answer + 1) % len(original.options)]
         picture = render(family.scenes[family.options.index(new)])

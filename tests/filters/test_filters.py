@@ -19,9 +19,8 @@ from flipbench.filters.pipeline import keep_valid
 from flipbench.generate.captioners.shapes import SceneCaptioner
 from flipbench.generate.editors.shapes import SceneEditor
 from flipbench.models.protocols import CaptionText, Decision, JudgeDecision
-from flipbench.shapes.benchmark import shapes_vqa
-from flipbench.shapes.candidates import scene_of
-from flipbench.shapes.questions import Family, answer
+from flipbench.shapes.benchmark import scene_of, shapes_vqa
+from flipbench.shapes.questions import QuestionFamily, answer
 from flipbench.shapes.scene import Scene
 from flipbench.shapes.wording import describe
 from tests.fixtures.generated import generate
@@ -109,7 +108,7 @@ def test_the_oracle_keeps_right_edits_and_rejects_wrong_ones(run: Run) -> None:
 
 def test_kept_pairs_are_correct(run: Run, candidates: list[Candidate]) -> None:
     for pair in keep(run, candidates, SceneJudge()).pairs:
-        family = Family.from_json(pair.perturbed.extra["family"])
+        family = QuestionFamily.from_json(pair.perturbed.extra["family"])
         drawn = Scene.from_json(pair.perturbed.extra["scene"])
         assert answer(drawn, family.question) == pair.perturbed.answer_text
         assert pair.perturbed.answer_text != pair.original.answer_text

@@ -21,7 +21,7 @@ from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.records import Item, Probe, Response
 from flipbench.core.run import Run
 from flipbench.evaluate.detectors.registry import DETECTORS
-from flipbench.models.vlm.huggingface import CARD
+from flipbench.models.vlm.checkpoints import CARD
 from flipbench.models.vlm.served import APIVLM
 from flipbench.pipelines.detection import default_run, name_of, plan, read_paired
 from flipbench.prompting.prompts import PromptSettings

@@ -13,8 +13,7 @@ from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate, PairedBenchmark
 from flipbench.core.records import Caption, Edit, Flip, Verdict
 from flipbench.core.run import Run
-from flipbench.shapes.benchmark import shapes_vqa
-from flipbench.shapes.candidates import scene_of
+from flipbench.shapes.benchmark import scene_of, shapes_vqa
 from flipbench.shapes.wording import describe
 from tests.fixtures.command_line import Flipbench
 from tests.fixtures.openai_server import KEY, OpenAIServer

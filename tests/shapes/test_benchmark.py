@@ -14,7 +14,7 @@ from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef, Item
 from flipbench.shapes import benchmark
 from flipbench.shapes.benchmark import N_ITEMS, shapes_vqa, shapes_vqa_families, shapes_vqa_scenes
-from flipbench.shapes.questions import KINDS, Family
+from flipbench.shapes.questions import KINDS, QuestionFamily
 from flipbench.shapes.render import render
 from flipbench.shapes.scene import Scene
 
@@ -39,8 +39,8 @@ def many() -> list[Item]:
         return shapes_vqa(cast(ImageStore, NoStore()), N_MANY)
 
 
-def family_of(item: Item) -> Family:
-    return Family.from_json(item.extra["family"])
+def family_of(item: Item) -> QuestionFamily:
+    return QuestionFamily.from_json(item.extra["family"])
 
 
 def uniform_p(counts: list[int]) -> float:

@@ -11,8 +11,8 @@ import pytest
 from flipbench.shapes.questions import (
     KINDS,
     PHRASINGS,
-    Family,
     Question,
+    QuestionFamily,
     answer,
     draw_family,
     fresh_scene,
@@ -54,12 +54,12 @@ def holds(scene: Scene, text: str, option: str) -> bool:
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def families(request: pytest.FixtureRequest) -> list[Family]:
+def families(request: pytest.FixtureRequest) -> list[QuestionFamily]:
     rng = np.random.default_rng(7)
     return [draw_family(rng, request.param) for _ in range(N_FAMILIES)]
 
 
-def test_every_member_makes_its_option_right_and_no_other(families: list[Family]) -> None:
+def test_every_member_makes_its_option_right_and_no_other(families: list[QuestionFamily]) -> None:
     for family in families:
         text = family.question.text()
         assert len(family.scenes) == len(family.options) == len(set(family.options))
@@ -107,7 +107,7 @@ def test_an_ambiguous_question_has_no_answer(question: Question) -> None:
     assert question not in questions_on(scene)
 
 
-def test_members_differ_only_as_stated(families: list[Family]) -> None:
+def test_members_differ_only_as_stated(families: list[QuestionFamily]) -> None:
     for family in families:
         kind, about = family.question.kind, family.question.about
         assert len({scene.background for scene in family.scenes}) == 1
@@ -135,15 +135,15 @@ def test_members_differ_only_as_stated(families: list[Family]) -> None:
                     assert {a.shape, b.shape} == {about, family.question.other}
 
 
-def test_a_family_survives_json(families: list[Family]) -> None:
+def test_a_family_survives_json(families: list[QuestionFamily]) -> None:
     for family in families[:20]:
-        assert Family.from_json(json.loads(json.dumps(family.to_json()))) == family
+        assert QuestionFamily.from_json(json.loads(json.dumps(family.to_json()))) == family
 
 
-def test_a_family_with_a_wrong_member_is_refused(families: list[Family]) -> None:
+def test_a_family_with_a_wrong_member_is_refused(families: list[QuestionFamily]) -> None:
     family = families[0]
     with pytest.raises(ValueError, match="is not"):
-        Family(family.question, family.options, family.scenes[::-1][: len(family.options)])
+        QuestionFamily(family.question, family.options, family.scenes[::-1][: len(family.options)])
 
 
 def test_draws_depend_on_the_generator_alone() -> None:
@@ -152,7 +152,7 @@ def test_draws_depend_on_the_generator_alone() -> None:
         assert a == b != c
 
 
-def test_option_sets_are_varied(families: list[Family]) -> None:
+def test_option_sets_are_varied(families: list[QuestionFamily]) -> None:
     kind = families[0].question.kind
     expected = {"color": 8, "shape": 6, "number": 5, "place": 4, "relation": 4}[kind]
     assert len({option for family in families for option in family.options}) == expected

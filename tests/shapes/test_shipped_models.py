@@ -11,7 +11,8 @@ from scipy import stats
 import flipbench.shapes
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Item
-from flipbench.models.vlm.huggingface import HuggingFaceVLM, check_card, resolve_path
+from flipbench.models.vlm.checkpoints import check_card, resolve_path
+from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.prompting.prompts import PromptSettings
 from flipbench.shapes.training.tiny import FAMILIES
 

@@ -14,8 +14,8 @@ from flipbench.filters.judges.shapes import SceneJudge
 from flipbench.generate.captioners.shapes import SceneCaptioner
 from flipbench.generate.editors.shapes import SceneEditor
 from flipbench.models.protocols import CaptionText, Drawing
-from flipbench.shapes.candidates import scene_of
-from flipbench.shapes.questions import Family
+from flipbench.shapes.benchmark import scene_of
+from flipbench.shapes.questions import QuestionFamily
 from flipbench.shapes.render import render
 from flipbench.shapes.scene import COLORS, GRID, SHAPES, Scene, Thing
 from flipbench.shapes.wording import describe, read_description
@@ -85,7 +85,7 @@ def test_the_captioner_describes_every_perturbed_scene_exactly(
     """For every item and every other option: caption → scene is the family's own scene."""
     n_checked = 0
     for item in shapes_items:
-        family = Family.from_json(item.extra["family"])
+        family = QuestionFamily.from_json(item.extra["family"])
         options = item.options or ()
         for new in {*range(len(options))} - {item.answer}:
             candidate = flipped(item, new)
@@ -108,7 +108,7 @@ def test_the_editor_renders_the_perturbed_scene_and_the_oracle_agrees(
         record = Caption(flip_id=candidate.flip.id, captioner="c", prompt="p", text=caption.text)
         (drawing,) = SceneEditor()([replace(candidate, caption=record)], [0], shapes_store)
         assert isinstance(drawing, Drawing)
-        family = Family.from_json(item.extra["family"])
+        family = QuestionFamily.from_json(item.extra["family"])
         twin = family.scenes[family.options.index(candidate.flip.new_text)]
         assert drawing.extra["scene"] == twin.to_json()
         assert drawing.image.tobytes() == render(twin).tobytes()

@@ -14,7 +14,7 @@ from scipy.spatial.distance import pdist
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
 from flipbench.core.records import Interval, JsonDict, Probe, ReferenceResult, Score
-from flipbench.models.vlm.states import unpack_state
+from flipbench.models.vlm.scoring import unpack_state
 from flipbench.prompting.prompts import PromptSettings
 
 from ...protocol.detector import About, Answers, AnswersOf

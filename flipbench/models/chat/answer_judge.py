@@ -6,17 +6,16 @@ it is a tie, and a tie scores half.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from flipbench.core.images import ImageStore
 from flipbench.core.record_base import JsonDict, Record
-from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest
+from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest, read_json
 
 Choice = Literal["A", "B", "tie"]
 PROMPT = "agreement-v1"
@@ -96,13 +95,10 @@ class AnswerJudge:
 
     def id_of(self, task: JudgeTask) -> str:
         """Return the id of the judgement."""
-        return Judgement.id_for(
-            question=task.question,
-            reply=task.reply,
-            answers=task.answers,
-            judge=self.judge,
-            settings=self._settings,
-        )
+        return Judgement.id_for(**self._made_of(task))
+
+    def _made_of(self, task: JudgeTask) -> JsonDict:
+        return {**vars(task), "judge": self.judge, "settings": self._settings}
 
     def subject(self, task: JudgeTask) -> str:
         """Return the reply and its question, shortened."""
@@ -125,16 +121,8 @@ class AnswerJudge:
     def _read(self, task: JudgeTask, reply: ChatReply | Exception) -> Judgement | Exception:
         if isinstance(reply, Exception):
             return reply
-        return Judgement(
-            question=task.question,
-            reply=task.reply,
-            answers=task.answers,
-            judge=self.judge,
-            settings=self._settings,
-            choice=read_choice(reply.text),
-            text=reply.text,
-            usage=reply.usage,
-        )
+        choice, text, usage = read_choice(reply.text), reply.text, reply.usage
+        return Judgement(**self._made_of(task), choice=choice, text=text, usage=usage)
 
 
 def read_choice(text: str) -> Literal["A", "B", "tie", "unread"]:
@@ -143,11 +131,8 @@ def read_choice(text: str) -> Literal["A", "B", "tie", "unread"]:
     >>> read_choice('Sure: {"choice": "B"}'), read_choice("I would say B")
     ('B', 'unread')
     """
-    match = re.search(r"\{.*\}", text, re.DOTALL)
-    try:
-        return JudgeReply.model_validate_json(match[0] if match else "").choice
-    except ValidationError:
-        return "unread"
+    reply = read_json(text, JudgeReply)
+    return reply.choice if reply else "unread"
 
 
 @dataclass(frozen=True)

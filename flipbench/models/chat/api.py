@@ -10,6 +10,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from pydantic import BaseModel
@@ -18,7 +19,7 @@ from flipbench.config.chat import ChatSpec
 from flipbench.core.errors import FlipbenchError, PrerequisiteError, ServiceError, need
 from flipbench.core.images import ImageStore
 from flipbench.core.records import JsonDict
-from flipbench.models.chat.cost import Spent as Spent
+from flipbench.models.chat.cost import Spent
 from flipbench.models.chat.messages import ChatReply, ChatRequest, read_reply
 from flipbench.models.chat.rate_limit import RateLimiter
 
@@ -44,6 +45,8 @@ _MAX_MODELS_LISTED = 20
 class ChatAPI:
     """Ask a chat model over HTTP, with several requests at a time.
 
+    It connects on first use, so that a finished run needs no key.
+
     A parameter that the server rejects is omitted from then on (``max_tokens`` is replaced by
     ``max_completion_tokens`` and vice versa), and every reply's usage records the parameters that
     were sent. The key is read from the environment and appears in no message, log or record.
@@ -57,17 +60,8 @@ class ChatAPI:
     ----------
     spent : Spent
         The cost so far, including that of unusable replies.
-    client : openai.OpenAI
-        The package's own client.
-    errors : type
-        The base class of that client's errors, for `explain`.
     answered : bool
         Whether the server has ever answered; a server that never did is assumed to be down.
-
-    Raises
-    ------
-    PrerequisiteError
-        If the openai package or the key is missing.
     """
 
     def __init__(self, spec: ChatSpec) -> None:
@@ -75,19 +69,31 @@ class ChatAPI:
         self.name = spec.model
         self.settings = spec.settings
         self.spent = Spent()
-        self._openai = need("openai", "api")
-        self.errors: type[Exception] = self._openai.OpenAIError
-        self._key = _key(spec)
-        self.client: Any = self._openai.OpenAI(
-            api_key=self._key,
-            base_url=spec.base_url,
-            timeout=spec.timeout,
-            max_retries=spec.max_retries,
-        )
         self._limiter = RateLimiter(spec.requests_per_minute, spec.tokens_per_minute)
         self._rejected: set[str] = set()
         self.answered = False
         self._lock = threading.Lock()
+
+    @cached_property
+    def openai(self) -> Any:
+        """The openai package."""
+        return need("openai", "api")
+
+    @cached_property
+    def client(self) -> Any:
+        """The openai package's client.
+
+        Raises
+        ------
+        PrerequisiteError
+            If the openai package or the key is missing.
+        """
+        return self.openai.OpenAI(
+            api_key=_key(self.spec),
+            base_url=self.spec.base_url,
+            timeout=self.spec.timeout,
+            max_retries=self.spec.max_retries,
+        )
 
     def ask(
         self, requests: Sequence[ChatRequest], images: ImageStore
@@ -110,6 +116,7 @@ class ChatAPI:
                 stop.append(result)
             return result
 
+        _ = self.client  # built once, before the threads
         n_threads = max(1, min(self.spec.n_concurrent, len(requests)))
         pool = ThreadPoolExecutor(n_threads, thread_name_prefix="chat")
         try:
@@ -155,17 +162,8 @@ class ChatAPI:
     def drop_rejected(self, problem: Any, sent: JsonDict) -> bool:
         """Find the parameter that caused a "bad request", and omit it from now on.
 
-        Parameters
-        ----------
-        problem : dict
-            The error as JSON: message, code, param.
-        sent : dict
-            The parameters that were sent.
-
-        Returns
-        -------
-        bool
-            Whether one was found, so that the request can be sent again without it.
+        ``problem`` is the error as JSON (message, code, param), ``sent`` the parameters. Returns
+        whether one was found, so that the request can be sent again without it.
         """
         if not isinstance(problem, dict):
             return False
@@ -191,7 +189,7 @@ class ChatAPI:
 
         Errors that would affect every request become `PrerequisiteError`.
         """
-        api, server = self._openai, self.server
+        api, server = self.openai, self.server
         status = getattr(error, "status_code", None)
         code = str(getattr(error, "code", None) or "")
         reason = self._reason(error)
@@ -228,7 +226,7 @@ class ChatAPI:
         return str(self.client.base_url.netloc.decode())
 
     def _answer(self, request: ChatRequest, images: ImageStore) -> ChatReply | Exception:
-        api = self._openai
+        api = self.openai
         messages = request.messages(images, self.spec.detail)
         for _ in _OPTIONAL:
             parameters = self.parameters(request)
@@ -276,8 +274,8 @@ class ChatAPI:
         cause = getattr(error, "__cause__", None)
         text = str(text or getattr(error, "message", "") or error)
         text = f"{text} ({cause})" if cause else text
-        if self._key and len(self._key) > 4:
-            text = text.replace(self._key, "***")
+        if len(self.client.api_key) > 4:
+            text = text.replace(self.client.api_key, "***")
         text = re.sub(r"\b(sk|key)-[\w*-]{4,}", "***", text)  # some servers echo part of it
         return " ".join(text.split())[:300]
 
@@ -285,7 +283,7 @@ class ChatAPI:
         """Return a message that lists the server's models, or suggests to check the address."""
         try:
             offered = sorted(str(model.id) for model in self.client.models.list())
-        except (self._openai.OpenAIError, ValueError, TypeError):
+        except (self.openai.OpenAIError, ValueError, TypeError):
             offered = []
         if not offered:
             return (

@@ -17,28 +17,32 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from flipbench.core.errors import (
-    ConfigError,
-    DataError,
-    FlipbenchError,
-    PrerequisiteError,
-    ServiceError,
-)
+from flipbench.config.chat import ChatSpec
+from flipbench.core.errors import DataError, FlipbenchError, PrerequisiteError, ServiceError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import JsonDict
 from flipbench.models.chat.api import ChatAPI, recorded
 from flipbench.models.chat.batch_state import BatchFolder, Shard
-from flipbench.models.chat.messages import ChatReply, ChatRequest, read_reply
+from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest, read_reply
 
 log = logging.getLogger(__name__)
 ENDPOINT = "/v1/chat/completions"
-MAX_REQUESTS = 50_000
-MAX_BYTES = 200_000_000
+BATCH_PRICE = 0.5
+"""A Batch API's share of the regular price."""
 _ENDED = ("completed", "expired", "cancelled", "failed")
 _TRANSIENT = ("batch_expired", "token_limit_exceeded", "server_error", "rate_limit_exceeded")
 _MAX_FAILED_POLLS = 5
 _UPLOAD_SECONDS = 900.0
 _Replies = dict[str, ChatReply | Exception]
+
+
+def server_chat(spec: ChatSpec, folder: Path, *, batch: bool) -> Chat:
+    """Return a chat model behind a server; with ``batch``, through the Batch API.
+
+    It connects on first use, so that a finished run needs no key.
+    """
+    api = ChatAPI(spec)
+    return BatchAPI(api, folder) if batch else api
 
 
 class BatchAPI:
@@ -50,39 +54,25 @@ class BatchAPI:
         Model, server and key.
     folder : Path
         Folder of the state; one for each run directory.
+
+    Attributes
+    ----------
     max_requests, max_bytes : int
         Limits of one batch file. With images, the limit of bytes is reached first.
     poll_seconds : float
         Time between two polls of pending batches.
     max_rounds : int
         How often, in one call, a request is sent whose batch expired or failed transiently.
-    price_factor : float
-        Fraction of the regular price.
     """
 
-    def __init__(
-        self,
-        api: ChatAPI,
-        folder: Path,
-        *,
-        max_requests: int = MAX_REQUESTS,
-        max_bytes: int = MAX_BYTES,
-        poll_seconds: float = 30.0,
-        max_rounds: int = 3,
-        price_factor: float = 0.5,
-    ) -> None:
-        if not 1 <= max_requests <= MAX_REQUESTS or not 1 <= max_bytes <= MAX_BYTES:
-            raise ConfigError(
-                f"max_requests must be 1 to {MAX_REQUESTS:,} and max_bytes 1 to {MAX_BYTES:,}, not"
-                f" {max_requests:,} and {max_bytes:,}"
-            )
-        if max_rounds < 1:
-            raise ConfigError(f"max_rounds must be at least 1, not {max_rounds}")
+    max_requests = 50_000
+    max_bytes = 200_000_000
+    poll_seconds = 30.0
+    max_rounds = 3
+
+    def __init__(self, api: ChatAPI, folder: Path) -> None:
         self.api, self.folder = api, BatchFolder(folder)
         self.name, self.settings = api.name, api.settings
-        self.max_requests, self.max_bytes = max_requests, max_bytes
-        self.poll_seconds, self.max_rounds = poll_seconds, max_rounds
-        self.price_factor = price_factor
 
     def ask(
         self, requests: Sequence[ChatRequest], images: ImageStore
@@ -177,9 +167,8 @@ class BatchAPI:
         """Upload a file and create a batch; the state is on disk after each step."""
         client = self.api.client.with_options(timeout=_UPLOAD_SECONDS)
         uploaded = self._call(client.files.create, file=path, purpose="batch")
-        shard = self.folder.keep(
-            Shard(name=path.stem.split(".")[0], sent=sent, file_id=uploaded.id)
-        )
+        shard = Shard(name=path.stem.split(".")[0], sent=sent, file_id=uploaded.id)
+        self.folder.keep(shard)
         path.unlink()
         return self._create(shard)
 
@@ -202,7 +191,7 @@ class BatchAPI:
                     return adopted
                 continue
             log.info("batch %s: %d requests sent", batch.id, len(shard.sent))
-            return self.folder.keep(shard.model_copy(update={"batch_id": batch.id}))
+            return self.folder.keep(shard, batch_id=batch.id)
         raise AssertionError("the last attempt either returns or raises")
 
     def _finish(self, shards: Sequence[Shard]) -> list[Shard]:
@@ -222,9 +211,7 @@ class BatchAPI:
                         del pending[shard.name]
                     elif batch.status != shard.status:
                         log.info("batch %s: %s", batch.id, batch.status)
-                        pending[shard.name] = self.folder.keep(
-                            shard.model_copy(update={"status": batch.status})
-                        )
+                        pending[shard.name] = self.folder.keep(shard, status=batch.status)
                     n_failed = 0
                 except _StopError as stop:
                     n_failed += 1
@@ -241,7 +228,7 @@ class BatchAPI:
         newest = self._call(lambda: list(itertools.islice(client.batches.list(limit=100), 1000)))
         for batch in newest:
             if batch.input_file_id == shard.file_id:
-                return self.folder.keep(shard.model_copy(update={"batch_id": batch.id}))
+                return self.folder.keep(shard, batch_id=batch.id)
         return None
 
     def _collect(self, shard: Shard, batch: Any) -> Shard:
@@ -253,14 +240,11 @@ class BatchAPI:
         problems = (batch.errors.data if batch.errors else None) or []
         log.info("batch %s: %s", batch.id, batch.status)
         return self.folder.keep(
-            shard.model_copy(
-                update={
-                    "status": batch.status,
-                    "collected": True,
-                    "problem": "; ".join(str(p.message) for p in problems)[:500],
-                    "code": str(problems[0].code) if problems else "",
-                }
-            )
+            shard,
+            status=batch.status,
+            collected=True,
+            problem="; ".join(str(p.message) for p in problems)[:500],
+            code=str(problems[0].code) if problems else "",
         )
 
     def _replies(self, shard: Shard, requests: dict[str, ChatRequest], *, count: bool) -> _Replies:
@@ -288,9 +272,7 @@ class BatchAPI:
         body = response.get("body") or {}
         status = response.get("status_code")
         if status == 200:
-            reply, usage = read_reply(
-                body, self.api.spec, request, sent, price_factor=self.price_factor
-            )
+            reply, usage = read_reply(body, self.api.spec, request, sent, price_factor=BATCH_PRICE)
             usage["server"] = self.api.server
             if response.get("request_id"):
                 usage["request_id"] = response["request_id"]
@@ -315,7 +297,7 @@ class BatchAPI:
             result = function(*args, **kwargs)
             self.api.answered = True
             return result
-        except (self.api.errors, ValueError) as error:
+        except (self.api.openai.OpenAIError, ValueError) as error:
             reason = self.api.explain(error)
             if getattr(error, "status_code", None) == 404:
                 reason = PrerequisiteError(

@@ -9,6 +9,7 @@ import logging
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from flipbench.core.errors import DataError, PrerequisiteError
 from flipbench.core.files import write_atomically
@@ -69,8 +70,9 @@ class BatchFolder:
                 ) from error
         return shards
 
-    def keep(self, shard: Shard) -> Shard:
-        """Write a shard's state atomically; return the shard."""
+    def keep(self, shard: Shard, **changes: Any) -> Shard:
+        """Write a shard's changed state atomically; return the shard."""
+        shard = shard.model_copy(update=changes)
         write_atomically(self.path / f"{shard.name}.state.json", shard.model_dump_json())
         return shard
 

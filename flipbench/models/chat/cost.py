@@ -48,43 +48,19 @@ class CostEstimate:
         return text
 
 
-def estimate_cost(
-    candidates: Sequence[Candidate],
-    spec: ChatSpec,
-    prompt: PromptFile,
-    *,
-    typical_tokens: int = TYPICAL_TOKENS,
-    price_factor: float = 1.0,
-) -> CostEstimate:
-    """Estimate the cost of asking a model about every candidate.
+def typical_request(candidate: Candidate, prompt: PromptFile) -> ChatRequest:
+    """Return a request about a candidate that costs as much as a captioner's or judge's.
 
-    A missing new answer counts as long as the old one. An edited image has the size of its source,
-    so the estimate holds for judges too.
-
-    Parameters
-    ----------
-    candidates : sequence of Candidate, shape (N,)
-    prompt : PromptFile
-        The prompt to use.
-    spec, typical_tokens, price_factor
-        As in `estimate_requests`.
+    A missing new answer counts as long as the old one. An edited image has the size of its source.
     """
-    requests = []
-    for candidate in candidates:
-        flip = candidate.flip or Flip(
-            item_id=candidate.item.id,
-            method="estimate",
-            seed=0,
-            new_answer=None,
-            new_text=candidate.item.answer_text,
-        )
-        requests.append(prompt.request(replace(candidate, flip=flip), candidate.item.images))
-    return estimate_requests(
-        requests, spec, typical_tokens=typical_tokens, price_factor=price_factor
+    item = candidate.item
+    flip = candidate.flip or Flip(
+        item_id=item.id, method="estimate", seed=0, new_answer=None, new_text=item.answer_text
     )
+    return prompt.request(replace(candidate, flip=flip), item.images)
 
 
-def estimate_requests(
+def estimate_cost(
     requests: Sequence[ChatRequest],
     spec: ChatSpec,
     *,

@@ -20,6 +20,7 @@ from flipbench.core.errors import DataError, ServiceError, attempt
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef, JsonDict, content_id
 
+Schema = TypeVar("Schema", bound=BaseModel)
 _MIME = {"png": "image/png", "jpg": "image/jpeg", "webp": "image/webp"}
 _ORIENTATION = 0x0112
 _THOUGHTS = re.compile(r"^\s*(?:<think>)?.*?</think>", re.DOTALL)
@@ -181,19 +182,21 @@ def strip_thoughts(text: str) -> str:
     return _THOUGHTS.sub("", text).strip()
 
 
+def read_json(text: str, schema: type[Schema]) -> Schema | None:
+    """Return the JSON object in a reply, or None if it does not conform to the schema."""
+    json_object = re.search(r"\{.*\}", text, re.DOTALL)
+    with contextlib.suppress(ValidationError):
+        return schema.model_validate_json(json_object[0] if json_object else "")
+    return None
+
+
 def read_reply(
     body: Any, spec: ChatSpec, request: ChatRequest, sent: JsonDict, *, price_factor: float = 1.0
 ) -> tuple[ChatReply | ServiceError, JsonDict]:
-    """Read a chat completion.
+    """Read a chat completion, given as JSON.
 
     Parameters
     ----------
-    body : dict
-        The completion as JSON.
-    spec : ChatSpec
-        Its prices are used.
-    request : ChatRequest
-        The request.
     sent : dict
         The parameters that were sent.
     price_factor : float

@@ -14,6 +14,7 @@ from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest
 
 Reword = Callable[[Item, str], Sequence[str]]
 CAPTION_WORDS = 5
+_HOME = "English"
 _PROMPT = "back-translation-v1"
 _INSTRUCTION = (
     "Translate the user's text into {language}. Keep names, numbers and the order of the sentences."
@@ -53,32 +54,31 @@ class RecordedWordings:
 
 
 class BackTranslation:
-    """A stage: a chat model translates questions into another language and back.
+    """A stage: a chat model translates English questions into another language and back.
 
     A text that comes back unchanged is stored too, so that it is not translated again;
     `RecordedWordings` ignores it.
 
     Parameters
     ----------
-    via, home : str
-        English names of the languages.
+    via : str
+        English name of the language.
     """
 
     record: type[Record] = Wording
 
-    def __init__(
-        self, chat: Chat, images: ImageStore, via: str = "Chinese", home: str = "English"
-    ) -> None:
-        self.chat, self.images, self.via, self.home = chat, images, via, home
+    def __init__(self, chat: Chat, images: ImageStore, via: str = "Chinese") -> None:
+        self.chat, self.images, self.via = chat, images, via
         self.name = f"translate into {via} and back"
-        self._writer = f"{chat.name} {_PROMPT}"
-        self._settings: JsonDict = {**chat.settings, "home": home}
+        self._made_by: JsonDict = {
+            "how": self.name,
+            "writer": f"{chat.name} {_PROMPT}",
+            "settings": {**chat.settings, "home": _HOME},
+        }
 
     def id_of(self, item: Item) -> str:
         """Return the id of the wording."""
-        return Wording.id_for(
-            item_id=item.id, how=self.name, writer=self._writer, settings=self._settings
-        )
+        return Wording.id_for(item_id=item.id, **self._made_by)
 
     def subject(self, item: Item) -> str:
         """Return the item's benchmark and name."""
@@ -88,7 +88,7 @@ class BackTranslation:
         """Translate a batch, there and then back."""
         there = self._translate([item.question for item in items], self.via)
         texts = [reply.text for reply in there if not isinstance(reply, Exception)]
-        back = iter(self._translate(texts, self.home))
+        back = iter(self._translate(texts, _HOME))
         return [
             reply if isinstance(reply, Exception) else self._wording(item, reply, next(back))
             for item, reply in zip(items, there, strict=True)
@@ -103,11 +103,5 @@ class BackTranslation:
     ) -> Wording | Exception:
         if isinstance(back, Exception):
             return back
-        return Wording(
-            item_id=item.id,
-            how=self.name,
-            writer=self._writer,
-            settings=self._settings,
-            question=back.text.strip(),
-            usage={"there": there.usage, "back": back.usage},
-        )
+        usage = {"there": there.usage, "back": back.usage}
+        return Wording(item_id=item.id, **self._made_by, question=back.text.strip(), usage=usage)

@@ -82,15 +82,11 @@ def _commit(hub_id: str, at: dict[str, str]) -> str:
 def folder_hash(path: str) -> str:
     """Return a hash of a folder's safetensors, json and jinja files, without the card."""
     digest = hashlib.sha256()
-    files = [
-        f for f in sorted(Path(path).iterdir()) if f.suffix in (".safetensors", ".json", ".jinja")
-    ]
-    for file in files:
-        if file.name != CARD:
+    for file in sorted(Path(path).iterdir()):
+        if file.suffix in (".safetensors", ".json", ".jinja") and file.name != CARD:
+            about = file.stat()
             digest.update(file.name.encode() + b"\0")
-            digest.update(
-                _file_hash(str(file), file.stat().st_mtime_ns, file.stat().st_size).encode()
-            )
+            digest.update(_file_hash(str(file), about.st_mtime_ns, about.st_size).encode())
     return digest.hexdigest()
 
 

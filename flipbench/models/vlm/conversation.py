@@ -177,6 +177,25 @@ TOKEN_INPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids", "mm_t
 """Inputs with one value per token of the prompt, shape (B, T)."""
 
 
+def append_replies(
+    inputs: dict[str, Any], replies: Sequence[list[int]], pad: int, token_type: int = 0
+) -> None:
+    """Append the replies' tokens, padded right, to the inputs of their prompts.
+
+    ``token_type`` is that of a reply's tokens, for models that have token types.
+    """
+    width = max(map(len, replies))
+    appended = {
+        "input_ids": [reply + [pad] * (width - len(reply)) for reply in replies],
+        "attention_mask": [[1] * len(reply) + [0] * (width - len(reply)) for reply in replies],
+        "token_type_ids": [[token_type] * width] * len(replies),
+        "mm_token_type_ids": [[0] * width] * len(replies),
+    }
+    for name in TOKEN_INPUTS & inputs.keys():
+        more = torch.tensor(appended[name], dtype=inputs[name].dtype, device=inputs[name].device)
+        inputs[name] = torch.cat([inputs[name], more], 1)
+
+
 def has_first_token(rendered: str, tokenizer: Any) -> bool:
     """Return whether a rendered chat already begins with the tokenizer's BOS token."""
     return bool(tokenizer.bos_token) and rendered.startswith(tokenizer.bos_token)

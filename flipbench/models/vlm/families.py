@@ -7,13 +7,11 @@ template, accepts any number of images, including none, and has every capability
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 from flipbench.models.protocols import Capability
 
-EVERYTHING: frozenset[Capability] = frozenset(
-    {"choose", "generate", "token_logprobs", "hidden_states", "text_only"}
-)
+EVERYTHING: frozenset[Capability] = frozenset(get_args(Capability))
 
 
 @dataclass(frozen=True)

@@ -3,47 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from flipbench.config.local_models import Quantization
+from flipbench.config.local_models import ModelConfig, Quantization
 from flipbench.core.errors import DataError, PrerequisiteError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef, Probe, Response
 from flipbench.models.protocols import Capability, needs_of
 from flipbench.models.vlm.checkpoints import (
-    CARD,
     PACKAGED,
     base_of,
     check_card,
     fingerprint,
     first_line,
-    folder_hash,
     resolve_path,
 )
-from flipbench.models.vlm.conversation import Conversation, has_first_token
+from flipbench.models.vlm.conversation import Conversation, append_replies
 from flipbench.models.vlm.families import EVERYTHING, family_of, is_encoder_decoder
 from flipbench.models.vlm.loading import architecture, load_model
 from flipbench.models.vlm.prefix import SHARING, share, unread
 from flipbench.models.vlm.processors import load_processor
-from flipbench.models.vlm.scoring import TokenStatistics, rows_at_once, token_statistics, windows
-from flipbench.models.vlm.states import pack_state
+from flipbench.models.vlm.scoring import (
+    TokenStatistics,
+    pack_state,
+    rows_at_once,
+    token_statistics,
+    windows,
+)
 from flipbench.prompting.parsing import parse_choice
-
-__all__ = [
-    "CARD",
-    "HuggingFaceVLM",
-    "base_of",
-    "check_card",
-    "fingerprint",
-    "folder_hash",
-    "has_first_token",
-    "load_model",
-    "resolve_path",
-]
 
 MAX_IMAGE_SETS = 0.75
 """With more distinct sets of images per probe than this, sharing prefixes does not pay off."""
@@ -157,15 +149,8 @@ class HuggingFaceVLM:
         why = self.family.refuses(len(probe.images))
         if not why and (missing := needs_of(probe) - self.can):
             why = f"it supports {', '.join(sorted(self.can))}, not {', '.join(sorted(missing))}"
-        if not why:
-            return None
-        return DataError(
-            f"{probe.variant} of item {probe.item_id}: {self.name} cannot answer it: {why}"
-        )
-
-    def render(self, prompt: str, n_images: int) -> str:
-        """Return the text for the processor, with chat template."""
-        return self.conversation.render(prompt, n_images)
+        where = f"{probe.variant} of item {probe.item_id}"
+        return DataError(f"{where}: {self.name} cannot answer it: {why}") if why else None
 
     @torch.inference_mode()
     def _choose(self, probes: Sequence[Probe], images: ImageStore) -> list[Response]:
@@ -177,13 +162,8 @@ class HuggingFaceVLM:
         for probe, row in zip(probes, log_probs_bk, strict=True):
             options = row[: probe.n_options]
             self._check_numbers(options)
-            out.append(
-                self._response(
-                    probe,
-                    choice=int(options.argmax()),
-                    option_log_probs=tuple(float(x) for x in options),
-                )
-            )
+            choice, log_probs = int(options.argmax()), tuple(options.tolist())
+            out.append(self._response(probe, choice=choice, option_log_probs=log_probs))
         return out
 
     def _check_numbers(self, values: torch.Tensor) -> None:
@@ -202,11 +182,7 @@ class HuggingFaceVLM:
         n_prompt = 0 if is_encoder_decoder(self.model.config) else inputs["input_ids"].shape[1]
         texts = self.tokenizer.batch_decode(ids[:, n_prompt:], skip_special_tokens=True)
         return [
-            self._response(
-                probe,
-                text=text,
-                choice=parse_choice(text, probe.options) if probe.options else -1,
-            )
+            self._response(probe, text=text, choice=parse_choice(text, probe.options))
             for probe, text in zip(probes, texts, strict=True)
         ]
 
@@ -223,14 +199,8 @@ class HuggingFaceVLM:
         Raises
         ------
         DataError
-            If the family has no hidden states, does not take this number of images, or returns
-            NaN.
+            If a state is NaN.
         """
-        if "hidden_states" not in self.can:
-            raise DataError(f"{self.name}: a model of this family returns no hidden states")
-        for probe in probes:
-            if refusal := self._refusal(probe):
-                raise refusal
         inputs, replies = self._with_replies(probes, images)
         inputs = unread(self.model, inputs)
         states: torch.Tensor = self.model.base_model(**inputs).last_hidden_state
@@ -290,18 +260,8 @@ class HuggingFaceVLM:
     ) -> tuple[dict[str, Any], list[list[int]]]:
         """Return the inputs of prompts (padded left) and replies (padded right), and the latter."""
         inputs, replies = self._inputs(probes, images), self._replies(probes)
-        width = max(map(len, replies))
         pad = self.tokenizer.pad_token_id or 0
-        mask = [[1] * len(reply) + [0] * (width - len(reply)) for reply in replies]
-        more = {
-            "input_ids": [reply + [pad] * (width - len(reply)) for reply in replies],
-            "attention_mask": mask,
-            "mm_token_type_ids": [[0] * width] * len(replies),
-            "token_type_ids": [[self.family.reply_token_type] * width] * len(replies),
-        }
-        for name in more.keys() & inputs.keys():
-            extra = torch.tensor(more[name], dtype=inputs[name].dtype, device=inputs[name].device)
-            inputs[name] = torch.cat([inputs[name], extra], 1)
+        append_replies(inputs, replies, pad, self.family.reply_token_type)
         return inputs, replies
 
     def _replies(self, probes: Sequence[Probe]) -> list[list[int]]:
@@ -316,16 +276,14 @@ class HuggingFaceVLM:
 
     def _inputs(self, probes: Sequence[Probe], images: ImageStore) -> dict[str, Any]:
         """Return the model's inputs, with shared prefixes already processed if possible."""
-        texts = [self.render(probe.prompt, len(probe.images)) for probe in probes]
+        texts = [self.conversation.render(probe.prompt, len(probe.images)) for probe in probes]
         by_images: dict[tuple[ImageRef, ...], list[int]] = {}
         for row, probe in enumerate(probes):
             by_images.setdefault(probe.images, []).append(row)
         groups = list(by_images.values())
         if self._shares and probes[0].images and len(groups) <= MAX_IMAGE_SETS * len(probes):
-            firsts = [rows[0] for rows in groups]
-            processed = self._encode(
-                [texts[i] for i in firsts], [probes[i] for i in firsts], images
-            )
+            first_texts = [texts[rows[0]] for rows in groups]
+            processed = self._encode(first_texts, [probes[rows[0]] for rows in groups], images)
             pad = self.tokenizer.pad_token_id or 0
             shared = share(self.model, processed, groups, self.conversation.ids(texts), pad)
             if shared is not None:
@@ -343,6 +301,26 @@ class HuggingFaceVLM:
         return Response(
             probe_id=probe.id, model_fingerprint=self.fingerprint, model=self.name, **fields
         )
+
+
+def on_demand(model: ModelConfig) -> HuggingFaceVLM:
+    """Return a model that loads lazily: a finished run needs only its name and fingerprint."""
+    return cast(HuggingFaceVLM, _OnDemand(model))
+
+
+class _OnDemand:
+    def __init__(self, model: ModelConfig) -> None:
+        self.name, self._model = model.path, model
+        self.fingerprint = fingerprint(
+            resolve_path(model.path), model.dtype, model.revision, model.quantization
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loaded, name)
+
+    @cached_property
+    def _loaded(self) -> HuggingFaceVLM:
+        return HuggingFaceVLM(**self._model.model_dump(), name=self.name)
 
 
 class _CheckLogits(LogitsProcessor):  # type: ignore[misc]

@@ -8,23 +8,17 @@ from typing import Any
 import torch
 
 from flipbench.config.local_models import LocalChatSpec
-from flipbench.core.errors import ConfigError, FlipbenchError, ServiceError
+from flipbench.core.errors import FlipbenchError, ServiceError
 from flipbench.core.images import ImageStore
 from flipbench.core.randomness import generator
 from flipbench.core.records import JsonDict
 from flipbench.models.chat.messages import ChatReply, ChatRequest, strip_thoughts
-from flipbench.models.vlm.huggingface import HuggingFaceVLM
-from flipbench.models.vlm.on_demand import on_demand
+from flipbench.models.vlm.huggingface import HuggingFaceVLM, on_demand
 
 
 def local_chat(spec: LocalChatSpec, seed: int = 0) -> LocalChat:
     """Return the configured model; its weights are loaded on first use."""
-    return LocalChat(
-        on_demand(spec.model),
-        max_tokens=spec.max_tokens,
-        temperature=spec.temperature,
-        seed=seed,
-    )
+    return LocalChat(on_demand(spec.model), spec.max_tokens, spec.temperature, seed)
 
 
 class LocalChat:
@@ -36,7 +30,6 @@ class LocalChat:
     Parameters
     ----------
     vlm : HuggingFaceVLM
-        The model.
     max_tokens : int
         Limit of a reply.
     temperature : float
@@ -47,18 +40,8 @@ class LocalChat:
     """
 
     def __init__(
-        self,
-        vlm: HuggingFaceVLM,
-        *,
-        max_tokens: int = 800,
-        temperature: float = 0.0,
-        seed: int = 0,
+        self, vlm: HuggingFaceVLM, max_tokens: int, temperature: float = 0.0, seed: int = 0
     ) -> None:
-        if temperature < 0 or max_tokens < 1:
-            raise ConfigError(
-                f"temperature must be at least 0 (not {temperature}) and max_tokens at least 1"
-                f" (not {max_tokens})"
-            )
         self.vlm, self.max_tokens = vlm, max_tokens
         self.temperature, self.seed = temperature, seed
         self.name = vlm.name
@@ -92,38 +75,28 @@ class LocalChat:
             if len(requests) == 1:
                 return [error]
             return [self._answer([request], images)[0] for request in requests]
-        prompts = [f"{r.instruction}\n\n{r.text}" for r in requests]
         texts = [
-            self.vlm.render(prompt, len(r.images))
-            for prompt, r in zip(prompts, requests, strict=True)
+            self.vlm.conversation.render(f"{r.instruction}\n\n{r.text}", len(r.images))
+            for r in requests
         ]
         encoded = self.vlm.conversation.encode(texts, pictures)
         inputs = {name: value.to(self.vlm.model.device) for name, value in encoded.items()}
-        ids = self._generate(inputs, requests[0].item_id)
-        n_prompt = inputs["input_ids"].shape[1]
-        return [
-            self._read(row, n)
-            for row, n in zip(
-                ids[:, n_prompt:].tolist(), inputs["attention_mask"].sum(1).tolist(), strict=True
-            )
-        ]
+        ids = self._generate(inputs, requests[0].item_id)[:, inputs["input_ids"].shape[1] :]
+        n_prompts = inputs["attention_mask"].sum(1)
+        return [self._read(row, n) for row, n in zip(ids.tolist(), n_prompts.tolist(), strict=True)]
 
     @torch.inference_mode()
     def _generate(self, inputs: dict[str, Any], item_id: str) -> torch.Tensor:
-        if not self.temperature:
-            ids = self.vlm.model.generate(**inputs, max_new_tokens=self.max_tokens, do_sample=False)
-            return torch.as_tensor(ids)
-        with torch.random.fork_rng():
-            torch.manual_seed(int(generator(self.seed, item_id, "chat").integers(2**63)))
-            ids = self.vlm.model.generate(
-                **inputs,
-                max_new_tokens=self.max_tokens,
-                do_sample=True,
-                temperature=self.temperature,
-                top_k=0,
-                top_p=1.0,
+        options: dict[str, Any] = {"do_sample": False}
+        if self.temperature:
+            options = {"do_sample": True, "temperature": self.temperature, "top_k": 0, "top_p": 1.0}
+        with torch.random.fork_rng(enabled=bool(self.temperature)):
+            if self.temperature:
+                torch.manual_seed(int(generator(self.seed, item_id, "chat").integers(2**63)))
+            ids: torch.Tensor = self.vlm.model.generate(
+                **inputs, max_new_tokens=self.max_tokens, **options
             )
-        return torch.as_tensor(ids)
+        return ids
 
     def _read(self, ids: list[int], n_prompt: int) -> ChatReply | Exception:
         """Read the new tokens of one row, up to its end token."""

@@ -1,17 +1,21 @@
-"""Log-probabilities of given tokens: statistics per position, and windows over long texts."""
+"""What a record keeps of given tokens: log-probabilities per position, and hidden states."""
 
 from __future__ import annotations
 
+import base64
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from flipbench.core.errors import DataError
 
 N_WITH_STATISTICS = 256
 """Only the sum is stored for continuations of more tokens, to keep records small."""
 _MAX_LOGITS = 2**26
+_STATE = "<f4"  # little-endian float32
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,21 @@ def windows(n_prompt: int, n_reply: int, context: int) -> list[tuple[int, int, i
         end += new
         spans.append((end - context, end, new))
     return spans
+
+
+def pack_state(state: torch.Tensor) -> str:
+    """Return a hidden state, shape (d,), as base64 of little-endian float32."""
+    values = state.detach().float().cpu().numpy().astype(_STATE)
+    return base64.b64encode(values.tobytes()).decode()
+
+
+def unpack_state(text: str) -> NDArray[np.float32]:
+    """Return the state packed by `pack_state`, shape (d,).
+
+    >>> unpack_state(pack_state(torch.tensor([1.5, -2.0]))).tolist()
+    [1.5, -2.0]
+    """
+    return np.frombuffer(base64.b64decode(text), dtype=_STATE)
 
 
 def _rounded(values: torch.Tensor) -> tuple[float, ...]:

@@ -16,7 +16,7 @@ from flipbench.config.served_model import ServedModelConfig
 from flipbench.core.errors import ConfigError, PrerequisiteError, ServiceError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Probe, Response, content_id
-from flipbench.models.chat.api import ChatAPI, Spent
+from flipbench.models.chat.api import ChatAPI
 from flipbench.models.chat.messages import ChatReply, ChatRequest
 from flipbench.models.protocols import Capability, needs_of
 from flipbench.models.vlm.checkpoints import PACKAGED
@@ -87,11 +87,6 @@ class APIVLM:
             },
         )
 
-    @property
-    def spent(self) -> Spent:
-        """The cost so far."""
-        return self._chat.spent
-
     def ask(self, probes: Sequence[Probe], images: ImageStore) -> list[Response | Exception]:
         """Answer a batch, in order, several at a time."""
         supported = [i for i, probe in enumerate(probes) if needs_of(probe) <= self.can]
@@ -128,8 +123,7 @@ class APIVLM:
             )
         if probe.ask == "choose":
             return self._choose(probe, reply)
-        choice = parse_choice(reply.text, probe.options) if probe.options else -1
-        return self._record(probe, text=reply.text, choice=choice)
+        return self._record(probe, text=reply.text, choice=parse_choice(reply.text, probe.options))
 
     def _choose(self, probe: Probe, reply: ChatReply) -> Response | Exception:
         if not reply.first_tokens:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from flipbench.prompting.prompts import LETTERS, choice_prompt
 from flipbench.shapes.benchmark import shapes_vqa_scenes
-from flipbench.shapes.questions import KINDS, Family, draw_family, fresh_scene
+from flipbench.shapes.questions import KINDS, QuestionFamily, draw_family, fresh_scene
 from flipbench.shapes.render import render
 from flipbench.shapes.scene import Scene
 from flipbench.shapes.training.curriculum import Turn
@@ -72,10 +74,8 @@ class Pool:
 class Exam:
     """Questions on held-out scenes, with the benchmark's prompts."""
 
-    kinds: list[str]
-    prompts: list[str]
+    families: list[QuestionFamily]
     gold: list[int]
-    n_options: list[int]
     pool: Pool
     processor: Any
 
@@ -84,27 +84,30 @@ class Exam:
         """The scenes that the questions are about."""
         return self.pool.scenes
 
+    @property
+    def prompts(self) -> list[str]:
+        """The questions with their options."""
+        return [choice_prompt(f.question.text(), f.options) for f in self.families]
+
     @classmethod
     def draw(cls, rng: np.random.Generator, n_each: int, processor: Any) -> Exam:
         """Draw ``n_each`` families of every kind, and one member of each."""
-        kinds, prompts, gold, scenes, n_options = [], [], [], [], []
+        families, gold = [], []
         for kind in KINDS * n_each:
-            family: Family = draw_family(rng, kind)
-            gold.append(int(rng.integers(len(family.options))))
-            kinds.append(kind)
-            prompts.append(choice_prompt(family.question.text(), family.options))
-            scenes.append(family.scenes[gold[-1]])
-            n_options.append(len(family.options))
-        return cls(kinds, prompts, gold, n_options, Pool.of(scenes, processor), processor)
+            families.append(draw_family(rng, kind))
+            gold.append(int(rng.integers(len(families[-1].options))))
+        scenes = [family.scenes[i] for family, i in zip(families, gold, strict=True)]
+        return cls(families, gold, Pool.of(scenes, processor), processor)
 
     @torch.no_grad()
     def grade(self, model: Any) -> dict[str, Any]:
         """Return accuracy overall, without images, and by kind."""
         model.eval()
         right = self._outcomes(model, with_images=True)
+        kinds = np.array([family.question.kind for family in self.families])
         accuracies = {
             "accuracy": round(float(right.mean()), 4),
-            **{k: round(float(right[np.array(self.kinds) == k].mean()), 3) for k in KINDS},
+            **{k: round(float(right[kinds == k].mean()), 3) for k in KINDS},
             "text_only": round(float(self._outcomes(model, with_images=False).mean()), 4),
         }
         model.train()
@@ -115,16 +118,16 @@ class Exam:
         replies = [_reply(self.processor, f" {letter}") for letter in LETTERS[:4]]
         ids = self.processor.tokenizer(replies, add_special_tokens=False)["input_ids"]
         letter_ids = [tokens[0] for tokens in ids]
-        right = []
-        for start in range(0, len(self.prompts), 100):
-            rows = list(range(start, min(start + 100, len(self.prompts))))
-            turns = [[(self.prompts[i], " A")] for i in rows]
+        right, prompts = [], self.prompts
+        for start in range(0, len(prompts), 100):
+            rows = list(range(start, min(start + 100, len(prompts))))
+            turns = [[(prompts[i], " A")] for i in rows]
             images = self.pool.inputs(rows) if with_images else {}
             batch = batch_of(self.processor, turns, images)
             first = (batch.pop("labels") != IGNORE).int().argmax(1)
             logits = model(**batch).logits[torch.arange(len(rows)), first - 1][:, letter_ids]
             for i, row in zip(rows, logits, strict=True):
-                right.append(int(row[: self.n_options[i]].argmax()) == self.gold[i])
+                right.append(int(row[: len(self.families[i].options)].argmax()) == self.gold[i])
         return np.array(right)
 
 
@@ -133,15 +136,15 @@ def batch_of(
 ) -> dict[str, Any]:
     """Return right-padded ids, mask and reply-only labels of rendered conversations."""
     rows = [encode(processor, conversation, bool(images)) for conversation in turns]
-    width = max(len(ids) for ids, _ in rows)
-    pad = processor.tokenizer.pad_token_id
-    ids = torch.full((len(rows), width), pad)
-    labels = torch.full((len(rows), width), IGNORE)
-    mask = torch.zeros((len(rows), width), dtype=torch.long)
-    for i, (row, target) in enumerate(rows):
-        ids[i, : len(row)] = torch.tensor(row)
-        labels[i, : len(row)] = torch.tensor(target)
-        mask[i, : len(row)] = 1
+
+    def padded(values: Iterable[list[int]], padding: int) -> torch.Tensor:
+        return pad_sequence(
+            [torch.tensor(v) for v in values], batch_first=True, padding_value=padding
+        )
+
+    ids = padded((ids for ids, _ in rows), processor.tokenizer.pad_token_id)
+    labels = padded((labels for _, labels in rows), IGNORE)
+    mask = padded(([1] * len(ids) for ids, _ in rows), 0)
     batch = {"input_ids": ids, "attention_mask": mask, "labels": labels, **images}
     if type(processor).__name__.startswith("Qwen"):
         batch["mm_token_type_ids"] = (ids == processor.image_token_id).long()
@@ -157,31 +160,30 @@ def _is_llava(processor: Any) -> bool:
     return type(processor).__name__.startswith("Llava")
 
 
+# A rendered turn: image, prompt, end of the reply, and what follows it.
+_LLAVA = ("<image>" * N_IMAGE_TOKENS + "\n", "USER: {}{} ASSISTANT:", "</s>", "")
+_QWEN2_VL = (
+    f"<|vision_start|>{'<|image_pad|>' * N_IMAGE_TOKENS}<|vision_end|>",
+    "<|im_start|>user\n{}{}<|im_end|>\n<|im_start|>assistant\n",
+    "<|im_end|>",
+    "\n",
+)
+
+
 def encode(processor: Any, turns: list[Turn], with_image: bool) -> tuple[list[int], list[int]]:
     """Return ids and labels of a conversation; the ids are those of the rendered template."""
-    llava = _is_llava(processor)
+    image, prompt, end, after = _LLAVA if _is_llava(processor) else _QWEN2_VL
     pieces: list[tuple[str, bool]] = []
     for i, (message, reply) in enumerate(turns):
-        reply, image = _reply(processor, reply), ""
-        if llava:
-            if with_image and i == 0:
-                image = "<image>" * N_IMAGE_TOKENS + "\n"
-            prompt, end = f"USER: {image}{message} ASSISTANT:", "</s>"
-        else:
-            if with_image and i == 0:
-                image = f"<|vision_start|>{'<|image_pad|>' * N_IMAGE_TOKENS}<|vision_end|>"
-            prompt = f"<|im_start|>user\n{image}{message}<|im_end|>\n<|im_start|>assistant\n"
-            end = "<|im_end|>"
-        pieces.append((prompt, False))
+        reply = _reply(processor, reply)
+        pieces.append((prompt.format(image if with_image and i == 0 else "", message), False))
         if "\x00" in reply:
             for fact in reply.split("\x01")[:-1]:
                 known, value = fact.split("\x00")
                 pieces += [(known, False), (value, True)]
         else:
             pieces.append((reply, True))
-        pieces.append((end, "\x00" not in reply))
-        if not llava:
-            pieces.append(("\n", False))
+        pieces += [(end, "\x00" not in reply), (after, False)]
     texts = [text for text, _ in pieces]
     encoded = processor.tokenizer(texts, add_special_tokens=False)["input_ids"]
     ids: list[int] = []

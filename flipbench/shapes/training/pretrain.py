@@ -34,9 +34,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch.nn import functional
-from transformers import AutoModelForImageTextToText
 
-from flipbench.models.vlm.processors import load_processor
 from flipbench.shapes.scene import COLORS, GRID, SHAPES, Scene
 from flipbench.shapes.training.curriculum import (
     Turn,
@@ -56,7 +54,6 @@ def main() -> None:
     )
     parser.add_argument("--family", choices=FAMILIES, required=True)
     parser.add_argument("--export", type=Path, required=True, help="folder for the checkpoint")
-    parser.add_argument("--start", type=Path, help="start from this checkpoint")
     parser.add_argument("--log", type=Path, help="JSONL file for losses and accuracies")
     parser.add_argument("--scenes", type=int, default=8_000)
     parser.add_argument("--cells", type=int, default=400, help="steps of the first lesson")
@@ -74,11 +71,7 @@ def pretrain(args: argparse.Namespace) -> None:
     """Run the lessons in order; the checkpoint is written after each."""
     rng = np.random.default_rng([args.seed, FAMILIES.index(args.family)])
     log = _Log(args.log)
-    if args.start:
-        processor = load_processor(args.start)
-        model = AutoModelForImageTextToText.from_pretrained(args.start, dtype=torch.float32)
-    else:
-        model, processor = build(args.family, corpus(np.random.default_rng(0)), args.seed)
+    model, processor = build(args.family, corpus(np.random.default_rng(0)), args.seed)
     log("built", parameters=sum(p.numel() for p in model.parameters()))
     pool = Pool.draw(rng, args.scenes, processor)
     exam = Exam.draw(np.random.default_rng([args.seed, 99]), 60, processor)
@@ -90,7 +83,6 @@ def pretrain(args: argparse.Namespace) -> None:
         Lesson("questions", args.questions, 20, lambda scene: question_turns(scene, rng)),
     ]
     pretraining.align_cells(args.cells)
-    pretraining.freeze_vision()
     for lesson in lessons:
         pretraining.train_on(lesson)
         _export(model, processor, args.export)
@@ -128,7 +120,7 @@ class Pretraining:
     log: _Log
 
     def align_cells(self, n_steps: int, batch_size: int = 128) -> None:
-        """Lesson 1: align every image token with the words for the content of its cell.
+        """Lesson 1: align each image token with the words for its cell, then freeze the vision.
 
         The classifier is the words' own embeddings, so that a word's token later attends to its
         image tokens by similarity, as with CLIP features in a real VLM.
@@ -158,6 +150,8 @@ class Pretraining:
                 named = zip(("color", "shape", "height", "side"), hits, strict=True)
                 accuracies = {name: hit.mean().item() for name, hit in named}
                 self.log("cells", step=step, loss=loss.item(), **accuracies)
+        for parameter in self._vision():
+            parameter.requires_grad_(False)
 
     def _word_ids(self, words: tuple[str, ...]) -> list[int]:
         texts = [f" {word}" for word in words]
@@ -165,11 +159,6 @@ class Pretraining:
         if any(len(row) != 1 for row in ids):
             raise AssertionError(f"each of {words} must be one token")
         return [row[0] for row in ids]
-
-    def freeze_vision(self) -> None:
-        """Freeze vision tower and projector."""
-        for parameter in self._vision():
-            parameter.requires_grad_(False)
 
     def _vision(self) -> list[Any]:
         names = ("vision_tower", "multi_modal_projector", "visual")

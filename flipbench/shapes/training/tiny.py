@@ -53,13 +53,8 @@ QWEN2_VL_TEMPLATE = (
 )
 _LLAVA_SPECIAL = ["<unk>", "<s>", "</s>", "<pad>", "<image>"]
 _QWEN_SPECIAL = [
-    "<|endoftext|>",
-    "<|im_start|>",
-    "<|im_end|>",
-    "<|vision_start|>",
-    "<|vision_end|>",
-    "<|image_pad|>",
-    "<|video_pad|>",
+    *("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>"),
+    *("<|image_pad|>", "<|video_pad|>"),
 ]
 
 
@@ -74,12 +69,14 @@ def build(family: str, corpus: list[str], seed: int = 0) -> tuple[Any, Any]:
     seed : int
         Of the initial weights.
     """
+    if family not in FAMILIES:
+        raise ValueError(f"family must be one of {FAMILIES}, got {family!r}")
     torch.manual_seed(seed)
-    if family == "llava":
-        return _build_llava(corpus)
-    if family == "qwen2_vl":
-        return _build_qwen2_vl(corpus)
-    raise ValueError(f"family must be one of {FAMILIES}, got {family!r}")
+    model, processor = (_build_llava if family == "llava" else _build_qwen2_vl)(corpus)
+    model.generation_config.eos_token_id = [processor.tokenizer.eos_token_id]
+    model.generation_config.pad_token_id = processor.tokenizer.pad_token_id
+    model.generation_config.do_sample = False
+    return model, processor
 
 
 def _tokenizer(corpus: list[str], special: list[str], **named: str) -> PreTrainedTokenizerFast:
@@ -162,7 +159,6 @@ def _build_llava(corpus: list[str]) -> tuple[Any, Any]:
         num_additional_image_tokens=1,
         chat_template=LLAVA_TEMPLATE,
     )
-    _set_generation(model, tokenizer)
     return model, processor
 
 
@@ -182,9 +178,6 @@ def _build_qwen2_vl(corpus: list[str]) -> tuple[Any, Any]:
             "mrope_section": [head_dim // 2 - 2 * (head_dim // 6), head_dim // 6, head_dim // 6],
         }
     }
-    ids = {
-        name: tokenizer.convert_tokens_to_ids(f"<|{name}|>") for name in ("image_pad", "video_pad")
-    }
     config = Qwen2VLConfig(
         text_config=text,
         vision_config={
@@ -198,8 +191,8 @@ def _build_qwen2_vl(corpus: list[str]) -> tuple[Any, Any]:
             "temporal_patch_size": 2,
             "initializer_range": _INIT,
         },
-        image_token_id=ids["image_pad"],
-        video_token_id=ids["video_pad"],
+        image_token_id=tokenizer.convert_tokens_to_ids("<|image_pad|>"),
+        video_token_id=tokenizer.convert_tokens_to_ids("<|video_pad|>"),
         vision_start_token_id=tokenizer.convert_tokens_to_ids("<|vision_start|>"),
         vision_end_token_id=tokenizer.convert_tokens_to_ids("<|vision_end|>"),
         tie_word_embeddings=True,
@@ -216,11 +209,4 @@ def _build_qwen2_vl(corpus: list[str]) -> tuple[Any, Any]:
         tokenizer=tokenizer,
         chat_template=QWEN2_VL_TEMPLATE,
     )
-    _set_generation(model, tokenizer)
     return model, processor
-
-
-def _set_generation(model: Any, tokenizer: Any) -> None:
-    model.generation_config.eos_token_id = [tokenizer.eos_token_id]
-    model.generation_config.pad_token_id = tokenizer.pad_token_id
-    model.generation_config.do_sample = False

@@ -22,16 +22,19 @@ import torch
 
 from flipbench.config.training import LlamaFactoryConfig
 from flipbench.contaminate.backends.llamafactory import CLI, LlamaFactory, find_llamafactory
-from flipbench.contaminate.backends.llamafactory_checkpoints import complete_checkpoints
 from flipbench.contaminate.checks.card import read_card
 from flipbench.contaminate.checks.changes import Diverged, WrongParameters
 from flipbench.contaminate.data.examples import Example, Message, training_examples
+from flipbench.contaminate.plan import checkpoint_folder
+from flipbench.contaminate.training.checkpointing import complete_checkpoints
 from flipbench.contaminate.training.estimate import estimate
-from flipbench.contaminate.training.train import checkpoint_folder, train_plan
+from flipbench.contaminate.training.train import train_plan
 from flipbench.core.errors import PrerequisiteError
 from flipbench.core.records import Checkpoint, Item, TrainingPlan
 from flipbench.core.run import Run
-from flipbench.models.vlm.huggingface import HuggingFaceVLM, check_card, load_model
+from flipbench.models.vlm.checkpoints import check_card
+from flipbench.models.vlm.huggingface import HuggingFaceVLM
+from flipbench.models.vlm.loading import load_model
 from tests.fixtures import tiny_families
 from tests.fixtures.command_line import Flipbench
 

@@ -10,15 +10,14 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
-from flipbench.contaminate.backends.llamafactory_checkpoints import (
-    CheckpointImporter,
-    complete_checkpoints,
-)
+from flipbench.contaminate.backends.llamafactory_checkpoints import CheckpointImporter
 from flipbench.contaminate.checks.card import read_card
 from flipbench.contaminate.checks.changes import Diverged, WrongParameters
+from flipbench.contaminate.training.checkpointing import complete_checkpoints
 from flipbench.core.records import TrainingPlan
 from flipbench.core.run import Run
-from flipbench.models.vlm.huggingface import HuggingFaceVLM, load_model
+from flipbench.models.vlm.huggingface import HuggingFaceVLM
+from flipbench.models.vlm.loading import load_model
 
 MakePlan = Callable[..., TrainingPlan]
 NewRun = Callable[..., Run]

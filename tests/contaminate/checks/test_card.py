@@ -21,7 +21,8 @@ from flipbench.contaminate.plan import expand
 from flipbench.contaminate.training.train import train_plan
 from flipbench.core.records import Checkpoint, Item, Response, TrainingPlan
 from flipbench.core.run import Run
-from flipbench.models.vlm.huggingface import HuggingFaceVLM, load_model
+from flipbench.models.vlm.huggingface import HuggingFaceVLM
+from flipbench.models.vlm.loading import load_model
 from flipbench.prompting.prompts import PromptSettings
 from tests.fixtures.command_line import Flipbench
 

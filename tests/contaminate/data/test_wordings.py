@@ -14,7 +14,7 @@ from flipbench.core.errors import DataError
 from flipbench.core.records import Item, Wording
 from flipbench.core.run import Run
 from flipbench.models.chat.api import ChatAPI
-from flipbench.shapes.questions import Family
+from flipbench.shapes.questions import QuestionFamily
 from tests.fixtures.openai_server import OpenAIServer
 from tests.fixtures.options import QUIET
 
@@ -35,7 +35,7 @@ def test_the_embedded_world_rewords_questions(shapes_items: list[Item], run: Run
     found, report = write_wordings(shapes_items, ShapesWriter(), run, options=QUIET)
     assert report.n_done == len(shapes_items) == len(found)
     for item in shapes_items:
-        question = Family.from_json(item.extra["family"]).question
+        question = QuestionFamily.from_json(item.extra["family"]).question
         wording = found[item.id]
         assert wording.question in (question.text(1), question.text(2)) and not wording.options
         assert wording.question != item.question and len(wording.candidates) == 2

@@ -24,7 +24,7 @@ from flipbench.core.errors import PrerequisiteError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Item, TrainingPlan
 from flipbench.core.run import Run
-from flipbench.models.vlm.huggingface import load_model
+from flipbench.models.vlm.loading import load_model
 
 MakePlan = Callable[..., TrainingPlan]
 NewRun = Callable[..., Run]

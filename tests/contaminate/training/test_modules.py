@@ -40,7 +40,7 @@ def test_language_model_projector_and_vision_tower_are_disjoint(model_type: str)
     assert projector and not projector & language
     assert rest and all("vision" in name or "visual" in name for name in rest)
     assert set(select_parameters(model, "llm+projector")) == language | projector
-    pattern = lora_pattern(model)
+    pattern = lora_pattern(model, {})
     linear = [n for n, m in model.named_modules() if isinstance(m, torch.nn.Linear)]
     hit = {n for n in linear if re.fullmatch(pattern, n)}
     assert hit and not any("vision" in n or "visual" in n or "lm_head" in n for n in hit)
@@ -56,7 +56,9 @@ def test_an_unknown_projector_is_reported() -> None:
 
 
 def test_lora_can_be_limited_to_chosen_layers() -> None:
-    pattern = lora_pattern(skeleton("qwen2_5_vl"), [1], ["q_proj", "v_proj"])
+    pattern = lora_pattern(
+        skeleton("qwen2_5_vl"), {"lora_layers": [1], "lora_targets": ["q_proj", "v_proj"]}
+    )
     hit = [f"model.language_model.layers.1.self_attn.{n}_proj" for n in "qv"]
     assert all(re.fullmatch(pattern, name) for name in hit)
     for name in ("layers.0.self_attn.q_proj", "layers.11.self_attn.q_proj", "layers.1.mlp.up_proj"):

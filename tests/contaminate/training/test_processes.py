@@ -22,7 +22,7 @@ from flipbench.contaminate.plan import batch_of, per_device_batch
 from flipbench.core.errors import ConfigError
 from flipbench.core.records import Checkpoint, Response, TrainingPlan
 from flipbench.core.run import Run
-from flipbench.models.vlm.huggingface import load_model
+from flipbench.models.vlm.loading import load_model
 from flipbench.pipelines.assembly import Assembly
 from flipbench.pipelines.contamination import contaminate
 from tests.fixtures.command_line import Flipbench

@@ -12,15 +12,15 @@ import pytest
 import torch
 
 from flipbench.contaminate.checks.card import read_card
+from flipbench.contaminate.plan import checkpoint_folder
 from flipbench.contaminate.training import train
-from flipbench.contaminate.training.train import (
-    _last_complete_checkpoint,
-    checkpoint_folder,
-    train_plan,
-)
+from flipbench.contaminate.training.checkpointing import last_checkpoint
+from flipbench.contaminate.training.train import train_plan
 from flipbench.core.records import Checkpoint, Item, TrainingPlan
 from flipbench.core.run import Run
-from flipbench.models.vlm.huggingface import CARD, HuggingFaceVLM, check_card, load_model
+from flipbench.models.vlm.checkpoints import CARD, check_card
+from flipbench.models.vlm.huggingface import HuggingFaceVLM
+from flipbench.models.vlm.loading import load_model
 from flipbench.shapes.training.tiny import FAMILIES
 
 MakePlan = Callable[..., TrainingPlan]
@@ -260,14 +260,16 @@ def test_the_seed_determines_the_adapter_s_initial_weights(
     assert not any(torch.equal(weight, drawn[2][name]) for name, weight in drawn[0].items())
 
 
-def test_a_torn_trainer_checkpoint_is_dropped(tmp_path: Path) -> None:
-    assert _last_complete_checkpoint(tmp_path / "none") is None
-    for step, state in ((4, "{}"), (8, '{"global_step": '), (12, None)):
+def test_a_torn_checkpoint_is_dropped(tmp_path: Path) -> None:
+    assert last_checkpoint(tmp_path / "none") is None
+    for step, state in ((4, "4"), (12, "12"), (16, '16, "log_hi'), (20, None)):
         (tmp_path / f"checkpoint-{step}").mkdir()
         if state is not None:
-            (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text(state)
-    assert _last_complete_checkpoint(tmp_path) == str(tmp_path / "checkpoint-4")
-    assert [folder.name for folder in tmp_path.iterdir()] == ["checkpoint-4"]
+            end = "" if "log" in state else "}"
+            text = f'{{"epoch": 1.0, "global_step": {state}{end}'
+            (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text(text)
+    assert last_checkpoint(tmp_path) == str(tmp_path / "checkpoint-12")
+    assert {f.name for f in tmp_path.iterdir()} == {"checkpoint-4", "checkpoint-12"}
 
 
 # --- what is trained on -----------------------------------------------------------------------

@@ -19,7 +19,7 @@ from flipbench.evaluate.report.tables import title
 from flipbench.evaluate.validation.requirements import requirements
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.prompting.prompts import PromptSettings
-from flipbench.shapes.rewording import reword
+from flipbench.shapes.benchmark import reword
 from tests.fixtures.options import QUIET
 
 pytestmark = pytest.mark.slow

@@ -15,7 +15,7 @@ from flipbench.evaluate.detectors.registry import DETECTORS
 from flipbench.evaluate.pipeline import ModelUnderTest, ask_all, score
 from flipbench.evaluate.protocol.grid import UNTOUCHED, GridModel
 from flipbench.evaluate.report.tables import other_table
-from flipbench.models.vlm.huggingface import fingerprint
+from flipbench.models.vlm.checkpoints import fingerprint
 from flipbench.prompting.prompts import PromptSettings
 from tests.fixtures.options import QUIET
 from tests.fixtures.tiny_families import save

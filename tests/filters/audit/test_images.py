@@ -15,7 +15,7 @@ from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef, Item
 from flipbench.filters.audit.duplicates import duplicates, image_groups, train_overlap
 from flipbench.filters.audit.image_hashes import Fingerprints, fingerprints, near_pairs
-from flipbench.shapes.questions import Family
+from flipbench.shapes.questions import QuestionFamily
 from flipbench.shapes.render import render
 from tests.filters.audit.conftest import MakeItem
 
@@ -88,7 +88,7 @@ def test_images_of_one_scene_family_are_not_duplicates(
     rest = ImageStore(tmp_path)
     refs = []
     for item in shapes_items[:30]:
-        family = Family.from_json(item.extra["family"])
+        family = QuestionFamily.from_json(item.extra["family"])
         refs += [rest.put_image(render(scene), "twin") for scene in family.scenes[:2]]
     prints = fingerprints(refs, rest, progress=False)
     assert near_pairs(prints, None, 8, 0.03) == []

@@ -34,7 +34,7 @@ from flipbench.generate.captioners.shapes import SceneCaptioner
 from flipbench.generate.editors.shapes import SceneEditor
 from flipbench.models.protocols import CaptionText, Decision
 from flipbench.shapes.benchmark import shapes_vqa
-from flipbench.shapes.questions import Family
+from flipbench.shapes.questions import QuestionFamily
 from flipbench.shapes.wording import describe
 from tests.fixtures.generated import generate
 from tests.fixtures.options import QUIET
@@ -55,7 +55,7 @@ class Muddled(SceneCaptioner):
         captions = super().__call__(candidates, images)
         for at, candidate in enumerate(candidates):
             if candidate.item.name in self.names and candidate.flip:
-                family = Family.from_json(candidate.item.extra["family"])
+                family = QuestionFamily.from_json(candidate.item.extra["family"])
                 answers = (candidate.item.answer_text, candidate.flip.new_text)
                 third = [i for i, option in enumerate(family.options) if option not in answers]
                 captions[at] = CaptionText(describe(family.scenes[third[0]]))

@@ -218,7 +218,8 @@ def test_captions_through_the_batch_api(
 ) -> None:
     candidates = flipped(shapes_items[:4])
     chat = ChatAPI(spec(server))
-    batch = BatchAPI(chat, tmp_path / "batches", poll_seconds=0.01)
+    batch = BatchAPI(chat, tmp_path / "batches")
+    batch.poll_seconds = 0.01
     (by_batch, direct) = (APICaptioner(backend) for backend in (batch, chat))
     stages = [CaptionStage(captioner, shapes_store) for captioner in (by_batch, direct)]
     assert [stages[0].id_of(c) for c in candidates] == [stages[1].id_of(c) for c in candidates]
@@ -279,7 +280,7 @@ def test_local_captions_do_not_depend_on_order_or_batch(
     candidates = flipped(shapes_items[:3])
 
     def local_captioner(seed: int) -> APICaptioner:
-        chat = LocalChat(ending_vlm, max_tokens=8, temperature=temperature, seed=seed)
+        chat = LocalChat(ending_vlm, 8, temperature, seed)
         return APICaptioner(chat, "caption-question-free-v1")
 
     local = local_captioner(0)
@@ -296,7 +297,7 @@ def test_local_captions_do_not_depend_on_order_or_batch(
 def test_a_local_caption_that_is_cut_off_is_a_failure(
     tiny_vlm: Callable[[str], HuggingFaceVLM], shapes_store: ImageStore, shapes_items: list[Item]
 ) -> None:
-    chat = LocalChat(tiny_vlm("qwen2_vl"), max_tokens=2)
+    chat = LocalChat(tiny_vlm("qwen2_vl"), 2)
     local = APICaptioner(chat, "caption-question-free-v1")
     (reply,) = local(flipped(shapes_items[:1]), shapes_store)
     assert isinstance(reply, ServiceError) and "cut off after 2 tokens" in str(reply)

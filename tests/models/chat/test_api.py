@@ -6,6 +6,7 @@ import base64
 import io
 import logging
 import traceback
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -282,10 +283,12 @@ def test_requests_per_minute_are_limited(server: OpenAIServer, store: ImageStore
 # what stops the work, and the key
 
 
-def test_a_missing_key_is_reported_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_key_is_reported_before_any_work(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(PrerequisiteError, match="OPENAI_API_KEY is not set"):
-        ChatAPI(ChatSpec(model="gpt-4o"))
+        ChatAPI(ChatSpec(model="gpt-4o")).ask([], ImageStore(tmp_path))
 
 
 def test_a_server_without_keys(server: OpenAIServer, store: ImageStore) -> None:

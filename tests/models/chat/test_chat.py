@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from flipbench.config.chat import TRAITS, ChatSpec, image_tokens, traits_of
 from flipbench.core.images import ImageStore
+from flipbench.models.chat import rate_limit
 from flipbench.models.chat.messages import data_url
-from flipbench.models.chat.rate_limit import RateLimiter
 
 
 def picture(fmt: str, size: tuple[int, int] = (40, 30), **options: Any) -> bytes:
@@ -46,9 +46,11 @@ def test_a_rotated_photo_is_sent_upright(store: ImageStore) -> None:
     assert sent.format == "PNG" and sent.size == (ref.width, ref.height) == (30, 40)
 
 
-def test_the_limiter_waits_for_the_scarcest_quantity() -> None:
+def test_the_limiter_waits_for_the_scarcest_quantity(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    limiter = RateLimiter(60.0, 600.0, clock=lambda: 100.0, sleep=slept.append)
+    monkeypatch.setattr(rate_limit.time, "monotonic", lambda: 100.0)
+    monkeypatch.setattr(rate_limit.time, "sleep", slept.append)
+    limiter = rate_limit.RateLimiter(60.0, 600.0)
     for n_tokens in (50, 5, 5):
         limiter.wait(1, n_tokens)
     assert slept == [5.0, 6.0]  # 50 tokens take 5 s, a request 1 s

@@ -8,7 +8,7 @@ from flipbench.config.chat import ChatSpec
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Flip, Item
 from flipbench.generate.captioners.api import caption_prompt
-from flipbench.models.chat.cost import Spent, estimate_cost
+from flipbench.models.chat.cost import Spent, estimate_cost, typical_request
 
 PRICED = ChatSpec(model="gpt-4o-2024-08-06", price_in=2.5, price_out=10.0, max_tokens=800)
 
@@ -25,7 +25,9 @@ def test_cost_counts_image_tiles(candidate: Candidate) -> None:
     prompt = caption_prompt("caption-release-v1")
     big = candidate.item.images[0].model_copy(update={"width": 2048, "height": 4096})
     item = Item.model_validate(candidate.item.model_dump() | {"id": "", "images": (big,)})
-    estimate = estimate_cost([candidate, Candidate(item)], PRICED, prompt)
+    estimate = estimate_cost(
+        [typical_request(c, prompt) for c in (candidate, Candidate(item))], PRICED
+    )
     assert estimate.n_requests == 2
     assert estimate.image_tokens == 255 + 1105
     n_characters = len(prompt.instruction) + len(prompt.request(candidate).text)
@@ -33,14 +35,16 @@ def test_cost_counts_image_tiles(candidate: Candidate) -> None:
     n_in = estimate.text_tokens + estimate.image_tokens
     assert estimate.usd == pytest.approx((n_in * 2.5 + 2 * 200 * 10) / 1e6)
     assert estimate.usd_at_most == pytest.approx((n_in * 2.5 + 2 * 800 * 10) / 1e6)
-    half = estimate_cost([candidate], PRICED, prompt, price_factor=0.5)
-    whole = estimate_cost([candidate], PRICED, prompt)
+    half = estimate_cost([typical_request(candidate, prompt)], PRICED, price_factor=0.5)
+    whole = estimate_cost([typical_request(candidate, prompt)], PRICED)
     assert half.usd and whole.usd and half.usd == pytest.approx(whole.usd / 2)
 
 
 def test_an_unknown_cost_is_reported_as_unknown(candidate: Candidate) -> None:
     unknown = ChatSpec(model="my-vlm", api_key_env="NOT_SET")
-    estimate = estimate_cost([candidate], unknown, caption_prompt("caption-paper-v1"))
+    estimate = estimate_cost(
+        [typical_request(candidate, caption_prompt("caption-paper-v1"))], unknown
+    )
     assert estimate.usd is None and not estimate.image_rule_known
     assert "no price is configured" in str(estimate) and "gpt-4o counts" in str(estimate)
 

@@ -15,7 +15,7 @@ from flipbench.core.run import Run
 from flipbench.core.stage import run_stage
 from flipbench.models.chat.api import ChatAPI
 from flipbench.models.chat.rewording import BackTranslation, RecordedWordings, as_question
-from flipbench.shapes.rewording import reword
+from flipbench.shapes.benchmark import reword
 from tests.fixtures.openai_server import KEY, OpenAIServer
 from tests.fixtures.options import QUIET
 

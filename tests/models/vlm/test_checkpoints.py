@@ -15,17 +15,19 @@ from transformers import AutoModelForImageTextToText
 from flipbench.core.errors import DataError, PrerequisiteError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Item
-from flipbench.models.vlm.huggingface import (
+from flipbench.models.vlm.checkpoints import (
     CARD,
-    HuggingFaceVLM,
     check_card,
     fingerprint,
     folder_hash,
-    load_model,
     resolve_path,
 )
+from flipbench.models.vlm.huggingface import HuggingFaceVLM
+from flipbench.models.vlm.loading import load_model
 from flipbench.models.vlm.processors import load_processor
 from flipbench.prompting.prompts import PromptSettings
+
+LORA = {"lora_rank": 4, "lora_alpha": 8, "lora_dropout": 0.0}
 
 pytestmark = pytest.mark.slow
 
@@ -106,7 +108,7 @@ def adapter(folder: Path, tmp_path: Path) -> Path:
     from flipbench.contaminate.strategies import lora_config
 
     model = AutoModelForImageTextToText.from_pretrained(folder)
-    wrapped = peft.get_peft_model(model, lora_config(model, 4, 8, 0.0))
+    wrapped = peft.get_peft_model(model, lora_config(model, LORA))
     torch.manual_seed(1)
     with torch.no_grad():
         for name, parameter in wrapped.named_parameters():
@@ -138,7 +140,7 @@ def test_an_adapter_answers_as_peft_does_unmerged(
     for probe, other in zip(probes, clean, strict=True):
         (response,) = loaded.ask([probe], shapes_store)
         picture = [shapes_store.open(probe.images[0])]
-        text = loaded.render(probe.prompt, 1)
+        text = loaded.conversation.render(probe.prompt, 1)
         inputs = loaded.processor(text=text, images=picture, return_tensors="pt")
         with torch.no_grad():
             logits, added = (model(**inputs).logits[0, -1].float() for model in (unmerged, merged))
@@ -284,7 +286,7 @@ def test_an_adapter_loads_on_the_revision_it_was_trained_on(hub_id: str, tmp_pat
 
     model = AutoModelForImageTextToText.from_pretrained(hub_id, revision="v2")
     target = tmp_path / "adapter"
-    peft.get_peft_model(model, lora_config(model, 4, 8, 0.0)).save_pretrained(target)
+    peft.get_peft_model(model, lora_config(model, LORA)).save_pretrained(target)
     (target / CARD).write_text(json.dumps({"parent": hub_id, "settings": {"revision": "v2"}}))
     merged = load_model(str(target), "float32").state_dict()
     expected = HuggingFaceVLM(hub_id, revision="v2").model.state_dict()

@@ -35,7 +35,7 @@ COMPLETED = {"llava": " B</s>", "qwen2_vl": "B<|im_end|>\n"}
 
 def processed(vlm: HuggingFaceVLM, probe: Probe, images: ImageStore) -> dict[str, Any]:
     """Return one probe's inputs, by the processor alone."""
-    text = vlm.render(probe.prompt, len(probe.images))
+    text = vlm.conversation.render(probe.prompt, len(probe.images))
     pictures = [images.open(ref) for ref in probe.images] or None
     return dict(vlm.processor(text=text, images=pictures, return_tensors="pt"))
 
@@ -61,10 +61,10 @@ def mixed_probes(items: list[Item]) -> list[Probe]:
 
 
 def test_rendered_prompts_match_the_snapshots(vlm: HuggingFaceVLM, family: str) -> None:
-    assert vlm.render(PROMPT, 1) == RENDERED[family]
+    assert vlm.conversation.render(PROMPT, 1) == RENDERED[family]
     mark = "<image>" if family == "llava" else "<|image_pad|>"
-    assert vlm.render(PROMPT, 2).count(mark) == 2
-    assert mark not in vlm.render(PROMPT, 0)
+    assert vlm.conversation.render(PROMPT, 2).count(mark) == 2
+    assert mark not in vlm.conversation.render(PROMPT, 0)
     assert vlm.conversation.completion("B") == COMPLETED[family]
 
 

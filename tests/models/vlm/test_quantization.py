@@ -13,9 +13,12 @@ from flipbench.config.experiment import ModelUnderTestConfig
 from flipbench.core.errors import PrerequisiteError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Item
-from flipbench.models.vlm.huggingface import HuggingFaceVLM, fingerprint
+from flipbench.models.vlm.checkpoints import fingerprint
+from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.prompting.prompts import PromptSettings
 from tests.fixtures.tiny_families import save
+
+LORA = {"lora_rank": 4, "lora_alpha": 8, "lora_dropout": 0.0}
 
 INSTALLED = find_spec("bitsandbytes") is not None
 needs_it = pytest.mark.skipif(not INSTALLED, reason="bitsandbytes is not installed")
@@ -80,7 +83,7 @@ def test_an_adapter_loads_on_4_bit_weights(
 
     folder = save("llava", tmp_path / "base")
     model = AutoModelForImageTextToText.from_pretrained(folder)
-    wrapped = peft.get_peft_model(model, lora_config(model, 4, 8, 0.0))
+    wrapped = peft.get_peft_model(model, lora_config(model, LORA))
     with torch.no_grad():
         for name, parameter in wrapped.named_parameters():
             if "lora_B" in name:

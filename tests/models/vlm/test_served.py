@@ -333,7 +333,7 @@ def first_tokens_of(local: HuggingFaceVLM, body: dict[str, Any]) -> list[tuple[s
     *pictures, text = message["content"]
     data = [base64.b64decode(part["image_url"]["url"].split(",")[1]) for part in pictures]
     inputs = local.processor(
-        text=[local.render(text["text"], len(data))],
+        text=[local.conversation.render(text["text"], len(data))],
         images=[[Image.open(io.BytesIO(d)).convert("RGB") for d in data]] if data else None,
         return_tensors="pt",
         add_special_tokens=False,

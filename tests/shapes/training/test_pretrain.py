@@ -79,7 +79,7 @@ def test_the_first_prompt_is_what_the_model_reads_at_evaluation(
     item = shapes_items[0]
     prompt = choice_prompt(item.question, item.options)
     ids, labels = encode(vlm.processor, [(prompt, f" {LETTERS[item.answer]}")], True)
-    text = vlm.render(prompt, 1)
+    text = vlm.conversation.render(prompt, 1)
     seen = vlm.processor(
         text=[text], images=[[shapes_store.open(item.images[0])]], return_tensors="pt"
     )
@@ -196,11 +196,9 @@ def test_the_exam_is_graded_like_an_evaluation(vlm: HuggingFaceVLM, tmp_path: Pa
                 images=(store.put_image(render(scene), "exam"),) if look else (),
                 prompt=prompt,
                 ask="choose",
-                n_options=n_options,
+                n_options=len(family.options),
             )
-            for prompt, scene, n_options in zip(
-                exam.prompts, exam.scenes, exam.n_options, strict=True
-            )
+            for prompt, scene, family in zip(exam.prompts, exam.scenes, exam.families, strict=True)
         ]
         chosen = [response.choice for response in vlm.ask(probes, store)]
         right = [a == b for a, b in zip(chosen, exam.gold, strict=True)]

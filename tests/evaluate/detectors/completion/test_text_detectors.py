@@ -25,7 +25,7 @@ from flipbench.evaluate.detectors.completion.ngram_accuracy import (
 from flipbench.evaluate.detectors.completion.slot_guessing import MASK, SlotGuessing, make_slot
 from flipbench.evaluate.scoring.text_match import continuation, mentions, rouge_l
 from flipbench.prompting.prompts import PromptSettings
-from flipbench.shapes.rewording import reword
+from flipbench.shapes.benchmark import reword
 
 SLOTS, GUIDED, MISSING, NGRAMS = (
     SlotGuessing(reword), GuidedPrompting(), MissingOption(), NgramAccuracy(reword),

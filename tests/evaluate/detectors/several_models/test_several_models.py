@@ -29,7 +29,7 @@ from flipbench.evaluate.report.group_metrics import (
 from flipbench.evaluate.report.group_metrics import cells_of as read_cells
 from flipbench.evaluate.validation.validation import validate
 from flipbench.models.engine import Answers
-from flipbench.models.vlm.states import pack_state, unpack_state
+from flipbench.models.vlm.scoring import pack_state, unpack_state
 from flipbench.prompting.prompts import PromptSettings
 
 ASKING = PromptSettings()
