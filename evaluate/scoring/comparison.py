@@ -331,7 +331,6 @@ def _against_reference(comparison: Comparison) -> tuple[PairedResult, GapDiffere
         clean_second,
         generator(comparison.settings.seed, comparison.answers.fingerprint, "relative"),
         clusters=[cluster_of(item) for item in comparison.items],
-        n_bootstrap=comparison.settings.n_bootstrap,
         n_permutations=comparison.settings.n_permutations,
         rises=comparison.direction == "rises",
     )
