@@ -269,7 +269,7 @@ def mcnemar_score(comparison: Comparison, rule: str = "mcnemar") -> Score:
         return no_reference_score(comparison, rule)
     outcome, alpha = paired(comparison), comparison.settings.alpha
     verdict = rules.significant(one_sided_p(comparison, outcome), alpha)
-    refusal = rules.too_few_warning(outcome.n, alpha)
+    refusal = rules.too_few_warning(outcome.n_independent, alpha)
     return score_of(comparison, rule, outcome, verdict, refusal)
 
 
@@ -286,22 +286,16 @@ def below_reference_score(comparison: Comparison, rule: str) -> Score:
 
 
 def relative_score(comparison: Comparison) -> Score:
-    """Return the score of "the interval of gap - reference gap is beyond 0".
+    """Return the score of the exact label-swap test of gap - reference gap.
 
     The statistic is that difference.
     """
     if comparison.reference is None:
         return no_reference_score(comparison, "relative")
     outcome, between, fields = _against_reference(comparison)
-    refusal = rules.too_few_warning(between.n, comparison.settings.alpha, two_sided=True)
-    verdict: Verdict = "not_detected"
-    if between.interval is not None:
-        verdict = rules.interval_beyond(between.interval, comparison.direction)
-    elif refusal is None:
-        refusal = (
-            "all items share one image or group, so the difference has no interval; add items with"
-            " other images"
-        )
+    alpha = comparison.settings.alpha
+    verdict = rules.significant(between.p_below, alpha)
+    refusal = rules.too_few_warning(between.n_independent, alpha)
     score = score_of(comparison, "relative", outcome, verdict, refusal, **fields)
     statistic = between.difference if between.n else None
     return score.model_copy(update={"statistic": statistic, "interval": between.interval})

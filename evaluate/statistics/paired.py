@@ -23,6 +23,7 @@ from .resampling import (
     LEVEL,
     N_PERMUTATIONS,
     Array,
+    bootstrap_interval,
     by_cluster,
     exact_label_swap_p,
     label_swap_p,
@@ -175,10 +176,13 @@ class GapDifference:
     gap, reference_gap, difference : float
         Fractions; difference = gap - reference_gap. NaN without items.
     interval : Interval or None
-        Of the difference, with the variance between items (or clusters); None with fewer than two.
+        Of the difference: Student's for right-or-wrong answers, else a percentile bootstrap; over
+        clusters where items share them. None with fewer than two.
     p_below : float
         One-sided p-value against "not below the reference", by swapping the labels model and
         reference item by item (cluster by cluster).
+    n, n_dropped, n_independent : int
+        Items compared, items that lack an answer, and clusters (else items) compared.
     """
 
     gap: float
@@ -188,6 +192,7 @@ class GapDifference:
     p_below: float
     n: int
     n_dropped: int
+    n_independent: int
 
 
 def gap_difference(
@@ -210,14 +215,18 @@ def gap_difference(
     (first, second, reference_first, reference_second), shared = _complete(conditions, clusters)
     n = len(first)
     if n == 0:
-        return GapDifference(math.nan, math.nan, math.nan, None, 1.0, 0, len(original))
+        return GapDifference(math.nan, math.nan, math.nan, None, 1.0, 0, len(original), 0)
     model, reference = second - first, reference_second - reference_first
     difference = model - reference
     return GapDifference(
         gap=float(model.sum()) / n,
         reference_gap=float(reference.sum()) / n,
         difference=float(difference.sum()) / n,
-        interval=difference_interval(difference.tolist(), shared, level),
+        interval=(
+            difference_interval(difference.tolist(), shared, level)
+            if (difference == np.rint(difference)).all()
+            else bootstrap_interval(difference, rng, clusters=shared, level=level)
+        ),
         p_below=label_swap_p(
             -difference if rises else difference,
             rng,
@@ -226,6 +235,7 @@ def gap_difference(
         ),
         n=n,
         n_dropped=len(original) - n,
+        n_independent=n if shared is None else len(set(shared)),
     )
 
 
