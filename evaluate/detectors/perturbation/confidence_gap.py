@@ -37,8 +37,6 @@ ABOUT = About(
     default_rule="label_swap",
     needs=frozenset({"choose"}),
     direction="the right letter is less likely on the perturbed than on the original items",
-    needs_clean_model=False,
-    practical=True,
     rule_titles={"label_swap": "label swaps"},
 )
 

@@ -35,8 +35,6 @@ ABOUT = About(
     default_rule="chance",
     needs=frozenset({"choose or generate"}),
     direction="wrong answers to perturbed items are the original items' answers",
-    needs_clean_model=False,
-    practical=True,
     rule_titles={"chance": "more often than chance"},
 )
 
