@@ -18,7 +18,15 @@ from ..protocol import rules
 from ..protocol.detector import About, Answers, cached_per_benchmark
 from ..protocol.rules import Bands, Direction, Verdict
 from ..statistics.paired import GapDifference, gap_difference
-from .conditions import Comparison, Condition, Query, QueryPair, Settings, probes_of
+from .conditions import (
+    Comparison,
+    Condition,
+    Query,
+    QueryPair,
+    Settings,
+    left_out_note,
+    probes_of,
+)
 from .scores import (
     PairedResult,
     answered,
@@ -194,10 +202,7 @@ def compare(
     if one_condition:
         first = replace(clean[0], name=f"{clean[0].name} of the reference") if clean else None
     n_left_out = len(benchmark.pairs) - len(contrast.items)
-    notes = contrast.notes
-    if n_left_out and contrast.left_out:
-        items = "1 item is" if n_left_out == 1 else f"{n_left_out} items are"
-        notes = (f"{items} left out: {contrast.left_out}", *notes)
+    notes = (*left_out_note(n_left_out, contrast.left_out), *contrast.notes)
     return Comparison(
         detector=detector.about.name,
         benchmark=benchmark,
