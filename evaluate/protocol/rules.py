@@ -19,6 +19,8 @@ Degree = Literal["none", "minor", "partial", "severe"]
 
 MAX_UNPARSED_DIFFERENCE = 0.05
 """Largest allowed difference between the parse-failure rates of two conditions, a fraction."""
+MAX_UNPARSED = 0.2
+"""Largest allowed parse-failure rate of a condition, a fraction."""
 
 
 def beyond(statistic: float, reference: float = 0.0, direction: Direction = "falls") -> Verdict:
@@ -45,28 +47,37 @@ def interval_beyond(interval: Interval, direction: Direction = "falls") -> Verdi
 
 
 def unparsed_warning(unparsed: Mapping[str, tuple[int, int]]) -> str | None:
-    """Return a warning if replies name no option much more often in one condition.
+    """Return a warning if many replies name no option, or far more in one condition.
 
     Parameters
     ----------
     unparsed : mapping of str to (int, int)
-        For each of two conditions, the number of replies that name no option and of all replies.
+        For each condition, the number of replies that name no option and of all replies.
 
     Examples
     --------
     >>> unparsed_warning({"original": (0, 100), "perturbed": (6, 100)})
     'replies that name no option: original 0/100, perturbed 6/100; the rates differ by more than \
 5 points, so the comparison would measure format, not knowledge; inspect the replies'
+    >>> unparsed_warning({"original": (85, 100), "perturbed": (83, 100)})
+    'replies that name no option: original 85/100, perturbed 83/100; more than 20 % of a condition \
+are no evidence either way; inspect the replies, and ask for the letter only or compare likelihoods'
     """
     rates = [k / n for k, n in unparsed.values() if n]
-    if len(rates) < 2 or max(rates) - min(rates) <= MAX_UNPARSED_DIFFERENCE + 1e-12:
-        return None
     counts = ", ".join(f"{name} {k}/{n}" for name, (k, n) in unparsed.items())
-    return (
-        f"replies that name no option: {counts}; the rates differ by more than"
-        f" {100 * MAX_UNPARSED_DIFFERENCE:.0f} points, so the comparison would measure format,"
-        " not knowledge; inspect the replies"
-    )
+    if rates and max(rates) - min(rates) > MAX_UNPARSED_DIFFERENCE + 1e-12:
+        return (
+            f"replies that name no option: {counts}; the rates differ by more than"
+            f" {100 * MAX_UNPARSED_DIFFERENCE:.0f} points, so the comparison would measure format,"
+            " not knowledge; inspect the replies"
+        )
+    if rates and max(rates) > MAX_UNPARSED:
+        return (
+            f"replies that name no option: {counts}; more than {100 * MAX_UNPARSED:.0f} % of a"
+            " condition are no evidence either way; inspect the replies, and ask for the letter"
+            " only or compare likelihoods"
+        )
+    return None
 
 
 def too_few_warning(n: int, alpha: float = ALPHA, *, two_sided: bool = False) -> str | None:

@@ -18,7 +18,15 @@ from ..protocol import rules
 from ..protocol.detector import About, Answers, cached_per_benchmark
 from ..protocol.rules import Bands, Direction, Verdict
 from ..statistics.paired import GapDifference, gap_difference
-from .conditions import Comparison, Condition, Query, QueryPair, Settings, probes_of
+from .conditions import (
+    Comparison,
+    Condition,
+    Query,
+    QueryPair,
+    Settings,
+    left_out_note,
+    probes_of,
+)
 from .scores import (
     PairedResult,
     answered,
@@ -194,10 +202,7 @@ def compare(
     if one_condition:
         first = replace(clean[0], name=f"{clean[0].name} of the reference") if clean else None
     n_left_out = len(benchmark.pairs) - len(contrast.items)
-    notes = contrast.notes
-    if n_left_out and contrast.left_out:
-        items = "1 item is" if n_left_out == 1 else f"{n_left_out} items are"
-        notes = (f"{items} left out: {contrast.left_out}", *notes)
+    notes = (*left_out_note(n_left_out, contrast.left_out), *contrast.notes)
     return Comparison(
         detector=detector.about.name,
         benchmark=benchmark,
@@ -269,7 +274,7 @@ def mcnemar_score(comparison: Comparison, rule: str = "mcnemar") -> Score:
         return no_reference_score(comparison, rule)
     outcome, alpha = paired(comparison), comparison.settings.alpha
     verdict = rules.significant(one_sided_p(comparison, outcome), alpha)
-    refusal = rules.too_few_warning(outcome.n, alpha)
+    refusal = rules.too_few_warning(outcome.n_independent, alpha)
     return score_of(comparison, rule, outcome, verdict, refusal)
 
 
@@ -286,22 +291,16 @@ def below_reference_score(comparison: Comparison, rule: str) -> Score:
 
 
 def relative_score(comparison: Comparison) -> Score:
-    """Return the score of "the interval of gap - reference gap is beyond 0".
+    """Return the score of the exact label-swap test of gap - reference gap.
 
     The statistic is that difference.
     """
     if comparison.reference is None:
         return no_reference_score(comparison, "relative")
     outcome, between, fields = _against_reference(comparison)
-    refusal = rules.too_few_warning(between.n, comparison.settings.alpha, two_sided=True)
-    verdict: Verdict = "not_detected"
-    if between.interval is not None:
-        verdict = rules.interval_beyond(between.interval, comparison.direction)
-    elif refusal is None:
-        refusal = (
-            "all items share one image or group, so the difference has no interval; add items with"
-            " other images"
-        )
+    alpha = comparison.settings.alpha
+    verdict = rules.significant(between.p_below, alpha)
+    refusal = rules.too_few_warning(between.n_independent, alpha)
     score = score_of(comparison, "relative", outcome, verdict, refusal, **fields)
     statistic = between.difference if between.n else None
     return score.model_copy(update={"statistic": statistic, "interval": between.interval})
@@ -331,7 +330,6 @@ def _against_reference(comparison: Comparison) -> tuple[PairedResult, GapDiffere
         clean_second,
         generator(comparison.settings.seed, comparison.answers.fingerprint, "relative"),
         clusters=[cluster_of(item) for item in comparison.items],
-        n_bootstrap=comparison.settings.n_bootstrap,
         n_permutations=comparison.settings.n_permutations,
         rises=comparison.direction == "rises",
     )

@@ -207,3 +207,9 @@ def open_question(
         max_new_tokens=max_new_tokens,
     )
     return Query(((probe, reading),))
+
+
+def left_out_note(n_left_out: int, why: str) -> tuple[str, ...]:
+    """Return a note on how many items are left out, and why, if any are."""
+    items = "1 item is" if n_left_out == 1 else f"{n_left_out} items are"
+    return (f"{items} left out: {why}",) if n_left_out and why else ()

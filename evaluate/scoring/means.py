@@ -20,8 +20,8 @@ class MeanOutcome:
 
     Attributes
     ----------
-    n, n_dropped : int
-        Pairs compared, and pairs with a missing value.
+    n, n_dropped, n_independent : int
+        Pairs compared, pairs with a missing value, and clusters (else pairs) compared.
     first, second : float
         Sums of the values.
     n_fell, n_rose : int
@@ -41,6 +41,7 @@ class MeanOutcome:
     n_rose: int
     interval: Interval | None
     p_one_sided: float
+    n_independent: int
 
     @property
     def gap(self) -> float:
@@ -71,7 +72,7 @@ def mean_comparison(
     ]
     differences = np.array([after - before for _, before, after in pairs])
     if not pairs:
-        return MeanOutcome(0, len(first), 0.0, 0.0, 0, 0, None, 1.0)
+        return MeanOutcome(0, len(first), 0.0, 0.0, 0, 0, None, 1.0, 0)
     shared = None if clusters is None else [clusters[i] for i, _, _ in pairs]
     sign = 1 if direction == "falls" else -1
     return MeanOutcome(
@@ -85,4 +86,5 @@ def mean_comparison(
         p_one_sided=label_swap_p(
             sign * differences, rng, clusters=shared, n_permutations=n_permutations
         ),
+        n_independent=len(pairs) if shared is None else len(set(shared)),
     )

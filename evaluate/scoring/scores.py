@@ -174,8 +174,8 @@ def _cautions(
     n_clusters = len({cluster_of(item) for item in comparison.items})
     if n_clusters < len(comparison.items) and isinstance(outcome, PairedOutcome):
         cautions.append(
-            f"{len(comparison.items)} items share {n_clusters} images or groups: the interval"
-            " resamples whole groups, but the exact McNemar test assumes independent items"
+            f"{len(comparison.items)} items share {n_clusters} images or groups: test and interval"
+            " treat each image or group, not each item, as independent"
         )
     if changes and not any(changes.values()):
         cautions.append(
@@ -231,8 +231,6 @@ def paired(comparison: Comparison, also: Sequence[Condition] = ()) -> PairedResu
             cast(Sequence[Outcome], first),
             cast(Sequence[Outcome], second),
             clusters=clusters,
-            rng=rng,
-            n_bootstrap=settings.n_bootstrap,
         )
     return mean_comparison(
         first,

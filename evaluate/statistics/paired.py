@@ -18,7 +18,16 @@ from statsmodels.stats.multitest import multipletests
 
 from flipbench.core.records import Interval
 
-from .resampling import LEVEL, N_BOOTSTRAP, N_PERMUTATIONS, Array, bootstrap_interval, label_swap_p
+from .intervals import clustered_interval, difference_interval, tango_interval
+from .resampling import (
+    LEVEL,
+    N_PERMUTATIONS,
+    Array,
+    bootstrap_interval,
+    by_cluster,
+    exact_label_swap_p,
+    label_swap_p,
+)
 
 Outcome = bool | None
 Value = float | None
@@ -38,6 +47,9 @@ class PairedOutcome:
         Pairs with a missing answer.
     interval : Interval or None
         Of the gap, in fractions; None if there are too few pairs (or clusters).
+    cluster_totals : tuple of int or None
+        By cluster, the number of pairs that rose minus those that fell; None if pairs are
+        independent. The tests then swap the labels of whole clusters.
     """
 
     n11: int
@@ -46,6 +58,7 @@ class PairedOutcome:
     n00: int
     n_dropped: int = 0
     interval: Interval | None = None
+    cluster_totals: tuple[int, ...] | None = None
 
     @property
     def n(self) -> int:
@@ -76,19 +89,32 @@ class PairedOutcome:
         return math.sqrt(max(0.0, variance) / self.n)
 
     @property
+    def n_independent(self) -> int:
+        """Number of independent units: clusters, or pairs."""
+        return self.n if self.cluster_totals is None else len(self.cluster_totals)
+
+    @property
     def p_drop(self) -> float:
-        """Exact one-sided McNemar p-value against "accuracy does not drop"."""
-        return mcnemar_p(self.b, self.c, "drop")
+        """Exact one-sided p-value against "accuracy does not drop"."""
+        return self._p("drop")
 
     @property
     def p_rise(self) -> float:
-        """Exact one-sided McNemar p-value against "accuracy does not rise"."""
-        return mcnemar_p(self.b, self.c, "rise")
+        """Exact one-sided p-value against "accuracy does not rise"."""
+        return self._p("rise")
 
     @property
     def p_two_sided(self) -> float:
-        """Exact two-sided McNemar p-value."""
-        return mcnemar_p(self.b, self.c, "two-sided")
+        """Exact two-sided p-value."""
+        return self._p("two-sided")
+
+    def _p(self, alternative: Alternative) -> float:
+        if self.cluster_totals is None:
+            return mcnemar_p(self.b, self.c, alternative)
+        drop, rise = (
+            exact_label_swap_p([sign * total for total in self.cluster_totals]) for sign in (1, -1)
+        )
+        return {"drop": drop, "rise": rise, "two-sided": min(1.0, 2 * min(drop, rise))}[alternative]
 
 
 def paired_comparison(
@@ -96,8 +122,6 @@ def paired_comparison(
     perturbed: Sequence[Outcome],
     *,
     clusters: Sequence[str] | None = None,
-    rng: np.random.Generator | None = None,
-    n_bootstrap: int = N_BOOTSTRAP,
     level: float = LEVEL,
 ) -> PairedOutcome:
     """Compare two conditions on the same items.
@@ -107,15 +131,13 @@ def paired_comparison(
     original, perturbed : sequence of bool or None, shape (N,)
         Outcomes by item.
     clusters : sequence of str, shape (N,), optional
-        What each item shares with others (its image). If any items share a cluster, the interval
-        is a percentile bootstrap over whole clusters; otherwise gap ± z·SE.
-    rng : Generator, optional
-        Needed for the bootstrap only.
+        What each item shares with others (its image). If any items share a cluster, test and
+        interval treat the clusters, not the items, as independent.
 
     Raises
     ------
     ValueError
-        If lengths differ, or items share a cluster and no ``rng`` is given.
+        If lengths differ.
 
     Examples
     --------
@@ -133,18 +155,16 @@ def paired_comparison(
     )
     if outcome.n == 0:
         return outcome
-    if shared is not None and len(set(shared)) < outcome.n:
-        if rng is None:
-            raise ValueError("items share clusters: pass rng to bootstrap the interval")
-        interval = bootstrap_interval(
-            second - first, rng, clusters=shared, n_bootstrap=n_bootstrap, level=level
-        )
-    else:
-        half = float(stats.norm.ppf(0.5 + level / 2)) * outcome.se
-        interval = Interval(
-            low=max(-1.0, outcome.gap - half), high=min(1.0, outcome.gap + half), level=level
-        )
-    return replace(outcome, interval=interval)
+    if shared is None or len(set(shared)) == outcome.n:
+        interval = tango_interval(outcome.b, outcome.c, outcome.n, level)
+        return replace(outcome, interval=interval)
+    differences = (second - first).tolist()
+    totals, _ = by_cluster(second - first, shared)
+    return replace(
+        outcome,
+        interval=clustered_interval(differences, shared, level),
+        cluster_totals=tuple(int(total) for total in totals),
+    )
 
 
 @dataclass(frozen=True)
@@ -156,10 +176,13 @@ class GapDifference:
     gap, reference_gap, difference : float
         Fractions; difference = gap - reference_gap. NaN without items.
     interval : Interval or None
-        Percentile bootstrap of the difference over items (or clusters).
+        Of the difference: Student's for right-or-wrong answers, else a percentile bootstrap; over
+        clusters where items share them. None with fewer than two.
     p_below : float
         One-sided p-value against "not below the reference", by swapping the labels model and
         reference item by item (cluster by cluster).
+    n, n_dropped, n_independent : int
+        Items compared, items that lack an answer, and clusters (else items) compared.
     """
 
     gap: float
@@ -169,6 +192,7 @@ class GapDifference:
     p_below: float
     n: int
     n_dropped: int
+    n_independent: int
 
 
 def gap_difference(
@@ -179,7 +203,6 @@ def gap_difference(
     rng: np.random.Generator,
     *,
     clusters: Sequence[str] | None = None,
-    n_bootstrap: int = N_BOOTSTRAP,
     n_permutations: int = N_PERMUTATIONS,
     level: float = LEVEL,
     rises: bool = False,
@@ -192,15 +215,17 @@ def gap_difference(
     (first, second, reference_first, reference_second), shared = _complete(conditions, clusters)
     n = len(first)
     if n == 0:
-        return GapDifference(math.nan, math.nan, math.nan, None, 1.0, 0, len(original))
+        return GapDifference(math.nan, math.nan, math.nan, None, 1.0, 0, len(original), 0)
     model, reference = second - first, reference_second - reference_first
     difference = model - reference
     return GapDifference(
         gap=float(model.sum()) / n,
         reference_gap=float(reference.sum()) / n,
         difference=float(difference.sum()) / n,
-        interval=bootstrap_interval(
-            difference, rng, clusters=shared, n_bootstrap=n_bootstrap, level=level
+        interval=(
+            difference_interval(difference.tolist(), shared, level)
+            if (difference == np.rint(difference)).all()
+            else bootstrap_interval(difference, rng, clusters=shared, level=level)
         ),
         p_below=label_swap_p(
             -difference if rises else difference,
@@ -210,6 +235,7 @@ def gap_difference(
         ),
         n=n,
         n_dropped=len(original) - n,
+        n_independent=n if shared is None else len(set(shared)),
     )
 
 

@@ -29,7 +29,7 @@ def bootstrap_interval(
 
     Resamples whole clusters; independent of item order. None with fewer than two clusters.
     """
-    totals, sizes = _by_cluster(np.asarray(values, dtype=float), clusters)
+    totals, sizes = by_cluster(np.asarray(values, dtype=float), clusters)
     if len(totals) < 2:
         return None
     interval = stats.bootstrap(
@@ -65,12 +65,12 @@ def label_swap_p(
     differences : array_like, shape (N,)
         Model - reference by item.
     """
-    totals, _ = _by_cluster(np.asarray(differences, dtype=float), clusters)
+    totals, _ = by_cluster(np.asarray(differences, dtype=float), clusters)
     totals = totals[totals != 0]
     if len(totals) == 0:
         return 1.0
     if (integers := _as_integers(totals)) is not None:
-        return _exact_label_swap_p(integers)
+        return exact_label_swap_p(integers)
     if len(totals) == 1:
         return 0.5 if totals[0] < 0 else 1.0
     test = stats.permutation_test(
@@ -95,11 +95,16 @@ def _as_integers(totals: Array) -> NDArray[np.int64] | None:
     return None
 
 
-def _exact_label_swap_p(totals: NDArray[np.int64]) -> float:
+def exact_label_swap_p(integer_totals: ArrayLike) -> float:
     """Return P(sum of +-|total| <= sum of totals) for independent fair signs.
 
     Among ``count`` totals of one size, the number of positive signs is binomial.
+
+    >>> round(exact_label_swap_p([-1, -1, -1, 0]), 6), round(exact_label_swap_p([2, -1]), 6)
+    (0.125, 0.75)
     """
+    totals = np.asarray(integer_totals, dtype=np.int64)
+    totals = totals[totals != 0]
     sizes, counts = np.unique(np.abs(totals), return_counts=True)
     probabilities = np.ones(1)  # distribution of the sum of totals with a positive sign
     for size, count in zip(sizes.tolist(), counts.tolist(), strict=True):
@@ -127,8 +132,8 @@ def permutation_p(
     return (1 + int(extreme.sum())) / (values.size + 1)
 
 
-def _by_cluster(values: Array, clusters: Sequence[str] | None) -> tuple[Array, Array]:
-    """Return (totals, sizes) of the clusters, each sorted and of shape (n_clusters,)."""
+def by_cluster(values: Array, clusters: Sequence[str] | None) -> tuple[Array, Array]:
+    """Return (totals, sizes) of the clusters, shape (n_clusters,), ordered by total, then size."""
     if clusters is None:
         totals, sizes = values, np.ones_like(values)
     else:

@@ -13,21 +13,25 @@ from typing import Literal
 
 import numpy as np
 from PIL import Image
-from scipy import ndimage
 
 from flipbench.config.policy import RuleName
 from flipbench.core.errors import DataError, attempt
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Edit, Record, Verdict, content_id
-from flipbench.imaging.similarity import FAR_PHASH, Label, perceptual_hash, similarity
+from flipbench.imaging.similarity import (
+    FAR_PHASH,
+    LEAST_CHANGE,
+    Label,
+    largest_change,
+    perceptual_hash,
+    similarity,
+)
 from flipbench.models.protocols import JudgeDecision
 from flipbench.prompting.prompts import LETTERS
 
 from .stage import JudgeStage, edit_of
 
-BLOCK = 8
-LEAST_CHANGE = 25.0
 Objection = Callable[[Candidate, Edit, ImageStore], str]
 
 
@@ -198,17 +202,6 @@ class RuleStage:
     def __call__(self, tasks: Sequence[tuple[str, Candidate]]) -> list[Verdict | Exception]:
         """Apply a batch."""
         return [self.stages[rule]([candidate])[0] for rule, candidate in tasks]
-
-
-def largest_change(old: Image.Image, new: Image.Image) -> float:
-    """Return the largest change of any 8 x 8 pixel mean, in grey levels of 255.
-
-    Images must be RGB and of the same size; if an edge is below 8 pixels, so is the window.
-    """
-    change = np.asarray(new, dtype=np.float32) - np.asarray(old, dtype=np.float32)
-    window = min(BLOCK, *old.size)
-    means = ndimage.uniform_filter(change, size=(window, window, 1), mode="nearest")
-    return float(np.abs(means).max())
 
 
 def _is_blank(image: Image.Image) -> bool:

@@ -145,6 +145,7 @@ class EvaluateConfig(Value):
 
     detectors: tuple[str, ...] = (
         "perturbation_gap",
+        "old_answer_attraction",
         "circular_eval",
         "choice_confusion",
         "text_only_leakage",

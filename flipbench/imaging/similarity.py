@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 from PIL import Image
+from scipy import ndimage
 from scipy.fft import dctn
 
 from flipbench.core.errors import DataError
@@ -14,6 +15,7 @@ from flipbench.core.records import JsonDict
 
 NEAR_PHASH, NEAR_SSIM = 4, 0.95
 FAR_PHASH, FAR_SSIM = 24, 0.25
+BLOCK, LEAST_CHANGE = 8, 25.0
 Label = Literal["unchanged", "near-identical", "edited", "unrelated"]
 
 
@@ -101,3 +103,22 @@ def perceptual_hash(image: Image.Image) -> np.ndarray:
     low = dctn(np.asarray(grey, dtype=float))[:8, :8]
     bits: np.ndarray = low > np.median(low)
     return bits
+
+
+def largest_change(old: Image.Image, new: Image.Image) -> float:
+    """Return the largest change of any 8 x 8 pixel mean, in grey levels of 255.
+
+    Images must be of the same size; if an edge is below 8 pixels, so is the window.
+    """
+    a, b = (np.asarray(image.convert("RGB"), dtype=np.float32) for image in (old, new))
+    window = min(BLOCK, *old.size)
+    means = ndimage.uniform_filter(b - a, size=(window, window, 1), mode="nearest")
+    return float(np.abs(means).max())
+
+
+def is_near_unchanged(old: Image.Image, new: Image.Image, least: float = LEAST_CHANGE) -> bool:
+    """Return whether images of the same size have no part that differs by ``least`` grey levels.
+
+    Compression and noise mostly average out over 8 x 8 pixels, a redrawn object does not.
+    """
+    return old.size == new.size and largest_change(old, new) < least

@@ -85,7 +85,7 @@ def _with_suspects(score: Score) -> Score:
     return score.model_copy(update={"suspects": score.paired.suspects()})
 
 
-def _if_equally_hard(rule: Rule) -> Rule:
+def if_equally_hard(rule: Rule) -> Rule:
     """Return a rule that assumes both versions to be equally hard, and gives no verdict if not."""
 
     def decide(comparison: Comparison) -> Score:
@@ -105,8 +105,8 @@ def _if_equally_hard(rule: Rule) -> Rule:
 
 
 RULES = (
-    _if_equally_hard(partial(threshold_score, rule="sign")),
-    _if_equally_hard(mcnemar_score),
+    if_equally_hard(partial(threshold_score, rule="sign")),
+    if_equally_hard(mcnemar_score),
     relative_score,
 )
 """Sign, mcnemar and relative."""

@@ -37,9 +37,12 @@ FOLDS_BY_PLACE = {"kernel_divergence"}
 NO_LEAST_NUMBER = {"constat"}
 """Its bootstrap has a p-value however few items there are."""
 ASK_CHOICES = {
-    "bgr_shuffling", "choice_confusion", "circular_eval", "constat", "image_masking",
-    "option_order", "perturbation_gap", "text_only_leakage",
+    "bgr_shuffling", "choice_confusion", "circular_eval", "confidence_gap", "constat",
+    "image_masking", "old_answer_attraction", "option_order", "perturbation_gap",
+    "text_only_leakage",
 }  # fmt: skip
+COMPARES_LIKELIHOODS = {"confidence_gap"}
+"""Asks choices by likelihood, however the others are asked."""
 WRITE = PromptSettings(ask="generate")
 SEER = Planted("seer", 0.7, 0.7)
 CLEAN = [Planted("clean", 0.6, 0.6), Planted("clean-2", 0.5, 0.5), Planted("clean-3", 0.7, 0.7)]
@@ -65,8 +68,8 @@ def rounded(value: Any) -> Any:
 def own_pairs(name: str, benchmark: PairedBenchmark) -> PairedBenchmark:
     """Return the pairs from the first on that a detector asks about."""
     asked = [probe.item_id for probe in make(name).probes(benchmark, PromptSettings())]
-    ids = [pair.original.id for pair in benchmark.pairs]
-    first = next(i for i, id_ in enumerate(ids) if any(a.startswith(id_) for a in asked))
+    ids = [(pair.original.id, pair.perturbed.id) for pair in benchmark.pairs]
+    first = next(i for i, own in enumerate(ids) if any(a.startswith(own) for a in asked))
     return replace(benchmark, pairs=benchmark.pairs[first:])
 
 
@@ -112,7 +115,8 @@ def test_probes_are_deterministic_and_need_what_is_declared(
     assert frozenset().union(*map(needs_of, others)) == needs
     choices = [probe for probe in probes if probe.options]
     assert bool(choices) is (name in ASK_CHOICES)
-    assert {(p.ask, p.max_new_tokens) for p in choices} <= {("generate", 3)}
+    how = ("choose", 0) if name in COMPARES_LIKELIHOODS else ("generate", 3)
+    assert {(p.ask, p.max_new_tokens) for p in choices} <= {how}
     assert all(p.prompt.endswith("Letter, please.") for p in choices)
 
 

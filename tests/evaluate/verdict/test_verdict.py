@@ -75,7 +75,7 @@ def test_a_memoriser_is_found_contaminated(world: Any) -> None:
     assert finding.sentence == (
         "suspect behaves like a model that was trained on simulated: it gets 40 of 40 originals"
         " (100.0 %) and 0 of 40 answer-flipped versions (0.0 %) right, a gap of −100.0 points (95 %"
-        " interval −100.0 to −100.0; exact one-sided McNemar p < .001)."
+        " interval −100.0 to −82.5; exact one-sided McNemar p < .001)."
     )
     assert "no clean model was given to test it" in finding.qualifiers[0]
 

@@ -26,12 +26,12 @@ from flipbench.filters.decide import index_verdicts
 from flipbench.filters.judges.rules import (
     build_rules,
     duplicate_rule,
-    largest_change,
 )
 from flipbench.filters.judges.shapes import SceneJudge
 from flipbench.filters.pipeline import apply_policy, rate
 from flipbench.generate.captioners.shapes import SceneCaptioner
 from flipbench.generate.editors.shapes import SceneEditor
+from flipbench.imaging.similarity import largest_change
 from flipbench.models.protocols import CaptionText, Decision
 from flipbench.shapes.benchmark import shapes_vqa
 from flipbench.shapes.questions import QuestionFamily

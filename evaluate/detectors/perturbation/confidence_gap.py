@@ -1,0 +1,97 @@
+"""Paired confidence gap: the log-probability of the right letter, original and perturbed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import partial
+
+from scipy.special import logsumexp
+
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.records import Item, Response
+from flipbench.prompting.prompts import PromptSettings
+
+from ...protocol.detector import About
+from ...scoring.comparison import (
+    ComparingDetector,
+    Contrast,
+    Settings,
+    mcnemar_score,
+    relative_score,
+    two_conditions,
+)
+from ...scoring.conditions import Query, QueryPair, Reading
+from .perturbation_gap import if_equally_hard
+
+LEAST_PROBABILITY = 1e-3
+"""Probabilities below it count as this one, so that no single item decides."""
+
+ABOUT = About(
+    name="confidence_gap",
+    title="Paired confidence gap",
+    paper="unpublished for images; PaCoST (arXiv 2406.18326) compares confidence on rewordings",
+    variant="rules label_swap (default), relative",
+    deviates_from_paper="the confidence is the probability of the right letter among the item's"
+    " letters, at least 1/1000, and the other version is the perturbed image",
+    default_rule="label_swap",
+    needs=frozenset({"choose"}),
+    direction="the right letter is less likely on the perturbed than on the original items",
+    rule_titles={"label_swap": "label swaps"},
+)
+
+
+@dataclass
+class ConfidenceGap(ComparingDetector):
+    """Mean of ln p(right letter), perturbed - original, in nats.
+
+    p is renormalised over the item's letters and at least 1/1000. Where McNemar's test counts
+    answers that change, this weighs how far they change, and needs about half the pairs. Like the
+    perturbation gap, it falls too if the perturbed items are harder: it needs exchangeable pairs or
+    a clean model. Both p-values swap labels item by item (image by image, if items share one).
+    """
+
+    settings: Settings = field(default_factory=Settings)
+    about: About = ABOUT
+
+    def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
+        """Return the original and the perturbed version of every multiple-choice pair."""
+        likelihoods = prompt_settings.model_copy(update={"ask": "choose"})
+
+        def query(item: Item, variant: str) -> Query:
+            return Query(((likelihoods.probe(item, variant), log_confidence(item.answer or 0)),))
+
+        query_pairs = [
+            QueryPair(
+                pair.original, query(pair.original, "original"), query(pair.perturbed, "perturbed")
+            )
+            for pair in benchmark.pairs
+            if pair.original.options is not None
+        ]
+        return [
+            two_conditions(
+                query_pairs,
+                ("original", "perturbed"),
+                (if_equally_hard(partial(mcnemar_score, rule="label_swap")), relative_score),
+                "they are free-form and have no options",
+                (None, None),
+                unit="nats",
+            )
+        ]
+
+
+def log_confidence(gold: int) -> Reading:
+    """Return the reading ln p(letter ``gold``) among the item's letters, clipped.
+
+    >>> reply = Response(probe_id="", model_fingerprint="", model="", option_log_probs=(-1.0, -1.0))
+    >>> round(log_confidence(0)(reply), 4)
+    -0.6931
+    """
+
+    def read(reply: Response) -> float | None:
+        if len(reply.option_log_probs) <= gold:
+            return None
+        own = reply.option_log_probs[gold] - float(logsumexp(reply.option_log_probs))
+        return None if math.isnan(own) else max(own, math.log(LEAST_PROBABILITY))
+
+    return read

@@ -1,0 +1,238 @@
+"""Old-answer attraction: wrong answers to perturbed items that name the original's answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from flipbench.core.paired import Pair, PairedBenchmark
+from flipbench.core.randomness import generator
+from flipbench.core.records import Count, Mean, Probe, ReferenceResult, Score
+from flipbench.imaging.similarity import is_near_unchanged
+from flipbench.prompting.prompts import PromptSettings
+
+from ...protocol import rules
+from ...protocol.detector import About, Answers, cached_per_benchmark
+from ...scoring.conditions import Settings, left_out_note
+from ...scoring.scores import cluster_of, make_score, no_reference_warning
+from ...statistics.counts import poisson_binomial_p
+from ...statistics.intervals import difference_interval
+from ...statistics.resampling import by_cluster, exact_label_swap_p, label_swap_p
+
+MIN_WRONG = 5
+"""Fewest wrong answers that get a verdict."""
+
+ABOUT = About(
+    name="old_answer_attraction",
+    title="Old-answer attraction",
+    paper="unpublished; reads replies to the perturbed items of Park et al., arXiv 2511.03774",
+    variant="rules chance (default), relative",
+    deviates_from_paper="in no paper: by chance, one wrong answer in k − 1 (k options) names the"
+    " original's answer; 'relative' compares with a clean model on the items both answer wrongly",
+    default_rule="chance",
+    needs=frozenset({"choose or generate"}),
+    direction="wrong answers to perturbed items are the original items' answers",
+    rule_titles={"chance": "more often than chance"},
+)
+
+
+@dataclass
+class OldAnswerAttraction:
+    """Among wrong answers to perturbed items, the share that is the original item's answer.
+
+    Without memory of the original, a wrong answer falls on each wrong option alike: with k options,
+    on the original's answer once in k - 1. Only wrong answers count, so it does not matter whether
+    the perturbed items are harder or easier than the originals. The statistic is the share minus
+    its expectation. Replies that name no option are not wrong answers; left out are free-form
+    items, items with two options, and pairs whose two images are almost equal.
+
+    Assumes that the original's answer tempts no more than the other wrong options of the edited
+    image. That fails if the edit left the old object in place, or if the original's answer is what
+    one expects without looking; rule "relative" allows for both.
+
+    Where items share an image or a group, the p-value of rule "chance" is the larger of two: the
+    exact one for independent answers, and that of swapping the sign of each image's sum of
+    (old answer - expected).
+    """
+
+    settings: Settings = field(default_factory=Settings)
+    about: About = ABOUT
+
+    def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
+        """Return the perturbed question of every pair with three or more options."""
+        return [_probe(pair, prompt_settings) for pair in _askable(benchmark)]
+
+    def score(
+        self,
+        benchmark: PairedBenchmark,
+        prompt_settings: PromptSettings,
+        answers: Answers,
+        reference: Answers | None = None,
+    ) -> list[Score]:
+        """Return the scores of rules chance and relative."""
+        pairs = self._edited(benchmark)
+        own = _Replies.read(pairs, prompt_settings, answers)
+        n_askable = len(_askable(benchmark))
+        notes = [
+            *left_out_note(
+                len(benchmark.pairs) - n_askable, "they are free-form or have fewer than 3 options"
+            ),
+            *left_out_note(n_askable - len(pairs), "their two images are almost equal"),
+            *own.warnings,
+        ]
+
+        def score(rule: str, result: dict[str, Any], against: Answers | None = None) -> Score:
+            fields = {
+                "direction": "rises",
+                "n": len(own.choices),
+                "n_dropped": len(benchmark.pairs) - len(own.choices),
+                "unparsed": {"perturbed": own.n_unparsed},
+                **result,
+                "warnings": [*notes, *result["warnings"]],
+            }
+            return make_score(
+                ABOUT.name,
+                benchmark,
+                answers,
+                rule,
+                self.settings,
+                reference_answers=against,
+                **fields,
+            )
+
+        if not pairs:
+            why = "this detector cannot ask about any item of the benchmark"
+            nothing = {"verdict": "not_applicable", "warnings": [why]}
+            return [score("chance", nothing), score("relative", nothing)]
+        chance = score("chance", self._against_chance(own))
+        if reference is None:
+            why = no_reference_warning("relative", answers)
+            return [chance, score("relative", {"verdict": "not_applicable", "warnings": [why]})]
+        theirs = _Replies.read(pairs, prompt_settings, reference)
+        return [chance, score("relative", self._against_model(own, theirs, reference), reference)]
+
+    @cached_per_benchmark
+    def _edited(self, benchmark: PairedBenchmark) -> list[Pair]:
+        """Return the pairs that can be asked and whose two images differ."""
+        store = benchmark.images
+        return [
+            pair
+            for pair in _askable(benchmark)
+            if not is_near_unchanged(
+                store.open(pair.original.images[0]), store.open(pair.perturbed.images[0])
+            )
+        ]
+
+    def _against_chance(self, own: _Replies) -> dict[str, Any]:
+        chances = [1 / (len(pair.perturbed.options or ()) - 1) for pair in own.wrong]
+        hits = [own.is_old(pair) for pair in own.wrong]
+        above = [hit - chance for hit, chance in zip(hits, chances, strict=True)]
+        clusters = [cluster_of(pair.original) for pair in own.wrong]
+        p_value = poisson_binomial_p(sum(hits), chances)
+        if len(set(clusters)) < len(clusters):
+            rng = generator(self.settings.seed, ABOUT.name, "label swaps")
+            swapped = label_swap_p([-value for value in above], rng, clusters=clusters)
+            p_value = max(p_value, swapped)
+        n = len(hits)
+        return {
+            **self._decided(own, own.wrong, above, p_value),
+            "accuracies": {"old answer": Count(k=sum(hits), n=n)},
+            "means": {"expected by chance": Mean(mean=sum(chances) / n if n else None, n=n)},
+        }
+
+    def _against_model(self, own: _Replies, theirs: _Replies, model: Answers) -> dict[str, Any]:
+        others = {pair.original.id for pair in theirs.wrong}
+        common = [pair for pair in own.wrong if pair.original.id in others]
+        k, other_k = (sum(map(side.is_old, common)) for side in (own, theirs))
+        differences = [float(own.is_old(pair)) - theirs.is_old(pair) for pair in common]
+        clusters = [cluster_of(pair.original) for pair in common]
+        totals, _ = by_cluster(np.array(differences), clusters)
+        n = len(common)
+        return {
+            **self._decided(own, common, differences, exact_label_swap_p(-totals)),
+            "accuracies": {"old answer": Count(k=k, n=n)},
+            "reference": ReferenceResult(
+                model=model.model,
+                statistic=other_k / n if n else None,
+                n=n,
+                accuracies={"old answer": Count(k=other_k, n=n)},
+                unparsed={"perturbed": theirs.n_unparsed},
+            ),
+        }
+
+    def _decided(
+        self, own: _Replies, wrong: Sequence[Pair], values: Sequence[float], p_value: float
+    ) -> dict[str, Any]:
+        """Return the verdict on one value per wrong answer, 0 on average without memory."""
+        n_clusters = len({cluster_of(pair.original) for pair in wrong})
+        unparsed = rules.unparsed_warning({"perturbed": (own.n_unparsed, len(own.choices))})
+        refusals = [unparsed] if unparsed else []
+        if n_clusters < MIN_WRONG:
+            refusals.append(
+                f"only {len(wrong)} wrong answers, about {n_clusters} images or groups; fewer than"
+                f" {MIN_WRONG} are too few for a verdict"
+            )
+        verdict = "inconclusive" if refusals else rules.significant(p_value, self.settings.alpha)
+        by_pair = dict(zip((pair.original.id for pair in wrong), values, strict=True))
+        return {
+            "verdict": verdict,
+            "statistic": sum(values) / len(values) if values else None,
+            "interval": difference_interval(values, [cluster_of(pair.original) for pair in wrong]),
+            "p_value": p_value if values else None,
+            "per_item": {id_: by_pair.get(id_, 0.0) for id_ in own.choices},
+            "warnings": refusals,
+        }
+
+
+@dataclass(frozen=True)
+class _Replies:
+    """A model's choices on perturbed items by the original's id, -1 if a reply names no option."""
+
+    pairs: Sequence[Pair]
+    choices: Mapping[str, int]
+
+    @classmethod
+    def read(
+        cls, pairs: Sequence[Pair], prompt_settings: PromptSettings, answers: Answers
+    ) -> _Replies:
+        replies = {pair.original.id: answers.to(_probe(pair, prompt_settings)) for pair in pairs}
+        return cls(pairs, {id_: reply.choice for id_, reply in replies.items() if reply})
+
+    @property
+    def wrong(self) -> list[Pair]:
+        """The pairs whose perturbed item is answered by a wrong option."""
+        return [
+            pair
+            for pair in self.pairs
+            if self.choices.get(pair.original.id, -1) not in (-1, pair.perturbed.answer)
+        ]
+
+    @property
+    def n_unparsed(self) -> int:
+        return list(self.choices.values()).count(-1)
+
+    @property
+    def warnings(self) -> list[str]:
+        n_missing = len(self.pairs) - len(self.choices)
+        if not n_missing:
+            return []
+        return [
+            f"{n_missing} of {len(self.pairs)} items are dropped because an answer is missing; run"
+            " the same command again to retry"
+        ]
+
+    def is_old(self, pair: Pair) -> bool:
+        """Return whether the original item's answer is chosen."""
+        return self.choices[pair.original.id] == pair.original.answer
+
+
+def _askable(benchmark: PairedBenchmark) -> list[Pair]:
+    """Return the pairs with at least three options."""
+    return [pair for pair in benchmark.pairs if len(pair.original.options or ()) > 2]
+
+
+def _probe(pair: Pair, prompt_settings: PromptSettings) -> Probe:
+    return prompt_settings.probe(pair.perturbed, "perturbed")
