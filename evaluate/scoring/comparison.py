@@ -313,6 +313,5 @@ def no_reference_score(comparison: Comparison, rule: str, *, keep_statistic: boo
     warning = no_reference_warning(rule, comparison.answers)
     outcome = None if comparison.first is None else paired(comparison)
     score = score_of(comparison, rule, outcome, "not_applicable", warning=warning)
-    if keep_statistic:
-        return score
-    return score.model_copy(update={"statistic": None, "interval": None, "p_value": None})
+    none = {} if keep_statistic else {"statistic": None, "interval": None, "p_value": None}
+    return score.model_copy(update={"lacks_reference": bool(comparison.items), **none})

@@ -53,10 +53,11 @@ def share_scores(
         about, benchmark, answers, rule, above_half, 0.5, None, settings, missing, details
     )
     between = {i: values[i] - reference_values[i] for i in ids if i in reference_values}
-    missing = missing or ("" if reference else no_reference_warning("relative", answers))
+    lacks_reference = not missing and reference is None
+    missing = no_reference_warning("relative", answers) if lacks_reference else missing
     relative = _score(
         about, benchmark, answers, "relative", between, 0.0, reference, settings, missing, details
-    )
+    ).model_copy(update={"lacks_reference": lacks_reference})
     if reference is not None and between:
         mean = sum(reference_values[i] for i in between) / len(between)
         result = ReferenceResult(model=reference.model, statistic=mean, n=len(between))

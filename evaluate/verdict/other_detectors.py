@@ -10,16 +10,11 @@ from flipbench.reporting import formats
 
 from ..detectors.registry import default_rule
 from ..protocol.rules import Verdict
-from ..report.tables import GAP, accuracies, as_header, is_gap, title
+from ..report.tables import GAP, VERDICTS, as_header, is_gap, title
 from ..statistics.paired import adjust_p_values
 
-_ORDER: tuple[Verdict, ...] = ("contaminated", "not_detected", "inconclusive", "not_applicable")
-_WEAKEST: tuple[Verdict, ...] = (
-    "not_detected",
-    "inconclusive",
-    "contaminated",
-    "not_applicable",
-)
+_ORDER = tuple(VERDICTS)
+_WEAKEST = ("not_detected", "inconclusive", "contaminated", "not_applicable")
 
 
 @dataclass(frozen=True)
@@ -83,7 +78,7 @@ class OtherDetectorResult:
             lines.append("Not significant once corrected for the number of detectors.")
         warnings = self.score.warnings if self.score else ()
         return lines + [
-            formats.as_sentence(text) for text in ([self.why] if self.why else warnings)
+            formats.as_sentence(text) for text in ((self.why,) if self.why else warnings)
         ]
 
 
@@ -118,7 +113,10 @@ def least_significant(scores: Sequence[Score]) -> Score:
 
 def measured(score: Score) -> str:
     """Return a score on one line: k/n of each condition, statistic, interval."""
-    parts = [f"{as_header(name).lower()} {k:,}/{n:,}" for name, (k, n) in accuracies(score).items()]
+    parts = [
+        f"{as_header(name).lower()} {count.k:,}/{count.n:,}"
+        for name, count in score.accuracies.items()
+    ]
     if score.statistic is None:
         return ", ".join(parts)
     points = f"{formats.points(score.statistic)} {formats.interval(score.interval)}".rstrip()
@@ -145,10 +143,10 @@ def _result(
     rules = {score.rule for score in own}
     rule = next(iter(rules)) if len(rules) == 1 else default_rule(name)
     score, why = least_significant([score for score in own if score.rule == rule]), ""
-    if score.verdict in ("inconclusive", "not_applicable") and score.warnings:
+    if score.lacks_reference:
+        why = f"rule {rule!r} compares with a clean model: pass one with --reference"
+    elif score.verdict in ("inconclusive", "not_applicable") and score.warnings:
         why = score.warnings[-1]
-        if "none was given" in why:
-            why = f"rule {rule!r} compares with a clean model: pass one with --reference"
     flagged = tuple(
         reference
         for reference, theirs in references.items()

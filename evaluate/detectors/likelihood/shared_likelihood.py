@@ -217,11 +217,12 @@ class SharedLikelihood:
         test, warnings = own.test, _notes(benchmark.originals)
         p = None if test is None else own.p_permutation if rule == "permutation" else test.p_value
         verdict: Verdict = "inconclusive"
+        lacks_reference = rule == "relative" and other is None and not own.missing
         details: JsonDict = {}
         result: ReferenceResult | None = None
         if own.missing:
             verdict, warnings = "not_applicable", [own.missing]
-        elif rule == "relative" and other is None:
+        elif lacks_reference:
             verdict = "not_applicable"
             warnings.append(no_reference_warning(rule, answers))
         elif test is None or p is None or (other is not None and other.test is None):
@@ -262,6 +263,7 @@ class SharedLikelihood:
             n=own.n_items,
             n_dropped=n_dropped,
             reference=result,
+            lacks_reference=lacks_reference,
             details=details,
             warnings=warnings,
         )
