@@ -77,11 +77,12 @@ def write_report(data: ReportData, folder: Path) -> Path:
     DataError
         If no score belongs to the grid, or an image of the benchmark is missing.
     """
-    tables = [gap_table(data.grid, data.scores)]
     others = other_table(data.grid, data.scores)
-    tables += [others] if others else []
+    tables = [gap_table(data.grid, data.scores), *([others] if others else [])]
     needed = requirements_table(data.requirements)
-    validations = _validations(data)
+    kinds = {model.clean for model in data.grid if model.dose is not None}
+    can_validate = len(kinds) == 2 or any(model.external for model in data.grid)
+    validations = validate(data.scores, data.grid) if can_validate else []
     validation = [make(validations) for make in (detectors_table, validation_table) if validations]
     folder.mkdir(parents=True, exist_ok=True)
     _write_tables(data, tables, needed, folder)
@@ -136,19 +137,19 @@ def warnings_of(scores: Sequence[Score]) -> list[tuple[str, list[str]]]:
 
 def _sentence(rule: str, grid: Sequence[GridModel], scores: Sequence[Score]) -> str:
     verdict_of = {
-        s.model_fingerprint: s.verdict for s in scores if (s.detector, s.rule) == (GAP, rule)
+        s.model_fingerprint: s.verdict
+        for s in scores
+        if (s.detector, s.rule) == (GAP, rule) and s.verdict != "not_applicable"
     }
-    verdicts = [(model, verdict_of.get(model.fingerprint)) for model in grid]
-    judged = [(m, verdict) for m, verdict in verdicts if verdict not in (None, "not_applicable")]
-    contaminated = [verdict for model, verdict in judged if model.contaminated]
-    clean = [verdict for model, verdict in judged if model.clean]
+    judged = [(m, verdict_of[m.fingerprint]) for m in grid if m.fingerprint in verdict_of]
     parts = []
-    if contaminated:
-        n_caught, n = contaminated.count("contaminated"), len(contaminated)
-        parts.append(f"caught {n_caught} of {n} contaminated {'model' if n == 1 else 'models'}")
-    if clean:
-        n_flagged, n = clean.count("contaminated"), len(clean)
-        parts.append(f"flagged {n_flagged} of {n} clean {'model' if n == 1 else 'models'}")
+    for did, kind, of_kind in (
+        ("caught", "contaminated", [verdict for model, verdict in judged if model.contaminated]),
+        ("flagged", "clean", [verdict for model, verdict in judged if model.clean]),
+    ):
+        if n := len(of_kind):
+            models = "model" if n == 1 else "models"
+            parts.append(f"{did} {of_kind.count('contaminated')} of {n} {kind} {models}")
     unknown = [verdict for model, verdict in judged if model.dose is None]
     if unknown:
         count = f"{unknown.count('contaminated')} of {len(unknown)}"
@@ -195,13 +196,6 @@ def _thumbnail_bytes(data: ReportData, figures: Sequence[Figure]) -> int:
     cards += 300 * sum(pair.control is not None for pair in data.benchmark.pairs)
     left = PAGE_BYTES - drawn - cards - 300_000  # for tables, style and script
     return min(BUDGET, max(left, BUDGET // 10))
-
-
-def _validations(data: ReportData) -> list[Validation]:
-    """Validate the detectors if the grid has contaminated and clean, or external, models."""
-    kinds = {model.clean for model in data.grid if model.dose is not None}
-    possible = len(kinds) == 2 or any(model.external for model in data.grid)
-    return validate(data.scores, data.grid) if possible else []
 
 
 def _write_validation(

@@ -15,19 +15,18 @@ from flipbench.reporting.writers import records_csv
 from ..protocol.grid import GridModel, Requirements
 from ..validation.requirements import success
 from ..validation.validation import Validation
-from .tables import accuracies
 
 
 def write_scores_csv(path: Path, grid: Sequence[GridModel], scores: Sequence[Score]) -> None:
     """Write one row per model, detector and rule, in full precision."""
-    variants = list(dict.fromkeys(name for score in scores for name in accuracies(score)))
+    variants = list(dict.fromkeys(name for score in scores for name in score.accuracies))
     models = {model.fingerprint: model for model in grid}
     rows = []
     for score in scores:
         if score.model_fingerprint not in models:
             continue
-        model, between = models[score.model_fingerprint], score.interval
-        right, counts = success(score, model), accuracies(score)
+        model = models[score.model_fingerprint]
+        right = success(score, model)
         reference = models.get(score.reference_fingerprint)
         row: dict[str, Any] = {
             "model": model.name,
@@ -45,24 +44,30 @@ def write_scores_csv(path: Path, grid: Sequence[GridModel], scores: Sequence[Sco
             "n_dropped": score.n_dropped,
         }
         for name in variants:
-            k, n = counts.get(name, (None, None))
-            row |= {f"k_{name}": k, f"n_{name}": n}
-            row[f"accuracy_{name}"] = k / n if k is not None and n else None
-        row |= {
-            "right_to_wrong": score.paired.b if score.paired else None,
-            "wrong_to_right": score.paired.c if score.paired else None,
-            "statistic": score.statistic,
-            "unit": score.unit,
-            "low": between.low if between else None,
-            "high": between.high if between else None,
-            "level": between.level if between else None,
-            "p_value": score.p_value,
-            "verdict": score.verdict,
-            "success": "" if right is None else right,
-            "warnings": "; ".join([*score.warnings, *model.warnings]),
-        }
+            count = score.accuracies.get(name)
+            row |= {f"k_{name}": count and count.k, f"n_{name}": count and count.n}
+            row[f"accuracy_{name}"] = count.k / count.n if count and count.n else None
+        row |= result_columns(score)
+        row["success"] = "" if right is None else right
+        row["warnings"] = "; ".join([*score.warnings, *model.warnings])
         rows.append(row)
     write_atomically(path, records_csv(rows))
+
+
+def result_columns(score: Score) -> dict[str, Any]:
+    """Return a score's result by column: changed answers, statistic, interval, p and verdict."""
+    paired, between = score.paired, score.interval
+    return {
+        "right_to_wrong": paired.b if paired else None,
+        "wrong_to_right": paired.c if paired else None,
+        "statistic": score.statistic,
+        "unit": score.unit,
+        "low": between.low if between else None,
+        "high": between.high if between else None,
+        "level": between.level if between else None,
+        "p_value": score.p_value,
+        "verdict": score.verdict,
+    }
 
 
 def write_requirements_csv(path: Path, requirements: Sequence[Requirements]) -> None:
