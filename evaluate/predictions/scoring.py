@@ -45,6 +45,16 @@ class ScoredPair:
     perturbed: ScoredReply
     gold: tuple[int, int] | None = None
 
+    @property
+    def sides(self) -> dict[str, ScoredReply]:
+        """Both replies by name."""
+        return {"original": self.original, "perturbed": self.perturbed}
+
+    @property
+    def answered(self) -> bool:
+        """Whether both replies are right or wrong."""
+        return self.original.right is not None and self.perturbed.right is not None
+
 
 def score_pairs(
     pairs: Sequence[PredictionPair], scoring: Scoring = "auto"
@@ -161,7 +171,7 @@ def _disagreements(scored: Sequence[ScoredPair]) -> list[str]:
     """Return a note for each side on which the file's own marks differ from the parsed replies."""
     notes = []
     for side in ("original", "perturbed"):
-        replies: list[ScoredReply] = [getattr(pair, side) for pair in scored]
+        replies = [pair.sides[side] for pair in scored]
         both = [r for r in replies if None not in (r.right, r.prediction.correct)]
         differ = [r.prediction.id for r in both if r.right != r.prediction.correct]
         if differ:
