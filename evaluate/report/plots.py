@@ -170,7 +170,7 @@ def draw_outcomes(axes: Axes, series: Series, strategies: Sequence[str]) -> None
     left = [0] * len(series)
     for kind, (name, color) in enumerate(zip(names, LIGHT.outcomes, strict=True)):
         widths = [count[kind] for count in counts]
-        axes.barh(
+        bars = axes.barh(
             range(len(series)),
             widths,
             left=left,
@@ -181,18 +181,14 @@ def draw_outcomes(axes: Axes, series: Series, strategies: Sequence[str]) -> None
             hatch="//" if kind == 1 else None,
             label=name,
         )
-        for y, (start, width, total) in enumerate(zip(left, widths, map(sum, counts), strict=True)):
-            if width > 0.07 * total:
-                axes.text(
-                    start + width / 2,
-                    y,
-                    str(width),
-                    ha="center",
-                    va="center",
-                    fontsize=8,
-                    color=LIGHT.ink,
-                    bbox={"facecolor": LIGHT.paper, "edgecolor": "none", "alpha": 0.78, "pad": 1.2},
-                )
+        axes.bar_label(
+            bars,
+            [str(count[kind]) if count[kind] > 0.07 * sum(count) else "" for count in counts],
+            label_type="center",
+            fontsize=8,
+            color=LIGHT.ink,
+            bbox={"facecolor": LIGHT.paper, "edgecolor": "none", "alpha": 0.78, "pad": 1.2},
+        )
         left = [a + b for a, b in zip(left, widths, strict=True)]
     axes.set_yticks(range(len(series)), [label(m, models) for m in models])
     axes.invert_yaxis()

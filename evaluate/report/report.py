@@ -164,22 +164,21 @@ def _sentence(rule: str, grid: Sequence[GridModel], scores: Sequence[Score]) -> 
 def _write_tables(data: ReportData, tables: Sequence[Table], needed: Table, folder: Path) -> None:
     head = f"# {data.title}\n\n{' '.join(headline(data.grid, data.scores))}\n"
     first = [tables[0], *([data.groups] if data.groups else [])]
-    main = [head, *(writers.markdown(table) for table in first)]
-    notes = _note_list(data.notes)
-    write_atomically(folder / "gap.md", "\n".join([*main, *notes]))
-    rest = [*tables[1:], *data.raters, *data.kept]
-    parts = [*main, *(writers.markdown(table) for table in rest), *notes]
-    write_atomically(folder / "table.md", "\n".join(parts))
+    others = [*tables[1:], *data.raters, *data.kept]
+    _write_markdown(folder / "gap.md", first, data.notes, head)
+    _write_markdown(folder / "table.md", [*first, *others], data.notes, head)
     latex = writers.latex_document([*first, *tables[1:]], data.notes)
     write_atomically(folder / "table.tex", latex)
-    write_atomically(folder / "requirements.md", "\n".join([writers.markdown(needed), *notes]))
+    _write_markdown(folder / "requirements.md", [needed], data.notes)
     table_files.write_scores_csv(folder / "table.csv", data.grid, data.scores)
     table_files.write_requirements_csv(folder / "requirements.csv", data.requirements)
 
 
-def _note_list(notes: Sequence[str]) -> list[str]:
-    """Return the notes below a table in Markdown, as one part or none."""
-    return ["".join(f"- {note}\n" for note in notes)] if notes else []
+def _write_markdown(
+    path: Path, tables: Sequence[Table], notes: Sequence[str], head: str = ""
+) -> None:
+    parts = [head, *map(writers.markdown, tables), "".join(f"- {note}\n" for note in notes)]
+    write_atomically(path, "\n".join(filter(None, parts)))
 
 
 def _thumbnail_bytes(data: ReportData, figures: Sequence[Figure]) -> int:
@@ -202,10 +201,8 @@ def _write_validation(
     validations: Sequence[Validation], tables: Sequence[Table], notes: Sequence[str], folder: Path
 ) -> None:
     for table in tables:
-        text = "\n".join([writers.markdown(table), *_note_list(notes)])
-        write_atomically(folder / f"{table.key}.md", text)
-    document = writers.latex_document(tables, notes)
-    write_atomically(folder / "validation.tex", document)
+        _write_markdown(folder / f"{table.key}.md", [table], notes)
+    write_atomically(folder / "validation.tex", writers.latex_document(tables, notes))
     table_files.write_validation_csv(folder / "validation.csv", validations)
 
 

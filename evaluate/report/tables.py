@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from typing import get_args
 
 from flipbench.core.errors import DataError
 from flipbench.core.records import Count, Score
@@ -13,6 +14,7 @@ from flipbench.reporting.tables import Cell, Column, Row, Table
 
 from ..detectors.registry import DETECTORS
 from ..protocol.grid import UNTOUCHED, GridModel
+from ..protocol.rules import Verdict
 from ..validation.external import Key, external_alarms, key_of
 from ..validation.requirements import success
 
@@ -27,12 +29,7 @@ RULES = {
     "paired": "permutation test",
 }
 """Titles of the rules that several detectors share."""
-VERDICTS = {
-    "contaminated": "contaminated",
-    "not_detected": "not detected",
-    "inconclusive": "inconclusive",
-    "not_applicable": "not applicable",
-}
+VERDICTS = {verdict: verdict.replace("_", " ") for verdict in get_args(Verdict)}
 SUSPECTED = "false alarm suspected"
 
 

@@ -56,9 +56,8 @@ class OtherDetectorResult:
 
     @property
     def _is_lost_when_corrected(self) -> bool:
-        if self.score is None or self.p_adjusted is None:
-            return False
-        return self.p_adjusted > self.score.alpha
+        alpha = self.score.alpha if self.score else 1.0
+        return self.p_adjusted is not None and self.p_adjusted > alpha
 
     @property
     def measured(self) -> str:

@@ -21,6 +21,7 @@ from .verdict import DetectionVerdict, Evidence
 
 N_EXAMPLES = 12
 _BUDGET = 1_500_000  # bytes of thumbnails
+_UNKNOWN = ("unknown", "unknown")  # a pair without options
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -102,7 +103,7 @@ def markdown(page: VerdictPage, gallery: Gallery) -> str:
         lines += ["", heading, "", writers.markdown(table)] if table else []
     lines += ["", f"## {_heading(gallery, finding)}", ""]
     for card in gallery.cards:
-        old, new = _answers(card.name, page)
+        old, new = page.replies.get(card.name, _UNKNOWN)
         right = {option.right_in: option.text for option in card.options}
         lines.append(
             f"- `{card.name}` {' '.join(card.question.split())} Original: {right['original']}"
@@ -179,7 +180,7 @@ def html(page: VerdictPage, gallery: Gallery) -> str:
         warnings=[formats.as_sentence(text) for text in finding.leading.warnings],
         gallery=gallery,
         heading=_heading(gallery, finding),
-        replies={card.name: _answers(card.name, page) for card in gallery.cards},
+        replies={card.name: page.replies.get(card.name, _UNKNOWN) for card in gallery.cards},
     )
 
 
@@ -198,7 +199,3 @@ def _heading(gallery: Gallery, finding: DetectionVerdict) -> str:
         return "The one item that fell"
     some = "The" if len(gallery.cards) == b else f"{len(gallery.cards):,} of the"
     return f"{some} {b:,} items that fell, the most suspicious first"
-
-
-def _answers(name: str, page: VerdictPage) -> tuple[str, str]:
-    return page.replies.get(name, ("unknown", "unknown"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -113,11 +114,8 @@ def detectable_gap(gap: Score, target_power: float = TARGET_POWER) -> float | No
     def detected(thousandths: int) -> bool:
         return power(_design(-thousandths / 1_000, gap), gap.n) >= target_power
 
-    low, high = 0, 1_000
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if detected(middle) else (middle, high)
-    return high / 1_000 if detected(high) else None
+    n_missed = bisect_left(range(1, 1_001), True, key=detected)
+    return (n_missed + 1) / 1_000 if n_missed < 1_000 else None
 
 
 def _design(drop: float, gap: Score) -> Design:
