@@ -115,9 +115,8 @@ def _impossible(rows: Sequence[PublishedResult]) -> Iterator[TableIssue]:
                 yield TableIssue(row, "count", f"{row.k}/{n} is {100 * row.k / n:.3f}, not {value}")
             elif not possible and (row.file, row.line, row.label, name) not in reported:
                 reported.add((row.file, row.line, row.label, name))
-                yield TableIssue(
-                    row, "impossible", _why_impossible(name, value, n, sizes[row.bench])
-                )
+                why = _why_impossible(name, value, n, sizes[row.bench])
+                yield TableIssue(row, "impossible", why)
 
 
 def _why_impossible(name: str, value: Decimal, n: int, sizes: set[int]) -> str:
@@ -204,14 +203,10 @@ def _margins(rows: Sequence[PublishedResult]) -> Iterator[TableIssue]:
         before, after = possible_counts(row.original, n), possible_counts(row.perturbed, n)
         if len(before) != 1 or len(after) != 1:
             continue
-        difference = after[0] - before[0]
-        p = least_p(difference)
+        n_items = abs(after[0] - before[0])
+        p = least_p(n_items)
         if p > ALPHA:
-            items = "item" if abs(difference) == 1 else "items"
-            yield TableIssue(
-                row,
-                "margin",
-                f"the gap of {row.perturbed - row.original:+} is {abs(difference)} {items} of {n};"
-                f" no paired table of these totals has p below {p:.3g}",
-                wrong=False,
-            )
+            items = "item" if n_items == 1 else "items"
+            gap = f"{row.perturbed - row.original:+} is {n_items} {items} of {n}"
+            what = f"the gap of {gap}; no paired table of these totals has p below {p:.3g}"
+            yield TableIssue(row, "margin", what, wrong=False)

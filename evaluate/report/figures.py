@@ -22,7 +22,7 @@ from flipbench.reporting import formats
 from ..protocol.grid import GridModel
 from . import plots
 from .plots import Draw, Series
-from .tables import families, gap_score, label, scores_of
+from .tables import families, gap_scores, label
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,7 @@ def make_figures(
 ) -> list[Figure]:
     """Write every figure as PNG and SVG into ``folder`` and return them for the page."""
     by_family: dict[str, Series] = {
-        family: [(m, s) for m in models if (s := gap_score(scores_of(m, grid, scores))) is not None]
-        for family, models in families(grid).items()
+        family: gap_scores(models, grid, scores) for family, models in families(grid).items()
     }
     of_known_dose = {
         family: [(m, s) for m, s in series if m.dose is not None]

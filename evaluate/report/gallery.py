@@ -16,7 +16,7 @@ from flipbench.core.records import ImageRef, Item, Score
 
 from ..protocol.grid import GridModel
 from ..scoring.suspicion import Suspicion, suspicions
-from .tables import gap_score, scores_of
+from .tables import gap_scores
 
 BUDGET = 3_500_000  # bytes of base64 text, so that a page of 500 pairs stays under 5 MB
 _Make = Callable[[ImageRef, float, int], tuple[str, int, int]]
@@ -100,7 +100,7 @@ def make_gallery(
         image.resize(size, Image.Resampling.LANCZOS).save(buffer, "WEBP", quality=quality)
         return base64.b64encode(buffer.getvalue()).decode(), *size
 
-    scored = [(m, s) for m in grid if (s := gap_score(scores_of(m, grid, scores))) is not None]
+    scored = gap_scores(grid, grid, scores)
     suspicion = suspicions(benchmark, grid, scores)
     ordered = sorted(
         benchmark.pairs, key=lambda pair: -round(suspicion[pair.original.id].value, 9)
@@ -122,10 +122,8 @@ def _fit(
     sample = pairs[:: max(1, len(pairs) // 16)]
     mean = 1.0
     for size, quality in _QUALITIES:
-        images = [_thumbnails(pair, store, make, size, quality) for pair in sample]
-        mean = sum(len(t.data) for of_pair in images for side in of_pair for t in side) / len(
-            sample
-        )
+        sides = [side for pair in sample for side in _thumbnails(pair, store, make, size, quality)]
+        mean = sum(len(t.data) for side in sides for t in side) / len(sample)
         if 1.1 * mean * len(pairs) <= budget:
             return size, quality, len(pairs)
     return size, quality, min(len(pairs), int(budget / (1.1 * mean)))

@@ -18,7 +18,7 @@ from flipbench.core.records import Count, Interval, Score
 from flipbench.reporting import formats
 
 from ..protocol.grid import GridModel
-from .tables import fell_and_rose, label
+from .tables import label
 
 Series = list[tuple[GridModel, Score]]
 
@@ -275,5 +275,7 @@ def dose_axis(axes: Axes, most: float) -> None:
 
 def outcomes(score: Score) -> tuple[int, int, int, int]:
     """Return how many items were right on both, right → wrong, wrong → right, wrong on both."""
-    right, (b, c) = score.accuracies["original"], fell_and_rose(score)
+    right, changes = score.accuracies["original"], list(score.per_item.values())
+    paired = score.paired
+    b, c = (paired.b, paired.c) if paired else (changes.count(-1.0), changes.count(1.0))
     return right.k - b, b, c, right.n - right.k - c

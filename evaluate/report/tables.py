@@ -139,20 +139,17 @@ def scores_of(
     return by_detector
 
 
-def gap_score(scores: Mapping[str, Mapping[str, Score]]) -> Score | None:
-    """Return the score that figures show: the test's, else that of the first rule with a gap."""
-    rules = scores.get(GAP, {})
-    ordered = sorted(rules, key=lambda rule: rule != TEST)
-    counted = (rules[r] for r in ordered if {"original", "perturbed"} <= rules[r].accuracies.keys())
-    return next((s for s in counted if s.statistic is not None), None)
-
-
-def fell_and_rose(score: Score) -> tuple[int, int]:
-    """Return how many items went right → wrong and wrong → right."""
-    if score.paired is not None:
-        return score.paired.b, score.paired.c
-    values = list(score.per_item.values())
-    return values.count(-1.0), values.count(1.0)
+def gap_scores(
+    models: Sequence[GridModel], grid: Sequence[GridModel], scores: Sequence[Score]
+) -> list[tuple[GridModel, Score]]:
+    """Return the models that have a gap, with the test's score, else that of another rule."""
+    found = []
+    for model in models:
+        rules = scores_of(model, grid, scores).get(GAP, {})
+        ordered = (rules[name] for name in sorted(rules, key=lambda rule: rule != TEST))
+        counted = (s for s in ordered if {"original", "perturbed"} <= s.accuracies.keys())
+        found += [(model, s) for s in counted if s.statistic is not None][:1]
+    return found
 
 
 # ------------------------------------------------------------------ columns of a detector

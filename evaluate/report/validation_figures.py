@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,9 +19,9 @@ from ..validation.external import key_of
 from ..validation.validation import Validation
 from . import plots, validation_plots
 from .figures import Figure, FigurePanel, save, svg_text
-from .tables import families, label, rule_title, title
+from .tables import families, label, rule_title
 from .validation_plots import HeatRow
-from .validation_tables import by_default_rule, two_decimals
+from .validation_tables import by_default_rule, title_among, two_decimals
 
 CURVES_PER_PANEL = 6
 FAMILIES_SIDE_BY_SIDE = 2
@@ -102,9 +102,9 @@ def _rocs(validations: Sequence[Validation]) -> list[_Drawn]:
         curve = (v.separation.fpr, v.separation.tpr)
         if curve in same:
             continue
-        name = _name(v) if same else title(v.detector)
+        name = title_among(v, validations, rule=bool(same))
         auroc = f"{v.separation.auroc:.2f} {two_decimals(v.separation.interval)}"
-        curves.append((f"{name}{_on(v, validations)} {auroc}", v.separation))
+        curves.append((f"{name} {auroc}", v.separation))
         same.add(curve)
     panels: list[_Drawn] = []
     for at in range(0, len(curves), CURVES_PER_PANEL):
@@ -124,7 +124,7 @@ def _powers(validations: Sequence[Validation]) -> list[_Drawn]:
     for v in validations:
         if v.power:
             zero = {0: v.alarms} if v.alarms.n else {}
-            name = f"{title(v.detector)}{_on(v, validations)}"
+            name = title_among(v, validations)
             line = (rule_title(v.detector, v.rule), zero | v.power)
             by_detector.setdefault(name, []).append(line)
     panels = []
@@ -153,10 +153,7 @@ def _overviews(
     panels, by_family = [], list(families(grid).items())
     for at in range(0, len(by_family), FAMILIES_SIDE_BY_SIDE):
         shown = by_family[at : at + FAMILIES_SIDE_BY_SIDE]
-        heats = {
-            family: _heat(chosen, grid, models, scores, lambda v: title(v.detector))
-            for family, models in shown
-        }
+        heats = {family: _heat(chosen, grid, models, scores) for family, models in shown}
         width = 2.4 + 0.27 * sum(len(models) for _, models in shown)
         panels.append(_heat_panel(heats, (width, 2.5 + 0.27 * len(chosen))))
     return panels
@@ -171,7 +168,7 @@ def _heat_maps(
     width = 3.3 + 0.27 * max(map(len, by_family.values()), default=0)
     size = (width, 2.3 + 0.27 * len(validations))
     return [
-        _heat_panel({family: _heat(validations, grid, models, scores, _name)}, size)
+        _heat_panel({family: _heat(validations, grid, models, scores, rules=True)}, size)
         for family, models in by_family.items()
     ]
 
@@ -213,7 +210,7 @@ def _heat(
     grid: Sequence[GridModel],
     models: Sequence[GridModel],
     scores: Sequence[Score],
-    title_of: Callable[[Validation], str],
+    rules: bool = False,
 ) -> _Heat:
     """Return the rows of ``models``; suspicion is ranked among all models of the grid."""
     known = {(*key_of(s), s.model_fingerprint): s for s in scores}
@@ -228,14 +225,5 @@ def _heat(
         row = [cells.get(model.fingerprint, ("", float("nan"))) for model in models]
         mark = " ‡" if v.external_alarms.suspected else ""
         verdicts, shades = zip(*row, strict=True)
-        rows.append(HeatRow(f"{title_of(v)}{_on(v, validations)}{mark}", verdicts, shades))
+        rows.append(HeatRow(title_among(v, validations, rules) + mark, verdicts, shades))
     return _Heat(rows, [label(m, models) for m in models], sum(m.clean for m in models))
-
-
-def _name(v: Validation) -> str:
-    return f"{title(v.detector)}, {rule_title(v.detector, v.rule)}"
-
-
-def _on(v: Validation, validations: Sequence[Validation]) -> str:
-    several = len({other.benchmark_id for other in validations}) > 1
-    return f" on {v.benchmark}" if several else ""

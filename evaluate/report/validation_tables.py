@@ -34,7 +34,6 @@ def by_default_rule(validations: Sequence[Validation]) -> list[Validation]:
 
 def detectors_table(validations: Sequence[Validation]) -> Table:
     """Return one row per detector, by its default rule."""
-    several = len({v.benchmark_id for v in validations}) > 1
     rows = []
     for v in by_default_rule(validations):
         cells = dict(_cells(v))
@@ -47,7 +46,7 @@ def detectors_table(validations: Sequence[Validation]) -> Table:
             cells["Steps in order"],
             Cell("yes" if needs else "no"),
         )
-        rows.append(Row(title(v.detector) + (f" on {v.benchmark}" if several else ""), summary))
+        rows.append(Row(title_among(v, validations), summary))
     counts = ("Contaminated models caught", "Clean models flagged", "AUROC", "Steps in order")
     columns = (
         Column("Rule", numeric=False),
@@ -66,12 +65,10 @@ def detectors_table(validations: Sequence[Validation]) -> Table:
 
 def validation_table(validations: Sequence[Validation]) -> Table:
     """Return the error rates of every rule of every detector on models of known dose."""
-    several = len({v.benchmark_id for v in validations}) > 1
     groups: dict[str, list[Row]] = {}
     for v in validations:
-        on = f" on {v.benchmark}" if several else ""
         row = Row(as_header(rule_title(v.detector, v.rule)), tuple(cell for _, cell in _cells(v)))
-        groups.setdefault(title(v.detector) + on, []).append(row)
+        groups.setdefault(title_among(v, validations), []).append(row)
     columns = [column for column, _ in _cells(validations[0])] if validations else []
     return Table(
         "validation",
@@ -159,6 +156,13 @@ def _rate(rate: Rate) -> Cell:
 def _alarms(rate: Rate) -> Cell:
     cell = _rate(rate)
     return Cell(cell.text, f"{cell.small} too few models") if rate.n and rate.too_few else cell
+
+
+def title_among(v: Validation, validations: Sequence[Validation], rule: bool = False) -> str:
+    """Return the titles of detector and, if asked, rule; and the benchmark if there are several."""
+    name = f"{title(v.detector)}, {rule_title(v.detector, v.rule)}" if rule else title(v.detector)
+    several = len({other.benchmark_id for other in validations}) > 1
+    return f"{name} on {v.benchmark}" if several else name
 
 
 def two_decimals(between: Interval) -> str:

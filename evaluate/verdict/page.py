@@ -21,6 +21,9 @@ from .verdict import DetectionVerdict, Evidence
 
 N_EXAMPLES = 12
 _BUDGET = 1_500_000  # bytes of thumbnails
+_NUMBERS = set(
+    "rule verdict statistic unit interval p_value n n_dropped accuracies warnings".split()
+)
 _UNKNOWN = ("unknown", "unknown")  # a pair without options
 _TEMPLATES = Path(__file__).parent / "templates"
 
@@ -149,20 +152,9 @@ def as_json(page: VerdictPage, gallery: Gallery) -> JsonDict:
 
 
 def _numbers(score: Score) -> JsonDict:
-    return {
-        "rule": score.rule,
-        "verdict": score.verdict,
-        "statistic": score.statistic,
-        "unit": score.unit,
-        "interval": None if score.interval is None else score.interval.model_dump(),
-        "p_value": score.p_value,
-        "n": score.n,
-        "n_dropped": score.n_dropped,
-        "accuracies": {name: count.model_dump() for name, count in score.accuracies.items()},
-        "reference": score.reference.model if score.reference else "",
-        **(score.paired.model_dump() if score.paired else {}),
-        "warnings": list(score.warnings),
-    }
+    numbers = score.model_dump(mode="json", include=_NUMBERS)
+    paired = score.paired.model_dump() if score.paired else {}
+    return {**numbers, **paired, "reference": score.reference.model if score.reference else ""}
 
 
 def html(page: VerdictPage, gallery: Gallery) -> str:
