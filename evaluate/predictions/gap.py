@@ -95,10 +95,8 @@ def gap_of_predictions(
             f"{files[0].path} and {files[1].path}: no item has a usable reply in both;"
             f" {' '.join(notes) or 'all replies are missing'}"
         )
-    items = [
-        _item(pair, benchmark or files[0].benchmark or files[0].path.stem) for pair in answered
-    ]
-    keys = tuple(_key(pair) for pair in answered)
+    dataset = benchmark or files[0].benchmark or files[0].path.stem
+    keys = tuple(map(_key, answered))
     name = benchmark or " / ".join(dict.fromkeys(f.benchmark or f.path.stem for f in files))
     against, conditions, more = _reference(reference, options, how, answered)
     first, second = _conditions(answered)
@@ -106,7 +104,7 @@ def gap_of_predictions(
         detector=DETECTOR,
         benchmark=PredictedPairs(name, (), ImageStore(files[0].path.parent), keys=keys),
         answers=Answers(model or _model(files), _fingerprint(model, answered), {}),
-        items=items,
+        items=[_item(pair, dataset) for pair in answered],
         first=first,
         second=second,
         reference_answers=against,
@@ -118,12 +116,10 @@ def gap_of_predictions(
     )
     scores: list[Score] = [threshold_score(comparison, "sign"), mcnemar_score(comparison)]
     scores += [relative_score(comparison)] if reference else []
-    fell = [
-        p.original.prediction.id for p in answered if p.original.right and not p.perturbed.right
-    ]
+    fell = [p.original for p in answered if p.original.right and not p.perturbed.right]
     counts = scores[0].paired
     assert counts is not None  # every item kept is right or wrong on both sides
-    known: dict[str, object] = {"suspects": counts.suspects(fell)}
+    known: dict[str, object] = {"suspects": counts.suspects([r.prediction.id for r in fell])}
     if how == "file":
         known["unparsed"] = dict.fromkeys(("original", "perturbed"))
     return GapTable(tuple(score.model_copy(update=known) for score in scores))

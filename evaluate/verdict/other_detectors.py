@@ -62,9 +62,8 @@ class OtherDetectorResult:
     @property
     def measured(self) -> str:
         """Counts, statistic and interval on one line."""
-        if self.score is None:
-            return ""
-        return measured(self.score) + (f", against {self.against}" if self.against else "")
+        against = f", against {self.against}" if self.against else ""
+        return f"{_measured(self.score)}{against}" if self.score else ""
 
     @property
     def remarks(self) -> list[str]:
@@ -110,7 +109,7 @@ def least_significant(scores: Sequence[Score]) -> Score:
     return min(scores, key=lambda s: (_WEAKEST.index(s.verdict), -(s.p_value or 0.0)))
 
 
-def measured(score: Score) -> str:
+def _measured(score: Score) -> str:
     """Return a score on one line: k/n of each condition, statistic, interval."""
     parts = [
         f"{as_header(name).lower()} {count.k:,}/{count.n:,}"
