@@ -117,8 +117,7 @@ def store_probes(
     run: Run,
 ) -> list[Probe]:
     """Return all distinct probes and store them in the run."""
-    probes = probes_for(detectors, benchmark, prompt_settings)
-    known = run.ids(Probe)
+    probes, known = probes_for(detectors, benchmark, prompt_settings), run.ids(Probe)
     run.append([probe for probe in probes if probe.id not in known])
     return probes
 

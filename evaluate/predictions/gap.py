@@ -23,8 +23,8 @@ from ..scoring.comparison import (
 from .gap_table import GapTable
 from .join import join
 from .prediction import PredictionFile, listing
-from .read import Reading, read_predictions
-from .scoring import ScoredPair, ScoredReply, Scoring, score_pairs
+from .read import ReadOptions, read_predictions
+from .scoring import ScoredPair, Scoring, score_pairs
 
 DETECTOR = "perturbation_gap"
 
@@ -47,7 +47,7 @@ def gap_of_predictions(
     *,
     model: str = "",
     benchmark: str = "",
-    reading: Reading | None = None,
+    options: ReadOptions | None = None,
     scoring: Scoring = "auto",
     keep: Collection[str] | None = None,
     reference: tuple[Path | PredictionFile, Path | PredictionFile] | None = None,
@@ -86,62 +86,53 @@ def gap_of_predictions(
     Park et al., arXiv 2511.03774, tables 2 and 13 (sign rule).
     Differs from the paper as the detector perturbation_gap does (docs/papers.md).
     """
-    files = _read(original, reading), _read(perturbed, reading)
+    files = _read(original, options), _read(perturbed, options)
     pairs, how, notes = score_pairs(join(*files, keep), scoring)
-    answered = _answered(pairs)
+    answered = [pair for pair in pairs if pair.answered]
     notes += _unanswered(pairs)
     if not answered:
         raise DataError(
             f"{files[0].path} and {files[1].path}: no item has a usable reply in both;"
             f" {' '.join(notes) or 'all replies are missing'}"
         )
-    items = [
-        _item(pair, benchmark or files[0].benchmark or files[0].path.stem) for pair in answered
-    ]
-    keys = tuple(_key(pair) for pair in answered)
+    dataset = benchmark or files[0].benchmark or files[0].path.stem
+    keys = tuple(map(_key, answered))
     name = benchmark or " / ".join(dict.fromkeys(f.benchmark or f.path.stem for f in files))
-    against, conditions, more = _reference(reference, reading, how, answered)
+    against, conditions, more = _reference(reference, options, how, answered)
+    first, second = _conditions(answered)
     comparison = Comparison(
         detector=DETECTOR,
         benchmark=PredictedPairs(name, (), ImageStore(files[0].path.parent), keys=keys),
         answers=Answers(model or _model(files), _fingerprint(model, answered), {}),
-        items=items,
-        first=_condition("original", [pair.original for pair in answered]),
-        second=_condition("perturbed", [pair.perturbed for pair in answered]),
+        items=[_item(pair, dataset) for pair in answered],
+        first=first,
+        second=second,
         reference_answers=against,
         reference=conditions,
-        n_left_out=len(set(keep)) - len(answered)
-        if keep
-        else len(files[0].predictions) - len(answered),
+        n_left_out=len(set(keep) if keep else files[0].predictions) - len(answered),
         notes=(*notes, *more),
         details={"files": [file.path.name for file in files], "scoring": how},
         settings=settings or Settings(),
     )
     scores: list[Score] = [threshold_score(comparison, "sign"), mcnemar_score(comparison)]
     scores += [relative_score(comparison)] if reference else []
-    fell = [
-        p.original.prediction.id for p in answered if p.original.right and not p.perturbed.right
-    ]
+    fell = [p.original for p in answered if p.original.right and not p.perturbed.right]
     counts = scores[0].paired
     assert counts is not None  # every item kept is right or wrong on both sides
-    known: dict[str, object] = {"suspects": counts.suspects(fell)}
+    known: dict[str, object] = {"suspects": counts.suspects([r.prediction.id for r in fell])}
     if how == "file":
         known["unparsed"] = dict.fromkeys(("original", "perturbed"))
     return GapTable(tuple(score.model_copy(update=known) for score in scores))
 
 
-def _read(source: Path | PredictionFile, reading: Reading | None) -> PredictionFile:
-    return read_predictions(source, reading) if isinstance(source, Path) else source
-
-
-def _answered(pairs: Sequence[ScoredPair]) -> list[ScoredPair]:
-    return [p for p in pairs if p.original.right is not None and p.perturbed.right is not None]
+def _read(source: Path | PredictionFile, options: ReadOptions | None) -> PredictionFile:
+    return read_predictions(source, options) if isinstance(source, Path) else source
 
 
 def _unanswered(pairs: Sequence[ScoredPair]) -> list[str]:
     notes = []
     for side in ("original", "perturbed"):
-        missing: list[ScoredReply] = [m for p in pairs if (m := getattr(p, side)).right is None]
+        missing = [reply for p in pairs if (reply := p.sides[side]).right is None]
         if missing:
             why = missing[0].prediction.error or "there is no reply"
             notes.append(
@@ -152,21 +143,25 @@ def _unanswered(pairs: Sequence[ScoredPair]) -> list[str]:
     return notes
 
 
-def _condition(name: str, replies: Sequence[ScoredReply]) -> Condition:
-    n_unparsed = sum(reply.unparsed for reply in replies)
-    return Condition(name, [reply.right for reply in replies], n_unparsed, len(replies))
+def _conditions(pairs: Sequence[ScoredPair]) -> tuple[Condition, Condition]:
+    def condition(side: str) -> Condition:
+        replies = [pair.sides[side] for pair in pairs]
+        n_unparsed = sum(reply.unparsed for reply in replies)
+        return Condition(side, [reply.right for reply in replies], n_unparsed, len(replies))
+
+    return condition("original"), condition("perturbed")
 
 
 def _reference(
     sources: tuple[Path | PredictionFile, Path | PredictionFile] | None,
-    reading: Reading | None,
+    options: ReadOptions | None,
     how: Scoring,
     answered: Sequence[ScoredPair],
 ) -> tuple[Answers | None, tuple[Condition, Condition] | None, list[str]]:
     """Return the reference model, its conditions on the same items, and notes."""
     if sources is None:
         return None, None, []
-    files = _read(sources[0], reading), _read(sources[1], reading)
+    files = _read(sources[0], options), _read(sources[1], options)
     pairs, _, notes = score_pairs(join(*files), how)
     known = {_key(pair): pair for pair in pairs}
     missing = [p.original.prediction.id for p in answered if _key(p) not in known]
@@ -177,12 +172,8 @@ def _reference(
             f" {listing(missing)}; use the same items"
         )
     same = [known[_key(pair)] for pair in answered]
-    conditions = (
-        _condition("original", [pair.original for pair in same]),
-        _condition("perturbed", [pair.perturbed for pair in same]),
-    )
     notes = [f"reference model: {note}" for note in notes + _unanswered(same)]
-    return Answers(_model(files), _fingerprint("reference", same), {}), conditions, notes
+    return Answers(_model(files), _fingerprint("reference", same), {}), _conditions(same), notes
 
 
 def _key(pair: ScoredPair) -> tuple[str, ...]:

@@ -13,7 +13,8 @@ from flipbench.core.records import Score
 from flipbench.reporting import formats, writers
 from flipbench.reporting.tables import Cell, Column, Row, Table, rate_cell
 
-from ..report.tables import TEST, VERDICTS, accuracies, as_header
+from ..report.table_files import result_columns
+from ..report.tables import TEST, VERDICTS, as_header
 from .prediction import listing
 
 _SIDES = ("original", "perturbed")
@@ -67,7 +68,10 @@ class GapTable:
         assert score.statistic is not None and score.p_value is not None
         gap = formats.interval(score.interval)
         fields = [
-            *((Column(f"{as_header(side)}, %"), _accuracy(score, side)) for side in _SIDES),
+            *(
+                (Column(f"{as_header(side)}, %"), rate_cell(Rate.wilson(c.k, c.n)))
+                for side, c in score.accuracies.items()
+            ),
             (Column("Δ, pp"), Cell(formats.points(score.statistic), gap)),
             (Column("p"), Cell(formats.p_value(score.p_value))),
             (Column("McNemar test", numeric=False), Cell(VERDICTS[score.verdict])),
@@ -96,11 +100,12 @@ class GapTable:
         """Return the sentence, the table, the suspect items and the warnings."""
         suspects = self.scores[0].suspects
         assert suspects is not None
+        names = f" ({listing(suspects.names, 10)})" if suspects.k else ""
         parts = [self.sentence(), "", writers.markdown(self.table())]
-        parts += [
-            f"Right on the original and wrong on the perturbed version: {suspects.k}/"
-            f"{suspects.n}" + (f" ({listing(suspects.names, 10)})." if suspects.k else ".")
-        ]
+        parts.append(
+            f"Right on the original and wrong on the perturbed version: {suspects.k}/{suspects.n}"
+            f"{names}."
+        )
         parts += ["", *(f"- Note: {text}" for text in self.warnings)] if self.warnings else []
         return "\n".join(parts) + "\n"
 
@@ -130,10 +135,6 @@ class GapTable:
         return write[layout]()
 
 
-def _accuracy(score: Score, side: str) -> Cell:
-    return rate_cell(Rate.wilson(*accuracies(score)[side]))
-
-
 def _unparsed(score: Score, side: str) -> Cell:
     n_unparsed = score.unparsed[side]
     if n_unparsed is None:
@@ -152,28 +153,13 @@ def _relative(score: Score) -> list[tuple[Column, Cell]]:
 
 
 def _csv_row(score: Score) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "model": score.model,
-        "benchmark": score.benchmark,
-        "detector": score.detector,
-        "rule": score.rule,
-        "n": score.n,
-        "n_dropped": score.n_dropped,
-    }
+    about = ("model", "benchmark", "detector", "rule", "n", "n_dropped")
+    row: dict[str, Any] = {name: getattr(score, name) for name in about}
     for side in _SIDES:
-        k, n = accuracies(score)[side]
-        between = wilson_interval(k, n)
-        row |= {f"k_{side}": k, f"accuracy_{side}": k / n}
+        count = score.accuracies[side]
+        between = wilson_interval(count.k, count.n)
+        row |= {f"k_{side}": count.k, f"accuracy_{side}": count.k / count.n}
         row |= {f"low_{side}": between.low, f"high_{side}": between.high}
         row[f"unparsed_{side}"] = score.unparsed[side]
-    return row | {
-        "right_to_wrong": score.paired.b if score.paired else None,
-        "wrong_to_right": score.paired.c if score.paired else None,
-        "statistic": score.statistic,
-        "low": score.interval.low if score.interval else None,
-        "high": score.interval.high if score.interval else None,
-        "level": score.interval.level if score.interval else None,
-        "p_value": score.p_value,
-        "verdict": score.verdict,
-        "warnings": "; ".join(score.warnings),
-    }
+    result = {name: value for name, value in result_columns(score).items() if name != "unit"}
+    return row | result | {"warnings": "; ".join(score.warnings)}

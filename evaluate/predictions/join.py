@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from flipbench.core.errors import DataError
@@ -35,18 +35,30 @@ def join(
         answer differs. The message names the first few ids and counts all.
     """
     before, after = _by_id(original, keep), _by_id(perturbed, keep)
-    if keep is not None:
-        for file, predictions in ((original, before), (perturbed, after)):
-            _reject_missing(list(dict.fromkeys(keep)), file, predictions)
+    kept = list(dict.fromkeys(keep or ()))
+    for file, predictions in ((original, before), (perturbed, after)):
+        if missing := [name for name in kept if name not in predictions]:
+            raise DataError(
+                f"{file.path}: {len(missing)} of {len(kept)} ids of the keep list are missing:"
+                f" {listing(missing)}; remove them from the list, or add their predictions"
+            )
     if not set(before) & set(after):
         raise DataError(
             f"{original.path} and {perturbed.path} have no id in common"
             f" ({listing(list(before), 3)} against {listing(list(after), 3)}); they are predictions"
             " for different benchmarks, or the ids are in another column: name it"
         )
-    only = [id for id in before if id not in after], [id for id in after if id not in before]
-    if only[0] or only[1]:
-        raise DataError(_unpaired(original, perturbed, only))
+    unpaired = (
+        (original, [name for name in before if name not in after]),
+        (perturbed, [name for name in after if name not in before]),
+    )
+    only = [f"{len(ids)} only in {file.path}: {listing(ids)}" for file, ids in unpaired if ids]
+    if only:
+        raise DataError(
+            f"the two files do not hold the same items: {'; '.join(only)}. A gap between different"
+            " items means nothing: add the missing predictions, or pass the ids to compare as a"
+            " keep list"
+        )
     pairs = [PredictionPair(prediction, after[name]) for name, prediction in before.items()]
     _reject_differing(pairs, original, perturbed)
     return pairs
@@ -67,32 +79,6 @@ def _by_id(file: PredictionFile, keep: Collection[str] | None) -> dict[str, Pred
             + ("; if the log has several epochs, name one" if file.layout == "inspect" else "")
         )
     return {name: several[0] for name, several in by_id.items()}
-
-
-def _reject_missing(
-    keep: Sequence[str], file: PredictionFile, predictions: Mapping[str, Prediction]
-) -> None:
-    missing = [name for name in keep if name not in predictions]
-    if missing:
-        raise DataError(
-            f"{file.path}: {len(missing)} of {len(keep)} ids of the keep list are missing:"
-            f" {listing(missing)}; remove them from the list, or add their predictions"
-        )
-
-
-def _unpaired(
-    original: PredictionFile, perturbed: PredictionFile, only: tuple[list[str], list[str]]
-) -> str:
-    parts = [
-        f"{len(names)} only in {file.path}: {listing(names)}"
-        for file, names in zip((original, perturbed), only, strict=True)
-        if names
-    ]
-    return (
-        f"the two files do not hold the same items: {'; '.join(parts)}. A gap between different"
-        " items means nothing: add the missing predictions, or pass the ids to compare as a keep"
-        " list"
-    )
 
 
 def _reject_differing(

@@ -17,7 +17,7 @@ from .table import table_predictions
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadOptions:
     """How to read a file, beyond what it states itself.
 
     Attributes
@@ -35,7 +35,7 @@ class Reading:
     epoch: int | None = None
 
 
-def read_predictions(path: Path, reading: Reading | None = None) -> PredictionFile:
+def read_predictions(path: Path, options: ReadOptions | None = None) -> PredictionFile:
     """Read predictions of VLMEvalKit, lmms-eval or Inspect, or a plain table.
 
     ``.eval`` is an Inspect log; so is ``.json`` with Inspect's header, otherwise it is a table;
@@ -48,18 +48,18 @@ def read_predictions(path: Path, reading: Reading | None = None) -> PredictionFi
     PrerequisiteError
         If an optional package is missing.
     """
-    reading = reading or Reading()
+    options = options or ReadOptions()
     check_file(path)
     if path.suffix.lower() == ".eval":
-        return inspect_predictions(path, read_eval(path), reading.scorer, reading.epoch)
+        return inspect_predictions(path, read_eval(path), options.scorer, options.epoch)
     if path.suffix.lower() == ".json":
         data = read_json(path)
         if is_log(data):
-            return inspect_predictions(path, data, reading.scorer, reading.epoch)
+            return inspect_predictions(path, data, options.scorer, options.epoch)
     rows = read_rows(path)
     if is_samples(rows):
-        return lmms_eval_predictions(path, rows, reading.scorer, reading.columns.get("id", ""))
-    return table_predictions(path, rows, reading.columns)
+        return lmms_eval_predictions(path, rows, options.scorer, options.columns.get("id", ""))
+    return table_predictions(path, rows, options.columns)
 
 
 def read_ids(path: Path) -> list[str]:

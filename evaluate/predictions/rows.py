@@ -11,6 +11,7 @@ from typing import Any
 from zipfile import BadZipFile
 
 from flipbench.benchmarks.tables import check_file, not_utf8
+from flipbench.benchmarks.tsv import wide_cells
 from flipbench.core.errors import DataError, need
 
 
@@ -34,17 +35,15 @@ def read_rows(path: Path) -> list[TableRow]:
         If an .xlsx file is given and openpyxl is not installed.
     """
     check_file(path)
-    readers = {".csv": _delimited, ".tsv": _delimited, ".xlsx": _xlsx, ".jsonl": _jsonl}
-    readers[".json"] = _json
     suffix = path.suffix.lower()
     if suffix in (".pkl", ".pickle"):
         raise DataError(
             f"{path}: pickle files are not read, since opening one can run code; write the"
             " predictions as xlsx, tsv or json (VLMEvalKit: PRED_FORMAT=tsv)"
         )
-    if suffix not in readers:
+    if suffix not in _READERS:
         raise DataError(f"{path}: give an .xlsx, .tsv, .csv, .json, .jsonl or .eval file")
-    rows = list(readers[suffix](path))
+    rows = list(_READERS[suffix](path))
     if not rows:
         raise DataError(f"{path}: there are no rows; write the predictions again")
     return rows
@@ -85,10 +84,9 @@ def _parsed(text: str, path: Path, line: int) -> Any:
 
 
 def _delimited(path: Path) -> Iterator[TableRow]:
-    before = csv.field_size_limit(2**31 - 1)
     delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with wide_cells(), path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, delimiter=delimiter, strict=True)
             header = next(reader, [])
             _check_header(path, header)
@@ -108,8 +106,6 @@ def _delimited(path: Path) -> Iterator[TableRow]:
         raise not_utf8(path) from error
     except csv.Error as error:
         raise DataError(f"{path}, line {reader.line_num}: not well-formed ({error})") from error
-    finally:
-        csv.field_size_limit(before)
 
 
 def _xlsx(path: Path) -> Iterator[TableRow]:
@@ -165,3 +161,12 @@ def _check_header(path: Path, header: list[str]) -> None:
     repeated = [name for name in header if name and header.count(name) > 1]
     if repeated:
         raise DataError(f"{path}: two columns are named {repeated[0]!r}; rename one")
+
+
+_READERS = {
+    ".csv": _delimited,
+    ".tsv": _delimited,
+    ".xlsx": _xlsx,
+    ".json": _json,
+    ".jsonl": _jsonl,
+}

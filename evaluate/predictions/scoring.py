@@ -17,6 +17,8 @@ from .join import PredictionPair
 from .prediction import Prediction, listing
 
 Scoring = Literal["auto", "parse", "file"]
+_NO_OPTION = "the right answer is none of the options"
+_SAME = "the right answer is the same in both versions"
 _THOUGHT = re.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL | re.IGNORECASE)
 
 
@@ -39,11 +41,20 @@ class ScoredReply:
 
 @dataclass(frozen=True)
 class ScoredPair:
-    """Both versions of an item, scored; ``gold`` are the right options' positions."""
+    """Both versions of an item, scored."""
 
     original: ScoredReply
     perturbed: ScoredReply
-    gold: tuple[int, int] | None = None
+
+    @property
+    def sides(self) -> dict[str, ScoredReply]:
+        """Both replies by name."""
+        return {"original": self.original, "perturbed": self.perturbed}
+
+    @property
+    def answered(self) -> bool:
+        """Whether both replies are right or wrong."""
+        return self.original.right is not None and self.perturbed.right is not None
 
 
 def score_pairs(
@@ -66,18 +77,16 @@ def score_pairs(
     """
     if scoring not in ("auto", "parse", "file"):
         raise ConfigError(f"scoring {scoring!r}: choose auto, parse or file")
-    notes: list[str] = []
     if scoring != "file":
-        scored, unusable = _parse(pairs)
-        if scored:
-            same = [p for p in scored if p.gold and p.gold[0] == p.gold[1]]
-            if unusable:
-                notes.append(_left_out(unusable, "the right answer is none of the options"))
-            if same:
-                names = [p.original.prediction.id for p in same]
-                notes.append(_left_out(names, "the right answer is the same in both versions"))
-            usable = [p for p in scored if p not in same]
-            return usable, "parse", notes + _disagreements(usable)
+        scored, left_out = _parse(pairs)
+        if scored or left_out[_SAME]:
+            notes = [
+                f"{len(ids)} {'item is' if len(ids) == 1 else 'items are'} left out because {why}:"
+                f" {listing(ids)}"
+                for why, ids in left_out.items()
+                if ids
+            ]
+            return scored, "parse", notes + _disagreements(scored)
         if scoring == "parse":
             first = pairs[0].original
             raise DataError(
@@ -96,30 +105,32 @@ def score_pairs(
             f" {len(unmarked) - 1} more like it; add the columns answer and prediction, or correct"
         )
     scored = [ScoredPair(_by_mark(p.original), _by_mark(p.perturbed)) for p in pairs]
-    if any(p.original.right is not None for p in scored):
-        notes.append(
-            "right and wrong are the files' own marks; the number of replies that name no option is"
-            " not known"
-        )
-    return scored, "file", notes
+    note = (
+        "right and wrong are the files' own marks; the number of replies that name no option is not"
+        " known"
+    )
+    is_marked = any(p.original.right is not None for p in scored)
+    return scored, "file", [note] if is_marked else []
 
 
-def _parse(pairs: Sequence[PredictionPair]) -> tuple[list[ScoredPair], list[str]]:
+def _parse(pairs: Sequence[PredictionPair]) -> tuple[list[ScoredPair], dict[str, list[str]]]:
+    """Return the items scored, and the ids of those left out, by reason."""
+    scored: list[ScoredPair] = []
+    left_out: dict[str, list[str]] = {_NO_OPTION: [], _SAME: []}
     golds = [answer_letter(p.gold) for pair in pairs for p in (pair.original, pair.perturbed)]
     n_letters = max([4, *(LETTERS.index(letter) + 1 for letter in golds if letter)])
     if any(all(getattr(p, side).text is None for p in pairs) for side in ("original", "perturbed")):
-        return [], []
-    scored, unusable = [], []
+        return scored, left_out
     for pair in pairs:
         options = pair.original.options or pair.perturbed.options
         before, after = _gold(pair.original.gold, options), _gold(pair.perturbed.gold, options)
-        if -1 in (before, after):
-            unusable.append(pair.original.id)
+        if -1 in (before, after) or before == after:
+            left_out[_NO_OPTION if -1 in (before, after) else _SAME].append(pair.original.id)
             continue
         texts = _option_texts(options, n_letters)
         replies = _parsed(pair.original, texts, before), _parsed(pair.perturbed, texts, after)
-        scored.append(ScoredPair(*replies, (before, after)))
-    return scored, unusable
+        scored.append(ScoredPair(*replies))
+    return scored, left_out
 
 
 def _gold(answer: str, options: Sequence[tuple[str, str]]) -> int:
@@ -152,16 +163,11 @@ def _by_mark(prediction: Prediction) -> ScoredReply:
     return ScoredReply(prediction, None if prediction.error else prediction.correct)
 
 
-def _left_out(names: Sequence[str], why: str) -> str:
-    items = "item is" if len(names) == 1 else "items are"
-    return f"{len(names)} {items} left out because {why}: {listing(names)}"
-
-
 def _disagreements(scored: Sequence[ScoredPair]) -> list[str]:
     """Return a note for each side on which the file's own marks differ from the parsed replies."""
     notes = []
     for side in ("original", "perturbed"):
-        replies: list[ScoredReply] = [getattr(pair, side) for pair in scored]
+        replies = [pair.sides[side] for pair in scored]
         both = [r for r in replies if None not in (r.right, r.prediction.correct)]
         differ = [r.prediction.id for r in both if r.right != r.prediction.correct]
         if differ:

@@ -70,15 +70,13 @@ def delta_verdict(
     >>> delta_verdict(Decimal("57.60"), Decimal("53.54"), Decimal("-3.06"))
     'wrong'
     """
-    difference = Fraction(perturbed) - Fraction(original)
-    if difference == Fraction(delta):
+    difference, printed = Fraction(perturbed) - Fraction(original), Fraction(delta)
+    if difference == printed:
         return "exact"
     slack = (unit(original) + unit(perturbed) + unit(delta)) / 2
-    if abs(Fraction(delta) - difference) > slack:
-        return "wrong"
     possible = possible_deltas(original, perturbed, sizes)
-    within = not possible or any(abs(Fraction(delta) - d) <= unit(delta) / 2 for d in possible)
-    return "rounding" if within else "wrong"
+    within = not possible or any(abs(printed - d) <= unit(delta) / 2 for d in possible)
+    return "rounding" if abs(printed - difference) <= slack and within else "wrong"
 
 
 def possible_deltas(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -77,16 +78,13 @@ def examination(paths: Sequence[Path]) -> tuple[str, bool]:
         lines += ["", f"{len(listed)} {'finding' if len(listed) == 1 else 'findings'}: {name}"]
         lines += [f"  {issue}" for issue in listed]
     for r in requirements_of(rows):
-        fractions = [
-            f"{name} {hit}/{total}"
-            for name, (hit, total) in (
-                ("contaminated models detected", r.reliability),
-                ("series monotone", r.consistency_weak),
-                ("strictly", r.consistency_strict),
-                ("clean models not flagged", r.specificity),
-            )
-            if total
-        ]
+        counts = {
+            "contaminated models detected": r.reliability,
+            "series monotone": r.consistency_weak,
+            "strictly": r.consistency_strict,
+            "clean models not flagged": r.specificity,
+        }
+        fractions = [f"{name} {hit}/{total}" for name, (hit, total) in counts.items() if total]
         if fractions:
             lines += ["", f"recomputed, {r.detector} by rule {r.rule!r}: {', '.join(fractions)}"]
             lines += [f"  missed: {name}" for name in r.misses]
@@ -106,10 +104,9 @@ def _figures(row: PublishedResult) -> list[tuple[str, Decimal, int]]:
 
 
 def _impossible(rows: Sequence[PublishedResult]) -> Iterator[TableIssue]:
-    sizes: dict[str, set[int]] = {}
+    sizes: dict[str, set[int]] = {row.bench: set() for row in rows}
     for row in rows:
-        known = {row.n_original, row.n_perturbed} - {None}
-        sizes.setdefault(row.bench, set()).update(n for n in known if n is not None)
+        sizes[row.bench].update(n for n in (row.n_original, row.n_perturbed) if n is not None)
     reported = set()
     for row in rows:
         for name, value, n in _figures(row):
@@ -118,9 +115,8 @@ def _impossible(rows: Sequence[PublishedResult]) -> Iterator[TableIssue]:
                 yield TableIssue(row, "count", f"{row.k}/{n} is {100 * row.k / n:.3f}, not {value}")
             elif not possible and (row.file, row.line, row.label, name) not in reported:
                 reported.add((row.file, row.line, row.label, name))
-                yield TableIssue(
-                    row, "impossible", _why_impossible(name, value, n, sizes[row.bench])
-                )
+                why = _why_impossible(name, value, n, sizes[row.bench])
+                yield TableIssue(row, "impossible", why)
 
 
 def _why_impossible(name: str, value: Decimal, n: int, sizes: set[int]) -> str:
@@ -133,21 +129,16 @@ def _why_impossible(name: str, value: Decimal, n: int, sizes: set[int]) -> str:
 
 def _items(rows: Sequence[PublishedResult]) -> Iterator[TableIssue]:
     """Find blocks with mostly impossible percentages, and the n that fits them all."""
-    groups: dict[tuple[str, ...], dict[Decimal, PublishedResult]] = {}
-    sizes: dict[tuple[str, ...], int] = {}
+    groups: dict[tuple[str, str, str, int, str, str | None], dict[Decimal, PublishedResult]] = {}
     for row in rows:
         if row.value is not None:
             continue
         for name, value, n in _figures(row):
-            common = (row.table, row.model, row.bench, str(n))
-            keys: list[tuple[str, ...]] = [(*common, name)]
-            keys += [(*common, "strategy", row.strategy, row.regime)]
-            for key in keys:
+            block = (row.table, row.model, row.bench, n)
+            for key in ((*block, name, None), (*block, row.strategy, row.regime)):
                 groups.setdefault(key, {}).setdefault(value, row)
-                sizes[key] = n
     reported = set()
-    for key, values in groups.items():
-        n = sizes[key]
+    for (*_, n, name, _), values in groups.items():
         bad = [value for value in values if not possible_counts(value, n)]
         if len(values) < _LEAST_VALUES or 2 * len(bad) <= len(values):
             continue
@@ -155,7 +146,7 @@ def _items(rows: Sequence[PublishedResult]) -> Iterator[TableIssue]:
         fits = fitting_sizes(values, range(n * 3 // 4, n * 5 // 4 + 1))
         shown = ", ".join(map(str, fits[:5])) if fits else "no number within a quarter of it"
         what = (
-            f"{len(bad)} of {len(values)} percentages ({key[4] if len(key) == 5 else key[5]}) are"
+            f"{len(bad)} of {len(values)} percentages ({name}) are"
             f" impossible at n = {n}; all are possible at: {shown}"
         )
         if (first.file, first.line, what) not in reported:
@@ -169,22 +160,17 @@ def _deltas(rows: Sequence[PublishedResult]) -> Iterator[TableIssue]:
             continue
         sizes = (row.n_original, row.n_perturbed)
         verdict = delta_verdict(row.original, row.perturbed, row.delta, sizes)
-        if verdict == "exact":
-            continue
         difference = row.perturbed - row.original
         what = f"{row.perturbed} − {row.original} is {difference:+}, printed {row.delta:+}"
         if verdict == "wrong":
             yield TableIssue(row, "delta", what)
-        else:
+        elif verdict == "rounding":
             explained = f"{what}: rounding of the counts explains it"
             yield TableIssue(row, "rounding", explained, wrong=False)
 
 
 def _unpaired(rows: Sequence[PublishedResult]) -> Iterator[TableIssue]:
-    orders: dict[str, list[tuple[int, int]]] = {}
-    for row in rows:
-        if row.n_original and row.n_perturbed and row.n_original != row.n_perturbed:
-            orders.setdefault(row.bench, []).append((row.n_original, row.n_perturbed))
+    orders = Counter((row.bench, row.n_original, row.n_perturbed) for row in rows)
     for row in rows:
         n, m = row.n_original, row.n_perturbed
         if not n or not m or n == m or row.original is None or row.perturbed is None:
@@ -197,7 +183,7 @@ def _unpaired(rows: Sequence[PublishedResult]) -> Iterator[TableIssue]:
             f"original of {n} items, {row.quantity} of {m}: no paired gap; as independent samples"
             f" {row.perturbed - row.original:+} ± {se:.2f} (standard error)",
         )
-        if orders[row.bench].count((m, n)) > orders[row.bench].count((n, m)):
+        if orders[row.bench, m, n] > orders[row.bench, n, m]:
             yield TableIssue(
                 row,
                 "swapped",
@@ -217,14 +203,10 @@ def _margins(rows: Sequence[PublishedResult]) -> Iterator[TableIssue]:
         before, after = possible_counts(row.original, n), possible_counts(row.perturbed, n)
         if len(before) != 1 or len(after) != 1:
             continue
-        difference = after[0] - before[0]
-        p = least_p(difference)
+        n_items = abs(after[0] - before[0])
+        p = least_p(n_items)
         if p > ALPHA:
-            items = "item" if abs(difference) == 1 else "items"
-            yield TableIssue(
-                row,
-                "margin",
-                f"the gap of {row.perturbed - row.original:+} is {abs(difference)} {items} of {n};"
-                f" no paired table of these totals has p below {p:.3g}",
-                wrong=False,
-            )
+            items = "item" if n_items == 1 else "items"
+            gap = f"{row.perturbed - row.original:+} is {n_items} {items} of {n}"
+            what = f"the gap of {gap}; no paired table of these totals has p below {p:.3g}"
+            yield TableIssue(row, "margin", what, wrong=False)

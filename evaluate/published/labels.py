@@ -40,11 +40,9 @@ def _minority(what: str, printed: Sequence[tuple[Decimal, PublishedResult]]) -> 
     example = next(row for value, row in printed if value == usual)
     for value, row in printed:
         if value != usual:
-            yield (
-                row,
-                f"{what} is {value} here, and {usual} in {counts[usual]} other"
-                f" {'place' if counts[usual] == 1 else 'places'}, the first {example.where}",
-            )
+            places = "place" if counts[usual] == 1 else "places"
+            others = f"{usual} in {counts[usual]} other {places}, the first {example.where}"
+            yield row, f"{what} is {value} here, and {others}"
 
 
 def duplicates(rows: Sequence[PublishedResult]) -> Iterator[Odd]:
@@ -76,11 +74,8 @@ def relabelled(rows: Sequence[PublishedResult]) -> Iterator[Odd]:
         if lengths[row.file, row.table] > lengths[other.file, other.table]:
             continue
         regime = f", {other.regime}" if other.regime != row.regime else ""
-        yield (
-            row,
-            f"{row.original} and {row.perturbed} are what {other.where}{regime} prints for"
-            f" {other.label!r}",
-        )
+        printed = f"what {other.where}{regime} prints for {other.label!r}"
+        yield row, f"{row.original} and {row.perturbed} are {printed}"
 
 
 def _trained(rows: Sequence[PublishedResult]) -> Iterator[PublishedResult]:

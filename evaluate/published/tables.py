@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
+from typing import Any
 
 from flipbench.benchmarks.tables import check_columns, check_file, not_utf8
 from flipbench.core.errors import DataError
@@ -134,22 +135,17 @@ def _long(
         return _number(text(meaning), path, line, columns[meaning])
 
     n_original, n_perturbed = _sizes(text("n"), path, line)
+    texts: dict[str, Any] = {m: text(m) for m in ("table", "model", "bench", "regime", "strategy")}
+    figures: dict[str, Any] = {m: figure(m) for m in ("original", "perturbed", "delta", "value")}
     return PublishedResult(
         line=line,
         file=path.name,
-        table=text("table"),
-        model=text("model"),
-        bench=text("bench"),
-        regime=text("regime"),
-        strategy=text("strategy"),
         epoch=_whole(text("epoch"), path, line),
         n_original=n_original,
         n_perturbed=n_perturbed,
-        original=figure("original"),
-        perturbed=figure("perturbed"),
-        delta=figure("delta"),
-        value=figure("value"),
         k=_whole(text("k"), path, line),
+        **texts,
+        **figures,
     )
 
 

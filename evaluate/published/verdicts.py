@@ -31,16 +31,8 @@ def judged(rows: Sequence[PublishedResult]) -> list[tuple[PublishedResult, GridM
     their table are left out, as are quantities that no detector measures.
     """
     clean = {_context(row): row for row in rows if row.clean}
-    judgements = []
-    for row in rows:
-        if row.quantity not in DETECTOR_OF or row.original is None or row.perturbed is None:
-            continue
-        if not row.strategy:
-            continue
-        score = _score(row, clean.get(_context(row)))
-        if score is not None:
-            judgements.append((row, _model(row), score))
-    return judgements
+    scored = [(row, _score(row, clean.get(_context(row)))) for row in rows if row.strategy]
+    return [(row, _model(row), score) for row, score in scored if score is not None]
 
 
 def requirements_of(rows: Sequence[PublishedResult]) -> list[Requirements]:
@@ -73,15 +65,14 @@ def _model(row: PublishedResult) -> GridModel:
     """Return the row's model: one family for each table, model and regime."""
     family = " ".join(part for part in (row.table, row.model, row.regime) if part)
     strategy = "clean" if row.clean else row.strategy
-    epoch = row.epoch or 0
-    if not row.clean and not epoch:
-        epoch = 1
+    epoch = row.epoch or int(not row.clean)
     name = f"{family} {row.bench} {row.label}"
     return GridModel(name, name, family, strategy, epoch, epoch)
 
 
 def _score(row: PublishedResult, clean: PublishedResult | None) -> Score | None:
-    assert row.original is not None and row.perturbed is not None
+    if row.quantity not in DETECTOR_OF or row.original is None or row.perturbed is None:
+        return None
     detector, rule = DETECTOR_OF[row.quantity]
     points, threshold, reference = row.perturbed - row.original, Decimal(0), ""
     direction: Direction = "falls"
@@ -93,9 +84,7 @@ def _score(row: PublishedResult, clean: PublishedResult | None) -> Score | None:
             points, direction = row.perturbed - clean.perturbed, "rises"
         else:
             threshold = clean.perturbed - clean.original
-    statistic = float(points) / 100
-    verdict = rules.beyond(statistic, float(threshold) / 100, direction)
-    model = _model(row)
+    statistic, model = float(points) / 100, _model(row)
     return Score(
         detector=detector,
         rule=rule,
@@ -106,6 +95,6 @@ def _score(row: PublishedResult, clean: PublishedResult | None) -> Score | None:
         reference_fingerprint=reference,
         statistic=statistic,
         direction=direction,
-        verdict=verdict,
+        verdict=rules.beyond(statistic, float(threshold) / 100, direction),
         n=row.n_original or 0,
     )

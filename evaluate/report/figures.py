@@ -22,14 +22,13 @@ from flipbench.reporting import formats
 from ..protocol.grid import GridModel
 from . import plots
 from .plots import Draw, Series
-from .tables import accuracies, families, gap_score, label, scores_of
+from .tables import families, gap_scores, label
 
 
 @dataclass(frozen=True)
-class Panel:
+class FigurePanel:
     """One image of a figure: SVG text for light and dark pages, and its alt text."""
 
-    name: str
     svg: str
     alt: str
 
@@ -41,7 +40,7 @@ class Figure:
     key: str
     title: str
     caption: str
-    panels: tuple[Panel, ...]
+    panels: tuple[FigurePanel, ...]
 
 
 def make_figures(
@@ -49,8 +48,7 @@ def make_figures(
 ) -> list[Figure]:
     """Write every figure as PNG and SVG into ``folder`` and return them for the page."""
     by_family: dict[str, Series] = {
-        family: [(m, s) for m in models if (s := gap_score(scores_of(m, grid, scores))) is not None]
-        for family, models in families(grid).items()
+        family: gap_scores(models, grid, scores) for family, models in families(grid).items()
     }
     of_known_dose = {
         family: [(m, s) for m, s in series if m.dose is not None]
@@ -58,9 +56,10 @@ def make_figures(
     }
     strategies = list(dict.fromkeys(m.strategy for m in sorted(grid, key=lambda m: m.clean)))
     figures = []
-    for kinds, families_of in ((_BY_DOSE, of_known_dose), (_BY_MODEL, by_family)):
-        drawn = {family: series for family, series in families_of.items() if series}
-        figures += [_family_figure(drawn, strategies, folder, *kind) for kind in kinds if drawn]
+    for kind in _KINDS:
+        shown = by_family if kind.of_any_dose else of_known_dose
+        drawn = {family: series for family, series in shown.items() if series}
+        figures += [_family_figure(kind, drawn, strategies, folder)] if drawn else []
     if benchmark.funnel:
         figures.append(_funnel_figure(benchmark, folder))
     return figures
@@ -80,8 +79,8 @@ def _gap_alt(family: str, series: Series) -> str:
 
 def _accuracy_alt(family: str, series: Series) -> str:
     def both(score: Score) -> str:
-        counts = (accuracies(score)[variant] for variant in ("original", "perturbed"))
-        return " and ".join(formats.percent(k / n) for k, n in counts)
+        counts = (score.accuracies[variant] for variant in ("original", "perturbed"))
+        return " and ".join(formats.percent(count.k / count.n) for count in counts)
 
     values = _by_dose(series, both)
     return f"Original and perturbed accuracy in percent against dose, {family}. {values}."
@@ -98,29 +97,39 @@ def _outcomes_alt(family: str, series: Series) -> str:
 
 # ---------------------------------------------------------------------------- files
 
-_Kind = tuple[str, str, str, Draw, Callable[[str, Series], str], Callable[[int], float]]
-_BY_DOSE: tuple[_Kind, ...] = (
-    (
+
+@dataclass(frozen=True)
+class _Kind:
+    """A figure of every family: how a panel is drawn and described, and its height."""
+
+    key: str
+    title: str
+    caption: str
+    draw: Draw
+    alt: Callable[[str, Series], str]
+    height: float = 3.7
+    height_per_model: float = 0.0
+    of_any_dose: bool = False
+
+
+_KINDS = (
+    _Kind(
         "gap_by_dose",
         "The gap against the dose",
         "Perturbed − original accuracy, with paired 95 % intervals. Each line starts at the clean"
         " model. A falling line means that the signal grows with the contamination.",
         plots.draw_gap,
         _gap_alt,
-        lambda n_models: 3.7,
     ),
-    (
+    _Kind(
         "accuracy_by_dose",
         "Both accuracies against the dose",
         "The gap grows because the original accuracy rises as answers are memorised, because the"
         " perturbed accuracy falls, or both. Thin lines: 95 % Wilson intervals.",
         plots.draw_accuracy,
         _accuracy_alt,
-        lambda n_models: 3.7,
     ),
-)
-_BY_MODEL: tuple[_Kind, ...] = (
-    (
+    _Kind(
         "paired_outcomes",
         "Outcome of each item",
         "Items by whether the model was right on the original and on the perturbed version."
@@ -128,29 +137,23 @@ _BY_MODEL: tuple[_Kind, ...] = (
         " these against the items that are right on the perturbed version only.",
         plots.draw_outcomes,
         _outcomes_alt,
-        lambda n_models: 1.35 + 0.34 * n_models,
+        height=1.35,
+        height_per_model=0.34,
+        of_any_dose=True,
     ),
 )
 
 
 def _family_figure(
-    shown: dict[str, Series],
-    strategies: Sequence[str],
-    folder: Path,
-    key: str,
-    title: str,
-    caption: str,
-    draw: Draw,
-    alt: Callable[[str, Series], str],
-    height_of: Callable[[int], float],
+    kind: _Kind, shown: dict[str, Series], strategies: Sequence[str], folder: Path
 ) -> Figure:
-    height = height_of(max(len(series) for series in shown.values()))
+    height = kind.height + kind.height_per_model * max(map(len, shown.values()))
     panels = []
     for family, series in shown.items():
-        svg = svg_text(_canvas({family: series}, strategies, draw, height))
-        panels.append(Panel(family, svg, alt(family, series)))
-    save(_canvas(shown, strategies, draw, height), folder / key)
-    return Figure(key, title, caption, tuple(panels))
+        svg = svg_text(_canvas({family: series}, strategies, kind.draw, height))
+        panels.append(FigurePanel(svg, kind.alt(family, series)))
+    save(_canvas(shown, strategies, kind.draw, height), folder / kind.key)
+    return Figure(kind.key, kind.title, kind.caption, tuple(panels))
 
 
 def _funnel_figure(benchmark: PairedBenchmark, folder: Path) -> Figure:
@@ -159,7 +162,7 @@ def _funnel_figure(benchmark: PairedBenchmark, folder: Path) -> Figure:
         plots.draw_funnel(canvas.add_subplot(), benchmark.funnel)
     save(canvas, folder / "funnel")
     steps = ", ".join(f"{name.replace('_', ' ')} {n}" for name, n in benchmark.funnel.items())
-    panel = Panel(benchmark.name, svg_text(canvas), f"Funnel: {steps}.")
+    panel = FigurePanel(svg_text(canvas), f"Funnel: {steps}.")
     caption = f"Items left after each step of making {benchmark.name}."
     return Figure("funnel", "From items to pairs", caption, (panel,))
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from PIL import Image
 
@@ -15,9 +16,10 @@ from flipbench.core.records import ImageRef, Item, Score
 
 from ..protocol.grid import GridModel
 from ..scoring.suspicion import Suspicion, suspicions
-from .tables import gap_score, scores_of
+from .tables import gap_scores
 
 BUDGET = 3_500_000  # bytes of base64 text, so that a page of 500 pairs stays under 5 MB
+_Make = Callable[[ImageRef, float, int], tuple[str, int, int]]
 _QUALITIES = ((200, 75), (200, 60), (200, 45), (168, 45), (136, 40), (104, 35))
 
 
@@ -52,8 +54,8 @@ class Card:
     category: str
     caption: str
     verdict: str
-    original: tuple[Thumbnail, ...]
-    perturbed: tuple[Thumbnail, ...]
+    original: Sequence[Thumbnail]
+    perturbed: Sequence[Thumbnail]
     control: Thumbnail | None
     fell: tuple[str, ...]
     n_asked: int
@@ -82,99 +84,76 @@ def make_gallery(
     grid: Sequence[GridModel],
     scores: Sequence[Score],
     budget: int = BUDGET,
+    most: int | None = None,
 ) -> Gallery:
-    """Return the gallery of a benchmark.
+    """Return the gallery of a benchmark, or of its ``most`` most suspicious pairs.
 
     Thumbnails are shrunk until all fit into ``budget`` bytes; if even the smallest do not, the
     least suspicious pairs are left out.
     """
-    scored = [(m, s) for m in grid if (s := gap_score(scores_of(m, grid, scores))) is not None]
+
+    @cache  # an image may belong to many pairs
+    def make(ref: ImageRef, scale: float, quality: int) -> tuple[str, int, int]:
+        """Return (base64 of a WebP, width, height) of an image made smaller by ``scale``."""
+        image, buffer = benchmark.images.open(ref), io.BytesIO()
+        size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
+        image.resize(size, Image.Resampling.LANCZOS).save(buffer, "WEBP", quality=quality)
+        return base64.b64encode(buffer.getvalue()).decode(), *size
+
+    scored = gap_scores(grid, grid, scores)
     suspicion = suspicions(benchmark, grid, scores)
     ordered = sorted(
         benchmark.pairs, key=lambda pair: -round(suspicion[pair.original.id].value, 9)
-    )  # stable: ties stay in release order
-    thumbnails = _Thumbnails(benchmark.images)
-    size, quality, n_shown = _fit(ordered, thumbnails, budget)
+    )[:most]  # stable: ties stay in release order
+    size, quality, n_shown = _fit(ordered, benchmark.images, make, budget)
     cards = tuple(
-        _card(pair, scored, thumbnails, size, quality, suspicion[pair.original.id])
+        _card(pair, scored, _thumbnails(pair, benchmark.images, make, size, quality), suspicion)
         for pair in ordered[:n_shown]
     )
     return Gallery(cards, len(ordered), size, quality)
 
 
-def thumbnail(image: Image.Image, scale: float, quality: int) -> tuple[str, int, int]:
-    """Return (base64 of a WebP, width, height) of an image made smaller by ``scale``."""
-    size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
-    buffer = io.BytesIO()
-    image.resize(size, Image.Resampling.LANCZOS).save(buffer, "WEBP", quality=quality)
-    return base64.b64encode(buffer.getvalue()).decode(), *size
-
-
-class _Thumbnails:
-    """Makes each thumbnail once; an image may belong to many pairs."""
-
-    def __init__(self, store: ImageStore) -> None:
-        self.store = store
-        self.cache: dict[tuple[str, float, int], tuple[str, int, int]] = {}
-
-    def thumbnail(self, ref: ImageRef, scale: float, quality: int) -> tuple[str, int, int]:
-        key = (ref.sha256, scale, quality)
-        if key not in self.cache:
-            self.cache[key] = thumbnail(self.store.open(ref), scale, quality)
-        return self.cache[key]
-
-
-def _fit(pairs: Sequence[Pair], thumbnails: _Thumbnails, budget: int) -> tuple[int, int, int]:
+def _fit(
+    pairs: Sequence[Pair], store: ImageStore, make: _Make, budget: int
+) -> tuple[int, int, int]:
     """Return (size, quality, number of pairs) that fit, estimated from 16 pairs."""
     if not pairs:
         return *_QUALITIES[0], 0
     sample = pairs[:: max(1, len(pairs) // 16)]
     mean = 1.0
     for size, quality in _QUALITIES:
-        mean = sum(_n_bytes(pair, thumbnails, size, quality) for pair in sample) / len(sample)
+        sides = [side for pair in sample for side in _thumbnails(pair, store, make, size, quality)]
+        mean = sum(len(t.data) for side in sides for t in side) / len(sample)
         if 1.1 * mean * len(pairs) <= budget:
             return size, quality, len(pairs)
     return size, quality, min(len(pairs), int(budget / (1.1 * mean)))
 
 
-def _n_bytes(pair: Pair, thumbnails: _Thumbnails, size: int, quality: int) -> int:
-    sides = _both_sides(pair, thumbnails, size, quality)
-    control = _control(pair, thumbnails, size, quality)
-    return sum(len(t.data) for side in (*sides, (control,) if control else ()) for t in side)
-
-
-def _control(pair: Pair, thumbnails: _Thumbnails, size: int, quality: int) -> Thumbnail | None:
-    """Return the control image at half the pair's size; None if it is not stored."""
-    ref = pair.control
-    if ref is None or not thumbnails.store.path(ref).exists():
-        return None
-    scale = min(1.0, size / (2 * max(ref.width, ref.height)))
-    return Thumbnail(*thumbnails.thumbnail(ref, scale, quality), 0.5)
-
-
-def _both_sides(
-    pair: Pair, thumbnails: _Thumbnails, size: int, quality: int
-) -> tuple[tuple[Thumbnail, ...], tuple[Thumbnail, ...]]:
-    """Return both versions' thumbnails at the same scale."""
+def _thumbnails(
+    pair: Pair, store: ImageStore, make: _Make, size: int, quality: int
+) -> tuple[list[Thumbnail], ...]:
+    """Return original and perturbed at the same scale, and at half the control image if stored."""
     refs = (*pair.original.images, *pair.perturbed.images)
     widest = max((ref.width for ref in refs), default=1)
     scale = min(1.0, size / max((max(ref.width, ref.height) for ref in refs), default=1))
-
-    def make(ref: ImageRef) -> Thumbnail:
-        return Thumbnail(*thumbnails.thumbnail(ref, scale, quality), ref.width / widest)
-
-    return tuple(map(make, pair.original.images)), tuple(map(make, pair.perturbed.images))
+    sides = [
+        [Thumbnail(*make(ref, scale, quality), ref.width / widest) for ref in item.images]
+        for item in (pair.original, pair.perturbed)
+    ]
+    control = pair.control
+    if control is None or not store.path(control).exists():
+        return *sides, []
+    half = min(1.0, size / (2 * max(control.width, control.height)))
+    return *sides, [Thumbnail(*make(control, half, quality), 0.5)]
 
 
 def _card(
     pair: Pair,
     scored: list[tuple[GridModel, Score]],
-    thumbnails: _Thumbnails,
-    size: int,
-    quality: int,
-    suspicion: Suspicion,
+    thumbnails: tuple[list[Thumbnail], ...],
+    suspicion: dict[str, Suspicion],
 ) -> Card:
-    original, perturbed = _both_sides(pair, thumbnails, size, quality)
+    original, perturbed, control = thumbnails
     fell, n_asked = _fallen(pair, scored, clean=False)
     clean_fell, n_clean_asked = _fallen(pair, scored, clean=True)
     return Card(
@@ -186,12 +165,12 @@ def _card(
         pair.verdict,
         original,
         perturbed,
-        _control(pair, thumbnails, size, quality),
+        control[0] if control else None,
         tuple(fell),
         n_asked,
         len(clean_fell),
         n_clean_asked,
-        suspicion,
+        suspicion[pair.original.id],
     )
 
 

@@ -14,11 +14,11 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from flipbench.core.rates import wilson_interval
-from flipbench.core.records import Score
+from flipbench.core.records import Count, Interval, Score
 from flipbench.reporting import formats
 
 from ..protocol.grid import GridModel
-from .tables import accuracies, fell_and_rose, label
+from .tables import label
 
 Series = list[tuple[GridModel, Score]]
 
@@ -57,7 +57,7 @@ DARK = Theme(
 )
 _MARKERS = "osD^vPX<"
 _DASHES = ("-", "--", "-.", ":")
-_RC: dict[str, Any] = {
+_RC: Any = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans", "Verdana", "Helvetica", "Arial"],
     "font.size": 9,
@@ -72,6 +72,9 @@ _RC: dict[str, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "flipbench",
     "hatch.linewidth": 0.6,
+    **dict.fromkeys(("text.color", "axes.titlecolor", "axes.labelcolor"), LIGHT.ink),
+    **dict.fromkeys(("xtick.labelcolor", "ytick.labelcolor"), LIGHT.ink),
+    **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), LIGHT.muted),
 }
 
 Draw = Callable[[Axes, Series, Sequence[str]], None]
@@ -79,11 +82,7 @@ Draw = Callable[[Axes, Series, Sequence[str]], None]
 
 def settings() -> AbstractContextManager[None]:
     """Return the context in which figures are made and saved."""
-    ink = ("text.color", "axes.titlecolor", "axes.labelcolor")
-    labels = ("xtick.labelcolor", "ytick.labelcolor")
-    muted = ("axes.edgecolor", "xtick.color", "ytick.color")
-    chosen: Any = _RC | dict.fromkeys(ink + labels, LIGHT.ink) | dict.fromkeys(muted, LIGHT.muted)
-    return matplotlib.rc_context(chosen)
+    return matplotlib.rc_context(_RC)
 
 
 def themed(svg: str) -> str:
@@ -103,12 +102,9 @@ def themed(svg: str) -> str:
     light = {color: color for color in dark}
     style = f"{rules(light)}@media (prefers-color-scheme:dark){{{rules(dark)}}}"
     svg = re.sub(r"(\d\.\d\d)\d+", r"\1", svg[svg.index("<svg") :])
-    svg = re.sub(
-        "#[0-9a-f]{6}",
-        lambda found: f"var({names[found[0]]})" if found[0] in names else found[0],
-        svg,
-    )
-    return re.sub(r"(<svg[^>]*>)", lambda tag: f"{tag[0]}<style>{style}</style>", svg, count=1)
+    for color, name in names.items():
+        svg = svg.replace(color, f"var({name})")
+    return svg.replace(">", f"><style>{style}</style>", 1)
 
 
 def draw_gap(axes: Axes, series: Series, strategies: Sequence[str]) -> None:
@@ -116,16 +112,18 @@ def draw_gap(axes: Axes, series: Series, strategies: Sequence[str]) -> None:
     axes.axhline(0, color=LIGHT.muted, linewidth=0.8, zorder=1)
     for name, line in lines(series):
         at = strategies.index(name)
-        color, marker = LIGHT.lines[at % len(LIGHT.lines)], _MARKERS[at % len(_MARKERS)]
+        color, marker = _style(at)
+        dashes = _DASHES[at % len(_DASHES)]
         gaps = [100 * (s.statistic or 0.0) for _, s in line]
-        doses = _dodged([m.dose or 0 for m, _ in line], at, len(strategies))
-        axes.plot(doses, gaps, _DASHES[at % len(_DASHES)], color=color, linewidth=1.6, zorder=2)
+        doses = _dodged(line, at, len(strategies))
+        axes.plot(doses, gaps, dashes, color=color, linewidth=1.6, zorder=2)
         for dose, (model, score) in zip(doses, line, strict=True):
             if not model.clean:
                 _point(axes, dose, score, color, marker)
-        axes.plot([], [], _DASHES[at % len(_DASHES)], marker=marker, color=color, label=name)
-    for score in (score for model, score in series if model.clean):
-        _point(axes, 0, score, LIGHT.muted, "o")
+        axes.plot([], [], dashes, marker=marker, color=color, label=name)
+    for model, score in series:
+        if model.clean:
+            _point(axes, 0, score, LIGHT.muted, "o")
     axes.plot([], [], "o", color=LIGHT.muted, label="filled: contaminated by the test")
     axes.plot([], [], "o", color=LIGHT.muted, markerfacecolor=LIGHT.paper, label="open: not")
     axes.set_ylabel("gap, percentage points")
@@ -140,24 +138,20 @@ def draw_accuracy(axes: Axes, series: Series, strategies: Sequence[str]) -> None
     """
     for name, line in lines(series):
         at = strategies.index(name)
-        color, marker = LIGHT.lines[at % len(LIGHT.lines)], _MARKERS[at % len(_MARKERS)]
-        for variant in ("original", "perturbed"):
-            doses = _dodged([m.dose or 0 for m, _ in line], at, len(strategies))
-            counted = [accuracies(s).get(variant, (0, 0)) for _, s in line]
-            values = [100 * k / n if n else math.nan for k, n in counted]
-            original = variant == "original"
-            for dose, (k, n) in zip(doses, counted, strict=True):
-                if n:
-                    found = wilson_interval(k, n)
-                    ends = [100 * found.low, 100 * found.high]
-                    axes.plot([dose, dose], ends, color=color, linewidth=0.9, alpha=0.45)
+        color, marker = _style(at)
+        doses = _dodged(line, at, len(strategies))
+        for variant, dashes, face in (("original", "-", color), ("perturbed", "--", LIGHT.paper)):
+            counts = [score.accuracies.get(variant, Count(k=0, n=0)) for _, score in line]
+            for dose, count in zip(doses, counts, strict=True):
+                between = wilson_interval(count.k, count.n) if count.n else None
+                draw_interval(axes, dose, between, 100, color=color, linewidth=0.9, alpha=0.45)
             axes.plot(
                 doses,
-                values,
-                "-" if original else "--",
+                [100 * count.k / count.n if count.n else math.nan for count in counts],
+                dashes,
                 marker=marker,
                 color=color,
-                markerfacecolor=color if original else LIGHT.paper,
+                markerfacecolor=face,
                 linewidth=1.6,
                 label=f"{name}, {variant}",
             )
@@ -176,7 +170,7 @@ def draw_outcomes(axes: Axes, series: Series, strategies: Sequence[str]) -> None
     left = [0] * len(series)
     for kind, (name, color) in enumerate(zip(names, LIGHT.outcomes, strict=True)):
         widths = [count[kind] for count in counts]
-        axes.barh(
+        bars = axes.barh(
             range(len(series)),
             widths,
             left=left,
@@ -187,18 +181,14 @@ def draw_outcomes(axes: Axes, series: Series, strategies: Sequence[str]) -> None
             hatch="//" if kind == 1 else None,
             label=name,
         )
-        for y, (start, width, total) in enumerate(zip(left, widths, map(sum, counts), strict=True)):
-            if width > 0.07 * total:
-                axes.text(
-                    start + width / 2,
-                    y,
-                    str(width),
-                    ha="center",
-                    va="center",
-                    fontsize=8,
-                    color=LIGHT.ink,
-                    bbox={"facecolor": LIGHT.paper, "edgecolor": "none", "alpha": 0.78, "pad": 1.2},
-                )
+        axes.bar_label(
+            bars,
+            [str(count[kind]) if count[kind] > 0.07 * sum(count) else "" for count in counts],
+            label_type="center",
+            fontsize=8,
+            color=LIGHT.ink,
+            bbox={"facecolor": LIGHT.paper, "edgecolor": "none", "alpha": 0.78, "pad": 1.2},
+        )
         left = [a + b for a, b in zip(left, widths, strict=True)]
     axes.set_yticks(range(len(series)), [label(m, models) for m in models])
     axes.invert_yaxis()
@@ -247,16 +237,28 @@ def lines(series: Series) -> list[tuple[str, Series]]:
 
 
 def _point(axes: Axes, dose: float, score: Score, color: str, marker: str) -> None:
-    if score.interval is not None:
-        ends = [100 * score.interval.low, 100 * score.interval.high]
-        axes.plot([dose, dose], ends, color=color, linewidth=1.1, alpha=0.75, zorder=2)
+    draw_interval(axes, dose, score.interval, 100, color=color, linewidth=1.1, alpha=0.75, zorder=2)
     face = color if score.verdict == "contaminated" else LIGHT.paper
     gap = 100 * (score.statistic or 0.0)
     axes.plot(dose, gap, marker, color=color, markerfacecolor=face, markersize=6, zorder=3)
 
 
-def _dodged(doses: list[int], at: int, n_lines: int) -> list[float]:
-    """Shift lines slightly, so that their intervals do not overlap."""
+def draw_interval(
+    axes: Axes, x: float, between: Interval | None, scale: float, **style: Any
+) -> None:
+    """Draw an interval, multiplied by ``scale``, as a vertical line; nothing for None."""
+    if between is not None:
+        axes.plot([x, x], [scale * between.low, scale * between.high], **style)
+
+
+def _style(at: int) -> tuple[str, str]:
+    """Return the colour and the marker of a line."""
+    return LIGHT.lines[at % len(LIGHT.lines)], _MARKERS[at % len(_MARKERS)]
+
+
+def _dodged(line: Series, at: int, n_lines: int) -> list[float]:
+    """Return the doses of a line, shifted slightly so that intervals do not overlap."""
+    doses = [model.dose or 0 for model, _ in line]
     step = 0.02 * max(max(doses), 1) * (at - (n_lines - 1) / 2)
     return [dose + step if dose else 0.0 for dose in doses]
 
@@ -273,5 +275,7 @@ def dose_axis(axes: Axes, most: float) -> None:
 
 def outcomes(score: Score) -> tuple[int, int, int, int]:
     """Return how many items were right on both, right → wrong, wrong → right, wrong on both."""
-    (k, n), (b, c) = accuracies(score)["original"], fell_and_rose(score)
-    return k - b, b, c, n - k - c
+    right, changes = score.accuracies["original"], list(score.per_item.values())
+    paired = score.paired
+    b, c = (paired.b, paired.c) if paired else (changes.count(-1.0), changes.count(1.0))
+    return right.k - b, b, c, right.n - right.k - c

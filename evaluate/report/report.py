@@ -77,11 +77,12 @@ def write_report(data: ReportData, folder: Path) -> Path:
     DataError
         If no score belongs to the grid, or an image of the benchmark is missing.
     """
-    tables = [gap_table(data.grid, data.scores)]
     others = other_table(data.grid, data.scores)
-    tables += [others] if others else []
+    tables = [gap_table(data.grid, data.scores), *([others] if others else [])]
     needed = requirements_table(data.requirements)
-    validations = _validations(data)
+    kinds = {model.clean for model in data.grid if model.dose is not None}
+    can_validate = len(kinds) == 2 or any(model.external for model in data.grid)
+    validations = validate(data.scores, data.grid) if can_validate else []
     validation = [make(validations) for make in (detectors_table, validation_table) if validations]
     folder.mkdir(parents=True, exist_ok=True)
     _write_tables(data, tables, needed, folder)
@@ -136,19 +137,19 @@ def warnings_of(scores: Sequence[Score]) -> list[tuple[str, list[str]]]:
 
 def _sentence(rule: str, grid: Sequence[GridModel], scores: Sequence[Score]) -> str:
     verdict_of = {
-        s.model_fingerprint: s.verdict for s in scores if (s.detector, s.rule) == (GAP, rule)
+        s.model_fingerprint: s.verdict
+        for s in scores
+        if (s.detector, s.rule) == (GAP, rule) and s.verdict != "not_applicable"
     }
-    verdicts = [(model, verdict_of.get(model.fingerprint)) for model in grid]
-    judged = [(m, verdict) for m, verdict in verdicts if verdict not in (None, "not_applicable")]
-    contaminated = [verdict for model, verdict in judged if model.contaminated]
-    clean = [verdict for model, verdict in judged if model.clean]
+    judged = [(m, verdict_of[m.fingerprint]) for m in grid if m.fingerprint in verdict_of]
     parts = []
-    if contaminated:
-        n_caught, n = contaminated.count("contaminated"), len(contaminated)
-        parts.append(f"caught {n_caught} of {n} contaminated {'model' if n == 1 else 'models'}")
-    if clean:
-        n_flagged, n = clean.count("contaminated"), len(clean)
-        parts.append(f"flagged {n_flagged} of {n} clean {'model' if n == 1 else 'models'}")
+    for did, kind, of_kind in (
+        ("caught", "contaminated", [verdict for model, verdict in judged if model.contaminated]),
+        ("flagged", "clean", [verdict for model, verdict in judged if model.clean]),
+    ):
+        if n := len(of_kind):
+            models = "model" if n == 1 else "models"
+            parts.append(f"{did} {of_kind.count('contaminated')} of {n} {kind} {models}")
     unknown = [verdict for model, verdict in judged if model.dose is None]
     if unknown:
         count = f"{unknown.count('contaminated')} of {len(unknown)}"
@@ -163,22 +164,21 @@ def _sentence(rule: str, grid: Sequence[GridModel], scores: Sequence[Score]) -> 
 def _write_tables(data: ReportData, tables: Sequence[Table], needed: Table, folder: Path) -> None:
     head = f"# {data.title}\n\n{' '.join(headline(data.grid, data.scores))}\n"
     first = [tables[0], *([data.groups] if data.groups else [])]
-    main = [head, *(writers.markdown(table) for table in first)]
-    notes = _note_list(data.notes)
-    write_atomically(folder / "gap.md", "\n".join([*main, *notes]))
-    rest = [*tables[1:], *data.raters, *data.kept]
-    parts = [*main, *(writers.markdown(table) for table in rest), *notes]
-    write_atomically(folder / "table.md", "\n".join(parts))
+    others = [*tables[1:], *data.raters, *data.kept]
+    _write_markdown(folder / "gap.md", first, data.notes, head)
+    _write_markdown(folder / "table.md", [*first, *others], data.notes, head)
     latex = writers.latex_document([*first, *tables[1:]], data.notes)
     write_atomically(folder / "table.tex", latex)
-    write_atomically(folder / "requirements.md", "\n".join([writers.markdown(needed), *notes]))
+    _write_markdown(folder / "requirements.md", [needed], data.notes)
     table_files.write_scores_csv(folder / "table.csv", data.grid, data.scores)
     table_files.write_requirements_csv(folder / "requirements.csv", data.requirements)
 
 
-def _note_list(notes: Sequence[str]) -> list[str]:
-    """Return the notes below a table in Markdown, as one part or none."""
-    return ["".join(f"- {note}\n" for note in notes)] if notes else []
+def _write_markdown(
+    path: Path, tables: Sequence[Table], notes: Sequence[str], head: str = ""
+) -> None:
+    parts = [head, *map(writers.markdown, tables), "".join(f"- {note}\n" for note in notes)]
+    write_atomically(path, "\n".join(filter(None, parts)))
 
 
 def _thumbnail_bytes(data: ReportData, figures: Sequence[Figure]) -> int:
@@ -197,21 +197,12 @@ def _thumbnail_bytes(data: ReportData, figures: Sequence[Figure]) -> int:
     return min(BUDGET, max(left, BUDGET // 10))
 
 
-def _validations(data: ReportData) -> list[Validation]:
-    """Validate the detectors if the grid has contaminated and clean, or external, models."""
-    kinds = {model.clean for model in data.grid if model.dose is not None}
-    possible = len(kinds) == 2 or any(model.external for model in data.grid)
-    return validate(data.scores, data.grid) if possible else []
-
-
 def _write_validation(
     validations: Sequence[Validation], tables: Sequence[Table], notes: Sequence[str], folder: Path
 ) -> None:
     for table in tables:
-        text = "\n".join([writers.markdown(table), *_note_list(notes)])
-        write_atomically(folder / f"{table.key}.md", text)
-    document = writers.latex_document(tables, notes)
-    write_atomically(folder / "validation.tex", document)
+        _write_markdown(folder / f"{table.key}.md", [table], notes)
+    write_atomically(folder / "validation.tex", writers.latex_document(tables, notes))
     table_files.write_validation_csv(folder / "validation.csv", validations)
 
 

@@ -15,68 +15,61 @@ from flipbench.reporting.writers import records_csv
 from ..protocol.grid import GridModel, Requirements
 from ..validation.requirements import success
 from ..validation.validation import Validation
-from .tables import accuracies
+
+_MODEL_COLUMNS = ("fingerprint", "family", "strategy", "epoch", "dose")
+_RULE_COLUMNS = ("benchmark", "benchmark_id", "detector", "rule")
 
 
 def write_scores_csv(path: Path, grid: Sequence[GridModel], scores: Sequence[Score]) -> None:
     """Write one row per model, detector and rule, in full precision."""
-    variants = list(dict.fromkeys(name for score in scores for name in accuracies(score)))
+    variants = list(dict.fromkeys(name for score in scores for name in score.accuracies))
     models = {model.fingerprint: model for model in grid}
     rows = []
     for score in scores:
         if score.model_fingerprint not in models:
             continue
-        model, between = models[score.model_fingerprint], score.interval
-        right, counts = success(score, model), accuracies(score)
+        model = models[score.model_fingerprint]
+        right = success(score, model)
         reference = models.get(score.reference_fingerprint)
-        row: dict[str, Any] = {
-            "model": model.name,
-            "fingerprint": model.fingerprint,
-            "family": model.family,
-            "strategy": model.strategy,
-            "epoch": model.epoch,
-            "dose": model.dose,
-            "benchmark": score.benchmark,
-            "benchmark_id": score.benchmark_id,
-            "detector": score.detector,
-            "rule": score.rule,
-            "reference": reference.name if reference else score.reference_fingerprint,
-            "n": score.n,
-            "n_dropped": score.n_dropped,
-        }
+        row: dict[str, Any] = {"model": model.name}
+        row |= {name: getattr(model, name) for name in _MODEL_COLUMNS}
+        row |= {name: getattr(score, name) for name in _RULE_COLUMNS}
+        row["reference"] = reference.name if reference else score.reference_fingerprint
+        row |= {"n": score.n, "n_dropped": score.n_dropped}
         for name in variants:
-            k, n = counts.get(name, (None, None))
-            row |= {f"k_{name}": k, f"n_{name}": n}
-            row[f"accuracy_{name}"] = k / n if k is not None and n else None
-        row |= {
-            "right_to_wrong": score.paired.b if score.paired else None,
-            "wrong_to_right": score.paired.c if score.paired else None,
-            "statistic": score.statistic,
-            "unit": score.unit,
-            "low": between.low if between else None,
-            "high": between.high if between else None,
-            "level": between.level if between else None,
-            "p_value": score.p_value,
-            "verdict": score.verdict,
-            "success": "" if right is None else right,
-            "warnings": "; ".join([*score.warnings, *model.warnings]),
-        }
+            count = score.accuracies.get(name)
+            row |= {f"k_{name}": count and count.k, f"n_{name}": count and count.n}
+            row[f"accuracy_{name}"] = count.k / count.n if count and count.n else None
+        row |= result_columns(score)
+        row["success"] = "" if right is None else right
+        row["warnings"] = "; ".join([*score.warnings, *model.warnings])
         rows.append(row)
     write_atomically(path, records_csv(rows))
+
+
+def result_columns(score: Score) -> dict[str, Any]:
+    """Return a score's result by column: changed answers, statistic, interval, p and verdict."""
+    paired, between = score.paired, score.interval
+    return {
+        "right_to_wrong": paired.b if paired else None,
+        "wrong_to_right": paired.c if paired else None,
+        "statistic": score.statistic,
+        "unit": score.unit,
+        "low": between.low if between else None,
+        "high": between.high if between else None,
+        "level": between.level if between else None,
+        "p_value": score.p_value,
+        "verdict": score.verdict,
+    }
 
 
 def write_requirements_csv(path: Path, requirements: Sequence[Requirements]) -> None:
     """Write one row per detector and rule."""
     rows: list[dict[str, Any]] = []
     for r in requirements:
-        row: dict[str, Any] = {
-            "detector": r.detector,
-            "rule": r.rule,
-            "practicality": r.practicality_glyph,
-            "reliability": r.reliability_glyph,
-            "consistency": r.consistency_glyph,
-            "specificity": r.specificity_glyph,
-        }
+        row: dict[str, Any] = {"detector": r.detector, "rule": r.rule}
+        for name in ("practicality", "reliability", "consistency", "specificity"):
+            row[name] = getattr(r, f"{name}_glyph")
         for name in ("reliability", "consistency_weak", "consistency_strict", "specificity"):
             row[f"{name}_hit"], row[f"{name}_total"] = getattr(r, name)
         for name in ("misses", "violations", "false_alarms"):
@@ -99,12 +92,14 @@ def write_validation_csv(path: Path, validations: Sequence[Validation]) -> None:
                 name, rate = f"tpr_at_fpr_{point.target:g}", point.detected
                 note = "" if point.estimable else "not estimable: too few clean models"
                 rows.append(about | _rate_row(name, rate) | {"note": note})
-        rates: dict[str, Rate] = {"false_alarms_untouched": v.untouched_alarms}
-        rates |= {"false_alarms_finetuned": v.finetuned_alarms, "power": v.detected}
-        rates |= {f"power_at_dose_{dose}": rate for dose, rate in v.power.items()}
+        rates = {
+            "false_alarms_untouched": v.untouched_alarms,
+            "false_alarms_finetuned": v.finetuned_alarms,
+            "power": v.detected,
+            **{f"power_at_dose_{dose}": rate for dose, rate in v.power.items()},
+            "steps_in_order": Rate(k=v.trend.in_order, n=v.trend.n_steps),
+        }
         rows += [about | _rate_row(name, rate) for name, rate in rates.items()]
-        steps = Rate(k=v.trend.in_order, n=v.trend.n_steps)
-        rows.append(about | _rate_row("steps_in_order", steps))
         correlation = _value_row("rank_correlation", v.trend.correlation, p_value=v.trend.p_value)
         rows.append(about | correlation)
         flagged = v.external_alarms.flagged

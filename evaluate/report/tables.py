@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import get_args
 
 from flipbench.core.errors import DataError
-from flipbench.core.records import Score
+from flipbench.core.records import Count, Score
 from flipbench.reporting import formats
 from flipbench.reporting.tables import Cell, Column, Row, Table
 
 from ..detectors.registry import DETECTORS
 from ..protocol.grid import UNTOUCHED, GridModel
+from ..protocol.rules import Verdict
 from ..validation.external import Key, external_alarms, key_of
 from ..validation.requirements import success
 
@@ -26,12 +29,7 @@ RULES = {
     "paired": "permutation test",
 }
 """Titles of the rules that several detectors share."""
-VERDICTS = {
-    "contaminated": "contaminated",
-    "not_detected": "not detected",
-    "inconclusive": "inconclusive",
-    "not_applicable": "not applicable",
-}
+VERDICTS = {verdict: verdict.replace("_", " ") for verdict in get_args(Verdict)}
 SUSPECTED = "false alarm suspected"
 
 
@@ -85,9 +83,11 @@ def detectors_of(scores: Sequence[Score]) -> list[str]:
     return sorted(names, key=lambda name: name != GAP)
 
 
-def accuracies(score: Score) -> dict[str, tuple[int, int]]:
-    """Return the right answers and items, (k, n), of each variant."""
-    return {name: (count.k, count.n) for name, count in score.accuracies.items()}
+def count_cell(count: Count) -> Cell:
+    """Return percent, with the count as small text; a dash if n is 0."""
+    if not count.n:
+        return Cell(formats.NOTHING)
+    return Cell(formats.percent(count.k / count.n), f"{count.k}/{count.n}")
 
 
 def families(grid: Sequence[GridModel]) -> dict[str, list[GridModel]]:
@@ -139,20 +139,17 @@ def scores_of(
     return by_detector
 
 
-def gap_score(scores: Mapping[str, Mapping[str, Score]]) -> Score | None:
-    """Return the score that figures show: the test's, else that of the first rule with a gap."""
-    rules = scores.get(GAP, {})
-    ordered = sorted(rules, key=lambda rule: rule != TEST)
-    counted = (rules[r] for r in ordered if {"original", "perturbed"} <= set(rules[r].accuracies))
-    return next((s for s in counted if s.statistic is not None), None)
-
-
-def fell_and_rose(score: Score) -> tuple[int, int]:
-    """Return how many items went right → wrong and wrong → right."""
-    if score.paired is not None:
-        return score.paired.b, score.paired.c
-    values = list(score.per_item.values())
-    return values.count(-1.0), values.count(1.0)
+def gap_scores(
+    models: Sequence[GridModel], grid: Sequence[GridModel], scores: Sequence[Score]
+) -> list[tuple[GridModel, Score]]:
+    """Return the models that have a gap, with the test's score, else that of another rule."""
+    found = []
+    for model in models:
+        rules = scores_of(model, grid, scores).get(GAP, {})
+        ordered = (rules[name] for name in sorted(rules, key=lambda rule: rule != TEST))
+        counted = (s for s in ordered if {"original", "perturbed"} <= s.accuracies.keys())
+        found += [(model, s) for s in counted if s.statistic is not None][:1]
+    return found
 
 
 # ------------------------------------------------------------------ columns of a detector
@@ -191,11 +188,11 @@ def _fields(detector: str, models: Sequence[_Rules], suspected: Collection[Key])
     """Return a detector's columns: accuracies, then each rule's statistic, p and verdict."""
     group = title(detector)
     every = [score for rules in models for score in rules.values()]
-    variants = list(dict.fromkeys(name for score in every for name in accuracies(score)))
+    variants = list(dict.fromkeys(name for score in every for name in score.accuracies))
     if detector != GAP and len(variants) > 1:  # "original" is in the main table
         variants = [name for name in variants if name != "original"]
     fields: list[_Field] = [
-        (Column(as_header(name) + ", %", group), _accuracy_cell(name)) for name in variants
+        (Column(as_header(name) + ", %", group), partial(_accuracy_cell, name)) for name in variants
     ]
     rules = list(dict.fromkeys(rule for scores in models for rule in scores))
     shown: list[str] = []
@@ -208,19 +205,15 @@ def _fields(detector: str, models: Sequence[_Rules], suspected: Collection[Key])
             header = _statistic_header(rule, models)
             if len(shown) > 1:
                 header += f" ({rule_title(detector, rule)})"
-            fields.append((Column(header, group), _statistic_cell(same)))
+            fields.append((Column(header, group), partial(_statistic_cell, same)))
         p_values = {i: m[rule].p_value for i, m in enumerate(models) if rule in m}
         known = any(p is not None for p in p_values.values())
         if known and not any(_agree(p_values, column) for column in p_columns):
             header = f"p ({rule_title(detector, rule)})" if p_columns else "p"
             p_columns.append(p_values)
-            fields.append((Column(header, group), _p_cell(rule)))
-        fields.append(
-            (
-                Column(as_header(rule_title(detector, rule)), group, numeric=False),
-                _verdict_cell(rule, suspected),
-            )
-        )
+            fields.append((Column(header, group), partial(_p_cell, rule)))
+        verdicts = Column(as_header(rule_title(detector, rule)), group, numeric=False)
+        fields.append((verdicts, partial(_verdict_cell, rule, suspected)))
     if any(score.n_dropped for score in every):
         fields.append((Column("Items dropped", group), _dropped_cell))
     return fields
@@ -238,7 +231,7 @@ def _agree(p_values: dict[int, float | None], others: dict[int, float | None]) -
 
 def is_gap(score: Score) -> bool:
     """Return whether the statistic is a difference of accuracies."""
-    return score.unit == "fraction" and len(accuracies(score)) > 1
+    return score.unit == "fraction" and len(score.accuracies) > 1
 
 
 def _statistic_header(rule: str, models: Sequence[_Rules]) -> str:
@@ -248,31 +241,22 @@ def _statistic_header(rule: str, models: Sequence[_Rules]) -> str:
     return "Statistic, %" if score.unit == "fraction" else f"Statistic, {score.unit}"
 
 
-def _accuracy_cell(variant: str) -> Callable[[GridModel, _Rules], Cell]:
-    def cell(model: GridModel, rules: _Rules) -> Cell:
-        for score in rules.values():
-            k, n = accuracies(score).get(variant, (0, 0))
-            if n:
-                return Cell(formats.percent(k / n), f"{k}/{n}")
+def _accuracy_cell(variant: str, model: GridModel, rules: _Rules) -> Cell:
+    counts = [s.accuracies[variant] for s in rules.values() if variant in s.accuracies]
+    return count_cell(next((count for count in counts if count.n), Count(k=0, n=0)))
+
+
+def _statistic_cell(same_rules: list[str], model: GridModel, rules: _Rules) -> Cell:
+    scores = [rules[r] for r in same_rules if r in rules and rules[r].statistic is not None]
+    if not scores:
         return Cell(formats.NOTHING)
-
-    return cell
-
-
-def _statistic_cell(same_rules: list[str]) -> Callable[[GridModel, _Rules], Cell]:
-    def cell(model: GridModel, rules: _Rules) -> Cell:
-        scores = [rules[r] for r in same_rules if r in rules and rules[r].statistic is not None]
-        if not scores:
-            return Cell(formats.NOTHING)
-        value, between = scores[0].statistic, next((s.interval for s in scores if s.interval), None)
-        assert value is not None
-        if is_gap(scores[0]):
-            return Cell(formats.points(value), formats.interval(between))
-        if scores[0].unit == "fraction":
-            return Cell(formats.percent(value), formats.share_interval(between))
-        return Cell(formats.number(value), formats.interval(between, formats.number))
-
-    return cell
+    value, between = scores[0].statistic, next((s.interval for s in scores if s.interval), None)
+    assert value is not None
+    if is_gap(scores[0]):
+        return Cell(formats.points(value), formats.interval(between))
+    if scores[0].unit == "fraction":
+        return Cell(formats.percent(value), formats.share_interval(between))
+    return Cell(formats.number(value), formats.interval(between, formats.number))
 
 
 def _dropped_cell(model: GridModel, rules: _Rules) -> Cell:
@@ -280,26 +264,20 @@ def _dropped_cell(model: GridModel, rules: _Rules) -> Cell:
     return Cell(str(max(counts)) if counts else formats.NOTHING)
 
 
-def _p_cell(rule: str) -> Callable[[GridModel, _Rules], Cell]:
-    def cell(model: GridModel, rules: _Rules) -> Cell:
-        return Cell(formats.p_value(rules[rule].p_value if rule in rules else None))
-
-    return cell
+def _p_cell(rule: str, model: GridModel, rules: _Rules) -> Cell:
+    return Cell(formats.p_value(rules[rule].p_value if rule in rules else None))
 
 
-def _verdict_cell(rule: str, suspected: Collection[Key]) -> Callable[[GridModel, _Rules], Cell]:
-    def cell(model: GridModel, rules: _Rules) -> Cell:
-        if rule not in rules:
-            return Cell("not asked")
-        text = VERDICTS[rules[rule].verdict]
-        if key_of(rules[rule]) in suspected and rules[rule].verdict != "not_applicable":
-            return Cell(SUSPECTED, text)
-        if rules[rule].verdict == "not_applicable":
-            return Cell(text, rules[rule].reason)
-        right = success(rules[rule], model)
-        return Cell(text, mark="" if right is None else "✗✓"[right])
-
-    return cell
+def _verdict_cell(rule: str, suspected: Collection[Key], model: GridModel, rules: _Rules) -> Cell:
+    if rule not in rules:
+        return Cell("not asked")
+    score, text = rules[rule], VERDICTS[rules[rule].verdict]
+    if score.verdict == "not_applicable":
+        return Cell(text, score.reason)
+    if key_of(score) in suspected:
+        return Cell(SUSPECTED, text)
+    right = success(score, model)
+    return Cell(text, mark="" if right is None else "✗✓"[right])
 
 
 def as_header(variant: str) -> str:

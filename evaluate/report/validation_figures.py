@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,10 +18,10 @@ from ..validation.dose import rises
 from ..validation.external import key_of
 from ..validation.validation import Validation
 from . import plots, validation_plots
-from .figures import Figure, Panel, save, svg_text
-from .tables import families, label, rule_title, title
+from .figures import Figure, FigurePanel, save, svg_text
+from .tables import families, label, rule_title
 from .validation_plots import HeatRow
-from .validation_tables import by_default_rule, two_decimals
+from .validation_tables import by_default_rule, title_among, two_decimals
 
 CURVES_PER_PANEL = 6
 FAMILIES_SIDE_BY_SIDE = 2
@@ -88,25 +88,24 @@ def _figure(key: str, heading: str, caption: str, panels: Sequence[_Drawn], fold
     for panel in panels:
         slug = re.sub(r"[^a-z0-9]+", "-", panel.name.lower()).strip("-")
         save(panel.canvas, folder / (f"{key}-{slug}" if len(panels) > 1 else key))
-    drawn = tuple(Panel(panel.name, svg_text(panel.canvas), panel.alt) for panel in panels)
+    drawn = tuple(FigurePanel(svg_text(panel.canvas), panel.alt) for panel in panels)
     return Figure(key, heading, caption, drawn)
 
 
 def _rocs(validations: Sequence[Validation]) -> list[_Drawn]:
     curves: list[tuple[str, Separation]] = []
-    seen: set[tuple[str, str, Separation]] = set()
+    seen: dict[tuple[str, str], set[object]] = {}
     for v in validations:
         if v.separation is None:
             continue
-        same = [s for d, b, s in seen if (d, b) == (v.detector, v.benchmark_id)]
-        if any((s.fpr, s.tpr) == (v.separation.fpr, v.separation.tpr) for s in same):
+        same = seen.setdefault((v.detector, v.benchmark_id), set())
+        curve = (v.separation.fpr, v.separation.tpr)
+        if curve in same:
             continue
-        name = (
-            f"{title(v.detector)}, {rule_title(v.detector, v.rule)}" if same else title(v.detector)
-        )
+        name = title_among(v, validations, rule=bool(same))
         auroc = f"{v.separation.auroc:.2f} {two_decimals(v.separation.interval)}"
-        curves.append((f"{name}{_on(v, validations)} {auroc}", v.separation))
-        seen.add((v.detector, v.benchmark_id, v.separation))
+        curves.append((f"{name} {auroc}", v.separation))
+        same.add(curve)
     panels: list[_Drawn] = []
     for at in range(0, len(curves), CURVES_PER_PANEL):
         part = curves[at : at + CURVES_PER_PANEL]
@@ -125,10 +124,9 @@ def _powers(validations: Sequence[Validation]) -> list[_Drawn]:
     for v in validations:
         if v.power:
             zero = {0: v.alarms} if v.alarms.n else {}
-            name = f"{title(v.detector)}{_on(v, validations)}"
-            by_detector.setdefault(name, []).append(
-                (rule_title(v.detector, v.rule), zero | v.power)
-            )
+            name = title_among(v, validations)
+            line = (rule_title(v.detector, v.rule), zero | v.power)
+            by_detector.setdefault(name, []).append(line)
     panels = []
     for detector, lines in by_detector.items():
         canvas = Canvas(figsize=(4.6, 3.1 + 0.19 * len(lines)), layout="constrained")
@@ -152,15 +150,11 @@ def _overviews(
     chosen = by_default_rule(validations)
     if not 0 < len(chosen) < len(validations):
         return []
-    by_family = list(families(grid).items())
-    panels = []
+    panels, by_family = [], list(families(grid).items())
     for at in range(0, len(by_family), FAMILIES_SIDE_BY_SIDE):
-        shown = dict(by_family[at : at + FAMILIES_SIDE_BY_SIDE])
-        width = 2.4 + 0.27 * sum(map(len, shown.values()))
-        heats = {
-            family: _heat(chosen, grid, models, scores, title_of=_detector)
-            for family, models in shown.items()
-        }
+        shown = by_family[at : at + FAMILIES_SIDE_BY_SIDE]
+        heats = {family: _heat(chosen, grid, models, scores) for family, models in shown}
+        width = 2.4 + 0.27 * sum(len(models) for _, models in shown)
         panels.append(_heat_panel(heats, (width, 2.5 + 0.27 * len(chosen))))
     return panels
 
@@ -174,7 +168,7 @@ def _heat_maps(
     width = 3.3 + 0.27 * max(map(len, by_family.values()), default=0)
     size = (width, 2.3 + 0.27 * len(validations))
     return [
-        _heat_panel({family: _heat(validations, grid, models, scores, title_of=_name)}, size)
+        _heat_panel({family: _heat(validations, grid, models, scores, rules=True)}, size)
         for family, models in by_family.items()
     ]
 
@@ -216,7 +210,7 @@ def _heat(
     grid: Sequence[GridModel],
     models: Sequence[GridModel],
     scores: Sequence[Score],
-    title_of: Callable[[Validation], str],
+    rules: bool = False,
 ) -> _Heat:
     """Return the rows of ``models``; suspicion is ranked among all models of the grid."""
     known = {(*key_of(s), s.model_fingerprint): s for s in scores}
@@ -226,31 +220,10 @@ def _heat(
         scored = [known.get((*key, model.fingerprint)) for model in grid]
         usable = [s for s in scored if s and s.statistic is not None]
         ranks = validation_plots.suspicion_ranks(scored, rises(usable) if usable else False)
-        cells = {
-            m.fingerprint: (s.verdict, rank)
-            for m, s, rank in zip(grid, scored, ranks, strict=True)
-            if s
-        }
+        scored_ranks = zip(grid, scored, ranks, strict=True)
+        cells = {m.fingerprint: (s.verdict, rank) for m, s, rank in scored_ranks if s}
         row = [cells.get(model.fingerprint, ("", float("nan"))) for model in models]
         mark = " ‡" if v.external_alarms.suspected else ""
-        rows.append(
-            HeatRow(
-                f"{title_of(v)}{_on(v, validations)}{mark}",
-                tuple(verdict for verdict, _ in row),
-                tuple(shade for _, shade in row),
-            )
-        )
+        verdicts, shades = zip(*row, strict=True)
+        rows.append(HeatRow(title_among(v, validations, rules) + mark, verdicts, shades))
     return _Heat(rows, [label(m, models) for m in models], sum(m.clean for m in models))
-
-
-def _detector(v: Validation) -> str:
-    return title(v.detector)
-
-
-def _name(v: Validation) -> str:
-    return f"{title(v.detector)}, {rule_title(v.detector, v.rule)}"
-
-
-def _on(v: Validation, validations: Sequence[Validation]) -> str:
-    several = len({other.benchmark_id for other in validations}) > 1
-    return f" on {v.benchmark}" if several else ""

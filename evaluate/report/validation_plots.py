@@ -18,7 +18,7 @@ from flipbench.core.rates import Rate
 from flipbench.core.records import Score
 
 from ..statistics.roc import Separation
-from .plots import LIGHT, dose_axis
+from .plots import LIGHT, dose_axis, draw_interval
 
 N_SHADES = 5
 _SHADES = [matplotlib.colormaps["cividis"](x) for x in np.linspace(0.08, 1, N_SHADES)]
@@ -56,8 +56,7 @@ def draw_roc(axes: Axes, curves: Sequence[tuple[str, Separation]]) -> None:
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
     axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
-    axes.set_xlabel("clean models flagged (FPR)")
-    axes.set_ylabel("contaminated models flagged (TPR)")
+    axes.set(xlabel="clean models flagged (FPR)", ylabel="contaminated models flagged (TPR)")
     axes.grid(color=LIGHT.grid, linewidth=0.6)
 
 
@@ -69,9 +68,9 @@ def draw_power(axes: Axes, lines: Sequence[tuple[str, dict[int, Rate]]]) -> None
         doses = [dose + shift for dose in line]
         color = LIGHT.lines[at % len(LIGHT.lines)]
         for x, rate in zip(doses, line.values(), strict=True):
-            if rate.interval:
-                ends = [rate.interval.low, rate.interval.high]
-                axes.plot([x, x], ends, color=color, linewidth=1.1, alpha=0.6, zorder=2)
+            draw_interval(
+                axes, x, rate.interval, 1, color=color, linewidth=1.1, alpha=0.6, zorder=2
+            )
         axes.plot(
             doses,
             [rate.k / rate.n for rate in line.values()],
@@ -146,22 +145,9 @@ def suspicion_ranks(scores: Sequence[Score | None], up: bool) -> tuple[float, ..
     return tuple(float((rank - 0.5) / n) if n else np.nan for rank in ranks)
 
 
+_OUTLINED = {"linestyle": "", "color": _BLACK, "markeredgecolor": _WHITE, "markersize": 8}
 _MARKS: dict[str, dict[str, Any]] = {
-    "contaminated": {
-        "marker": "o",
-        "linestyle": "",
-        "color": _BLACK,
-        "markeredgecolor": _WHITE,
-        "markeredgewidth": 1.2,
-        "markersize": 8,
-    },
-    "inconclusive": {
-        "marker": "$?$",
-        "linestyle": "",
-        "color": _BLACK,
-        "markeredgecolor": _WHITE,
-        "markeredgewidth": 0.4,
-        "markersize": 8,
-    },
+    "contaminated": {"marker": "o", "markeredgewidth": 1.2, **_OUTLINED},
+    "inconclusive": {"marker": "$?$", "markeredgewidth": 0.4, **_OUTLINED},
     "nothing": {"marker": "_", "linestyle": "", "color": LIGHT.muted, "markersize": 6},
 }

@@ -34,7 +34,6 @@ def by_default_rule(validations: Sequence[Validation]) -> list[Validation]:
 
 def detectors_table(validations: Sequence[Validation]) -> Table:
     """Return one row per detector, by its default rule."""
-    several = len({v.benchmark_id for v in validations}) > 1
     rows = []
     for v in by_default_rule(validations):
         cells = dict(_cells(v))
@@ -47,13 +46,11 @@ def detectors_table(validations: Sequence[Validation]) -> Table:
             cells["Steps in order"],
             Cell("yes" if needs else "no"),
         )
-        rows.append(Row(title(v.detector) + (f" on {v.benchmark}" if several else ""), summary))
+        rows.append(Row(title_among(v, validations), summary))
+    counts = ("Contaminated models caught", "Clean models flagged", "AUROC", "Steps in order")
     columns = (
         Column("Rule", numeric=False),
-        Column("Contaminated models caught"),
-        Column("Clean models flagged"),
-        Column("AUROC"),
-        Column("Steps in order"),
+        *map(Column, counts),
         Column("Needs a clean model", numeric=False),
     )
     return Table(
@@ -68,12 +65,10 @@ def detectors_table(validations: Sequence[Validation]) -> Table:
 
 def validation_table(validations: Sequence[Validation]) -> Table:
     """Return the error rates of every rule of every detector on models of known dose."""
-    several = len({v.benchmark_id for v in validations}) > 1
     groups: dict[str, list[Row]] = {}
     for v in validations:
-        on = f" on {v.benchmark}" if several else ""
         row = Row(as_header(rule_title(v.detector, v.rule)), tuple(cell for _, cell in _cells(v)))
-        groups.setdefault(title(v.detector) + on, []).append(row)
+        groups.setdefault(title_among(v, validations), []).append(row)
     columns = [column for column, _ in _cells(validations[0])] if validations else []
     return Table(
         "validation",
@@ -116,27 +111,24 @@ def requirements_table(requirements: Sequence[Requirements]) -> Table:
 def _cells(v: Validation) -> list[tuple[str, Cell]]:
     nothing = Cell(formats.NOTHING)
     separation, trend = v.separation, v.trend
-    points = {p.target: _point(p) for p in separation.points} if separation else {}
+    auroc, points = nothing, {}
+    if separation:
+        auroc = Cell(f"{separation.auroc:.2f}", two_decimals(separation.interval))
+        points = {p.target: _point(p) for p in separation.points}
+    correlation = nothing
+    if trend.p_value is not None:
+        p = f"p {formats.p_value(trend.p_value)}"
+        correlation = Cell(formats.signed(trend.correlation), p)
     return [
         ("Power", _rate(v.detected)),
         ("False alarms: clean as released", _alarms(v.untouched_alarms)),
         ("False alarms: clean fine-tunes", _alarms(v.finetuned_alarms)),
-        (
-            "AUROC",
-            Cell(f"{separation.auroc:.2f}", two_decimals(separation.interval))
-            if separation
-            else nothing,
-        ),
+        ("AUROC", auroc),
         ("TPR at 0 false alarms", points.get(0.0, nothing)),
         ("TPR at FPR 1 %", points.get(0.01, nothing)),
         ("TPR at FPR 5 %", points.get(0.05, nothing)),
         ("Steps in order", _count(trend.in_order, trend.n_steps)),
-        (
-            "Rank correlation",
-            nothing
-            if trend.p_value is None
-            else Cell(formats.signed(trend.correlation), f"p {formats.p_value(trend.p_value)}"),
-        ),
+        ("Rank correlation", correlation),
         ("External models", _external(v.external_alarms)),
     ]
 
@@ -164,6 +156,13 @@ def _rate(rate: Rate) -> Cell:
 def _alarms(rate: Rate) -> Cell:
     cell = _rate(rate)
     return Cell(cell.text, f"{cell.small} too few models") if rate.n and rate.too_few else cell
+
+
+def title_among(v: Validation, validations: Sequence[Validation], rule: bool = False) -> str:
+    """Return the titles of detector and, if asked, rule; and the benchmark if there are several."""
+    name = f"{title(v.detector)}, {rule_title(v.detector, v.rule)}" if rule else title(v.detector)
+    several = len({other.benchmark_id for other in validations}) > 1
+    return f"{name} on {v.benchmark}" if several else name
 
 
 def two_decimals(between: Interval) -> str:
@@ -200,17 +199,14 @@ def _caption(validations: Sequence[Validation]) -> list[str]:
             f" false-positive rate above 0 is {least}, so the TPR at a smaller rate cannot be"
             " estimated."
         )
-        if n_clusters < MIN_CLUSTERS:
-            sentences.append(
-                f"The models descend from {n_clusters} clean"
-                f" {'model' if n_clusters == 1 else 'models'}, too few to resample: the intervals"
-                " of AUROC and TPR count each lineage as one model (Newcombe; Wilson)."
-            )
-        else:
-            sentences.append(
-                "Intervals of AUROC and TPR: bootstrap over lineages, each a clean model with its"
-                " descendants (Newcombe or Wilson if all draws agree)."
-            )
+        sentences.append(
+            f"The models descend from {n_clusters} clean"
+            f" {'model' if n_clusters == 1 else 'models'}, too few to resample: the intervals"
+            " of AUROC and TPR count each lineage as one model (Newcombe; Wilson)."
+            if n_clusters < MIN_CLUSTERS
+            else "Intervals of AUROC and TPR: bootstrap over lineages, each a clean model with its"
+            " descendants (Newcombe or Wilson if all draws agree)."
+        )
     sentences.append(
         "Steps in order: from one dose to the next, towards “contaminated”; half by chance. Rank"
         " correlation: Somers’ D within series, with p from shuffled doses. External models cannot"

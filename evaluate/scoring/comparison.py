@@ -364,6 +364,5 @@ def no_reference_score(comparison: Comparison, rule: str, *, keep_statistic: boo
     notes = (*comparison.notes, no_reference_warning(rule, comparison.answers))
     outcome = None if comparison.first is None else paired(comparison)
     score = score_of(replace(comparison, notes=notes), rule, outcome, "not_applicable")
-    if keep_statistic:
-        return score
-    return score.model_copy(update={"statistic": None, "interval": None})
+    none = {} if keep_statistic else {"statistic": None, "interval": None}
+    return score.model_copy(update={"lacks_reference": bool(comparison.items), **none})

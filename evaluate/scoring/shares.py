@@ -98,12 +98,14 @@ def share_scores(
         result = ReferenceResult(
             model=reference.model if reference else "", statistic=mean, n=len(shared)
         )
+    lacks_reference = not missing and reference is None
     relative = score(
         "relative",
         {i: values[i] - clean[i] for i in shared},
         0.0,
-        missing or ("" if reference else no_reference_warning("relative", answers)),
+        no_reference_warning("relative", answers) if lacks_reference else missing,
         reference_answers=reference,
         reference=result,
+        lacks_reference=lacks_reference,
     )
     return absolute, relative

@@ -46,7 +46,6 @@ class Trend:
 
     in_order: int
     n_steps: int
-    n_series: int
     correlation: float
     p_value: float | None
 
@@ -78,29 +77,22 @@ def series_of(cells: Cells) -> list[Series]:
     """
     several = len({score.benchmark_id for _, score in cells}) > 1
     by_series: dict[tuple[str, str, str], dict[int, list[float]]] = {}
-    names: dict[tuple[str, str, str], str] = {}
     for model, score in cells:
-        if model.dose is None or model.clean:
-            continue
-        key = (score.benchmark_id, model.cluster, model.strategy)
-        on = f" on {score.benchmark}" if several else ""
-        names[key] = f"{model.cluster}, {model.strategy}{on}"
-        doses = by_series.setdefault(key, {})
-        if score.statistic is not None:
-            doses.setdefault(model.dose, []).append(score.statistic)
-    for (benchmark, cluster, _), doses in by_series.items():
-        zero = _at_zero(benchmark, cluster, cells)
-        if zero:
-            doses[0] = zero
-    return [
-        Series(
-            names[key],
-            tuple(sorted(doses)),
-            tuple(sum(doses[dose]) / len(doses[dose]) for dose in sorted(doses)),
-        )
-        for key, doses in by_series.items()
-        if len(doses) > 1
-    ]
+        if model.dose:
+            on = f" on {score.benchmark}" if several else ""
+            key = (score.benchmark_id, model.cluster, f"{model.cluster}, {model.strategy}{on}")
+            values = by_series.setdefault(key, {})
+            if score.statistic is not None:
+                values.setdefault(model.dose, []).append(score.statistic)
+    series = []
+    for (benchmark, cluster, name), values in by_series.items():
+        if zero := _at_zero(benchmark, cluster, cells):
+            values[0] = zero
+        if len(values) > 1:
+            doses = tuple(sorted(values))
+            means = tuple(sum(values[dose]) / len(values[dose]) for dose in doses)
+            series.append(Series(name, doses, means))
+    return series
 
 
 def is_monotone(series: Series, up: bool, *, strict: bool = False) -> bool:
@@ -121,7 +113,7 @@ def trend(
     steps = [step for line in values for step in np.diff(line)]
     n_pairs = sum(math.comb(len(line), 2) for line in values)
     if not n_pairs:
-        return Trend(0, 0, 0, math.nan, None)
+        return Trend(0, 0, math.nan, None)
     observed = sum(_concordance(line[None, :])[0] for line in values)
     null = np.zeros(n_permutations)
     for line in values:
@@ -129,7 +121,6 @@ def trend(
     return Trend(
         in_order=sum(step > 0 for step in steps),
         n_steps=len(steps),
-        n_series=len(series),
         correlation=float(observed / n_pairs),
         p_value=permutation_p(float(observed), null),
     )

@@ -66,9 +66,9 @@ def requirements(
     contaminated = [(m, s) for m, s in applied if m.contaminated]
     misses = [label(m.name, s) for m, s in contaminated if s.verdict != "contaminated"]
     scored = {model.fingerprint for model, _ in cells}
-    unscored = [m.name for m in grid if m.contaminated and m.fingerprint not in scored]
-    misses += [f"{name} (no score)" for name in unscored] if cells else []
-    n_contaminated = len(contaminated) + (len(unscored) if cells else 0)
+    unscored = [m.name for m in grid if cells and m.contaminated and m.fingerprint not in scored]
+    misses += [f"{name} (no score)" for name in unscored]
+    n_contaminated = len(contaminated) + len(unscored)
     clean = [(m, s) for m, s in applied if m.clean and not own_reference(s)]
     alarms = [label(m.name, s) for m, s in clean if s.verdict == "contaminated"]
     series = series_of(cells)
@@ -100,10 +100,8 @@ def success(score: Score, model: GridModel) -> bool | None:
     if unjudged or model.dose is None:
         return None
     if model.clean and score.rule == "sign":
-        rises = score.direction == "rises"
-        return score.statistic is not None and (
-            score.statistic < 0 if rises else score.statistic > 0
-        )
+        sign = -1 if score.direction == "rises" else 1
+        return score.statistic is not None and sign * score.statistic > 0
     return (score.verdict == "contaminated") != model.clean
 
 

@@ -49,7 +49,6 @@ class Validation:
     untouched_alarms: Rate
     finetuned_alarms: Rate
     alarms: Rate
-    false_alarms: tuple[str, ...]
     power: dict[int, Rate]
     detected: Rate
     trend: Trend
@@ -111,7 +110,6 @@ def _validation(cells: Cells, external_alarms: ExternalAlarms, seed: int) -> Val
         untouched_alarms=Rate.exact(*_flagged((m, s) for m, s in clean if not m.clean_finetune)),
         finetuned_alarms=Rate.exact(*_flagged((m, s) for m, s in clean if m.clean_finetune)),
         alarms=Rate.exact(*_flagged(clean)),
-        false_alarms=tuple(m.name for m, s in clean if s.verdict == "contaminated"),
         power={
             dose: Rate.wilson(*_flagged((m, s) for m, s in applied if m.dose == dose))
             for dose in doses

@@ -10,16 +10,11 @@ from flipbench.reporting import formats
 
 from ..detectors.registry import default_rule
 from ..protocol.rules import Verdict
-from ..report.tables import GAP, accuracies, as_header, is_gap, title
+from ..report.tables import GAP, VERDICTS, as_header, is_gap, title
 from ..statistics.paired import adjust_p_values
 
-_ORDER: tuple[Verdict, ...] = ("contaminated", "not_detected", "inconclusive", "not_applicable")
-_WEAKEST: tuple[Verdict, ...] = (
-    "not_detected",
-    "inconclusive",
-    "contaminated",
-    "not_applicable",
-)
+_ORDER = tuple(VERDICTS)
+_WEAKEST = ("not_detected", "inconclusive", "contaminated", "not_applicable")
 
 
 @dataclass(frozen=True)
@@ -61,16 +56,14 @@ class OtherDetectorResult:
 
     @property
     def _is_lost_when_corrected(self) -> bool:
-        if self.score is None or self.p_adjusted is None:
-            return False
-        return self.p_adjusted > self.score.alpha
+        alpha = self.score.alpha if self.score else 1.0
+        return self.p_adjusted is not None and self.p_adjusted > alpha
 
     @property
     def measured(self) -> str:
         """Counts, statistic and interval on one line."""
-        if self.score is None:
-            return ""
-        return measured(self.score) + (f", against {self.against}" if self.against else "")
+        against = f", against {self.against}" if self.against else ""
+        return f"{_measured(self.score)}{against}" if self.score else ""
 
     @property
     def remarks(self) -> list[str]:
@@ -83,7 +76,7 @@ class OtherDetectorResult:
             lines.append("Not significant once corrected for the number of detectors.")
         warnings = self.score.warnings if self.score else ()
         return lines + [
-            formats.as_sentence(text) for text in ([self.why] if self.why else warnings)
+            formats.as_sentence(text) for text in ((self.why,) if self.why else warnings)
         ]
 
 
@@ -116,9 +109,12 @@ def least_significant(scores: Sequence[Score]) -> Score:
     return min(scores, key=lambda s: (_WEAKEST.index(s.verdict), -(s.p_value or 0.0)))
 
 
-def measured(score: Score) -> str:
+def _measured(score: Score) -> str:
     """Return a score on one line: k/n of each condition, statistic, interval."""
-    parts = [f"{as_header(name).lower()} {k:,}/{n:,}" for name, (k, n) in accuracies(score).items()]
+    parts = [
+        f"{as_header(name).lower()} {count.k:,}/{count.n:,}"
+        for name, count in score.accuracies.items()
+    ]
     if score.statistic is None:
         return ", ".join(parts)
     points = f"{formats.points(score.statistic)} {formats.interval(score.interval)}".rstrip()
@@ -145,10 +141,10 @@ def _result(
     rules = {score.rule for score in own}
     rule = next(iter(rules)) if len(rules) == 1 else default_rule(name)
     score, why = least_significant([score for score in own if score.rule == rule]), ""
-    if score.verdict in ("inconclusive", "not_applicable") and score.warnings:
+    if score.lacks_reference:
+        why = f"rule {rule!r} compares with a clean model: pass one with --reference"
+    elif score.verdict in ("inconclusive", "not_applicable") and score.warnings:
         why = score.warnings[-1]
-        if "none was given" in why:
-            why = f"rule {rule!r} compares with a clean model: pass one with --reference"
     flagged = tuple(
         reference
         for reference, theirs in references.items()

@@ -14,14 +14,17 @@ from flipbench.reporting.pages import environment
 
 from ..protocol.grid import GridModel
 from ..report.gallery import Gallery, make_gallery
-from ..report.tables import TEST, VERDICTS, accuracies
-from ..scoring.suspicion import suspicions
-from .changes import counts_of
+from ..report.tables import TEST, VERDICTS
+from .sensitivity import counts_of
 from .tables import gap_table, other_detectors_table, power_table
 from .verdict import DetectionVerdict, Evidence
 
 N_EXAMPLES = 12
 _BUDGET = 1_500_000  # bytes of thumbnails
+_NUMBERS = set(
+    "rule verdict statistic unit interval p_value n n_dropped accuracies warnings".split()
+)
+_UNKNOWN = ("unknown", "unknown")  # a pair without options
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -83,10 +86,8 @@ def fallen_pairs(page: VerdictPage, most: int = N_EXAMPLES) -> Gallery:
     all_scores = [*scores, *(s for own in page.evidence.references.values() for s in own)]
     change = page.finding.gap.per_item
     fell = [pair for pair in benchmark.pairs if change.get(pair.original.id, 0) < 0]
-    suspicion = suspicions(benchmark, page.grid, all_scores)
-    fell.sort(key=lambda pair: -round(suspicion[pair.original.id].value, 9))
-    shown = replace(benchmark, pairs=tuple(fell[:most]))
-    return make_gallery(shown, page.grid, all_scores, _BUDGET)
+    shown = replace(benchmark, pairs=tuple(fell))
+    return make_gallery(shown, page.grid, all_scores, _BUDGET, most)
 
 
 def markdown(page: VerdictPage, gallery: Gallery) -> str:
@@ -97,7 +98,7 @@ def markdown(page: VerdictPage, gallery: Gallery) -> str:
     lines += ["", "## The gap", "", writers.markdown(gap_table(page.finding, page.evidence))]
     lines += [f"- {formats.as_sentence(text)}" for text in finding.leading.warnings]
     lines += ["", "## What would change this verdict", ""]
-    lines += [f"- {text}" for text in finding.changes.sentences]
+    lines += [f"- {text}" for text in finding.sensitivity.sentences]
     for heading, table in (
         ("", power_table(finding)),
         ("## Other detectors", other_detectors_table(finding)),
@@ -105,7 +106,7 @@ def markdown(page: VerdictPage, gallery: Gallery) -> str:
         lines += ["", heading, "", writers.markdown(table)] if table else []
     lines += ["", f"## {_heading(gallery, finding)}", ""]
     for card in gallery.cards:
-        old, new = _answers(card.name, page)
+        old, new = page.replies.get(card.name, _UNKNOWN)
         right = {option.right_in: option.text for option in card.options}
         lines.append(
             f"- `{card.name}` {' '.join(card.question.split())} Original: {right['original']}"
@@ -132,8 +133,8 @@ def as_json(page: VerdictPage, gallery: Gallery) -> JsonDict:
         "gap": _numbers(gap),
         "against_references": [_numbers(score) for score in finding.against],
         "references": sorted(page.evidence.references),
-        "what_would_change_it": list(finding.changes.sentences),
-        "pairs_needed": [asdict(row) for row in finding.changes.pairs],
+        "what_would_change_it": list(finding.sensitivity.sentences),
+        "pairs_needed": [asdict(row) for row in finding.sensitivity.pairs],
         "other_detectors": [
             {
                 "detector": result.detector,
@@ -151,41 +152,27 @@ def as_json(page: VerdictPage, gallery: Gallery) -> JsonDict:
 
 
 def _numbers(score: Score) -> JsonDict:
-    counts = {name: {"k": k, "n": n} for name, (k, n) in accuracies(score).items()}
-    return {
-        "rule": score.rule,
-        "verdict": score.verdict,
-        "statistic": score.statistic,
-        "unit": score.unit,
-        "interval": None if score.interval is None else score.interval.model_dump(),
-        "p_value": score.p_value,
-        "n": score.n,
-        "n_dropped": score.n_dropped,
-        "accuracies": counts,
-        "reference": score.reference.model if score.reference else "",
-        **(score.paired.model_dump() if score.paired else {}),
-        "warnings": list(score.warnings),
-    }
+    numbers = score.model_dump(mode="json", include=_NUMBERS)
+    paired = score.paired.model_dump() if score.paired else {}
+    return {**numbers, **paired, "reference": score.reference.model if score.reference else ""}
 
 
 def html(page: VerdictPage, gallery: Gallery) -> str:
     """Return the page: no script, no network, light and dark."""
-    return (
-        environment(_TEMPLATES)
-        .get_template("verdict.html.jinja")
-        .render(
-            title=page.title,
-            page=page,
-            finding=page.finding,
-            verdict=_stamp(page.finding),
-            gap=gap_table(page.finding, page.evidence),
-            power=power_table(page.finding),
-            others=other_detectors_table(page.finding),
-            warnings=[formats.as_sentence(text) for text in page.finding.leading.warnings],
-            gallery=gallery,
-            heading=_heading(gallery, page.finding),
-            replies={card.name: _answers(card.name, page) for card in gallery.cards},
-        )
+    finding = page.finding
+    template = environment(_TEMPLATES).get_template("verdict.html.jinja")
+    return template.render(
+        title=page.title,
+        page=page,
+        finding=finding,
+        verdict=_stamp(finding),
+        gap=gap_table(finding, page.evidence),
+        power=power_table(finding),
+        others=other_detectors_table(finding),
+        warnings=[formats.as_sentence(text) for text in finding.leading.warnings],
+        gallery=gallery,
+        heading=_heading(gallery, finding),
+        replies={card.name: page.replies.get(card.name, _UNKNOWN) for card in gallery.cards},
     )
 
 
@@ -204,7 +191,3 @@ def _heading(gallery: Gallery, finding: DetectionVerdict) -> str:
         return "The one item that fell"
     some = "The" if len(gallery.cards) == b else f"{len(gallery.cards):,} of the"
     return f"{some} {b:,} items that fell, the most suspicious first"
-
-
-def _answers(name: str, page: VerdictPage) -> tuple[str, str]:
-    return page.replies.get(name, ("unknown", "unknown"))

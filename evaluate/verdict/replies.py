@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flipbench.core.paired import PairedBenchmark
-from flipbench.core.records import Item, Response
+from flipbench.core.records import Item
 from flipbench.models.engine import Answers
 from flipbench.prompting.prompts import PromptSettings
 
@@ -17,21 +17,15 @@ def replies_of(
     """
 
     def choice(item: Item, variant: str) -> str:
-        return _choice(item, answers.to(prompt_settings.probe(item, variant)))
+        response = answers.to(prompt_settings.probe(item, variant))
+        if response is None:
+            return "nothing (asking failed)"
+        if response.choice < 0 or item.options is None:
+            return f"no option: {response.text.strip()[:60]!r}"
+        return item.options[response.choice]
 
     return {
-        pair.original.name: (
-            choice(pair.original, "original"),
-            choice(pair.perturbed, "perturbed"),
-        )
-        for pair in benchmark.pairs
-        if pair.original.options is not None
+        p.original.name: (choice(p.original, "original"), choice(p.perturbed, "perturbed"))
+        for p in benchmark.pairs
+        if p.original.options is not None
     }
-
-
-def _choice(item: Item, response: Response | None) -> str:
-    if response is None:
-        return "nothing (asking failed)"
-    if response.choice < 0 or item.options is None:
-        return f"no option: {response.text.strip()[:60]!r}"
-    return item.options[response.choice]

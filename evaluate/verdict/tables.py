@@ -6,23 +6,19 @@ from flipbench.core.records import Score
 from flipbench.reporting import formats
 from flipbench.reporting.tables import Cell, Column, Row, Table
 
-from ..report.tables import TEST, VERDICTS, accuracies, as_header
-from .changes import MOST_PAIRS, PairsNeeded, counts_of
-from .other_detectors import OtherDetectorResult
+from ..report.tables import TEST, VERDICTS, as_header, count_cell
+from .sensitivity import MOST_PAIRS, PairsNeeded, counts_of
 from .verdict import DetectionVerdict, Evidence, gap_scores
 
 
 def gap_table(finding: DetectionVerdict, evidence: Evidence) -> Table:
     """Return the gap of the model and of each reference, with counts, interval and p."""
-    groups: list[tuple[str, tuple[Row, ...]]] = [
-        ("The model", (_gap_row(finding.model, finding.gap),))
-    ]
-    rows = tuple(
+    references = [
         _gap_row(name, score)
         for name, scores in evidence.references.items()
         for score in gap_scores(scores, TEST)[:1]
-    )
-    groups += [("Clean references", rows)] if rows else []
+    ]
+    rows = {"The model": [_gap_row(finding.model, finding.gap)], "Clean references": references}
     return Table(
         "gap",
         "Right answers on the originals and on their perturbed versions: the same question and"
@@ -32,20 +28,21 @@ def gap_table(finding: DetectionVerdict, evidence: Evidence) -> Table:
         " Rose: the reverse.",
         "Model",
         tuple(map(Column, ("Δ, pp", "p", "Original, %", "Perturbed, %", "Fell", "Rose"))),
-        tuple(groups),
+        tuple((name, tuple(group)) for name, group in rows.items() if group),
     )
 
 
 def _gap_row(name: str, score: Score) -> Row:
-    cells = [
-        Cell(formats.percent(k / n), f"{k}/{n}") if n else Cell(formats.NOTHING)
-        for k, n in accuracies(score).values()
-    ]
     gap = formats.NOTHING if score.statistic is None else formats.points(score.statistic)
     counts = counts_of(score)
-    flips = [Cell(str(n)) for n in (counts.b, counts.c)]
-    first = Cell(gap, formats.interval(score.interval)), Cell(formats.p_value(score.p_value))
-    return Row(name, (*first, *cells, *flips))
+    cells = (
+        Cell(gap, formats.interval(score.interval)),
+        Cell(formats.p_value(score.p_value)),
+        *map(count_cell, score.accuracies.values()),
+        Cell(str(counts.b)),
+        Cell(str(counts.c)),
+    )
+    return Row(name, cells)
 
 
 def other_detectors_table(finding: DetectionVerdict) -> Table | None:
@@ -55,11 +52,20 @@ def other_detectors_table(finding: DetectionVerdict) -> Table | None:
     groups = []
     for verdict, name in VERDICTS.items():
         results = [result for result in finding.other_detectors if result.verdict == verdict]
-        rows = [_result_row(result, result.score) for result in results if result.score]
+        rows = []
         not_run: dict[str, list[str]] = {}
         for result in results:
-            if result.score is None:
-                not_run.setdefault(" ".join(result.remarks), []).append(result.title)
+            remarks = " ".join(result.remarks)
+            if result.score:
+                texts = (
+                    result.measured,
+                    formats.p_value(result.score.p_value),
+                    formats.p_value(result.p_adjusted),
+                    remarks,
+                )
+                rows.append(Row(result.title, tuple(Cell(t or formats.NOTHING) for t in texts)))
+            else:
+                not_run.setdefault(remarks, []).append(result.title)
         rows += [_not_run_row(names, why) for why, names in not_run.items()]
         groups += [(f"{as_header(name)}: {len(results)}", tuple(rows))] if rows else []
     return Table(
@@ -68,36 +74,27 @@ def other_detectors_table(finding: DetectionVerdict) -> Table | None:
         " over all detectors of this table. None of them has a vote in the verdict.",
         "Detector",
         (
-            Column("Measured", numeric=False),
+            Column("Measured", "", False),
             Column("p"),
             Column("p, Holm"),
-            Column("Remarks", numeric=False),
+            Column("Remarks", "", False),
         ),
         tuple(groups),
     )
 
 
-def _result_row(result: OtherDetectorResult, score: Score) -> Row:
-    cells = (
-        Cell(result.measured or formats.NOTHING),
-        Cell(formats.p_value(score.p_value)),
-        Cell(formats.p_value(result.p_adjusted)),
-        Cell(" ".join(result.remarks) or formats.NOTHING),
-    )
-    return Row(result.title, cells)
-
-
 def _not_run_row(names: list[str], why: str) -> Row:
     """Return one row for all detectors that were not run for the same reason."""
     nothing = Cell(formats.NOTHING)
-    if len(names) == 1:
-        return Row(names[0], (nothing, nothing, nothing, Cell(why)))
-    return Row(f"{len(names)} others", (Cell(", ".join(names)), nothing, nothing, Cell(why)))
+    several = len(names) > 1
+    listed = Cell(", ".join(names)) if several else nothing
+    header = f"{len(names)} others" if several else names[0]
+    return Row(header, (listed, nothing, nothing, Cell(why)))
 
 
 def power_table(finding: DetectionVerdict) -> Table | None:
     """Return how many pairs the test needs, or None if the verdict is not based on it."""
-    if not finding.changes.pairs:
+    if not finding.sensitivity.pairs:
         return None
     n, counts = finding.gap.n, counts_of(finding.gap)
     rows = tuple(
@@ -105,7 +102,7 @@ def power_table(finding: DetectionVerdict) -> Table | None:
             f"{formats.points(row.gap)} points" + (", as measured" if row.measured else ""),
             (_pairs(row.for_80), _pairs(row.for_95), Cell(_enough(row, n))),
         )
-        for row in finding.changes.pairs
+        for row in finding.sensitivity.pairs
     )
     return Table(
         "power",

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flipbench.core.paired import PairedBenchmark
-from flipbench.core.records import Interval, Score
+from flipbench.core.records import Count, Interval, Score
 from flipbench.reporting import formats
 
 from ..protocol.rules import Verdict
-from ..report.tables import GAP, TEST, VERDICTS, accuracies
-from .changes import Changes, changes, detectable_gap
+from ..report.tables import GAP, TEST, VERDICTS
 from .other_detectors import OtherDetectorResult, least_significant, other_results
+from .sensitivity import Sensitivity, detectable_gap, sensitivity
 
 RELATIVE = "relative"
 
@@ -71,7 +71,7 @@ class DetectionVerdict:
     gap: Score
     leading: Score
     against: tuple[Score, ...]
-    changes: Changes
+    sensitivity: Sensitivity
     other_detectors: tuple[OtherDetectorResult, ...]
 
 
@@ -98,7 +98,7 @@ def find(evidence: Evidence) -> DetectionVerdict:
         gap=gap,
         leading=leading,
         against=tuple(s for s in against if s.reference_fingerprint),
-        changes=changes(gap, leading, has_reference=bool(evidence.references)),
+        sensitivity=sensitivity(gap, leading, has_reference=bool(evidence.references)),
         other_detectors=others,
     )
 
@@ -113,13 +113,13 @@ def interval_text(between: Interval) -> str:
     return f"{100 * between.level:g} % interval {low} to {high}"
 
 
-def count_text(k: int, n: int, noun: str) -> str:
+def count_text(count: Count, noun: str) -> str:
     """Return k of n for use in a sentence.
 
-    >>> count_text(7, 10, "originals")
+    >>> count_text(Count(k=7, n=10), "originals")
     '7 of 10 originals (70.0 %)'
     """
-    return f"{k:,} of {n:,} {noun} ({formats.percent(k / n)} %)"
+    return f"{count.k:,} of {count.n:,} {noun} ({formats.percent(count.k / count.n)} %)"
 
 
 def gap_scores(scores: Sequence[Score], rule: str) -> list[Score]:
@@ -138,18 +138,17 @@ def _flagged_references(evidence: Evidence) -> list[str]:
 
 def _measured(gap: Score) -> str:
     """Return accuracies and gap for use in a sentence."""
-    counts = accuracies(gap)
     if not gap.n or gap.statistic is None or gap.interval is None:
         return "no pair has an answer in both versions"
-    test = (
-        f"; exact one-sided McNemar {formats.p_equation(gap.p_value)}"
-        if gap.p_value is not None
-        else ""
+    p = (
+        ""
+        if gap.p_value is None
+        else f"; exact one-sided McNemar {formats.p_equation(gap.p_value)}"
     )
     return (
-        f"{count_text(*counts['original'], 'originals')} and"
-        f" {count_text(*counts['perturbed'], 'answer-flipped versions')} right, a gap of"
-        f" {formats.points(gap.statistic)} points ({interval_text(gap.interval)}{test})"
+        f"{count_text(gap.accuracies['original'], 'originals')} and"
+        f" {count_text(gap.accuracies['perturbed'], 'answer-flipped versions')} right, a gap of"
+        f" {formats.points(gap.statistic)} points ({interval_text(gap.interval)}{p})"
     )
 
 
@@ -210,9 +209,7 @@ def _qualifiers(
     others: Sequence[OtherDetectorResult],
 ) -> list[str]:
     lines = [_assumption(evidence, flagged)]
-    for score in against:
-        if score.statistic is not None:
-            lines.append(_comparison(score))
+    lines += [_comparison(score) for score in against if score.statistic is not None]
     if len(evidence.references) == 1:
         lines.append(
             "One clean model does not show how much clean models vary: part of the difference may"
@@ -234,11 +231,11 @@ def _assumption(evidence: Evidence, flagged: Sequence[str]) -> str:
             " and only a comparison with a clean model is valid."
         )
     if flagged:
-        who = "reference" if len(flagged) == 1 else "references"
+        who, do = ("reference", "does") if len(flagged) == 1 else ("references", "do")
         return (
-            f"The clean {who} {' and '.join(flagged)} also {'does' if len(flagged) == 1 else 'do'}"
-            " significantly worse on the perturbed versions. These are therefore harder than their"
-            " originals, and the verdict is based on the difference between the gaps."
+            f"The clean {who} {' and '.join(flagged)} also {do} significantly worse on the"
+            " perturbed versions. These are therefore harder than their originals, and the verdict"
+            " is based on the difference between the gaps."
         )
     if evidence.benchmark.exchangeable:
         return "By construction, neither version is harder, so a clean model's gap is 0 on average."

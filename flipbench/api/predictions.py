@@ -110,14 +110,14 @@ def gap(
     (-0.45, 'contaminated')
     """
     from flipbench.evaluate.predictions.gap import gap_of_predictions
-    from flipbench.evaluate.predictions.read import Reading, read_ids
+    from flipbench.evaluate.predictions.read import ReadOptions, read_ids
 
     table = gap_of_predictions(
         _readable(original, "original"),
         _readable(perturbed, "perturbed"),
         model=model,
         benchmark=benchmark,
-        reading=Reading(dict(columns or {}), scorer, epoch),
+        options=ReadOptions(dict(columns or {}), scorer, epoch),
         scoring=scoring,
         keep=read_ids(Path(keep)) if isinstance(keep, str | Path) else keep,
         reference=reference

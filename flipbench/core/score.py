@@ -112,6 +112,8 @@ class Score(Record):
         Right and wrong answers of the same items in two conditions.
     unparsed : dict of str to int or None
         Number of replies that name no option; None if they were not counted.
+    lacks_reference : bool
+        Whether the rule does not apply because it compares with a clean model and none was given.
     tuned_threshold : bool
         Whether the rule's threshold was fitted to published models.
     details : dict
@@ -153,6 +155,7 @@ class Score(Record):
     unparsed: dict[str, int | None] = Field(default_factory=dict)
     suspects: Suspects | None = None
     reference: ReferenceResult | None = None
+    lacks_reference: bool = False
     tuned_threshold: bool = False
     details: JsonDict = Field(default_factory=dict)
     per_item: dict[str, float] = Field(default_factory=dict)

@@ -189,6 +189,7 @@ EXAMPLES: list[tuple[Record, dict[str, Any]]] = [
             "reference": ReferenceResult(
                 model="m0", statistic=-0.2, p_value=0.1, n=11, accuracies={"a": Count(k=1, n=2)}
             ),
+            "lacks_reference": True,
             "tuned_threshold": True,
             "details": {"k": 3},
             "per_item": {"i": -math.inf},

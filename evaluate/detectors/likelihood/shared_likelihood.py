@@ -229,9 +229,10 @@ class SharedLikelihood:
         test, warnings = own.test, _notes(benchmark.originals)
         p = None if test is None else own.p_permutation if rule == "permutation" else test.p_value
         verdict: Verdict = "inconclusive"
+        lacks_reference = rule == "relative" and other is None
         details: JsonDict = {}
         result: ReferenceResult | None = None
-        if rule == "relative" and other is None:
+        if lacks_reference:
             verdict, p = "not_applicable", None
             warnings.append(no_reference_warning(rule, own.answers))
         elif p is None or (other is not None and other.test is None):
@@ -245,7 +246,7 @@ class SharedLikelihood:
         if n_dropped:
             warnings.append(f"{n_dropped} of {len(benchmark.pairs)} items are in unanswered shards")
         if test is None:
-            return score(verdict=verdict, warnings=warnings)
+            return score(verdict=verdict, lacks_reference=lacks_reference, warnings=warnings)
         details |= {
             "n_shards": test.n_shards,
             "n_orders": self.n_orders,
@@ -262,6 +263,7 @@ class SharedLikelihood:
             interval=test.interval,
             p_value=p,
             reference=result,
+            lacks_reference=lacks_reference,
             details=details,
             warnings=warnings,
         )

@@ -110,7 +110,8 @@ class OldAnswerAttraction:
         chance = score("chance", self._against_chance(own))
         if reference is None:
             why = no_reference_warning("relative", answers)
-            return [chance, score("relative", {"verdict": "not_applicable", "warnings": [why]})]
+            none = {"verdict": "not_applicable", "lacks_reference": True, "warnings": [why]}
+            return [chance, score("relative", none)]
         theirs = _Replies.read(pairs, prompt_settings, reference)
         return [chance, score("relative", self._against_model(own, theirs, reference), reference)]
 

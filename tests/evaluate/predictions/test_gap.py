@@ -11,7 +11,7 @@ from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.rates import wilson_interval
 from flipbench.core.records import Count, PairedCounts
 from flipbench.evaluate.predictions.gap import gap_of_predictions
-from flipbench.evaluate.predictions.read import Reading
+from flipbench.evaluate.predictions.read import ReadOptions
 from flipbench.evaluate.protocol.grid import GridModel
 from flipbench.evaluate.report.tables import gap_table
 from flipbench.evaluate.scoring.comparison import Settings
@@ -224,8 +224,8 @@ def test_columns_can_have_other_names(tmp_path: Path) -> None:
     def rename(side: str, table: list[Row]) -> list[Row]:
         return [{"qid": r.pop("index"), "said": r.pop("prediction"), **r} for r in table]
 
-    reading = Reading(columns={"id": "qid", "prediction": "said"})
-    score = gap_of_predictions(*both(tmp_path, change=rename), reading=reading).by_rule["sign"]
+    options = ReadOptions(columns={"id": "qid", "prediction": "said"})
+    score = gap_of_predictions(*both(tmp_path, change=rename), options=options).by_rule["sign"]
     assert score.paired.b == COUNTS["b"]
 
 

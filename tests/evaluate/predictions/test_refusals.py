@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.records import Count
 from flipbench.evaluate.predictions.gap import gap_of_predictions
-from flipbench.evaluate.predictions.read import Reading, read_ids, read_predictions
+from flipbench.evaluate.predictions.read import ReadOptions, read_ids, read_predictions
 from flipbench.evaluate.predictions.rows import read_rows
 from tests.fixtures.prediction_files import FILES, Row, both, plain_csv, rows
 
@@ -195,9 +195,9 @@ def test_missing_and_non_utf8_files_are_refused(tmp_path: Path) -> None:
 def test_unknown_columns_suggest_the_nearest_name(tmp_path: Path) -> None:
     one, _ = both(tmp_path)
     with pytest.raises(ConfigError, match="unknown column meaning 'ids'.*did you mean 'id'"):
-        read_predictions(one, Reading(columns={"ids": "index"}))
+        read_predictions(one, ReadOptions(columns={"ids": "index"}))
     with pytest.raises(DataError, match="no column 'indx' .*did you mean 'index'"):
-        read_predictions(one, Reading(columns={"id": "indx"}))
+        read_predictions(one, ReadOptions(columns={"id": "indx"}))
 
 
 def test_cells_are_read_as_written(tmp_path: Path) -> None:
@@ -267,7 +267,7 @@ def test_lmms_eval_samples_are_read() -> None:
     assert (first.id, first.text, first.gold, first.correct) == ("0", "A", "A", True)
     assert first.options == (("A", "thing 0w"), ("B", "thing 0x"))
     with pytest.raises(DataError, match="no metric 'exact_mach' .*did you mean 'exact_match'"):
-        read_predictions(SAMPLES, Reading(scorer="exact_mach"))
+        read_predictions(SAMPLES, ReadOptions(scorer="exact_mach"))
 
 
 def test_lmms_eval_ids_inside_a_metric(tmp_path: Path) -> None:
@@ -276,11 +276,11 @@ def test_lmms_eval_ids_inside_a_metric(tmp_path: Path) -> None:
         line["mmstar"] = {"question_id": f"q{line['doc_id']}", "score": 1}
     path = tmp_path / "s.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    reading = Reading(columns={"id": "mmstar.question_id"}, scorer="mmstar")
-    found = read_predictions(path, reading).predictions
+    options = ReadOptions(columns={"id": "mmstar.question_id"}, scorer="mmstar")
+    found = read_predictions(path, options).predictions
     assert [p.id for p in found][:2] == ["q0", "q1"] and all(p.correct for p in found)
     with pytest.raises(DataError, match="line 1: there is no 'mmstar.key'"):
-        read_predictions(path, Reading(columns={"id": "mmstar.key"}))
+        read_predictions(path, ReadOptions(columns={"id": "mmstar.key"}))
 
 
 def test_lmms_eval_log_likelihoods_are_no_replies(tmp_path: Path) -> None:
@@ -304,7 +304,7 @@ def test_inspect_logs_are_read() -> None:
     assert by_id["0"].options == (("A", "thing 0w"), ("B", "thing 0x"))
     assert "dropped the connection" in by_id["11"].error and by_id["11"].text is None
     with pytest.raises(DataError, match="no scorer 'choices' .*did you mean 'choice'"):
-        read_predictions(LOG, Reading(scorer="choices"))
+        read_predictions(LOG, ReadOptions(scorer="choices"))
 
 
 def test_inspect_epochs_are_duplicates_unless_one_is_chosen(tmp_path: Path) -> None:
@@ -315,10 +315,10 @@ def test_inspect_epochs_are_duplicates_unless_one_is_chosen(tmp_path: Path) -> N
         paths.append(tmp_path / f"{side}.json")
         paths[-1].write_text(json.dumps(log))
     refused((paths[0], paths[1]), "12 ids occur more than once.*several epochs, name one")
-    table = gap_of_predictions(paths[0], paths[1], reading=Reading(epoch=2))
+    table = gap_of_predictions(paths[0], paths[1], options=ReadOptions(epoch=2))
     assert table.by_rule["sign"].n == 11
     with pytest.raises(DataError, match="no sample belongs to epoch 3"):
-        read_predictions(paths[0], Reading(epoch=3))
+        read_predictions(paths[0], ReadOptions(epoch=3))
 
 
 def test_an_inspect_log_without_samples_is_refused(tmp_path: Path) -> None:

@@ -16,14 +16,14 @@ from flipbench.evaluate.detectors.perturbation.perturbation_gap import Perturbat
 from flipbench.evaluate.protocol.detector import Answers
 from flipbench.evaluate.statistics.paired import adjust_p_values, mcnemar_p
 from flipbench.evaluate.statistics.power import Design, power
-from flipbench.evaluate.verdict import changes as verdict_changes
-from flipbench.evaluate.verdict.changes import (
+from flipbench.evaluate.verdict import sensitivity as verdict_sensitivity
+from flipbench.evaluate.verdict.other_detectors import least_significant, other_results
+from flipbench.evaluate.verdict.sensitivity import (
     detectable_gap,
     items_to_discount,
     items_to_fall,
     items_to_rise,
 )
-from flipbench.evaluate.verdict.other_detectors import least_significant, other_results
 from flipbench.evaluate.verdict.verdict import DetectionVerdict, Evidence, find, interval_text
 from flipbench.prompting.prompts import PromptSettings
 from tests.fixtures.policies import by_hand
@@ -61,7 +61,7 @@ def _answers(world: Any, policy: Any, name: str) -> Answers:
 
 
 def text_of(finding: DetectionVerdict) -> str:
-    return " ".join([finding.sentence, *finding.qualifiers, *finding.changes.sentences])
+    return " ".join([finding.sentence, *finding.qualifiers, *finding.sensitivity.sentences])
 
 
 # ------------------------------------------------------------------------------- the sentence
@@ -96,8 +96,8 @@ def test_found_pairs_have_no_verdict_without_a_clean_model(world: Any) -> None:
     assert (alone.verdict, alone.rule) == ("not_applicable", "relative")
     assert alone.sentence.startswith("There is no verdict on suspect: the pairs of simulated were")
     assert "found, not made" in alone.sentence and "40 of 40 originals" in alone.sentence
-    assert " p " not in alone.sentence and alone.changes.pairs == ()
-    assert "--reference" in alone.changes.sentences[0]
+    assert " p " not in alone.sentence and alone.sensitivity.pairs == ()
+    assert "--reference" in alone.sensitivity.sentences[0]
     beside = judge(world, world.memoriser(), world.seer(0.8), exchangeable=False)
     assert (beside.verdict, beside.rule) == ("contaminated", "relative")
     assert "below the gap of the clean reference clean-0 (95 % interval" in beside.sentence
@@ -115,7 +115,7 @@ def test_a_reference_that_also_falls_makes_the_comparison_decide(make_world: Any
     assert "The clean reference clean-0 also does significantly worse" in finding.qualifiers[0]
     more = judge(world, world.memoriser(), also)
     assert (more.verdict, more.rule) == ("contaminated", "relative")
-    assert "interval of the difference would reach 0 if about" in more.changes.sentences[0]
+    assert "interval of the difference would reach 0 if about" in more.sensitivity.sentences[0]
 
 
 @pytest.mark.slow
@@ -156,7 +156,7 @@ def test_unparsable_replies_give_no_verdict(world: Any) -> None:
     finding = judge(world, Answers("suspect", "f", muddled))
     assert finding.verdict == "inconclusive"
     assert "on whether suspect was trained on simulated: replies that name no" in finding.sentence
-    assert "perturbed 40/40" in finding.changes.sentences[0]
+    assert "perturbed 40/40" in finding.sensitivity.sentences[0]
 
 
 @pytest.mark.parametrize(("n", "verdict"), [(4, "inconclusive"), (5, "contaminated")])
@@ -171,7 +171,7 @@ def test_no_answers_at_all(world: Any) -> None:
     finding = judge(world, Answers("suspect", "f", {}))
     assert finding.verdict == "inconclusive" and finding.gap.n == 0
     assert "no pair has an answer in both versions" in finding.sentence
-    assert "run the same command again" in finding.changes.sentences[0]
+    assert "run the same command again" in finding.sensitivity.sentences[0]
 
 
 @pytest.mark.slow
@@ -225,10 +225,10 @@ def test_the_detectable_gap_has_80_percent_power(make_world: Any, fell: int, ros
 
 
 @pytest.mark.slow
-def test_the_verdict_changes_where_the_page_predicts(
+def test_the_verdict_sensitivity_where_the_page_predicts(
     make_world: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verdict_changes, "MOST_PAIRS", 256)  # no part of this test, and slow
+    monkeypatch.setattr(verdict_sensitivity, "MOST_PAIRS", 256)  # no part of this test, and slow
     world = make_world.make(n=60)
 
     def verdict(fell: int, rose: int) -> DetectionVerdict:
@@ -238,12 +238,12 @@ def test_the_verdict_changes_where_the_page_predicts(
 
     finding = verdict(12, 2)
     assert finding.verdict == "contaminated"
-    k, m = map(int, re.findall(r"if (\d+) (?:of|more)", finding.changes.sentences[0]))
+    k, m = map(int, re.findall(r"if (\d+) (?:of|more)", finding.sensitivity.sentences[0]))
     assert verdict(12 - k, 2).verdict == verdict(12, 2 + m).verdict == "not_detected"
     assert verdict(13 - k, 2).verdict == verdict(12, 1 + m).verdict == "contaminated"
     finding = verdict(4, 2)
     assert finding.verdict == "not_detected"
-    (more,) = map(int, re.findall(r"if (\d+) more of the 54", finding.changes.sentences[0]))
+    (more,) = map(int, re.findall(r"if (\d+) more of the 54", finding.sensitivity.sentences[0]))
     assert verdict(4 + more, 2).verdict == "contaminated"
     assert verdict(3 + more, 2).verdict == "not_detected"
 
@@ -254,7 +254,7 @@ def test_pairs_needed_match_the_power_analysis(make_world: Any) -> None:
     original = [i >= 2 for i in range(60)]
     model = by_hand(world, original, [i < 2 or i >= 6 for i in range(60)])
     finding = judge(world, model)
-    rows = {round(row.gap, 3): row for row in finding.changes.pairs}
+    rows = {round(row.gap, 3): row for row in finding.sensitivity.pairs}
     assert sorted(rows) == [-0.1, -0.05, -0.033, -0.02] and rows[-0.033].measured
     n = rows[-0.05].for_80
     assert n is not None and power(Design(-0.05, 0.1), n) >= 0.8 > power(Design(-0.05, 0.1), n - 1)
@@ -262,7 +262,7 @@ def test_pairs_needed_match_the_power_analysis(make_world: Any) -> None:
     assert needed is not None
     assert (
         f"{needed:,} pairs to detect it four times in five: {needed - 60:,} more"
-        in (finding.changes.sentences[1])
+        in (finding.sensitivity.sentences[1])
     )
 
 
@@ -314,7 +314,7 @@ def test_too_few_right_answers_cannot_change_the_verdict(make_world: Any) -> Non
     assert finding.verdict == "not_detected"
     assert (
         "not be significant even if every pair that is right in both versions (1)"
-        in finding.changes.sentences[0]
+        in finding.sensitivity.sentences[0]
     )
 
 

@@ -77,7 +77,7 @@ def test_the_relative_rule_allows_for_harder_edits(make_world: Any) -> None:
     assert scores["mcnemar"].reference_fingerprint == ""
 
 
-def test_items_that_share_an_image_are_resampled_together(make_world: Any, make_item: Any) -> None:
+def test_items_that_share_an_image_are_one_unit(make_world: Any, make_item: Any) -> None:
     pairs = []
     for number in range(30):
         picture = f"picture {number // 10}"
@@ -89,7 +89,9 @@ def test_items_that_share_an_image_are_resampled_together(make_world: Any, make_
     score = world.scores(
         DETECTOR, world.ask(DETECTOR, by_hand(world, [True] * 30, [not f for f in fallen]))
     )["mcnemar"]
-    assert score.interval is not None and (score.interval.low, score.interval.high) == (-1.0, 0.0)
+    assert score.interval is not None
+    assert score.interval.low < -0.9 and score.interval.high > 0.5  # 3 images, not 30 items
+    assert score.p_value == pytest.approx(1 / 4) and score.verdict == "inconclusive"
     assert any("share 3 images" in w for w in score.warnings)
 
 

@@ -1,8 +1,9 @@
-"""What would change a verdict: items discounted or flipped, more pairs, a clean reference model."""
+"""How sensitive a verdict is to single items, to more pairs, and to a clean reference model."""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -32,7 +33,7 @@ class PairsNeeded:
 
 
 @dataclass(frozen=True)
-class Changes:
+class Sensitivity:
     """What would change a verdict.
 
     Attributes
@@ -48,30 +49,26 @@ class Changes:
     pairs: tuple[PairsNeeded, ...] = ()
 
 
-def changes(gap: Score, leading: Score, *, has_reference: bool) -> Changes:
+def sensitivity(gap: Score, leading: Score, *, has_reference: bool) -> Sensitivity:
     """Return what would change the verdict of ``leading``; ``gap`` is the model's own gap."""
     if not gap.n:
-        return Changes((_obstacle(gap),))
+        return Sensitivity((_obstacle(gap),))
     if leading is not gap:
-        return Changes(tuple(_changes_of_relative(gap, leading)))
-    sentences = _changes_of_test(gap)
+        return Sensitivity(tuple(_of_relative(gap, leading)))
+    sentences = _of_test(gap)
     if gap.verdict == "contaminated":
-        clean = "Another clean model" if has_reference else _CLEAN_MODEL
-        sentences.append(_DROPS_TOO.format(clean))
+        other = "A clean model (--reference), ideally the one this model was trained from"
+        sentences.append(
+            f"{'Another clean model' if has_reference else other}: if it also does significantly"
+            " worse on the perturbed versions, they are harder than their originals, and the"
+            " verdict is then based on the difference between the gaps."
+        )
     elif not has_reference:
-        sentences.append(_HIDDEN_GAP)
-    return Changes(tuple(sentences), _power_rows(gap))
-
-
-_CLEAN_MODEL = "A clean model (--reference), ideally the one this model was trained from"
-_DROPS_TOO = (
-    "{}: if it also does significantly worse on the perturbed versions, they are harder than their"
-    " originals, and the verdict is then based on the difference between the gaps."
-)
-_HIDDEN_GAP = (
-    "A clean model (--reference): perturbed versions that are easier than their originals hide a"
-    " gap, and only a comparison with a model that has seen neither reveals it."
-)
+        sentences.append(
+            "A clean model (--reference): perturbed versions that are easier than their originals"
+            " hide a gap, and only a comparison with a model that has seen neither reveals it."
+        )
+    return Sensitivity(tuple(sentences), _power_rows(gap))
 
 
 def items_to_discount(b: int, c: int, alpha: float) -> int:
@@ -117,11 +114,8 @@ def detectable_gap(gap: Score, target_power: float = TARGET_POWER) -> float | No
     def detected(thousandths: int) -> bool:
         return power(_design(-thousandths / 1_000, gap), gap.n) >= target_power
 
-    low, high = 0, 1_000
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if detected(middle) else (middle, high)
-    return high / 1_000 if detected(high) else None
+    n_missed = bisect_left(range(1, 1_001), True, key=detected)
+    return (n_missed + 1) / 1_000 if n_missed < 1_000 else None
 
 
 def _design(drop: float, gap: Score) -> Design:
@@ -144,7 +138,7 @@ def _power_row(drop: float, gap: Score, *, measured: bool = False) -> PairsNeede
     return PairsNeeded(drop, for_80, for_95, measured)
 
 
-def _changes_of_test(gap: Score) -> list[str]:
+def _of_test(gap: Score) -> list[str]:
     counts, alpha, flips = counts_of(gap), gap.alpha, _flips(gap)
     b, c, n11 = counts.b, counts.c, counts.n11
     if gap.verdict == "contaminated":
@@ -157,16 +151,13 @@ def _changes_of_test(gap: Score) -> list[str]:
     if gap.verdict == "inconclusive":
         return [f"{flips} {_obstacle(gap)}"]
     fall = items_to_fall(b, c, n11, alpha)
-    if fall is None:
-        needed = (
-            "The gap would not be significant even if every pair that is right in both versions"
-            f" ({n11:,}) had fallen."
-        )
-    else:
-        needed = (
-            f"The verdict would be “contaminated” if {fall:,} more of the {n11:,} right in both"
-            " versions had fallen."
-        )
+    needed = (
+        "The gap would not be significant even if every pair that is right in both versions"
+        f" ({n11:,}) had fallen."
+        if fall is None
+        else f"The verdict would be “contaminated” if {fall:,} more of the {n11:,} right in both"
+        " versions had fallen."
+    )
     return [f"{flips} {needed}", _more_pairs(gap)]
 
 
@@ -188,15 +179,13 @@ def _more_pairs(gap: Score) -> str:
         return "The gap is not negative, so more pairs like these would not change the verdict."
     needed = _power_row(gap.statistic, gap).for_80
     true_gap = f"If the true gap is the measured one, {formats.points(gap.statistic)} points,"
+    takes, detect = f"{true_gap} it takes", "pairs to detect it four times in five"
     if needed is None:
-        return (
-            f"{true_gap} it takes more than {MOST_PAIRS:,} pairs to detect it four times in five."
-        )
-    more = max(0, needed - gap.n)
-    return f"{true_gap} it takes {needed:,} pairs to detect it four times in five: {more:,} more."
+        return f"{takes} more than {MOST_PAIRS:,} {detect}."
+    return f"{takes} {needed:,} {detect}: {max(0, needed - gap.n):,} more."
 
 
-def _changes_of_relative(gap: Score, leading: Score) -> list[str]:
+def _of_relative(gap: Score, leading: Score) -> list[str]:
     """Return what would change a verdict that is based on the difference between two gaps.
 
     Its power has no exact analysis: the numbers scale its interval.
