@@ -71,6 +71,7 @@ def test_no_arguments_prints_help(flipbench: Flipbench) -> None:
     assert "Usage" in result.out + result.err
 
 
+@pytest.mark.slow
 def test_every_option_of_every_command_is_explained(flipbench: Flipbench) -> None:
     for command in COMMANDS:
         lines = re.sub(r"\x1b\[[0-9;]*m", "", flipbench(command, "--help").out).splitlines()

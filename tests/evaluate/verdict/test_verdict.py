@@ -143,6 +143,7 @@ def test_both_rules_are_reported_when_they_disagree(make_world: Any) -> None:
     assert "The two rules disagree" in text_of(finding)
 
 
+@pytest.mark.slow
 def test_unparsable_replies_give_no_verdict(world: Any) -> None:
     answers = _answers(world, world.memoriser(), "suspect")
     perturbed = {i.images[0].sha256 for i in world.benchmark.perturbed}
