@@ -279,6 +279,7 @@ def test_doctor_shows_the_environment(flipbench: Flipbench) -> None:
     assert result.status == 0 and found["packages"]["torch"] and found["python"]
 
 
+@pytest.mark.slow
 def test_doctor_recognises_a_contaminated_checkpoint(
     flipbench: Flipbench, tiny_folders: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -160,6 +160,7 @@ def test_unparsable_replies_give_no_verdict(world: Any) -> None:
     assert "perturbed 40/40" in finding.changes.sentences[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "verdict"), [(4, "inconclusive"), (5, "contaminated")])
 def test_too_few_items_are_inconclusive(make_world: Any, n: int, verdict: str) -> None:
     world = make_world.make(n=n)
