@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 
 from flipbench import cli
 from flipbench.core.images import ImageStore
@@ -33,6 +35,30 @@ SLOW_FIXTURES = {
     "new_run": "trains",
     "opened": "trains",
 }
+
+
+QUICK = "not slow"
+
+settings.register_profile("all", deadline=None)  # a busy machine is no failure
+settings.register_profile("quick", deadline=None, max_examples=20)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Try fewer random examples in the quick tests."""
+    settings.load_profile("quick" if config.option.markexpr == QUICK else "all")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave files that are slow throughout unread in the quick tests: imports take seconds."""
+    if config.option.markexpr != QUICK or collection_path.suffix != ".py":
+        return None
+    return "\npytestmark = pytest.mark.slow\n" in collection_path.read_text() or None
+
+
+def pytest_collection_finish() -> None:
+    """Free each later garbage collection from walking through all that was imported."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

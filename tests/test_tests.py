@@ -1,4 +1,4 @@
-"""The tests themselves: none has an assertion that a branch can leave out unnoticed."""
+"""The tests themselves: each asserts where a reader sees it, and on every way through it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pytest
 
 TESTS = Path(__file__).parent
 ENDINGS = ("pytest.fail", "pytest.skip", "assume")
+CHECKS = ("assert", "check", "expect")
+"""How the name of a helper that asserts begins."""
 
 
 def asserts(statements: Sequence[ast.AST]) -> bool:
@@ -20,6 +22,32 @@ def asserts(statements: Sequence[ast.AST]) -> bool:
         for statement in statements
         for node in ast.walk(statement)
     )
+
+
+def checks(statements: Sequence[ast.AST]) -> bool:
+    """Return whether ``statements`` assert, themselves or by a helper named for it."""
+    return asserts(statements) or any(
+        isinstance(node, ast.Call)
+        and ast.unparse(node.func).rpartition(".")[2].lstrip("_").startswith(CHECKS)
+        for statement in statements
+        for node in ast.walk(statement)
+    )
+
+
+def silent(tree: ast.AST) -> Iterator[str]:
+    """Yield the name of each test that shows no assertion."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            if node.name.startswith("test_") and not checks(node.body):
+                yield node.name
+
+
+def swallowed(tree: ast.AST) -> Iterator[int]:
+    """Yield the line of each ``except`` that takes whatever goes wrong."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ExceptHandler):
+            if node.type is None or ast.unparse(node.type) in ("Exception", "BaseException"):
+                yield node.lineno
 
 
 def ends(statements: Sequence[ast.AST]) -> bool:
@@ -76,8 +104,36 @@ def test_conditional_assertions_are_found(source: str, lines: list[int]) -> None
 
 
 @pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ("def test_a():\n    b()", ["test_a"]),
+        ("def test_a():\n    assert b", []),
+        ("def test_a():\n    with pytest.raises(ValueError):\n        b()", []),
+        ("def test_a():\n    assert_refused(b)", []),
+        ("def test_a():\n    page.expect(b)", []),
+        ("def test_a():\n    refused(b)", ["test_a"]),
+        ("class TestA:\n    def test_a(self):\n        b()", ["test_a"]),
+        ("def helper():\n    b()", []),
+    ],
+)
+def test_tests_without_an_assertion_are_found(source: str, names: list[str]) -> None:
+    assert list(silent(ast.parse(source))) == names
+
+
+@pytest.mark.parametrize(
+    ("kinds", "lines"),
+    [("", [3]), (" Exception", [3]), (" BaseException as e", [3]), (" (KeyError, OSError)", [])],
+)
+def test_handlers_of_everything_are_found(kinds: str, lines: list[int]) -> None:
+    assert list(swallowed(ast.parse(f"try:\n    a()\nexcept{kinds}:\n    b()"))) == lines
+
+
+@pytest.mark.parametrize(
     "path", sorted(TESTS.rglob("test_*.py")), ids=lambda p: p.relative_to(TESTS).as_posix()
 )
-def test_no_assertion_depends_on_a_condition(path: Path) -> None:
-    offenders = list(unguarded(ast.parse(path.read_text())))
+def test_every_test_asserts_visibly_and_unconditionally(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    offenders = list(unguarded(tree))
     assert offenders == [], "assert on both branches, or filter first and assert what remains"
+    assert list(silent(tree)) == [], "assert, or call a helper whose name begins with assert_"
+    assert list(swallowed(tree)) == [], "name the exceptions"

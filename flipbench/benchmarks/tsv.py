@@ -92,9 +92,8 @@ def open_tsv(
     DataError
         If a needed column is missing or repeated, or the file is not UTF-8 or well-formed.
     """
-    before = csv.field_size_limit(2**31 - 1)  # cells are as long as a base64 image
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with wide_cells(), path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, delimiter="\t", strict=True)
             header = next(reader, [])
             _check_header(header, path, extra_columns)
@@ -107,6 +106,14 @@ def open_tsv(
             f"{where}: not a well-formed TSV ({error}); a cell that starts with a quote must end"
             " with one, and quotes inside must be doubled: write the file with pandas or csv"
         ) from error
+
+
+@contextmanager
+def wide_cells() -> Iterator[None]:
+    """Let ``csv`` read cells as long as a base64 image."""
+    before = csv.field_size_limit(2**31 - 1)
+    try:
+        yield
     finally:
         csv.field_size_limit(before)
 

@@ -71,6 +71,7 @@ def test_no_arguments_prints_help(flipbench: Flipbench) -> None:
     assert "Usage" in result.out + result.err
 
 
+@pytest.mark.slow
 def test_every_option_of_every_command_is_explained(flipbench: Flipbench) -> None:
     for command in COMMANDS:
         lines = re.sub(r"\x1b\[[0-9;]*m", "", flipbench(command, "--help").out).splitlines()
@@ -278,6 +279,7 @@ def test_doctor_shows_the_environment(flipbench: Flipbench) -> None:
     assert result.status == 0 and found["packages"]["torch"] and found["python"]
 
 
+@pytest.mark.slow
 def test_doctor_recognises_a_contaminated_checkpoint(
     flipbench: Flipbench, tiny_folders: dict[str, Path], tmp_path: Path
 ) -> None:

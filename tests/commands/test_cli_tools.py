@@ -10,6 +10,7 @@ import pytest
 from tests.fixtures.command_line import Flipbench
 
 
+@pytest.mark.slow
 def test_audit_writes_a_page_of_the_benchmark(flipbench: Flipbench, config: Path) -> None:
     checks = "audit.checks=[duplicates, letter_balance]"
     result = flipbench("audit", config, checks, "--limit", "10", "-q")

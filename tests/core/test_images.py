@@ -146,7 +146,7 @@ def test_a_deleted_image_is_named(tmp_path: Path) -> None:
         store.open(ref)
 
 
-def refused(tmp_path: Path, data: bytes, message: str) -> None:
+def assert_refused(tmp_path: Path, data: bytes, message: str) -> None:
     store = ImageStore(tmp_path / "images")
     with pytest.raises(DataError, match="row 7: .*" + message):
         store.put(data, "row 7")
@@ -157,28 +157,34 @@ def refused(tmp_path: Path, data: bytes, message: str) -> None:
 @pytest.mark.parametrize("share", [0.5, 0.9])
 def test_a_truncated_image_is_refused(fmt: str, share: float, tmp_path: Path) -> None:
     data = encoded(noise(), fmt)
-    refused(tmp_path, data[: int(len(data) * share)], "(damaged|not an image).*replace the file")
+    assert_refused(
+        tmp_path, data[: int(len(data) * share)], "(damaged|not an image).*replace the file"
+    )
 
 
 @pytest.mark.parametrize(
     "data", [b"", b"no image", b"<svg/>", b"\x89PNG\r\n\x1a\n"], ids=["empty", "text", "svg", "png"]
 )
 def test_a_file_that_is_not_an_image_is_refused(data: bytes, tmp_path: Path) -> None:
-    refused(tmp_path, data, "(not an image|damaged).*replace the file")
+    assert_refused(tmp_path, data, "(not an image|damaged).*replace the file")
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 50), (50, 1)])
 def test_an_image_too_small_to_see_is_refused(size: tuple[int, int], tmp_path: Path) -> None:
-    refused(tmp_path, encoded(Image.new("RGB", size)), f"{size[0]} x {size[1]} pixels; replace")
+    assert_refused(
+        tmp_path, encoded(Image.new("RGB", size)), f"{size[0]} x {size[1]} pixels; replace"
+    )
 
 
 def test_an_unusual_format_is_refused_unread(tmp_path: Path) -> None:
-    refused(tmp_path, encoded(noise(), "PPM"), "PPM images are not supported; convert it to PNG")
+    assert_refused(
+        tmp_path, encoded(noise(), "PPM"), "PPM images are not supported; convert it to PNG"
+    )
 
 
 def test_floating_point_pixels_are_refused(tmp_path: Path) -> None:
     data = encoded(Image.fromarray(np.full((4, 4), 0.5, np.float32)), "TIFF")
-    refused(tmp_path, data, "floating-point.*convert the image to PNG")
+    assert_refused(tmp_path, data, "floating-point.*convert the image to PNG")
 
 
 def png_of_claimed_size(width: int, height: int) -> bytes:
@@ -197,7 +203,7 @@ def png_of_claimed_size(width: int, height: int) -> bytes:
 def test_a_header_that_claims_a_huge_picture_is_refused(
     width: int, height: int, tmp_path: Path
 ) -> None:
-    refused(tmp_path, png_of_claimed_size(width, height), "(over the limit|too large)")
+    assert_refused(tmp_path, png_of_claimed_size(width, height), "(over the limit|too large)")
 
 
 def test_a_small_file_that_unpacks_to_a_huge_picture_is_refused_unpacked(
@@ -211,7 +217,7 @@ def test_a_small_file_that_unpacks_to_a_huge_picture_is_refused_unpacked(
         raise AssertionError("the picture was unpacked")
 
     monkeypatch.setattr(ImageFile.ImageFile, "load", unpack)
-    refused(
+    assert_refused(
         tmp_path, data, f"{edge} x {edge} pixels, over the limit of 64,000,000; make it smaller"
     )
 

@@ -6,7 +6,6 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Pair, PairedBenchmark
@@ -18,9 +17,6 @@ from flipbench.prompting.prompts import PromptSettings
 from flipbench.shapes.benchmark import shapes_vqa
 from flipbench.shapes.questions import QuestionFamily
 from flipbench.shapes.render import render
-
-settings.register_profile("no deadline", deadline=None)  # a busy machine is no failure
-settings.load_profile("no deadline")
 
 Policy = Callable[[Probe], int]
 ASKING = PromptSettings()

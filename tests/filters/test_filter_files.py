@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import logging
+import shutil
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -57,15 +58,23 @@ class Picky:
         return [decisions.get(c.item.name, JudgeDecision("keep", "fine")) for c in candidates]
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Run:
-    return Run(tmp_path / "run")
-
-
-@pytest.fixture
-def candidates(run: Run) -> list[Candidate]:
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Candidate]]:
+    """Return a run that has generated its candidates, and these."""
+    run = Run(tmp_path_factory.mktemp("generated") / "run")
     items = shapes_vqa(run.images, N)
-    made = generate(items, SceneCaptioner(), SceneEditor(), run, options=QUIET)[0]
+    return run.path, generate(items, SceneCaptioner(), SceneEditor(), run, options=QUIET)[0]
+
+
+@pytest.fixture
+def run(generated: tuple[Path, list[Candidate]], tmp_path: Path) -> Run:
+    """Return a copy of that run, to change."""
+    return Run(shutil.copytree(generated[0], tmp_path / "run"))
+
+
+@pytest.fixture
+def candidates(generated: tuple[Path, list[Candidate]], run: Run) -> list[Candidate]:
+    made = [*generated[1]]
     failure = Failure(
         stage="caption",
         record_id="x",

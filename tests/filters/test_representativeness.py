@@ -75,6 +75,7 @@ def test_the_p_value_is_that_of_a_random_subset() -> None:
         assert shift.p_value == pytest.approx(as_extreme, abs=0.012)
 
 
+@pytest.mark.slow
 def test_the_interval_has_its_nominal_coverage() -> None:
     rng = np.random.default_rng(1)
     covered = 0
@@ -119,6 +120,7 @@ def test_p_values_of_random_selection_are_uniform() -> None:
     assert stats.kstest(p_values, "uniform").pvalue > 0.01
 
 
+@pytest.mark.slow
 def test_accuracies_of_real_models_are_compared(
     tiny_vlm: Callable[[str], HuggingFaceVLM],
     shapes_items: list[Item],

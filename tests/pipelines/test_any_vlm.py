@@ -60,6 +60,7 @@ def test_any_object_that_answers_probes_is_a_model(tmp_path: Path) -> None:
     assert "Knower (rule parrot)" in result.page.read_text()
 
 
+@pytest.mark.slow
 def test_a_model_that_only_chooses_gets_a_verdict(tmp_path: Path) -> None:
     benchmark = make_benchmark(tmp_path / "pairs", 20)
     by_heart = {item.id: p.original.answer or 0 for p in benchmark.pairs for item in sides(p)}

@@ -8,6 +8,6 @@ from flipbench.shapes.benchmark import shapes_vqa
 
 
 @pytest.fixture(scope="session")
-def shapes_items(shapes_store: ImageStore) -> list[Item]:
+def all_items(shapes_store: ImageStore) -> list[Item]:
     """Return shapes-vqa, all of it."""
     return shapes_vqa(shapes_store)

@@ -47,22 +47,22 @@ def uniform_p(counts: list[int]) -> float:
     return float(stats.chisquare(counts).pvalue)
 
 
-def test_the_benchmark_has_its_size_and_kinds(shapes_items: list[Item]) -> None:
+def test_the_benchmark_has_its_size_and_kinds(all_items: list[Item]) -> None:
     assert N_ITEMS >= 400
-    assert len(shapes_items) == N_ITEMS == len({item.id for item in shapes_items})
-    assert Counter(item.category for item in shapes_items) == dict.fromkeys(KINDS, N_ITEMS // 5)
-    assert len({family_of(i).scenes[0].content_hash() for i in shapes_items}) == N_ITEMS
+    assert len(all_items) == N_ITEMS == len({item.id for item in all_items})
+    assert Counter(item.category for item in all_items) == dict.fromkeys(KINDS, N_ITEMS // 5)
+    assert len({family_of(i).scenes[0].content_hash() for i in all_items}) == N_ITEMS
 
 
 def test_items_show_the_member_whose_option_is_gold(
-    shapes_items: list[Item], shapes_store: ImageStore
+    all_items: list[Item], shapes_store: ImageStore
 ) -> None:
-    for row, (item, family) in enumerate(zip(shapes_items, shapes_vqa_families(), strict=True)):
+    for row, (item, family) in enumerate(zip(all_items, shapes_vqa_families(), strict=True)):
         assert family_of(item) == family
         assert sorted(item.options or ()) == sorted(family.options)
         assert item.question == family.question.text()
         assert (item.source.row, item.name) == (row, f"{row:04d}")
-    for item in shapes_items[::16]:
+    for item in all_items[::16]:
         family = family_of(item)
         shown = family.scenes[family.options.index(item.answer_text)]
         assert shapes_store.open(item.images[0]).tobytes() == render(shown).tobytes()
@@ -74,20 +74,20 @@ def test_scenes_are_all_members_of_all_families() -> None:
 
 @pytest.mark.parametrize("n_items", [1, 7, 60, 400])
 def test_the_first_items_are_the_same_however_many_are_read(
-    shapes_items: list[Item], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_items: int
+    all_items: list[Item], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_items: int
 ) -> None:
     monkeypatch.setattr(benchmark, "render", lambda scene: scene)
     full = shapes_vqa(cast(ImageStore, NoStore()))
     assert shapes_vqa(cast(ImageStore, NoStore()), n_items) == full[:n_items]
-    assert [i.options for i in full] == [i.options for i in shapes_items]
+    assert [i.options for i in full] == [i.options for i in all_items]
 
 
-def test_items_are_the_same_on_every_call(shapes_items: list[Item], tmp_path: Path) -> None:
-    assert shapes_vqa(ImageStore(tmp_path), 20) == shapes_items[:20]
+def test_items_are_the_same_on_every_call(all_items: list[Item], tmp_path: Path) -> None:
+    assert shapes_vqa(ImageStore(tmp_path), 20) == all_items[:20]
 
 
-def test_letters_are_balanced(shapes_items: list[Item], many: list[Item]) -> None:
-    for items in (shapes_items, shapes_items[:100], many):
+def test_letters_are_balanced(all_items: list[Item], many: list[Item]) -> None:
+    for items in (all_items, all_items[:100], many):
         for n_options in (2, 3, 4):
             gold = [item.answer for item in items if len(item.options or ()) == n_options]
             counts = [gold.count(letter) for letter in range(n_options)]
@@ -148,10 +148,10 @@ def test_the_original_has_as_many_things_as_its_perturbed_version(many: list[Ite
 
 
 def test_text_alone_does_not_give_the_answer_away(
-    shapes_items: list[Item], many: list[Item], capsys: pytest.CaptureFixture[str]
+    all_items: list[Item], many: list[Item], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Measure the text-only ceiling: n-grams of question, option and letter, cross-validated."""
-    for name, items in (("shapes-vqa", shapes_items), ("1,500 like it", many[:1500])):
+    for name, items in (("shapes-vqa", all_items), ("1,500 like it", many[:1500])):
         n_right, chances = text_only(items)
         p_value = poisson_binomial_tail(n_right, chances)
         with capsys.disabled():
@@ -162,10 +162,10 @@ def test_text_alone_does_not_give_the_answer_away(
         assert p_value > 0.01
 
 
-def test_the_text_only_measure_finds_a_leak(shapes_items: list[Item]) -> None:
+def test_the_text_only_measure_finds_a_leak(all_items: list[Item]) -> None:
     """Make the alphabetically first option right in every second item: that must show."""
     leaky = []
-    for row, item in enumerate(shapes_items):
+    for row, item in enumerate(all_items):
         options = tuple(sorted(item.options or ()))
         gold = 0 if row % 2 else options.index(item.answer_text)
         changes = {"options": options, "answer": gold, "answer_text": options[gold]}

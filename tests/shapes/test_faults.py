@@ -11,11 +11,12 @@ import pytest
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.randomness import generator
-from flipbench.core.records import Caption, Edit, Flip, Item
+from flipbench.core.records import Caption, Edit, Flip
 from flipbench.filters.judges.shapes import SceneJudge
 from flipbench.generate.captioners.shapes import SceneCaptioner
 from flipbench.generate.editors.shapes import SceneEditor
 from flipbench.models.protocols import Drawing
+from flipbench.shapes.benchmark import shapes_vqa
 from flipbench.shapes.faults import FAULTS, add_fault
 from flipbench.shapes.questions import KINDS, answer, draw_family
 from flipbench.shapes.scene import Scene
@@ -24,10 +25,10 @@ N = 150
 
 
 @pytest.fixture(scope="module")
-def candidates(shapes_items: list[Item], shapes_store: ImageStore) -> list[Candidate]:
+def candidates(shapes_store: ImageStore) -> list[Candidate]:
     """Return the first items with another answer and the caption that fits it."""
     found = []
-    for item in shapes_items[:N]:
+    for item in shapes_vqa(shapes_store, N):
         assert item.options and item.answer is not None
         new = (item.answer + 1) % len(item.options)
         flip = Flip(item_id=item.id, method="m", seed=0, new_answer=new, new_text=item.options[new])

@@ -48,10 +48,10 @@ def test_shipped_models_are_small_clean_and_complete(vlm: HuggingFaceVLM) -> Non
 
 def test_it_answers_by_looking(
     vlm: HuggingFaceVLM,
-    shapes_items: list[Item],
+    all_items: list[Item],
     shapes_store: ImageStore,
 ) -> None:
-    items = shapes_items[:N_ITEMS]
+    items = all_items[:N_ITEMS]
     chance = float(np.mean([1 / len(item.options or ()) for item in items]))
     seeing = n_right(vlm, items, shapes_store, look=True)
     assert seeing / N_ITEMS > chance + 0.3
@@ -63,10 +63,10 @@ def test_it_answers_by_looking(
 
 def test_it_needs_the_right_picture(
     vlm: HuggingFaceVLM,
-    shapes_items: list[Item],
+    all_items: list[Item],
     shapes_store: ImageStore,
 ) -> None:
-    items = shapes_items[:N_ITEMS]
+    items = all_items[:N_ITEMS]
     pictures = [item.images for item in items]
     moved = [item.model_copy(update={"images": pictures[i - 7]}) for i, item in enumerate(items)]
     right = n_right(vlm, items, shapes_store, look=True)

@@ -37,6 +37,7 @@ def targets(batch: dict[str, Any]) -> list[list[int]]:
     return [[int(x) for x in row if x != IGNORED] for row in batch["labels"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["llava", "qwen2_vl", "internvl", "idefics2", "smolvlm"])
 def test_a_target_begins_with_the_token_that_evaluation_reads(family: str, tmp_path: Path) -> None:
     folder = save(family, tmp_path / family)

@@ -26,6 +26,7 @@ def skeleton(model_type: str) -> Any:
         return AutoModelForImageTextToText.from_config(config)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model_type", [*IN_TABLE, *FOUND])
 def test_language_model_projector_and_vision_tower_are_disjoint(model_type: str) -> None:
     model = skeleton(model_type)

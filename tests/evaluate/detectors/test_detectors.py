@@ -36,6 +36,8 @@ FOLDS_BY_PLACE = {"kernel_divergence"}
 """Draws its folds by the items' places."""
 NO_LEAST_NUMBER = {"constat"}
 """Its bootstrap has a p-value however few items there are."""
+COSTLY = {"constat", "ngram_accuracy", "order_trend"}
+"""The golden cases have to do in the quick tests."""
 ASK_CHOICES = {
     "bgr_shuffling", "choice_confusion", "circular_eval", "confidence_gap", "constat",
     "image_masking", "old_answer_attraction", "option_order", "perturbation_gap",
@@ -48,6 +50,10 @@ SEER = Planted("seer", 0.7, 0.7)
 CLEAN = [Planted("clean", 0.6, 0.6), Planted("clean-2", 0.5, 0.5), Planted("clean-3", 0.7, 0.7)]
 
 every_detector = pytest.mark.parametrize("name", DETECTORS)
+every_detector_in_time = pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.slow] if n in COSTLY else []) for n in DETECTORS],
+)
 
 
 def make(name: str) -> AnyDetector:
@@ -120,7 +126,7 @@ def test_probes_are_deterministic_and_need_what_is_declared(
     assert all(p.prompt.endswith("Letter, please.") for p in choices)
 
 
-@every_detector
+@every_detector_in_time
 def test_every_score_states_what_it_is_of(name: str, benchmark: PairedBenchmark) -> None:
     scores = scores_by_rule(make(name), benchmark, SEER, CLEAN)
     assert default_rule(name) == default_rule(DETECTORS[name]) and default_rule(name) in scores
@@ -134,7 +140,7 @@ def test_every_score_states_what_it_is_of(name: str, benchmark: PairedBenchmark)
     assert len({score.id for score in scores.values()}) == len(scores)
 
 
-@every_detector
+@every_detector_in_time
 def test_a_rule_without_its_reference_is_not_applicable(
     name: str, benchmark: PairedBenchmark
 ) -> None:
@@ -149,7 +155,7 @@ def test_a_rule_without_its_reference_is_not_applicable(
     assert all(score.verdict != "not_applicable" for score in beside.values())
 
 
-@every_detector
+@every_detector_in_time
 def test_the_order_of_items(name: str, benchmark: PairedBenchmark) -> None:
     turned = replace(benchmark, pairs=benchmark.pairs[::-1])
     here, there = (scores_by_rule(make(name), b, SEER, CLEAN) for b in (benchmark, turned))
@@ -163,7 +169,7 @@ def test_the_order_of_items(name: str, benchmark: PairedBenchmark) -> None:
     assert all(same) is (name not in ORDER_MATTERS | FOLDS_BY_PLACE)
 
 
-@every_detector
+@every_detector_in_time
 def test_missing_answers_are_dropped_and_never_wrong(name: str, benchmark: PairedBenchmark) -> None:
     own = own_pairs(name, benchmark)
     lost = tuple(i.id for p in own.pairs[:4] for i in (p.original, p.perturbed))
@@ -179,7 +185,7 @@ def test_missing_answers_are_dropped_and_never_wrong(name: str, benchmark: Paire
         assert counted is not isinstance(DETECTORS[name], GridDetector), score.warnings
 
 
-@every_detector
+@every_detector_in_time
 def test_without_any_answer_there_is_no_verdict(name: str, benchmark: PairedBenchmark) -> None:
     scores = scores_by_rule(make(name), benchmark, SEER, CLEAN, lambda probe: True)
     for score in scores.values():
@@ -187,7 +193,7 @@ def test_without_any_answer_there_is_no_verdict(name: str, benchmark: PairedBenc
         assert (score.statistic, score.p_value, score.interval, score.n) == (None, None, None, 0)
 
 
-@every_detector
+@every_detector_in_time
 def test_too_few_items_forbid_a_test(name: str, tmp_path: Path) -> None:
     small = own_pairs(name, planted_benchmark(tmp_path, n_choices=4, n_open=4))
     small = replace(small, pairs=small.pairs[:3])
@@ -198,7 +204,7 @@ def test_too_few_items_forbid_a_test(name: str, tmp_path: Path) -> None:
     assert score.warnings or name in NO_LEAST_NUMBER
 
 
-@every_detector
+@every_detector_in_time
 def test_a_model_that_is_its_own_reference_says_so(name: str, benchmark: PairedBenchmark) -> None:
     scores = scores_by_rule(make(name), benchmark, SEER, [SEER])
     for score in scores.values():

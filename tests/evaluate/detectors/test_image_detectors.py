@@ -147,6 +147,7 @@ def test_a_mask_covers_its_share_and_contains_smaller_masks(
     assert covered.mean() == pytest.approx(fraction, abs=tolerance, rel=0)
 
 
+@pytest.mark.slow
 def test_masking_flags_a_model_that_falls_less_than_the_clean_one(drawn: Any) -> None:
     clean = drawn.ask(MASKING, looks_at(drawn, "masked 50 %"), "clean")
     memory = drawn.ask(MASKING, looks_at(drawn, "nothing"))

@@ -19,7 +19,7 @@ from flipbench.evaluate.predictions.rows import read_rows
 from tests.fixtures.prediction_files import FILES, Row, both, plain_csv, rows
 
 
-def refused(paths: tuple[Path, Path], message: str, **options: Any) -> str:
+def assert_refused(paths: tuple[Path, Path], message: str, **options: Any) -> str:
     with pytest.raises(DataError, match=message) as caught:
         gap_of_predictions(*paths, **options)
     return str(caught.value)
@@ -34,32 +34,32 @@ def on(side: str, what: Any) -> Any:
 
 def test_missing_ids_are_named_and_counted(tmp_path: Path) -> None:
     paths = both(tmp_path, change=lambda s, t: t[:9] if s == "perturbed" else t[1:])
-    message = refused(paths, "do not hold the same items")
+    message = assert_refused(paths, "do not hold the same items")
     assert "3 only in" in message and "'9', '10', '11'" in message
     assert "1 only in" in message and "'0'" in message
 
 
 def test_duplicate_ids_are_named_with_their_lines(tmp_path: Path) -> None:
     paths = both(tmp_path, change=on("original", lambda t: [*t, t[4], t[2]]))
-    message = refused(paths, "2 ids occur more than once: '2', '4'")
+    message = assert_refused(paths, "2 ids occur more than once: '2', '4'")
     assert "vlm_original.csv, line 4 and vlm_original.csv, line 15" in message
 
 
 def test_predictions_on_another_benchmark_are_refused(tmp_path: Path) -> None:
     other = on("perturbed", lambda t: [r | {"index": f"x{r['index']}"} for r in t])
-    refused(both(tmp_path, change=other), "no id in common .*different benchmarks")
+    assert_refused(both(tmp_path, change=other), "no id in common .*different benchmarks")
 
 
 def test_the_same_ids_with_other_options_are_refused(tmp_path: Path) -> None:
     other = on("perturbed", lambda t: [r | {"A": "cat", "B": "dog"} for r in t])
-    message = refused(both(tmp_path, change=other), "the options of 12 of 12 items differ")
+    message = assert_refused(both(tmp_path, change=other), "the options of 12 of 12 items differ")
     assert "'0', '1', '2', '3', '4' and 7 more" in message
 
 
 def test_shifted_ids_are_refused(tmp_path: Path) -> None:
     shifted = on("perturbed", lambda t: [r | {"index": (r["index"] + 3) % 12} for r in t])
     one, two = both(tmp_path, change=shifted)
-    refused((one, two), "the options of 12 of 12 items differ")
+    assert_refused((one, two), "the options of 12 of 12 items differ")
 
 
 @pytest.mark.slow
@@ -70,14 +70,14 @@ def test_any_missing_rows_are_counted(gone: set[int], at: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         side = ("original", "perturbed")[at]
         keep = on(side, lambda t: [r for r in t if r["index"] not in gone])
-        message = refused(both(Path(folder), change=keep), "do not hold the same items")
+        message = assert_refused(both(Path(folder), change=keep), "do not hold the same items")
     assert f"{len(gone)} only in" in message
     assert repr(str(min(gone))) in message
 
 
 def test_the_same_file_twice_is_refused(tmp_path: Path) -> None:
     one, _ = both(tmp_path)
-    refused((one, one), "the right answer is the same in both for all 12 items")
+    assert_refused((one, one), "the right answer is the same in both for all 12 items")
 
 
 def test_shifted_rows_without_options_are_refused(tmp_path: Path) -> None:
@@ -89,12 +89,12 @@ def test_shifted_rows_without_options_are_refused(tmp_path: Path) -> None:
             return asked
         return [r | {"index": (r["index"] + 1) % 12} for r in asked]
 
-    refused(both(tmp_path, change=shifted), "the questions of 12 of 12 items differ")
+    assert_refused(both(tmp_path, change=shifted), "the questions of 12 of 12 items differ")
 
 
 def test_an_empty_id_is_refused(tmp_path: Path) -> None:
     paths = both(tmp_path, change=on("original", lambda t: [t[0] | {"index": None}, *t[1:]]))
-    refused(paths, "vlm_original.csv, line 2: the id is empty")
+    assert_refused(paths, "vlm_original.csv, line 2: the id is empty")
 
 
 # ---------------------------------------------------------------- answers and replies
@@ -136,7 +136,9 @@ def test_an_error_column_marks_failed_rows(tmp_path: Path) -> None:
 
 def test_a_file_without_replies_is_refused(tmp_path: Path) -> None:
     paths = both(tmp_path, change=lambda s, t: [r | {"prediction": ""} for r in t])
-    refused(paths, "no item has a usable reply in both; original: 12 of 12 items have no reply")
+    assert_refused(
+        paths, "no item has a usable reply in both; original: 12 of 12 items have no reply"
+    )
 
 
 def test_replies_that_name_no_option_are_inconclusive(tmp_path: Path) -> None:
@@ -150,7 +152,7 @@ def test_free_form_answers_need_marks(tmp_path: Path) -> None:
     def free(side: str, table: list[Row]) -> list[Row]:
         return [{"id": r["index"], "answer": f"a {side}", "prediction": "a cat"} for r in table]
 
-    refused(both(tmp_path, change=free), "line 2: neither a right letter .*23 more")
+    assert_refused(both(tmp_path, change=free), "line 2: neither a right letter .*23 more")
 
 
 # ---------------------------------------------------------------- files
@@ -314,7 +316,7 @@ def test_inspect_epochs_are_duplicates_unless_one_is_chosen(tmp_path: Path) -> N
         log["samples"] += [s | {"epoch": 2} for s in log["samples"]]
         paths.append(tmp_path / f"{side}.json")
         paths[-1].write_text(json.dumps(log))
-    refused((paths[0], paths[1]), "12 ids occur more than once.*several epochs, name one")
+    assert_refused((paths[0], paths[1]), "12 ids occur more than once.*several epochs, name one")
     table = gap_of_predictions(paths[0], paths[1], options=ReadOptions(epoch=2))
     assert table.by_rule["sign"].n == 11
     with pytest.raises(DataError, match="no sample belongs to epoch 3"):

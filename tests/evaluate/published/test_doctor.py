@@ -168,6 +168,7 @@ def test_gaps_that_rounding_explains_are_distinguished() -> None:
     assert not any(f.wrong for f in found)
 
 
+@pytest.mark.slow
 def test_headline_rows_of_another_regime_are_reported() -> None:
     """T2's LLaVA LLM+MLP is T17's ALL; T2's Qwen2-VL is the mixture of T32."""
     llava = of("relabelled", "T2", examine([*headline("T2", "LLaVA-v1.5-7B"), *GAPS]))

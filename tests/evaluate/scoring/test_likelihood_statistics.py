@@ -56,6 +56,7 @@ def test_shard_permutation_p_against_enumeration(shards: list[list[int]]) -> Non
     assert found >= 1 / (n + 1)
 
 
+@pytest.mark.slow
 def test_shard_p_values_are_uniform_under_the_null() -> None:
     draw = rng(3)
     p_values, t_values = [], []
@@ -118,6 +119,7 @@ def test_a_large_trend_agrees_with_the_t_approximation() -> None:
     assert found.p_falls == pytest.approx(expected.pvalue, abs=0.01)
 
 
+@pytest.mark.slow
 def test_trend_p_values_are_uniform_under_the_null() -> None:
     draw = rng(2)
     strata = ["a"] * 12 + ["b"] * 8

@@ -85,7 +85,8 @@ CHECKS: dict[str, Callable[[dict[str, Any]], None]] = {
 
 @pytest.mark.parametrize("case", GOLDEN, ids=lambda case: f"{case['of']}: {case['name']}")
 def test_golden_cases(case: dict[str, Any]) -> None:
-    CHECKS[case["of"]](case)
+    check_case = CHECKS[case["of"]]
+    check_case(case)
 
 
 @given(st.integers(0, 9), st.integers(0, 9))

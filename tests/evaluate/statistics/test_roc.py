@@ -107,6 +107,7 @@ def test_the_bootstrap_resamples_whole_clusters() -> None:
     assert same == pytest.approx(width, abs=1e-9) and narrow < 0.5 * width
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shift", [0.0, 1.0, 3.0])
 @pytest.mark.parametrize("method", ["Newcombe", "cluster bootstrap"])
 def test_intervals_cover_the_truth(method: str, shift: float) -> None:

@@ -143,6 +143,7 @@ def test_both_rules_are_reported_when_they_disagree(make_world: Any) -> None:
     assert "The two rules disagree" in text_of(finding)
 
 
+@pytest.mark.slow
 def test_unparsable_replies_give_no_verdict(world: Any) -> None:
     answers = _answers(world, world.memoriser(), "suspect")
     perturbed = {i.images[0].sha256 for i in world.benchmark.perturbed}
@@ -159,6 +160,7 @@ def test_unparsable_replies_give_no_verdict(world: Any) -> None:
     assert "perturbed 40/40" in finding.sensitivity.sentences[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "verdict"), [(4, "inconclusive"), (5, "contaminated")])
 def test_too_few_items_are_inconclusive(make_world: Any, n: int, verdict: str) -> None:
     world = make_world.make(n=n)

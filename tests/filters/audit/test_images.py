@@ -134,6 +134,7 @@ def test_images_shared_with_the_training_split_are_found(
     assert train_overlap(test, groups, None, store, SETTINGS).status == "not_run"
 
 
+@pytest.mark.slow
 def test_near_duplicates_match_brute_force_and_scale() -> None:
     rng = np.random.default_rng(0)
     n = 10_000

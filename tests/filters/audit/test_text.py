@@ -218,6 +218,7 @@ def test_the_folds_equal_a_ridge_regression(make_item: MakeItem) -> None:
             assert margins[i] == pytest.approx(scores[table.gold[i]] - rest.max(), abs=1e-8)
 
 
+@pytest.mark.slow
 def test_copies_of_an_image_share_a_fold(make_item: MakeItem) -> None:
     items = random_items(make_item, 60)
     twice = [

@@ -208,6 +208,7 @@ def test_pipelines_that_read_lists_as_references_draw_one_at_a_time(
     assert len(given) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(ADAPTERS))
 def test_the_table_matches_the_installed_diffusers(name: str) -> None:
     takes, adapter = call_arguments(find_class(name)), ADAPTERS[name]

@@ -336,10 +336,7 @@ def test_the_key_appears_nowhere(
     chat = api(server, max_retries=0)
     (error,) = ask(chat, store)
     assert isinstance(error, ServiceError if how == "echo" else PrerequisiteError)
-    try:
-        raise error
-    except Exception:
-        told = traceback.format_exc()
+    told = "".join(traceback.format_exception(error))
     out, err = capfd.readouterr()
     told += caplog.text + out + err + repr(chat.__dict__["spec"]) + str(chat.settings) + repr(error)
     assert secret not in told and secret[3:] not in told

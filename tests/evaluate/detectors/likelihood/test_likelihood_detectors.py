@@ -260,6 +260,7 @@ def test_the_false_alarm_rate_stays_at_its_level(name: str, make_world: Any) -> 
     assert 0.35 < sum(p_values) / 60 < 0.75  # a step function: its mean lies above 1/2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_real_checkpoint_answers_the_probes(
     name: str, tiny_vlm: Any, shapes_items: Any, shapes_store: Any, make_pair: Any

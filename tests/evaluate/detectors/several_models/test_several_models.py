@@ -156,6 +156,7 @@ def test_constat_finds_what_difficulty_cannot_explain() -> None:
     assert constat(honest, models, draw, n_bootstrap=400).p_value > 0.05
 
 
+@pytest.mark.slow
 def test_constat_keeps_its_false_alarm_rate() -> None:
     draw, flagged = rng(2), 0
     for _ in range(60):
@@ -331,6 +332,7 @@ def test_divergence_uses_the_next_checkpoint_and_the_clean_model(make_world: Any
     assert (trend.in_order, trend.n_steps) == (1, 1), "the clean model stands at 0"
 
 
+@pytest.mark.slow
 def test_a_finetuned_real_checkpoint_diverges(
     tiny_vlm: Any, shapes_benchmark: PairedBenchmark
 ) -> None:
