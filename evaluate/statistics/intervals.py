@@ -62,10 +62,11 @@ def clustered_interval(
     n, n_clusters = len(values), len(totals)
     if n_clusters < 2:
         return None
-    between = float(((totals - sizes * values.mean()) ** 2).sum()) * n_clusters / (n_clusters - 1)
-    within = n * float(values.var(ddof=1))
-    effect = max(1.0, between / within) if within > 0 else n / n_clusters
     b, c = float((values < 0).sum()), float((values > 0).sum())
+    gap = (c - b) / n
+    between = float(((totals - sizes * gap) ** 2).sum()) * n_clusters / (n_clusters - 1)
+    within = (b + c - n * gap**2) * n / (n - 1)
+    effect = max(1.0, between / within) if within > 1e-9 else n / n_clusters
     quantile = float(stats.t.ppf(0.5 + level / 2, n_clusters - 1))
     return _score_interval(b / effect, c / effect, n / effect, quantile, level)
 
