@@ -14,7 +14,6 @@ from typing import Literal
 
 import numpy as np
 from scipy import stats
-from statsmodels.stats.multitest import multipletests
 
 from flipbench.core.records import Interval
 
@@ -273,10 +272,14 @@ def adjust_p_values(
     >>> [round(p, 4) for p in adjust_p_values([0.01, 0.04], "bonferroni")]
     [0.02, 0.08]
     """
-    if not p_values:
-        return []
-    name = {"benjamini-hochberg": "fdr_bh"}.get(method, method)
-    return [float(p) for p in multipletests(p_values, method=name)[1]]
+    values, m = np.asarray(p_values, dtype=float), len(p_values)
+    if method == "benjamini-hochberg":
+        return [float(p) for p in stats.false_discovery_control(values)] if m else []
+    order = np.argsort(values, kind="stable")
+    tests = m - np.arange(m) if method == "holm" else np.full(m, m)
+    adjusted = np.empty(m)
+    adjusted[order] = np.maximum.accumulate(tests * values[order]).clip(max=1.0)
+    return [float(p) for p in adjusted]
 
 
 def _complete(

@@ -26,6 +26,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.slow
 def test_generate_and_filter_from_a_mapping(tmp_path: Path) -> None:
     config = TINY | {"run": "runs/x"}
     made = fb.generate(config, limit=6, progress=False)

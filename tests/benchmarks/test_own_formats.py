@@ -103,6 +103,7 @@ def test_jsonl_round_trip(
             assert fresh.path(ref).read_bytes() == store.path(ref).read_bytes()
 
 
+@pytest.mark.slow
 @QUICK
 @given(items())
 def test_parquet_round_trip(

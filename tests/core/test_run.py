@@ -198,6 +198,7 @@ def test_an_edit_whose_image_is_missing_is_redone(
         assert list(run.read(Edit)) == [new]
 
 
+@pytest.mark.slow
 def test_two_processes_on_one_run_directory_lose_and_damage_nothing(tmp_path: Path) -> None:
     run_path, go = tmp_path / "run", tmp_path / "go"
     writers = [

@@ -52,6 +52,7 @@ def test_worker_shares_are_disjoint_and_complete() -> None:
         Share.parse("3/3")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="reads the process table of Linux")
 def test_a_worker_ends_when_its_parent_is_killed() -> None:
     parent = subprocess.Popen(

@@ -92,6 +92,7 @@ def test_order_batch_size_and_item_count_change_no_flip_or_image(
     }
 
 
+@pytest.mark.slow
 def test_the_second_run_does_nothing_twice(
     shapes_items: list[Item], reference: dict[str, tuple[str, str, str]], tmp_path: Path
 ) -> None:

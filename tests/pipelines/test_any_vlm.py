@@ -16,6 +16,8 @@ from flipbench.models.protocols import Capability
 from flipbench.pipelines.detection import plan
 from tests.fixtures.report_data import make_benchmark
 
+pytestmark = pytest.mark.slow
+
 
 class Knower:
     """A model of the `VLM` protocol and nothing else: it knows what it was given."""

@@ -82,6 +82,7 @@ def test_a_fault_spoils_the_image_as_named(kind: str) -> None:
     assert missing == ({True, False} if kind == "relation" else {False})
 
 
+@pytest.mark.slow
 def test_faults_depend_on_the_item_and_the_seed(
     candidates: list[Candidate], shapes_store: ImageStore
 ) -> None:

@@ -59,6 +59,7 @@ def families(request: pytest.FixtureRequest) -> list[QuestionFamily]:
     return [draw_family(rng, request.param) for _ in range(N_FAMILIES)]
 
 
+@pytest.mark.slow
 def test_every_member_makes_its_option_right_and_no_other(families: list[QuestionFamily]) -> None:
     for family in families:
         text = family.question.text()

@@ -112,6 +112,7 @@ def test_chosen_layers_are_listed_one_by_one(
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("train", "settings", "message"),
     [

@@ -166,6 +166,7 @@ def test_a_missing_or_empty_file_is_named(tmp_path: Path) -> None:
         read_corpus(write(tmp_path / "c.jsonl"), 0)
 
 
+@pytest.mark.slow
 def test_a_plan_and_its_corpus_belong_together(
     plan: TrainingPlan, items: dict[str, Item], shapes_store: ImageStore, tmp_path: Path
 ) -> None:

@@ -102,6 +102,7 @@ def simulate(n_clusters: int, size: int, seed: int) -> tuple[np.ndarray, list[st
     return differences.ravel(), [str(i) for i in range(n_clusters) for _ in range(size)]
 
 
+@pytest.mark.slow
 def test_shared_images_alarm_mcnemar_but_not_the_clustered_test() -> None:
     """19 images of 20 questions each, no gap: plain McNemar alarms far more often than 5 %."""
     plain = clustered = covered = 0

@@ -175,6 +175,7 @@ def test_without_a_shortcut_the_stress_test_keeps_its_level(make_item: MakeItem)
     assert np.std([p or 0 for p in p_values]) > 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shortcut", ["word", "length", "letter", "crossed"])
 def test_each_planted_shortcut_is_found_and_named(make_item: MakeItem, shortcut: str) -> None:
     rng, items = np.random.default_rng(1), []

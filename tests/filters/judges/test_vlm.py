@@ -73,6 +73,7 @@ def test_the_new_answer_is_kept_and_the_old_one_rejected(
     assert ("probability" in right[0].reason) == (ask == "choose")
 
 
+@pytest.mark.slow
 def test_a_judge_below_its_threshold_is_unsure(
     llava: HuggingFaceVLM, candidates: list[Candidate], run: Run
 ) -> None:

@@ -237,6 +237,7 @@ def test_retry_after_is_honoured(server: OpenAIServer, store: ImageStore) -> Non
     assert min(b - a for a, b in zip(times, times[1:], strict=False)) >= 0.2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "says"),
     [("500", "500: It broke"), ("429", "429: Slow down"), ("page", "502: <html>Bad gateway")],

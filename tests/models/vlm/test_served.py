@@ -99,6 +99,7 @@ def test_a_reasoning_model_has_room_to_think_and_no_temperature(
 # replies
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "reply", "text", "choice"),
     [
@@ -286,6 +287,7 @@ def test_a_server_without_greedy_decoding_is_reported(
     assert "not reproducible" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "script", "said"),
     [
@@ -306,6 +308,7 @@ def test_a_missing_model_stops_the_run(
 # through the engine
 
 
+@pytest.mark.slow
 def test_a_dropped_connection_is_a_failure_and_is_retried(
     server: OpenAIServer, shapes_items: list[Item], shapes_store: ImageStore, tmp_path: Path
 ) -> None:
