@@ -172,12 +172,12 @@ def _cautions(
             " missing; run the same command again to retry"
         )
     n_clusters = len({cluster_of(item) for item in comparison.items})
-    if n_clusters < len(comparison.items) and isinstance(outcome, PairedOutcome):
+    if n_clusters < len(comparison.items):
         cautions.append(
             f"{len(comparison.items)} items share {n_clusters} images or groups: test and interval"
             " treat each image or group, not each item, as independent"
         )
-    if changes and not any(changes.values()):
+    if isinstance(outcome, MeanOutcome) and changes and not any(changes.values()):
         cautions.append(
             "no item differs between the two conditions: an interval of width 0 understates the"
             " uncertainty"

@@ -117,15 +117,8 @@ class OldAnswerAttraction:
 
     @cached_per_benchmark
     def _edited(self, benchmark: PairedBenchmark) -> list[Pair]:
-        """Return the pairs that can be asked and whose two images differ."""
-        store = benchmark.images
-        return [
-            pair
-            for pair in _askable(benchmark)
-            if not is_near_unchanged(
-                store.open(pair.original.images[0]), store.open(pair.perturbed.images[0])
-            )
-        ]
+        """Return the pairs that can be asked and whose two images are not almost equal."""
+        return [pair for pair in _askable(benchmark) if not _is_near_unchanged(pair, benchmark)]
 
     def _against_chance(self, own: _Replies) -> dict[str, Any]:
         chances = [1 / (len(pair.perturbed.options or ()) - 1) for pair in own.wrong]
@@ -237,3 +230,11 @@ def _askable(benchmark: PairedBenchmark) -> list[Pair]:
 
 def _probe(pair: Pair, prompt_settings: PromptSettings) -> Probe:
     return prompt_settings.probe(pair.perturbed, "perturbed")
+
+
+def _is_near_unchanged(pair: Pair, benchmark: PairedBenchmark) -> bool:
+    """Return whether both images are there and almost equal."""
+    refs = pair.original.images[0], pair.perturbed.images[0]
+    if not all(benchmark.images.path(ref).exists() for ref in refs):
+        return False
+    return is_near_unchanged(*(benchmark.images.open(ref) for ref in refs))

@@ -57,7 +57,7 @@ def test_a_memoriser_is_flagged_and_a_seer_is_not(world: Any) -> None:
     assert change["perturbed"] - change["original"] == pytest.approx(memory["relative"].statistic)
     perfect = world.scores(DETECTOR, world.ask(DETECTOR, world.seer()), seer)
     assert perfect["sign"].statistic == 0.0 and perfect["sign"].verdict == "not_detected"
-    assert any("width 0" in w for w in perfect["sign"].warnings)
+    assert perfect["sign"].interval.low < -0.05  # no pair changed, but a few might have
     assert perfect["mcnemar"].verdict == "not_detected"
 
 
