@@ -199,9 +199,7 @@ def write_figure(shares: dict[str, dict[str, list[float]]], path: Path) -> None:
         for name in ("McNemar", "confidence gap", "attraction"):
             line = [100 * shares[condition][name][side] for condition in list(CONDITIONS)[:4]]
             axis.plot(radii, line, marker="o", label=name)
-        axis.set(
-            title=f"{title} models", xlabel="blur of the perturbed pictures, pixels", xticks=radii
-        )
+        axis.set(title=title, xlabel="blur of the perturbed pictures, pixels", xticks=radii)
         axis.grid(alpha=0.3)
     axes[0].set(ylabel="models flagged, %", ylim=(-4, 104))
     axes[0].legend(frameon=False)

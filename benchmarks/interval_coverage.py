@@ -97,7 +97,8 @@ def row_of(
     many = 2_000_000 // (n_clusters * size)
     truth = float(drawn(many, seed + 1).mean()) if effect else 0.0
     hits: dict[str, list[bool]] = {"plain": [], "clustered": [], "simple": [], "ours": []}
-    for index, by_cluster in enumerate(drawn(repeats, seed)):
+    simulated = drawn(repeats, seed)
+    for index, by_cluster in enumerate(simulated):
         values = by_cluster.ravel()
         b, c, n = int((values < 0).sum()), int((values > 0).sum()), values.size
         floats = values.astype(float).tolist()
@@ -115,7 +116,8 @@ def row_of(
             hits["simple"].append(covers(wald(b, c, n), truth))
         hits["ours"].append(covers(ours, truth))
     alarms = [share(hits[name]) if effect == 0 else "–" for name in ("plain", "clustered")]
-    cells = [f"{n_clusters} × {size}", f"{100 * truth:+.1f}", *alarms]
+    changing = f"{np.mean(simulated != 0):.2f}"
+    cells = [f"{n_clusters} × {size}", changing, f"{100 * truth:+.1f}".replace("-", "−"), *alarms]
     return [*cells, share(hits["simple"]), share(hits["ours"])]
 
 
@@ -133,7 +135,12 @@ def main() -> None:
     for against, (plain, clustered, simple, ours) in heads.items():
         title = "A model's gap less its reference's" if against else "A model's gap"
         print(f"{title}, {options.repeats:,} simulations\n")
-        header = ["images × items", "true value", f"false alarms, {plain}"]
+        header = [
+            "images × items",
+            "share of items that change",
+            "true value",
+            f"false alarms, {plain}",
+        ]
         header += [f"false alarms, {clustered}", f"coverage, {simple}", f"coverage, {ours}"]
         rows = [
             row_of(design, effect, options.repeats, options.seed, against)
