@@ -27,9 +27,10 @@ from flipbench.evaluate.pipeline import ModelUnderTest, probes_for
 from flipbench.evaluate.protocol.detector import AnyDetector, GridDetector, needs_when
 from flipbench.evaluate.protocol.grid import UNTOUCHED
 from flipbench.evaluate.report.tables import GAP
+from flipbench.evaluate.verdict.basis import Evidence
 from flipbench.evaluate.verdict.page import VerdictPage
 from flipbench.evaluate.verdict.replies import replies_of
-from flipbench.evaluate.verdict.verdict import Evidence, find
+from flipbench.evaluate.verdict.verdict import find
 from flipbench.models.engine import answers_of
 from flipbench.models.protocols import VLM
 from flipbench.models.vlm.checkpoints import check_card, resolve_path

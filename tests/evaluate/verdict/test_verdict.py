@@ -17,14 +17,17 @@ from flipbench.evaluate.protocol.detector import Answers
 from flipbench.evaluate.statistics.paired import adjust_p_values, mcnemar_p
 from flipbench.evaluate.statistics.power import Design, power
 from flipbench.evaluate.verdict import sensitivity as verdict_sensitivity
+from flipbench.evaluate.verdict.basis import Evidence
 from flipbench.evaluate.verdict.other_detectors import least_significant, other_results
 from flipbench.evaluate.verdict.sensitivity import (
+    Changes,
     detectable_gap,
     items_to_discount,
     items_to_fall,
     items_to_rise,
 )
-from flipbench.evaluate.verdict.verdict import DetectionVerdict, Evidence, find, interval_text
+from flipbench.evaluate.verdict.verdict import DetectionVerdict, find
+from flipbench.evaluate.verdict.wording import interval_text
 from flipbench.prompting.prompts import PromptSettings
 from tests.fixtures.policies import by_hand
 
@@ -35,7 +38,8 @@ PROMPT_SETTINGS = PromptSettings()
 
 def judge(world: Any, model: Any, *references: Any, **changes: Any) -> DetectionVerdict:
     """Return the verdict on a policy (or on answers), compared with clean policies."""
-    world = type(world)(replace(world.benchmark, **changes))
+    made_by = {"made_by": {"raters": "two people"}}
+    world = type(world)(replace(world.benchmark, **made_by | changes))
     answers = _answers(world, model, "suspect")
     clean = [_answers(world, policy, f"clean-{i}") for i, policy in enumerate(references)]
     scores = {
@@ -86,7 +90,7 @@ def test_a_seer_is_not_called_clean(world: Any) -> None:
     assert finding.verdict == "not_detected"
     assert finding.sentence.startswith("No contamination of suspect with simulated was detected,")
     assert "which does not show that it is clean" in finding.sentence
-    least = detectable_gap(finding.gap)
+    least = detectable_gap(Changes(finding.gap))
     assert least is not None
     assert f"detects a true gap of −{100 * least:.1f} points four times in five" in finding.sentence
 
@@ -217,7 +221,7 @@ def test_the_detectable_gap_has_80_percent_power(make_world: Any, fell: int, ros
     perturbed = [i < rose or i >= rose + fell for i in range(200)]
     gap = judge(world, by_hand(world, original, perturbed)).gap
     assert (gap.paired.b, gap.paired.c) == (fell, rose)
-    least = detectable_gap(gap)
+    least = detectable_gap(Changes(gap))
     assert least is not None
 
     def reached(drop: float) -> float:
