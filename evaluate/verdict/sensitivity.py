@@ -149,17 +149,26 @@ def items_to_fall(b: int, c: int, n11: int, alpha: float) -> int | None:
 def shared_to_discount(totals: Sequence[int], alpha: float) -> int:
     """Return about how many fallen items, in images or groups, to discount for p > ``alpha``.
 
-    They are taken one by one from the image on which most items fell.
+    Image by image, from the one on which fewest items fell or from that on which most did,
+    whichever takes fewer.
 
-    >>> shared_to_discount([-1] * 9 + [1], 0.05), shared_to_discount([-3] * 6, 0.05)
-    (3, 4)
+    >>> shared_to_discount([-1] * 9 + [1], 0.05), shared_to_discount([-4] * 8, 0.05)
+    (3, 16)
     """
-    left = list(totals)
-    for k in range(sum(abs(total) for total in totals if total < 0) + 1):
-        if exact_label_swap_p(left) > alpha:
-            return k
-        left[left.index(min(left))] += 1
-    return k
+    fell = sorted(-total for total in totals if total < 0)
+    return min(_discounted(fell, totals, alpha), _discounted(fell[::-1], totals, alpha))
+
+
+def _discounted(fell: Sequence[int], totals: Sequence[int], alpha: float) -> int:
+    left, discounted = list(totals), 0
+    for n in fell:
+        at = left.index(-n)
+        for left[at] in range(-n, 0):
+            if exact_label_swap_p(left) > alpha:
+                return discounted
+            discounted += 1
+        left[at] = 0
+    return discounted
 
 
 def shared_to_rise(totals: Sequence[int], alpha: float) -> int:

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.records import Interval, Response
 from flipbench.evaluate.detectors.perturbation.choice_confusion import ChoiceConfusion
+from flipbench.evaluate.detectors.perturbation.old_answer_attraction import OldAnswerAttraction
 from flipbench.evaluate.detectors.perturbation.perturbation_gap import PerturbationGap
 from flipbench.evaluate.protocol.detector import Answers
 from flipbench.evaluate.statistics.paired import adjust_p_values, mcnemar_p
@@ -31,7 +33,15 @@ from flipbench.evaluate.verdict.wording import interval_text
 from flipbench.prompting.prompts import PromptSettings
 from tests.fixtures.policies import by_hand
 
-DETECTORS = (PerturbationGap(), ChoiceConfusion())
+
+class Attraction(OldAnswerAttraction):
+    """Old-answer attraction without a look at the images, which a simulated world lacks."""
+
+    def _edited(self, benchmark: PairedBenchmark) -> list[Pair]:
+        return [pair for pair in benchmark.pairs if len(pair.original.options or ()) > 2]
+
+
+DETECTORS = (PerturbationGap(), ChoiceConfusion(), Attraction())
 COUNTS = st.integers(0, 40)
 PROMPT_SETTINGS = PromptSettings()
 
@@ -66,6 +76,103 @@ def _answers(world: Any, policy: Any, name: str) -> Answers:
 
 def text_of(finding: DetectionVerdict) -> str:
     return " ".join([finding.sentence, *finding.qualifiers, *finding.sensitivity.sentences])
+
+
+# ------------------------------------------------------- what the pairs are worth as evidence
+
+
+def noise(world: Any) -> Any:
+    """Return a policy with 10 of 12 originals and 3 of 12 perturbed versions right."""
+    return by_hand(world, [i < 10 for i in range(12)], [i in (0, 1, 11) for i in range(12)])
+
+
+def test_pairs_that_nobody_judged_have_no_verdict_without_a_clean_model(make_world: Any) -> None:
+    world = make_world.make(n=12)
+    finding = judge(world, noise(world), made_by={})
+    assert finding.gap.verdict == "contaminated" and finding.gap.p_value < 0.05
+    assert finding.verdict == "inconclusive" and len(finding.doubts) == 2
+    assert "nobody is known to have judged the perturbed images" in finding.sentence
+    assert "--judged-by" in finding.sentence and "--reference" in finding.sentence
+    assert "3/12 perturbed versions right, where guessing gets 3.0 (p = .609)" in finding.sentence
+    assert "Nobody is known to have judged" in text_of(finding)
+    judged = judge(world, noise(world))
+    assert judged.verdict == "inconclusive", "nothing shows that the images show anything"
+    (doubt,) = judged.doubts
+    assert doubt.reason.startswith("no model does better than guessing")
+    assert "12 were judged valid, by two people" in text_of(judged)
+
+
+def test_a_clean_model_takes_the_place_of_raters(make_world: Any) -> None:
+    world = make_world.make(n=100)
+    model = by_hand(world, [True] * 100, [i % 2 > 0 for i in range(100)])
+    assert judge(world, model, made_by={}).verdict == "inconclusive"
+    assert judge(world, model, made_by={}, exchangeable=True).verdict == "contaminated"
+    assert judge(world, model).verdict == "contaminated"
+    assert judge(world, model, world.seer(0.8), made_by={}).verdict == "contaminated"
+    pairs = [replace(p, verdict="unjudged") for p in world.benchmark.pairs]
+    some = (*pairs[:97], *world.benchmark.pairs[97:])
+    finding = judge(world, model, pairs=some)
+    assert finding.verdict == "inconclusive"
+    assert "on the 3 of 100 pairs that were judged valid" in finding.sentence
+    most = (*world.benchmark.pairs[:60], *pairs[60:])
+    assert judge(world, model, pairs=most).verdict == "contaminated"
+
+
+@pytest.mark.slow
+def test_a_reference_that_only_guesses_does_not_show_what_the_images_show(make_world: Any) -> None:
+    world = make_world.make(n=100)
+    model = by_hand(world, [True] * 100, [i % 4 == 0 for i in range(100)])
+    guesses = by_hand(world, [i % 4 == 1 for i in range(100)], [i % 4 == 2 for i in range(100)])
+    assert judge(world, model, guesses).verdict == "inconclusive"
+    assert judge(world, model, guesses, world.seer(0.9)).verdict == "contaminated"
+
+
+def test_old_answers_and_the_gap_may_disagree(make_world: Any) -> None:
+    world = make_world.make(n=100)
+    harder = by_hand(world, [True] * 100, [i % 2 > 0 for i in range(100)])
+    assert "A gap without attraction is also what harder" in text_of(judge(world, harder))
+    old = {p.perturbed.id: p.original.answer for p in world.benchmark.pairs[:30]}
+    gold = {i.id: i.answer for p in world.benchmark.pairs for i in (p.original, p.perturbed)}
+    wrong = {p.original.id for p in world.benchmark.pairs[70:]}
+
+    def drawn(probe: Any) -> int:
+        answer: int = gold[probe.item_id] + (probe.item_id in wrong)
+        return old.get(probe.item_id, answer % probe.n_options) or 0
+
+    finding = judge(world, drawn)
+    assert finding.verdict == "not_detected"
+    assert "30 of 30 wrong answers to perturbed versions name the original's" in text_of(finding)
+    assert "Attraction without a gap means" in text_of(finding)
+
+
+def test_numbers_of_items_are_rough_where_items_share_images(make_world: Any) -> None:
+    world = make_world.make(n=60)
+
+    def grouped(world: Any) -> Any:
+        pairs = [
+            replace(
+                pair,
+                original=pair.original.model_copy(update={"group": f"g{i // 4}"}),
+                perturbed=pair.perturbed.model_copy(update={"group": f"g{i // 4}"}),
+            )
+            for i, pair in enumerate(world.benchmark.pairs)
+        ]
+        return type(world)(replace(world.benchmark, pairs=tuple(pairs)))
+
+    world = grouped(world)
+    falls = by_hand(world, [True] * 60, [i >= 32 for i in range(60)])
+    finding = judge(world, falls)
+    assert finding.verdict == "contaminated" and finding.gap.p_value == pytest.approx(1 / 256)
+    assert "if about 16 of the 32 that fell" in finding.sensitivity.sentences[0]
+    assert "or if about" in finding.sensitivity.sentences[0]
+    assert "4.2 pairs are worth about one" in finding.sensitivity.sentences[0]
+    assert finding.sensitivity.is_rough
+    few = judge(world, by_hand(world, [True] * 60, [i >= 12 for i in range(60)]))
+    assert few.verdict == "not_detected"
+    assert "worth about 14 that share no image" in few.sentence
+    assert "if about 2 more of the 48 right in both" in few.sensitivity.sentences[0]
+    everything = judge(world, by_hand(world, [True] * 60, [False] * 60)).gap.interval
+    assert everything.low == -1 and everything.high < -0.5
 
 
 # ------------------------------------------------------------------------------- the sentence
@@ -116,7 +223,8 @@ def test_a_reference_that_also_falls_makes_the_comparison_decide(make_world: Any
     finding = judge(world, hard, also)
     assert finding.gap.verdict == "contaminated"
     assert (finding.verdict, finding.rule) == ("not_detected", "relative")
-    assert "The clean reference clean-0 also does significantly worse" in finding.qualifiers[0]
+    assert "difference from a clean model's gap on the same items" in finding.qualifiers[0]
+    assert "does not lie significantly below a clean model's" in text_of(finding)
     more = judge(world, world.memoriser(), also)
     assert (more.verdict, more.rule) == ("contaminated", "relative")
     assert "interval of the difference would reach 0 if about" in more.sensitivity.sentences[0]
@@ -133,18 +241,31 @@ def test_the_reference_with_the_weakest_evidence_decides(make_world: Any) -> Non
         assert [s.verdict for s in finding.against].count("contaminated") == 1
         assert (finding.verdict, finding.rule) == ("not_detected", "relative")
         assert finding.leading.reference.statistic == -0.2
-    assert "One clean model does not show" in text_of(judge(world, model, falls))
-    assert "One clean model does not show" not in text_of(finding)
+    assert "one clean model does not show" in text_of(judge(world, model, falls))
+    assert "one clean model does not show" not in text_of(finding)
+    panel = finding.panel
+    assert panel is not None and sorted(panel.gaps) == [-0.2, 0.0]
+    assert panel.p_value == pytest.approx(1 / 3) and panel.interval is not None
+    assert "conformal p = .333, which 2 references cannot bring below .333" in text_of(finding)
+    assert "ignores that clean models differ" in text_of(finding)
 
 
-def test_both_rules_are_reported_when_they_disagree(make_world: Any) -> None:
+def test_a_reference_that_rises_reveals_a_gap_that_is_not_significant_alone(
+    make_world: Any,
+) -> None:
     world = make_world.make(n=100)
     flat = by_hand(world, [True] * 70 + [False] * 30, [True] * 70 + [False] * 30)
     rises = by_hand(world, [True] * 70 + [False] * 30, [True] * 95 + [False] * 5)
     finding = judge(world, flat, rises)
-    assert (finding.verdict, finding.rule) == ("not_detected", "mcnemar")
-    assert finding.against[0].verdict == "contaminated"
-    assert "The two rules disagree" in text_of(finding)
+    assert finding.gap.verdict == "not_detected" and finding.gap.statistic == 0
+    assert (finding.verdict, finding.rule) == ("contaminated", "relative")
+    assert "this is 25.0 points below the gap of the clean reference clean-0" in finding.sentence
+    assert "easier than their originals, which hides the gap" in text_of(finding)
+    alone = judge(world, flat)
+    assert (alone.verdict, alone.rule) == ("not_detected", "mcnemar")
+    assert "Edited versions have been easier than their originals" in text_of(alone)
+    assert "by 0.3 to 31.5 points" in text_of(alone)
+    assert "0 of 30 wrong answers to perturbed versions name the original's" in text_of(alone)
 
 
 @pytest.mark.slow
@@ -278,16 +399,17 @@ def test_pairs_needed_match_the_power_analysis(make_world: Any) -> None:
 def test_other_detectors_are_corrected_together_and_do_not_vote(make_world: Any) -> None:
     world = make_world.make(n=60)
     finding = judge(world, world.string_memoriser(), world.seer(0.9))
-    (one,) = finding.other_detectors
-    assert one.detector == "choice_confusion" and one.score is not None
-    assert one.p_adjusted == adjust_p_values([one.score.p_value or 0.0])[0]
+    scores = [one.score for one in finding.other_detectors]
+    assert {score.detector for score in scores} == {"choice_confusion", "old_answer_attraction"}
+    p_values = adjust_p_values([score.p_value or 0.0 for score in scores])
+    assert [one.p_adjusted for one in finding.other_detectors] == p_values
     assert finding.leading.detector == "perturbation_gap"
 
 
 def test_a_detector_that_fires_on_the_reference_is_doubtful(make_world: Any) -> None:
     world = make_world.make(n=60)
     finding = judge(world, world.string_memoriser(), world.string_memoriser())
-    (one,) = finding.other_detectors
+    one = next(one for one in finding.other_detectors if one.detector == "choice_confusion")
     assert (
         one.verdict == "contaminated" and one.flagged_references == ("clean-0",) and one.is_doubtful
     )
@@ -317,7 +439,7 @@ def test_too_few_right_answers_cannot_change_the_verdict(make_world: Any) -> Non
     world = make_world.make(n=6)
     model = by_hand(world, [True, True, False, False, False, False], [False, True] + [False] * 4)
     finding = judge(world, model)
-    assert finding.verdict == "not_detected"
+    assert finding.gap.verdict == "not_detected"
     assert (
         "not be significant even if every pair that is right in both versions (1)"
         in finding.sensitivity.sentences[0]
