@@ -90,7 +90,9 @@ def score_of(
     """
     conditions = [side for side in (comparison.first, comparison.second) if side is not None]
     clean = comparison.reference if reference and comparison.reference else ()
-    refusals = [refusal, _unparsed_refusal(conditions), _unparsed_refusal(clean)]
+    theirs = _unparsed_refusal(clean)
+    of_reference = f"of the reference, {theirs}" if theirs else None
+    refusals = [refusal, _unparsed_refusal(conditions), of_reference]
     if not comparison.items:
         verdict = "not_applicable"
         refusals = [
@@ -177,7 +179,7 @@ def _cautions(
             f"{len(comparison.items)} items share {n_clusters} images or groups: test and interval"
             " treat each image or group, not each item, as independent"
         )
-    if changes and not any(changes.values()):
+    if changes and not any(changes.values()) and isinstance(outcome, MeanOutcome):
         cautions.append(
             "no item differs between the two conditions: an interval of width 0 understates the"
             " uncertainty"

@@ -141,7 +141,7 @@ def _limit(changes: Changes) -> str:
 def _unparsed(gap: Score) -> str:
     """Return how many replies on each side name no option, as a sentence."""
     counts = [
-        f"{count:,}/{gap.n:,} {side}" for side, count in gap.unparsed.items() if count is not None
+        f"{count:,}/{gap.n:,} ({side})" for side, count in gap.unparsed.items() if count is not None
     ]
     return f" Replies that name no option: {', '.join(counts)}." if counts else ""
 
