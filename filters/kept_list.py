@@ -31,12 +31,13 @@ def kept_rows(rulings: Sequence[Ruling]) -> list[tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class KeptRow:
-    """One row of a kept list and its line number."""
+    """One row of a kept list and its line number; ``decided_by`` is empty if nobody judged it."""
 
     line: int
     item: str
     item_id: str
     image_sha256: str
+    decided_by: str = ""
 
 
 def read_kept(path: Path) -> list[KeptRow]:
@@ -61,7 +62,8 @@ def read_kept(path: Path) -> list[KeptRow]:
         name = row.get("item") or item_id or "the row"
         if item_id in kept:
             problems.append(f"line {line}: {name} is listed twice")
-        kept[item_id] = KeptRow(line, name, item_id, row["image_sha256"] or "")
+        sha256, raters = row["image_sha256"] or "", row.get("decided_by") or ""
+        kept[item_id] = KeptRow(line, name, item_id, sha256, raters)
     _refuse(path, problems)
     return list(kept.values())
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from flipbench.config.policy import Policy
 from flipbench.core.errors import DataError
 from flipbench.core.files import write_atomically
-from flipbench.core.paired import Candidate, PairedBenchmark
+from flipbench.core.paired import UNJUDGED, Candidate, PairedBenchmark
 from flipbench.core.records import Caption, Edit, Failure, Flip, Item, Verdict
 from flipbench.core.run import Run
 from flipbench.core.stage import DEFAULTS, StageOptions, StageReport, run_stage
@@ -92,8 +92,11 @@ def keep_valid(
     raters, reports = rate(candidates, judges, run, policy, options)
     filtered = apply_policy(candidates, raters, run, policy)
     write_filtered(filtered, candidates, run.path / FOLDER, policy)
-    pairs = tuple(candidate.pair() for candidate in filtered.kept)
-    return PairedBenchmark(name, pairs, run.images, filtered.funnel.counts), reports
+    kept = [ruling for ruling in filtered.rulings if ruling.kept]
+    pairs = tuple(r.candidate.pair("keep" if r.decided_by else UNJUDGED) for r in kept)
+    names = {rater for ruling in kept for rater in ruling.decided_by}
+    made_by = {"raters": ", ".join(sorted(names))} if names else {}
+    return PairedBenchmark(name, pairs, run.images, filtered.funnel.counts, made_by), reports
 
 
 def rate(

@@ -12,6 +12,7 @@ from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item, Score, Source, content_id
 from flipbench.models.engine import Answers
 
+from ..scoring import old_answers
 from ..scoring.comparison import (
     Comparison,
     Condition,
@@ -20,6 +21,9 @@ from ..scoring.comparison import (
     relative_score,
     threshold_score,
 )
+from ..scoring.old_answers import PerturbedReplies, WrongAnswer, against_chance
+from ..scoring.scores import cluster_of, make_score
+from ..scoring.soundness import Guessing, Judged, against_guessing
 from .gap_table import GapTable
 from .join import join
 from .prediction import PredictionFile, listing
@@ -51,6 +55,7 @@ def gap_of_predictions(
     scoring: Scoring = "auto",
     keep: Collection[str] | None = None,
     reference: tuple[Path | PredictionFile, Path | PredictionFile] | None = None,
+    judged_by: str = "",
     settings: Settings | None = None,
 ) -> GapTable:
     """Compare a model's predictions on the original and on the perturbed items.
@@ -67,12 +72,17 @@ def gap_of_predictions(
     keep : collection of str, optional
         Ids to compare; both files must have all of them.
     reference : (Path, Path), optional
-        A clean model's predictions on the same items; adds the rule "relative".
+        A clean model's predictions on the same items; adds the rule "relative", which then
+        decides.
+    judged_by : str
+        Who judged that the perturbed images show their new answers. Without it and without a
+        reference, a significant gap has no verdict.
 
     Returns
     -------
     GapTable
-        The scores of rules sign (the paper's), mcnemar and, with a reference, relative.
+        The scores of rules sign (the paper's), mcnemar and, with a reference, relative; and, if the
+        file lists the options, old-answer attraction.
         Items that lack a reply on either side are left out and counted, never counted as wrong.
 
     Raises
@@ -122,7 +132,57 @@ def gap_of_predictions(
     known: dict[str, object] = {"suspects": counts.suspects([r.prediction.id for r in fell])}
     if how == "file":
         known["unparsed"] = dict.fromkeys(("original", "perturbed"))
-    return GapTable(tuple(score.model_copy(update=known) for score in scores))
+    return GapTable(
+        tuple(score.model_copy(update=known) for score in scores),
+        Judged(
+            n=len(answered),
+            n_judged=len(answered) if judged_by else 0,
+            raters=judged_by,
+            p_value=scores[1].p_value or 0.0 if judged_by else 1.0,
+        ),
+        _guessing(scores, answered),
+        _old_answers(comparison, answered),
+    )
+
+
+def _guessing(scores: Sequence[Score], pairs: Sequence[ScoredPair]) -> tuple[Guessing, ...]:
+    """Compare the right answers to perturbed items with guessing, if all list their options."""
+    n_options = [pair.n_options for pair in pairs]
+    if not all(n_options):
+        return ()
+    right = [(scores[0].model, scores[0].accuracies)]
+    right += [(s.reference.model, s.reference.accuracies) for s in scores if s.reference]
+    return tuple(against_guessing(name, of["perturbed"].k, n_options) for name, of in right if of)
+
+
+def _old_answers(comparison: Comparison, pairs: Sequence[ScoredPair]) -> Score | None:
+    """Return old-answer attraction; None if no item has three or more listed options."""
+    asked = [
+        (item, pair)
+        for item, pair in zip(comparison.items, pairs, strict=True)
+        if pair.n_options > 2 and pair.perturbed.choice is not None
+    ]
+    if not asked:
+        return None
+    wrong = [
+        WrongAnswer(item.id, choice == pair.golds[0], pair.n_options, cluster_of(item))
+        for item, pair in asked
+        if (choice := pair.perturbed.choice) not in (-1, pair.golds[1])
+    ]
+    n_unparsed = sum(pair.perturbed.unparsed for _, pair in asked)
+    replies = PerturbedReplies([item.id for item, _ in asked], wrong, n_unparsed)
+    return make_score(
+        old_answers.DETECTOR,
+        comparison.benchmark,
+        comparison.answers,
+        "chance",
+        comparison.settings,
+        direction="rises",
+        n=len(asked),
+        n_dropped=len(pairs) - len(asked),
+        unparsed={"perturbed": n_unparsed},
+        **against_chance(replies, comparison.settings),
+    )
 
 
 def _read(source: Path | PredictionFile, options: ReadOptions | None) -> PredictionFile:

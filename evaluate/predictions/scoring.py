@@ -41,10 +41,20 @@ class ScoredReply:
 
 @dataclass(frozen=True)
 class ScoredPair:
-    """Both versions of an item, scored."""
+    """Both versions of an item, scored.
+
+    Attributes
+    ----------
+    golds : (int, int)
+        Positions of the right options of the two versions; -1 if the file's own marks are used.
+    n_options : int
+        0 if the file does not list the options.
+    """
 
     original: ScoredReply
     perturbed: ScoredReply
+    golds: tuple[int, int] = (-1, -1)
+    n_options: int = 0
 
     @property
     def sides(self) -> dict[str, ScoredReply]:
@@ -129,7 +139,7 @@ def _parse(pairs: Sequence[PredictionPair]) -> tuple[list[ScoredPair], dict[str,
             continue
         texts = _option_texts(options, n_letters)
         replies = _parsed(pair.original, texts, before), _parsed(pair.perturbed, texts, after)
-        scored.append(ScoredPair(*replies))
+        scored.append(ScoredPair(*replies, (before, after), len(options)))
     return scored, left_out
 
 

@@ -90,7 +90,9 @@ def score_of(
     """
     conditions = [side for side in (comparison.first, comparison.second) if side is not None]
     clean = comparison.reference if reference and comparison.reference else ()
-    refusals = [refusal, _unparsed_refusal(conditions), _unparsed_refusal(clean)]
+    theirs = _unparsed_refusal(clean)
+    of_reference = f"of the reference, {theirs}" if theirs else None
+    refusals = [refusal, _unparsed_refusal(conditions), of_reference]
     if not comparison.items:
         verdict = "not_applicable"
         refusals = [

@@ -46,10 +46,8 @@ def clustered_interval(
 ) -> Interval | None:
     """Return Tango's interval with as many pairs as the clusters are worth.
 
-    The design effect is the variance of the mean over clusters relative to that over independent
-    items, at least 1. If no item differs from the others, the design effect cannot be estimated,
-    and each cluster counts as one pair. The quantile is Student's with n_clusters - 1 degrees of
-    freedom. None with fewer than two clusters.
+    The quantile is Student's with n_clusters - 1 degrees of freedom. None with fewer than two
+    clusters.
 
     Parameters
     ----------
@@ -57,18 +55,38 @@ def clustered_interval(
         Of right (1) and wrong (0) answers: -1, 0 or 1.
     clusters : sequence of str, shape (N,)
     """
+    n_clusters = len(set(clusters))
+    if n_clusters < 2:
+        return None
+    values = np.asarray(differences, dtype=float)
+    n, b, c = len(values), float((values < 0).sum()), float((values > 0).sum())
+    effect = design_effect(differences, clusters)
+    quantile = float(stats.t.ppf(0.5 + level / 2, n_clusters - 1))
+    return _score_interval(b / effect, c / effect, n / effect, quantile, level)
+
+
+def design_effect(differences: Sequence[float], clusters: Sequence[str]) -> float:
+    """Return how many pairs in clusters are worth one independent pair, at least 1.
+
+    That is the variance of the mean over clusters relative to that over independent items. If no
+    item differs from the others it cannot be estimated, and each cluster counts as one pair.
+    Parameters are those of `clustered_interval`.
+
+    >>> design_effect([-1, -1, 0, 0], ["a", "b", "c", "d"])
+    1.0
+    >>> round(design_effect([-1, -1, 0, 0, 0, 0], ["a", "a", "b", "b", "c", "c"]), 2)
+    2.5
+    """
     values = np.asarray(differences, dtype=float)
     totals, sizes = by_cluster(values, clusters)
     n, n_clusters = len(values), len(totals)
     if n_clusters < 2:
-        return None
+        return float(n)
     b, c = float((values < 0).sum()), float((values > 0).sum())
     gap = (c - b) / n
     between = float(((totals - sizes * gap) ** 2).sum()) * n_clusters / (n_clusters - 1)
     within = (b + c - n * gap**2) * n / (n - 1)
-    effect = max(1.0, between / within) if within > 1e-9 else n / n_clusters
-    quantile = float(stats.t.ppf(0.5 + level / 2, n_clusters - 1))
-    return _score_interval(b / effect, c / effect, n / effect, quantile, level)
+    return max(1.0, between / within) if within > 1e-9 else n / n_clusters
 
 
 def difference_interval(

@@ -63,7 +63,7 @@ class OtherDetectorResult:
     def measured(self) -> str:
         """Counts, statistic and interval on one line."""
         against = f", against {self.against}" if self.against else ""
-        return f"{_measured(self.score)}{against}" if self.score else ""
+        return f"{measured(self.score)}{against}" if self.score else ""
 
     @property
     def remarks(self) -> list[str]:
@@ -109,7 +109,7 @@ def least_significant(scores: Sequence[Score]) -> Score:
     return min(scores, key=lambda s: (_WEAKEST.index(s.verdict), -(s.p_value or 0.0)))
 
 
-def _measured(score: Score) -> str:
+def measured(score: Score) -> str:
     """Return a score on one line: k/n of each condition, statistic, interval."""
     parts = [
         f"{as_header(name).lower()} {count.k:,}/{count.n:,}"

@@ -15,14 +15,15 @@ from flipbench.reporting.pages import environment
 from ..protocol.grid import GridModel
 from ..report.gallery import Gallery, make_gallery
 from ..report.tables import TEST, VERDICTS
+from .basis import Evidence
 from .sensitivity import counts_of
-from .tables import gap_table, other_detectors_table, power_table
-from .verdict import DetectionVerdict, Evidence
+from .tables import gap_table, other_detectors_table, power_table, readings_table
+from .verdict import DetectionVerdict
 
 N_EXAMPLES = 12
 _BUDGET = 1_500_000  # bytes of thumbnails
 _NUMBERS = set(
-    "rule verdict statistic unit interval p_value n n_dropped accuracies warnings".split()
+    "rule verdict statistic unit interval p_value n n_dropped accuracies unparsed warnings".split()
 )
 _UNKNOWN = ("unknown", "unknown")  # a pair without options
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -97,6 +98,8 @@ def markdown(page: VerdictPage, gallery: Gallery) -> str:
     lines += [f"- {text}" for text in (*finding.qualifiers, *page.notes)]
     lines += ["", "## The gap", "", writers.markdown(gap_table(page.finding, page.evidence))]
     lines += [f"- {formats.as_sentence(text)}" for text in finding.leading.warnings]
+    readings = readings_table(finding)
+    lines += ["", writers.markdown(readings)] if readings else []
     lines += ["", "## What would change this verdict", ""]
     lines += [f"- {text}" for text in finding.sensitivity.sentences]
     for heading, table in (
@@ -128,11 +131,16 @@ def as_json(page: VerdictPage, gallery: Gallery) -> JsonDict:
         "exchangeable": page.evidence.benchmark.exchangeable,
         "verdict": finding.verdict,
         "rule": finding.rule,
+        "doubts": [asdict(doubt) for doubt in finding.doubts],
         "sentence": finding.sentence,
         "qualifiers": [*finding.qualifiers, *page.notes],
         "gap": _numbers(gap),
         "against_references": [_numbers(score) for score in finding.against],
         "references": sorted(page.evidence.references),
+        "panel": _panel(finding),
+        "judged": asdict(finding.judged),
+        "guessing": [asdict(one) for one in finding.guessing],
+        "readings": [{"detector": score.detector} | _numbers(score) for score in finding.readings],
         "what_would_change_it": list(finding.sensitivity.sentences),
         "pairs_needed": [asdict(row) for row in finding.sensitivity.pairs],
         "other_detectors": [
@@ -151,6 +159,13 @@ def as_json(page: VerdictPage, gallery: Gallery) -> JsonDict:
     }
 
 
+def _panel(finding: DetectionVerdict) -> JsonDict | None:
+    if (panel := finding.panel) is None:
+        return None
+    between = panel.interval.model_dump() if panel.interval else None
+    return {"gaps": panel.gaps, "p_value": panel.p_value, "predictive_interval": between}
+
+
 def _numbers(score: Score) -> JsonDict:
     numbers = score.model_dump(mode="json", include=_NUMBERS)
     paired = score.paired.model_dump() if score.paired else {}
@@ -167,6 +182,7 @@ def html(page: VerdictPage, gallery: Gallery) -> str:
         finding=finding,
         verdict=_stamp(finding),
         gap=gap_table(finding, page.evidence),
+        readings=readings_table(finding),
         power=power_table(finding),
         others=other_detectors_table(finding),
         warnings=[formats.as_sentence(text) for text in finding.leading.warnings],

@@ -6,9 +6,13 @@ from flipbench.core.records import Score
 from flipbench.reporting import formats
 from flipbench.reporting.tables import Cell, Column, Row, Table
 
-from ..report.tables import TEST, VERDICTS, as_header, count_cell
+from ..report.tables import TEST, VERDICTS, as_header, count_cell, rule_title, title
+from .basis import Evidence, gap_scores
+from .other_detectors import measured
 from .sensitivity import MOST_PAIRS, PairsNeeded, counts_of
-from .verdict import DetectionVerdict, Evidence, gap_scores
+from .verdict import DetectionVerdict
+
+_GAP_COLUMNS = ("Δ, pp", "p", "Original, %", "Perturbed, %", "Fell", "Rose", "No option named")
 
 
 def gap_table(finding: DetectionVerdict, evidence: Evidence) -> Table:
@@ -25,9 +29,10 @@ def gap_table(finding: DetectionVerdict, evidence: Evidence) -> Table:
         " options, with an image for which another option is right. Δ = perturbed − original"
         " accuracy, with its paired 95 % interval. p: exact one-sided McNemar test (level"
         f" {finding.gap.alpha:g}). Fell: right on the original, wrong on the perturbed version."
-        " Rose: the reverse.",
+        " Rose: the reverse. No option named: unreadable replies to originals and to perturbed"
+        " versions, which count as wrong.",
         "Model",
-        tuple(map(Column, ("Δ, pp", "p", "Original, %", "Perturbed, %", "Fell", "Rose"))),
+        tuple(map(Column, _GAP_COLUMNS)),
         tuple((name, tuple(group)) for name, group in rows.items() if group),
     )
 
@@ -41,8 +46,44 @@ def _gap_row(name: str, score: Score) -> Row:
         *map(count_cell, score.accuracies.values()),
         Cell(str(counts.b)),
         Cell(str(counts.c)),
+        Cell(", ".join(formats.NOTHING if k is None else str(k) for k in score.unparsed.values())),
     )
     return Row(name, cells)
+
+
+def readings_table(finding: DetectionVerdict) -> Table | None:
+    """Return old-answer attraction and the confidence gap by rule, or None if neither was read."""
+    groups: dict[str, list[Row]] = {}
+    for score in finding.readings:
+        against = score.reference.model if score.reference else ""
+        name = f"against {against}" if against else rule_title(score.detector, score.rule)
+        expected = formats.NOTHING
+        if score.means and "expected by chance" in score.means:
+            mean = score.means["expected by chance"]
+            expected = f"{(mean.mean or 0.0) * mean.n:.1f}"
+        elif score.reference is not None and score.reference.accuracies:
+            count = next(iter(score.reference.accuracies.values()))
+            expected = f"{count.k:,}/{count.n:,}"
+        cells = (measured(score), expected, formats.p_value(score.p_value), VERDICTS[score.verdict])
+        row = Row(as_header(name), tuple(map(Cell, cells)))
+        groups.setdefault(as_header(title(score.detector)), []).append(row)
+    if not groups:
+        return None
+    return Table(
+        "readings",
+        "The same replies, read otherwise; neither reading has a vote. Old-answer attraction: how"
+        " many wrong answers to perturbed versions are the original's answer, expected by chance or"
+        " as a clean model gives them on the items both answer wrongly. Confidence gap: the"
+        " log-probability of the right letter, perturbed − original.",
+        "Reading",
+        (
+            Column("Measured", "", False),
+            Column("Expected"),
+            Column("p"),
+            Column("Result", "", False),
+        ),
+        tuple((name, tuple(rows)) for name, rows in groups.items()),
+    )
 
 
 def other_detectors_table(finding: DetectionVerdict) -> Table | None:
@@ -97,6 +138,12 @@ def power_table(finding: DetectionVerdict) -> Table | None:
     if not finding.sensitivity.pairs:
         return None
     n, counts = finding.gap.n, counts_of(finding.gap)
+    shared = ""
+    if finding.sensitivity.is_rough:
+        shared = (
+            " The numbers are rough: the pairs share images, as many more would have to, and the"
+            " test treats images as units."
+        )
     rows = tuple(
         Row(
             f"{formats.points(row.gap)} points" + (", as measured" if row.measured else ""),
@@ -108,7 +155,7 @@ def power_table(finding: DetectionVerdict) -> Table | None:
         "power",
         "Pairs that the exact one-sided McNemar test needs to detect a true gap, if as many answers"
         f" change between the two versions as did here ({counts.b + counts.c}/{n}), or as many as"
-        " the gap requires if that is more.",
+        f" the gap requires if that is more.{shared}",
         "True gap",
         (
             Column("Detected 4 times in 5"),

@@ -91,10 +91,10 @@ class DetectionResult:
 
     @property
     def gap(self) -> Score:
-        """The score that decides.
+        """The score that decides, unless the verdict is withheld (`qualifiers` say why).
 
-        The perturbation gap (perturbed - original accuracy, a fraction) under the McNemar test; its
-        difference from a clean reference's gap where the verdict follows rule "relative".
+        Without references the perturbation gap (perturbed - original accuracy, a fraction) under
+        the McNemar test; with references its difference from a clean model's gap.
         """
         return self.content.finding.leading
 
@@ -136,10 +136,18 @@ class DetectionResult:
         return f"<DetectionResult {self.verdict}: {self.sentence}>"
 
     def _repr_html_(self) -> str:
-        from flipbench.evaluate.verdict.tables import gap_table, other_detectors_table
+        from flipbench.evaluate.verdict.tables import (
+            gap_table,
+            other_detectors_table,
+            readings_table,
+        )
 
         finding = self.content.finding
-        tables = [gap_table(finding, self.content.evidence), other_detectors_table(finding)]
+        tables = [
+            gap_table(finding, self.content.evidence),
+            readings_table(finding),
+            other_detectors_table(finding),
+        ]
         return display.html(self.sentence, [table for table in tables if table])
 
 
@@ -152,6 +160,7 @@ def detect(
     ask: Literal["choose", "generate"] = "choose",
     *,
     name: str = "",
+    judged_by: str = "",
     limit: int | None = None,
     batch_size: int = 64,
     dtype: str = "float32",
@@ -161,8 +170,8 @@ def detect(
 ) -> DetectionResult:
     """Ask a model about a paired benchmark, and return whether it was trained on the originals.
 
-    The verdict is that of the perturbation gap; the other detectors are shown beside it. The same
-    call again asks nothing twice.
+    The verdict is that of the perturbation gap: with references, of its difference from a clean
+    model's. The other detectors are shown beside it. The same call again asks nothing twice.
 
     Parameters
     ----------
@@ -182,6 +191,9 @@ def detect(
         Compare the likelihoods of the option letters, or let the model write and read the reply.
     name : str
         Which model of a server is asked; for a server only.
+    judged_by : str
+        Who judged that the perturbed images show their new answers, if `flipbench.filter` does not
+        know. A gap on pairs that nobody judged has no verdict without a reference.
     limit : int, optional
         Take the first pairs only.
     batch_size : int
@@ -216,6 +228,7 @@ def detect(
         run,
         ask,
         name=name,
+        judged_by=judged_by,
         limit=limit,
         batch_size=batch_size,
         dtype=dtype,

@@ -35,8 +35,12 @@ class GapResult:
 
     @property
     def verdict(self) -> Verdict:
-        """What the exact McNemar test comes to; "not_detected" does not mean clean."""
-        return self.gap.verdict
+        """What the gap comes to; "not_detected" does not mean clean.
+
+        With a reference, by the comparison with it, else by the exact McNemar test; "inconclusive"
+        where a gap is no evidence (``str(result)`` says why, and what to do).
+        """
+        return self.content.verdict
 
     @property
     def gap(self) -> Score:
@@ -53,7 +57,7 @@ class GapResult:
         return display.scores_frame(self.scores)
 
     def __str__(self) -> str:
-        """Return what the McNemar test says of the gap, in a sentence."""
+        """Return the gap and its verdict in a sentence."""
         return self.content.sentence()
 
     def __repr__(self) -> str:
@@ -75,6 +79,7 @@ def gap(
     scorer: str = "",
     epoch: int | None = None,
     keep: str | Path | Collection[str] | None = None,
+    judged_by: str = "",
 ) -> GapResult:
     """Compare a model's answers on the original and on the perturbed version of the same items.
 
@@ -86,7 +91,7 @@ def gap(
     model, benchmark : str
         Names for the table; taken from the files if not given.
     reference : (original, perturbed), optional
-        A clean model's answers to the same items; adds the rule "relative".
+        A clean model's answers to the same items; adds the rule "relative", which then decides.
     columns : mapping of str to str, optional
         Where a file calls a column otherwise, e.g. ``{"id": "qid"}``.
     scoring : {"auto", "parse", "file"}
@@ -95,6 +100,9 @@ def gap(
         Of an Inspect log with several.
     keep : str, Path or collection of str, optional
         The item ids to compare, or a file with one on each line.
+    judged_by : str
+        Who judged that the perturbed images show their new answers. A gap on pairs that nobody
+        judged has no verdict without a reference.
 
     Raises
     ------
@@ -105,7 +113,8 @@ def gap(
     Examples
     --------
     >>> import flipbench as fb
-    >>> result = fb.gap([True] * 18 + [False] * 2, [True] * 9 + [False] * 11, model="mine")
+    >>> answers = [True] * 18 + [False] * 2, [True] * 9 + [False] * 11
+    >>> result = fb.gap(*answers, model="mine", judged_by="two people")
     >>> result.gap.statistic, result.verdict
     (-0.45, 'contaminated')
     """
@@ -125,6 +134,7 @@ def gap(
             _readable(reference[0], "reference, original"),
             _readable(reference[1], "reference, perturbed"),
         ),
+        judged_by=judged_by,
     )
     return GapResult(table)
 

@@ -12,6 +12,10 @@ import typer
 from flipbench.commands import MODELS, DryRun, Limit, Quiet, app, finish, say
 from flipbench.core.errors import ConfigError, DataError
 
+JudgedBy = Annotated[
+    str, typer.Option(help="who judged that the perturbed images show their new answers")
+]
+
 
 @app.command(rich_help_panel=MODELS)
 def detectors(
@@ -64,6 +68,7 @@ def gap(
     scorer: Annotated[str, typer.Option(help="of an Inspect log with several")] = "",
     epoch: Annotated[int | None, typer.Option(help="of an Inspect log with several")] = None,
     keep: Annotated[Path | None, typer.Option(help="a file of item ids to compare")] = None,
+    judged_by: JudgedBy = "",
     form: Annotated[
         str, typer.Option("--format", help="markdown, csv, latex or json")
     ] = "markdown",
@@ -85,6 +90,7 @@ def gap(
         scorer=scorer,
         epoch=epoch,
         keep=keep,
+        judged_by=judged_by,
     )
     say(result.content.text(form))
 
@@ -166,14 +172,16 @@ def detect(
     base_url: Annotated[
         str, typer.Option(help="an OpenAI-compatible server that has --model (vLLM, SGLang, …)")
     ] = "",
+    judged_by: JudgedBy = "",
     limit: Limit = None,
     dry_run: DryRun = False,
     quiet: Quiet = False,
 ) -> None:
     """Say whether one model was trained on a benchmark: one verdict, one page.
 
-    The verdict is that of the perturbation gap; every other detector is shown beside it. The same
-    command again asks nothing twice. It needs no clean model, but gains from one (--reference).
+    The verdict is that of the perturbation gap, compared with that of a clean model if one is given
+    (--reference); every other detector is shown beside it. The same command again asks nothing
+    twice.
     With --base-url, a model or reference without a folder is a name on that server.
     """
     from flipbench.api.detection import examined
@@ -187,6 +195,7 @@ def detect(
         out,
         ask,
         name=model if base_url else "",
+        judged_by=judged_by,
         limit=limit,
         batch_size=batch_size,
         dtype=dtype,

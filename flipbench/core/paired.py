@@ -17,10 +17,17 @@ from flipbench.core.images import ImageStore
 from flipbench.core.record_base import plain
 from flipbench.core.records import Caption, Edit, Flip, ImageRef, Item, content_id
 
+UNJUDGED = "unjudged"
+"""The verdict on a pair that nobody judged."""
+
 
 @dataclass(frozen=True)
 class Pair:
-    """An item and its perturbed version: same question and options, other image and answer."""
+    """An item and its perturbed version: same question and options, other image and answer.
+
+    ``verdict`` is "keep" if raters, where the benchmark has any, judged that the perturbed image
+    shows the new answer, and "unjudged" if it was kept without.
+    """
 
     original: Item
     perturbed: Item
@@ -54,7 +61,7 @@ class PairedBenchmark:
     funnel : dict
         How many items were left after each step.
     made_by : dict
-        Captioner, editor, raters and seed, as text.
+        Captioner, editor, raters and seed, as text; see `judged_by`.
     exchangeable : bool or None
         True if neither version is harder by construction. None if that is assumed, as the paper
         assumes it of edits. False for existing pairs (NaturalBench), for which only rules
@@ -76,6 +83,23 @@ class PairedBenchmark:
     def __hash__(self) -> int:
         """Return a hash consistent with ``==``, so that results can be cached by benchmark."""
         return hash(self.id)
+
+    @property
+    def judged_by(self) -> str:
+        """Who judged that the perturbed images show their new answers; empty if not known."""
+        return self.made_by.get("raters", "")
+
+    @property
+    def judged(self) -> list[Pair]:
+        """The pairs that are known to have been judged valid."""
+        return [p for p in self.pairs if p.verdict != UNJUDGED] if self.judged_by else []
+
+    def as_judged_by(self, raters: str) -> PairedBenchmark:
+        """Return the benchmark with all pairs judged valid by ``raters``; as it is, if empty."""
+        if not raters:
+            return self
+        pairs = tuple(replace(pair, verdict="keep") for pair in self.pairs)
+        return replace(self, pairs=pairs, made_by=self.made_by | {"raters": raters})
 
     @property
     def originals(self) -> list[Item]:

@@ -27,9 +27,11 @@ from flipbench.evaluate.pipeline import ModelUnderTest, probes_for
 from flipbench.evaluate.protocol.detector import AnyDetector, GridDetector, needs_when
 from flipbench.evaluate.protocol.grid import UNTOUCHED
 from flipbench.evaluate.report.tables import GAP
+from flipbench.evaluate.scoring.old_answers import DETECTOR as ATTRACTION
+from flipbench.evaluate.verdict.basis import CONFIDENCE, Evidence
 from flipbench.evaluate.verdict.page import VerdictPage
 from flipbench.evaluate.verdict.replies import replies_of
-from flipbench.evaluate.verdict.verdict import Evidence, find
+from flipbench.evaluate.verdict.verdict import find
 from flipbench.models.engine import answers_of
 from flipbench.models.protocols import VLM
 from flipbench.models.vlm.checkpoints import check_card, resolve_path
@@ -121,6 +123,7 @@ def plan(
     ask: Literal["choose", "generate"] = "choose",
     *,
     name: str = "",
+    judged_by: str = "",
     limit: int | None = None,
     batch_size: int = 64,
     dtype: str = "float32",
@@ -132,10 +135,10 @@ def plan(
     """Check what `flipbench.detect` is given, before anything is loaded or asked.
 
     Parameters and errors are those of `flipbench.detect`; ``command`` is shown on the page. The
-    perturbation gap always runs, since the verdict is based on it. Detectors that need more than
-    the model supports are left out and listed on the page, as are, unless named here, those that
-    need a clean model if none is given. A reference whose card records that it was trained on the
-    benchmark's items is refused.
+    perturbation gap always runs, since the verdict is based on it, as do the readings of the same
+    replies that ask nothing more. Detectors that need more than the model supports are left out
+    and listed on the page, as are, unless named here, those that need a clean model if none is
+    given. A reference whose card records that it was trained on the benchmark's items is refused.
     """
     if isinstance(pairs, PairedBenchmark):
         benchmark = replace(pairs, pairs=pairs.pairs[:limit]) if limit else pairs
@@ -144,6 +147,7 @@ def plan(
         where = Path(pairs)
         benchmark = read_paired(where, limit)
         config = load_config(where).evaluate if _is_config(where) else EvaluateConfig()
+    benchmark = benchmark.as_judged_by(judged_by)
     asked, sources = _resolved(model, name, references)
 
     def under_test(source: str | VLM, strategy: str, dose: int) -> ModelUnderTest:
@@ -163,7 +167,8 @@ def plan(
         [detectors] if isinstance(detectors, str) and detectors else detectors, "--detectors"
     )
     not_run, selected = {}, []
-    for detector_name in dict.fromkeys([GAP, *(chosen or DETECTORS)]):
+    readings = [ATTRACTION, *([CONFIDENCE] if ask == "choose" else [])]
+    for detector_name in dict.fromkeys([GAP, *readings, *(chosen or DETECTORS)]):
         detector = DETECTORS[detector_name]
         if detector.about.not_in_detect:
             not_run[detector_name] = detector.about.not_in_detect
@@ -311,7 +316,7 @@ def _settings(detection: Detection) -> dict[str, str]:
         "precision": (weights.quantization or weights.dtype) if weights else "",
         "asked by": detection.prompt_settings.ask,
         "pairs": f"{len(detection.benchmark.pairs):,}",
-        "made by": ", ".join(f"{k} {v}" for k, v in detection.benchmark.made_by.items()),
+        "made by": "; ".join(f"{k} {v}" for k, v in detection.benchmark.made_by.items()),
         "flipbench": __version__,
         **versions(),
     }

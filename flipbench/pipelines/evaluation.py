@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from flipbench.core.errors import ConfigError
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Response, Score
 from flipbench.core.run import Run, versions
@@ -14,6 +15,7 @@ from flipbench.core.stage import StageOptions, StageReport
 from flipbench.core.workers import Workers
 from flipbench.evaluate.detectors.registry import DETECTORS
 from flipbench.evaluate.pipeline import ModelUnderTest, ask_all, probes_for, score, store_probes
+from flipbench.evaluate.protocol.detector import needs_when
 from flipbench.evaluate.protocol.grid import GridModel, Requirements
 from flipbench.evaluate.report.group_metrics import cells_of, group_metrics, group_table, has_groups
 from flipbench.evaluate.report.report import ReportData, write_report
@@ -45,8 +47,15 @@ def evaluate(
     trained: Sequence[TrainedPlan] = (),
     notes: Sequence[str] = (),
 ) -> Evaluated:
-    """Query the models and their checkpoints, score the answers, and write the report."""
+    """Query the models and their checkpoints, score the answers, and write the report.
+
+    Raises
+    ------
+    ConfigError
+        If a model supports none of the detectors; before any question.
+    """
     models, config, workers = assembly.grid(trained), assembly.config.evaluate, assembly.workers
+    _check_models(models, assembly.detectors.names, config.prompt)
     options, run = assembly.options(config.batch_size), assembly.run
     if workers.share is not None:
         share = [model for number, model in enumerate(models) if workers.have(number)]
@@ -57,6 +66,24 @@ def evaluate(
     )
     page = _write_report(assembly, benchmark, models, scores, [*warnings_of(trained), *notes])
     return Evaluated(models, reports, scores, page)
+
+
+def _check_models(
+    models: Sequence[ModelUnderTest], names: Sequence[str], prompt_settings: PromptSettings
+) -> None:
+    """Refuse a model about which no detector can learn anything, and say what would help."""
+    for entry in models:
+        lacking = [needs_when(DETECTORS[n].about, prompt_settings) - entry.can for n in names]
+        if not lacking or not all(lacking):
+            continue
+        needs, can = sorted(set().union(*lacking)), sorted(entry.can)
+        ask = "generate" if prompt_settings.ask == "choose" else "choose"
+        remedy = f"set evaluate.prompt.ask: {ask}" if ask in can else "choose other detectors"
+        raise ConfigError(
+            f"models.{entry.model.name}: no detector can be run on it, since they need"
+            f" {', '.join(needs)}, and it supports {', '.join(can)} only; {remedy}, or leave the"
+            " model out"
+        )
 
 
 def ask_and_score(

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from flipbench.benchmarks import PairsSpec, load_pairs
 from flipbench.config.kinds import JudgeSpec
-from flipbench.core.paired import Candidate, PairedBenchmark
+from flipbench.core.paired import UNJUDGED, Candidate, PairedBenchmark
 from flipbench.core.records import Verdict
 from flipbench.core.run import Run
 from flipbench.core.stage import StageReport
-from flipbench.filters.kept_list import listed_items, select_kept
+from flipbench.filters.kept_list import listed_items, read_kept, select_kept
 from flipbench.filters.pipeline import keep_valid, unjudged
 from flipbench.models.chat.cost import Spent
 from flipbench.pipelines.assembly import Assembly
@@ -66,7 +66,8 @@ def judge(
         assembly.options(max(sizes, default=config.batch_size)),
         policy=config.policy,
     )
-    benchmark = replace(benchmark, made_by=_made_by(assembly.config.seed, candidates))
+    made_by = _made_by(assembly.config.seed, candidates) | benchmark.made_by
+    benchmark = replace(benchmark, made_by=made_by)
     benchmark.save(assembly.benchmark_folder)
     return benchmark, reports
 
@@ -83,13 +84,16 @@ def rebuild_kept(assembly: Assembly, kept: Path) -> tuple[PairedBenchmark, list[
     """
     candidates, reports = generate(assembly, listed_items(kept, assembly.items))
     chosen = select_kept(kept, candidates, assembly.run.images)
+    raters = {row.item_id: row.decided_by for row in read_kept(kept)}
+    names = {name for listed in raters.values() for name in listed.split("; ") if name}
+    judged_by = {"raters": ", ".join(sorted(names))} if names else {}
     listed_as = f"{kept.name}, sha256 {hashlib.sha256(kept.read_bytes()).hexdigest()[:12]}"
     benchmark = PairedBenchmark(
         chosen[0].item.benchmark,
-        tuple(candidate.pair() for candidate in chosen),
+        tuple(c.pair("keep" if raters[c.item.id] else UNJUDGED) for c in chosen),
         assembly.run.images,
         {"items": len(assembly.items), "kept": len(chosen)},
-        _made_by(assembly.config.seed, candidates) | {"kept list": listed_as},
+        _made_by(assembly.config.seed, candidates) | {"kept list": listed_as} | judged_by,
     )
     benchmark.save(assembly.benchmark_folder)
     return benchmark, reports

@@ -39,7 +39,8 @@ def test_a_result_is_a_verdict_a_frame_and_a_page(pairs: PairedBenchmark, tmp_pa
     assert result.verdict == "contaminated" and result.gap.statistic == -1
     assert str(result) == result.sentence and result.sentence in repr(result)
     frame = result.to_frame()
-    assert set(frame["detector"]) == {"perturbation_gap", "circular_eval"}
+    readings = {"old_answer_attraction", "confidence_gap"}
+    assert set(frame["detector"]) == {"perturbation_gap", "circular_eval", *readings}
     row = frame.set_index(["detector", "rule"]).loc[("perturbation_gap", "mcnemar")]
     assert (row["statistic"], row["verdict"], row["n"]) == (-1, "contaminated", 20)
     assert (

@@ -67,7 +67,7 @@ def test_a_model_that_only_chooses_gets_a_verdict(tmp_path: Path) -> None:
     benchmark = make_benchmark(tmp_path / "pairs", 20)
     by_heart = {item.id: p.original.answer or 0 for p in benchmark.pairs for item in sides(p)}
     chooser = Knower("chooser", by_heart, "choose")
-    planned = plan(chooser, benchmark, run=tmp_path / "run", progress=False)
+    planned = plan(chooser, benchmark, run=tmp_path / "run", judged_by="an oracle", progress=False)
     assert "perturbation_gap" in planned.configured.names
     assert "choice_confusion" in planned.configured.names
     assert planned.not_run["guided_prompting"].startswith("it needs generate")

@@ -107,7 +107,12 @@ def test_a_reference_is_asked_the_same_probes_and_shown_beside_the_model(
     verdict = json.loads(Path("out/report/verdict.json").read_text())
     scores = [json.loads(line) for line in Path("out/report/scores.jsonl").open()]
     main = next(s for s in scores if (s["detector"], s["rule"]) == ("perturbation_gap", "mcnemar"))
-    assert verdict["verdict"] == main["verdict"] and verdict["gap"]["p_value"] == main["p_value"]
+    assert verdict["rule"] == "relative" and verdict["gap"]["p_value"] == main["p_value"]
+    assert {one["detector"] for one in verdict["readings"]} <= {
+        "old_answer_attraction",
+        "confidence_gap",
+    }
+    assert verdict["judged"]["n_judged"] == 0 and len(verdict["guessing"]) == 2
     assert verdict["gap"]["statistic"] == main["statistic"] == (
         (main["paired"]["c"] - main["paired"]["b"]) / 20
     )  # fmt: skip
@@ -140,7 +145,12 @@ def test_every_detector_without_a_reference(
 
 def test_a_detector_named_explicitly_always_runs(pairs: Path, tmp_path: Path) -> None:
     planned = plan(CLEAN, pairs, (), "circular_eval", tmp_path)
-    assert [d.about.name for d in planned.detectors] == ["perturbation_gap", "circular_eval"]
+    readings = ["old_answer_attraction", "confidence_gap"]
+    assert [d.about.name for d in planned.detectors] == [
+        "perturbation_gap",
+        *readings,
+        "circular_eval",
+    ]
     assert planned.not_run == {}
 
 
@@ -317,7 +327,7 @@ def report(pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the page of a model of rules: it knows the first nine originals by heart."""
     folder = tmp_path_factory.mktemp("page")
     benchmark = read_paired(pairs)
-    planned = plan(CLEAN, benchmark, (), "perturbation_gap", folder)
+    planned = plan(CLEAN, benchmark, (), "perturbation_gap", folder, judged_by="an oracle")
     known = {p.original.id: p.original for p in benchmark.pairs}
     known |= {p.perturbed.id: _remembered(p, i) for i, p in enumerate(benchmark.pairs)}
     weights = planned.subject.model.fingerprint

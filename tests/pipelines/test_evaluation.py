@@ -120,6 +120,23 @@ def test_impossible_rewordings_are_refused(flipbench: Flipbench, write: Write) -
     assert result.status == 2 and "a file contains wordings in the same language" in result.err
 
 
+def test_a_server_without_log_probabilities_is_refused_before_it_is_asked(
+    flipbench: Flipbench, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    with OpenAIServer() as server:
+        server.reply = lambda body: "A"
+        api = {"model": "tiny-vlm", "base_url": server.base_url}
+        detectors = ["perturbation_gap", "old_answer_attraction"]
+        result = flipbench("evaluate", write({"mine": {"api": api}}, detectors=detectors), "-q")
+        assert result.status == 2 and len(server.chats()) == 1, "only the trial question is asked"
+        assert "models.mine: no detector can be run on it, since they need choose" in result.err
+        assert "set evaluate.prompt.ask: generate" in result.err
+        prompt = {"ask": "generate"}
+        config = write({"mine": {"api": api}}, detectors=detectors, prompt=prompt)
+        assert flipbench("evaluate", config, "-q").status == 0
+
+
 # --------------------------------------------------------------------- a model among several others
 
 

@@ -9,24 +9,24 @@ from typing import Any
 import numpy as np
 
 from flipbench.core.paired import Pair, PairedBenchmark
-from flipbench.core.randomness import generator
-from flipbench.core.records import Count, Mean, Probe, ReferenceResult, Score
+from flipbench.core.records import Count, Probe, ReferenceResult, Score
 from flipbench.imaging.similarity import is_near_unchanged
 from flipbench.prompting.prompts import PromptSettings
 
-from ...protocol import rules
 from ...protocol.detector import About, Answers, cached_per_benchmark
 from ...scoring.conditions import Settings, left_out_note
+from ...scoring.old_answers import (
+    DETECTOR,
+    PerturbedReplies,
+    WrongAnswer,
+    against_chance,
+    decided,
+)
 from ...scoring.scores import cluster_of, make_score, no_reference_warning
-from ...statistics.counts import poisson_binomial_p
-from ...statistics.intervals import difference_interval
-from ...statistics.resampling import by_cluster, exact_label_swap_p, label_swap_p
-
-MIN_WRONG = 5
-"""Fewest wrong answers that get a verdict."""
+from ...statistics.resampling import by_cluster, exact_label_swap_p
 
 ABOUT = About(
-    name="old_answer_attraction",
+    name=DETECTOR,
     title="Old-answer attraction",
     paper="unpublished; reads replies to the perturbed items of Park et al., arXiv 2511.03774",
     variant="rules chance (default), relative",
@@ -107,7 +107,7 @@ class OldAnswerAttraction:
             why = "this detector cannot ask about any item of the benchmark"
             nothing = {"verdict": "not_applicable", "warnings": [why]}
             return [score("chance", nothing), score("relative", nothing)]
-        chance = score("chance", self._against_chance(own))
+        chance = score("chance", against_chance(own.on_perturbed, self.settings))
         if reference is None:
             why = no_reference_warning("relative", answers)
             none = {"verdict": "not_applicable", "lacks_reference": True, "warnings": [why]}
@@ -120,33 +120,16 @@ class OldAnswerAttraction:
         """Return the pairs that can be asked and whose two images are not almost equal."""
         return [pair for pair in _askable(benchmark) if not _is_near_unchanged(pair, benchmark)]
 
-    def _against_chance(self, own: _Replies) -> dict[str, Any]:
-        chances = [1 / (len(pair.perturbed.options or ()) - 1) for pair in own.wrong]
-        hits = [own.is_old(pair) for pair in own.wrong]
-        above = [hit - chance for hit, chance in zip(hits, chances, strict=True)]
-        clusters = [cluster_of(pair.original) for pair in own.wrong]
-        p_value = poisson_binomial_p(sum(hits), chances)
-        if len(set(clusters)) < len(clusters):
-            rng = generator(self.settings.seed, ABOUT.name, "label swaps")
-            swapped = label_swap_p([-value for value in above], rng, clusters=clusters)
-            p_value = max(p_value, swapped)
-        n = len(hits)
-        return {
-            **self._decided(own, own.wrong, above, p_value),
-            "accuracies": {"old answer": Count(k=sum(hits), n=n)},
-            "means": {"expected by chance": Mean(mean=sum(chances) / n if n else None, n=n)},
-        }
-
     def _against_model(self, own: _Replies, theirs: _Replies, model: Answers) -> dict[str, Any]:
-        others = {pair.original.id for pair in theirs.wrong}
-        common = [pair for pair in own.wrong if pair.original.id in others]
-        k, other_k = (sum(map(side.is_old, common)) for side in (own, theirs))
-        differences = [float(own.is_old(pair)) - theirs.is_old(pair) for pair in common]
-        clusters = [cluster_of(pair.original) for pair in common]
-        totals, _ = by_cluster(np.array(differences), clusters)
-        n = len(common)
+        others = {answer.item_id: answer for answer in theirs.wrong}
+        common = [answer for answer in own.wrong if answer.item_id in others]
+        clean = [others[answer.item_id] for answer in common]
+        k, other_k = (sum(answer.is_old for answer in wrong) for wrong in (common, clean))
+        differences = [float(a.is_old) - b.is_old for a, b in zip(common, clean, strict=True)]
+        totals, _ = by_cluster(np.array(differences), [answer.cluster for answer in common])
+        p_value, n = exact_label_swap_p(-totals), len(common)
         return {
-            **self._decided(own, common, differences, exact_label_swap_p(-totals)),
+            **decided(own.on_perturbed, common, differences, p_value, self.settings),
             "accuracies": {"old answer": Count(k=k, n=n)},
             "reference": ReferenceResult(
                 model=model.model,
@@ -155,29 +138,6 @@ class OldAnswerAttraction:
                 accuracies={"old answer": Count(k=other_k, n=n)},
                 unparsed={"perturbed": theirs.n_unparsed},
             ),
-        }
-
-    def _decided(
-        self, own: _Replies, wrong: Sequence[Pair], values: Sequence[float], p_value: float
-    ) -> dict[str, Any]:
-        """Return the verdict on one value per wrong answer, 0 on average without memory."""
-        n_clusters = len({cluster_of(pair.original) for pair in wrong})
-        unparsed = rules.unparsed_warning({"perturbed": (own.n_unparsed, len(own.choices))})
-        refusals = [unparsed] if unparsed else []
-        if n_clusters < MIN_WRONG:
-            refusals.append(
-                f"only {len(wrong)} wrong answers, about {n_clusters} images or groups; fewer than"
-                f" {MIN_WRONG} are too few for a verdict"
-            )
-        verdict = "inconclusive" if refusals else rules.significant(p_value, self.settings.alpha)
-        by_pair = dict(zip((pair.original.id for pair in wrong), values, strict=True))
-        return {
-            "verdict": verdict,
-            "statistic": sum(values) / len(values) if values else None,
-            "interval": difference_interval(values, [cluster_of(pair.original) for pair in wrong]),
-            "p_value": p_value if values else None,
-            "per_item": {id_: by_pair.get(id_, 0.0) for id_ in own.choices},
-            "warnings": refusals,
         }
 
 
@@ -196,13 +156,24 @@ class _Replies:
         return cls(pairs, {id_: reply.choice for id_, reply in replies.items() if reply})
 
     @property
-    def wrong(self) -> list[Pair]:
-        """The pairs whose perturbed item is answered by a wrong option."""
+    def wrong(self) -> list[WrongAnswer]:
+        """The wrong options that perturbed items are answered by."""
+        choices = [(pair, self.choices.get(pair.original.id, -1)) for pair in self.pairs]
         return [
-            pair
-            for pair in self.pairs
-            if self.choices.get(pair.original.id, -1) not in (-1, pair.perturbed.answer)
+            WrongAnswer(
+                pair.original.id,
+                choice == pair.original.answer,
+                len(pair.perturbed.options or ()),
+                cluster_of(pair.original),
+            )
+            for pair, choice in choices
+            if choice not in (-1, pair.perturbed.answer)
         ]
+
+    @property
+    def on_perturbed(self) -> PerturbedReplies:
+        """The replies as both rules read them."""
+        return PerturbedReplies(list(self.choices), self.wrong, self.n_unparsed)
 
     @property
     def n_unparsed(self) -> int:
@@ -217,10 +188,6 @@ class _Replies:
             f"{n_missing} of {len(self.pairs)} items are dropped because an answer is missing; run"
             " the same command again to retry"
         ]
-
-    def is_old(self, pair: Pair) -> bool:
-        """Return whether the original item's answer is chosen."""
-        return self.choices[pair.original.id] == pair.original.answer
 
 
 def _askable(benchmark: PairedBenchmark) -> list[Pair]:

@@ -68,7 +68,75 @@ def test_unequal_parse_failures_are_inconclusive(tmp_path: Path) -> None:
     assert {s.rule: s.verdict for s in clear.scores} == dict.fromkeys(
         ("sign", "mcnemar"), "contaminated"
     )
-    assert "flagged as contaminated" in clear.sentence()
+    assert clear.verdict == "inconclusive", "nobody judged these pairs"
+    assert "nobody is known to have judged the perturbed images" in clear.sentence()
+    assert "4/11 perturbed versions right, where guessing gets" in clear.sentence()
+
+
+def letters(folder: Path, side: str, replies: str, golds: str) -> Path:
+    """Write a file of letters as replies to four options."""
+    table: list[Row] = [
+        {"index": i, "question": f"Q{i}?", "A": "a", "B": "b", "C": "c", "D": "d"}
+        | {"answer": gold, "prediction": reply}
+        for i, (reply, gold) in enumerate(zip(replies, golds, strict=True))
+    ]
+    return plain_csv(folder / f"{side}.csv", table)
+
+
+def test_a_judged_gap_has_a_verdict_and_an_unjudged_one_none(tmp_path: Path) -> None:
+    """Half of the perturbed items are answered by the original's answer."""
+    original = letters(tmp_path, "original", "A" * 40, "A" * 40)
+    perturbed = letters(tmp_path, "perturbed", "AB" * 20, "B" * 40)
+    alone = gap_of_predictions(original, perturbed, model="m")
+    assert alone.by_rule["mcnemar"].verdict == "contaminated"
+    assert alone.verdict == "inconclusive" and "--judged-by" in alone.sentence()
+    assert alone.attraction is not None and alone.attraction.verdict == "contaminated"
+    assert alone.attraction.p_value == pytest.approx(3.0**-20)
+    assert "| 20/20 (expected 6.7)" in alone.markdown() or "20/20" in alone.markdown()
+    judged = gap_of_predictions(original, perturbed, model="m", judged_by="Ann and Ben")
+    assert judged.verdict == "contaminated" and "flagged as contaminated" in judged.sentence()
+    assert "40 were judged valid, by Ann and Ben" in judged.markdown()
+    assert "20 of 20 wrong answers to perturbed versions name the original's" in judged.markdown()
+
+
+def test_a_clean_model_decides_whichever_way_it_moves(tmp_path: Path) -> None:
+    (tmp_path / "clean").mkdir()
+    half, golds = "AC" * 20, ("A" * 40, "B" * 40)
+    model = (
+        letters(tmp_path, "original", half, golds[0]),
+        letters(tmp_path, "perturbed", "BC" * 20, golds[1]),
+    )
+    rises = (
+        letters(tmp_path / "clean", "original", half, golds[0]),
+        letters(tmp_path / "clean", "perturbed", "B" * 40, golds[1]),
+    )
+    alone = gap_of_predictions(*model)
+    assert alone.verdict == "not_detected" and "by 0.3 to 31.5 points" in alone.markdown()
+    beside = gap_of_predictions(*model, reference=rises)
+    assert (beside.verdict, beside.leading.rule) == ("contaminated", "relative")
+    assert "50.0 points below the gap of the clean model" in beside.sentence()
+
+
+def test_unreadable_replies_on_both_sides_are_no_evidence(tmp_path: Path) -> None:
+    files = [
+        letters(tmp_path, side, "A" * n + "?" * (100 - n), gold * 100)
+        for side, n, gold in (("original", 15, "A"), ("perturbed", 17, "B"))
+    ]
+    table = gap_of_predictions(*files, judged_by="Ann")
+    assert table.verdict == "inconclusive"
+    assert "no verdict is possible, since replies that name no option: original 85/100," in (
+        table.sentence()
+    )
+
+
+def test_noise_for_pictures_is_no_evidence_even_if_somebody_judged_it(tmp_path: Path) -> None:
+    original = letters(tmp_path, "original", "A" * 10 + "BC", "A" * 12)
+    perturbed = letters(tmp_path, "perturbed", "BBACDACDACDB", "B" * 12)
+    for judged_by, n_doubts in (("", 2), ("Ann", 1)):
+        table = gap_of_predictions(original, perturbed, judged_by=judged_by)
+        assert table.by_rule["mcnemar"].verdict == "contaminated"
+        assert table.verdict == "inconclusive" and len(table.doubts) == n_doubts
+        assert "3/12 perturbed versions right, where guessing gets 3.0" in table.sentence()
 
 
 def test_the_table_equals_the_report_s(tmp_path: Path) -> None:
@@ -137,7 +205,7 @@ def test_the_gap_prints_in_every_format(tmp_path: Path) -> None:
     assert "7/11 ('1', '4'" in text and "- Note: " in text
     assert r"tiny\_vlm" in table.text("latex") and r"\toprule" in table.text("latex")
     loaded = json.loads(table.text("json"))
-    assert [score["rule"] for score in loaded] == ["sign", "mcnemar"]
+    assert [score["rule"] for score in loaded] == ["sign", "mcnemar", "chance"]
     assert len(loaded[0]["per_item"]) == 11
     with pytest.raises(ConfigError, match="choose markdown, csv, latex or json"):
         table.text("pdf")

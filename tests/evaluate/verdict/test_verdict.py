@@ -7,61 +7,82 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from flipbench.core.records import Interval, Response
-from flipbench.evaluate.detectors.perturbation.choice_confusion import ChoiceConfusion
-from flipbench.evaluate.detectors.perturbation.perturbation_gap import PerturbationGap
 from flipbench.evaluate.protocol.detector import Answers
-from flipbench.evaluate.statistics.paired import adjust_p_values, mcnemar_p
-from flipbench.evaluate.statistics.power import Design, power
-from flipbench.evaluate.verdict import sensitivity as verdict_sensitivity
+from flipbench.evaluate.statistics.paired import adjust_p_values
 from flipbench.evaluate.verdict.other_detectors import least_significant, other_results
 from flipbench.evaluate.verdict.sensitivity import (
+    Changes,
     detectable_gap,
-    items_to_discount,
-    items_to_fall,
-    items_to_rise,
 )
-from flipbench.evaluate.verdict.verdict import DetectionVerdict, Evidence, find, interval_text
-from flipbench.prompting.prompts import PromptSettings
 from tests.fixtures.policies import by_hand
+from tests.fixtures.verdicts import DETECTORS, PROMPT_SETTINGS, answers_of, judge, text_of
 
-DETECTORS = (PerturbationGap(), ChoiceConfusion())
-COUNTS = st.integers(0, 40)
-PROMPT_SETTINGS = PromptSettings()
-
-
-def judge(world: Any, model: Any, *references: Any, **changes: Any) -> DetectionVerdict:
-    """Return the verdict on a policy (or on answers), compared with clean policies."""
-    world = type(world)(replace(world.benchmark, **changes))
-    answers = _answers(world, model, "suspect")
-    clean = [_answers(world, policy, f"clean-{i}") for i, policy in enumerate(references)]
-    scores = {
-        score.id: score
-        for detector in DETECTORS
-        for other in clean or [None]
-        for score in detector.score(world.benchmark, PROMPT_SETTINGS, answers, other)
-    }
-    own = {
-        c.model: [s for d in DETECTORS for s in d.score(world.benchmark, PROMPT_SETTINGS, c, None)]
-        for c in clean
-    }
-    return find(Evidence(world.benchmark, "suspect", list(scores.values()), own))
+# ------------------------------------------------------- what the pairs are worth as evidence
 
 
-def _answers(world: Any, policy: Any, name: str) -> Answers:
-    if isinstance(policy, Answers):
-        return policy
-    found: dict[str, Response] = {}
-    for detector in DETECTORS:
-        found |= world.ask(detector, policy, name).responses
-    return Answers(name, f"fingerprint of {name}", found)
+def noise(world: Any) -> Any:
+    """Return a policy with 10 of 12 originals and 3 of 12 perturbed versions right."""
+    return by_hand(world, [i < 10 for i in range(12)], [i in (0, 1, 11) for i in range(12)])
 
 
-def text_of(finding: DetectionVerdict) -> str:
-    return " ".join([finding.sentence, *finding.qualifiers, *finding.sensitivity.sentences])
+def test_pairs_that_nobody_judged_have_no_verdict_without_a_clean_model(make_world: Any) -> None:
+    world = make_world.make(n=12)
+    finding = judge(world, noise(world), made_by={})
+    assert finding.gap.verdict == "contaminated" and finding.gap.p_value < 0.05
+    assert finding.verdict == "inconclusive" and len(finding.doubts) == 2
+    assert "nobody is known to have judged the perturbed images" in finding.sentence
+    assert "--judged-by" in finding.sentence and "--reference" in finding.sentence
+    assert "3/12 perturbed versions right, where guessing gets 3.0 (p = .609)" in finding.sentence
+    assert "Nobody is known to have judged" in text_of(finding)
+    judged = judge(world, noise(world))
+    assert judged.verdict == "inconclusive", "nothing shows that the images show anything"
+    (doubt,) = judged.doubts
+    assert doubt.reason.startswith("no model does better than guessing")
+    assert "12 were judged valid, by two people" in text_of(judged)
+
+
+def test_a_clean_model_takes_the_place_of_raters(make_world: Any) -> None:
+    world = make_world.make(n=100)
+    model = by_hand(world, [True] * 100, [i % 2 > 0 for i in range(100)])
+    assert judge(world, model, made_by={}).verdict == "inconclusive"
+    assert judge(world, model, made_by={}, exchangeable=True).verdict == "contaminated"
+    assert judge(world, model).verdict == "contaminated"
+    assert judge(world, model, world.seer(0.8), made_by={}).verdict == "contaminated"
+    pairs = [replace(p, verdict="unjudged") for p in world.benchmark.pairs]
+    some = (*pairs[:97], *world.benchmark.pairs[97:])
+    finding = judge(world, model, pairs=some)
+    assert finding.verdict == "inconclusive"
+    assert "on the 3 of 100 pairs that were judged valid" in finding.sentence
+    most = (*world.benchmark.pairs[:60], *pairs[60:])
+    assert judge(world, model, pairs=most).verdict == "contaminated"
+
+
+@pytest.mark.slow
+def test_a_reference_that_only_guesses_does_not_show_what_the_images_show(make_world: Any) -> None:
+    world = make_world.make(n=100)
+    model = by_hand(world, [True] * 100, [i % 4 == 0 for i in range(100)])
+    guesses = by_hand(world, [i % 4 == 1 for i in range(100)], [i % 4 == 2 for i in range(100)])
+    assert judge(world, model, guesses).verdict == "inconclusive"
+    assert judge(world, model, guesses, world.seer(0.9)).verdict == "contaminated"
+
+
+def test_old_answers_and_the_gap_may_disagree(make_world: Any) -> None:
+    world = make_world.make(n=100)
+    harder = by_hand(world, [True] * 100, [i % 2 > 0 for i in range(100)])
+    assert "A gap without attraction is also what harder" in text_of(judge(world, harder))
+    old = {p.perturbed.id: p.original.answer for p in world.benchmark.pairs[:30]}
+    gold = {i.id: i.answer for p in world.benchmark.pairs for i in (p.original, p.perturbed)}
+    wrong = {p.original.id for p in world.benchmark.pairs[70:]}
+
+    def drawn(probe: Any) -> int:
+        answer: int = gold[probe.item_id] + (probe.item_id in wrong)
+        return old.get(probe.item_id, answer % probe.n_options) or 0
+
+    finding = judge(world, drawn)
+    assert finding.verdict == "not_detected"
+    assert "30 of 30 wrong answers to perturbed versions name the original's" in text_of(finding)
+    assert "Attraction without a gap means" in text_of(finding)
 
 
 # ------------------------------------------------------------------------------- the sentence
@@ -86,7 +107,7 @@ def test_a_seer_is_not_called_clean(world: Any) -> None:
     assert finding.verdict == "not_detected"
     assert finding.sentence.startswith("No contamination of suspect with simulated was detected,")
     assert "which does not show that it is clean" in finding.sentence
-    least = detectable_gap(finding.gap)
+    least = detectable_gap(Changes(finding.gap))
     assert least is not None
     assert f"detects a true gap of −{100 * least:.1f} points four times in five" in finding.sentence
 
@@ -112,7 +133,8 @@ def test_a_reference_that_also_falls_makes_the_comparison_decide(make_world: Any
     finding = judge(world, hard, also)
     assert finding.gap.verdict == "contaminated"
     assert (finding.verdict, finding.rule) == ("not_detected", "relative")
-    assert "The clean reference clean-0 also does significantly worse" in finding.qualifiers[0]
+    assert "difference from a clean model's gap on the same items" in finding.qualifiers[0]
+    assert "does not lie significantly below a clean model's" in text_of(finding)
     more = judge(world, world.memoriser(), also)
     assert (more.verdict, more.rule) == ("contaminated", "relative")
     assert "interval of the difference would reach 0 if about" in more.sensitivity.sentences[0]
@@ -129,23 +151,36 @@ def test_the_reference_with_the_weakest_evidence_decides(make_world: Any) -> Non
         assert [s.verdict for s in finding.against].count("contaminated") == 1
         assert (finding.verdict, finding.rule) == ("not_detected", "relative")
         assert finding.leading.reference.statistic == -0.2
-    assert "One clean model does not show" in text_of(judge(world, model, falls))
-    assert "One clean model does not show" not in text_of(finding)
+    assert "one clean model does not show" in text_of(judge(world, model, falls))
+    assert "one clean model does not show" not in text_of(finding)
+    panel = finding.panel
+    assert panel is not None and sorted(panel.gaps) == [-0.2, 0.0]
+    assert panel.p_value == pytest.approx(1 / 3) and panel.interval is not None
+    assert "conformal p = .333, which 2 references cannot bring below .333" in text_of(finding)
+    assert "ignores that clean models differ" in text_of(finding)
 
 
-def test_both_rules_are_reported_when_they_disagree(make_world: Any) -> None:
+def test_a_reference_that_rises_reveals_a_gap_that_is_not_significant_alone(
+    make_world: Any,
+) -> None:
     world = make_world.make(n=100)
     flat = by_hand(world, [True] * 70 + [False] * 30, [True] * 70 + [False] * 30)
     rises = by_hand(world, [True] * 70 + [False] * 30, [True] * 95 + [False] * 5)
     finding = judge(world, flat, rises)
-    assert (finding.verdict, finding.rule) == ("not_detected", "mcnemar")
-    assert finding.against[0].verdict == "contaminated"
-    assert "The two rules disagree" in text_of(finding)
+    assert finding.gap.verdict == "not_detected" and finding.gap.statistic == 0
+    assert (finding.verdict, finding.rule) == ("contaminated", "relative")
+    assert "this is 25.0 points below the gap of the clean reference clean-0" in finding.sentence
+    assert "easier than their originals, which hides the gap" in text_of(finding)
+    alone = judge(world, flat)
+    assert (alone.verdict, alone.rule) == ("not_detected", "mcnemar")
+    assert "Edited versions have been easier than their originals" in text_of(alone)
+    assert "by 0.3 to 31.5 points" in text_of(alone)
+    assert "0 of 30 wrong answers to perturbed versions name the original's" in text_of(alone)
 
 
 @pytest.mark.slow
 def test_unparsable_replies_give_no_verdict(world: Any) -> None:
-    answers = _answers(world, world.memoriser(), "suspect")
+    answers = answers_of(world, world.memoriser(), "suspect")
     perturbed = {i.images[0].sha256 for i in world.benchmark.perturbed}
     asked = {p.id: p for p in DETECTORS[0].probes(world.benchmark, PROMPT_SETTINGS)}
     muddled = {
@@ -190,100 +225,23 @@ def test_no_verdict_ever_claims_a_model_is_clean(make_world: Any) -> None:
                 assert "nan" not in text and "None" not in text and "inf" not in text
 
 
-# ------------------------------------------------------------------------ what would change it
-
-
-@given(b=COUNTS, c=COUNTS, n11=COUNTS, alpha=st.sampled_from([0.05, 0.01]))
-def test_the_number_of_items_that_would_change_the_verdict_is_exact(
-    b: int, c: int, n11: int, alpha: float
-) -> None:
-    if mcnemar_p(b, c, "drop") <= alpha:
-        lose, rise = items_to_discount(b, c, alpha), items_to_rise(b, c, alpha)
-        assert mcnemar_p(b - lose, c, "drop") > alpha >= mcnemar_p(b - lose + 1, c, "drop")
-        assert mcnemar_p(b, c + rise, "drop") > alpha >= mcnemar_p(b, c + rise - 1, "drop")
-    else:
-        fall = items_to_fall(b, c, n11, alpha)
-        if fall is None:
-            assert mcnemar_p(b + n11, c, "drop") > alpha
-        else:
-            assert mcnemar_p(b + fall, c, "drop") <= alpha < mcnemar_p(b + fall - 1, c, "drop")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("fell", "rose"), [(0, 0), (6, 6), (20, 14)])
-def test_the_detectable_gap_has_80_percent_power(make_world: Any, fell: int, rose: int) -> None:
-    world = make_world.make(n=200)
-    original = [i >= rose for i in range(200)]
-    perturbed = [i < rose or i >= rose + fell for i in range(200)]
-    gap = judge(world, by_hand(world, original, perturbed)).gap
-    assert (gap.paired.b, gap.paired.c) == (fell, rose)
-    least = detectable_gap(gap)
-    assert least is not None
-
-    def reached(drop: float) -> float:
-        return power(Design(-drop, max(drop, (fell + rose) / 200)), 200)
-
-    assert reached(least) >= 0.8 > reached(least - 0.001)
-
-
-@pytest.mark.slow
-def test_the_verdict_sensitivity_where_the_page_predicts(
-    make_world: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(verdict_sensitivity, "MOST_PAIRS", 256)  # no part of this test, and slow
-    world = make_world.make(n=60)
-
-    def verdict(fell: int, rose: int) -> DetectionVerdict:
-        original = [i >= rose for i in range(60)]
-        return judge(world, by_hand(world, original, [not rose <= i < rose + fell or i < rose
-                                                      for i in range(60)]))  # fmt: skip
-
-    finding = verdict(12, 2)
-    assert finding.verdict == "contaminated"
-    k, m = map(int, re.findall(r"if (\d+) (?:of|more)", finding.sensitivity.sentences[0]))
-    assert verdict(12 - k, 2).verdict == verdict(12, 2 + m).verdict == "not_detected"
-    assert verdict(13 - k, 2).verdict == verdict(12, 1 + m).verdict == "contaminated"
-    finding = verdict(4, 2)
-    assert finding.verdict == "not_detected"
-    (more,) = map(int, re.findall(r"if (\d+) more of the 54", finding.sensitivity.sentences[0]))
-    assert verdict(4 + more, 2).verdict == "contaminated"
-    assert verdict(3 + more, 2).verdict == "not_detected"
-
-
-@pytest.mark.slow
-def test_pairs_needed_match_the_power_analysis(make_world: Any) -> None:
-    world = make_world.make(n=60)
-    original = [i >= 2 for i in range(60)]
-    model = by_hand(world, original, [i < 2 or i >= 6 for i in range(60)])
-    finding = judge(world, model)
-    rows = {round(row.gap, 3): row for row in finding.sensitivity.pairs}
-    assert sorted(rows) == [-0.1, -0.05, -0.033, -0.02] and rows[-0.033].measured
-    n = rows[-0.05].for_80
-    assert n is not None and power(Design(-0.05, 0.1), n) >= 0.8 > power(Design(-0.05, 0.1), n - 1)
-    needed = rows[-0.033].for_80
-    assert needed is not None
-    assert (
-        f"{needed:,} pairs to detect it four times in five: {needed - 60:,} more"
-        in (finding.sensitivity.sentences[1])
-    )
-
-
 # ---------------------------------------------------------------------------- other detectors
 
 
 def test_other_detectors_are_corrected_together_and_do_not_vote(make_world: Any) -> None:
     world = make_world.make(n=60)
     finding = judge(world, world.string_memoriser(), world.seer(0.9))
-    (one,) = finding.other_detectors
-    assert one.detector == "choice_confusion" and one.score is not None
-    assert one.p_adjusted == adjust_p_values([one.score.p_value or 0.0])[0]
+    scores = [one.score for one in finding.other_detectors]
+    assert {score.detector for score in scores} == {"choice_confusion", "old_answer_attraction"}
+    p_values = adjust_p_values([score.p_value or 0.0 for score in scores])
+    assert [one.p_adjusted for one in finding.other_detectors] == p_values
     assert finding.leading.detector == "perturbation_gap"
 
 
 def test_a_detector_that_fires_on_the_reference_is_doubtful(make_world: Any) -> None:
     world = make_world.make(n=60)
     finding = judge(world, world.string_memoriser(), world.string_memoriser())
-    (one,) = finding.other_detectors
+    one = next(one for one in finding.other_detectors if one.detector == "choice_confusion")
     assert (
         one.verdict == "contaminated" and one.flagged_references == ("clean-0",) and one.is_doubtful
     )
@@ -294,7 +252,7 @@ def test_a_detector_that_fires_on_the_reference_is_doubtful(make_world: Any) -> 
 def test_p_values_are_adjusted_over_all_other_detectors_and_the_largest_is_shown(
     world: Any,
 ) -> None:
-    answers = _answers(world, world.memoriser(), "suspect")
+    answers = answers_of(world, world.memoriser(), "suspect")
     score = DETECTORS[1].score(world.benchmark, PROMPT_SETTINGS, answers, None)[1]
     values = {"one": 0.01, "two": 0.02, "three": 0.04}
     score = score.model_copy(update={"verdict": "contaminated"})
@@ -306,19 +264,3 @@ def test_p_values_are_adjusted_over_all_other_detectors_and_the_largest_is_shown
     assert least_significant(scores).p_value == least_significant(scores[::-1]).p_value == 0.04
     dull = scores[0].model_copy(update={"verdict": "not_detected", "p_value": 0.001})
     assert least_significant([*scores, dull]) == dull
-
-
-@pytest.mark.slow
-def test_too_few_right_answers_cannot_change_the_verdict(make_world: Any) -> None:
-    world = make_world.make(n=6)
-    model = by_hand(world, [True, True, False, False, False, False], [False, True] + [False] * 4)
-    finding = judge(world, model)
-    assert finding.verdict == "not_detected"
-    assert (
-        "not be significant even if every pair that is right in both versions (1)"
-        in finding.sensitivity.sentences[0]
-    )
-
-
-def test_an_interval_in_a_sentence() -> None:
-    assert interval_text(Interval(low=-0.1, high=0.0, level=0.9)) == "90 % interval −10.0 to 0.0"
