@@ -32,6 +32,7 @@ ABOUT = About(
     variant="rules chance (default), relative",
     deviates_from_paper="in no paper: by chance, one wrong answer in k − 1 (k options) names the"
     " original's answer; 'relative' compares with a clean model on the items both answer wrongly",
+    rules={"chance": False, "relative": True},
     default_rule="chance",
     needs=frozenset({"choose or generate"}),
     direction="wrong answers to perturbed items are the original items' answers",
