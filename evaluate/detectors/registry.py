@@ -105,14 +105,14 @@ def is_plug_in(name: str) -> bool:
 
 
 def markdown_table(names: Iterable[str]) -> str:
-    """Return the table of docs/papers.md: method, paper, file, rules, deviations."""
-    rows = [("method", "paper", "file", "rules", "differs from the paper in"), ("---",) * 5]
+    """Return the table of docs/papers.md: method, paper, file, rules, references, deviations."""
+    header = ("method", "paper", "file", "rules", "clean model", "differs from the paper in")
+    rows: list[tuple[str, ...]] = [header, ("---",) * len(header)]
     for name in names:
         about, module = DETECTORS[name].about, type(DETECTORS[name]).__module__
         file = module.removeprefix("flipbench.").replace(".", "/")
-        rows.append(
-            (about.title, about.paper, f"`{file}.py`", about.variant, about.deviates_from_paper)
-        )
+        paper = (about.title, about.paper, f"`{file}.py`", about.variant)
+        rows.append((*paper, about.clean_model, about.deviates_from_paper))
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 

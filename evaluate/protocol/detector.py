@@ -57,13 +57,14 @@ class About:
         Its decision rules in words.
     needs : frozenset of str
         What a model must be able to do; `needs_when` resolves "choose or generate".
+    rules : mapping of str to bool
+        Every decision rule, the paper's first, and whether it compares with clean models. Such a
+        rule has no verdict without them: it is not applicable or, if its statistic needs no
+        reference, inconclusive.
     default_rule : str
         The rule shown if a table has room for only one.
     direction : str
         What a contaminated model shows, in words.
-    practical : bool
-        The first of the three requirements: a verdict needs neither the training corpus, nor a
-        clean model, nor a tuned threshold.
     rule_titles : mapping of str to str
         Titles of the rules that no other detector has.
     helpers : frozenset of str
@@ -77,15 +78,24 @@ class About:
     title: str
     paper: str
     variant: str
+    rules: Mapping[str, bool]
     default_rule: str
     deviates_from_paper: str
     needs: frozenset[Need]
     direction: str
-    needs_clean_model: bool = False
-    practical: bool = True
     rule_titles: Mapping[str, str] = field(default_factory=dict)
     helpers: frozenset[Helper] = frozenset()
     not_in_detect: str = ""
+
+    def needs_clean_model(self, rule: str = "") -> bool:
+        """Return whether a rule, by default the default rule, compares with clean models."""
+        return self.rules.get(rule or self.default_rule, False)
+
+    @property
+    def clean_model(self) -> str:
+        """Which rules compare with clean models, in words."""
+        needing = [rule for rule, needs in self.rules.items() if needs]
+        return "all rules" if len(needing) == len(self.rules) else ", ".join(needing) or "no rule"
 
 
 @dataclass(frozen=True)
@@ -125,8 +135,8 @@ class Detector(Protocol):
     ) -> list[Score]:
         """Return one score for each decision rule, the paper's first.
 
-        ``reference`` is a clean model's answers; without it, a rule that needs it returns the
-        verdict "not_applicable" and a warning.
+        ``reference`` is a clean model's answers; without it, a rule that needs it according to
+        ``about.rules`` returns "not_applicable" or "inconclusive", and a warning.
         """
 
 

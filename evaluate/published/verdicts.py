@@ -44,7 +44,7 @@ def requirements_of(rows: Sequence[PublishedResult]) -> list[Requirements]:
         scores = [score for _, _, score in all_judged if score.detector == detector]
         if scores:
             models = [grid[name] for name in dict.fromkeys(s.model_fingerprint for s in scores)]
-            practical = DETECTORS[detector].about.practical
+            practical = not DETECTORS[detector].about.needs_clean_model(rule)
             results.append(requirements(scores, models, detector, rule, practical))
     return results
 

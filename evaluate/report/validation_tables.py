@@ -37,7 +37,7 @@ def detectors_table(validations: Sequence[Validation]) -> Table:
     rows = []
     for v in by_default_rule(validations):
         cells = dict(_cells(v))
-        needs = v.rule == "relative" or DETECTORS[v.detector].about.needs_clean_model
+        needs = DETECTORS[v.detector].about.needs_clean_model(v.rule)
         summary = (
             Cell(rule_title(v.detector, v.rule), SUSPECTED if v.external_alarms.suspected else ""),
             _rate(v.detected),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
-from flipbench.core.records import Item, Probe
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.records import ImageRef, Item, Probe
 from flipbench.prompting.prompts import LETTERS, PromptSettings, choice_prompt, open_prompt
 
 from ..protocol.detector import About, Answers
@@ -21,11 +22,19 @@ def item_text(item: Item) -> str:
     )
 
 
-def text_probe(label: str, variant: str, text: str, prompt: str = "") -> Probe:
-    """Return the probe for the likelihood of a text, as a reply to a prompt."""
+def question_text(item: Item) -> str:
+    """Return an item's question and options as one text."""
+    return choice_prompt(item.question, item.options or (), "").rstrip("\n")
+
+
+def text_probe(
+    label: str, variant: str, text: str, prompt: str = "", images: Sequence[ImageRef] = ()
+) -> Probe:
+    """Return the probe for the likelihood of a text, as a reply to a prompt and images."""
     return Probe(
         item_id=label,
         variant=variant,
+        images=tuple(images),
         prompt=prompt,
         ask="score",
         continuation=text,
@@ -74,6 +83,25 @@ def mean_log_prob(answers: Answers, probe: Probe) -> float | None:
     if response is None or value is None or not response.n_tokens:
         return None
     return value / response.n_tokens
+
+
+Membership = Callable[[Answers, Probe], float | None]
+"""How much a scored text looks like a member of the training set; None without an answer."""
+
+
+def original_wins(
+    benchmark: PairedBenchmark,
+    probes: Sequence[tuple[Probe, Probe]],
+    membership: Membership,
+    answers: Answers,
+) -> Mapping[str, float]:
+    """Return by original item 1 if it scores above its perturbed version, 1/2 if equal, else 0."""
+    wins = {}
+    for pair, both in zip(benchmark.pairs, probes, strict=True):
+        original, perturbed = (membership(answers, probe) for probe in both)
+        if original is not None and perturbed is not None:
+            wins[pair.original.id] = ((original > perturbed) - (original < perturbed) + 1) / 2
+    return wins
 
 
 def no_likelihood_warning(about: About, answers: Answers, probes: Sequence[Probe]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,11 +28,14 @@ def share_scores(
     read: Callable[[Answers], Mapping[str, float]],
     *,
     rule: str,
+    relative_rule: str = "relative",
     settings: Settings,
     missing: str = "",
+    n_left_out: int = 0,
+    notes: Sequence[str] = (),
     details: JsonDict | None = None,
 ) -> tuple[Score, Score]:
-    """Return the scores of ``rule`` (mean above 1/2) and ``relative`` (mean above the reference's).
+    """Return the scores of ``rule`` (mean above 1/2) and ``relative_rule`` (above the reference's).
 
     Parameters
     ----------
@@ -41,6 +44,8 @@ def share_scores(
         one.
     missing : str
         What the model lacks; if not empty, both rules are not applicable.
+    n_left_out : int
+        Items without a value although they were answered; ``notes`` are warnings that say why.
 
     Notes
     -----
@@ -83,7 +88,8 @@ def share_scores(
             details={"total": float(numbers.sum()) + offset * len(items), **(details or {})},
             per_item={i: value + offset for i, value in above.items()},
             warnings=[
-                *dropped_warning(n_pairs - len(items), n_pairs),
+                *notes,
+                *dropped_warning(n_pairs - len(items) - n_left_out, n_pairs),
                 *([refusal] if refusal else []),
             ],
             **fields,
@@ -100,10 +106,10 @@ def share_scores(
         )
     lacks_reference = not missing and reference is None
     relative = score(
-        "relative",
+        relative_rule,
         {i: values[i] - clean[i] for i in shared},
         0.0,
-        no_reference_warning("relative", answers) if lacks_reference else missing,
+        no_reference_warning(relative_rule, answers) if lacks_reference else missing,
         reference_answers=reference,
         reference=result,
         lacks_reference=lacks_reference,

@@ -63,11 +63,16 @@ def external_alarms(
             applied.setdefault(key_of(score), []).append(score)
     return {
         key: ExternalAlarms(
-            tuple(external[s.model_fingerprint] for s in judged if s.verdict == "contaminated"),
-            len(judged),
+            tuple(external[s.model_fingerprint] for s in judged if _is_alarm(s)), len(judged)
         )
         for key, judged in applied.items()
     }
+
+
+def _is_alarm(score: Score) -> bool:
+    """Return whether a rule flags a model, or would if a reference were not missing."""
+    small = score.p_value is not None and score.p_value <= score.alpha
+    return score.verdict == "contaminated" or (score.lacks_reference and small)
 
 
 def key_of(score: Score) -> Key:

@@ -28,8 +28,8 @@ def requirements(
         Those of other detectors, rules and models are ignored. There may be several benchmarks;
         each has its own series.
     practical : bool
-        The detector's own claim; a rule that compared with a reference model or used a tuned
-        threshold (``tuned_threshold``) is not practical.
+        Whether the rule needs no clean model; one that compared with a reference model or used a
+        tuned threshold (``tuned_threshold``) is not practical either.
 
     Returns
     -------

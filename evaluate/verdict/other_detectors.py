@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from flipbench.core.records import Score
 from flipbench.reporting import formats
 
-from ..detectors.registry import default_rule
+from ..detectors.registry import DETECTORS, default_rule
 from ..protocol.rules import Verdict
 from ..report.tables import GAP, VERDICTS, as_header, is_gap, title
 from ..statistics.paired import adjust_p_values
@@ -122,7 +122,7 @@ def measured(score: Score) -> str:
         has_other = score.reference is not None and score.reference.statistic is not None
         relative = has_other and score.rule == "relative"
         parts.append(f"{'Δ − reference’s Δ' if relative else 'Δ'} {points}")
-    elif score.unit == "fraction" and score.rule == "relative":
+    elif score.unit == "fraction" and _is_against_clean(score):
         parts.append(f"share − reference’s share {points} points, {score.n:,} items")
     elif score.unit == "fraction":
         share = f"{formats.percent(score.statistic)} % of {score.n:,} items"
@@ -155,6 +155,11 @@ def _result(
     return OtherDetectorResult(
         name, score.verdict, score, why, flagged_references=flagged, against=against
     )
+
+
+def _is_against_clean(score: Score) -> bool:
+    known = DETECTORS.get(score.detector)
+    return known is not None and known.about.needs_clean_model(score.rule)
 
 
 def _is_significant(score: Score) -> bool:

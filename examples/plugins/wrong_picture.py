@@ -21,12 +21,11 @@ ABOUT = About(
     title="Wrong picture",
     paper="an example, without a paper",
     variant="rule mcnemar (default): the release's answers to wrong pictures, vs a clean model",
+    rules={"mcnemar": True},
     default_rule="mcnemar",
     deviates_from_paper="there is none",
     needs=frozenset({"choose or generate"}),
     direction="answers match the release more often than a clean model's, whatever the image",
-    needs_clean_model=True,
-    practical=False,
 )
 
 

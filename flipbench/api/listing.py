@@ -37,7 +37,7 @@ class DetectorTable:
                 "name": about.name,
                 "title": about.title,
                 "needs": ", ".join(sorted(about.needs)),
-                "clean model": about.needs_clean_model,
+                "clean model": about.clean_model,
                 "default rule": about.default_rule,
                 "contaminated": about.direction,
                 "paper": about.paper,
@@ -59,13 +59,12 @@ class DetectorTable:
 
         paragraphs = []
         for about in self.abouts:
-            clean = "needs a clean model" if about.needs_clean_model else "needs no clean model"
             parameters = parameters_of(DETECTORS[about.name])
             values = ", ".join(f"{key} {value}" for key, value in parameters.items())
             paragraphs.append(
                 f"{about.name}\n  {about.paper}\n  {about.variant}\n"
-                f"  contaminated: {about.direction}; needs {', '.join(sorted(about.needs))};"
-                f" {clean}\n"
+                f"  contaminated: {about.direction}; needs {', '.join(sorted(about.needs))}\n"
+                f"  rules that need a clean model: {about.clean_model}\n"
                 f"  differs from the paper: {about.deviates_from_paper}\n"
                 f"  evaluate.parameters.{about.name}: {values}\n"
             )
@@ -75,7 +74,7 @@ class DetectorTable:
         return f"<DetectorTable: {', '.join(self.names)}>"
 
     def _repr_html_(self) -> str:
-        caption = "Needs: what a model must be able to do. Clean model: whether one is needed."
+        caption = "Needs: what a model must be able to do. Clean model: the rules that need one."
         table = display.frame_table("detectors", caption, self.to_frame())
         return display.html(f"{len(self.names)} detectors", [table])
 

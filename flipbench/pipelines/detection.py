@@ -22,7 +22,7 @@ from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import JsonDict
 from flipbench.core.run import Run, versions
 from flipbench.core.stage import StageOptions, StageReport
-from flipbench.evaluate.detectors.registry import DETECTORS, default_rule, names_of
+from flipbench.evaluate.detectors.registry import DETECTORS, names_of
 from flipbench.evaluate.pipeline import ModelUnderTest, probes_for
 from flipbench.evaluate.protocol.detector import AnyDetector, GridDetector, needs_when
 from flipbench.evaluate.protocol.grid import UNTOUCHED
@@ -327,7 +327,7 @@ def _needs_reference(detector: AnyDetector) -> bool:
     """Return whether the default rule compares with one clean model."""
     if isinstance(detector, GridDetector):  # needs several, which its score reports
         return False
-    return detector.about.needs_clean_model or default_rule(detector) == "relative"
+    return detector.about.needs_clean_model()
 
 
 def _check_models(

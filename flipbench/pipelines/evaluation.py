@@ -158,7 +158,10 @@ def _write_report(
     needed: list[Requirements] = []
     for about in (DETECTORS[name].about for name in names):
         rules = dict.fromkeys(s.rule for s in scores if s.detector == about.name)
-        needed += [requirements(scores, grid, about.name, rule, about.practical) for rule in rules]
+        needed += [
+            requirements(scores, grid, about.name, rule, not about.needs_clean_model(rule))
+            for rule in rules
+        ]
     unseen = {model.fingerprint: model.name for model in grid if model.clean}
     raters, kept = report_tables(assembly, benchmark, unseen)
     data = ReportData(

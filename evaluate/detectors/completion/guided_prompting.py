@@ -51,6 +51,7 @@ ABOUT = About(
     " prompt, since it is among the options; the picture is shown; a rule decides between exact and"
     " near-exact (same words; ROUGE-L of .75) where the authors ask GPT-4, and can be replaced by a"
     " judge model; 'paired' pairs the two completions of an item",
+    rules={"overlap": False, "paired": False, "judge": False},
     default_rule="paired",
     needs=frozenset({"generate"}),
     direction="completions are closer to the true text when the prompt names the data set",

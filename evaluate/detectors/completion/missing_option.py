@@ -38,11 +38,10 @@ ABOUT = About(
     deviates_from_paper="a rule compares texts (same words, or the option's words and no other"
     " option's) where the authors ask a language model, and can be replaced by one; questions with"
     " two options are left out, since the second is easy to guess from the first",
+    rules={"paper": True, "mcnemar": True},
     default_rule="mcnemar",
     needs=frozenset({"generate", "text_only"}),
     direction="the missing option is named more often than by the clean model",
-    needs_clean_model=True,
-    practical=False,
 )
 
 

@@ -48,11 +48,10 @@ ABOUT = About(
     " the prefix is part of a chat message with an instruction, not raw text; if a reply repeats"
     " the prefix, only what follows is read; missing words are misses (the authors' code shifts"
     " them); tests",
+    rules={"paper": True, "paired": True, "paraphrase": False},
     default_rule="paired",
     needs=frozenset({"generate", "text_only"}),
     direction="n-grams of the benchmark are completed more often than by the clean model",
-    needs_clean_model=True,
-    practical=False,
     helpers=frozenset({"rewording"}),
 )
 

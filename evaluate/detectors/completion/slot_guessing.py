@@ -46,6 +46,7 @@ ABOUT = About(
     " hide two words drawn independently; whole words only; any content word, without a tagger; a"
     " reply must contain the word's stem; questions with their answers serve as text if there is no"
     " caption; the rewording model is configurable, and the shapes world has templates",
+    rules={"bands": False, "mcnemar": False, "relative": True},
     default_rule="mcnemar",
     needs=frozenset({"generate"}),
     direction="hidden words are guessed less often when the text is reworded",

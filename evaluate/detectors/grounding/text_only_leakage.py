@@ -31,11 +31,10 @@ ABOUT = About(
     variant="rules paper (any rise above the clean model), mcnemar (default)",
     deviates_from_paper="the clean model replaces the base language model, as in 2511.03774, and"
     " the difference is not clipped at 0; 'mcnemar' pairs the two models' answers by item",
+    rules={"paper": True, "mcnemar": True},
     default_rule="mcnemar",
     needs=frozenset({"choose or generate", "text_only"}),
     direction="text-only accuracy rises above the clean model's",
-    needs_clean_model=True,
-    practical=False,
 )
 
 _REFUSAL = re.compile(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
@@ -16,35 +16,73 @@ from ...scoring.conditions import Settings
 from ...scoring.likelihood import (
     answer_probe,
     item_text,
-    mean_log_prob,
+    log_likelihood,
     no_likelihood_warning,
     text_probe,
 )
 from ...scoring.shares import share_scores
 
 PAPER = "CoDeC, arXiv 2510.27055"
-DEVIATES = (
+TESTS = (
     "the paper gives no test; 'half' tests whether the share is above 1/2, 'relative' (default)"
-    " whether it is above the clean model's; other items are in the user's turn, without images"
+    " whether it is above the clean model's"
 )
 
-WHOLE_ITEMS = About(
-    name="codec",
-    title="CoDeC",
+TEXTS = About(
+    name="codec_text",
+    title="CoDeC, one text",
     paper=PAPER,
-    variant="whole items as text; rules half, relative (default)",
-    deviates_from_paper=DEVIATES,
+    variant="other items, then the item, as one text; rules half, relative (default)",
+    rules={"half": False, "relative": True},
+    deviates_from_paper=f"{TESTS}; the text is written by the model, after an empty prompt in its"
+    " chat format, where the paper's base models continue plain text; without images",
     default_rule="relative",
     needs=frozenset({"token_logprobs", "text_only"}),
     direction="the share of items that context makes less likely rises",
 )
+REPLIES = replace(
+    TEXTS,
+    name="codec",
+    title="CoDeC, context in the prompt",
+    variant="other items in the prompt, the item as the reply; rules half, relative (default)",
+    deviates_from_paper=f"{TESTS}; other items are in the user's turn and the item in the model's,"
+    " not in one text as in the paper (see codec_text); without images",
+)
 ANSWERS = replace(
-    WHOLE_ITEMS,
+    REPLIES,
     name="codec_answer",
     title="CoDeC, answers",
     needs=frozenset({"token_logprobs"}),
     variant="right answers, given question and image; rules half, relative (default)",
+    deviates_from_paper=f"{TESTS}; other items are in the user's turn, without images, and only the"
+    " right answer is scored",
 )
+_ABOUT = {"text": TEXTS, "item": REPLIES, "answer": ANSWERS}
+Scored = Literal["text", "item", "answer"]
+_START = "Question:"
+"""Every text starts with it, so that an item has the same tokens alone and in context."""
+
+
+class _Scored(NamedTuple):
+    """A text to score: ``whole``, of which ``start`` (if any) is not part of the item."""
+
+    whole: Probe
+    start: Probe | None = None
+
+    @property
+    def probes(self) -> list[Probe]:
+        return [probe for probe in self if probe is not None]
+
+    def mean(self, answers: Answers) -> tuple[float, int] | None:
+        """Return the item's mean log-probability per token and its tokens; None if unanswered."""
+        replies = [answers.to(probe) for probe in self.probes]
+        sums = [log_likelihood(answers, probe) for probe in self.probes]
+        value, n = 0.0, 0
+        for sign, reply, total in zip((1, -1), replies, sums, strict=False):
+            if reply is None or total is None or not reply.n_tokens:
+                return None
+            value, n = value + sign * total, n + sign * reply.n_tokens
+        return (value / n, n) if n > 0 else None
 
 
 @dataclass
@@ -57,9 +95,10 @@ class CoDeC:
 
     Parameters
     ----------
-    scored : {"item", "answer"}
-        The whole text of an item without its image, as in the paper, or only the right answer, as
-        a reply to question and image: what fine-tuning of a vision-language model trains.
+    scored : {"text", "item", "answer"}
+        An item's whole text without its image, after other items in the same text (as in the
+        paper), or as the reply to a prompt with other items; or only the right answer, as a reply
+        to question and image: what fine-tuning of a vision-language model trains.
     n_context, n_draws : int
         Number of other items shown before an item, and of draws of them; an item's value is the
         share of its draws in which it became less likely (a tie does not count).
@@ -70,7 +109,7 @@ class CoDeC:
     ``about``.
     """
 
-    scored: Literal["item", "answer"] = "item"
+    scored: Scored = "item"
     n_context: int = 3
     n_draws: int = 2
     settings: Settings = field(default_factory=Settings)
@@ -78,12 +117,12 @@ class CoDeC:
 
     def __post_init__(self) -> None:
         """Set the facts that belong to what is scored."""
-        self.about = WHOLE_ITEMS if self.scored == "item" else ANSWERS
+        self.about = _ABOUT[self.scored]
 
     def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
         """Return each original item alone and after other items."""
-        pairs = self._probe_pairs(benchmark, prompt_settings)
-        return [probe for alone, in_context in pairs for probe in (alone, *in_context)]
+        texts = self._texts(benchmark, prompt_settings).values()
+        return [probe for item_texts in texts for text in item_texts for probe in text.probes]
 
     def score(
         self,
@@ -112,54 +151,66 @@ class CoDeC:
         return list(scores)
 
     @cached_per_benchmark
-    def _probe_pairs(
+    def _texts(
         self, benchmark: PairedBenchmark, prompt_settings: PromptSettings
-    ) -> list[tuple[Probe, list[Probe]]]:
+    ) -> dict[str, list[_Scored]]:
+        """Return by item its text alone and in context, once per draw."""
         items = sorted(benchmark.originals, key=lambda item: item.id)
         index = {item.id: i for i, item in enumerate(items)}
-        return [
-            (
-                self._probe(item, prompt_settings, ""),
-                [
-                    self._probe(item, prompt_settings, self._context(items, index[item.id], draw))
-                    for draw in range(self.n_draws)
-                ],
-            )
+        contexts = {
+            item.id: [self._context(items, index[item.id], j) for j in range(self.n_draws)]
             for item in benchmark.originals
-        ]
+        }
+        return {
+            item.id: [self._scored(item, prompt_settings, c) for c in ("", *contexts[item.id])]
+            for item in benchmark.originals
+        }
 
     def _context(self, items: list[Item], own: int, draw: int) -> str:
         """Return other items drawn from (seed, item id), independent of the benchmark's order."""
         rng = generator(self.settings.seed, items[own].id, f"codec-{draw}")
         n = min(self.n_context, len(items) - 1)
         chosen = rng.permutation(len(items) - 1)[:n]
-        return "\n\n".join(item_text(items[i + (i >= own)]) for i in chosen.tolist())
+        start = f"{_START} " if self.scored == "text" else ""
+        return "\n\n".join(f"{start}{item_text(items[i + (i >= own)])}" for i in chosen.tolist())
 
-    def _probe(self, item: Item, prompt_settings: PromptSettings, context: str) -> Probe:
+    def _scored(self, item: Item, prompt_settings: PromptSettings, context: str) -> _Scored:
         variant = "in context" if context else "alone"
         if self.scored == "answer":
-            return answer_probe(item, prompt_settings, variant, context)
-        return text_probe(item.id, variant, item_text(item), context)
+            return _Scored(answer_probe(item, prompt_settings, variant, context))
+        if self.scored == "item":
+            return _Scored(text_probe(item.id, variant, item_text(item), context))
+        start = f"{context}\n\n{_START}" if context else _START
+        return _Scored(
+            text_probe(item.id, variant, f"{start} {item_text(item)}"),
+            text_probe(item.id, f"start, {variant}", start),
+        )
 
     def _values(
         self, benchmark: PairedBenchmark, prompt_settings: PromptSettings, answers: Answers
     ) -> dict[str, float]:
         """Return the share of draws in which each item became less likely."""
         shares = {}
-        for alone, in_context in self._probe_pairs(benchmark, prompt_settings):
-            before = mean_log_prob(answers, alone)
-            after = [mean_log_prob(answers, probe) for probe in in_context]
-            known = [value for value in after if value is not None]
-            if before is not None and known:
-                shares[alone.item_id] = share_below([before] * len(known), known)
+        for item_id, texts in self._texts(benchmark, prompt_settings).items():
+            alone, *in_context = (text.mean(answers) for text in texts)
+            known = [after[0] for after in in_context if after and alone and after[1] == alone[1]]
+            if alone and known:
+                shares[item_id] = share_below([alone[0]] * len(known), known)
         return shares
+
+
+@dataclass
+class CoDeCTexts(CoDeC):
+    """`CoDeC` of items in one text with other items, as in the paper."""
+
+    scored: Scored = "text"
 
 
 @dataclass
 class CoDeCAnswers(CoDeC):
     """`CoDeC` of the right answers only."""
 
-    scored: Literal["item", "answer"] = "answer"
+    scored: Scored = "answer"
 
 
 def share_below(alone: list[float], in_context: list[float]) -> float:

@@ -1,42 +1,65 @@
-"""Min-K%, Min-K%++ and loss: original answers that look more like members than perturbed ones."""
+"""Min-K% and Min-K%++: texts that look more like members with the original image."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Literal
 
 import numpy as np
 
 from flipbench.core.paired import PairedBenchmark
-from flipbench.core.records import Probe, Response, Score
-from flipbench.prompting.prompts import PromptSettings
+from flipbench.core.records import Item, Probe, Response, Score
+from flipbench.prompting.prompts import LETTERS, PromptSettings, choice_prompt, open_prompt
 
 from ...protocol.detector import About, Answers, cached_per_benchmark
 from ...scoring.conditions import Settings
-from ...scoring.likelihood import answer_probe, log_likelihood, mean_log_prob, no_likelihood_warning
+from ...scoring.likelihood import (
+    Membership,
+    log_likelihood,
+    no_likelihood_warning,
+    original_wins,
+    question_text,
+    text_probe,
+)
 from ...scoring.shares import share_scores
 
 FRACTION = 0.2
+MIN_TOKENS = 8
+"""Of shorter texts, a fifth is one token or two: the score would be little more than the loss."""
+INSTRUCTION = "Answer with the option letter and the text of the option."
 _FLOOR = 1e-6
 
-ABOUT = About(
+QUESTIONS = About(
     name="min_k",
     title="Min-K %",
     paper="Shi et al., Detecting Pretraining Data (Min-K%), arXiv 2310.16789; Zhang et al.,"
     " Min-K%++, arXiv 2404.02936",
-    variant="rules loss, min_k, min_k_plus_plus, relative (default; of min_k_plus_plus)",
-    deviates_from_paper="the papers score texts and rank members against known non-members; here"
-    " the right answer is scored, given image and question, and an item's perturbed version is its"
-    " non-member: the statistic is the share of pairs in which the original scores higher, ties"
-    " counting half; at least one token counts (ceiling, not floor, of the fraction); deviations"
-    " below 1e-6 are set to 1e-6",
-    default_rule="relative",
+    variant="question and options as a text about the image; rules min_k, min_k_plus_plus"
+    " (default), both against the clean model",
+    rules={"min_k": True, "min_k_plus_plus": True},
+    default_rule="min_k_plus_plus",
+    deviates_from_paper="the papers rank texts and give no threshold; here the text with the"
+    " perturbed image is the non-member: the statistic is the share of pairs in which the original"
+    " scores higher, ties counting half, minus the clean model's share; the text is a reply in the"
+    " model's chat format; texts of fewer than 8 tokens are left out, since Min-K % of one token is"
+    " the loss; at least one token counts (ceiling, not floor, of the fraction); deviations below"
+    " 1e-6 are set to 1e-6",
     needs=frozenset({"token_logprobs"}),
+    direction="the text scores higher with the original image than with the perturbed one in more"
+    " pairs than for the clean model",
+    rule_titles={"min_k": "Min-K %, vs clean", "min_k_plus_plus": "Min-K %++, vs clean"},
+)
+ANSWERS = replace(
+    QUESTIONS,
+    name="min_k_answer",
+    title="Min-K %, answers",
+    variant="right answers, letter and text, given question and image; rules min_k,"
+    " min_k_plus_plus (default), both against the clean model",
     direction="the right answer scores higher on the original than on the perturbed version in more"
-    " than half of the pairs",
-    rule_titles={"min_k": "Min-K %", "min_k_plus_plus": "Min-K %++"},
+    " pairs than for the clean model",
 )
 
 
@@ -75,8 +98,17 @@ def min_k_plus_plus(
 class MinK:
     """Share of pairs whose original scores higher than its perturbed version, ties counting half.
 
-    A perturbed version that is harder to see also scores lower, for any model: prefer ``relative``
-    if there is a clean model. The statistic describes the set; no single item is called a member.
+    A question is written for its original picture and an edit may be harder to see, so the share is
+    above 1/2 for clean models, too: both rules compare with a clean model. The statistic describes
+    the set; no single item is called a member.
+
+    Parameters
+    ----------
+    scored : {"question", "answer"}
+        The question with its options, as a text about the image, or the right answer as letter and
+        text, as a reply to question and image.
+    fraction : float
+        Share of the tokens, the least likely ones, that the score averages over.
 
     References
     ----------
@@ -84,30 +116,37 @@ class MinK:
     described in ``about``.
     """
 
+    scored: Literal["question", "answer"] = "question"
     fraction: float = FRACTION
     settings: Settings = field(default_factory=Settings)
-    about: About = ABOUT
+    about: About = field(init=False)
 
     def __post_init__(self) -> None:
-        """Refuse an impossible share."""
+        """Set the facts that belong to what is scored; refuse an impossible share."""
+        self.about = QUESTIONS if self.scored == "question" else ANSWERS
         if not 0 < self.fraction <= 1:
             raise ValueError(f"fraction {self.fraction}: a share of the tokens must be in (0, 1]")
 
     def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
-        """Return the right answers to the original and the perturbed items, to be scored."""
-        return [probe for pair in self._probe_pairs(benchmark, prompt_settings) for probe in pair]
+        """Return the texts with the original and with the perturbed images, to be scored."""
+        return [probe for pair in self._probe_pairs(benchmark) for probe in pair]
 
     @cached_per_benchmark
-    def _probe_pairs(
-        self, benchmark: PairedBenchmark, prompt_settings: PromptSettings
-    ) -> list[tuple[Probe, Probe]]:
+    def _probe_pairs(self, benchmark: PairedBenchmark) -> list[tuple[Probe, Probe]]:
         return [
-            (
-                answer_probe(pair.original, prompt_settings, "original"),
-                answer_probe(pair.perturbed, prompt_settings, "perturbed"),
-            )
+            (self._probe(pair.original, "original"), self._probe(pair.perturbed, "perturbed"))
             for pair in benchmark.pairs
         ]
+
+    def _probe(self, item: Item, version: str) -> Probe:
+        if self.scored == "question":
+            text, prompt = question_text(item), ""
+        elif item.options is None or item.answer is None:
+            text, prompt = item.answer_text, open_prompt(item.question)
+        else:
+            text = f"{LETTERS[item.answer]}. {item.answer_text}"
+            prompt = choice_prompt(item.question, item.options, INSTRUCTION)
+        return text_probe(item.id, f"{version} text", text, prompt, item.images)
 
     def score(
         self,
@@ -116,29 +155,38 @@ class MinK:
         answers: Answers,
         reference: Answers | None = None,
     ) -> list[Score]:
-        """Return the scores of rules loss, min_k, min_k_plus_plus and relative."""
+        """Return the scores of rules min_k and min_k_plus_plus."""
+        pairs = self._probe_pairs(benchmark)
         missing = no_likelihood_warning(
             self.about, answers, self.probes(benchmark, prompt_settings)
         )
+        n_short = sum(any(_is_short(answers, probe) for probe in pair) for pair in pairs)
+        note = (
+            f"{n_short} of {len(pairs)} items are left out: their text has fewer than {MIN_TOKENS}"
+            " tokens; detector loss scores such answers"
+        )
         scores: list[Score] = []
-        probes = self._probe_pairs(benchmark, prompt_settings)
         for rule, membership in self._memberships().items():
-            read = partial(_wins, benchmark, probes, membership)
-            absolute, relative = share_scores(
+            read = partial(original_wins, benchmark, pairs, membership)
+            unreadable = "" if read(answers) else note if n_short else _no_statistics(answers)
+            _, relative = share_scores(
                 self,
                 benchmark,
                 answers,
                 reference,
                 read,
-                rule=rule,
+                rule="half",
+                relative_rule=rule,
                 settings=self.settings,
-                missing=missing or ("" if read(answers) else _no_statistics_warning(answers)),
+                missing=missing or unreadable,
+                n_left_out=n_short,
+                notes=[note] if n_short else [],
                 details={"fraction": self.fraction},
             )
-            scores.append(absolute)
-        return [*scores, relative]
+            scores.append(relative)
+        return scores
 
-    def _memberships(self) -> dict[str, _Membership]:
+    def _memberships(self) -> dict[str, Membership]:
         def lowest(answers: Answers, probe: Probe) -> float | None:
             reply = _with_tokens(answers, probe)
             return None if reply is None else min_k(reply.token_log_probs, self.fraction)
@@ -151,35 +199,29 @@ class MinK:
                 reply.token_log_probs, reply.token_means, reply.token_deviations, self.fraction
             )
 
-        return {"loss": mean_log_prob, "min_k": lowest, "min_k_plus_plus": lowest_z}
+        return {"min_k": lowest, "min_k_plus_plus": lowest_z}
 
 
-_Membership = Callable[[Answers, Probe], float | None]
+@dataclass
+class MinKAnswers(MinK):
+    """`MinK` of the right answers, as letter and text."""
+
+    scored: Literal["question", "answer"] = "answer"
 
 
 def _with_tokens(answers: Answers, probe: Probe) -> Response | None:
     reply = answers.to(probe)
-    if reply is None or log_likelihood(answers, probe) is None or not reply.token_log_probs:
+    if reply is None or log_likelihood(answers, probe) is None:
         return None
-    return reply
+    return reply if len(reply.token_log_probs) >= MIN_TOKENS else None
 
 
-def _wins(
-    benchmark: PairedBenchmark,
-    probes: Sequence[tuple[Probe, Probe]],
-    membership: _Membership,
-    answers: Answers,
-) -> dict[str, float]:
-    """Return by original item 1 if it scores above its perturbed version, 1/2 if equal, else 0."""
-    wins = {}
-    for pair, both in zip(benchmark.pairs, probes, strict=True):
-        original, perturbed = (membership(answers, probe) for probe in both)
-        if original is not None and perturbed is not None:
-            wins[pair.original.id] = (float(np.sign(original - perturbed)) + 1) / 2
-    return wins
+def _is_short(answers: Answers, probe: Probe) -> bool:
+    reply = answers.to(probe)
+    return reply is not None and 0 < (reply.n_tokens or 0) < MIN_TOKENS
 
 
-def _no_statistics_warning(answers: Answers) -> str:
+def _no_statistics(answers: Answers) -> str:
     return (
         f"{answers.model} provides no log-probability by token, or not their mean and deviation"
         " over its vocabulary; a local checkpoint does"

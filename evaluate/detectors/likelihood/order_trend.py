@@ -27,11 +27,15 @@ from ...scoring.likelihood import (
     mean_log_prob,
     no_likelihood_warning,
 )
-from ...scoring.scores import make_score
+from ...scoring.scores import make_score, no_reference_warning
 from ...statistics.resampling import Array, permutation_p
 
 PAPER_ALPHA = 0.01
 MIN_ITEMS = 4
+NO_REFERENCE = (
+    "; a file may begin with its easy or short answers, a trend that any model shows, so a trend"
+    " alone is no evidence"
+)
 
 ABOUT = About(
     name="order_trend",
@@ -40,8 +44,9 @@ ABOUT = About(
     " 4.10, where it is called exchangeability",
     variant="rules paper (sum of token log-probabilities, p < 0.01), controlled (default)",
     deviates_from_paper="it does not test exchangeability, so it is not called that; 'controlled'"
-    " uses the mean per token, permutes within categories, and gives no verdict if the reference"
-    " model shows the same trend; the answer is the option letter",
+    " uses the mean per token, permutes within categories, and gives no verdict without a reference"
+    " model or if that model shows the same trend; the answer is the option letter",
+    rules={"paper": False, "controlled": True},
     default_rule="controlled",
     needs=frozenset({"token_logprobs"}),
     direction="the likelihood of the right answer decreases along the file",
@@ -249,25 +254,34 @@ class OrderTrendDetector:
         verdict = rules.significant(test.p_falls, self.settings.alpha)
         other = self._trend(benchmark, prompt_settings, reference, rule)[0] if reference else None
         result: ReferenceResult | None = None
+        lacks_reference = rule == "controlled" and reference is None
+        reason = "no reference" if lacks_reference else ""
         if rule == "paper":
             verdict = "contaminated" if test.p_falls < PAPER_ALPHA else "not_detected"
-        elif reference is None or other is None:
-            warnings.append("no reference model to show whether the file itself has this trend")
+        elif reference is None:
+            verdict = "inconclusive"
+            warnings.append(no_reference_warning(rule, answers) + NO_REFERENCE)
+        elif other is None:
+            verdict = "inconclusive"
+            warnings.append("the reference model has too few likelihoods for a trend")
         else:
             result = ReferenceResult(
                 model=reference.model, statistic=other.rho, p_value=other.p_falls, n=other.n
             )
             if verdict == "contaminated" and other.p_falls <= self.settings.alpha:
                 verdict = "inconclusive"
+                reason = "the reference shows the trend too"
                 warnings.append(
                     "false alarm suspected: the reference model shows the same trend"
                     f" (rho {other.rho:.3f}, p {other.p_falls:.4f}), so it is in the file"
                 )
         return score(
             verdict=verdict,
+            reason=reason,
             statistic=test.rho,
             p_value=test.p_falls,
             reference=result,
+            lacks_reference=lacks_reference,
             details={
                 "p_two_sided": test.p_two_sided,
                 "lag1": test.lag1,

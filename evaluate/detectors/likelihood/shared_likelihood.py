@@ -42,6 +42,7 @@ ABOUT = About(
     " prompt; the standard deviation of the t-test divides by r - 1 (ddof 1) where the paper's"
     " code divides by r (its t and p are in details); fewer orders per shard; the permutation test"
     " permutes within shards, so that both tests share their probes",
+    rules={"sharded": False, "permutation": False, "relative": True},
     default_rule="permutation",
     needs=frozenset({"token_logprobs", "text_only"}),
     direction="the release order is more likely than other orders of the same items",

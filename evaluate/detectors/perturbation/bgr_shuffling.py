@@ -33,11 +33,10 @@ ABOUT = About(
     deviates_from_paper="the paper evaluates on such images to mitigate contamination and gives no"
     " decision rule; here the drop is compared with the clean model's, or tested on its own; items"
     " whose text mentions colour, and pictures without colour, are left out",
+    rules={"relative": True, "mcnemar": False},
     default_rule="relative",
     needs=frozenset({"choose or generate"}),
     direction="accuracy drops more than a clean model's when red and blue are swapped",
-    needs_clean_model=True,
-    practical=False,
 )
 
 COLOR_WORDS = frozenset(

@@ -33,6 +33,7 @@ ABOUT = About(
     deviates_from_paper="the authors ship the data and compare log-likelihoods; here the options"
     " are drawn from a seed and the model chooses a letter; a rule, not a person, excludes options"
     " that may be true of the item; tests in addition to the sign rule",
+    rules={"sign": False, "mcnemar": False, "relative": True},
     default_rule="mcnemar",
     needs=frozenset({"choose or generate"}),
     direction="accuracy drops when every false option is the right answer to another question",

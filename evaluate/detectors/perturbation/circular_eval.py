@@ -30,11 +30,10 @@ ABOUT = About(
     variant="rules paper (gap strictly below the clean model's), relative (default)",
     deviates_from_paper="a reply that names no option counts as wrong, never as a random option; an"
     " item with a missing rotation is dropped; 'relative' requires a bootstrap interval below 0",
+    rules={"paper": True, "relative": True},
     default_rule="relative",
     needs=frozenset({"choose or generate"}),
     direction="circular accuracy is further below plain accuracy than a clean model's",
-    needs_clean_model=True,
-    practical=False,
 )
 
 

@@ -34,6 +34,7 @@ ABOUT = About(
     variant="rules label_swap (default), relative",
     deviates_from_paper="the confidence is the probability of the right letter among the item's"
     " letters, at least 1/1000, and the other version is the perturbed image",
+    rules={"label_swap": False, "relative": True},
     default_rule="label_swap",
     needs=frozenset({"choose"}),
     direction="the right letter is less likely on the perturbed than on the original items",

@@ -28,6 +28,7 @@ ABOUT = About(
     deviates_from_paper="the judge sees both answers in both orders, and a tie or a contradiction"
     " counts as half a point; a reply identical to one of the answers is not sent to it; the paper"
     " compares only with the clean model ('relative'); exact match and tests are ours",
+    rules={"sign": False, "mcnemar": False, "relative": True},
     default_rule="mcnemar",
     needs=frozenset({"generate"}),
     direction="replies agree with the right answer less often on the perturbed items than on the"

@@ -32,6 +32,7 @@ ABOUT = About(
     variant="rules chance (default), relative",
     deviates_from_paper="in no paper: by chance, one wrong answer in k − 1 (k options) names the"
     " original's answer; 'relative' compares with a clean model on the items both answer wrongly",
+    rules={"chance": False, "relative": True},
     default_rule="chance",
     needs=frozenset({"choose or generate"}),
     direction="wrong answers to perturbed items are the original items' answers",
@@ -204,4 +205,5 @@ def _is_near_unchanged(pair: Pair, benchmark: PairedBenchmark) -> bool:
     refs = pair.original.images[0], pair.perturbed.images[0]
     if not all(benchmark.images.path(ref).exists() for ref in refs):
         return False
-    return is_near_unchanged(*(benchmark.images.open(ref) for ref in refs))
+    old, new = (benchmark.images.open(ref) for ref in refs)
+    return is_near_unchanged(old, new)

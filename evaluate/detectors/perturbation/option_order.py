@@ -39,6 +39,7 @@ ABOUT = About(
     " texts inside longer ones); items with two equal options are left out; several shuffles, of"
     " which rules bands and mcnemar use the first; tests in addition to the bands, which are well"
     " within the noise of a thousand items",
+    rules={"bands": False, "mcnemar": False, "shuffles": False, "relative": True},
     default_rule="mcnemar",
     needs=frozenset({"choose or generate"}),
     direction="accuracy drops when the options are shuffled",

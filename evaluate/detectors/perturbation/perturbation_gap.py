@@ -33,6 +33,7 @@ ABOUT = About(
     " exact one-sided McNemar test on the same items, and 'relative' compares with a clean model in"
     " case the variant is harder by construction; pairs that were found, not made, get a verdict"
     " from 'relative' only",
+    rules={"sign": False, "mcnemar": False, "relative": True},
     default_rule="mcnemar",
     needs=frozenset({"choose or generate"}),
     direction="accuracy drops from the original to the perturbed items",

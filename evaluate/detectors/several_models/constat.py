@@ -16,7 +16,7 @@ from flipbench.prompting.prompts import PromptSettings
 
 from ...protocol.detector import About, Answers, AnswersOf, gold_of
 from ...protocol.grid import GridModel
-from ...protocol.rules import Verdict, significant
+from ...protocol.rules import Verdict, significant, too_few_warning
 from ...scoring.conditions import Settings
 from ...scoring.scores import cluster_of, make_score
 from ...statistics.resampling import LEVEL, Array, permutation_p
@@ -33,12 +33,11 @@ ABOUT = About(
     variant="the perturbed items are the reference benchmark; rule bootstrap",
     deviates_from_paper="the difficulty curve is an isotonic regression, linear between the models,"
     " from chance to perfect accuracy (the paper fits a smoothing spline); original and perturbed"
-    " items are drawn in pairs",
+    " items are drawn in pairs; no verdict on fewer items than an exact paired test needs",
+    rules={"bootstrap": True},
     default_rule="bootstrap",
     needs=frozenset({"choose or generate"}),
     direction="accuracy on the originals exceeds what accuracy on the perturbed items predicts",
-    needs_clean_model=True,
-    practical=False,
 )
 
 
@@ -218,7 +217,13 @@ class ConStat:
                 clusters=[cluster_of(pairs[i].original) for i in keep],
                 n_bootstrap=self.settings.n_bootstrap,
             )
-            verdict = significant(result.p_value, self.settings.alpha)
+            refusal = too_few_warning(
+                len({cluster_of(pairs[i].original) for i in keep}), self.settings.alpha
+            )
+            warnings += [refusal] if refusal else []
+            verdict = (
+                "inconclusive" if refusal else significant(result.p_value, self.settings.alpha)
+            )
         return make_score(
             self.about.name,
             benchmark,

@@ -32,17 +32,16 @@ ABOUT = About(
     name="kernel_divergence",
     title="Kernel divergence",
     paper="Choi et al., How Contaminated Is Your Benchmark?, arXiv 2502.00678",
-    variant="rule relative: against the clean model, each after one more epoch on the items",
-    deviates_from_paper="the fine-tuning is that of the grid, from one checkpoint of a plan to the"
-    " next (the paper: LoRA of rank 8, plain gradient descent, learning rate 1e-4, batches of 4),"
-    " so that a plan's last checkpoint has no score; the embedding is that of the last token of the"
-    " right answer, after picture and question; the paper only ranks, the test over folds of items"
-    " is ours",
+    variant="rule relative: against the clean model, both after the same fine-tuning on the items",
+    deviates_from_paper="the fine-tuning is the first epoch of a plan that starts from the model"
+    " under test (the paper: LoRA of rank 8, plain gradient descent, learning rate 1e-4, batches of"
+    " 4); a plan's later epochs do not count, since they move any model less; the embedding is that"
+    " of the last token of the right answer, after picture and question; the paper only ranks, the"
+    " test over folds of items is ours",
+    rules={"relative": True},
     default_rule="relative",
     needs=frozenset({"hidden_states"}),
-    direction="one more epoch on the items moves their embeddings less than the clean model's",
-    needs_clean_model=True,
-    practical=False,
+    direction="fine-tuning on the items moves their embeddings less than the clean model's",
     not_in_detect="it compares the model before and after training on the items; detect only asks"
     " questions",
 )
@@ -131,7 +130,7 @@ class Divergences:
 def compare_divergences(
     model: Moves, reference: Moves, rng: np.random.Generator, n_folds: int = 8
 ) -> Divergences:
-    """Compare how far one more epoch moves two models' embeddings of the same N items.
+    """Compare how far fine-tuning moves two models' embeddings of the same N items.
 
     The items are divided at random into disjoint folds of equal size, since the score depends on
     the number of items. Items without an embedding (a NaN in their row) are left out.
@@ -167,20 +166,23 @@ def compare_divergences(
     )
 
 
-def next_checkpoints(model: GridModel, grid: Sequence[GridModel]) -> list[GridModel]:
-    """Return the models of the grid that are ``model`` after one more epoch on the items."""
-    dose = model.dose or 0
-    return [m for m in grid if m.trained_from == model.fingerprint and (m.dose or 0) > dose]
+def fine_tuned(model: GridModel, grid: Sequence[GridModel]) -> list[GridModel]:
+    """Return the models of the grid that are ``model`` after the first epoch of a plan.
+
+    The plans of a run have the same data, steps and learning rates, whatever model they start
+    from. A plan's second epoch differs from its first in the learning rate and the state of the
+    optimizer, and moves a model less even if it trains on other data.
+    """
+    return [m for m in grid if m.trained_from == model.fingerprint and m.epoch == 1]
 
 
 @dataclass
 class KernelDivergence:
-    """Difference of kernel divergence from the clean model, each after one more epoch on the items.
+    """Difference of kernel divergence from the clean model, both after the same fine-tuning.
 
-    In a grid, a plan's next checkpoint is the model after one more epoch. The statistic is the
-    mean difference (model - clean) over folds of the items, above 0 if the model moves less. A
-    later epoch may also move a model less because its learning rate is lower; a constant schedule
-    avoids that.
+    The fine-tuning has to be the same for the model, the clean model and the controls, so each of
+    them is listed under ``models`` and contaminated by one strategy for one epoch. The statistic is
+    the mean difference (model - clean) over folds of the items, above 0 if the model moves less.
 
     Parameters
     ----------
@@ -228,10 +230,12 @@ class KernelDivergence:
         grid: Sequence[GridModel],
         states: Mapping[str, Array],
     ) -> Score:
-        clean, after = reference_of(model, grid), next_checkpoints(model, grid)
-        strategies = {m.strategy for m in after}
-        clean_after = next_checkpoints(clean, grid) if clean else []
-        clean_after = [m for m in clean_after if m.strategy in strategies]
+        clean, after = reference_of(model, grid), fine_tuned(model, grid)
+        clean_after = fine_tuned(clean, grid) if clean else []
+        shared = {m.strategy for m in after} & {m.strategy for m in clean_after}
+        after, clean_after = (
+            [m for m in models if m.strategy in shared] for models in (after, clean_after)
+        )
         reason, warning = _reason_and_warning(model, clean, after)
         score = partial(
             make_score,
@@ -295,16 +299,17 @@ def _reason_and_warning(
     model: GridModel, clean: GridModel | None, after: Sequence[GridModel]
 ) -> tuple[str, str]:
     """Return why a model has no score, in a few words and in a sentence; empty if it has one."""
-    if not after:
-        return "no next checkpoint", (
-            f"kernel divergence needs {model.name} after one more epoch on the items, and the grid"
-            " has no such checkpoint: contaminate with more epochs, on all items"
-        )
     if clean is None:
         return "no clean reference", (
             f"kernel divergence compares with the clean model, which is {model.name} itself"
             if model.strategy == UNTOUCHED
             else f"kernel divergence compares with the clean model that {model.name} was trained"
             " from, which is not in the grid"
+        )
+    if not after:
+        return "no standard fine-tune", (
+            f"kernel divergence compares {model.name} with {clean.name}, each after the same"
+            " fine-tuning on the items: list both under models and contaminate them by one strategy"
+            " for one epoch, on all items"
         )
     return "", ""

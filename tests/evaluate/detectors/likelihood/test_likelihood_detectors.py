@@ -8,10 +8,12 @@ import pytest
 from flipbench.core.randomness import generator
 from flipbench.core.records import Probe, Response, Score
 from flipbench.evaluate.detectors.likelihood.codec import CoDeC
-from flipbench.evaluate.detectors.likelihood.min_k import MinK
+from flipbench.evaluate.detectors.likelihood.loss import Loss
+from flipbench.evaluate.detectors.likelihood.min_k import MinK, MinKAnswers
 from flipbench.evaluate.detectors.likelihood.order_trend import OrderTrendDetector
 from flipbench.evaluate.detectors.likelihood.shared_likelihood import SharedLikelihood, shards_of
 from flipbench.evaluate.detectors.registry import DETECTORS, default_rule
+from flipbench.evaluate.scoring.conditions import Settings
 from flipbench.models.engine import Answers
 from flipbench.models.protocols import needs_of
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
@@ -21,11 +23,16 @@ ASKING = PromptSettings()
 RULES = {
     "shared_likelihood": ["sharded", "permutation", "relative"],
     "order_trend": ["paper", "controlled"],
+    "codec_text": ["half", "relative"],
     "codec": ["half", "relative"],
     "codec_answer": ["half", "relative"],
-    "min_k": ["loss", "min_k", "min_k_plus_plus", "relative"],
+    "loss": ["half", "relative"],
+    "min_k": ["min_k", "min_k_plus_plus"],
+    "min_k_answer": ["min_k", "min_k_plus_plus"],
 }
 NAMES = list(RULES)
+SHARES = ["codec_text", "codec", "codec_answer", "loss", "min_k", "min_k_answer"]
+N_TOKENS = 8
 Policy = Callable[[Probe], float]
 
 
@@ -34,23 +41,28 @@ def noise(probe: Probe, name: str = "noise") -> float:
 
 
 def scripted(detector: Any, benchmark: Any, policy: Policy, name: str = "model") -> Answers:
-    """Answer every probe with policy(probe) nats for each of two tokens."""
+    """Answer every probe with policy(probe) nats for each of eight tokens, the start for none."""
     found = {}
     for probe in detector.probes(benchmark, ASKING):
         if probe.id in found:
             continue  # a random order may be the release order: the first label stays
-        value = policy(probe)
+        value, n = (0.0, 1) if is_start(probe) else (policy(probe), N_TOKENS)
         found[probe.id] = Response(
             probe_id=probe.id,
             model_fingerprint=name,
             model=name,
-            log_likelihood=2 * value,
-            n_tokens=2,
-            token_log_probs=(value, value),
-            token_means=(-1.0, -1.0),
-            token_deviations=(0.5, 0.5),
+            log_likelihood=n * value,
+            n_tokens=n,
+            token_log_probs=(value,) * n,
+            token_means=(-1.0,) * n,
+            token_deviations=(0.5,) * n,
         )
     return Answers(name, f"fingerprint of {name}", found)
+
+
+def is_start(probe: Probe) -> bool:
+    """Return whether a probe is what precedes an item's text."""
+    return probe.variant.startswith("start")
 
 
 def by_rule(detector: Any, world: Any, *models: Answers) -> dict[str, Score]:
@@ -86,20 +98,15 @@ def test_a_model_without_log_probs_is_not_applicable(name: str, silent: bool, wo
         assert any("token_logprobs" in w and "chat" in w for w in score.warnings)
 
 
-@pytest.mark.parametrize("name", ["shared_likelihood", "codec", "codec_answer", "min_k"])
-def test_relative_without_a_clean_model_is_not_applicable(name: str, world: Any) -> None:
-    detector = DETECTORS[name]
-    scores = by_rule(detector, world, scripted(detector, world.benchmark, noise))
-    assert scores["relative"].verdict == "not_applicable"
-    assert any("clean model" in w for w in scores["relative"].warnings)
-    assert all(s.verdict != "not_applicable" for r, s in scores.items() if r != "relative")
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_missing_and_infinite_likelihoods_are_dropped_and_counted(name: str, world: Any) -> None:
     detector = DETECTORS[name]
     whole = scripted(detector, world.benchmark, noise)
-    lost = {p.id for p in detector.probes(world.benchmark, ASKING) if world_id(p, world) < 4}
+    lost = {
+        p.id
+        for p in detector.probes(world.benchmark, ASKING)
+        if world_id(p, world) < 4 and p.variant != "start, alone"
+    }
     infinite = {i: r.model_copy(update={"log_likelihood": float("-inf")}) for i, r in
                 whole.responses.items() if i in lost}  # fmt: skip
     absent = {i: r for i, r in whole.responses.items() if i not in lost}
@@ -117,7 +124,7 @@ def world_id(probe: Probe, world: Any) -> int:
     )
 
 
-@pytest.mark.parametrize("name", ["codec", "codec_answer", "min_k"])
+@pytest.mark.parametrize("name", SHARES)
 def test_the_order_of_items_changes_nothing(name: str, world: Any, make_world: Any) -> None:
     detector = DETECTORS[name]
     found = [
@@ -178,13 +185,20 @@ def test_a_trend_the_reference_shares_is_an_artifact(
     found = by_rule(detector, world, model, clean)
     assert [s.verdict for s in found.values()] == ["contaminated"] * 2
     assert found["paper"].statistic < -0.9
-    assert [s.verdict for s in by_rule(detector, world, clean).values()] == ["not_detected"] * 2
+    unseen = by_rule(detector, world, clean, same)
+    assert [s.verdict for s in unseen.values()] == ["not_detected"] * 2
     external_alarms = by_rule(detector, world, model, same)["controlled"]
     assert external_alarms.verdict == "inconclusive"
+    assert external_alarms.reason == "the reference shows the trend too"
     assert any("false alarm suspected" in w for w in external_alarms.warnings)
+    alone = by_rule(detector, world, model)
+    assert (alone["controlled"].verdict, alone["controlled"].reason) == (
+        "inconclusive", "no reference",
+    )  # fmt: skip
+    assert alone["controlled"].lacks_reference and alone["paper"].verdict == "contaminated"
 
 
-@pytest.mark.parametrize("scored", ["item", "answer"])
+@pytest.mark.parametrize("scored", ["text", "item", "answer"])
 def test_context_hurts_a_memoriser_and_helps_others(scored: Any, world: Any) -> None:
     detector = CoDeC(scored)
 
@@ -204,57 +218,77 @@ def test_context_hurts_a_memoriser_and_helps_others(scored: Any, world: Any) -> 
 
 
 def test_the_context_contains_only_other_items(world: Any) -> None:
-    for scored in ("item", "answer"):
+    for scored in ("text", "item", "answer"):
         probes = CoDeC(scored).probes(world.benchmark, ASKING)  # type: ignore[arg-type]
         own = {item.id: item.question for item in world.benchmark.originals}
         behind = [p for p in probes if p.variant == "in context"]
         assert len(behind) == 80 and len({p.id for p in behind}) == 80
         for probe in behind:
-            context = probe.prompt.rsplit("\n\n", 1)[0] if scored == "answer" else probe.prompt
+            whole = probe.continuation if scored == "text" else probe.prompt
+            context = whole if scored == "item" else whole.rsplit("\n\n", 1)[0]
             assert context.count("Answer: ") == 3
             assert own[probe.item_id] + "\n" not in context
 
 
 def test_members_score_above_their_perturbed_versions(world: Any) -> None:
-    detector = MinK()
-
     def memoriser(probe: Probe) -> float:
-        return noise(probe) + 4 * (probe.variant == "original")
+        return noise(probe) + 4 * probe.variant.startswith("original")
 
-    clean = scripted(detector, world.benchmark, noise, "clean")
-    found = by_rule(detector, world, scripted(detector, world.benchmark, memoriser), clean)
-    assert [s.verdict for s in found.values()] == ["contaminated"] * 4
-    unseen = by_rule(detector, world, clean)
-    assert {s.verdict for s in unseen.values()} == {"not_detected", "not_applicable"}
+    for detector in (Loss(), MinK(), MinKAnswers()):
+        clean = scripted(detector, world.benchmark, noise, "clean")
+        found = by_rule(detector, world, scripted(detector, world.benchmark, memoriser), clean)
+        assert [s.verdict for s in found.values()] == ["contaminated"] * 2
+        other = scripted(detector, world.benchmark, lambda p: noise(p, "other"), "other")
+        unseen = by_rule(detector, world, other, clean)
+        assert [s.verdict for s in unseen.values()] == ["not_detected"] * 2
+
+
+def test_a_text_of_few_tokens_has_no_min_k(world: Any) -> None:
+    detector = MinKAnswers()
+    whole = scripted(detector, world.benchmark, noise)
+    short: dict[str, Any] = {"n_tokens": 2}
+    short |= {key: (-1.0, -1.0) for key in ("token_log_probs", "token_means", "token_deviations")}
+    few = {p.id for p in detector.probes(world.benchmark, ASKING) if world_id(p, world) < 30}
+    cut = {i: r.model_copy(update=short) if i in few else r for i, r in whole.responses.items()}
+    score = by_rule(detector, world, Answers("m", "f", cut), whole)["min_k"]
+    assert (score.n, score.n_dropped) == (10, 30)
+    assert any("30 of 40 items are left out" in w for w in score.warnings)
+    assert not any("retry" in w for w in score.warnings)
+    cut = {i: r.model_copy(update=short) for i, r in whole.responses.items()}
+    score = by_rule(detector, world, Answers("m", "f", cut), whole)["min_k"]
+    assert (score.verdict, score.n) == ("not_applicable", 0)
+    assert any("fewer than 8 tokens" in w for w in score.warnings)
 
 
 def test_without_token_log_probs_only_the_loss_applies(world: Any) -> None:
     detector = MinK()
+    loss = scripted(Loss(), world.benchmark, noise)
     whole = scripted(detector, world.benchmark, noise)
     none: dict[str, Any] = {"token_log_probs": (), "token_means": (), "token_deviations": ()}
     sums = {i: r.model_copy(update=none) for i, r in whole.responses.items()}
     found = by_rule(detector, world, Answers("server", "s", sums), whole)
-    assert found["loss"].verdict == "not_detected" and found["loss"].n == 40
-    for rule in ("min_k", "min_k_plus_plus", "relative"):
+    sums = {i: r.model_copy(update=none) for i, r in loss.responses.items()}
+    half = by_rule(Loss(), world, Answers("server", "s", sums), loss)["half"]
+    assert (half.verdict, half.n) == ("not_detected", 40)
+    for rule in ("min_k", "min_k_plus_plus"):
         assert found[rule].verdict == "not_applicable"
         assert any("by token" in w for w in found[rule].warnings)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["codec", "codec_answer", "min_k"])
+@pytest.mark.parametrize("name", SHARES)
 def test_the_false_alarm_rate_stays_at_its_level(name: str, make_world: Any) -> None:
     """Under noise alone, rule 'relative' flags about alpha of models, hardly more."""
     world = make_world.make(n=30)
     detector = DETECTORS[name]
-    detector = type(detector)(detector.scored) if name.startswith("codec") else MinK()
-    detector.settings = type(detector.settings)(n_bootstrap=20, n_permutations=199)
+    detector = type(detector)(settings=Settings(n_bootstrap=20, n_permutations=199))
     p_values = []
     for number in range(60):
         one, two = (
             scripted(detector, world.benchmark, lambda p, n=f"{number}{s}": noise(p, n), s)
             for s in ("model", "clean")
         )
-        score = by_rule(detector, world, one, two)["relative"]
+        score = list(by_rule(detector, world, one, two).values())[-1]
         p_values.append(score.p_value)
     assert sum(p <= 0.05 for p in p_values) <= 8  # P[Binomial(60, 0.05) > 8] < 0.005
     assert 0.35 < sum(p_values) / 60 < 0.75  # a step function: its mean lies above 1/2
@@ -282,6 +316,10 @@ def test_a_real_checkpoint_answers_the_probes(
     replies = {r.probe_id: r for r in vlm.ask(probes, shapes_store)}
     answers = Answers(vlm.name, vlm.fingerprint, replies)
     for score in detector.score(benchmark, ASKING, answers, answers):
+        if name == "min_k_answer":  # the answers of this world are short
+            assert (score.verdict, score.n) == ("not_applicable", 0)
+            assert any("8 of 8 items are left out" in w for w in score.warnings)
+            continue
         assert score.n == 8 and score.n_dropped == 0
         assert score.verdict in ("contaminated", "not_detected", "inconclusive")
         assert score.statistic is not None and score.p_value is not None

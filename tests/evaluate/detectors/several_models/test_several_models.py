@@ -295,41 +295,58 @@ def states_of(detector: KernelDivergence, benchmark: Any, z: Any, name: str) -> 
     return Answers(name, f"fingerprint of {name}", found)
 
 
-def test_divergence_uses_the_next_checkpoint_and_the_clean_model(make_world: Any) -> None:
+def test_divergence_compares_models_after_the_same_fine_tuning(make_world: Any) -> None:
     benchmark, detector, draw = make_world.make(n=40).benchmark, KernelDivergence(), rng(7)
     base = draw.normal(size=(40, 6))
-    first = base + 0.6 * draw.normal(size=(40, 6))
-    second = first + 0.05 * draw.normal(size=(40, 6))
-    second[0] = np.nan
-    other = base + 0.01 * draw.normal(size=(40, 6))
-    made = {"base": base, "e1": first, "e2": second, "full e1": other, "control": other}
+
+    def after(z: Any, size: float) -> Any:
+        return z + size * draw.normal(size=(40, 6))
+
+    made = {
+        "base": base, "base tuned": after(base, 0.6), "base tuned otherwise": after(base, 0.01),
+        "seen": base, "seen tuned": after(base, 0.05), "seen tuned twice": base,
+        "control": base, "control tuned": after(base, 0.6), "other plan": base, "untuned": base,
+    }  # fmt: skip
+    made["other plan tuned"] = after(base, 0.01)
+    made["seen tuned"][0] = np.nan
     answers = {name: states_of(detector, benchmark, z, name) for name, z in made.items()}
-    clean = grid_model("base", family="f")
+
+    def model(name: str, dose: int = 0, strategy: str = "lora", **more: Any) -> GridModel:
+        return grid_model(name, dose, family="f", strategy=strategy, **({"epoch": 0} | more))
+
+    def tuned(name: str, strategy: str = "standard", **more: Any) -> GridModel:
+        start = f"fingerprint of {name.partition(' tuned')[0]}"
+        return model(name, 4, strategy, **({"epoch": 1, "trained_from": start} | more))
+
+    clean = model("base", strategy="clean")
     grid = [
-        clean,
-        grid_model("e1", 1, family="f", trained_from=clean.fingerprint),
-        grid_model("e2", 2, family="f", trained_from="fingerprint of e1"),
-        grid_model("full e1", 1, family="f", strategy="full", trained_from=clean.fingerprint),
-        grid_model("control", 0, family="f", strategy="lora", trained_from=clean.fingerprint),
-    ]
+        clean, tuned("base tuned"), tuned("base tuned otherwise", "full"),
+        model("seen", 4), tuned("seen tuned"),
+        tuned("seen tuned twice", epoch=2, trained_from="fingerprint of seen tuned"),
+        model("control"), tuned("control tuned"),
+        model("other plan", 4), tuned("other plan tuned", "third"), model("untuned", 4),
+    ]  # fmt: skip
     found = {
         score.model: score
         for score in detector.score_grid(benchmark, ASKING, grid, lambda m: answers[m.name])
     }
-    score = found["e1"]
+    score = found["seen"]
     assert (score.verdict, score.n, score.n_dropped) == ("contaminated", 39, 1)
-    assert score.reference_fingerprint == clean.fingerprint and score.details["after"] == ["e2"]
+    assert score.reference_fingerprint == clean.fingerprint
+    assert score.details["after"] == ["seen tuned"]
     assert score.statistic is not None and score.statistic > 0
     for name, reason in {
         "base": "no clean reference",
-        "e2": "no next checkpoint",
-        "full e1": "no next checkpoint",
-        "control": "no next checkpoint",
+        "seen tuned": "no standard fine-tune",
+        "other plan": "no standard fine-tune",
+        "untuned": "no standard fine-tune",
     }.items():
         assert (found[name].verdict, found[name].reason) == ("not_applicable", reason)
         assert name in found[name].warnings[0] and found[name].statistic is None
-    trend = validate(list(found.values()), grid)[0].trend
-    assert (trend.in_order, trend.n_steps) == (1, 1), "the clean model stands at 0"
+    assert found["control"].verdict == "not_detected" and found["control"].n == 40
+    (found_rates,) = validate(list(found.values()), grid)
+    assert (found_rates.detected.k, found_rates.detected.n) == (1, 1)
+    assert (found_rates.alarms.k, found_rates.alarms.n) == (0, 1)
 
 
 @pytest.mark.slow

@@ -1,0 +1,93 @@
+"""Loss: right answers that are more likely on the original than on the perturbed version."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.records import Probe, Score
+from flipbench.prompting.prompts import PromptSettings
+
+from ...protocol.detector import About, Answers, cached_per_benchmark
+from ...scoring.conditions import Settings
+from ...scoring.likelihood import (
+    answer_probe,
+    mean_log_prob,
+    no_likelihood_warning,
+    original_wins,
+)
+from ...scoring.shares import share_scores
+
+ABOUT = About(
+    name="loss",
+    title="Loss",
+    paper="Yeom et al., Privacy Risk in Machine Learning, arXiv 1709.01604; the baseline of Shi et"
+    " al., arXiv 2310.16789",
+    variant="rules half (default), relative",
+    rules={"half": False, "relative": True},
+    default_rule="half",
+    deviates_from_paper="the papers compare the loss with a threshold fitted to known members and"
+    " non-members; here an item's perturbed version is its non-member, and the statistic is the"
+    " share of pairs in which the right answer is more likely on the original, ties counting half:"
+    " 'half' tests whether it is above 1/2, 'relative' whether it is above the clean model's",
+    needs=frozenset({"token_logprobs"}),
+    direction="the right answer is more likely on the original than on the perturbed version in"
+    " more than half of the pairs",
+)
+
+
+@dataclass
+class Loss:
+    """Share of pairs whose right answer is more likely on the original, ties counting half.
+
+    The answer is the option letter, or the text of a free-form answer. Rule ``half``, like the
+    McNemar test of the perturbation gap, also flags a model if the perturbed versions are harder:
+    prefer ``relative`` if there is a clean model.
+
+    References
+    ----------
+    Yeom et al., arXiv 1709.01604, section 3. Differs from the paper as described in ``about``.
+    """
+
+    settings: Settings = field(default_factory=Settings)
+    about: About = ABOUT
+
+    def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
+        """Return the right answers to the original and the perturbed items, to be scored."""
+        return [probe for pair in self._probe_pairs(benchmark, prompt_settings) for probe in pair]
+
+    @cached_per_benchmark
+    def _probe_pairs(
+        self, benchmark: PairedBenchmark, prompt_settings: PromptSettings
+    ) -> list[tuple[Probe, Probe]]:
+        return [
+            (
+                answer_probe(pair.original, prompt_settings, "original"),
+                answer_probe(pair.perturbed, prompt_settings, "perturbed"),
+            )
+            for pair in benchmark.pairs
+        ]
+
+    def score(
+        self,
+        benchmark: PairedBenchmark,
+        prompt_settings: PromptSettings,
+        answers: Answers,
+        reference: Answers | None = None,
+    ) -> list[Score]:
+        """Return the scores of rules half and relative."""
+        probes = self._probe_pairs(benchmark, prompt_settings)
+        scores = share_scores(
+            self,
+            benchmark,
+            answers,
+            reference,
+            partial(original_wins, benchmark, probes, mean_log_prob),
+            rule="half",
+            settings=self.settings,
+            missing=no_likelihood_warning(
+                self.about, answers, self.probes(benchmark, prompt_settings)
+            ),
+        )
+        return list(scores)
