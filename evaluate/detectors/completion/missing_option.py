@@ -43,6 +43,9 @@ ABOUT = About(
     direction="the missing option is named more often than by the clean model",
     needs_clean_model=True,
     practical=False,
+    catches=("whole texts", "question only"),
+    must_not_catch=("letters", "image-caption"),
+    levels={"paper": 0.5},
 )
 
 

@@ -54,6 +54,9 @@ ABOUT = About(
     needs_clean_model=True,
     practical=False,
     helpers=frozenset({"rewording"}),
+    catches=("whole texts", "question only"),
+    must_not_catch=("letters", "image-caption"),
+    levels={"paper": 0.5},
 )
 
 

@@ -43,6 +43,8 @@ ABOUT = About(
     direction="accuracy drops less than a clean model's when half of the picture is grey",
     needs_clean_model=True,
     practical=False,
+    catches=("letters", "answer texts"),
+    must_not_catch=("question only", "image-caption"),
 )
 
 

@@ -36,6 +36,9 @@ ABOUT = About(
     direction="text-only accuracy rises above the clean model's",
     needs_clean_model=True,
     practical=False,
+    catches=("letters", "answer texts"),
+    must_not_catch=("question only", "image-caption"),
+    levels={"paper": 0.5},
 )
 
 _REFUSAL = re.compile(

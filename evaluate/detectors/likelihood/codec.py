@@ -37,6 +37,9 @@ WHOLE_ITEMS = About(
     default_rule="relative",
     needs=frozenset({"token_logprobs", "text_only"}),
     direction="the share of items that context makes less likely rises",
+    catches=("whole texts", "question only"),
+    must_not_catch=("letters", "image-caption"),
+    levels={"half": None},
 )
 ANSWERS = replace(
     WHOLE_ITEMS,
@@ -44,6 +47,8 @@ ANSWERS = replace(
     title="CoDeC, answers",
     needs=frozenset({"token_logprobs"}),
     variant="right answers, given question and image; rules half, relative (default)",
+    catches=("letters", "answer texts"),
+    must_not_catch=("question only", "image-caption"),
 )
 
 

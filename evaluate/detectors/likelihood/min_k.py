@@ -37,6 +37,8 @@ ABOUT = About(
     direction="the right answer scores higher on the original than on the perturbed version in more"
     " than half of the pairs",
     rule_titles={"min_k": "Min-K %", "min_k_plus_plus": "Min-K %++"},
+    catches=("letters", "answer texts"),
+    must_not_catch=("question only", "image-caption"),
 )
 
 

@@ -38,6 +38,8 @@ ABOUT = About(
     direction="accuracy drops more than a clean model's when red and blue are swapped",
     needs_clean_model=True,
     practical=False,
+    catches=("letters", "answer texts"),
+    must_not_catch=("question only", "image-caption"),
 )
 
 COLOR_WORDS = frozenset(

@@ -35,6 +35,9 @@ ABOUT = About(
     direction="circular accuracy is further below plain accuracy than a clean model's",
     needs_clean_model=True,
     practical=False,
+    catches=("letters", "answer texts"),
+    must_not_catch=("question only", "image-caption"),
+    levels={"paper": 0.5},
 )
 
 

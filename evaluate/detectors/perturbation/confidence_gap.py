@@ -38,6 +38,9 @@ ABOUT = About(
     needs=frozenset({"choose"}),
     direction="the right letter is less likely on the perturbed than on the original items",
     rule_titles={"label_swap": "label swaps"},
+    catches=("letters", "answer texts"),
+    must_not_catch=("question only", "image-caption"),
+    signal="answers to the perturbed items",
 )
 
 

@@ -39,6 +39,9 @@ ABOUT = About(
     direction="accuracy on the originals exceeds what accuracy on the perturbed items predicts",
     needs_clean_model=True,
     practical=False,
+    catches=("letters", "answer texts"),
+    must_not_catch=("question only", "image-caption"),
+    signal="answers to the perturbed items",
 )
 
 

@@ -45,6 +45,8 @@ ABOUT = About(
     practical=False,
     not_in_detect="it compares the model before and after training on the items; detect only asks"
     " questions",
+    catches=("letters", "answer texts"),
+    must_not_catch=("image-caption",),
 )
 
 
