@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -25,6 +26,8 @@ class FamilyWise:
         Of the contaminated and of the clean models, each test at its own level.
     holm_detected, holm_alarms : ClusteredRate
         The same with Holm's correction for the number of tests of that model.
+    holm_alarms_by : dict of str to int
+        Clean models that each detector still flags: it reacts to something else, not by chance.
     """
 
     n_tests: int
@@ -32,6 +35,7 @@ class FamilyWise:
     alarms: ClusteredRate
     holm_detected: ClusteredRate
     holm_alarms: ClusteredRate
+    holm_alarms_by: dict[str, int]
 
 
 def family_wise(
@@ -55,6 +59,7 @@ def family_wise(
     models = {model.fingerprint: model for model in grid if model.dose is not None}
     plain: list[tuple[GridModel, bool]] = []
     holm: list[tuple[GridModel, bool]] = []
+    alarms_by: Counter[str] = Counter()
     for (fingerprint, _), of_model in by_model.items():
         if (model := models.get(fingerprint)) is None:
             continue
@@ -63,9 +68,11 @@ def family_wise(
         kept = [f and p <= s.alpha for f, p, s in zip(flags, adjusted, of_model, strict=True)]
         plain.append((model, any(flags)))
         holm.append((model, any(kept)))
+        if model.clean:
+            alarms_by.update(s.detector for s, flag in zip(of_model, kept, strict=True) if flag)
 
     def rates(flagged: list[tuple[GridModel, bool]]) -> tuple[ClusteredRate, ClusteredRate]:
         dirty = rate_of((m, flag) for m, flag in flagged if m.contaminated)
         return dirty, rate_of(((m, flag) for m, flag in flagged if m.clean), exact=True)
 
-    return FamilyWise(n_tests, *rates(plain), *rates(holm))
+    return FamilyWise(n_tests, *rates(plain), *rates(holm), dict(alarms_by.most_common()))

@@ -64,7 +64,7 @@ class Validation:
 
     @property
     def wrong_direction(self) -> bool:
-        """Whether contaminated models look less suspicious: the whole pooled interval is below .5."""
+        """Whether contaminated models look less suspicious: the pooled interval is below 0.5."""
         return self.separation is not None and self.separation.pooled.high < 0.5
 
 

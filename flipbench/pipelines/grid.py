@@ -9,7 +9,7 @@ from flipbench.config.experiment import ModelUnderTestConfig
 from flipbench.config.local_models import ModelConfig
 from flipbench.core.records import Checkpoint, TrainingPlan
 from flipbench.evaluate.pipeline import ModelUnderTest
-from flipbench.evaluate.protocol.grid import GridModel
+from flipbench.evaluate.protocol.grid import GridModel, Kind
 from flipbench.pipelines.backends import model_without_weights
 
 TrainedPlan = tuple[TrainingPlan, list[Checkpoint]]
@@ -50,10 +50,18 @@ def checkpoint_models(
             parent.lineage,
             trained_from=initial_weights.get(c.epoch, ""),
             warnings=c.warnings,
+            kind=_kind(plan) if dose else "",
         )
         weights = ModelConfig(path=str(folder / c.path), **loading)
         models.append(ModelUnderTest(model, weights))
     return models
+
+
+def _kind(plan: TrainingPlan) -> Kind:
+    """Return what a plan shows of the items."""
+    if plan.leak == "question_only":
+        return "question only"
+    return "letters" if plan.target == "letter" else "answer texts"
 
 
 def _weights_before(plan: TrainingPlan, checkpoints: Sequence[Checkpoint]) -> dict[int, str]:
