@@ -58,7 +58,7 @@ def detectors_table(validations: Sequence[Validation], family: FamilyWise | None
             steps = Cell(steps.text, f"p {formats.p_value(p_trend[id(v)])}")
         summary = (
             Cell(rule_title(v.detector, v.rule), SUSPECTED if v.external_alarms.suspected else ""),
-            Cell(*testable_here(v)),
+            Cell(*can_test(v)),
             _rate(v.detected),
             _rate(v.alarms),
             cells["AUROC"],
@@ -97,7 +97,7 @@ def detectors_table(validations: Sequence[Validation], family: FamilyWise | None
     )
 
 
-def testable_here(v: Validation) -> tuple[str, str]:
+def can_test(v: Validation) -> tuple[str, str]:
     """Return whether these models can test a rule ("yes" or "no"), and why not.
 
     They cannot if its statistic does not move on them, or if none was contaminated in a way that

@@ -118,6 +118,8 @@ def separation(
     if not positive.any() or positive.all():
         return None
     groups = np.unique(np.asarray(clusters, dtype=str), return_inverse=True)[1]
+    order = np.lexsort((values, positive, groups))  # the same sums, however the models come
+    values, positive, groups = values[order], positive[order], groups[order]
     auroc = _wins(values, positive) / int(positive.sum()) / int((~positive).sum())
     n_clean, n_contaminated = int((~positive).sum()), int(positive.sum())
     correlation = correlation_of_values(values, positive, groups)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from flipbench.config.experiment import ModelUnderTestConfig
 from flipbench.config.local_models import ModelConfig
@@ -50,15 +51,17 @@ def checkpoint_models(
             parent.lineage,
             trained_from=initial_weights.get(c.epoch, ""),
             warnings=c.warnings,
-            kind=_kind(plan) if dose else "",
+            kind=_kind(plan),
         )
         weights = ModelConfig(path=str(folder / c.path), **loading)
         models.append(ModelUnderTest(model, weights))
     return models
 
 
-def _kind(plan: TrainingPlan) -> Kind:
-    """Return what a plan shows of the items."""
+def _kind(plan: TrainingPlan) -> Kind | Literal[""]:
+    """Return what a plan shows of the items; "" for a control, and for washing."""
+    if plan.control or not plan.copies:
+        return ""
     if plan.leak == "question_only":
         return "question only"
     return "letters" if plan.target == "letter" else "answer texts"
@@ -70,6 +73,24 @@ def _weights_before(plan: TrainingPlan, checkpoints: Sequence[Checkpoint]) -> di
         return {}
     after = {c.epoch: c.fingerprint for c in checkpoints}
     return {epoch + 1: weights for epoch, weights in ({0: plan.parent_fingerprint} | after).items()}
+
+
+def training_notes(trained: Sequence[TrainedPlan], instruction: str) -> list[str]:
+    """Return a note about contaminated models that were trained to answer evaluation's prompt."""
+    plans = [(plan, len(points)) for plan, points in trained if plan.copies and not plan.control]
+    n = sum(n for _, n in plans)
+    n_same = sum(
+        n
+        for plan, n in plans
+        if (plan.prompt, plan.leak) == (instruction, "all") and not plan.wordings
+    )
+    if not n_same:
+        return []
+    return [
+        f"{n_same} of {n} contaminated checkpoints were trained to answer the items under the"
+        " prompt that is used here; items met in other words or with other answers leave weaker"
+        " traces."
+    ]
 
 
 def warnings_of(trained: Sequence[TrainedPlan]) -> list[str]:
