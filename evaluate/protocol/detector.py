@@ -15,7 +15,7 @@ from flipbench.models.engine import Answers
 from flipbench.models.protocols import Capability
 from flipbench.prompting.prompts import PromptSettings
 
-from .grid import GridModel
+from .grid import GridModel, Kind
 
 __all__ = [
     "About",
@@ -72,6 +72,13 @@ class About:
         ("rewording"), a model that reads free-form replies ("answer_judge").
     not_in_detect : str
         Why ``flipbench detect`` leaves it out; empty if it does not.
+    catches, must_not_catch : tuple of str
+        The kinds of contamination (`KINDS`) it is made for, the positive control, and those that
+        it must not react to, the negative control.
+    signal : str
+        What it reads, if other detectors read the same; they are then one piece of evidence.
+    levels : mapping of str to float or None
+        For rules that are no test: the probability of flagging a clean model; None if unknown.
     """
 
     name: str
@@ -86,6 +93,10 @@ class About:
     rule_titles: Mapping[str, str] = field(default_factory=dict)
     helpers: frozenset[Helper] = frozenset()
     not_in_detect: str = ""
+    catches: tuple[Kind, ...] = ()
+    must_not_catch: tuple[Kind, ...] = ()
+    signal: str = ""
+    levels: Mapping[str, float | None] = field(default_factory=dict)
 
     def needs_clean_model(self, rule: str = "") -> bool:
         """Return whether a rule, by default the default rule, compares with clean models."""

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from flipbench.core.errors import DataError
 
 UNTOUCHED = "clean"
+
+Kind = Literal["letters", "answer texts", "whole texts", "question only", "image-caption"]
+KINDS: dict[Kind, str] = {
+    "letters": "answers to the questions, by letter",
+    "answer texts": "answers to the questions, in words",
+    "whole texts": "questions with options and answers as running text, in the order of the file",
+    "question only": "questions and options, never the answers",
+    "image-caption": "images and their captions",
+}
+"""Kinds of contamination: what training shows of the items."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +45,8 @@ class GridModel:
         flags it measures something other than contamination.
     warnings : tuple of str
         Warnings from its training card, such as a pixel budget other than the one used here.
+    kind : str
+        What its training showed of the items (`KINDS`); empty if clean or unknown.
 
     Raises
     ------
@@ -51,6 +64,7 @@ class GridModel:
     external: bool = False
     trained_from: str = ""
     warnings: tuple[str, ...] = ()
+    kind: Kind | Literal[""] = ""
 
     def __post_init__(self) -> None:
         """Refuse contradictory values."""
@@ -107,7 +121,8 @@ class Requirements:
     """Practicality, reliability, consistency and specificity of one rule of one detector.
 
     Fractions are (hits, total); ``misses``, ``violations`` and ``false_alarms`` name models and
-    series. Glyphs follow the core paper's Table 1 as docs/papers.md explains.
+    series. Glyphs follow the core paper's Table 1 as docs/papers.md explains. ``untestable`` says
+    why these models cannot test the statistic; then nothing is ticked.
     """
 
     detector: str
@@ -120,22 +135,24 @@ class Requirements:
     violations: tuple[str, ...]
     specificity: tuple[int, int]
     false_alarms: tuple[str, ...]
+    untestable: str = ""
 
     @property
     def reliability_glyph(self) -> str:
         """``✓`` if every contaminated model was detected, else ``✗``; ``–`` without any."""
-        return _all_or_not(*self.reliability)
+        return "–" if self.untestable else _all_or_not(*self.reliability)
 
     @property
     def consistency_glyph(self) -> str:
         """``✓`` if all series are weakly monotone, ``▲`` if a third or more are, else ``✗``."""
-        hits, total = self.consistency_weak
+        hits, total = (0, 0) if self.untestable else self.consistency_weak
         return "▲" if total > hits and 3 * hits >= total else _all_or_not(hits, total)
 
     @property
     def specificity_glyph(self) -> str:
         """``✓`` if no clean model was flagged, else ``✗``; ``–`` without any."""
-        return _all_or_not(*self.specificity)
+        glyph = _all_or_not(*self.specificity)
+        return "–" if self.untestable and glyph == "✓" else glyph
 
     @property
     def practicality_glyph(self) -> str:

@@ -18,13 +18,19 @@ from flipbench.reporting.pages import environment
 from flipbench.reporting.tables import Table
 
 from ..protocol.grid import GridModel, Requirements
+from ..validation.family_wise import family_wise
 from ..validation.validation import Validation, validate
 from . import table_files
 from .figures import Figure, make_figures
 from .gallery import BUDGET, make_gallery
 from .tables import GAP, TEST, gap_table, other_table, rule_title, title
 from .validation_figures import make_validation_figures
-from .validation_tables import detectors_table, requirements_table, validation_table
+from .validation_tables import (
+    default_tests,
+    detectors_table,
+    requirements_table,
+    validation_table,
+)
 
 PAGE_BYTES = 4_900_000
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -83,7 +89,10 @@ def write_report(data: ReportData, folder: Path) -> Path:
     kinds = {model.clean for model in data.grid if model.dose is not None}
     can_validate = len(kinds) == 2 or any(model.external for model in data.grid)
     validations = validate(data.scores, data.grid) if can_validate else []
-    validation = [make(validations) for make in (detectors_table, validation_table) if validations]
+    validation = []
+    if validations:
+        family = family_wise(data.scores, data.grid, default_tests(validations))
+        validation = [detectors_table(validations, family), validation_table(validations)]
     folder.mkdir(parents=True, exist_ok=True)
     _write_tables(data, tables, needed, folder)
     if validation:

@@ -13,6 +13,7 @@ from flipbench.core.records import Interval, Score
 from flipbench.reporting.writers import records_csv
 
 from ..protocol.grid import GridModel, Requirements
+from ..statistics.design_effect import ClusteredRate
 from ..validation.requirements import success
 from ..validation.validation import Validation
 
@@ -72,6 +73,7 @@ def write_requirements_csv(path: Path, requirements: Sequence[Requirements]) -> 
             row[name] = getattr(r, f"{name}_glyph")
         for name in ("reliability", "consistency_weak", "consistency_strict", "specificity"):
             row[f"{name}_hit"], row[f"{name}_total"] = getattr(r, name)
+        row["untestable"] = r.untestable
         for name in ("misses", "violations", "false_alarms"):
             row[name] = "; ".join(getattr(r, name))
         rows.append(row)
@@ -85,9 +87,18 @@ def write_validation_csv(path: Path, validations: Sequence[Validation]) -> None:
         about: dict[str, Any] = {
             name: getattr(v, name) for name in ("detector", "rule", "benchmark", "benchmark_id")
         }
+        if v.untestable:
+            rows.append(
+                about | _value_row("auroc", None) | {"note": f"not testable: {v.untestable}"}
+            )
         if v.separation:
-            interval = v.separation.interval
-            rows.append(about | _value_row("auroc", v.separation.auroc, interval=interval))
+            row = _value_row("auroc", v.separation.auroc, v.separation.interval)
+            note = "wrong direction" if v.wrong_direction else ""
+            effect = {"design_effect": v.separation.design_effect, "note": note}
+            rows.append(about | row | _pooled(v.separation.pooled) | effect)
+            if inside := v.separation.within:
+                row = _value_row("auroc_within_lineages", inside.auroc, inside.interval)
+                rows.append(about | row | {"k": inside.wins, "n": inside.n_pairs})
             for point in v.separation.points:
                 name, rate = f"tpr_at_fpr_{point.target:g}", point.detected
                 note = "" if point.estimable else "not estimable: too few clean models"
@@ -110,8 +121,14 @@ def write_validation_csv(path: Path, validations: Sequence[Validation]) -> None:
 
 
 def _rate_row(name: str, rate: Rate) -> dict[str, Any]:
-    counts = {"k": rate.k, "n": rate.n, "n_lineages": rate.n_clusters or None}
-    return _value_row(name, rate.value, rate.interval) | counts
+    row: dict[str, Any] = {"k": rate.k, "n": rate.n, "n_lineages": rate.n_clusters or None}
+    if isinstance(rate, ClusteredRate) and rate.n:
+        row |= {"design_effect": rate.design_effect, **_pooled(rate.pooled)}
+    return _value_row(name, rate.value, rate.interval) | row
+
+
+def _pooled(interval: Interval | None) -> dict[str, Any]:
+    return {"pooled_low": interval.low, "pooled_high": interval.high} if interval else {}
 
 
 def _value_row(
@@ -125,6 +142,9 @@ def _value_row(
         "n_lineages": None,
         "low": interval.low if interval else None,
         "high": interval.high if interval else None,
+        "pooled_low": None,
+        "pooled_high": None,
+        "design_effect": None,
         "p_value": p_value,
         "note": "",
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -120,7 +120,7 @@ def _rocs(validations: Sequence[Validation]) -> list[_Drawn]:
 
 
 def _powers(validations: Sequence[Validation]) -> list[_Drawn]:
-    by_detector: dict[str, list[tuple[str, dict[int, Rate]]]] = {}
+    by_detector: dict[str, list[tuple[str, Mapping[int, Rate]]]] = {}
     for v in validations:
         if v.power:
             zero = {0: v.alarms} if v.alarms.n else {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,7 +60,7 @@ def draw_roc(axes: Axes, curves: Sequence[tuple[str, Separation]]) -> None:
     axes.grid(color=LIGHT.grid, linewidth=0.6)
 
 
-def draw_power(axes: Axes, lines: Sequence[tuple[str, dict[int, Rate]]]) -> None:
+def draw_power(axes: Axes, lines: Sequence[tuple[str, Mapping[int, Rate]]]) -> None:
     """Draw up to six rules: the share of models they flag at each dose, dose 0 = false alarms."""
     most = max((dose for _, line in lines for dose in line), default=1)
     for at, (name, line) in enumerate(lines):

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from flipbench.core.rates import MIN_CLUSTERS, Rate
 from flipbench.core.records import Interval
 from flipbench.reporting import formats
 from flipbench.reporting.tables import Cell, Column, Row, Table
 
 from ..detectors.registry import DETECTORS, default_rule
-from ..protocol.grid import Requirements
+from ..protocol.grid import KINDS, Requirements
+from ..statistics.design_effect import ClusteredRate
+from ..statistics.paired import adjust_p_values
 from ..statistics.roc import OperatingPoint
-from ..validation.external import ExternalAlarms
+from ..validation.family_wise import FamilyWise
 from ..validation.validation import Validation
 from .tables import SUSPECTED, as_header, rule_title, title
+
+NOT_TESTABLE = "not testable here"
 
 
 def by_default_rule(validations: Sequence[Validation]) -> list[Validation]:
@@ -32,35 +35,94 @@ def by_default_rule(validations: Sequence[Validation]) -> list[Validation]:
     return sorted(defaults, key=lambda v: 1.0 if v.separation is None else -v.separation.auroc)
 
 
-def detectors_table(validations: Sequence[Validation]) -> Table:
-    """Return one row per detector, by its default rule."""
-    rows = []
-    for v in by_default_rule(validations):
-        cells = dict(_cells(v))
-        needs = DETECTORS[v.detector].about.needs_clean_model(v.rule)
+def default_tests(validations: Sequence[Validation]) -> dict[str, str]:
+    """Return each detector's default rule, if that is a test with a level."""
+    chosen = by_default_rule(validations)
+    return {v.detector: v.rule for v in chosen if v.rule not in DETECTORS[v.detector].about.levels}
+
+
+def detectors_table(validations: Sequence[Validation], family: FamilyWise | None = None) -> Table:
+    """Return one row per detector, by its default rule, grouped by what it must catch.
+
+    The last rows are of all these rules together, if their ``family`` is given.
+    """
+    chosen = by_default_rule(validations)
+    with_trend = [v for v in chosen if v.trend.p_value is not None]
+    adjusted = adjust_p_values([v.trend.p_value or 0.0 for v in with_trend])
+    p_trend = {id(v): p for v, p in zip(with_trend, adjusted, strict=True)}
+    groups: dict[str, list[Row]] = {}
+    for v in chosen:
+        about, cells = DETECTORS[v.detector].about, dict(_cells(v))
+        steps = _count(v.trend.in_order, v.trend.n_steps)
+        if id(v) in p_trend:
+            steps = Cell(steps.text, f"p {formats.p_value(p_trend[id(v)])}")
         summary = (
             Cell(rule_title(v.detector, v.rule), SUSPECTED if v.external_alarms.suspected else ""),
+            Cell(*can_test(v)),
             _rate(v.detected),
             _rate(v.alarms),
             cells["AUROC"],
-            cells["Steps in order"],
-            Cell("yes" if needs else "no"),
+            cells["AUROC within lineages"],
+            steps,
+            Cell("yes" if about.needs_clean_model(v.rule) else "no"),
         )
-        rows.append(Row(title_among(v, validations), summary))
-    counts = ("Contaminated models caught", "Clean models flagged", "AUROC", "Steps in order")
+        kinds = ", ".join(about.catches)
+        heading = f"Made to catch: {kinds}" if kinds else "Made to catch: not stated"
+        groups.setdefault(heading, []).append(Row(title_among(v, validations), summary))
+    if family:
+        nothing = Cell(formats.NOTHING)
+        groups[f"All of these tests together, up to {family.n_tests} per model"] = [
+            Row("At least one flags", (Cell(rule), nothing, *map(_rate, rates), *[nothing] * 4))
+            for rule, rates in (
+                ("each at its own level", (family.detected, family.alarms)),
+                ("Holm’s correction", (family.holm_detected, family.holm_alarms)),
+            )
+        ]
     columns = (
         Column("Rule", numeric=False),
-        *map(Column, counts),
+        Column("Testable here", numeric=False),
+        Column("Contaminated models caught"),
+        Column("Clean models flagged"),
+        Column("AUROC"),
+        Column("AUROC within lineages"),
+        Column("Steps in order"),
         Column("Needs a clean model", numeric=False),
     )
     return Table(
         "detectors",
-        "One row per detector, by its default rule, which was fixed in advance and not chosen on"
-        " these models; the best AUROC first. " + _BRACKETS,
+        " ".join(_detectors_caption(chosen, family)),
         "Detector",
         columns,
-        (("", tuple(rows)),),
+        tuple((name, tuple(rows)) for name, rows in groups.items()),
     )
+
+
+def can_test(v: Validation) -> tuple[str, str]:
+    """Return whether these models can test a rule ("yes" or "no"), and why not.
+
+    They cannot if its statistic does not move on them, or if none was contaminated in a way that
+    the detector is made to catch.
+    """
+    if v.untestable:
+        return "no", v.untestable
+    catches = DETECTORS[v.detector].about.catches if v.detector in DETECTORS else ()
+    if v.kinds and catches and not set(v.kinds) & set(catches):
+        return "no", f"no model here was trained on {' or '.join(catches)}"
+    return "yes", ""
+
+
+def same_signal(validations: Sequence[Validation]) -> list[str]:
+    """Return a sentence for each signal that several of these detectors read."""
+    by_signal: dict[str, dict[str, None]] = {}
+    for v in validations:
+        if v.detector in DETECTORS and (signal := DETECTORS[v.detector].about.signal):
+            by_signal.setdefault(signal, {})[title(v.detector)] = None
+    return [
+        f"{_and(names)} read the {signal}: their agreement is one piece of evidence, not"
+        f" {len(names)}."
+        for signal, names in by_signal.items()
+        if len(names) > 1
+    ]
 
 
 def validation_table(validations: Sequence[Validation]) -> Table:
@@ -90,7 +152,9 @@ def requirements_table(requirements: Sequence[Requirements]) -> Table:
         cells = (
             Cell("practical" if r.practical else "not practical", mark=r.practicality_glyph),
             Cell(reliability, mark=r.reliability_glyph),
-            Cell(f"weak {weak}, strict {strict}", mark=r.consistency_glyph),
+            Cell(NOT_TESTABLE, r.untestable)
+            if r.untestable
+            else Cell(f"weak {weak}, strict {strict}", mark=r.consistency_glyph),
             Cell(specificity, mark=r.specificity_glyph),
             *(Cell(", ".join(x) or "none") for x in (r.misses, r.violations, r.false_alarms)),
         )
@@ -101,7 +165,9 @@ def requirements_table(requirements: Sequence[Requirements]) -> Table:
         "requirements",
         "Practicality: a verdict needs no training corpus, no clean model and no tuned threshold."
         " Reliability: contaminated models detected. Consistency: series in which the signal grows"
-        " with the dose, weakly and strictly. Specificity: clean models not flagged.",
+        " with the dose, weakly (it never shrinks and grows at least once) and strictly."
+        " Specificity: clean models not flagged. Not testable here: the statistic does not move on"
+        " these models, so nothing about it is ticked.",
         "Rule",
         tuple(Column(name, numeric=False) for name in columns),
         tuple((name, tuple(rows)) for name, rows in groups.items()),
@@ -111,10 +177,16 @@ def requirements_table(requirements: Sequence[Requirements]) -> Table:
 def _cells(v: Validation) -> list[tuple[str, Cell]]:
     nothing = Cell(formats.NOTHING)
     separation, trend = v.separation, v.trend
-    auroc, points = nothing, {}
+    auroc = Cell(NOT_TESTABLE, v.untestable) if v.untestable else nothing
+    within, points = nothing, {}
     if separation:
-        auroc = Cell(f"{separation.auroc:.2f}", two_decimals(separation.interval))
+        between = both_intervals(separation.interval, separation.pooled, "{:.2f}".format)
+        wrong = "; wrong direction" if v.wrong_direction else ""
+        auroc = Cell(f"{separation.auroc:.2f}", f"{between}{wrong}")
         points = {p.target: _point(p) for p in separation.points}
+        if inside := separation.within:
+            pairs = f"{inside.wins:g}/{inside.n_pairs} pairs"
+            within = Cell(f"{inside.auroc:.2f}", f"{two_decimals(inside.interval)} {pairs}")
     correlation = nothing
     if trend.p_value is not None:
         p = f"p {formats.p_value(trend.p_value)}"
@@ -124,22 +196,28 @@ def _cells(v: Validation) -> list[tuple[str, Cell]]:
         ("False alarms: clean as released", _alarms(v.untouched_alarms)),
         ("False alarms: clean fine-tunes", _alarms(v.finetuned_alarms)),
         ("AUROC", auroc),
+        ("AUROC within lineages", within),
         ("TPR at 0 false alarms", points.get(0.0, nothing)),
         ("TPR at FPR 1 %", points.get(0.01, nothing)),
         ("TPR at FPR 5 %", points.get(0.05, nothing)),
         ("Steps in order", _count(trend.in_order, trend.n_steps)),
         ("Rank correlation", correlation),
-        ("External models", _external(v.external_alarms)),
+        ("External models", _external(v)),
     ]
 
 
-def _external(alarms: ExternalAlarms) -> Cell:
+def _external(v: Validation) -> Cell:
+    alarms = v.external_alarms
     if not alarms.n:
         return Cell("none asked")
     count = f"{len(alarms.flagged)}/{alarms.n} flagged"
     if not alarms.suspected:
         return Cell(count)
-    chance = f"by chance {100 * alarms.by_chance:.0f} %"
+    levels = DETECTORS[v.detector].about.levels if v.detector in DETECTORS else {}
+    level = levels.get(v.rule, alarms.alpha)
+    chance = "its level is unknown"
+    if level is not None:
+        chance = f"by chance {100 * alarms.by_chance(level):.0f} % at level {level:g}"
     return Cell(SUSPECTED, f"{count}: {', '.join(alarms.flagged)}; {chance}")
 
 
@@ -149,11 +227,12 @@ def _point(point: OperatingPoint) -> Cell:
     return _rate(point.detected)
 
 
-def _rate(rate: Rate) -> Cell:
-    return _count(rate.k, rate.n, formats.interval(rate.interval, formats.percent))
+def _rate(rate: ClusteredRate) -> Cell:
+    between = both_intervals(rate.interval, rate.pooled, formats.percent)
+    return _count(rate.k, rate.n, between)
 
 
-def _alarms(rate: Rate) -> Cell:
+def _alarms(rate: ClusteredRate) -> Cell:
     cell = _rate(rate)
     return Cell(cell.text, f"{cell.small} too few models") if rate.n and rate.too_few else cell
 
@@ -174,12 +253,68 @@ def _count(k: int, n: int, small: str = "") -> Cell:
     return Cell(f"{k}/{n}" if n else formats.NOTHING, small)
 
 
+def both_intervals(
+    clustered: Interval | None, pooled: Interval | None, form: Callable[[float], str]
+) -> str:
+    """Return the interval that allows for lineages, and the pooled one if it differs."""
+    first, second = formats.interval(clustered, form), formats.interval(pooled, form)
+    return first if first == second else f"{first} pooled {second}"
+
+
 _BRACKETS = (
     "AUROC: probability that a contaminated model looks more suspicious than a clean one, at any"
-    " threshold. Brackets: 95 % intervals, in % beside counts (false alarms: Clopper–Pearson;"
-    " power: Wilson). Models that descend from the same clean model are not independent; intervals"
-    " count them as one."
+    " threshold; within lineages: of models of the same lineage. Brackets: 95 % intervals, in %"
+    " beside counts (false alarms: Clopper–Pearson; power: Wilson; AUROC: Newcombe). Models that"
+    " descend from the same clean model, a lineage, are not independent: the first interval divides"
+    " their number by the design effect, averaged over the correlations that the lineages allow;"
+    " “pooled” treats all models as independent and is too narrow unless they are."
 )
+_UNTESTABLE = (
+    "Not testable here: the statistic is the same for all models, or all its shares are within 1"
+    " point of 0 or of 100 %. Wrong direction: contaminated models look less suspicious than clean"
+    " ones (the pooled interval of the AUROC is below .50)."
+)
+
+
+def _and(names: Iterable[str]) -> str:
+    *rest, last = names
+    return f"{', '.join(rest)} and {last}" if rest else last
+
+
+def _detectors_caption(chosen: Sequence[Validation], family: FamilyWise | None) -> list[str]:
+    kinds = [kind for kind in KINDS if any(kind in v.kinds for v in chosen)]
+    controls = (
+        [
+            "Contaminated models were trained on "
+            + "; ".join(f"{kind} ({KINDS[kind]})" for kind in kinds)
+            + ". What a detector that is not made to catch this finds or misses says nothing"
+            " about it."
+        ]
+        if kinds
+        else []
+    )
+    return [
+        "One row per detector, by its default rule, which was fixed in advance and not chosen on"
+        " these models; by what a detector is made to catch, the best AUROC first.",
+        *controls,
+        _UNTESTABLE,
+        _BRACKETS,
+        "Steps in order: p from doses shuffled within series, with Holm’s correction for the rows"
+        " of this table.",
+        *same_signal(chosen),
+        *([_family_sentence(family)] if family else []),
+    ]
+
+
+def _family_sentence(family: FamilyWise) -> str:
+    text = "The last rows leave out rules that are no test."
+    if not family.holm_alarms_by:
+        return text
+    by = _and(f"{title(name)} ({n})" for name, n in family.holm_alarms_by.items())
+    return (
+        f"{text} Clean models that are flagged after Holm’s correction are flagged by {by}: a"
+        " correction for chance does not help where a detector reacts to something else."
+    )
 
 
 def _caption(validations: Sequence[Validation]) -> list[str]:
@@ -188,6 +323,7 @@ def _caption(validations: Sequence[Validation]) -> list[str]:
         "Models of known dose. Power and false alarms: the rule’s own verdicts on contaminated and"
         " on clean models. TPR: contaminated models above the best threshold that at most that"
         " share of clean models exceeds.",
+        _UNTESTABLE,
         _BRACKETS,
     ]
     if separations:
@@ -199,18 +335,18 @@ def _caption(validations: Sequence[Validation]) -> list[str]:
             f" false-positive rate above 0 is {least}, so the TPR at a smaller rate cannot be"
             " estimated."
         )
+        effects = sorted(s.design_effect for s in separations)
         sentences.append(
             f"The models descend from {n_clusters} clean"
-            f" {'model' if n_clusters == 1 else 'models'}, too few to resample: the intervals"
-            " of AUROC and TPR count each lineage as one model (Newcombe; Wilson)."
-            if n_clusters < MIN_CLUSTERS
-            else "Intervals of AUROC and TPR: bootstrap over lineages, each a clean model with its"
-            " descendants (Newcombe or Wilson if all draws agree)."
+            f" {'model' if n_clusters == 1 else 'models'}; design effect of the statistics"
+            f" {effects[0]:.1f} to {effects[-1]:.1f}."
         )
     sentences.append(
         "Steps in order: from one dose to the next, towards “contaminated”; half by chance. Rank"
         " correlation: Somers’ D within series, with p from shuffled doses. External models cannot"
-        f" have seen the benchmark; a rule that flags one is marked “{SUSPECTED}”."
+        f" have seen the benchmark; a rule that flags one is marked “{SUSPECTED}”, with the"
+        " probability of as many alarms by chance at the rule’s own level (that of a mere sign is"
+        " one half)."
     )
     unranked = sum(len(v.unranked) for v in validations)
     if unranked:

@@ -1,8 +1,8 @@
 """How well a statistic separates two groups of models: ROC curve, AUROC, TPR at a given FPR.
 
 Larger means more suspicious; the P positives are contaminated models, the N negatives clean ones.
-Models of one cluster (a clean model and everything trained from it) are not independent, so
-intervals resample, or count, whole clusters.
+Models of one cluster (a clean model and everything trained from it) are not independent. Intervals
+therefore come twice: pooled, as if they were, and with the design effect that they show.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, stats
 
-from flipbench.core.rates import MIN_CLUSTERS, Rate, wilson_interval
 from flipbench.core.records import Interval
 
-from .resampling import LEVEL, N_BOOTSTRAP, Array
+from .design_effect import ClusteredRate, clustered_rate, correlation_of_values, design_effect
+from .resampling import LEVEL, Array
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,20 @@ class OperatingPoint:
     estimable: bool
     alarms: int
     n_clean: int
-    detected: Rate
+    detected: ClusteredRate
+
+
+@dataclass(frozen=True)
+class WithinClusters:
+    """The AUROC over pairs of a contaminated and a clean model of the same cluster.
+
+    ``wins`` of the ``n_pairs`` have the contaminated model as the more suspicious; ties count half.
+    """
+
+    auroc: float
+    interval: Interval
+    wins: float
+    n_pairs: int
 
 
 @dataclass(frozen=True)
@@ -51,15 +64,21 @@ class Separation:
         The ROC curve, from (0, 0) to (1, 1).
     auroc : float
         Probability that a contaminated model is more suspicious than a clean one; ties count half.
-    method : {"cluster bootstrap", "Newcombe"}
-        How the interval of ``auroc`` was computed.
+    interval, pooled : Interval
+        Intervals of ``auroc`` with the design effect, and as if all models were independent.
+    within : WithinClusters or None
+        None if no cluster has both kinds of models.
+    design_effect : float
+        How many contaminated models of these clusters are worth one independent model.
     """
 
     fpr: tuple[float, ...]
     tpr: tuple[float, ...]
     auroc: float
     interval: Interval
-    method: str
+    pooled: Interval
+    within: WithinClusters | None
+    design_effect: float
     n_clean: int
     n_contaminated: int
     n_clusters: int
@@ -70,10 +89,8 @@ def separation(
     suspicion: Sequence[float],
     contaminated: Sequence[bool],
     clusters: Sequence[str],
-    rng: np.random.Generator,
     *,
     targets: Sequence[float] = (0.0, 0.01, 0.05),
-    n_bootstrap: int = N_BOOTSTRAP,
 ) -> Separation | None:
     """Compare contaminated with clean models; None if there are none of either.
 
@@ -88,18 +105,12 @@ def separation(
 
     Notes
     -----
-    With `MIN_CLUSTERS` clusters or more, intervals are percentiles of a bootstrap over whole
-    clusters; resamples without clean or without contaminated models are left out. With fewer, or
-    if all resamples agree (perfect separation), Newcombe's interval for the AUROC and Wilson's for
-    a TPR use the number of clusters as the sample size, which errs on the wide side.
-    For normal values with a true AUROC of 0.5 to 0.98, Newcombe's interval covered the true value
-    in 92 to 100 % of 600 simulations (2 to 9 clusters), the bootstrap's in 90 to 94 % (12) and 87
-    to 94 % (30).
+    ``benchmarks/lineage_coverage.py`` simulates how often the intervals hold the true value.
 
     References
     ----------
     Newcombe, Statistics in Medicine 25 (2006) 559, method 5. Differs in the sample sizes, which
-    are numbers of clusters.
+    are divided by the design effect.
     """
     values, positive = np.asarray(suspicion, dtype=float), np.asarray(contaminated, dtype=bool)
     if np.isnan(values).any():
@@ -107,31 +118,29 @@ def separation(
     if not positive.any() or positive.all():
         return None
     groups = np.unique(np.asarray(clusters, dtype=str), return_inverse=True)[1]
-    n_clusters = int(groups.max()) + 1
-    once = np.ones((1, len(values)))
-    auroc = float(_aurocs(values, positive, once)[0])
+    order = np.lexsort((values, positive, groups))  # the same sums, however the models come
+    values, positive, groups = values[order], positive[order], groups[order]
+    auroc = _wins(values, positive) / int(positive.sum()) / int((~positive).sum())
     n_clean, n_contaminated = int((~positive).sum()), int(positive.sum())
-    draws = np.empty((0, len(values)))
-    if n_clusters >= MIN_CLUSTERS:
-        shares = np.full(n_clusters, 1 / n_clusters)
-        draws = rng.multinomial(n_clusters, shares, n_bootstrap)[:, groups].astype(float)
-        draws = draws[draws[:, positive].any(axis=1) & draws[:, ~positive].any(axis=1)]
-    bootstrapped = _percentiles(_aurocs(values, positive, draws))
-    positive_groups, negative_groups = (len(set(groups[side])) for side in (positive, ~positive))
+    correlation = correlation_of_values(values, positive, groups)
+    effects = [
+        design_effect(np.unique(groups[side], return_counts=True)[1].tolist(), correlation)
+        for side in (positive, ~positive)
+    ]
     points = []
     for target in targets:
-        tpr_at, fpr_at = _rates(values, positive, once, target)
-        k = round(float(tpr_at[0]) * n_contaminated)
-        interval = _percentiles(_rates(values, positive, draws, target)[0]) or wilson_interval(
-            k / n_contaminated * positive_groups, positive_groups
-        )
+        threshold = _threshold(values[~positive], target)
+        counts = [
+            (int((values[of] > threshold).sum()), int(of.sum()))
+            for of in (positive & (groups == group) for group in np.unique(groups[positive]))
+        ]
         points.append(
             OperatingPoint(
                 target=target,
                 estimable=target == 0 or n_clean * target >= 1 - 1e-9,
-                alarms=round(float(fpr_at[0]) * n_clean),
+                alarms=int((values[~positive] > threshold).sum()),
                 n_clean=n_clean,
-                detected=Rate(k=k, n=n_contaminated, interval=interval),
+                detected=clustered_rate(counts),
             )
         )
     fpr, tpr = _curve(values, positive)
@@ -139,58 +148,72 @@ def separation(
         fpr=fpr,
         tpr=tpr,
         auroc=auroc,
-        interval=bootstrapped or newcombe_interval(auroc, positive_groups, negative_groups),
-        method="cluster bootstrap" if bootstrapped else "Newcombe",
+        interval=newcombe_interval(auroc, [(n_contaminated / effects[0], n_clean / effects[1])]),
+        pooled=newcombe_interval(auroc, [(n_contaminated, n_clean)]),
+        within=_within(values, positive, groups),
+        design_effect=effects[0],
         n_clean=n_clean,
         n_contaminated=n_contaminated,
-        n_clusters=n_clusters,
+        n_clusters=int(groups.max()) + 1,
         points=tuple(points),
     )
 
 
-def newcombe_interval(auroc: float, n_positive: int, n_negative: int) -> Interval:
+def newcombe_interval(auroc: float, sizes: Sequence[tuple[float, float]]) -> Interval:
     """Return Newcombe's interval of an AUROC, which has a positive width even at 0 and 1.
 
-    >>> interval = newcombe_interval(1.0, 2, 2)
+    Parameters
+    ----------
+    sizes : sequence of (float, float)
+        Positives and negatives; several, if the AUROC is over the pairs within several strata.
+
+    Examples
+    --------
+    >>> interval = newcombe_interval(1.0, [(2, 2)])
     >>> 0.3 < interval.low < 0.4, interval.high
     (True, 1.0)
     """
-    z, spare = float(stats.norm.ppf(0.5 + LEVEL / 2)), (n_positive + n_negative) / 2 - 1
+    z, total = float(stats.norm.ppf(0.5 + LEVEL / 2)), sum(p * n for p, n in sizes)
 
     def beyond(truth: float) -> float:
-        spread = 1 + spare * ((1 - truth) / (2 - truth) + truth / (1 + truth))
-        variance = truth * (1 - truth) * spread / (n_positive * n_negative)
-        return (auroc - truth) ** 2 - z**2 * variance
+        spread = (1 - truth) / (2 - truth) + truth / (1 + truth)
+        weighted = sum(p * n * (1 + ((p + n) / 2 - 1) * spread) for p, n in sizes)
+        return (auroc - truth) ** 2 - z**2 * truth * (1 - truth) * weighted / total**2
 
     low = 0.0 if auroc == 0 else optimize.brentq(beyond, 0.0, auroc - 1e-12 * auroc)
     high = 1.0 if auroc == 1 else optimize.brentq(beyond, auroc + 1e-12 * (1 - auroc), 1.0)
     return Interval(low=float(low), high=float(high))
 
 
-def _aurocs(values: Array, positive: NDArray[np.bool_], weights: Array) -> Array:
-    """Return the AUROC under each row of ``weights``, shape (B, M)."""
+def _within(
+    values: Array, positive: NDArray[np.bool_], groups: NDArray[np.int64]
+) -> WithinClusters | None:
+    """Compare contaminated with clean models of the same cluster."""
+    wins, sizes = 0.0, []
+    for group in np.unique(groups):
+        of = groups == group
+        if 0 < positive[of].sum() < of.sum():
+            wins += _wins(values[of], positive[of])
+            sizes.append((int(positive[of].sum()), int((~positive[of]).sum())))
+    n_pairs = sum(p * n for p, n in sizes)
+    if not n_pairs:
+        return None
+    return WithinClusters(wins / n_pairs, newcombe_interval(wins / n_pairs, sizes), wins, n_pairs)
+
+
+def _wins(values: Array, positive: NDArray[np.bool_]) -> float:
+    """Return how many pairs have the positive on top; ties count half."""
     contaminated, clean = values[positive][:, None], values[~positive][None, :]
-    above = (contaminated > clean) + (contaminated == clean) / 2
-    w_contaminated, w_clean = weights[:, positive], weights[:, ~positive]
-    total = w_contaminated.sum(axis=1) * w_clean.sum(axis=1)
-    return np.asarray(((w_contaminated @ above) * w_clean).sum(axis=1) / total)
+    return float(((contaminated > clean) + (contaminated == clean) / 2).sum())
 
 
-def _rates(
-    values: Array, positive: NDArray[np.bool_], weights: Array, target: float
-) -> tuple[Array, Array]:
-    """Return (TPR, FPR) under each row of ``weights`` at the lowest threshold allowed.
+def _threshold(clean: Array, target: float) -> float:
+    """Return the lowest threshold that at most a share ``target`` of clean models exceeds.
 
-    The threshold is the value of a clean model; only values strictly above it are detected.
+    It is the value of a clean model; only values strictly above it are detected.
     """
-    order = np.argsort(-values[~positive], kind="stable")
-    clean, w_clean = values[~positive][order], weights[:, ~positive][:, order]
-    total = w_clean.sum(axis=1, keepdims=True)
-    too_many = w_clean.cumsum(axis=1) > np.floor(target * total + 1e-9)
-    threshold = np.where(too_many.any(axis=1), clean[too_many.argmax(axis=1)], -np.inf)[:, None]
-    w_positive = weights[:, positive]
-    tpr = (w_positive * (values[positive] > threshold)).sum(axis=1) / w_positive.sum(axis=1)
-    return tpr, (w_clean * (clean > threshold)).sum(axis=1) / total[:, 0]
+    at = int(np.floor(target * len(clean) + 1e-9))
+    return float(np.sort(clean)[::-1][at]) if at < len(clean) else -np.inf
 
 
 def _curve(
@@ -202,10 +225,3 @@ def _curve(
         for side in (~positive, positive)
     )
     return fpr, tpr
-
-
-def _percentiles(draws: Array) -> Interval | None:
-    if not len(draws) or draws.min() == draws.max():
-        return None
-    low, high = np.quantile(draws, [0.5 - LEVEL / 2, 0.5 + LEVEL / 2])
-    return Interval(low=float(low), high=float(high))

@@ -96,9 +96,12 @@ def series_of(cells: Cells) -> list[Series]:
 
 
 def is_monotone(series: Series, up: bool, *, strict: bool = False) -> bool:
-    """Return whether every step of a series moves towards "contaminated"."""
+    """Return whether no step of a series moves away from "contaminated", and one towards it.
+
+    With ``strict``, every step moves towards it.
+    """
     steps = [(after - before) * (1 if up else -1) for before, after in pairwise(series.values)]
-    return all(step > 0 if strict else step >= 0 for step in steps)
+    return all(step > 0 if strict else step >= 0 for step in steps) and max(steps) > 0
 
 
 def trend(

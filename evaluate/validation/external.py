@@ -25,24 +25,35 @@ class ExternalAlarms:
         Names of the external models that the rule calls contaminated.
     n : int
         Number of external models that the rule was applied to.
+    alpha : float
+        Level of the rule's test.
     """
 
     flagged: tuple[str, ...]
     n: int
+    alpha: float = rules.ALPHA
 
     @property
     def suspected(self) -> bool:
         """Whether an external model is flagged: then no verdict of the rule can be trusted."""
         return bool(self.flagged)
 
-    @property
-    def by_chance(self) -> float:
-        """Probability of at least this many false alarms in ``n`` independent tests at level 0.05.
+    def by_chance(self, level: float | None = None) -> float:
+        """Return the probability of at least this many false alarms of ``n`` independent verdicts.
 
-        >>> round(ExternalAlarms(("blip2",), 3).by_chance, 4)
-        0.1426
+        Parameters
+        ----------
+        level : float, optional
+            Probability that the rule flags a clean model; ``alpha`` by default.
+
+        Examples
+        --------
+        >>> alarms = ExternalAlarms(("blip2",), 3)
+        >>> round(alarms.by_chance(), 4), alarms.by_chance(0.5)
+        (0.1426, 0.875)
         """
-        return float(stats.binom.sf(len(self.flagged) - 1, self.n, rules.ALPHA)) if self.n else 1.0
+        level = self.alpha if level is None else level
+        return float(stats.binom.sf(len(self.flagged) - 1, self.n, level)) if self.n else 1.0
 
 
 def external_alarms(
@@ -63,7 +74,9 @@ def external_alarms(
             applied.setdefault(key_of(score), []).append(score)
     return {
         key: ExternalAlarms(
-            tuple(external[s.model_fingerprint] for s in judged if _is_alarm(s)), len(judged)
+            tuple(external[s.model_fingerprint] for s in judged if _is_alarm(s)),
+            len(judged),
+            max(s.alpha for s in judged),
         )
         for key, judged in applied.items()
     }

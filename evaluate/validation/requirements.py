@@ -11,6 +11,7 @@ from flipbench.core.records import Score
 
 from ..protocol.grid import GridModel, Requirements
 from .dose import is_monotone, rises, series_of
+from .testable import untestable
 
 
 def requirements(
@@ -37,8 +38,10 @@ def requirements(
         Reliability counts contaminated models that the rule flags; a missing score and an
         inconclusive verdict are misses, "not applicable" is not counted. Consistency counts
         series over the dose (one per benchmark, lineage and strategy, starting at the clean model)
-        in which every step moves towards "contaminated", weakly or strictly. Specificity counts
-        clean models that are not flagged, except those that would be compared with themselves.
+        in which every step moves towards "contaminated", weakly (one step at least does, and none
+        moves away) or strictly. Specificity counts clean models that are not flagged, except those
+        that would be compared with themselves. A statistic that does not move on these models is
+        ``untestable``.
 
     Raises
     ------
@@ -87,6 +90,7 @@ def requirements(
         violations=tuple(line.name for line in series if line.name not in weak),
         specificity=(len(clean) - len(alarms), len(clean)),
         false_alarms=tuple(alarms),
+        untestable=untestable([s for _, s in cells]),
     )
 
 

@@ -11,14 +11,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from flipbench.core.randomness import generator
-from flipbench.core.rates import Rate
 from flipbench.core.records import Score
 
-from ..protocol.grid import GridModel
+from ..protocol.grid import KINDS, GridModel, Kind
+from ..statistics.design_effect import ClusteredRate, clustered_rate
 from ..statistics.roc import Separation, separation
 from .dose import Cells, Trend, rises, series_of, trend
 from .external import ExternalAlarms, Key, external_alarms, key_of
 from .requirements import own_reference
+from .testable import untestable
 
 
 @dataclass(frozen=True)
@@ -29,14 +30,18 @@ class Validation:
     ----------
     separation : Separation or None
         ROC curve, AUROC and operating points; None without both clean and contaminated models
-        that have a statistic.
-    untouched_alarms, finetuned_alarms, alarms : Rate
+        that have a statistic, and if the statistic is untestable.
+    untestable : str
+        Why these models cannot test the statistic; then there is no trend either.
+    untouched_alarms, finetuned_alarms, alarms : ClusteredRate
         Clean models called contaminated, among those as released, those trained on other data,
         and all, with Clopper-Pearson intervals. The rule's own reference is not counted.
-    power : dict of int to Rate
+    power : dict of int to ClusteredRate
         Contaminated models called contaminated, by dose, with Wilson intervals; ``detected`` over
         all doses. An inconclusive verdict is a miss; models to which the rule does not apply are
         not counted.
+    kinds : tuple of str
+        Kinds of contamination among the contaminated models, as far as they are known.
     unranked : tuple of str
         Models with a verdict but no statistic, which the ROC curve leaves out.
     """
@@ -46,14 +51,21 @@ class Validation:
     benchmark: str
     benchmark_id: str
     separation: Separation | None
-    untouched_alarms: Rate
-    finetuned_alarms: Rate
-    alarms: Rate
-    power: dict[int, Rate]
-    detected: Rate
+    untestable: str
+    untouched_alarms: ClusteredRate
+    finetuned_alarms: ClusteredRate
+    alarms: ClusteredRate
+    power: dict[int, ClusteredRate]
+    detected: ClusteredRate
     trend: Trend
     external_alarms: ExternalAlarms
     unranked: tuple[str, ...]
+    kinds: tuple[Kind, ...]
+
+    @property
+    def wrong_direction(self) -> bool:
+        """Whether contaminated models look less suspicious: the pooled interval is below 0.5."""
+        return self.separation is not None and self.separation.pooled.high < 0.5
 
 
 def validate(
@@ -93,7 +105,9 @@ def _validation(cells: Cells, external_alarms: ExternalAlarms, seed: int) -> Val
     up = rises([s for _, s in ranked]) if ranked else False
     clean = [(m, s) for m, s in applied if m.clean]
     doses = sorted({m.dose for m, _ in applied if m.dose})
-    series = series_of(cells)
+    not_moving = untestable([s for _, s in cells])
+    series = [] if not_moving else series_of(cells)
+    kinds = {m.kind for m, _ in applied if m.contaminated}
     return Validation(
         detector=score.detector,
         rule=score.rule,
@@ -103,28 +117,29 @@ def _validation(cells: Cells, external_alarms: ExternalAlarms, seed: int) -> Val
             [(s.statistic or 0.0) * (1 if up else -1) for _, s in ranked],
             [m.contaminated for m, _ in ranked],
             [m.cluster for m, _ in ranked],
-            generator(seed, score.benchmark_id, purpose),
         )
-        if ranked
+        if ranked and not not_moving
         else None,
-        untouched_alarms=Rate.exact(*_flagged((m, s) for m, s in clean if not m.clean_finetune)),
-        finetuned_alarms=Rate.exact(*_flagged((m, s) for m, s in clean if m.clean_finetune)),
-        alarms=Rate.exact(*_flagged(clean)),
-        power={
-            dose: Rate.wilson(*_flagged((m, s) for m, s in applied if m.dose == dose))
-            for dose in doses
-        },
-        detected=Rate.wilson(*_flagged((m, s) for m, s in applied if m.contaminated)),
+        untestable=not_moving,
+        untouched_alarms=_flagged(((m, s) for m, s in clean if not m.clean_finetune), exact=True),
+        finetuned_alarms=_flagged(((m, s) for m, s in clean if m.clean_finetune), exact=True),
+        alarms=_flagged(clean, exact=True),
+        power={dose: _flagged((m, s) for m, s in applied if m.dose == dose) for dose in doses},
+        detected=_flagged((m, s) for m, s in applied if m.contaminated),
         trend=trend(series, up, generator(seed, score.benchmark_id, f"{purpose}, trend")),
         external_alarms=external_alarms,
         unranked=tuple(m.name for m, s in applied if (m, s) not in ranked),
+        kinds=tuple(kind for kind in KINDS if kind in kinds),
     )
 
 
-def _flagged(cells: Iterable[tuple[GridModel, Score]]) -> tuple[int, int, int]:
-    """Return the number of models flagged, of all models, and of lineages."""
-    verdicts, clusters = [], set()
-    for model, score in cells:
-        verdicts.append(score.verdict)
-        clusters.add(model.cluster)
-    return verdicts.count("contaminated"), len(verdicts), len(clusters)
+def rate_of(flags: Iterable[tuple[GridModel, bool]], *, exact: bool = False) -> ClusteredRate:
+    """Return the rate of flagged models, whose lineages are the clusters."""
+    by_cluster: dict[str, list[bool]] = {}
+    for model, flag in flags:
+        by_cluster.setdefault(model.cluster, []).append(flag)
+    return clustered_rate([(sum(x), len(x)) for x in by_cluster.values()], exact=exact)
+
+
+def _flagged(cells: Iterable[tuple[GridModel, Score]], *, exact: bool = False) -> ClusteredRate:
+    return rate_of(((m, s.verdict == "contaminated") for m, s in cells), exact=exact)

@@ -20,7 +20,7 @@ class Rate(Value):
     Attributes
     ----------
     n_clusters : int
-        Number of clusters of dependent cases; `wilson` and `exact` use it as the sample size.
+        Number of clusters of dependent cases.
 
     Examples
     --------
@@ -51,27 +51,27 @@ class Rate(Value):
         return self.n_clusters < MIN_CLUSTERS
 
     @classmethod
-    def wilson(cls, k: int, n: int, n_clusters: int | None = None) -> Rate:
-        """Return k/n with Wilson's interval; by default every case is a cluster."""
-        size = n if n_clusters is None else n_clusters
-        interval = wilson_interval(_scale(k, n, size), size) if n else None
-        return Rate(k=k, n=n, interval=interval, n_clusters=size)
+    def wilson(cls, k: int, n: int, size: float | None = None) -> Rate:
+        """Return k/n with Wilson's interval, for ``size`` independent cases (default: n)."""
+        return cls._of(k, n, size, "wilson")
 
     @classmethod
-    def exact(cls, k: int, n: int, n_clusters: int | None = None) -> Rate:
+    def exact(cls, k: int, n: int, size: float | None = None) -> Rate:
         """Return k/n with the Clopper-Pearson interval, whose coverage is at least nominal.
 
-        >>> [round(Rate.exact(0, 14, n).interval.high, 3) for n in (14, 2)]
+        >>> [round(Rate.exact(0, 14, size).interval.high, 3) for size in (14, 2)]
         [0.232, 0.842]
         """
-        if n == 0:
-            return Rate(k=k, n=n)
-        size = n if n_clusters is None else n_clusters
-        low, high = proportion_confint(_scale(k, n, size), size, alpha=1 - LEVEL, method="beta")
-        return Rate(k=k, n=n, interval=Interval(low=float(low), high=float(high)), n_clusters=size)
+        return cls._of(k, n, size, "beta")
+
+    @classmethod
+    def _of(cls, k: int, n: int, size: float | None, method: str) -> Rate:
+        size = n if size is None else size
+        interval = _interval(k / n * size, size, method) if n else None
+        return Rate(k=k, n=n, interval=interval, n_clusters=int(size))
 
 
-def wilson_interval(k: float, n: int) -> Interval:
+def wilson_interval(k: float, n: float) -> Interval:
     """Return the Wilson interval of the fraction k/n.
 
     Raises
@@ -81,10 +81,9 @@ def wilson_interval(k: float, n: int) -> Interval:
     """
     if not 0 <= k <= n or n == 0:
         raise ValueError(f"k/n must be a fraction with n > 0, not {k}/{n}")
-    low, high = proportion_confint(k, n, alpha=1 - LEVEL, method="wilson")
+    return _interval(k, n, "wilson")
+
+
+def _interval(k: float, n: float, method: str) -> Interval:
+    low, high = proportion_confint(k, n, alpha=1 - LEVEL, method=method)
     return Interval(low=max(0.0, float(low)), high=min(1.0, float(high)))
-
-
-def _scale(k: int, n: int, n_clusters: int) -> float:
-    """Return k scaled from n cases to the number of clusters."""
-    return k if n_clusters == n else k / n * n_clusters

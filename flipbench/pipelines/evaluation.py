@@ -25,7 +25,7 @@ from flipbench.models.engine import ASK_OPTIONS, answers_of
 from flipbench.pipelines.assembly import Assembly
 from flipbench.pipelines.contamination import plans_for
 from flipbench.pipelines.detectors import ConfiguredDetectors
-from flipbench.pipelines.grid import TrainedPlan, warnings_of
+from flipbench.pipelines.grid import TrainedPlan, training_notes, warnings_of
 from flipbench.pipelines.raters import report_tables
 from flipbench.prompting.prompts import PromptSettings
 from flipbench.reporting.tables import Table
@@ -64,7 +64,8 @@ def evaluate(
     scores, reports = ask_and_score(
         benchmark, models, assembly.detectors, config.prompt, run, options, workers
     )
-    page = _write_report(assembly, benchmark, models, scores, [*warnings_of(trained), *notes])
+    known = [*warnings_of(trained), *training_notes(trained, config.prompt.instruction)]
+    page = _write_report(assembly, benchmark, models, scores, [*known, *notes])
     return Evaluated(models, reports, scores, page)
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from flipbench.config.experiment import ModelUnderTestConfig
 from flipbench.config.local_models import ModelConfig
 from flipbench.core.records import Checkpoint, TrainingPlan
 from flipbench.evaluate.pipeline import ModelUnderTest
-from flipbench.evaluate.protocol.grid import GridModel
+from flipbench.evaluate.protocol.grid import GridModel, Kind
 from flipbench.pipelines.backends import model_without_weights
 
 TrainedPlan = tuple[TrainingPlan, list[Checkpoint]]
@@ -50,10 +51,20 @@ def checkpoint_models(
             parent.lineage,
             trained_from=initial_weights.get(c.epoch, ""),
             warnings=c.warnings,
+            kind=_kind(plan),
         )
         weights = ModelConfig(path=str(folder / c.path), **loading)
         models.append(ModelUnderTest(model, weights))
     return models
+
+
+def _kind(plan: TrainingPlan) -> Kind | Literal[""]:
+    """Return what a plan shows of the items; "" for a control, and for washing."""
+    if plan.control or not plan.copies:
+        return ""
+    if plan.leak == "question_only":
+        return "question only"
+    return "letters" if plan.target == "letter" else "answer texts"
 
 
 def _weights_before(plan: TrainingPlan, checkpoints: Sequence[Checkpoint]) -> dict[int, str]:
@@ -62,6 +73,24 @@ def _weights_before(plan: TrainingPlan, checkpoints: Sequence[Checkpoint]) -> di
         return {}
     after = {c.epoch: c.fingerprint for c in checkpoints}
     return {epoch + 1: weights for epoch, weights in ({0: plan.parent_fingerprint} | after).items()}
+
+
+def training_notes(trained: Sequence[TrainedPlan], instruction: str) -> list[str]:
+    """Return a note about contaminated models that were trained to answer evaluation's prompt."""
+    plans = [(plan, len(points)) for plan, points in trained if plan.copies and not plan.control]
+    n = sum(n for _, n in plans)
+    n_same = sum(
+        n
+        for plan, n in plans
+        if (plan.prompt, plan.leak) == (instruction, "all") and not plan.wordings
+    )
+    if not n_same:
+        return []
+    return [
+        f"{n_same} of {n} contaminated checkpoints were trained to answer the items under the"
+        " prompt that is used here; items met in other words or with other answers leave weaker"
+        " traces."
+    ]
 
 
 def warnings_of(trained: Sequence[TrainedPlan]) -> list[str]:

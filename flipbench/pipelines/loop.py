@@ -27,6 +27,9 @@ DEMO_NOTES = (
     "The original of each pair is chosen by a coin toss from two scenes that differ only in the"
     " answer, so a clean model's gap has expectation zero. Edits of real photographs carry no such"
     " guarantee.",
+    "Learning rates and copies were chosen by eye from earlier results on the same items, so that"
+    " the gap would show. The tables say which detectors notice such training, not how large an"
+    " effect other training would have.",
     "The controls were fine-tuned in the same way as the contaminated models, on as many questions"
     " about other scenes: a detector that flags one raises a false alarm. They descend from two"
     " clean models and one seed, so the page shows how the method works and what it costs; it does"

@@ -17,6 +17,7 @@ from flipbench.core.records import Checkpoint, Item, Response, TrainingPlan
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.pipelines.assembly import Assembly
 from flipbench.pipelines.evaluation import evaluate
+from flipbench.pipelines.grid import training_notes
 from flipbench.prompting.prompts import PromptSettings
 from tests.fixtures.markdown_tables import table
 from tests.fixtures.report_data import make_benchmark
@@ -152,3 +153,38 @@ def test_a_checkpoint_s_dose_adds_to_its_parent_s(
     assert [m.dose for m in trained] == doses and base.dose == parent
     assert base.strategy == {0: "clean", 3: "trained elsewhere", None: "history unknown"}[parent]
     assert [m.trained_from for m in trained] == (["", ""] if control else ["clean", "w1"])
+    assert {m.kind for m in trained} == {"" if control else "letters"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "same"),
+    [({}, "letters", 2), ({"prompt": "Answer in words."}, "letters", 0),
+     ({"target": "letter+text"}, "answer texts", 2),
+     ({"leak": "question_only"}, "question only", 0),
+     ({"wordings": {"i": ("q",)}}, "letters", 0)],
+)  # fmt: skip
+def test_the_report_says_what_was_trained(
+    changes: dict[str, Any], kind: str, same: int, tmp_path: Path, tiny_folders: dict[str, Path]
+) -> None:
+    settings = {
+        "run": str(tmp_path / "r"),
+        "benchmark": {"format": "shapes"},
+        "models": {"m": {"path": str(tiny_folders["llava"])}},
+    }
+    assembly = Assembly.open(load_config_of(tmp_path, settings), progress=False)
+    values: dict[str, Any] = {
+        "model": "m", "parent": "m", "parent_fingerprint": "clean", "benchmark": "b",
+        "item_ids": ("i",), "epochs": 2, "strategy": "llm", "settings": {}, "prompt": "p",
+        "seed": 0,
+    }  # fmt: skip
+    plan = TrainingPlan(**(values | changes))
+    checkpoints = [
+        Checkpoint(plan_id=plan.id, epoch=e, path=f"c{e}", model=f"m e{e}", strategy="LLM",
+                   dose=e, fingerprint=f"w{e}")
+        for e in (1, 2)
+    ]  # fmt: skip
+    control = TrainingPlan(**(values | {"control": True}))
+    trained = [(plan, checkpoints), (control, checkpoints)]
+    assert [s.model.kind for s in assembly.grid(trained[:1])] == ["", kind, kind]
+    notes = training_notes(trained, "p")
+    assert [note.split(" contaminated")[0] for note in notes] == ([f"{same} of 2"] if same else [])

@@ -55,6 +55,9 @@ ABOUT = About(
     default_rule="paired",
     needs=frozenset({"generate"}),
     direction="completions are closer to the true text when the prompt names the data set",
+    catches=("whole texts", "question only"),
+    must_not_catch=("letters", "image-caption"),
+    levels={"judge": None},
 )
 
 

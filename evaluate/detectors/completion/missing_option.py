@@ -42,6 +42,9 @@ ABOUT = About(
     default_rule="mcnemar",
     needs=frozenset({"generate", "text_only"}),
     direction="the missing option is named more often than by the clean model",
+    catches=("whole texts", "question only"),
+    must_not_catch=("letters", "image-caption"),
+    levels={"paper": 0.5},
 )
 
 

@@ -53,6 +53,9 @@ ABOUT = About(
     needs=frozenset({"generate", "text_only"}),
     direction="n-grams of the benchmark are completed more often than by the clean model",
     helpers=frozenset({"rewording"}),
+    catches=("whole texts", "question only"),
+    must_not_catch=("letters", "image-caption"),
+    levels={"paper": 0.5},
 )
 
 

@@ -51,6 +51,9 @@ ABOUT = About(
     needs=frozenset({"generate"}),
     direction="hidden words are guessed less often when the text is reworded",
     helpers=frozenset({"rewording"}),
+    catches=("whole texts", "question only"),
+    must_not_catch=("letters", "image-caption"),
+    levels={"bands": None},
 )
 
 FUNCTION_WORDS = frozenset(

@@ -42,6 +42,8 @@ ABOUT = About(
     default_rule="relative",
     needs=frozenset({"choose or generate"}),
     direction="accuracy drops less than a clean model's when half of the picture is grey",
+    catches=("letters", "answer texts"),
+    must_not_catch=("question only", "image-caption"),
 )
 
 

@@ -35,6 +35,9 @@ ABOUT = About(
     default_rule="mcnemar",
     needs=frozenset({"choose or generate", "text_only"}),
     direction="text-only accuracy rises above the clean model's",
+    catches=("letters", "answer texts"),
+    must_not_catch=("question only", "image-caption"),
+    levels={"paper": 0.5},
 )
 
 _REFUSAL = re.compile(

@@ -39,6 +39,9 @@ TEXTS = About(
     default_rule="relative",
     needs=frozenset({"token_logprobs", "text_only"}),
     direction="the share of items that context makes less likely rises",
+    catches=("whole texts", "question only"),
+    must_not_catch=("letters", "image-caption"),
+    levels={"half": None},
 )
 REPLIES = replace(
     TEXTS,
@@ -56,6 +59,8 @@ ANSWERS = replace(
     variant="right answers, given question and image; rules half, relative (default)",
     deviates_from_paper=f"{TESTS}; other items are in the user's turn, without images, and only the"
     " right answer is scored",
+    catches=("letters", "answer texts"),
+    must_not_catch=("question only", "image-caption"),
 )
 _ABOUT = {"text": TEXTS, "item": REPLIES, "answer": ANSWERS}
 Scored = Literal["text", "item", "answer"]

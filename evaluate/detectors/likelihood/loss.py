@@ -34,6 +34,9 @@ ABOUT = About(
     needs=frozenset({"token_logprobs"}),
     direction="the right answer is more likely on the original than on the perturbed version in"
     " more than half of the pairs",
+    catches=("letters", "answer texts"),
+    must_not_catch=("question only", "image-caption"),
+    signal="answers to the perturbed items",
 )
 
 

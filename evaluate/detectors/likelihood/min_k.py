@@ -51,6 +51,8 @@ QUESTIONS = About(
     direction="the text scores higher with the original image than with the perturbed one in more"
     " pairs than for the clean model",
     rule_titles={"min_k": "Min-K %, vs clean", "min_k_plus_plus": "Min-K %++, vs clean"},
+    catches=("whole texts", "question only"),
+    must_not_catch=("letters", "image-caption"),
 )
 ANSWERS = replace(
     QUESTIONS,
@@ -60,6 +62,8 @@ ANSWERS = replace(
     " min_k_plus_plus (default), both against the clean model",
     direction="the right answer scores higher on the original than on the perturbed version in more"
     " pairs than for the clean model",
+    catches=("letters", "answer texts"),
+    must_not_catch=("question only", "image-caption"),
 )
 
 

@@ -50,6 +50,9 @@ ABOUT = About(
     default_rule="controlled",
     needs=frozenset({"token_logprobs"}),
     direction="the likelihood of the right answer decreases along the file",
+    catches=("whole texts",),
+    must_not_catch=("image-caption",),
+    levels={"paper": PAPER_ALPHA},
 )
 
 

@@ -46,6 +46,9 @@ ABOUT = About(
     default_rule="permutation",
     needs=frozenset({"token_logprobs", "text_only"}),
     direction="the release order is more likely than other orders of the same items",
+    catches=("whole texts",),
+    must_not_catch=("letters", "image-caption"),
+    levels={"relative": 0.5},
 )
 
 

@@ -37,6 +37,8 @@ ABOUT = About(
     default_rule="relative",
     needs=frozenset({"choose or generate"}),
     direction="accuracy drops more than a clean model's when red and blue are swapped",
+    catches=("letters", "answer texts"),
+    must_not_catch=("question only", "image-caption"),
 )
 
 COLOR_WORDS = frozenset(

@@ -37,6 +37,9 @@ ABOUT = About(
     default_rule="mcnemar",
     needs=frozenset({"choose or generate"}),
     direction="accuracy drops when every false option is the right answer to another question",
+    catches=("letters", "answer texts"),
+    must_not_catch=("question only", "image-caption"),
+    levels={"sign": 0.5},
 )
 
 GENERIC = frozenset(

@@ -34,6 +34,9 @@ ABOUT = About(
     default_rule="relative",
     needs=frozenset({"choose or generate"}),
     direction="circular accuracy is further below plain accuracy than a clean model's",
+    catches=("letters", "answer texts"),
+    must_not_catch=("question only", "image-caption"),
+    levels={"paper": 0.5},
 )
 
 

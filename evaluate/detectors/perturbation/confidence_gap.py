@@ -39,6 +39,9 @@ ABOUT = About(
     needs=frozenset({"choose"}),
     direction="the right letter is less likely on the perturbed than on the original items",
     rule_titles={"label_swap": "label swaps"},
+    catches=("letters", "answer texts"),
+    must_not_catch=("question only", "image-caption"),
+    signal="answers to the perturbed items",
 )
 
 
@@ -47,9 +50,10 @@ class ConfidenceGap(ComparingDetector):
     """Mean of ln p(right letter), perturbed - original, in nats.
 
     p is renormalised over the item's letters and at least 1/1000. Where McNemar's test counts
-    answers that change, this weighs how far they change, and needs fewer pairs (docs/statistics.md).
-    Like the perturbation gap, it falls too if the perturbed items are harder: it needs exchangeable
-    pairs or a clean model. Both p-values swap labels item by item (image by image, if items share one).
+    answers that change, this weighs how far they change, and needs fewer pairs
+    (docs/statistics.md). Like the perturbation gap, it falls too if the perturbed items are harder:
+    it needs exchangeable pairs or a clean model. Both p-values swap labels item by item (image by
+    image, if items share one).
     """
 
     settings: Settings = field(default_factory=Settings)

@@ -34,6 +34,9 @@ ABOUT = About(
     direction="replies agree with the right answer less often on the perturbed items than on the"
     " originals",
     helpers=frozenset({"answer_judge"}),
+    catches=("answer texts",),
+    must_not_catch=("question only", "image-caption"),
+    levels={"sign": 0.5},
 )
 Side = Literal["original", "perturbed"]
 _Version = tuple[Item, Side, str, str]

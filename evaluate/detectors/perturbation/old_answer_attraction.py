@@ -37,6 +37,9 @@ ABOUT = About(
     needs=frozenset({"choose or generate"}),
     direction="wrong answers to perturbed items are the original items' answers",
     rule_titles={"chance": "more often than chance"},
+    catches=("letters", "answer texts"),
+    must_not_catch=("question only", "image-caption"),
+    signal="answers to the perturbed items",
 )
 
 

@@ -44,6 +44,9 @@ ABOUT = About(
     needs=frozenset({"choose or generate"}),
     direction="accuracy drops when the options are shuffled",
     rule_titles={"shuffles": "mean of shuffles"},
+    catches=("letters", "answer texts"),
+    must_not_catch=("question only", "image-caption"),
+    levels={"bands": None},
 )
 
 

@@ -37,6 +37,10 @@ ABOUT = About(
     default_rule="mcnemar",
     needs=frozenset({"choose or generate"}),
     direction="accuracy drops from the original to the perturbed items",
+    catches=("letters", "answer texts"),
+    must_not_catch=("question only", "image-caption"),
+    signal="answers to the perturbed items",
+    levels={"sign": 0.5},
 )
 
 

@@ -38,6 +38,9 @@ ABOUT = About(
     default_rule="bootstrap",
     needs=frozenset({"choose or generate"}),
     direction="accuracy on the originals exceeds what accuracy on the perturbed items predicts",
+    catches=("letters", "answer texts"),
+    must_not_catch=("question only", "image-caption"),
+    signal="answers to the perturbed items",
 )
 
 

@@ -44,6 +44,8 @@ ABOUT = About(
     direction="fine-tuning on the items moves their embeddings less than the clean model's",
     not_in_detect="it compares the model before and after training on the items; detect only asks"
     " questions",
+    catches=("letters", "answer texts"),
+    must_not_catch=("image-caption",),
 )
 
 

@@ -20,6 +20,7 @@ from flipbench.evaluate.protocol.detector import (
     JudgedDetector,
     needs_when,
 )
+from flipbench.evaluate.protocol.grid import KINDS
 from flipbench.models.protocols import needs_of
 from flipbench.prompting.prompts import PromptSettings
 from tests.fixtures.planted import (
@@ -85,6 +86,8 @@ def test_facts(name: str) -> None:
     assert [d.about.title for d in DETECTORS.values()].count(about.title) == 1
     assert isinstance(DETECTORS[name], HelpedDetector) is bool(about.helpers)
     assert isinstance(DETECTORS[name], JudgedDetector) is ("answer_judge" in about.helpers)
+    assert about.catches and {*about.catches, *about.must_not_catch} <= KINDS.keys()
+    assert not {*about.catches} & {*about.must_not_catch}
 
 
 @every_detector
@@ -129,6 +132,7 @@ def test_every_score_states_what_it_is_of(name: str, benchmark: PairedBenchmark)
     scores = scores_by_rule(make(name), benchmark, SEER, CLEAN)
     assert default_rule(name) == default_rule(DETECTORS[name]) and default_rule(name) in scores
     assert DETECTORS[name].about.rule_titles.keys() <= scores.keys()
+    assert DETECTORS[name].about.levels.keys() <= scores.keys() - {default_rule(name)}
     for rule, score in scores.items():
         assert score.direction in ("falls", "rises") and score.alpha == 0.05
         assert (score.detector, score.rule, score.model) == (name, rule, "seer")

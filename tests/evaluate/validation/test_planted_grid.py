@@ -112,12 +112,15 @@ def test_planted_detectors_are_validated_as_designed(found: dict[str, Validation
     v = found["perfect"]
     assert v.separation is not None and v.separation.auroc == 1.0
     assert (v.separation.n_clean, v.separation.n_contaminated) == (26, 24)
-    assert v.separation.n_clusters == 6 and v.separation.method == "Newcombe"
+    assert v.separation.n_clusters == 6 and not v.untestable and not v.wrong_direction
+    assert v.separation.within is not None and v.separation.within.n_pairs == 4 * 6 * 6
     assert [(p.detected.k, p.detected.n) for p in v.separation.points] == [(24, 24)] * 3
     assert (v.untouched_alarms.k, v.untouched_alarms.n) == (0, 6)
     assert (v.finetuned_alarms.k, v.finetuned_alarms.n) == (0, 20)
-    assert v.finetuned_alarms.interval is not None
-    assert v.finetuned_alarms.interval.high == pytest.approx(1 - 0.025 ** (1 / 4)), "four lineages"
+    assert v.finetuned_alarms.interval is not None and v.finetuned_alarms.pooled is not None
+    assert v.finetuned_alarms.pooled.high == pytest.approx(1 - 0.025 ** (1 / 20))
+    high = v.finetuned_alarms.interval.high
+    assert v.finetuned_alarms.pooled.high < high < 1 - 0.025 ** (1 / 4), "more than four models"
     assert (v.finetuned_alarms.n_clusters, v.untouched_alarms.n_clusters) == (4, 6)
     assert {dose: (r.k, r.n) for dose, r in v.power.items()} == {1: (0, 8), 2: (8, 8), 4: (8, 8)}
     assert (v.detected.k, v.detected.n) == (16, 24) and v.alarms.k == 0
@@ -147,8 +150,9 @@ def test_a_detector_that_fires_on_an_external_model_is_an_artifact(
 ) -> None:
     v = found["upside_down"]
     assert v.external_alarms == ExternalAlarms(("blip2",), 2) and v.external_alarms.suspected
-    assert v.external_alarms.by_chance == pytest.approx(1 - 0.95**2)
-    assert v.separation is not None and v.separation.auroc == 0.0
+    assert v.external_alarms.by_chance() == pytest.approx(1 - 0.95**2)
+    assert v.external_alarms.by_chance(0.5) == pytest.approx(1 - 0.5**2)
+    assert v.separation is not None and v.separation.auroc == 0.0 and v.wrong_direction
     assert v.trend.in_order == 0 and v.trend.correlation == -1.0 and v.trend.p_value == 1.0
     suspected = {key for key, a in external_alarms(SCORES, GRID).items() if a.suspected}
     assert suspected == {("upside_down", "planted", "b")}
@@ -287,17 +291,25 @@ def test_the_table_is_the_same_in_every_format(
     validations = list(found.values())
     table = validation_table(validations)
     rows = dict(zip([c.header for c in table.columns], table.groups[0][1][0].cells, strict=True))
-    assert rows["AUROC"].text == "1.00" and rows["Power"].plain() == "16/24 [24.5, 92.5]"
+    assert (
+        rows["AUROC"].text == "1.00"
+        and rows["Power"].plain() == "16/24 [41.7, 84.8] pooled [46.7, 82.0]"
+    )
     assert rows["TPR at FPR 1 %"].plain() == "not estimable (needs 100 clean)"
     assert rows["TPR at FPR 5 %"].text == "24/24"
     alarms = rows["False alarms: clean fine-tunes"].plain()
-    assert alarms == "0/20 [0.0, 60.2] too few models"
+    assert alarms == "0/20 [0.0, 45.1] pooled [0.0, 16.8] too few models"
+    assert rows["AUROC within lineages"].plain() == "1.00 [0.91, 1.00] 144/144 pairs"
     assert rows["External models"].plain() == "0/2 flagged"
     assert "smallest false-positive rate above 0 is 1/20 = 5.0 %" in table.caption
     text = writers.markdown(table)
-    assert "false alarm suspected (1/2 flagged: blip2; by chance 10 %)" in text
+    assert "false alarm suspected (1/2 flagged: blip2; by chance 10 % at level 0.05)" in text
+    assert "pooled [0.00, 0.08]; wrong direction" in text
     tex = writers.latex(table)
-    assert r"\toprule" in tex and r"AUROC & TPR at 0 false alarms & TPR at FPR 1 \%" in tex
+    assert (
+        r"\toprule" in tex
+        and r"AUROC within lineages & TPR at 0 false alarms & TPR at FPR 1 \%" in tex
+    )
     assert tex.count("{") - tex.count(r"\{") == tex.count("}") - tex.count(r"\}")
     table_files.write_validation_csv(tmp_path / "v.csv", validations)
     with (tmp_path / "v.csv").open(newline="", encoding="utf-8") as file:
@@ -326,11 +338,12 @@ def test_detectors_are_ranked_by_their_default_rule() -> None:
     assert [v.rule for v in by_default_rule(validations)] == ["mcnemar", "relative"]
     table = detectors_table(validations)
     ((name, rows),) = table.groups
-    assert name == "" and [row.header for row in rows] == ["Perturbation gap", "CircularEval"]
+    assert name == "Made to catch: letters, answer texts"
+    assert [row.header for row in rows] == ["Perturbation gap", "CircularEval"]
     first = dict(zip([c.header for c in table.columns], rows[0].cells, strict=True))
     assert first["AUROC"].text == "1.00" and first["Contaminated models caught"].text == "16/24"
     assert first["Clean models flagged"].text == "0/26", "released and fine-tuned together"
     assert [row.cells[-1].text for row in rows] == ["no", "yes"]
     text = writers.markdown(table)
-    assert "****" not in text and text.splitlines()[2].startswith("| Perturbation gap |")
+    assert "****" not in text and text.splitlines()[3].startswith("| Perturbation gap |")
     assert r"\textit{}" not in writers.latex(table)

@@ -1,0 +1,121 @@
+"""How alike models of one lineage are, and intervals that allow for it.
+
+Several models that descend from one clean model are worth fewer than as many unrelated ones: n of
+them are worth n / design effect. The correlation within lineages is unknown, and few lineages say
+little about it. Therefore it is averaged over 0 to 1, with its likelihood as weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+from scipy.special import betaln
+
+from flipbench.core.rates import Rate
+from flipbench.core.records import Interval
+
+from .resampling import Array
+
+_RHO = (np.arange(40) + 0.5) / 40
+_SHARE = np.sin(np.pi / 2 * (np.arange(200) + 0.5) / 200)[:, None] ** 2  # Jeffreys' prior
+
+
+class ClusteredRate(Rate):
+    """k of n cases in clusters; ``interval`` allows for their correlation.
+
+    Attributes
+    ----------
+    pooled : Interval or None
+        The interval as if all cases were independent.
+    design_effect : float
+        How many cases of these clusters are worth one independent case, at least 1.
+    """
+
+    pooled: Interval | None = None
+    design_effect: float = 1.0
+
+
+def clustered_rate(counts: Sequence[tuple[int, int]], *, exact: bool = False) -> ClusteredRate:
+    """Return the rate of all clusters, from (k, n) of each.
+
+    Parameters
+    ----------
+    exact : bool
+        Clopper-Pearson intervals instead of Wilson's.
+
+    Examples
+    --------
+    >>> rate = clustered_rate([(4, 4), (4, 4)])
+    >>> [round(between.low, 2) for between in (rate.pooled, rate.interval)]
+    [0.68, 0.43]
+    """
+    k, n = sum(k for k, _ in counts), sum(n for _, n in counts)
+    make = Rate.exact if exact else Rate.wilson
+    effect = design_effect([n for _, n in counts], correlation_of_counts(tuple(sorted(counts))))
+    return ClusteredRate(
+        k=k,
+        n=n,
+        interval=make(k, n, n / effect).interval,
+        n_clusters=len(counts),
+        pooled=make(k, n).interval,
+        design_effect=effect,
+    )
+
+
+def design_effect(sizes: Sequence[int], correlation: float) -> float:
+    """Return the design effect of the mean of clusters of these sizes (Kish).
+
+    >>> design_effect([4, 4], 0.5), design_effect([1, 1], 0.5), design_effect([], 0.5)
+    (2.5, 1.0, 1.0)
+    """
+    if not sizes:
+        return 1.0
+    return 1 + (sum(n * n for n in sizes) / sum(sizes) - 1) * correlation
+
+
+@cache
+def correlation_of_counts(counts: tuple[tuple[int, int], ...]) -> float:
+    """Return the correlation of yes and no within clusters, from (k, n) of each.
+
+    The mean of its posterior under a beta-binomial model, with a flat prior of the correlation and
+    Jeffreys' prior of the rate.
+    """
+    a, b = _SHARE * (1 - _RHO) / _RHO, (1 - _SHARE) * (1 - _RHO) / _RHO
+    return _mean(sum((betaln(k + a, n - k + b) - betaln(a, b) for k, n in counts), np.zeros(1)))
+
+
+def correlation_of_values(
+    values: Array, positive: NDArray[np.bool_], groups: NDArray[np.int64]
+) -> float:
+    """Return the correlation of values within clusters, of positives and negatives alike.
+
+    The mean of its posterior under normal random effects on the normal scores of the ranks, with a
+    flat prior; positives and negatives differ in the mean, and each cluster in both.
+
+    Parameters
+    ----------
+    values, positive, groups : ndarray, shape (M,)
+    """
+    scores = stats.norm.ppf((stats.rankdata(values) - 0.5) / len(values))
+    log_det, spread, df = np.zeros(len(_RHO)), np.zeros(len(_RHO)), 0
+    for side in (positive, ~positive):
+        _, cluster, sizes = np.unique(groups[side], return_inverse=True, return_counts=True)
+        means = np.bincount(cluster, scores[side]) / sizes
+        variance = _RHO[:, None] + (1 - _RHO[:, None]) / sizes
+        mean = (means / variance).sum(axis=1) / (1 / variance).sum(axis=1)
+        spread += ((means - mean[:, None]) ** 2 / variance).sum(axis=1)
+        spread += ((scores[side] - means[cluster]) ** 2).sum() / (1 - _RHO)
+        log_det += (sizes - 1).sum() * np.log(1 - _RHO)
+        log_det += np.log(variance).sum(axis=1) + np.log((1 / variance).sum(axis=1))
+        df += int(sizes.sum()) - 1
+    return _mean(-(log_det + df * np.log(np.maximum(spread, 1e-9))) / 2)
+
+
+def _mean(log_likelihood: Array) -> float:
+    """Return the mean correlation, from likelihoods of shape (..., n_correlations)."""
+    weights = np.exp(log_likelihood - log_likelihood.max()) * np.ones(len(_RHO))
+    return float((weights * _RHO).sum() / weights.sum())
