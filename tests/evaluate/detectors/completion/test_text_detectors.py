@@ -9,8 +9,8 @@ from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Count, Mean, Probe
 from flipbench.evaluate.detectors.completion.guided_prompting import (
     GuidedPrompting,
-    judge_by_words,
     judge_verdict,
+    match_by_words,
     overlap_p,
     split_text,
 )
@@ -178,7 +178,7 @@ def test_rouge_and_judge_worked_examples() -> None:
     assert [judge_verdict(*x) for x in ((0, 2), (0, 1), (1, 0))] == [
         "contaminated", "not_detected", "contaminated",
     ]  # fmt: skip
-    assert judge_by_words("C. green D. gold", "C. green\nD. blue") == "near-exact"
+    assert match_by_words("C. green\nD. blue", "C. green D. gold") == "near-exact"
 
 
 def test_the_overlap_test_against_brute_force() -> None:
@@ -219,12 +219,46 @@ def test_a_model_that_completes_when_given_the_dataset_name_is_flagged(
     )
     scores = scores_of(GUIDED, shapes_benchmark, guided)
     assert [s.verdict for s in scores.values()] == ["contaminated"] * 3
-    assert scores["judge"].details["judged"] == {"exact": 10, "near_exact": 0, "n": 10}
+    assert scores["judge"].details["judged"] == {
+        "exact": 10, "near_exact": 0, "n": 10, "by": "words",
+    }  # fmt: skip
     assert scores["paired"].means["guided"] == Mean(mean=1.0, n=30)
     assert scores["paired"].unit == "ROUGE-L" and scores["overlap"].p_value == 0.0
     both = replies(GUIDED, shapes_benchmark, finisher(lambda p: True, shapes_benchmark))
     scores = scores_of(GUIDED, shapes_benchmark, both)
     assert [scores[r].verdict for r in ("overlap", "paired")] == ["not_detected"] * 2
+
+
+def test_a_judge_labels_ten_completions(shapes_benchmark: PairedBenchmark, replies: Any) -> None:
+    answers = replies(GUIDED, shapes_benchmark, lambda p: f"perhaps {p.item_id}")
+    tasks = list(GUIDED.to_judge(shapes_benchmark, answers))
+    assert len(tasks) == 10 and all(
+        text.startswith("perhaps ") for _, text in (t.texts for t in tasks)
+    )
+
+    def verdict(*labels: str | None) -> tuple[str, dict[str, Any]]:
+        by_task = dict(zip(tasks, labels, strict=True))
+        score = scores_of(GuidedPrompting(label=by_task.get), shapes_benchmark, answers)["judge"]
+        return score.verdict, score.details["judged"]
+
+    counts = {"exact": 0, "near_exact": 2, "n": 10, "by": "judge"}
+    assert verdict(*["near-exact"] * 2, *["none"] * 8) == ("contaminated", counts)
+    assert verdict("near-exact", *["none"] * 9)[0] == "not_detected"
+    assert verdict("exact", *["none"] * 9)[0] == "contaminated"
+    missing = {"exact": 0, "near_exact": 1, "n": 9, "by": "judge"}
+    assert verdict("near-exact", None, *["none"] * 8) == ("inconclusive", missing)
+    assert verdict("exact", None, *["none"] * 8)[0] == "contaminated"
+
+
+def test_exact_and_empty_completions_need_no_judge(
+    shapes_benchmark: PairedBenchmark, replies: Any
+) -> None:
+    exact = replies(GUIDED, shapes_benchmark, finisher(lambda p: True, shapes_benchmark))
+    assert not list(GUIDED.to_judge(shapes_benchmark, exact))
+    found = scores_of(GuidedPrompting(label=lambda task: "none"), shapes_benchmark, exact)["judge"]
+    assert found.details["judged"] == {"exact": 10, "near_exact": 0, "n": 10, "by": "judge"}
+    silent = replies(GUIDED, shapes_benchmark, lambda p: " ")
+    assert not list(GUIDED.to_judge(shapes_benchmark, silent))
 
 
 def test_only_the_guided_prompt_names_the_dataset(shapes_benchmark: PairedBenchmark) -> None:
