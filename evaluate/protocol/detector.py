@@ -10,6 +10,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, cast
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item, Probe, Score
 from flipbench.models.chat.answer_judge import JudgeTask, ReplyJudge
+from flipbench.models.chat.labels import Labeller, LabelTask
 from flipbench.models.chat.rewording import Reword
 from flipbench.models.engine import Answers
 from flipbench.models.protocols import Capability
@@ -69,7 +70,7 @@ class About:
         Titles of the rules that no other detector has.
     helpers : frozenset of str
         What a `HelpedDetector` needs for all its rules: other wordings of the benchmark's texts
-        ("rewording"), a model that reads free-form replies ("answer_judge").
+        ("rewording"), a model that judges texts ("answer_judge").
     not_in_detect : str
         Why ``flipbench detect`` leaves it out; empty if it does not.
     catches, must_not_catch : tuple of str
@@ -122,11 +123,14 @@ class Helpers:
         Number of other wordings it returns for a text.
     judge : callable, optional
         Reads replies to free-form questions; without it, they are scored by exact match.
+    label : callable, optional
+        Labels texts by a detector's rubric, by the same model as ``judge``.
     """
 
     reword: Reword | None = None
     n_wordings: int = 2
     judge: ReplyJudge | None = None
+    label: Labeller | None = None
 
 
 class Detector(Protocol):
@@ -187,9 +191,11 @@ class HelpedDetector(Protocol):
 
 @runtime_checkable
 class JudgedDetector(Protocol):
-    """A detector whose replies a judge model has to read before they can be scored."""
+    """A detector with texts that a judge model has to read before it scores."""
 
-    def to_judge(self, benchmark: PairedBenchmark, answers: Answers) -> Iterable[JudgeTask]:
+    def to_judge(
+        self, benchmark: PairedBenchmark, answers: Answers
+    ) -> Iterable[JudgeTask | LabelTask]:
         """Return the questions to the judge about one model's answers."""
 
 

@@ -5,8 +5,9 @@ A detector that compares accuracies is a `ComparingDetector`: its `Contrast` nam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from typing import Any
 
 from flipbench.core.paired import PairedBenchmark
@@ -75,6 +76,8 @@ class Contrast:
         Each returns one score.
     left_out : str
         Why items of the benchmark are left out; if empty, no note mentions them.
+    leave_out : callable
+        Returns the ids of further items to leave out, which only the answers show.
     describe : callable
         Returns details of a model's answers, for all scores.
     finish : callable
@@ -88,6 +91,7 @@ class Contrast:
     read: Callable[[Answers], Sequence[Condition]]
     rules: Sequence[Rule]
     left_out: str = ""
+    leave_out: Callable[[Answers], Collection[str]] = lambda _: ()
     describe: Callable[[Answers], JsonDict] = lambda _: {}
     finish: Callable[[Score], Score] = lambda score: score
     direction: Direction = "falls"
@@ -196,18 +200,28 @@ def compare(
     reference: Answers | None,
 ) -> Comparison:
     """Read a model's answers, and those of a clean ``reference`` model, in a contrast."""
-    own, clean = contrast.read(answers), contrast.read(reference) if reference else []
+    out = contrast.leave_out(answers)
+    kept = [item.id not in out for item in contrast.items]
+    items = list(compress(contrast.items, kept))
+
+    def read(model: Answers) -> list[Condition]:
+        return [
+            replace(condition, outcomes=list(compress(condition.outcomes, kept)))
+            for condition in contrast.read(model)
+        ]
+
+    own, clean = read(answers), read(reference) if reference else []
     one_condition = len(own) == 1
     first: Condition | None = own[0]
     if one_condition:
         first = replace(clean[0], name=f"{clean[0].name} of the reference") if clean else None
-    n_left_out = len(benchmark.pairs) - len(contrast.items)
+    n_left_out = len(benchmark.pairs) - len(items)
     notes = (*left_out_note(n_left_out, contrast.left_out), *contrast.notes)
     return Comparison(
         detector=detector.about.name,
         benchmark=benchmark,
         answers=answers,
-        items=contrast.items,
+        items=items,
         first=first,
         second=own[-1],
         direction=contrast.direction,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import fsum
 
 import numpy as np
 
@@ -78,8 +79,8 @@ def mean_comparison(
     return MeanOutcome(
         n=len(pairs),
         n_dropped=len(first) - len(pairs),
-        first=sum(before for _, before, _ in pairs),
-        second=sum(after for _, _, after in pairs),
+        first=fsum(before for _, before, _ in pairs),
+        second=fsum(after for _, _, after in pairs),
         n_fell=int((differences < 0).sum()),
         n_rose=int((differences > 0).sum()),
         interval=bootstrap_interval(differences, rng, clusters=shared, n_bootstrap=n_bootstrap),

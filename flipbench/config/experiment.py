@@ -127,7 +127,7 @@ class AuditConfig(AuditSettings):
 
 
 class AnswerJudgeConfig(Value):
-    """A chat model that decides which of two answers a free-form reply agrees with."""
+    """A chat model that judges replies and other texts of detectors."""
 
     chat: ChatSpec | None = Field(default=None, description="behind a server")
     local: LocalChatSpec | None = Field(default=None, description="on this machine")
@@ -164,7 +164,9 @@ class EvaluateConfig(Value):
         " translate is back-translation); null: the templates of shapes, none elsewhere",
     )
     judge: AnswerJudgeConfig | None = Field(
-        default=None, description="reads replies to free-form questions; null: exact match"
+        default=None,
+        description="reads replies to free-form questions, completions, and options of choice"
+        " confusion; null: rules compare words",
     )
 
     @model_validator(mode="after")

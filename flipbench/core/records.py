@@ -166,8 +166,9 @@ class Probe(Record):
     """What is asked of a model. ``variant`` is a label for people and not part of the id.
 
     ``ask`` is ``choose`` (log-probabilities of the option letters), ``generate`` (text), ``score``
-    (log-likelihood of ``continuation``) or ``embed`` (the hidden state at the last token of
-    ``continuation``).
+    (log-likelihood of ``continuation`` as a reply), ``score_text`` (of raw text: ``continuation``
+    directly after ``prompt``, without chat template) or ``embed`` (the hidden state at the last
+    token of ``continuation``).
     """
 
     kind: ClassVar[str] = "probes"
@@ -184,7 +185,7 @@ class Probe(Record):
     variant: str
     images: tuple[ImageRef, ...] = ()
     prompt: str
-    ask: Literal["choose", "generate", "score", "embed"]
+    ask: Literal["choose", "generate", "score", "score_text", "embed"]
     options: tuple[str, ...] = ()
     n_options: int = 0
     continuation: str = ""
@@ -200,7 +201,9 @@ class Response(Record):
     For a scored continuation of T tokens, ``log_likelihood`` is the sum of ``token_log_probs``;
     ``token_means`` and ``token_deviations`` are mean and standard deviation of log p under the
     model's distribution at each position. All three have shape (T,), in nats, and are empty for
-    long texts and for models that do not return them.
+    long texts and for models that do not return them. For raw text, ``is_greedy``, shape (T,), says
+    which tokens are the most likely ones after all tokens before them. The first token of a text
+    without a prompt is not scored.
 
     ``state`` is the last layer's hidden state as text; see `flipbench.models.vlm.scoring`.
     """
@@ -220,6 +223,7 @@ class Response(Record):
     token_log_probs: tuple[float, ...] = ()
     token_means: tuple[float, ...] = ()
     token_deviations: tuple[float, ...] = ()
+    is_greedy: tuple[bool, ...] = ()
     state: str = ""
 
 

@@ -12,7 +12,9 @@ from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import JsonDict, Probe, Response
 
-Capability = Literal["choose", "generate", "token_logprobs", "hidden_states", "text_only"]
+Capability = Literal[
+    "choose", "generate", "token_logprobs", "raw_text", "hidden_states", "text_only"
+]
 Decision = Literal["keep", "reject", "unsure"]
 
 
@@ -56,6 +58,7 @@ _NEEDS: dict[str, Capability] = {
     "choose": "choose",
     "generate": "generate",
     "score": "token_logprobs",
+    "score_text": "raw_text",
     "embed": "hidden_states",
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -27,6 +28,7 @@ from flipbench.evaluate.detectors.registry import (
 from flipbench.evaluate.protocol.detector import AnyDetector, Helpers, JudgedDetector
 from flipbench.models.chat.answer_judge import AnswerJudge, Judgement, recorded_judge
 from flipbench.models.chat.cost import Spent
+from flipbench.models.chat.labels import UNREAD, Label, LabelJudge, LabelTask, recorded_labels
 from flipbench.models.chat.rewording import BackTranslation, RecordedWordings, as_question
 from flipbench.models.engine import Answers
 from flipbench.pipelines.backends import backend_context, build_chat, build_writer
@@ -51,6 +53,8 @@ class ConfiguredDetectors:
         other benchmarks not at all.
     judge : AnswerJudge, optional
         Judges free-form replies.
+    labels : LabelJudge, optional
+        The same model, labelling texts by the detectors' rubrics.
     """
 
     config: EvaluateConfig
@@ -59,6 +63,7 @@ class ConfiguredDetectors:
     parameters: dict[str, JsonDict]
     rewording: Stage[Item] | None = None
     judge: AnswerJudge | None = None
+    labels: LabelJudge | None = None
 
     @classmethod
     def build(
@@ -75,13 +80,14 @@ class ConfiguredDetectors:
         names = names_of(detectors, "evaluate.detectors")
         parameters = _checked_parameters(config)
         helpers = {helper for name in names for helper in DETECTORS[name].about.helpers}
-        rewording, judge = None, None
+        rewording, judge, labels = None, None, None
         spec, context = config.rewording, backend_context(run, seed)
         if spec is not None and spec.by != "shapes" and "rewording" in helpers:
             rewording = _rewording_stage(spec, context, run.images)
         if config.judge is not None and "answer_judge" in helpers:
-            judge = AnswerJudge(build_chat(config.judge, context), run.images)
-        return cls(config, run, tuple(names), parameters, rewording, judge)
+            chat = build_chat(config.judge, context)
+            judge, labels = AnswerJudge(chat, run.images), LabelJudge(chat, run.images)
+        return cls(config, run, tuple(names), parameters, rewording, judge, labels)
 
     def reword(self, benchmark: PairedBenchmark, progress: bool = True) -> list[StageReport]:
         """Reword all questions; detectors leave out items without another wording."""
@@ -98,11 +104,15 @@ class ConfiguredDetectors:
         progress: bool = True,
     ) -> list[StageReport]:
         """Judge the replies of all models; detectors leave out replies without a judgement."""
-        if self.judge is None or self.config.judge is None:
+        if self.judge is None or self.labels is None or self.config.judge is None:
             return []
+        batch = self.config.judge.batch
         judged = [d for d in detectors if isinstance(d, JudgedDetector)]
         tasks = [task for model in answers for d in judged for task in d.to_judge(benchmark, model)]
-        return self._run_stage(self.judge, tasks, self.config.judge.batch, progress)
+        labels = [task for task in tasks if isinstance(task, LabelTask)]
+        replies = [task for task in tasks if not isinstance(task, LabelTask)]
+        reports = self._run_stage(self.judge, replies, batch, progress) if replies else []
+        return reports + (self._run_stage(self.labels, labels, batch, progress) if labels else [])
 
     def _run_stage(
         self, stage: Stage[T], tasks: Sequence[T], batch: bool, progress: bool
@@ -136,13 +146,14 @@ class ConfiguredDetectors:
 
     def _helpers(self, benchmark: PairedBenchmark) -> Helpers:
         judge = recorded_judge(self.judge, self.run.read(Judgement)) if self.judge else None
+        label = recorded_labels(self.labels, self.run.read(Label)) if self.labels else None
         if self.rewording is None:
             has_templates = all(map(is_shapes_item, benchmark.originals))
-            return Helpers(reword if has_templates else None, judge=judge)
+            return Helpers(reword if has_templates else None, judge=judge, label=label)
         ids = {self.rewording.id_of(as_question(item)) for item in benchmark.originals}
         wordings = [wording for wording in self.run.read(Wording) if wording.id in ids]
         n_wordings = 1 if isinstance(self.rewording, BackTranslation) else 2
-        return Helpers(RecordedWordings(wordings), n_wordings, judge)
+        return Helpers(RecordedWordings(wordings), n_wordings, judge, label)
 
     def notes(self) -> list[str]:
         """Return notes for a report: non-default parameters, the judge and its cost."""
@@ -154,20 +165,37 @@ class ConfiguredDetectors:
         notes = []
         if changed:
             notes.append(f"Parameters of detectors (default in brackets): {', '.join(changed)}.")
-        if self.judge is not None:
-            notes.append(self._judge_note(self.judge.judge))
-        return notes
+        if self.judge is not None and self.labels is not None:
+            notes += [self._judge_note(self.judge.judge), self._label_note(self.labels.judge)]
+        return [note for note in notes if note]
+
+    def _label_note(self, judge: str) -> str:
+        labels = [label for label in self.run.read(Label) if label.judge == judge]
+        if not labels:
+            return ""
+        rubrics = Counter(label.rubric for label in labels)
+        counts = ", ".join(f"{n:,} by {rubric}" for rubric, n in sorted(rubrics.items()))
+        n_unread = sum(label.label == UNREAD for label in labels)
+        spent = _spent(labels)
+        return f"Texts were labelled by {judge}: {counts}; {n_unread:,} unreadable ({spent})."
 
     def _judge_note(self, judge: str) -> str:
         judgements = [j for j in self.run.read(Judgement) if j.judge == judge]
+        if not judgements:
+            return ""
         n_unread = sum(j.choice == "unread" for j in judgements)
-        spent = Spent()
-        for judgement in judgements:
-            spent.add(judgement.usage)
+        spent = _spent(judgements)
         return (
             f"Free-form replies were judged by {judge}, each against both answers in both orders:"
             f" {len(judgements):,} judgements, {n_unread:,} of them unreadable ({spent})."
         )
+
+
+def _spent(records: Iterable[Judgement | Label]) -> Spent:
+    spent = Spent()
+    for record in records:
+        spent.add(record.usage)
+    return spent
 
 
 def _checked_parameters(config: EvaluateConfig) -> dict[str, JsonDict]:

@@ -147,6 +147,7 @@ EXAMPLES: list[tuple[Record, dict[str, Any]]] = [
             "token_log_probs": (-0.5, -1.0),
             "token_means": (-1.5, -2.0),
             "token_deviations": (0.5, 0.0),
+            "is_greedy": (True, False),
             "state": "AAAAAA==",
         },
     ),

@@ -183,19 +183,20 @@ def shapes_benchmark(tmp_path_factory: pytest.TempPathFactory) -> PairedBenchmar
 
 @pytest.fixture
 def replies() -> Callable[..., Answers]:
-    """Return answers that a function from a probe to a text or a choice gives."""
+    """Return answers that a function from a probe to a text, a choice or greedy tokens gives."""
 
     def ask(
         detector: Detector,
         benchmark: PairedBenchmark,
-        policy: Callable[[Probe], str | int | None],
+        policy: Callable[[Probe], str | int | list[bool] | None],
         name: str = "model",
     ) -> Answers:
+        names = {str: "text", int: "choice", list: "is_greedy"}
         found = {}
         for probe in detector.probes(benchmark, ASKING):
             answer = policy(probe)
             if answer is not None:
-                fields = {"text": answer} if isinstance(answer, str) else {"choice": answer}
+                fields = {names[type(answer)]: answer}
                 found[probe.id] = Response(
                     probe_id=probe.id, model_fingerprint=name, model=name, **fields
                 )

@@ -272,3 +272,24 @@ def test_free_form_pairs_are_judged_once_and_the_cost_is_reported(
         assert flipbench("evaluate", config, "-q").status == 0 and len(server.chats()) == n_asked
         both = write(models, detectors=["free_form_gap"], judge={"chat": chat, "local": {}})
         assert flipbench("evaluate", both).status == 2
+
+
+def test_a_judge_labels_completions_and_new_options_once(
+    flipbench: Flipbench, write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    with OpenAIServer() as server:
+        server.reply = lambda body: '{"label": "none"}'
+        chat = {"model": "tiny-vlm", "base_url": server.base_url}
+        models = {"m": {"path": "shapes:llava"}}
+        names = ["choice_confusion", "guided_prompting"]
+        config = write(models, detectors=names, judge={"chat": chat})
+        result = flipbench("evaluate", config, "-q")
+        assert result.status == 0, result.err
+        n_asked = len(server.chats())
+        assert f"label texts: {n_asked} done" in result.err
+        assert "judge replies" not in result.err
+        text = (tmp_path / "r" / "report" / "table.md").read_text()
+        assert "labelled by tiny-vlm: " in text and "by completion-v1, " in text
+        assert f"{N_PAIRS} by donors-v1; 0 unreadable" in text
+        assert flipbench("evaluate", config, "-q").status == 0 and len(server.chats()) == n_asked

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
 
@@ -13,10 +13,11 @@ import numpy as np
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
 from flipbench.core.records import Item, Response, Score
+from flipbench.models.chat.labels import Labeller, LabelTask, Rubric
 from flipbench.prompting.prompts import LETTERS, PromptSettings
 
 from ...protocol import rules
-from ...protocol.detector import About
+from ...protocol.detector import About, Answers, Helpers, cached_per_benchmark
 from ...protocol.rules import Verdict
 from ...scoring.comparison import (
     ComparingDetector,
@@ -32,9 +33,24 @@ from ...scoring.scores import answered
 from ...scoring.text_match import continuation, fold, rouge_l
 from ...statistics.resampling import Array
 
-Label = Literal["exact", "near-exact", "none"]
+Match = Literal["exact", "near-exact", "none"]
 NEAR = 0.75
-"""ROUGE-L from which the default judge calls a completion near-exact."""
+"""ROUGE-L from which a completion is near-exact if no judge is configured."""
+N_TUNED = 10
+"""The number of completions that the paper's counts are for."""
+MATCH = Rubric(
+    "completion-v1",
+    "You are given the true text and a candidate that a model wrote. Say how well the candidate"
+    " reproduces the true text. It is an exact match if it has the same words in the same order,"
+    " whatever the letter case, punctuation and line breaks, even if more text follows. It is a"
+    " near-exact match if it is not exact but has the same structure and meaning, and most of the"
+    " words. A text that only fits the same question is no match.\n\n"
+    "True text: C. a bus D. a tram\nCandidate: c) a bus, d) a tram. Answer: C -> exact\n"
+    "True text: C. a red bus D. a tram\nCandidate: C. a bus D. a tram -> near-exact\n"
+    "True text: C. a bus D. a tram\nCandidate: C. a car D. a bicycle -> none",
+    "True text: {}\nCandidate: {}",
+    ("exact", "near-exact", "none"),
+)
 GUIDED = (
     "{first}\nThis is the beginning of a question{split} of the data set {dataset}. Finish it"
     " exactly as it stands in that data set. Write only what follows."
@@ -45,16 +61,20 @@ ABOUT = About(
     name="guided_prompting",
     title="Guided prompting",
     paper="Golchin and Surdeanu, Time Travel in LLMs, arXiv 2308.08493",
-    variant="rules overlap (the paper's first: independent bootstrap of ROUGE-L), paired (default),"
-    " judge (the paper's second: exact and near-exact completions among ten)",
+    variant="rules overlap (the paper's first: independent bootstrap of ROUGE-L), paired (default;"
+    " permutation test and bootstrap interval that keep an item's two completions together), judge"
+    " (the paper's second: one exact or two near-exact completions among ten, as labelled by the"
+    " model in evaluate.judge, or by words without one)",
     deviates_from_paper="all items, not ten, for overlap and paired; the answer is not in the"
-    " prompt, since it is among the options; the picture is shown; a rule decides between exact and"
-    " near-exact (same words; ROUGE-L of .75) where the authors ask GPT-4, and can be replaced by a"
-    " judge model; 'paired' pairs the two completions of an item",
+    " prompt, since it is among the options; the picture is shown; our wording of the judge's"
+    " prompt, and completions of the same words are not sent to it; without a judge the same words"
+    " are exact, and a ROUGE-L of .75 is near-exact; for more than ten completions the counts are"
+    " scaled, and for fewer 'not detected' is inconclusive; ROUGE-L, not BLEURT; 'paired'",
     rules={"overlap": False, "paired": False, "judge": False},
     default_rule="paired",
     needs=frozenset({"generate"}),
     direction="completions are closer to the true text when the prompt names the data set",
+    helpers=frozenset({"answer_judge"}),
     catches=("whole texts", "question only"),
     must_not_catch=("letters", "image-caption"),
     levels={"judge": None},
@@ -79,10 +99,10 @@ def split_text(item: Item, seed: int) -> tuple[str, str] | None:
     return glue.join(parts[:at]), glue.join(parts[at:])
 
 
-def judge_by_words(completion: str, second: str) -> Label:
+def match_by_words(second: str, completion: str) -> Match:
     """Return "exact" for the same words, "near-exact" for a ROUGE-L of at least .75.
 
-    >>> judge_by_words("B. red C. Blue.", "b. red c. blue"), judge_by_words("x", "b. red")
+    >>> match_by_words("b. red c. blue", "B. red C. Blue."), match_by_words("b. red", "x")
     ('exact', 'none')
     """
     if fold(completion) == fold(second):
@@ -90,13 +110,24 @@ def judge_by_words(completion: str, second: str) -> Label:
     return "near-exact" if rouge_l(second, completion) >= NEAR else "none"
 
 
-def judge_verdict(n_exact: int, n_near: int) -> Verdict:
-    """Return "contaminated" for one exact or two near-exact completions among ten.
+def _by_rule(task: LabelTask) -> Match | None:
+    """Return the match of a completion that is empty or exact; else None."""
+    second, completion = task.texts
+    if not completion:
+        return "none"
+    return "exact" if fold(completion) == fold(second) else None
 
-    >>> judge_verdict(0, 2), judge_verdict(0, 1)
-    ('contaminated', 'not_detected')
+
+def judge_verdict(n_exact: int, n_near: int, n: int = N_TUNED) -> Verdict:
+    """Return "contaminated" for one exact or two near-exact completions in every ten of ``n``.
+
+    Fewer than ten need as many.
+
+    >>> judge_verdict(0, 2), judge_verdict(0, 1), judge_verdict(1, 3, n=20)
+    ('contaminated', 'not_detected', 'not_detected')
     """
-    return "contaminated" if n_exact >= 1 or n_near >= 2 else "not_detected"
+    tens = max(1.0, n / N_TUNED)
+    return "contaminated" if n_exact >= tens or n_near >= 2 * tens else "not_detected"
 
 
 def overlap_p(
@@ -124,14 +155,15 @@ class GuidedPrompting(ComparingDetector):
     """Gap = mean similarity to the true text of completions with the data set named - without.
 
     Items with a predictable ending score high in both; instruction-tuned models often do not
-    complete at all. Rule 'judge' was tuned for ten items, so it uses ten, drawn by seed.
+    complete at all. Rule 'judge' was tuned for ten items, so it uses ten, drawn by seed;
+    ``details["judged"]`` has its counts.
 
     Parameters
     ----------
     similarity : callable
         Maps the true text and a completion to [0, 1]; ROUGE-L by default.
-    judge : callable
-        Maps a completion and the true text to exact, near-exact or none.
+    label : callable, optional
+        A `flipbench.models.chat.labels.recorded_labels`. Without one, words decide.
 
     References
     ----------
@@ -142,26 +174,25 @@ class GuidedPrompting(ComparingDetector):
     settings: Settings = field(default_factory=Settings)
     similarity: Callable[[str, str], float] = rouge_l
     unit: str = "ROUGE-L"
-    judge: Callable[[str, str], Label] = judge_by_words
-    n_judged: int = 10
+    label: Labeller | None = None
+    n_judged: int = N_TUNED
     with_image: bool = True
     max_new_tokens: int = 64
     about: About = ABOUT
 
+    def with_helpers(self, helpers: Helpers) -> GuidedPrompting:
+        """Return the detector with a judge."""
+        return replace(self, label=helpers.label)
+
+    def to_judge(self, benchmark: PairedBenchmark, answers: Answers) -> Iterator[LabelTask]:
+        """Yield the completions that differ from the true text."""
+        for task in self._completions(self._query_pairs(benchmark), answers):
+            if _by_rule(task) is None:
+                yield task
+
     def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
         """Return each item's beginning with both prompts; ``prompt_settings`` is not used."""
-        query_pairs = []
-        for item in benchmark.originals:
-            pieces = split_text(item, self.settings.seed)
-            if pieces is not None:
-                general, guided = _prompts(item, pieces[0], benchmark)
-                query_pairs.append(
-                    QueryPair(
-                        item,
-                        self._query(item, "general", general, pieces),
-                        self._query(item, "guided", guided, pieces),
-                    )
-                )
+        query_pairs = self._query_pairs(benchmark)
         return [
             two_conditions(
                 query_pairs,
@@ -178,6 +209,22 @@ class GuidedPrompting(ComparingDetector):
             )
         ]
 
+    @cached_per_benchmark
+    def _query_pairs(self, benchmark: PairedBenchmark) -> list[QueryPair]:
+        query_pairs = []
+        for item in benchmark.originals:
+            pieces = split_text(item, self.settings.seed)
+            if pieces is not None:
+                general, guided = _prompts(item, pieces[0], benchmark)
+                query_pairs.append(
+                    QueryPair(
+                        item,
+                        self._query(item, "general", general, pieces),
+                        self._query(item, "guided", guided, pieces),
+                    )
+                )
+        return query_pairs
+
     def _overlap(self, comparison: Comparison) -> Score:
         assert comparison.first is not None
         sides = (comparison.first, comparison.second)
@@ -191,24 +238,39 @@ class GuidedPrompting(ComparingDetector):
         return gap_score(comparison, "overlap", lambda _: verdict, p_value=p)
 
     def _judged(self, query_pairs: list[QueryPair], comparison: Comparison) -> Score:
+        labels: list[str | None] = [
+            _by_rule(task) or (self.label(task) if self.label else match_by_words(*task.texts))
+            for task in self._completions(query_pairs, comparison.answers)
+        ]
+        n = len(labels) - labels.count(None)
+        n_exact, n_near = labels.count("exact"), labels.count("near-exact")
+        verdict, refusal = judge_verdict(n_exact, n_near, n), None
+        if n < N_TUNED and verdict != "contaminated":
+            refusal = (
+                f"{n} completions are judged, and the rule's counts are for {N_TUNED}; use more"
+                " items, or run the same command again if judgements are missing"
+            )
+        by = "words" if self.label is None else "judge"
+        judged = {"exact": n_exact, "near_exact": n_near, "n": n, "by": by}
+        return gap_score(
+            comparison,
+            "judge",
+            lambda _: verdict,
+            refusal=refusal,
+            tuned_threshold=True,
+            details={"judged": judged},
+        )
+
+    def _completions(self, query_pairs: list[QueryPair], answers: Answers) -> Iterator[LabelTask]:
+        """Yield the guided completions to judge, each beside the true text."""
         seed = self.settings.seed
         shuffled = sorted(
             query_pairs, key=lambda pair: generator(seed, pair.item.id, "judged").random()
         )
-        labels: list[Label] = []
         for pair in shuffled[: self.n_judged]:
             first, second = split_text(pair.item, seed) or ("", "")
-            reply = comparison.answers.to(pair.second.probes[0])
-            if reply is not None:
-                labels.append(self.judge(continuation(reply.text, first), second))
-        n_exact, n_near = labels.count("exact"), labels.count("near-exact")
-        return gap_score(
-            comparison,
-            "judge",
-            lambda _: judge_verdict(n_exact, n_near),
-            tuned_threshold=True,
-            details={"judged": {"exact": n_exact, "near_exact": n_near, "n": len(labels)}},
-        )
+            if (reply := answers.to(pair.second.probes[0])) is not None:
+                yield LabelTask(MATCH, (second, continuation(reply.text, first).strip()))
 
     def _query(self, item: Item, variant: str, prompt: str, pieces: tuple[str, str]) -> Query:
         def similar(reply: Response) -> float | None:

@@ -1,11 +1,10 @@
-"""N-gram accuracy: continuing a question verbatim."""
+"""N-gram accuracy: continuing a question's raw text verbatim."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal
 
 import numpy as np
 
@@ -20,108 +19,73 @@ from ...scoring.comparison import (
     Condition,
     Contrast,
     Settings,
-    against_clean,
     mcnemar_score,
     threshold_score,
-    two_conditions,
 )
-from ...scoring.conditions import (
-    NO_REWORDING,
-    Query,
-    QueryPair,
-    Reading,
-    mean,
-    open_question,
-)
-from ...scoring.text_match import continuation
-
-PROMPT = "{prefix}\nThis text breaks off. Continue it word for word. Write only what follows."
+from ...scoring.conditions import NO_REWORDING, mean
 
 ABOUT = About(
     name="ngram_accuracy",
     title="N-gram accuracy",
     paper="Xu et al., Benchmarking Benchmark Leakage in LLMs (BenBench), arXiv 2404.18824; as a"
     " detector for VLMs: Park et al., arXiv 2511.03774, table 12",
-    variant="rules paper (any rise above the clean model, as in 2511.03774), paired (default),"
-    " paraphrase (above its own accuracy on reworded questions)",
-    deviates_from_paper="n-grams are words, the same for every model, unless a tokenizer is given;"
-    " the prefix is part of a chat message with an instruction, not raw text; if a reply repeats"
-    " the prefix, only what follows is read; missing words are misses (the authors' code shifts"
-    " them); tests",
-    rules={"paper": True, "paired": True, "paraphrase": False},
+    variant="rules paper (any rise above the clean model in n-grams of the choices, as in"
+    " 2511.03774), choices (the same, tested), paired (default; BenBench's n-grams of question and"
+    " answer, above the clean model), paraphrase (above its own accuracy on reworded questions)",
+    deviates_from_paper="one pass with the true text before each token decides which tokens greedy"
+    " decoding would produce, which gives the n-grams that it would complete without decoding and"
+    " encoding again (the authors generate from decoded prefixes, and an early end shifts their"
+    " n-grams); of items with the same text only one is asked; how 2511.03774 masks the choices is"
+    " not published: here n-grams start at any token of them; tests. A model that can only chat"
+    " cannot continue raw text",
+    rules={"paper": True, "choices": True, "paired": True, "paraphrase": False},
     default_rule="paired",
-    needs=frozenset({"generate", "text_only"}),
+    needs=frozenset({"raw_text", "text_only"}),
     direction="n-grams of the benchmark are completed more often than by the clean model",
     helpers=frozenset({"rewording"}),
+    rule_titles={"choices": "Choices masked"},
     catches=("whole texts", "question only"),
     must_not_catch=("letters", "image-caption"),
     levels={"paper": 0.5},
 )
+CHOICES, TEXT = "n-grams of choices", "n-grams"
 
 
-@dataclass(frozen=True)
-class Units:
-    """How a text is split into the units of n-grams, and joined again."""
-
-    split: Callable[[str], list[str]]
-    glue: str
-
-
-WORDS = Units(str.split, " ")
-
-
-def token_units(tokenizer: Any) -> Units:
-    """Return units that are the tokens of a fast tokenizer of transformers."""
-
-    def split(text: str) -> list[str]:
-        encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-        ends = [end for _, end in encoding["offset_mapping"]]
-        return [text[a:b] for a, b in zip([0, *ends], ends, strict=False) if b > a]
-
-    return Units(split, "")
-
-
-def starts(n_units: int, n: int = 5, n_starts: int = 5) -> list[int]:
-    """Return evenly spaced n-gram starts from 2 to the last possible; none if too short.
+def starts(n_tokens: int, n: int = 5, n_starts: int = 5, first: int = 2) -> list[int]:
+    """Return evenly spaced n-gram starts from ``first`` to the last possible; none if too short.
 
     >>> starts(20), starts(6)
     ([2, 5, 8, 11, 15], [])
     """
-    if n_units - n - 1 <= 0:
+    if n_tokens - n < first:
         return []
-    return [int(start) for start in np.linspace(2, n_units - n, n_starts)]
+    return [int(start) for start in np.linspace(first, n_tokens - n, n_starts)]
 
 
-def text_of(item: Item, with_: Literal["options", "answer"], question: str | None = None) -> str:
-    """Return a question with its options (or its right answer) on one line.
+@dataclass(frozen=True)
+class _Text:
+    """An item's raw texts in one condition; several if it has several wordings."""
 
-    A free-form question is followed by its answer.
-    """
-    stem = item.question if question is None else question
-    tail = item.answer_text
-    if item.options is not None and with_ == "options":
-        tail = " ".join(f"{a}. {o}" for a, o in zip(LETTERS, item.options, strict=False))
-    return " ".join(f"{stem} {tail}".split())
+    item: Item
+    probes: tuple[Probe, ...]
 
 
 @dataclass
 class NgramAccuracy(ComparingDetector):
     """Gap = share of n-grams completed exactly - the clean model's share.
 
+    The model continues raw text without chat template, in tokens of its own tokenizer. Rules
+    'paired' and 'paraphrase' are about the question followed by its answer, 'paper' and 'choices'
+    about the choices after the question, of which no token is given at first.
     Rule 'paraphrase' needs no clean model: its gap is the share in the release's wording - the
     share in others. ``details["relative_loss"]`` is that gap relative to the former (the paper's
     delta), and ``details["n_whole"]`` counts the items with every n-gram completed.
     The detector cannot see memory of pictures, and training on answers alone teaches no question.
-    Without pictures, texts with the same beginning share probes, of which at most one continuation
-    is right; shorter wordings do so more often, which raises rule 'paraphrase' for clean models
-    too.
 
     Parameters
     ----------
     reword : callable, optional
         Returns other wordings of a question, of which the first ``n_paraphrases`` are used.
-    units : Units
-        Words, or `token_units` of a model's tokenizer: then the probes are specific to that model.
 
     References
     ----------
@@ -131,13 +95,9 @@ class NgramAccuracy(ComparingDetector):
 
     reword: Reword | None = None
     settings: Settings = field(default_factory=Settings)
-    units: Units = WORDS
-    text: Literal["options", "answer"] = "options"
     n: int = 5
     n_starts: int = 5
     n_paraphrases: int = 2
-    with_image: bool = False
-    max_new_tokens: int = 40
     about: About = ABOUT
 
     def with_helpers(self, helpers: Helpers) -> NgramAccuracy:
@@ -145,87 +105,155 @@ class NgramAccuracy(ComparingDetector):
         return replace(self, reword=helpers.reword, n_paraphrases=helpers.n_wordings)
 
     def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
-        """Return each text, and its rewordings, up to each start; no settings apply."""
-        queries = [
-            (item, query)
-            for item in benchmark.originals
-            if (query := self._query(item, "ngram", None)) is not None
+        """Return each raw text, and its rewordings; ``prompt_settings`` is not used."""
+        items = benchmark.originals
+        choices = _distinct(
+            _Text(item, (_choices_probe(item),)) for item in items if item.options is not None
+        )
+        texts = _distinct(_Text(item, (_text_probe(item, "ngram"),)) for item in items)
+        reworded = self._reworded(items)
+        again = "or the same text is already asked about"
+        return [
+            self._contrast(
+                [(CHOICES, choices)],
+                (partial(threshold_score, rule="paper"), partial(mcnemar_score, rule="choices")),
+                f"they are free-form, their choices have fewer than {self.n} tokens, {again}",
+            ),
+            self._contrast(
+                [(TEXT, texts)],
+                (partial(mcnemar_score, rule="paired"),),
+                f"their text has fewer than {self.n + 2} tokens, {again}",
+            ),
+            replace(
+                self._contrast(
+                    [
+                        (f"{TEXT} reworded", reworded),
+                        (TEXT, [_Text(t.item, (_text_probe(t.item, "ngram"),)) for t in reworded]),
+                    ],
+                    (partial(mcnemar_score, rule="paraphrase"),),
+                    f"their text has fewer than {self.n + 2} tokens, {again}, or they have fewer"
+                    f" than {self.n_paraphrases} other wordings (evaluate.rewording)",
+                ),
+                reason="" if self.reword else NO_REWORDING,
+                finish=_with_loss,
+            ),
         ]
-        n_whole = partial(_n_whole, [query for _, query in queries])
-        short = f"their text has fewer than {self.n + 2} words or tokens"
-        own = against_clean(
-            queries,
-            "n-grams",
-            (partial(threshold_score, rule="paper"), partial(mcnemar_score, rule="paired")),
-            short,
-            self.n_starts,
-            describe=n_whole,
-        )
-        reworded = two_conditions(
-            self._reworded(benchmark),
-            ("n-grams reworded", "n-grams"),
-            (partial(mcnemar_score, rule="paraphrase"),),
-            f"{short}, or they have fewer than {self.n_paraphrases} other wordings"
-            " (evaluate.rewording)",
-            (self.n_starts * self.n_paraphrases, self.n_starts),
-            direction="rises",
-            reason="" if self.reword else NO_REWORDING,
-            describe=n_whole,
-            finish=_with_loss,
-        )
-        return [own, reworded]
 
-    def _reworded(self, benchmark: PairedBenchmark) -> list[QueryPair]:
+    def _contrast(
+        self,
+        conditions: Sequence[tuple[str, Sequence[_Text]]],
+        rules: Sequence[Callable[..., Score]],
+        left_out: str,
+    ) -> Contrast:
+        def read(answers: Answers) -> list[Condition]:
+            return [self._condition(name, texts, answers) for name, texts in conditions]
+
+        def too_short(answers: Answers) -> set[str]:
+            return {
+                text.item.id
+                for _, texts in conditions
+                for text in texts
+                for probe in text.probes
+                if (reply := answers.to(probe)) is not None and not self._starts(probe, reply)
+            }
+
+        def n_whole(answers: Answers) -> JsonDict:
+            short, outcomes = too_short(answers), read(answers)[-1].outcomes
+            whole = [i.id for i, o in zip(items, outcomes, strict=True) if o == 1.0]
+            return {"n_whole": len([item_id for item_id in whole if item_id not in short])}
+
+        items = [text.item for text in conditions[-1][1]]
+        return Contrast(
+            items=items,
+            probes=[probe for _, texts in conditions for text in texts for probe in text.probes],
+            read=read,
+            rules=rules,
+            left_out=left_out,
+            leave_out=too_short,
+            describe=n_whole,
+            direction="rises",
+        )
+
+    def _reworded(self, items: Sequence[Item]) -> list[_Text]:
         if self.reword is None:
             return []
-        query_pairs = []
-        for item in benchmark.originals:
+        texts = []
+        for item in items:
             wordings = tuple(self.reword(item, item.question))[: self.n_paraphrases]
-            own = self._query(item, "ngram", None)
-            reworded = self._query(item, "ngram-reworded", wordings)
-            if own is not None and reworded is not None and len(wordings) == self.n_paraphrases:
-                query_pairs.append(QueryPair(item, reworded, own))
-        return query_pairs
+            if len(wordings) == self.n_paraphrases:
+                probes = (
+                    _text_probe(item, f"ngram-reworded-{number}", wording)
+                    for number, wording in enumerate(wordings)
+                )
+                texts.append(_Text(item, tuple(probes)))
+        return _distinct(texts)
 
-    def _query(self, item: Item, variant: str, questions: tuple[str, ...] | None) -> Query | None:
-        """Return all n-grams of a text (of each wording); None if one is too short."""
-        parts: list[tuple[Probe, Reading]] = []
-        for question in (None,) if questions is None else questions:
-            pieces = self.units.split(text_of(item, self.text, question))
-            at = starts(len(pieces), self.n, self.n_starts)
-            if not at:
-                return None
-            parts += [self._ngram(item, f"{variant}-{s}", pieces, s).parts[0] for s in at]
-        return Query(tuple(parts), mean) if parts else None
+    def _condition(self, name: str, texts: Sequence[_Text], answers: Answers) -> Condition:
+        outcomes: list[float | None] = []
+        n_trials = self.n_starts * max([len(text.probes) for text in texts], default=1)
+        for text in texts:
+            replies = [(probe, answers.to(probe)) for probe in text.probes]
+            shares = [None if r is None else self._share(p, r) for p, r in replies]
+            complete = [share for share in shares if share is not None]
+            outcomes.append(mean(complete) if len(complete) == len(shares) else None)
+        return Condition(name, outcomes, 0, len(outcomes), n_trials)
 
-    def _ngram(self, item: Item, variant: str, pieces: list[str], start: int) -> Query:
-        prefix = self.units.glue.join(pieces[:start])
-        true = pieces[start : start + self.n]
+    def _share(self, probe: Probe, reply: Response) -> float | None:
+        """Return the share of n-grams that greedy decoding completes; None if there are none."""
+        first = _first(probe)
+        hits = [
+            all(reply.is_greedy[start - first : start - first + self.n])
+            for start in self._starts(probe, reply)
+        ]
+        return mean(hits) if hits else None
 
-        def is_continued(reply: Response) -> bool | None:
-            if not reply.text.strip():
-                return None
-            lead = true[0][: len(true[0]) - len(true[0].lstrip())]
-            rest = lead + continuation(reply.text, prefix).strip()
-            return self.units.split(rest)[: self.n] == true
-
-        return open_question(
-            item,
-            variant,
-            PROMPT.format(prefix=prefix),
-            is_continued,
-            max_new_tokens=self.max_new_tokens,
-            images=None if self.with_image else (),
-        )
+    def _starts(self, probe: Probe, reply: Response) -> list[int]:
+        first = _first(probe)
+        n_tokens = first + len(reply.is_greedy)
+        return starts(n_tokens, self.n, self.n_starts, first=2 * first)
 
 
-def _n_whole(queries: Sequence[Query], answers: Answers) -> JsonDict:
-    """Return the number of items whose n-grams are all completed."""
-    return {"n_whole": list(Condition.read("", answers, queries).outcomes).count(1.0)}
+def _first(probe: Probe) -> int:
+    """Return the first token that is scored: 1, as nothing precedes a text's own first token."""
+    return 0 if probe.prompt else 1
+
+
+def _text_probe(item: Item, variant: str, question: str | None = None) -> Probe:
+    """Return the question and the right answer, with one space between them, as one raw text."""
+    text = f"{item.question if question is None else question} {item.answer_text}"
+    return _raw_probe(item, variant, text)
+
+
+def _choices_probe(item: Item) -> Probe:
+    """Return the choices as raw text after the question."""
+    lines = (f"{letter}. {o}" for letter, o in zip(LETTERS, item.options or (), strict=False))
+    return _raw_probe(item, "ngram-choices", f" {' '.join(lines)}", item.question)
+
+
+def _raw_probe(item: Item, variant: str, text: str, prompt: str = "") -> Probe:
+    return Probe(
+        item_id=item.id,
+        variant=variant,
+        prompt=prompt,
+        ask="score_text",
+        continuation=text,
+        max_new_tokens=0,
+    )
+
+
+def _distinct(texts: Iterable[_Text]) -> list[_Text]:
+    """Return one item, that of the lowest id, for each text; the order stays."""
+    texts = list(texts)
+    keep: dict[tuple[str, ...], str] = {}
+    for text in texts:
+        key = tuple(probe.id for probe in text.probes)
+        keep[key] = min(keep.get(key, text.item.id), text.item.id)
+    kept = set(keep.values())
+    return [text for text in texts if text.item.id in kept]
 
 
 def _with_loss(score: Score) -> Score:
-    right = score.accuracies.get("n-grams", Count(k=0, n=0))
+    right = score.accuracies.get(TEXT, Count(k=0, n=0))
     own = right.k / right.n if right.n else 0.0
     loss = score.statistic / own if own and score.statistic is not None else None
     return score.model_copy(update={"details": score.details | {"relative_loss": loss}})

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
 from flipbench.core.records import Item
+from flipbench.models.chat.labels import Labeller, LabelTask, Rubric
 from flipbench.prompting.prompts import PromptSettings
 
-from ...protocol.detector import About
+from ...protocol.detector import About, Answers, Helpers, cached_per_benchmark
 from ...scoring.comparison import (
     ComparingDetector,
     Contrast,
@@ -23,6 +24,7 @@ from ...scoring.comparison import (
     two_conditions,
 )
 from ...scoring.conditions import QueryPair, choice
+from ...scoring.text_match import fold
 
 ABOUT = About(
     name="choice_confusion",
@@ -31,15 +33,29 @@ ABOUT = About(
     " confusion; as a detector for VLMs: Park et al., arXiv 2511.03774, tables 2 and 13",
     variant="rules sign (as in 2511.03774), mcnemar (default), relative",
     deviates_from_paper="the authors ship the data and compare log-likelihoods; here the options"
-    " are drawn from a seed and the model chooses a letter; a rule, not a person, excludes options"
-    " that may be true of the item; tests in addition to the sign rule",
+    " are drawn from a seed, from other categories where there are any, and the model chooses a"
+    " letter; options that may be right as well are excluded by rules (generic answers, and words"
+    " that contain the right answer's or are contained in them) and by the model in evaluate.judge,"
+    " which sees no picture; tests in addition to the sign rule",
     rules={"sign": False, "mcnemar": False, "relative": True},
     default_rule="mcnemar",
     needs=frozenset({"choose or generate"}),
     direction="accuracy drops when every false option is the right answer to another question",
+    helpers=frozenset({"answer_judge"}),
     catches=("letters", "answer texts"),
     must_not_catch=("question only", "image-caption"),
     levels={"sign": 0.5},
+)
+
+DONORS = Rubric(
+    "donors-v1",
+    "You are given a question about a picture, the right answer, and other options, which are"
+    " meant to be wrong. You do not see the picture. Say whether any of the other options may be"
+    " right as well, given that the right answer is: because it means the same, is a more general"
+    " or a more precise name for it, or is a second correct answer to the question. An option that"
+    " does not answer the question is not right.",
+    "Question: {}\nRight answer: {}\nOther options: {}",
+    ("none", "some"),
 )
 
 GENERIC = frozenset(
@@ -84,6 +100,13 @@ class ChoiceConfusion(ComparingDetector):
     A model that understands the question finds the generalised options easier; one that memorised
     which strings are right finds only right answers. Clean models gain 14 to 34 points, so a
     contaminated one may gain too: prefer rule 'relative' if there is a clean model.
+    ``details["donors"]`` counts the items whose new options a judge has read, and those left out
+    because one of the options may be right.
+
+    Parameters
+    ----------
+    label : callable, optional
+        A `flipbench.models.chat.labels.recorded_labels`. Without one, only rules exclude options.
 
     References
     ----------
@@ -91,8 +114,17 @@ class ChoiceConfusion(ComparingDetector):
     Differs from the paper in how options are drawn (`generalise`) and in its default rule.
     """
 
+    label: Labeller | None = None
     settings: Settings = field(default_factory=Settings)
     about: About = ABOUT
+
+    def with_helpers(self, helpers: Helpers) -> ChoiceConfusion:
+        """Return the detector with a judge."""
+        return replace(self, label=helpers.label)
+
+    def to_judge(self, benchmark: PairedBenchmark, answers: Answers) -> Iterator[LabelTask]:
+        """Yield each item's new options; they are the same for all models."""
+        yield from map(_task, self._generalised(benchmark))
 
     def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
         """Return each item that can be generalised with its own and with generalised options."""
@@ -104,17 +136,41 @@ class ChoiceConfusion(ComparingDetector):
                     prompt_settings, new.item, "generalised", options=new.options, gold=new.answer
                 ),
             )
-            for new in generalise(benchmark.originals, self.settings.seed)
+            for new in self._generalised(benchmark)
         ]
         return [
             two_conditions(
                 query_pairs,
                 ("original", "generalised"),
                 (partial(threshold_score, rule="sign"), mcnemar_score, relative_score),
-                "they are free-form, have a generic answer such as yes or no, or too few other"
-                " questions have answers that fit",
+                "they are free-form, have a generic answer such as yes or no, too few other"
+                " questions have answers that fit, or a judge finds that one of them may be right",
+                leave_out=lambda _: self._judged(benchmark)["some"],
+                describe=lambda _: {
+                    "donors": {
+                        "judged": sum(map(len, self._judged(benchmark).values())),
+                        "may_be_right": len(self._judged(benchmark)["some"]),
+                    }
+                },
             )
         ]
+
+    @cached_per_benchmark
+    def _generalised(self, benchmark: PairedBenchmark) -> list[Generalised]:
+        return generalise(benchmark.originals, self.settings.seed)
+
+    def _judged(self, benchmark: PairedBenchmark) -> dict[str, set[str]]:
+        """Return the ids of the items with each label."""
+        labels = {label: set[str]() for label in DONORS.labels}
+        for new in self._generalised(benchmark) if self.label else ():
+            if self.label and (label := self.label(_task(new))):
+                labels[label].add(new.item.id)
+        return labels
+
+
+def _task(new: Generalised) -> LabelTask:
+    others = "; ".join(option for slot, option in enumerate(new.options) if slot != new.answer)
+    return LabelTask(DONORS, (new.item.question, new.item.answer_text, others))
 
 
 def generalise(items: Sequence[Item], seed: int) -> list[Generalised]:
@@ -134,9 +190,12 @@ def generalise(items: Sequence[Item], seed: int) -> list[Generalised]:
 
     Notes
     -----
-    A donor is the right answer to an item of another category or with another image. It differs
-    from the item's own options and from all other donors (case-folded), is not generic, and is a
-    bare number (a single letter) only if the right answer is one.
+    A donor is the right answer to an item of another category or with another image. Answers to no
+    item of this category and about none of these images come first, then answers to no item of this
+    category; others serve only if these are too few. A donor differs from the item's own options
+    and from all other donors (case-folded), is not generic, is a bare number (a single letter) only
+    if the right answer is one, and neither contains all words of the right answer nor consists of
+    words of it.
 
     References
     ----------
@@ -172,13 +231,13 @@ def _generalise(item: Item, donors: _Donors, seed: int) -> Generalised | None:
     if not gold or gold in GENERIC or len(item.options) < 2:
         return None
     rng = generator(seed, item.id, "choice-confusion")
-    chosen: list[str] = []
-    for index in rng.permutation(len(donors)):
-        if len(chosen) == len(item.options) - 1:
-            break
-        folded, text, places = donors[index]
-        if folded not in own and _same_kind(folded, gold) and places - {_place(item)}:
-            chosen.append(text)
+    shuffled = [donors[index] for index in rng.permutation(len(donors))]
+    chosen = [
+        text
+        for folded, text, places in sorted(shuffled, key=lambda donor: _nearness(donor[2], item))
+        if folded not in own and _same_kind(folded, gold) and places - {_place(item)}
+        if not _overlap(folded, gold)
+    ][: len(item.options) - 1]
     if len(chosen) < len(item.options) - 1:
         return None
     before = [*chosen[: item.answer], item.answer_text, *chosen[item.answer :]]
@@ -193,6 +252,20 @@ def _generalise(item: Item, donors: _Donors, seed: int) -> Generalised | None:
 
 def _place(item: Item) -> _Place:
     return item.category, " ".join(image.sha256 for image in item.images)
+
+
+def _nearness(places: frozenset[_Place], item: Item) -> int:
+    """Return 0 for another category and other images, 1 for another category only, else 2."""
+    category, images = _place(item)
+    if category in {place[0] for place in places}:
+        return 2
+    return int(bool(images) and images in {place[1] for place in places})
+
+
+def _overlap(donor: str, gold: str) -> bool:
+    """Return whether all words of one are in the other, as in "car" and "a red car"."""
+    one, other = (set(fold(text).split()) for text in (donor, gold))
+    return bool(one and other) and (one <= other or other <= one)
 
 
 def _fold(text: str) -> str:

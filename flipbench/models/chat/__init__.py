@@ -2,7 +2,8 @@
 
 Reading order: ``messages`` (requests and replies), ``prompt_files`` (versioned prompts), ``api``
 (any OpenAI-compatible server), ``batch_api`` with ``batch_state`` (the Batch API, resumable),
-``cost``, ``rate_limit``, then two stages that use them: ``answer_judge`` and ``rewording``.
+``cost``, ``rate_limit``, then three stages that use them: ``answer_judge``, ``labels`` and
+``rewording``.
 
 Models under test are in ``models.vlm``. To support a model family with other parameters, add it to
 ``TRAITS`` in ``config.chat``; to add a backend, implement ``Chat`` from ``messages``.

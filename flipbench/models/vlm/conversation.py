@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from os.path import commonprefix
 from typing import Any
 
 import torch
@@ -101,6 +102,18 @@ class Conversation:
             ids[n_before:] if ids[:n_before] == ids_before else separate
             for separate, ids in zip(self._ids(written), full, strict=True)
         ]
+
+    def raw_ids(self, before: str, text: str) -> tuple[list[int], list[int]]:
+        """Return the tokens before ``text``, and those of ``text``, without chat template.
+
+        The tokenizer sees both as one text; the tokens before include its BOS token, if any, and
+        at least one token of the text, which could not be scored without a BOS token.
+        """
+        ids, alone = self._ids([before + text, before])
+        n_before = max(1, len(commonprefix([ids, alone])))
+        bos = self._ids([""], special=True)[0][:1]
+        bos = bos if bos == [self.tokenizer.bos_token_id] else []
+        return bos + ids[:n_before], ids[n_before:]
 
     def letter_ids(self, n_letters: int) -> list[int]:
         """Return the first token of each option letter as a reply.

@@ -59,12 +59,13 @@ class ModelFamily:
 
 # Prompts from the documentation: transformers' examples for BLIP-2 and InstructBLIP, the model
 # cards' "answer en" for PaliGemma. BLIP outputs lack the language model's last hidden state.
-_BLIP = EVERYTHING - {"hidden_states", "text_only"}
+_NEEDS_IMAGE = EVERYTHING - {"raw_text", "text_only"}
+_BLIP = _NEEDS_IMAGE - {"hidden_states"}
 FAMILIES: dict[str, ModelFamily] = {
     "blip-2": ModelFamily(_BLIP, "Question: {prompt} Answer:", min_images=1, max_images=1),
     "instructblip": ModelFamily(_BLIP, "{prompt}", min_images=1, max_images=1),
     "paligemma": ModelFamily(
-        EVERYTHING - {"text_only"},
+        _NEEDS_IMAGE,
         prompt="{images}answer en {prompt}",
         image="<image>",
         reply="{reply}",

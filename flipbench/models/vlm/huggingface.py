@@ -140,6 +140,7 @@ class HuggingFaceVLM:
                 "choose": self._choose,
                 "generate": self._generate,
                 "score": self._score,
+                "score_text": self._score_text,
                 "embed": self._embed,
             }[ask]
             answers.update(zip(rows, answer(batch, images), strict=True))
@@ -210,9 +211,20 @@ class HuggingFaceVLM:
         self._check_numbers(last_states)
         return last_states
 
-    @torch.inference_mode()
     def _score(self, probes: Sequence[Probe], images: ImageStore) -> list[Response]:
         """Score each continuation's tokens as the model's reply to the prompt."""
+        scored = zip(probes, self._all_statistics(probes, images), strict=True)
+        return [self._response(probe, **statistics.fields()) for probe, statistics in scored]
+
+    def _score_text(self, probes: Sequence[Probe], images: ImageStore) -> list[Response]:
+        """Score each continuation's tokens as raw text after the prompt."""
+        scored = zip(probes, self._all_statistics(probes, images), strict=True)
+        return [
+            self._response(p, **s.fields(), is_greedy=tuple(s.greedy.tolist())) for p, s in scored
+        ]
+
+    @torch.inference_mode()
+    def _all_statistics(self, probes: Sequence[Probe], images: ImageStore) -> list[TokenStatistics]:
         lengths = [len(reply) for reply in self._replies(probes)]
         order = sorted(range(len(probes)), key=lengths.__getitem__, reverse=True)
         statistics: dict[int, TokenStatistics] = {}
@@ -222,7 +234,7 @@ class HuggingFaceVLM:
             statistics.update(
                 zip(rows, self._statistics([probes[i] for i in rows], images), strict=True)
             )
-        return [self._response(probe, **statistics[i].fields()) for i, probe in enumerate(probes)]
+        return [statistics[i] for i in range(len(probes))]
 
     def _statistics(self, probes: Sequence[Probe], images: ImageStore) -> list[TokenStatistics]:
         inputs, replies = self._with_replies(probes, images)
@@ -265,17 +277,26 @@ class HuggingFaceVLM:
         return inputs, replies
 
     def _replies(self, probes: Sequence[Probe]) -> list[list[int]]:
-        """Return the tokens of each continuation, as a reply to the prompt."""
-        for probe in probes:
-            if not probe.continuation.strip():
+        """Return the tokens of each continuation, as a reply to the prompt or as raw text."""
+        if probes[0].ask == "score_text":
+            replies = [text for _, text in self._raw_texts(probes)]
+        else:
+            replies = self.conversation.reply_ids([p.continuation.strip() for p in probes])
+        for probe, reply in zip(probes, replies, strict=True):
+            if not probe.continuation.strip() or not reply:
                 raise DataError(f"{probe.variant} of item {probe.item_id}: nothing to score")
-        return self.conversation.reply_ids([probe.continuation.strip() for probe in probes])
+        return replies
+
+    def _raw_texts(self, probes: Sequence[Probe]) -> list[tuple[list[int], list[int]]]:
+        return [self.conversation.raw_ids(probe.prompt, probe.continuation) for probe in probes]
 
     def _text_config(self) -> Any:
         return self.model.config.get_text_config()
 
     def _inputs(self, probes: Sequence[Probe], images: ImageStore) -> dict[str, Any]:
         """Return the model's inputs, with shared prefixes already processed if possible."""
+        if probes[0].ask == "score_text":
+            return self._padded([before for before, _ in self._raw_texts(probes)])
         texts = [self.conversation.render(probe.prompt, len(probe.images)) for probe in probes]
         by_images: dict[tuple[ImageRef, ...], list[int]] = {}
         for row, probe in enumerate(probes):
@@ -289,6 +310,16 @@ class HuggingFaceVLM:
             if shared is not None:
                 return shared
         return self._encode(texts, probes, images)
+
+    def _padded(self, rows: Sequence[list[int]]) -> dict[str, Any]:
+        """Return inputs of tokens alone, padded left."""
+        width, pad = max(map(len, rows)), self.tokenizer.pad_token_id or 0
+        ids = [[pad] * (width - len(row)) + row for row in rows]
+        mask = [[0] * (width - len(row)) + [1] * len(row) for row in rows]
+        return {
+            name: torch.tensor(values, device=self.model.device)
+            for name, values in (("input_ids", ids), ("attention_mask", mask))
+        }
 
     def _encode(
         self, texts: Sequence[str], probes: Sequence[Probe], images: ImageStore

@@ -23,12 +23,14 @@ class TokenStatistics:
     """For T scored tokens: log-probability, and its mean and deviation over the vocabulary.
 
     Each has shape (T,), in nats; ``means`` is sum p log p, ``deviations`` the square root of
-    sum p (log p)^2 - mean^2.
+    sum p (log p)^2 - mean^2. ``greedy``, shape (T,), is whether greedy decoding would continue
+    with the token.
     """
 
     log_probs: torch.Tensor
     means: torch.Tensor
     deviations: torch.Tensor
+    greedy: torch.Tensor
 
     def __len__(self) -> int:
         return len(self.log_probs)
@@ -36,7 +38,7 @@ class TokenStatistics:
     @classmethod
     def join(cls, parts: list[TokenStatistics]) -> TokenStatistics:
         """Return the concatenation of the parts."""
-        names = ("log_probs", "means", "deviations")
+        names = ("log_probs", "means", "deviations", "greedy")
         return cls(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
 
     def fields(self) -> dict[str, Any]:
@@ -71,7 +73,8 @@ def token_statistics(logits: torch.Tensor, ids: torch.Tensor) -> TokenStatistics
     means = (p * log_p).sum(-1)
     # around the mean, since a difference of two close squares can become negative
     deviations = (p * (log_p - means[:, None]) ** 2).sum(-1).sqrt()
-    return TokenStatistics(chosen.cpu(), means.cpu(), deviations.cpu())
+    greedy = logits.argmax(-1) == ids
+    return TokenStatistics(chosen.cpu(), means.cpu(), deviations.cpu(), greedy.cpu())
 
 
 def rows_at_once(width: int, vocabulary: int) -> int:

@@ -219,6 +219,37 @@ def test_scores_match_the_plain_model(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("before", ["", "What color is the star?"])
+def test_greedy_tokens_of_raw_text_are_those_that_generation_produces(
+    family: str, before: str, load: Callable[[str], HuggingFaceVLM], store: ImageStore
+) -> None:
+    vlm = load(family)
+    texts = [" A. red B. blue", " A. green B. a dark red star", " no"]
+    probes = [
+        Probe(item_id="i", variant="v", prompt=before, ask="score_text", continuation=f"{text} end")
+        for text in texts
+    ]
+    if "raw_text" not in vlm.can:
+        assert family in NO_TEXT_ALONE
+        (refusal,) = vlm.ask(probes[:1], store)
+        assert isinstance(refusal, DataError)
+        return
+    for asked, response in zip(probes, answered(vlm, probes, store), strict=True):
+        context, ids = vlm.conversation.raw_ids(asked.prompt, asked.continuation)
+        assert vlm.tokenizer.decode([*context, *ids], skip_special_tokens=True).endswith("end")
+        assert response.n_tokens == len(ids) == len(response.is_greedy)
+        (alone,) = answered(vlm, [asked], store)
+        assert response.is_greedy == alone.is_greedy
+        for place, (token, is_greedy) in enumerate(zip(ids, response.is_greedy, strict=True)):
+            inputs = torch.tensor([[*context, *ids[:place]]])
+            log_probs = next_log_probs(vlm, {"input_ids": inputs})
+            assert (int(log_probs.argmax()) == token) is is_greedy
+            assert response.token_log_probs[place] == pytest.approx(
+                float(log_probs[token]), abs=5 * TOLERANCE
+            )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_hidden_states_match_one_by_one(
     family: str,
     load: Callable[[str], HuggingFaceVLM],

@@ -1,27 +1,21 @@
 """Slot guessing, guided prompting, missing option, n-grams: vectors and models made of rules."""
 
-import re
 from typing import Any
 
 import numpy as np
 import pytest
 
 from flipbench.core.paired import PairedBenchmark
-from flipbench.core.records import Count, Item, Mean, Probe
+from flipbench.core.records import Count, Mean, Probe
 from flipbench.evaluate.detectors.completion.guided_prompting import (
     GuidedPrompting,
-    judge_by_words,
     judge_verdict,
+    match_by_words,
     overlap_p,
     split_text,
 )
 from flipbench.evaluate.detectors.completion.missing_option import MissingOption
-from flipbench.evaluate.detectors.completion.ngram_accuracy import (
-    NgramAccuracy,
-    starts,
-    text_of,
-    token_units,
-)
+from flipbench.evaluate.detectors.completion.ngram_accuracy import NgramAccuracy
 from flipbench.evaluate.detectors.completion.slot_guessing import MASK, SlotGuessing, make_slot
 from flipbench.evaluate.scoring.text_match import continuation, mentions, rouge_l
 from flipbench.prompting.prompts import PromptSettings
@@ -30,7 +24,8 @@ from flipbench.shapes.benchmark import reword
 SLOTS, GUIDED, MISSING, NGRAMS = (
     SlotGuessing(reword), GuidedPrompting(), MissingOption(), NgramAccuracy(reword),
 )  # fmt: skip
-EVERY = [SLOTS, GUIDED, MISSING, NGRAMS]
+CHATTING = [SLOTS, GUIDED, MISSING]
+EVERY = [*CHATTING, NGRAMS]
 NO_REFERENCE = {("slot_guessing", "bands"), ("slot_guessing", "mcnemar")}
 NO_REFERENCE |= {("guided_prompting", r) for r in ("overlap", "paired", "judge")}
 NO_REFERENCE |= {("ngram_accuracy", "paraphrase")}
@@ -40,10 +35,17 @@ def scores_of(detector: Any, benchmark: PairedBenchmark, *answers: Any) -> dict[
     return {s.rule: s for s in detector.score(benchmark, PromptSettings(), *answers)}
 
 
+def knows_nothing(probe: Probe) -> Any:
+    """Return a reply, or whether each token of a raw text is the most likely one: none is."""
+    if probe.ask == "score_text":
+        return [False] * len(probe.continuation.split())
+    return "nothing of that"
+
+
 # ------------------------------------------------------------------------- all of them
 
 
-@pytest.mark.parametrize("detector", EVERY, ids=lambda d: d.about.name)
+@pytest.mark.parametrize("detector", CHATTING, ids=lambda d: d.about.name)
 def test_probes_ask_for_generated_text_whatever_the_prompt_settings(
     detector: Any, shapes_benchmark: PairedBenchmark
 ) -> None:
@@ -57,7 +59,7 @@ def test_probes_ask_for_generated_text_whatever_the_prompt_settings(
 def test_rules_without_their_reference_do_not_apply(
     detector: Any, shapes_benchmark: PairedBenchmark, replies: Any
 ) -> None:
-    answers = replies(detector, shapes_benchmark, lambda p: "nothing of that")
+    answers = replies(detector, shapes_benchmark, knows_nothing)
     for rule, score in scores_of(detector, shapes_benchmark, answers).items():
         assert score.direction in ("falls", "rises")
         known = (detector.about.name, rule) in NO_REFERENCE
@@ -75,13 +77,18 @@ def test_the_order_of_items_changes_nothing(
 ) -> None:
     turned = PairedBenchmark("shapes-vqa", shapes_benchmark.pairs[::-1], shapes_benchmark.images)
 
-    def policy(probe: Probe) -> str:
+    def policy(probe: Probe) -> Any:
+        if probe.ask == "score_text":
+            return [int(digit, 16) > 1 for digit in probe.id][:9]
         return " ".join(probe.prompt.split()[int(probe.id[0], 16) % 4 :][:6])
+
+    def star(probe: Probe) -> Any:
+        return knows_nothing(probe) if probe.ask == "score_text" else "D. star right"
 
     found = []
     for benchmark in (shapes_benchmark, turned):
         answers = replies(detector, benchmark, policy)
-        other = replies(detector, benchmark, lambda p: "D. star right", "clean")
+        other = replies(detector, benchmark, star, "clean")
         scores = scores_of(detector, benchmark, answers, other).values()
         found.append([s.model_dump(exclude={"id", "benchmark_id", "per_item"}) for s in scores])
     assert found[0] == found[1]
@@ -162,16 +169,6 @@ def test_without_rewordings_the_detector_does_not_apply(detector: Any, world: An
         assert score.reason == reason
 
 
-def test_without_rewordings_ngram_accuracy_has_one_rule_less(
-    shapes_benchmark: PairedBenchmark, replies: Any
-) -> None:
-    answers = replies(NgramAccuracy(), shapes_benchmark, lambda p: "x")
-    scores = scores_of(NgramAccuracy(), shapes_benchmark, answers, answers)
-    assert scores["paraphrase"].verdict == "not_applicable"
-    assert scores["paraphrase"].reason == "set evaluate.rewording"
-    assert scores["paired"].verdict == "not_detected" and not scores["paired"].reason
-
-
 # ------------------------------------------------------------------------- guided prompting
 
 
@@ -181,7 +178,7 @@ def test_rouge_and_judge_worked_examples() -> None:
     assert [judge_verdict(*x) for x in ((0, 2), (0, 1), (1, 0))] == [
         "contaminated", "not_detected", "contaminated",
     ]  # fmt: skip
-    assert judge_by_words("C. green D. gold", "C. green\nD. blue") == "near-exact"
+    assert match_by_words("C. green\nD. blue", "C. green D. gold") == "near-exact"
 
 
 def test_the_overlap_test_against_brute_force() -> None:
@@ -222,12 +219,46 @@ def test_a_model_that_completes_when_given_the_dataset_name_is_flagged(
     )
     scores = scores_of(GUIDED, shapes_benchmark, guided)
     assert [s.verdict for s in scores.values()] == ["contaminated"] * 3
-    assert scores["judge"].details["judged"] == {"exact": 10, "near_exact": 0, "n": 10}
+    assert scores["judge"].details["judged"] == {
+        "exact": 10, "near_exact": 0, "n": 10, "by": "words",
+    }  # fmt: skip
     assert scores["paired"].means["guided"] == Mean(mean=1.0, n=30)
     assert scores["paired"].unit == "ROUGE-L" and scores["overlap"].p_value == 0.0
     both = replies(GUIDED, shapes_benchmark, finisher(lambda p: True, shapes_benchmark))
     scores = scores_of(GUIDED, shapes_benchmark, both)
     assert [scores[r].verdict for r in ("overlap", "paired")] == ["not_detected"] * 2
+
+
+def test_a_judge_labels_ten_completions(shapes_benchmark: PairedBenchmark, replies: Any) -> None:
+    answers = replies(GUIDED, shapes_benchmark, lambda p: f"perhaps {p.item_id}")
+    tasks = list(GUIDED.to_judge(shapes_benchmark, answers))
+    assert len(tasks) == 10 and all(
+        text.startswith("perhaps ") for _, text in (t.texts for t in tasks)
+    )
+
+    def verdict(*labels: str | None) -> tuple[str, dict[str, Any]]:
+        by_task = dict(zip(tasks, labels, strict=True))
+        score = scores_of(GuidedPrompting(label=by_task.get), shapes_benchmark, answers)["judge"]
+        return score.verdict, score.details["judged"]
+
+    counts = {"exact": 0, "near_exact": 2, "n": 10, "by": "judge"}
+    assert verdict(*["near-exact"] * 2, *["none"] * 8) == ("contaminated", counts)
+    assert verdict("near-exact", *["none"] * 9)[0] == "not_detected"
+    assert verdict("exact", *["none"] * 9)[0] == "contaminated"
+    missing = {"exact": 0, "near_exact": 1, "n": 9, "by": "judge"}
+    assert verdict("near-exact", None, *["none"] * 8) == ("inconclusive", missing)
+    assert verdict("exact", None, *["none"] * 8)[0] == "contaminated"
+
+
+def test_exact_and_empty_completions_need_no_judge(
+    shapes_benchmark: PairedBenchmark, replies: Any
+) -> None:
+    exact = replies(GUIDED, shapes_benchmark, finisher(lambda p: True, shapes_benchmark))
+    assert not list(GUIDED.to_judge(shapes_benchmark, exact))
+    found = scores_of(GuidedPrompting(label=lambda task: "none"), shapes_benchmark, exact)["judge"]
+    assert found.details["judged"] == {"exact": 10, "near_exact": 0, "n": 10, "by": "judge"}
+    silent = replies(GUIDED, shapes_benchmark, lambda p: " ")
+    assert not list(GUIDED.to_judge(shapes_benchmark, silent))
 
 
 def test_only_the_guided_prompt_names_the_dataset(shapes_benchmark: PairedBenchmark) -> None:
@@ -281,90 +312,3 @@ def test_the_prompt_hides_the_last_option_and_the_image(
         lines = [f"{letter}. {option}" for letter, option in zip("ABC", shown, strict=False)]
         assert probe.prompt.split("\n")[1:-1] == lines
         assert probe.images == ()
-
-
-# ------------------------------------------------------------------------- n-grams
-
-
-def test_ngram_starting_points() -> None:
-    assert starts(20) == [2, 5, 8, 11, 15] and starts(6) == [] and starts(7) == [2] * 5
-
-
-def item_of(text: str, make_item: Any) -> Item:
-    item: Item = make_item(text[:9], None, None)
-    return item.model_copy(update={"question": text, "answer_text": ""})
-
-
-def test_three_five_and_zero_hits_of_five(make_item: Any, make_world: Any, replies: Any) -> None:
-    texts = [" ".join(f"{letter}{i}" for i in range(20)) for letter in "abc"]
-    items = [item_of(text, make_item) for text in texts]
-    benchmark = make_world.make(n=3).benchmark
-    pairs = [p.__class__.__new__(p.__class__) for p in benchmark.pairs]
-    for one, item in zip(pairs, items, strict=True):
-        one.__dict__.update({"original": item, "perturbed": item, "caption": "", "verdict": ""})
-    benchmark = PairedBenchmark("texts", tuple(pairs), benchmark.images)
-    detector = NgramAccuracy()
-
-    def policy(probe: Probe) -> str:
-        prefix = probe.prompt.split("\n")[0].split()
-        name, at = prefix[0][0], len(prefix)
-        whole = [f"{name}{i}" for i in range(at, min(20, at + 9))]
-        if name == "c":
-            return "c2"  # too few words: a miss, not another place
-        if name == "a" and at > 8:
-            return " ".join(whole[1:])
-        return " ".join([*prefix, *whole] if at == 5 else whole)
-
-    clean = replies(detector, benchmark, lambda p: "never", "clean")
-    score = scores_of(detector, benchmark, replies(detector, benchmark, policy), clean)["paper"]
-    assert score.accuracies["n-grams"] == Count(k=8, n=15)
-    assert round(100 * score.statistic, 2) == 53.33 and score.details["n_whole"] == 1
-    assert score.verdict == "contaminated"
-
-
-def reciter(wordings: int, benchmark: PairedBenchmark) -> Any:
-    """Return a model that knows the release's texts and the first other wordings by heart."""
-    known = {
-        item.id: [
-            text_of(item, "options", question)
-            for question in [item.question, *reword(item, item.question)][:wordings]
-        ]
-        for item in benchmark.originals
-    }
-
-    def policy(probe: Probe) -> str:
-        prefix = probe.prompt.split("\n")[0] + " "
-        texts = (t for t in known[probe.item_id] if t.startswith(prefix))
-        return next((text[len(prefix) :] for text in texts), "no idea at all")
-
-    return policy
-
-
-def test_a_model_that_recites_the_release_is_flagged(
-    shapes_benchmark: PairedBenchmark, replies: Any
-) -> None:
-    ngrams = NgramAccuracy(reword, with_image=True)  # else short prefixes are one probe for many
-    memory = replies(ngrams, shapes_benchmark, reciter(1, shapes_benchmark))
-    fluent = replies(ngrams, shapes_benchmark, reciter(3, shapes_benchmark), "fluent")
-    clean = replies(ngrams, shapes_benchmark, lambda p: "no idea at all", "clean")
-    scores = scores_of(ngrams, shapes_benchmark, memory, clean)
-    assert list(scores) == ["paper", "paired", "paraphrase"]
-    assert [s.verdict for s in scores.values()] == ["contaminated"] * 3
-    assert scores["paraphrase"].accuracies["n-grams"] == Count(k=150, n=150)
-    assert scores["paraphrase"].accuracies["n-grams reworded"] == Count(k=0, n=300)
-    assert scores["paraphrase"].details["relative_loss"] == 1.0
-    assert scores["paper"].details["n_whole"] == 30
-    found = scores_of(ngrams, shapes_benchmark, fluent, memory)
-    assert found["paraphrase"].accuracies["n-grams reworded"] == Count(k=300, n=300)
-    assert {s.verdict for s in found.values()} == {"not_detected"}
-    without = scores_of(NgramAccuracy(with_image=True), shapes_benchmark, memory)
-    assert without["paraphrase"].verdict == "not_applicable"
-
-
-def test_a_real_tokenizer_s_tokens_rebuild_the_text(tiny_vlm: Any) -> None:
-    text = "What color is the star? A. red B. blue C. green"
-    units = token_units(tiny_vlm("qwen2_vl").tokenizer)
-    pieces = units.split(text)
-    assert units.glue.join(pieces) == text and len(pieces) >= 10
-    detector = NgramAccuracy(units=units)
-    assert re.fullmatch(r"\s*\S*", pieces[1]) and detector.units.glue == ""

@@ -12,7 +12,10 @@ from flipbench.evaluate.detectors.perturbation.choice_confusion import (
     ChoiceConfusion,
     generalise,
 )
+from flipbench.models.chat.labels import LabelTask
+from flipbench.prompting.prompts import PromptSettings
 
+ASKING = PromptSettings()
 DETECTOR = ChoiceConfusion()
 
 
@@ -84,13 +87,49 @@ def test_generic_donors_and_golds_are_refused(make_item: Any) -> None:
     assert "yes" in GENERIC
 
 
-def test_donors_come_from_another_category_or_image(make_item: Any) -> None:
+def test_donors_come_from_another_category_before_another_image(make_item: Any) -> None:
     target = make_item("t", ["cup", "x"], 0, picture="one", category="c")
     same_place = make_item("u", ["vase", "x"], 0, picture="one", category="c")
     other_image = make_item("v", ["tree", "x"], 0, picture="two", category="c")
     other_category = make_item("w", ["car", "x"], 0, picture="one", category="d")
-    items = [target, same_place, other_image, other_category]
-    assert donors_of(items, target) == {"tree", "car"}
+    elsewhere = make_item("z", ["door", "x"], 0, picture="two", category="d")
+    both = make_item("y", ["door", "x"], 0, picture="two", category="c")
+    assert donors_of([target, same_place], target) == set()
+    assert donors_of([target, same_place, other_image], target) == {"tree"}
+    assert donors_of([target, other_image, other_category], target) == {"car"}
+    assert donors_of([target, other_category, elsewhere], target) == {"door"}
+    assert donors_of([target, other_category, elsewhere, both], target) == {"car"}
+
+
+def test_a_donor_that_contains_the_right_answer_is_refused(make_item: Any) -> None:
+    golds = ["top left", "left", "The Left Top corner", "right", "left door"]
+    items = [make_item(str(i), [g, "x"], 0, category=str(i)) for i, g in enumerate(golds)]
+    assert donors_of(items, items[0]) == {"right", "left door"}
+    assert donors_of(items, items[1]) == {"right"}
+
+
+def test_items_with_options_that_may_be_right_are_left_out(make_world: Any) -> None:
+    world = make_world.make(n=24)
+    doubtful = {item.id for item in world.benchmark.originals[:5]}
+    questions = {item.question for item in world.benchmark.originals if item.id in doubtful}
+
+    def label(task: LabelTask) -> str | None:
+        question, gold, others = task.texts
+        assert gold not in others.split("; ") and len(others.split("; ")) == 3
+        unread = question == world.benchmark.originals[-1].question
+        return None if unread else "some" if question in questions else "none"
+
+    judged = ChoiceConfusion(label)
+    assert judged.probes(world.benchmark, ASKING) == DETECTOR.probes(world.benchmark, ASKING)
+    answers = world.ask(judged, world.seer())
+    tasks = list(judged.to_judge(world.benchmark, answers))
+    assert len(tasks) == 24 and tasks == list(DETECTOR.to_judge(world.benchmark, answers))
+    score = world.scores(judged, answers)["mcnemar"]
+    assert (score.n, score.n_dropped) == (19, 5) and not doubtful & set(score.per_item)
+    assert score.details["donors"] == {"judged": 23, "may_be_right": 5}
+    assert any("5 items are left out" in w and "a judge" in w for w in score.warnings)
+    unjudged = world.scores(DETECTOR, answers)["mcnemar"]
+    assert unjudged.n == 24 and unjudged.details["donors"] == {"judged": 0, "may_be_right": 0}
 
 
 def test_items_without_enough_donors_are_dropped_and_counted(

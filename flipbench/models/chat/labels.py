@@ -1,0 +1,157 @@
+"""A judge model puts one of a few labels on texts, as a rubric instructs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from flipbench.core.images import ImageStore
+from flipbench.core.record_base import JsonDict, Record
+from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest, read_json
+
+UNREAD = "unread"
+
+
+@dataclass(frozen=True)
+class Rubric:
+    """What a judge is asked about some texts.
+
+    Attributes
+    ----------
+    name : str
+        Name and version; a new wording is a new version.
+    template : str
+        The request, with a ``{}`` for each text.
+    labels : tuple of str
+        What it may reply.
+    """
+
+    name: str
+    instruction: str
+    template: str
+    labels: tuple[str, ...]
+
+    @property
+    def system(self) -> str:
+        """The instruction, with the format of the reply."""
+        replies = " or ".join(f'{{"label": "{label}"}}' for label in self.labels)
+        return f"{self.instruction}\n\nReply with a JSON object: {replies}"
+
+
+@dataclass(frozen=True)
+class LabelTask:
+    """Texts to be labelled by a rubric."""
+
+    rubric: Rubric
+    texts: tuple[str, ...]
+
+
+class Label(Record):
+    """A judge's label of some texts; equal texts of several models are labelled once.
+
+    ``label`` is "unread" if the judge's reply cannot be parsed.
+    """
+
+    kind: ClassVar[str] = "labels"
+    made_of: ClassVar[tuple[str, ...]] = ("rubric", "texts", "judge", "settings")
+
+    rubric: str
+    texts: tuple[str, ...]
+    judge: str
+    settings: JsonDict = Field(default_factory=dict)
+    label: str
+    text: str = ""
+    usage: JsonDict = Field(default_factory=dict)
+
+
+class LabelReply(BaseModel):
+    """What a server that takes schemas holds the judge to."""
+
+    # this docstring is part of the JSON schema, and so of the ids of Batch API requests
+
+    model_config = ConfigDict(extra="forbid")
+
+    label: str
+
+
+class LabelJudge:
+    """A stage: a chat model labels texts; each task is asked once."""
+
+    record: type[Record] = Label
+    name = "label texts"
+
+    def __init__(self, chat: Chat, images: ImageStore) -> None:
+        self.chat, self.images, self.judge = chat, images, chat.name
+        self._settings: JsonDict = dict(chat.settings)
+
+    def id_of(self, task: LabelTask) -> str:
+        """Return the id of the label."""
+        return Label.id_for(**self._made_of(task))
+
+    def _made_of(self, task: LabelTask) -> JsonDict:
+        return {
+            "rubric": task.rubric.name,
+            "texts": task.texts,
+            "judge": self.judge,
+            "settings": self._settings,
+        }
+
+    def subject(self, task: LabelTask) -> str:
+        """Return the rubric and the last text, shortened."""
+        return f"{task.rubric.name} of {task.texts[-1][:60]!r}"
+
+    def __call__(self, tasks: Sequence[LabelTask]) -> list[Record | Exception]:
+        """Label a batch."""
+        requests = [
+            ChatRequest(
+                task.rubric.system,
+                task.rubric.template.format(*task.texts),
+                schema=LabelReply,
+                item_id=self.id_of(task),
+            )
+            for task in tasks
+        ]
+        replies = self.chat.ask(requests, self.images)
+        return [self._read(task, reply) for task, reply in zip(tasks, replies, strict=True)]
+
+    def _read(self, task: LabelTask, reply: ChatReply | Exception) -> Label | Exception:
+        if isinstance(reply, Exception):
+            return reply
+        label = read_label(reply.text, task.rubric)
+        return Label(**self._made_of(task), label=label, text=reply.text, usage=reply.usage)
+
+
+def read_label(text: str, rubric: Rubric) -> str:
+    """Return the label in a judge's reply; "unread" if it is not one of the rubric's.
+
+    >>> rubric = Rubric("sure-v1", "Is it?", "{}", ("yes", "no"))
+    >>> read_label('{"label": "yes"}', rubric), read_label('{"label": "perhaps"}', rubric)
+    ('yes', 'unread')
+    """
+    reply = read_json(text, LabelReply)
+    return reply.label if reply and reply.label in rubric.labels else UNREAD
+
+
+Labeller = Callable[[LabelTask], str | None]
+"""Maps a task to its label; None if it has not been labelled, or unread."""
+
+
+def recorded_labels(judge: LabelJudge, labels: Iterable[Label]) -> Labeller:
+    """Return a function that looks up existing labels and asks nothing.
+
+    ``labels`` may be an iterator over a run: it is consumed at the first call.
+    """
+
+    @cache
+    def by_id() -> Mapping[str, str]:
+        return {label.id: label.label for label in labels}
+
+    def look_up(task: LabelTask) -> str | None:
+        label = by_id().get(judge.id_of(task))
+        return None if label == UNREAD else label
+
+    return look_up
