@@ -12,6 +12,14 @@ import typer
 from flipbench.commands import MODELS, DryRun, Limit, Quiet, app, finish, say
 from flipbench.core.errors import ConfigError, DataError
 
+Columns = Annotated[
+    list[str] | None, typer.Option(help="where a file calls a column otherwise, e.g. id=qid")
+]
+Scoring = Annotated[
+    Literal["auto", "parse", "file"],
+    typer.Option(help="by our parser, by the file's own marks, or by what there is"),
+]
+
 
 @app.command(rich_help_panel=MODELS)
 def detectors(
@@ -54,13 +62,8 @@ def gap(
     reference: Annotated[
         tuple[Path, Path] | None, typer.Option(help="the same two files of a clean model")
     ] = None,
-    column: Annotated[
-        list[str] | None, typer.Option(help="where a file calls a column otherwise, e.g. id=qid")
-    ] = None,
-    scoring: Annotated[
-        Literal["auto", "parse", "file"],
-        typer.Option(help="by our parser, by the file's own marks, or by what there is"),
-    ] = "auto",
+    column: Columns = None,
+    scoring: Scoring = "auto",
     scorer: Annotated[str, typer.Option(help="of an Inspect log with several")] = "",
     epoch: Annotated[int | None, typer.Option(help="of an Inspect log with several")] = None,
     keep: Annotated[Path | None, typer.Option(help="a file of item ids to compare")] = None,
@@ -71,22 +74,61 @@ def gap(
     """Compare predictions that VLMEvalKit, lmms-eval, Inspect or a CSV file hold already."""
     import flipbench as fb
 
-    columns = dict(one.split("=", 1) for one in column or () if "=" in one)
-    if len(columns) != len(column or ()):
-        raise ConfigError("--column: write NAME=COLUMN, e.g. id=qid")
     result = fb.gap(
         original,
         perturbed,
         model=model,
         benchmark=benchmark,
         reference=reference,
-        columns=columns,
+        columns=_columns(column),
         scoring=scoring,
         scorer=scorer,
         epoch=epoch,
         keep=keep,
     )
     say(result.content.text(form))
+
+
+@app.command(rich_help_panel=MODELS)
+def validate(
+    models: Annotated[
+        Path, typer.Argument(help="a table of models: model, family, strategy, dose, files")
+    ],
+    items: Annotated[
+        Path | None, typer.Option(help="a long table of values: model, item, condition, correct")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="write a report into this folder")] = None,
+    benchmark: Annotated[str, typer.Option(help="what tables call the benchmark")] = "",
+    column: Columns = None,
+    scoring: Scoring = "auto",
+    form: Annotated[str, typer.Option("--format", help="markdown or csv")] = "markdown",
+    example: Annotated[
+        bool, typer.Option("--example", help="write two example tables into the folder MODELS")
+    ] = False,
+) -> None:
+    """Say which detectors can be trusted, by models of known dose that somebody has asked already.
+
+    The table of models names each model's files of predictions (or of log-probabilities), as for
+    `flipbench gap`; or --items has the values of all models. Prints false alarms, power and AUROC.
+    """
+    import flipbench as fb
+
+    if example:
+        from flipbench.evaluate.predictions.example import write_example
+
+        first, second = write_example(models)
+        raise typer.Exit(say(f"flipbench validate {first} --items {second}"))
+    if form not in ("markdown", "csv"):
+        raise ConfigError(f"unknown format {form!r}: choose markdown or csv")
+    result = fb.validate(
+        models,
+        items,
+        benchmark=benchmark,
+        columns=_columns(column),
+        scoring=scoring,
+        out=out,
+    )
+    say(result.markdown() if form == "markdown" else result.to_frame().to_csv(index=False))
 
 
 @app.command(rich_help_panel=MODELS)
@@ -200,3 +242,10 @@ def detect(
     result = examined(planned)
     say("\n".join([str(result), *(f"- {text}" for text in result.qualifiers), str(result.page)]))
     finish(result.reports)
+
+
+def _columns(given: list[str] | None) -> dict[str, str]:
+    columns = dict(one.split("=", 1) for one in given or () if "=" in one)
+    if len(columns) != len(given or ()):
+        raise ConfigError("--column: write NAME=COLUMN, e.g. id=qid")
+    return columns
