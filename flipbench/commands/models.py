@@ -133,22 +133,29 @@ def validate(
 
 @app.command(rich_help_panel=MODELS)
 def doctor(
-    path: Annotated[
-        Path | None, typer.Argument(help="a checkpoint folder, or a CSV of printed results")
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[PATH]...", help="a checkpoint folder, or CSV files of printed results"
+        ),
     ] = None,
 ) -> None:
     """Show the environment; of a checkpoint, its contamination card; of a table, its errors.
 
     A CSV of published results is examined for percentages that no count gives, gaps that are not
-    the difference of their figures, and figures that cannot be of the same items; exit status 1
-    where something cannot be true.
+    the difference of their figures, and figures that cannot be of the same items; several files are
+    also compared with each other. Exit status 1 where something cannot be true.
     """
-    if path is not None and path.suffix == ".csv":
+    tables = [path for path in paths or () if path.suffix == ".csv"]
+    if tables and len(tables) == len(paths or ()):
         from flipbench.evaluate.published.doctor import examination
 
-        text, is_wrong = examination([path])
+        text, is_wrong = examination(tables)
         say(text)
         raise typer.Exit(1 if is_wrong else 0)
+    if len(paths or ()) > 1:
+        raise ConfigError("give one checkpoint folder, or CSV files only")
+    path = paths[0] if paths else None
     import json
 
     from flipbench.contaminate.checks.card import is_marked

@@ -77,5 +77,9 @@ def test_doctor_reads_a_table_of_printed_results(flipbench: Flipbench, tmp_path:
     table = Path(__file__).parents[1] / "published" / "perturbation_main_tables.csv"
     result = flipbench("doctor", table)
     assert result.status == 1 and "43.4" in result.out
+    several = flipbench("doctor", table, table.parent / "text_only_baselines.csv")
+    assert several.status == 1 and "ngram_accuracy by rule 'paper'" in several.out
+    mixed = flipbench("doctor", table, tmp_path)
+    assert mixed.status == 2 and "CSV files only" in mixed.err
     missing = flipbench("doctor", "gone.csv")
     assert missing.status == 2 and "gone.csv" in missing.err
