@@ -27,6 +27,9 @@ from .read import ReadOptions, read_predictions
 from .rows import TableRow, read_rows
 from .scoring import Scoring
 
+LIKELIHOOD = "log_likelihood"
+"""How much likelier the right answers to the original items are than for the clean model."""
+
 
 @dataclass(frozen=True)
 class _Values:
@@ -49,7 +52,7 @@ def scores_of_models(
     """Return the benchmark that the models share, and the scores of all models.
 
     Predictions give the rules of perturbation_gap; log-probabilities of the right answers give
-    confidence_gap, or ``loss`` if there are none for the perturbed items. A rule that compares
+    confidence_gap or, if there are none for the perturbed items, a comparison with the clean model. A rule that compares
     with a clean model takes the untouched clean model of the same family and lineage.
 
     Parameters
@@ -242,6 +245,6 @@ def _log_prob_scores(
         return [mcnemar_score(comparison, "label_swap"), relative_score(comparison)]
     first = replace(against[0], name=f"{sides[0]} of the reference") if against else None
     one_side = replace(
-        comparison, detector="loss", first=first, direction="rises", against_clean=True
+        comparison, detector=LIKELIHOOD, first=first, direction="rises", against_clean=True
     )
     return [mcnemar_score(one_side, "relative")]

@@ -216,11 +216,11 @@ def test_log_probabilities_of_the_originals_alone_are_compared_with_the_clean_mo
 ) -> None:
     result = fb.validate([BASE, TUNED], log_probs(("original",), 1.0), out=tmp_path)
     (tuned,) = [s for s in result.scores if s.model == "tuned"]
-    assert (tuned.detector, tuned.rule, tuned.direction) == ("loss", "relative", "rises")
+    assert (tuned.detector, tuned.rule, tuned.direction) == ("log_likelihood", "relative", "rises")
     assert tuned.verdict == "contaminated" and tuned.statistic == pytest.approx(1.0, abs=0.1)
     (base,) = [s for s in result.scores if s.model == "base"]
     assert base.verdict == "not_applicable" and base.lacks_reference
-    assert "loss" in (tmp_path / "validation.md").read_text()
+    assert "log likelihood" in (tmp_path / "validation.md").read_text()
 
 
 def test_log_probabilities_in_files(tmp_path: Path) -> None:
