@@ -52,7 +52,7 @@ def scores_of_models(
     """Return the benchmark that the models share, and the scores of all models.
 
     Predictions give the rules of perturbation_gap; log-probabilities of the right answers give
-    confidence_gap or, if there are none for the perturbed items, a comparison with the clean model. A rule that compares
+    confidence_gap or, if there are none for the perturbed items, `LIKELIHOOD`. A rule that compares
     with a clean model takes the untouched clean model of the same family and lineage.
 
     Parameters
