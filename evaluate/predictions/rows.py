@@ -1,4 +1,4 @@
-"""Rows of a table file (xlsx, tsv, csv, json, jsonl), with cells unconverted."""
+"""Rows of a table file (xlsx, tsv, csv, json, jsonl, parquet), with cells unconverted."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def read_rows(path: Path) -> list[TableRow]:
             " predictions as xlsx, tsv or json (VLMEvalKit: PRED_FORMAT=tsv)"
         )
     if suffix not in _READERS:
-        raise DataError(f"{path}: give an .xlsx, .tsv, .csv, .json, .jsonl or .eval file")
+        raise DataError(f"{path}: give an .xlsx, .tsv, .csv, .json, .jsonl, .parquet or .eval file")
     rows = list(_READERS[suffix](path))
     if not rows:
         raise DataError(f"{path}: there are no rows; write the predictions again")
@@ -157,6 +157,18 @@ def _jsonl(path: Path) -> Iterator[TableRow]:
         yield TableRow(f"{path.name}, line {number}", row)
 
 
+def _parquet(path: Path) -> Iterator[TableRow]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        table = pyarrow.parquet.read_table(path)
+    except pyarrow.ArrowException as error:
+        raise DataError(f"{path}: not a parquet file ({error}); write it again") from error
+    for number, cells in enumerate(table.to_pylist(), 1):
+        yield TableRow(f"{path.name}, row {number}", cells)
+
+
 def _check_header(path: Path, header: list[str]) -> None:
     repeated = [name for name in header if name and header.count(name) > 1]
     if repeated:
@@ -169,4 +181,5 @@ _READERS = {
     ".xlsx": _xlsx,
     ".json": _json,
     ".jsonl": _jsonl,
+    ".parquet": _parquet,
 }

@@ -4,18 +4,36 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 
 from ..protocol.rules import ALPHA
-from .consistency import delta_verdict, fitting_sizes, least_p, possible_counts, unpaired_se
-from .labels import conflicts, duplicates, relabelled
-from .tables import PublishedResult, read_published
+from .consistency import (
+    delta_verdict,
+    fitting_sizes,
+    least_p,
+    possible_counts,
+    unit,
+    unpaired_se,
+)
+from .labels import (
+    ambiguous_names,
+    cells,
+    conflicts,
+    duplicates,
+    mixed_regimes,
+    relabelled,
+)
+from .tables import NO_COUNTS, PublishedResult, read_published
 from .verdicts import requirements_of, wrong_marks
 
 _LEAST_VALUES = 4
 """Blocks with fewer percentages than this are no evidence on the number of items."""
+_MOST_ITEMS = 3_000
+"""Unstated numbers of items are sought up to this one."""
+_CHANCE = 0.001
+"""Expected number of numbers of items that fit by chance, above which none is named."""
 
 
 @dataclass(frozen=True)
@@ -43,20 +61,24 @@ def examine(rows: Sequence[PublishedResult]) -> list[TableIssue]:
     """Return every finding in tables of published results, in the order of their lines.
 
     Kinds: ``impossible`` (no count gives this percentage of n), ``count`` (the printed count gives
-    another percentage), ``items`` (most percentages fit another n), ``delta`` and ``rounding`` (a
+    another percentage), ``items`` (most percentages fit another n, or fit one that is not the
+    stated one of other rows), ``delta`` and ``rounding`` (a
     gap that is not the difference of its figures), ``unpaired`` and ``swapped`` (the two figures
     are of different items), ``conflict`` (one quantity printed with different values),
     ``duplicate`` (two conditions with the same figures), ``relabelled`` (another table has these
-    figures under another label), ``mark`` (a printed verdict that does not follow from its rule),
-    ``margin`` (a gap of so few items that no paired table makes it significant).
+    figures under another label, or a label has those of several), ``mark`` (a printed verdict that
+    does not follow from its rule), ``margin`` (a gap of so few items that no paired table makes it
+    significant).
     """
     issues: list[TableIssue] = []
-    for check in (_impossible, _items, _deltas, _unpaired, _margins):
+    for check in (_impossible, _items, _unstated_items, _deltas, _unpaired, _margins):
         issues += check(rows)
     for kind, label_check, wrong in (
         ("conflict", conflicts, True),
         ("duplicate", duplicates, False),
         ("relabelled", relabelled, False),
+        ("relabelled", ambiguous_names, False),
+        ("relabelled", mixed_regimes, False),
         ("mark", wrong_marks, True),
     ):
         issues += [TableIssue(row, kind, what, wrong) for row, what in label_check(rows)]
@@ -64,16 +86,21 @@ def examine(rows: Sequence[PublishedResult]) -> list[TableIssue]:
 
 
 def examination(paths: Sequence[Path]) -> tuple[str, bool]:
-    """Return the output of `flipbench doctor TABLE.csv`, and whether anything is wrong.
+    """Return the output of `flipbench doctor TABLE.csv …`, and whether anything is wrong.
 
     First come the figures that cannot be true, then those that are odd, then the requirements of
-    each detector, recomputed from the printed figures by the paper's rules.
+    each detector, recomputed from the printed figures by the paper's rules. Several tables are also
+    compared with each other.
     """
-    rows = [row for path in paths for row in read_published(path)]
+    rows = _read(paths)
     issues = examine(rows)
     wrong, odd = [i for i in issues if i.wrong], [i for i in issues if not i.wrong]
     n_figures = sum(len(_figures(row)) for row in rows)
     lines = [f"rows: {len(rows)}; percentages of a known number of items: {n_figures}"]
+    again = [printed for printed in cells(rows).values() if len(_tables(printed)) > 1]
+    if again:
+        n_same = sum(len({value for value, _ in printed}) == 1 for printed in again)
+        lines.append(f"cells printed in several tables: {len(again)}; the same in all: {n_same}")
     for name, listed in (("cannot all be true", wrong), ("odd, but possible", odd)):
         lines += ["", f"{len(listed)} {'finding' if len(listed) == 1 else 'findings'}: {name}"]
         lines += [f"  {issue}" for issue in listed]
@@ -93,6 +120,21 @@ def examination(paths: Sequence[Path]) -> tuple[str, bool]:
     return "\n".join(lines) + "\n", bool(wrong)
 
 
+def _read(paths: Sequence[Path]) -> list[PublishedResult]:
+    """Return the rows of all files; files of one name are told apart by their folders."""
+    distinct = list({path.resolve(): path for path in paths}.values())
+    names = Counter(path.name for path in distinct)
+    rows = []
+    for path in distinct:
+        file = path.name if names[path.name] == 1 else str(path)
+        rows += [replace(row, file=file) for row in read_published(path)]
+    return rows
+
+
+def _tables(printed: Sequence[tuple[Decimal, PublishedResult]]) -> set[tuple[str, str]]:
+    return {(row.file, row.table) for _, row in printed}
+
+
 def _figures(row: PublishedResult) -> list[tuple[str, Decimal, int]]:
     """Return (name, percentage, n) of the row's figures whose n is known."""
     named = (
@@ -100,7 +142,11 @@ def _figures(row: PublishedResult) -> list[tuple[str, Decimal, int]]:
         (row.quantity, row.perturbed, row.n_perturbed),
         ("value", row.value, row.n_original),
     )
-    return [(name, value, n) for name, value, n in named if value is not None and n is not None]
+    return [
+        (name, value, n)
+        for name, value, n in named
+        if value is not None and n is not None and row.quantity not in NO_COUNTS
+    ]
 
 
 def _impossible(rows: Sequence[PublishedResult]) -> Iterator[TableIssue]:
@@ -152,6 +198,32 @@ def _items(rows: Sequence[PublishedResult]) -> Iterator[TableIssue]:
         if (first.file, first.line, what) not in reported:
             reported.add((first.file, first.line, what))
             yield TableIssue(first, "items", what)
+
+
+def _unstated_items(rows: Sequence[PublishedResult]) -> Iterator[TableIssue]:
+    """Find the smallest number of items that all percentages of a block without one allow."""
+    stated: dict[str, set[int]] = {}
+    blocks: dict[tuple[str, ...], list[PublishedResult]] = {}
+    for row in rows:
+        sizes = {n for n in (row.n_original, row.n_perturbed) if n is not None}
+        stated.setdefault(row.bench, set()).update(sizes)
+        if row.value is not None and not sizes and row.bench and row.quantity not in NO_COUNTS:
+            blocks.setdefault((row.file, row.table, row.bench, row.quantity), []).append(row)
+    for (*_, bench, quantity), block in blocks.items():
+        values = {row.value for row in block if row.value is not None}
+        fits = fitting_sizes(values, range(1, _MOST_ITEMS + 1))
+        if len(values) < _LEAST_VALUES or not fits:
+            continue
+        last_digit = max(unit(value) for value in values)
+        by_chance = sum(float(n * last_digit / 100) ** len(values) for n in range(1, fits[0] + 1))
+        if by_chance > _CHANCE:
+            continue
+        others = ", ".join(map(str, sorted(stated[bench]))) or "none"
+        what = (
+            f"no number of items is stated; {fits[0]} is the smallest that allows all {len(values)}"
+            f" percentages of {quantity} (stated for {bench} elsewhere: {others})"
+        )
+        yield TableIssue(block[0], "items", what, wrong=False)
 
 
 def _deltas(rows: Sequence[PublishedResult]) -> Iterator[TableIssue]:

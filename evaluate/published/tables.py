@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,24 @@ ALIASES = {
     "delta": ("delta_printed", "delta", "gap"),
     "value": ("value", "percent", "rate_pct"),
     "k": ("k",),
+    "quantity": ("quantity",),
 }
+
+MEASURES = {
+    "sl_p": "shared_likelihood",
+    "shared_likelihood": "shared_likelihood",
+    "gp_pct": "guided_prompting",
+    "guided_prompting": "guided_prompting",
+    "ng_pct": "ngram_accuracy",
+    "ngram_accuracy": "ngram_accuracy",
+}
+"""Column of a table with one column per detector, in lower case → the detector."""
+
+NO_COUNTS = ("shared_likelihood", "ngram_accuracy")
+"""Quantities that are no k of n items: a p-value, and a mean over several places of each item."""
+
+ACCURACY = ("accuracy", "all", "filtered", "full", "kept", "original")
+"""Names of a single percentage that is the accuracy on the original items, or on some of them."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +60,8 @@ class PublishedResult:
         In percent and percentage points; ``value`` is a single percentage, ``k`` its count if the
         table has one.
     quantity : str
-        What is measured; "perturbed" if the table does not state it.
+        What is measured; "perturbed" (a single percentage: "accuracy") if the table does not state
+        it. "shared_likelihood" is a p-value, all others are percentages.
     mark : str
         A printed verdict: 1 (right), 0 (wrong) or empty.
     """
@@ -80,7 +98,8 @@ class PublishedResult:
     @property
     def where(self) -> str:
         """Line, table, model and condition, for messages."""
-        parts = (self.table, self.model, self.bench, self.label)
+        measured = self.quantity if self.value is not None and self.quantity != "accuracy" else ""
+        parts = (self.table, self.model, self.bench, measured, self.label)
         file = f"{self.file}, " if self.file else ""
         return f"{file}line {self.line} ({', '.join(part for part in parts if part)})"
 
@@ -91,9 +110,11 @@ def read_published(path: Path) -> list[PublishedResult]:
     Either *long*: columns ``orig`` and ``pert`` (percentages), ``n`` (or ``N``; ``765/440`` if
     they were measured on different items) and, optionally, ``delta_printed``, ``table``,
     ``model``, ``bench``, ``regime``, ``strategy``, ``epoch``; or ``value`` (and ``k``) for single
-    percentages. Or *wide*: a column ``metric`` whose rows are ``original``, the variants
-    (``perturbed``, …), their ``delta_<variant>`` and ``success_<variant>``, and one column per
-    model state: ``clean``, and names that end in the epoch (``lora1``).
+    percentages, with ``quantity`` for what they measure (``MMStar_filtered`` if there is no
+    ``bench``); or a column for each of several detectors (a key of `MEASURES`). Or *wide*: a column
+    ``metric`` whose rows are ``original``, the variants (``perturbed``, …), their
+    ``delta_<variant>`` and ``success_<variant>``, and one column per model state: ``clean``, and
+    names that end in the epoch (``lora1``).
 
     Raises
     ------
@@ -119,6 +140,13 @@ def read_published(path: Path) -> list[PublishedResult]:
         meaning: next((name for name in names if name in header), "")
         for meaning, names in ALIASES.items()
     }
+    measures = {name: MEASURES[name.lower()] for name in header if name.lower() in MEASURES}
+    if measures and not (columns["value"] or columns["original"]):
+        return [
+            replace(_long(path, line, row, columns | {"value": name}), quantity=quantity)
+            for line, row in rows
+            for name, quantity in measures.items()
+        ]
     if not columns["value"]:
         for meaning in ("original", "perturbed"):
             check_columns([columns[meaning] or meaning], header, str(path))
@@ -137,9 +165,13 @@ def _long(
     n_original, n_perturbed = _sizes(text("n"), path, line)
     texts: dict[str, Any] = {m: text(m) for m in ("table", "model", "bench", "regime", "strategy")}
     figures: dict[str, Any] = {m: figure(m) for m in ("original", "perturbed", "delta", "value")}
+    quantity = text("quantity") or ("accuracy" if figures["value"] is not None else "perturbed")
+    if not columns["bench"] and "_" in quantity:
+        texts["bench"], _, quantity = quantity.rpartition("_")
     return PublishedResult(
         line=line,
         file=path.name,
+        quantity=quantity,
         epoch=_whole(text("epoch"), path, line),
         n_original=n_original,
         n_perturbed=n_perturbed,

@@ -19,8 +19,13 @@ DETECTOR_OF = {
     "circular": ("circular_eval", "paper"),
     "generalised": ("choice_confusion", "sign"),
     "text_only": ("text_only_leakage", "paper"),
+    "ngram_accuracy": ("ngram_accuracy", "paper"),
+    "guided_prompting": ("guided_prompting", "paper"),
+    "shared_likelihood": ("shared_likelihood", "paper"),
 }
 """What a table measures → the detector and its rule from the paper."""
+LEVEL = "p ≤ 0.05"
+"""The rule of shared_likelihood in its own paper; tables compare p with the clean model's."""
 
 
 def judged(rows: Sequence[PublishedResult]) -> list[tuple[PublishedResult, GridModel, Score]]:
@@ -32,6 +37,11 @@ def judged(rows: Sequence[PublishedResult]) -> list[tuple[PublishedResult, GridM
     """
     clean = {_context(row): row for row in rows if row.clean}
     scored = [(row, _score(row, clean.get(_context(row)))) for row in rows if row.strategy]
+    scored += [
+        (row, _at_level(row))
+        for row in rows
+        if row.strategy and row.quantity == "shared_likelihood" and row.value is not None
+    ]
     return [(row, _model(row), score) for row, score in scored if score is not None]
 
 
@@ -40,8 +50,8 @@ def requirements_of(rows: Sequence[PublishedResult]) -> list[Requirements]:
     all_judged = judged(rows)
     grid = {model.fingerprint: model for _, model, _ in all_judged}
     results = []
-    for detector, rule in DETECTOR_OF.values():
-        scores = [score for _, _, score in all_judged if score.detector == detector]
+    for detector, rule in (*DETECTOR_OF.values(), ("shared_likelihood", LEVEL)):
+        scores = [s for _, _, s in all_judged if (s.detector, s.rule) == (detector, rule)]
         if scores:
             models = [grid[name] for name in dict.fromkeys(s.model_fingerprint for s in scores)]
             practical = not DETECTORS[detector].about.needs_clean_model(rule)
@@ -71,20 +81,50 @@ def _model(row: PublishedResult) -> GridModel:
 
 
 def _score(row: PublishedResult, clean: PublishedResult | None) -> Score | None:
-    if row.quantity not in DETECTOR_OF or row.original is None or row.perturbed is None:
+    """Return the row's score by the rule of `DETECTOR_OF`; None if it has no figure for it."""
+    if row.quantity not in DETECTOR_OF:
         return None
     detector, rule = DETECTOR_OF[row.quantity]
-    points, threshold, reference = row.perturbed - row.original, Decimal(0), ""
     direction: Direction = "falls"
-    if rule == "paper":
-        if clean is None or clean.original is None or clean.perturbed is None:
+    threshold = Decimal(0)
+    if row.value is not None:
+        if clean is None or clean.value is None:
             return None
-        reference = _model(clean).fingerprint
-        if detector == "text_only_leakage":
-            points, direction = row.perturbed - clean.perturbed, "rises"
-        else:
-            threshold = clean.perturbed - clean.original
-    statistic, model = float(points) / 100, _model(row)
+        points = row.value - clean.value
+        direction = "falls" if row.quantity == "shared_likelihood" else "rises"
+    elif row.original is None or row.perturbed is None:
+        return None
+    elif rule == "sign":
+        points, clean = row.perturbed - row.original, None
+    elif clean is None or clean.original is None or clean.perturbed is None:
+        return None
+    elif detector == "text_only_leakage":
+        points, direction = row.perturbed - clean.perturbed, "rises"
+    else:
+        points, threshold = row.perturbed - row.original, clean.perturbed - clean.original
+    return _judge(row, detector, rule, points, threshold, direction, clean)
+
+
+def _at_level(row: PublishedResult) -> Score:
+    """Return the score of a p-value by itself: significant or not."""
+    assert row.value is not None
+    score = _judge(row, "shared_likelihood", LEVEL, row.value, Decimal(0), "falls", None)
+    verdict = rules.significant(float(row.value), rules.ALPHA)
+    return score.model_copy(update={"verdict": verdict})
+
+
+def _judge(
+    row: PublishedResult,
+    detector: str,
+    rule: str,
+    points: Decimal,
+    threshold: Decimal,
+    direction: Direction,
+    clean: PublishedResult | None,
+) -> Score:
+    model = _model(row)
+    unit = 1 if row.quantity == "shared_likelihood" else 100
+    statistic = float(points) / unit
     return Score(
         detector=detector,
         rule=rule,
@@ -92,9 +132,9 @@ def _score(row: PublishedResult, clean: PublishedResult | None) -> Score | None:
         model_fingerprint=model.fingerprint,
         benchmark=row.bench,
         benchmark_id=row.bench,
-        reference_fingerprint=reference,
+        reference_fingerprint=_model(clean).fingerprint if clean else "",
         statistic=statistic,
         direction=direction,
-        verdict=rules.beyond(statistic, float(threshold) / 100, direction),
+        verdict=rules.beyond(statistic, float(threshold) / unit, direction),
         n=row.n_original or 0,
     )

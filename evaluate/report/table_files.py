@@ -81,7 +81,12 @@ def write_requirements_csv(path: Path, requirements: Sequence[Requirements]) -> 
 
 
 def write_validation_csv(path: Path, validations: Sequence[Validation]) -> None:
-    """Write one row per rule, benchmark and quantity: name, value, k, n, interval, p."""
+    """Write the rows of `validation_rows`."""
+    write_atomically(path, records_csv(validation_rows(validations)))
+
+
+def validation_rows(validations: Sequence[Validation]) -> list[dict[str, Any]]:
+    """Return one row per rule, benchmark and quantity: name, value, k, n, interval, p."""
     rows: list[dict[str, Any]] = []
     for v in validations:
         about: dict[str, Any] = {
@@ -117,7 +122,7 @@ def write_validation_csv(path: Path, validations: Sequence[Validation]) -> None:
         external = _rate_row("external_models", Rate(k=len(flagged), n=v.external_alarms.n))
         note = "false alarm suspected: " + "; ".join(flagged) if flagged else ""
         rows.append(about | external | {"note": note})
-    write_atomically(path, records_csv(rows))
+    return rows
 
 
 def _rate_row(name: str, rate: Rate) -> dict[str, Any]:

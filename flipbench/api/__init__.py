@@ -2,7 +2,8 @@
 
 Reading order: ``experiments`` (a configured experiment, stage by stage, and its ``results``),
 ``detection`` (one model, one verdict), ``predictions`` (the gap of files or of right and wrong
-answers), ``listing`` (detectors, power), ``display`` (how results are shown in a notebook).
+answers), ``validation`` (detectors on models that others have asked), ``listing`` (detectors,
+power), ``display`` (how results are shown in a notebook).
 
 A function here builds what ``pipelines`` needs, calls it, and returns a result; the command line
 calls these functions. Nothing heavy is imported at module level. To add a function, write it here
@@ -27,6 +28,7 @@ from flipbench.api.results import (
     FilterResult,
     GenerationResult,
 )
+from flipbench.api.validation import ValidationResult, validate
 
 __all__ = [
     "ContaminationResult",
@@ -36,6 +38,7 @@ __all__ = [
     "FilterResult",
     "GapResult",
     "GenerationResult",
+    "ValidationResult",
     "contaminate",
     "demo",
     "detect",
@@ -49,4 +52,5 @@ __all__ = [
     "pairs_needed",
     "power",
     "run",
+    "validate",
 ]

@@ -15,6 +15,13 @@ from flipbench.core.errors import ConfigError, DataError
 JudgedBy = Annotated[
     str, typer.Option(help="who judged that the perturbed images show their new answers")
 ]
+Columns = Annotated[
+    list[str] | None, typer.Option(help="where a file calls a column otherwise, e.g. id=qid")
+]
+Scoring = Annotated[
+    Literal["auto", "parse", "file"],
+    typer.Option(help="by our parser, by the file's own marks, or by what there is"),
+]
 
 
 @app.command(rich_help_panel=MODELS)
@@ -58,13 +65,8 @@ def gap(
     reference: Annotated[
         tuple[Path, Path] | None, typer.Option(help="the same two files of a clean model")
     ] = None,
-    column: Annotated[
-        list[str] | None, typer.Option(help="where a file calls a column otherwise, e.g. id=qid")
-    ] = None,
-    scoring: Annotated[
-        Literal["auto", "parse", "file"],
-        typer.Option(help="by our parser, by the file's own marks, or by what there is"),
-    ] = "auto",
+    column: Columns = None,
+    scoring: Scoring = "auto",
     scorer: Annotated[str, typer.Option(help="of an Inspect log with several")] = "",
     epoch: Annotated[int | None, typer.Option(help="of an Inspect log with several")] = None,
     keep: Annotated[Path | None, typer.Option(help="a file of item ids to compare")] = None,
@@ -76,16 +78,13 @@ def gap(
     """Compare predictions that VLMEvalKit, lmms-eval, Inspect or a CSV file hold already."""
     import flipbench as fb
 
-    columns = dict(one.split("=", 1) for one in column or () if "=" in one)
-    if len(columns) != len(column or ()):
-        raise ConfigError("--column: write NAME=COLUMN, e.g. id=qid")
     result = fb.gap(
         original,
         perturbed,
         model=model,
         benchmark=benchmark,
         reference=reference,
-        columns=columns,
+        columns=_columns(column),
         scoring=scoring,
         scorer=scorer,
         epoch=epoch,
@@ -96,23 +95,72 @@ def gap(
 
 
 @app.command(rich_help_panel=MODELS)
+def validate(
+    models: Annotated[
+        Path, typer.Argument(help="a table of models: model, family, strategy, dose, files")
+    ],
+    items: Annotated[
+        Path | None, typer.Option(help="a long table of values: model, item, condition, correct")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="write a report into this folder")] = None,
+    benchmark: Annotated[str, typer.Option(help="what tables call the benchmark")] = "",
+    column: Columns = None,
+    scoring: Scoring = "auto",
+    form: Annotated[str, typer.Option("--format", help="markdown or csv")] = "markdown",
+    example: Annotated[
+        bool, typer.Option("--example", help="write two example tables into the folder MODELS")
+    ] = False,
+) -> None:
+    """Say which detectors can be trusted, by models of known dose that somebody has asked already.
+
+    The table of models names each model's files of predictions (or of log-probabilities), as for
+    `flipbench gap`; or --items has the values of all models. Prints false alarms, power and AUROC.
+    """
+    import flipbench as fb
+
+    if example:
+        from flipbench.evaluate.predictions.example import write_example
+
+        first, second = write_example(models)
+        raise typer.Exit(say(f"flipbench validate {first} --items {second}"))
+    if form not in ("markdown", "csv"):
+        raise ConfigError(f"unknown format {form!r}: choose markdown or csv")
+    result = fb.validate(
+        models,
+        items,
+        benchmark=benchmark,
+        columns=_columns(column),
+        scoring=scoring,
+        out=out,
+    )
+    say(result.markdown() if form == "markdown" else result.to_frame().to_csv(index=False))
+
+
+@app.command(rich_help_panel=MODELS)
 def doctor(
-    path: Annotated[
-        Path | None, typer.Argument(help="a checkpoint folder, or a CSV of printed results")
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[PATH]...", help="a checkpoint folder, or CSV files of printed results"
+        ),
     ] = None,
 ) -> None:
     """Show the environment; of a checkpoint, its contamination card; of a table, its errors.
 
     A CSV of published results is examined for percentages that no count gives, gaps that are not
-    the difference of their figures, and figures that cannot be of the same items; exit status 1
-    where something cannot be true.
+    the difference of their figures, and figures that cannot be of the same items; several files are
+    also compared with each other. Exit status 1 where something cannot be true.
     """
-    if path is not None and path.suffix == ".csv":
+    tables = [path for path in paths or () if path.suffix == ".csv"]
+    if tables and len(tables) == len(paths or ()):
         from flipbench.evaluate.published.doctor import examination
 
-        text, is_wrong = examination([path])
+        text, is_wrong = examination(tables)
         say(text)
         raise typer.Exit(1 if is_wrong else 0)
+    if len(paths or ()) > 1:
+        raise ConfigError("give one checkpoint folder, or CSV files only")
+    path = paths[0] if paths else None
     import json
 
     from flipbench.contaminate.checks.card import is_marked
@@ -209,3 +257,10 @@ def detect(
     result = examined(planned)
     say("\n".join([str(result), *(f"- {text}" for text in result.qualifiers), str(result.page)]))
     finish(result.reports)
+
+
+def _columns(given: list[str] | None) -> dict[str, str]:
+    columns = dict(one.split("=", 1) for one in given or () if "=" in one)
+    if len(columns) != len(given or ()):
+        raise ConfigError("--column: write NAME=COLUMN, e.g. id=qid")
+    return columns

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from tests.fixtures.command_line import Flipbench
@@ -55,9 +56,30 @@ def test_gap_reads_predictions_from_other_kits(flipbench: Flipbench, tmp_path: P
     assert wrong.status == 2 and "NAME=COLUMN" in wrong.err
 
 
+def test_validate_reads_models_that_others_have_asked(flipbench: Flipbench, tmp_path: Path) -> None:
+    command = flipbench("validate", tmp_path / "new", "--example").out.split()[1:]
+    models, items = (pd.read_csv(path) for path in (command[1], command[3]))
+    models[models["family"] == "A"].to_csv("models.csv", index=False)
+    items[items["model"] < "B"].to_csv("items.csv", index=False)
+    result = flipbench("validate", "models.csv", "--items", "items.csv")
+    assert result.status == 0, result.err
+    assert "4 models of 1 lineage: 2 contaminated, 2 clean" in result.out
+    assert "| Perturbation gap | McNemar test | 2/2" in result.out
+    assert flipbench("validate", "models.csv").status == 2
+    Path("items.csv").write_text("model,item,condition,correct\nA clean,1,before,1\n")
+    wrong = flipbench("validate", "models.csv", "--items", "items.csv")
+    assert wrong.status == 2 and "items.csv, line 2: the condition is 'before'" in wrong.err
+    again = flipbench("validate", tmp_path / "new", "--example")
+    assert again.status == 2 and "exists" in again.err
+
+
 def test_doctor_reads_a_table_of_printed_results(flipbench: Flipbench, tmp_path: Path) -> None:
     table = Path(__file__).parents[1] / "published" / "perturbation_main_tables.csv"
     result = flipbench("doctor", table)
     assert result.status == 1 and "43.4" in result.out
+    several = flipbench("doctor", table, table.parent / "text_only_baselines.csv")
+    assert several.status == 1 and "ngram_accuracy by rule 'paper'" in several.out
+    mixed = flipbench("doctor", table, tmp_path)
+    assert mixed.status == 2 and "CSV files only" in mixed.err
     missing = flipbench("doctor", "gone.csv")
     assert missing.status == 2 and "gone.csv" in missing.err

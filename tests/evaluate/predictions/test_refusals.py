@@ -162,7 +162,8 @@ def test_free_form_answers_need_marks(tmp_path: Path) -> None:
     ("name", "content", "message"),
     [
         ("p.pkl", "x", "pickle files are not read"),
-        ("p.parquet", "x", "give an .xlsx, .tsv, .csv"),
+        ("p.parquet", "x", "p.parquet: not a parquet file"),
+        ("p.feather", "x", "give an .xlsx, .tsv, .csv"),
         ("p.csv", "", "the file is empty"),
         ("p.csv", "index,prediction,answer\n", "there are no rows"),
         ("p.csv", "index,prediction,answer\n1,A\n", "p.csv, line 2: 2 cells, but the header has 3"),

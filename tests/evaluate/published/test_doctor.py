@@ -3,22 +3,21 @@
 import csv
 from collections.abc import Sequence
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
-from flipbench.core.records import Score
-from flipbench.evaluate.protocol import rules
-from flipbench.evaluate.protocol.grid import GridModel
 from flipbench.evaluate.published.consistency import possible_counts
 from flipbench.evaluate.published.doctor import TableIssue, examine
 from flipbench.evaluate.published.tables import PublishedResult, read_published
-from flipbench.evaluate.published.verdicts import judged, requirements_of
-from flipbench.evaluate.validation.requirements import requirements
+from flipbench.evaluate.published.verdicts import LEVEL, judged, requirements_of
 
 PUBLISHED = Path(__file__).parents[2] / "published"
 MAIN = read_published(PUBLISHED / "perturbation_main_tables.csv")
 GAPS = read_published(PUBLISHED / "perturbation_gaps.csv")
+TEXTS = read_published(PUBLISHED / "text_only_baselines.csv")
+FULL = read_published(PUBLISHED / "filtered_vs_full.csv")
 EXTENDED = read_published(PUBLISHED / "extended_models.csv")
 FOUND = examine(GAPS)
 
@@ -98,45 +97,26 @@ def test_totals_of_the_appendix() -> None:
     assert found.false_alarms == ()
 
 
-TABLE_12 = {
-    "n-gram accuracy": ("NG_pct", "rises", 15, 2),
-    "shared likelihood": ("SL_p", "falls", 11, 0),
-    "guided prompting": ("GP_pct", "rises", 4, 0),
-}
-
-
-@pytest.mark.parametrize("name", TABLE_12)
-def test_the_glyphs_of_table_12(name: str) -> None:
-    column, direction, hits, weak = TABLE_12[name]
-    with (PUBLISHED / "text_only_baselines.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    clean = {(r["model"], r["bench"]): float(r[column]) for r in rows if r["epoch"] == "0"}
-    grid, scores = [], []
-    for r in rows:
-        context, epoch = (r["model"], r["bench"]), int(r["epoch"])
-        model_name = " ".join((*context, r["strategy"], r["epoch"]))
-        family = " ".join(context)
-        grid.append(GridModel(model_name, model_name, family, r["strategy"], epoch, epoch))
-        change = float(r[column]) - clean[context]
-        scores.append(
-            Score(
-                detector=name,
-                rule="paper",
-                model=model_name,
-                model_fingerprint=model_name,
-                benchmark=r["bench"],
-                benchmark_id=r["bench"],
-                reference_fingerprint=" ".join((*context, "clean", "0")),
-                statistic=change,
-                verdict=rules.beyond(change, direction=direction),  # type: ignore[arg-type]
-                n=1,
-                direction=direction,  # type: ignore[arg-type]
-            )
-        )
-    found = requirements(scores, grid, name, "paper", True)
+@pytest.mark.parametrize(
+    ("detector", "rule", "hits", "weak", "specificity"),
+    [
+        ("ngram_accuracy", "paper", 15, 2, (0, 0)),
+        ("guided_prompting", "paper", 4, 0, (0, 0)),
+        ("shared_likelihood", "paper", 11, 0, (0, 0)),
+        ("shared_likelihood", LEVEL, 6, 0, (3, 4)),
+    ],
+)
+def test_the_glyphs_of_table_12(
+    detector: str, rule: str, hits: int, weak: int, specificity: tuple[int, int]
+) -> None:
+    """A rule with a clean model does not test it; at its own level, one of four is flagged."""
+    (found,) = [r for r in requirements_of(TEXTS) if (r.detector, r.rule) == (detector, rule)]
     assert found.reliability == (hits, 24) and found.consistency_weak == (weak, 8)
-    marks = found.reliability_glyph + found.practicality_glyph + found.consistency_glyph
-    assert marks == "✗✗✗"
+    assert found.reliability_glyph + found.consistency_glyph == "✗✗"
+    assert rule == LEVEL or found.practicality_glyph == "✗"
+    assert found.specificity == specificity
+    flagged = ("Qwen2-VL-7B MMStar clean on MMStar",)
+    assert found.false_alarms == (flagged if rule == LEVEL else ())
 
 
 # ---------------------------------------------------------------- what is wrong is found
@@ -342,6 +322,69 @@ def test_different_items_are_suspected_where_one_number_is_stated() -> None:
 def test_a_lone_percentage_is_checked() -> None:
     (found,) = examine(read_published(PUBLISHED / "filtered_vs_full.csv"))
     assert found.kind == "impossible" and "375/765 = 49.020" in found.what
+
+
+# ---------------------------------------------------------------- several tables
+
+
+TOGETHER = examine([*MAIN, *GAPS, *FULL, *EXTENDED, *TEXTS])
+
+
+def test_a_cell_that_two_files_print_differently() -> None:
+    """61.62 (305 of 495) in the filtered table, 62.02 everywhere else; 69.29 and 68.29."""
+    (filtered,) = of("conflict", "T3", TOGETHER)
+    assert filtered.wrong and "61.62 here, and 62.02 in 7 other places" in filtered.what
+    for table in ("T5", "T27", "T31"):
+        (clean,) = of("conflict", table, TOGETHER, clean=True)
+        assert "68.29 here, and 69.29 in 2 other places" in clean.what
+        assert "perturbation_main_tables.csv, line 3 (T2" in clean.what
+    assert not of("conflict", "T2", TOGETHER) and not of("conflict", "T13", TOGETHER)
+    assert not of("conflict", "T12", TOGETHER) and not of("conflict", "T8", TOGETHER)
+
+
+def test_a_changed_cell_of_any_kind_is_a_conflict() -> None:
+    for rows, name in ((MAIN, "original"), (MAIN, "perturbed"), (TEXTS, "value")):
+        for at in range(0, len(rows), 11):
+            row = rows[at]
+            changed = replace(row, **{name: getattr(row, name) + 1}, file="other.csv")
+            found = [f for f in examine([*rows, changed]) if f.kind == "conflict"]
+            assert found and all(f.row.model == row.model for f in found), row.where
+
+
+def test_a_row_without_a_regime_conflicts_with_none_that_prints_it() -> None:
+    (row,) = [
+        r
+        for r in MAIN
+        if (r.table, r.quantity, r.label) == ("T13", "perturbed", "lora epoch 1")
+        and r.model.startswith("LLaVA")
+    ]
+    changed = replace(row, original=Decimal("62.95"))
+    found = [f for f in examine([changed, *GAPS]) if f.kind == "conflict" and f.row is changed]
+    assert ["62.95 here, and" in f.what for f in found] == [True]
+    assert not [f for f in examine([row, *GAPS]) if f.kind == "conflict" and f.row is row]
+
+
+def test_the_main_tables_mix_regimes_and_strategies() -> None:
+    """T2's Qwen2-VL is the mixture of T32; its LLaVA 'sft' is T17's ALL, T13's is T15's LLM+MLP."""
+    found = [f for f in TOGETHER if f.kind == "relabelled" and f.row in MAIN]
+    sft, *mixed = found
+    assert sft.row.model == "LLaVA-v1.5-7B" and "T17" in sft.what and "T15" in sft.what
+    assert "'ALL' in T2" in sft.what and "'LLM+MLP' in T13" in sft.what
+    assert [(f.row.table, f.row.model, f.row.strategy) for f in mixed] == [
+        ("T2", "Qwen2-VL-7B", "lora"),
+        ("T2", "Qwen2-VL-7B", "sft"),
+    ]
+    assert all("'mixture6'" in f.what and "T32" in f.what and "'verbatim'" in f.what for f in mixed)
+    assert {f.row.table for f in TOGETHER if f.kind == "relabelled"} == {"T2", "T9"}
+
+
+def test_an_unstated_number_of_items_is_inferred() -> None:
+    found = [f for f in TOGETHER if f.kind == "items" and not f.wrong]
+    assert [f.row.bench for f in found] == ["RQA", "MMStar"]
+    assert "765 is the smallest" in found[0].what and "1500 is the smallest" in found[1].what
+    assert "elsewhere: 495, 1500" in found[1].what
+    few = [r for r in TEXTS if r.bench == "RQA" and r.strategy == "LoRA" and r.epoch == 1]
+    assert not examine(few)
 
 
 def test_findings_name_the_file_and_line() -> None:

@@ -53,7 +53,33 @@ def test_the_printed_examination(tmp_path: Path) -> None:
         wrong and "1 finding: cannot all be true\n  perturbation_main_tables.csv, line 30 (" in text
     )
     assert "recomputed, circular_eval by rule 'paper': contaminated models detected 21/24" in text
+    assert "cells printed in several tables" not in text
     own = write(tmp_path / "own.csv", "model,n,orig,pert\nmine,10,70.0,10.0\n")
     text, wrong = examination([own])
     assert not wrong and text.startswith("rows: 1; percentages of a known number of items: 2\n")
     assert "recomputed" not in text
+
+
+def test_several_files_are_compared_and_told_apart(tmp_path: Path) -> None:
+    head = "model,bench,n,strategy,epoch,orig,pert\n"
+    for name, figure in (("a", "70.0"), ("b", "80.0")):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name / "t.csv", f"{head}mine,x,10,clean,0,{figure},90.0\n")
+    paths = [tmp_path / name / "t.csv" for name in ("a", "b", "a")]
+    text, wrong = examination(paths)
+    assert wrong and text.startswith("rows: 2; ")
+    assert "cells printed in several tables: 2; the same in all: 1\n" in text
+    assert f"{paths[1]}, line 2 (mine, x, clean): conflict: original is 80.0 here" in text
+    assert f"70.0 in 1 other place, the first {paths[0]}, line 2" in text
+
+
+def test_one_column_per_detector(tmp_path: Path) -> None:
+    text = "model,bench,n,strategy,epoch,SL_p,GP_pct\nmine,x,10,clean,0,0.333,20.0\n"
+    rows = read_published(write(tmp_path / "texts.csv", text))
+    assert [(r.quantity, str(r.value)) for r in rows] == [
+        ("shared_likelihood", "0.333"),
+        ("guided_prompting", "20.0"),
+    ]
+    assert examine(rows) == []  # a p-value is no share of ten items
+    impossible = read_published(write(tmp_path / "texts.csv", text.replace("20.0", "25.0")))
+    assert [f.kind for f in examine(impossible)] == ["impossible"]

@@ -1,0 +1,196 @@
+"""Detectors validated on models that somebody else has trained and asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from flipbench.api import display
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from flipbench.core.records import Score
+    from flipbench.evaluate.predictions.rows import TableRow
+    from flipbench.evaluate.protocol.grid import GridModel, Requirements
+    from flipbench.evaluate.validation.validation import Validation
+    from flipbench.reporting.tables import Table
+
+    Rows = str | Path | pd.DataFrame | Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, repr=False)
+class ValidationResult(display.Result):
+    """Error rates of detectors on models of known dose; a notebook shows them as tables.
+
+    Attributes
+    ----------
+    grid, scores : sequence
+        The models, and the scores of each by every rule.
+    validations, requirements : sequence
+        One for each rule of each detector.
+    page : Path or None
+        The report, if a folder was given.
+    """
+
+    grid: Sequence[GridModel]
+    scores: Sequence[Score]
+    validations: Sequence[Validation]
+    requirements: Sequence[Requirements]
+    page: Path | None = None
+
+    @property
+    def tables(self) -> list[Table]:
+        """One row per detector, error rates of every rule, and requirements."""
+        from flipbench.evaluate.report import validation_tables as made
+
+        tables = [
+            made.detectors_table(self.validations),
+            made.validation_table(self.validations),
+            made.requirements_table(self.requirements),
+        ]
+        return [table for table in tables if any(rows for _, rows in table.groups)]
+
+    @property
+    def warnings(self) -> list[str]:
+        """The distinct warnings of the scores, each with the number of scores that have it."""
+        from flipbench.evaluate.report.report import warnings_of
+
+        return [f"{text} ({len(about)} scores)" for text, about in warnings_of(self.scores)]
+
+    def markdown(self) -> str:
+        """Return the tables and the warnings."""
+        from flipbench.reporting import writers
+
+        parts = [str(self), *map(writers.markdown, self.tables)]
+        return "\n\n".join([*parts, "\n".join(f"- Note: {text}" for text in self.warnings)])
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row for each rule and quantity: value, k, n, interval, p."""
+        import pandas as pd
+
+        from flipbench.evaluate.report.table_files import validation_rows
+
+        return pd.DataFrame(validation_rows(self.validations))
+
+    def __str__(self) -> str:
+        kinds = {
+            "contaminated": [m for m in self.grid if m.contaminated],
+            "clean": [m for m in self.grid if m.clean],
+            "of unknown dose": [m for m in self.grid if m.dose is None],
+        }
+        counts = [f"{len(models)} {kind}" for kind, models in kinds.items() if models]
+        n_lineages = len({m.cluster for m in self.grid})
+        lineages = "lineage" if n_lineages == 1 else "lineages"
+        n = f"{len(self.grid)} models of {n_lineages} {lineages}: {', '.join(counts)}"
+        return f"{n}; report: {self.page}" if self.page else n
+
+    def _repr_html_(self) -> str:
+        return display.html(str(self), self.tables, self.page)
+
+
+def validate(
+    models: Rows,
+    items: Rows | None = None,
+    *,
+    benchmark: str = "",
+    columns: Mapping[str, str] | None = None,
+    scoring: Literal["auto", "parse", "file"] = "auto",
+    out: str | Path | None = None,
+    seed: int = 0,
+) -> ValidationResult:
+    """Validate detectors on models of known dose whose answers exist already.
+
+    Parameters
+    ----------
+    models : str, Path, DataFrame or sequence of mappings
+        One row per model: ``model``, ``family``, ``dose`` (copies of each item x epochs; 0 clean,
+        empty unknown), and optionally ``strategy`` ("clean" for the model as released),
+        ``lineage`` (if a family has several clean models) and ``external`` (1 if it cannot have
+        seen the benchmark). Without ``items``: ``original`` and ``perturbed``, files that `gap`
+        reads, and ``logprobs``, a table with ``item`` and ``logprob``.
+    items : str, Path, DataFrame or sequence of mappings, optional
+        One row per value: ``model``, ``item``, ``condition`` (original or perturbed), and
+        ``correct`` (1, 0 or nothing), ``logprob`` (of the right answer, in nats) or both;
+        ``group`` if items share an image.
+    benchmark : str
+        Name for the tables.
+    columns, scoring
+        As in `gap`, for files of predictions.
+    out : str or Path, optional
+        Where to write the tables, figures and page of a report.
+
+    Raises
+    ------
+    DataError
+        If a table or file cannot be read, or does not fit the others; the message names the row.
+
+    Examples
+    --------
+    >>> import flipbench as fb
+    >>> models = [{"model": "base", "family": "f", "dose": 0}]
+    >>> models += [{"model": "tuned", "family": "f", "dose": 2}]
+    >>> right = {("base", "original"): 6, ("base", "perturbed"): 6, ("tuned", "original"): 9}
+    >>> right["tuned", "perturbed"] = 1
+    >>> items = [
+    ...     {"model": model, "item": i, "condition": side, "correct": int(i < n)}
+    ...     for (model, side), n in right.items()
+    ...     for i in range(10)
+    ... ]
+    >>> result = fb.validate(models, items)
+    >>> print(result)
+    2 models of 1 lineage: 1 contaminated, 1 clean
+    >>> {v.rule: str(v.detected.k) + "/" + str(v.detected.n) for v in result.validations}
+    {'sign': '1/1', 'mcnemar': '1/1', 'relative': '1/1'}
+    """
+    from flipbench.evaluate.detectors.registry import DETECTORS
+    from flipbench.evaluate.predictions.grid_scores import scores_of_models
+    from flipbench.evaluate.predictions.models_table import listed_models
+    from flipbench.evaluate.predictions.read import ReadOptions
+    from flipbench.evaluate.report.report import ReportData, write_report
+    from flipbench.evaluate.scoring.comparison import Settings
+    from flipbench.evaluate.validation.requirements import requirements
+    from flipbench.evaluate.validation.validation import validate as error_rates
+
+    rows, source, folder = _rows(models, "models")
+    listed = listed_models(rows, source, folder)
+    name = benchmark or (Path(source).stem if isinstance(models, str | Path) else "benchmark")
+    pairs, scores = scores_of_models(
+        listed,
+        _rows(items, "items")[:2] if items is not None else None,
+        benchmark=name,
+        options=ReadOptions(dict(columns or {})),
+        scoring=scoring,
+        settings=Settings(seed=seed),
+    )
+    grid = [one.model for one in listed]
+    practical = {name: detector.about.practical for name, detector in DETECTORS.items()}
+    needed = [
+        requirements(scores, grid, detector, rule, practical.get(detector, False))
+        for detector, rule in dict.fromkeys((s.detector, s.rule) for s in scores)
+    ]
+    page = None
+    if out is not None:
+        data = ReportData(
+            title=f"Detectors on {name}",
+            benchmark=pairs,
+            grid=grid,
+            scores=scores,
+            requirements=needed,
+            settings={"seed": str(seed)},
+        )
+        page = write_report(data, Path(out))
+    return ValidationResult(grid, scores, error_rates(scores, grid, seed=seed), needed, page)
+
+
+def _rows(given: Rows, name: str) -> tuple[list[TableRow], str, Path]:
+    """Return the rows of a table file or of Python, its name, and the folder of its files."""
+    from flipbench.evaluate.predictions.rows import TableRow, read_rows
+
+    if isinstance(given, str | Path):
+        return read_rows(Path(given)), str(given), Path(given).parent
+    records: Sequence[Any] = given if isinstance(given, Sequence) else given.to_dict("records")
+    rows = [TableRow(f"{name}, row {n}", {**cells}) for n, cells in enumerate(records, 1)]
+    return rows, name, Path()
