@@ -40,6 +40,7 @@ R = TypeVar("R")
 AnswersOf = Callable[[GridModel], Answers]
 """Loads the answers of one model of the grid; load one model at a time."""
 
+Evidence = Literal["", "published, replicated", "published", "unpublished"]
 Helper = Literal["rewording", "answer_judge"]
 Need = Capability | Literal["choose or generate"]
 """A capability, or whichever of the two the prompt settings ask multiple-choice questions by."""
@@ -71,6 +72,12 @@ class About:
         ("rewording"), a model that reads free-form replies ("answer_judge").
     not_in_detect : str
         Why ``flipbench detect`` leaves it out; empty if it does not.
+    on_request : str
+        Why ``flipbench detect`` runs it only if it is named; empty if it always runs.
+    evidence : str
+        How well the method is supported as a detector of contamination; empty if not graded.
+    caveat : str
+        What else, besides contamination, moves its statistic, or what it cannot see.
     """
 
     name: str
@@ -86,6 +93,9 @@ class About:
     rule_titles: Mapping[str, str] = field(default_factory=dict)
     helpers: frozenset[Helper] = frozenset()
     not_in_detect: str = ""
+    on_request: str = ""
+    evidence: Evidence = ""
+    caveat: str = ""
 
 
 @dataclass(frozen=True)

@@ -172,6 +172,8 @@ def plan(
         detector = DETECTORS[detector_name]
         if detector.about.not_in_detect:
             not_run[detector_name] = detector.about.not_in_detect
+        elif detector.about.on_request and detector_name not in chosen:
+            not_run[detector_name] = detector.about.on_request
         elif lacking := needs_when(detector.about, prompt_settings) - subject.can:
             needs = ", ".join(sorted(lacking))
             not_run[detector_name] = f"it needs {needs}, which this model does not support"
