@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from flipbench.core.records import Item, Probe
+from flipbench.core.records import Item, Probe, Response
 from flipbench.prompting.parsing import parse_choice
 from flipbench.prompting.prompts import choice_prompt, open_prompt
 
@@ -26,8 +26,6 @@ def reasoning_probe(
     variant: str,
     *,
     max_new_tokens: int = MAX_NEW_TOKENS,
-    temperature: float = 0.0,
-    seed: int = 0,
     token_statistics: bool = False,
 ) -> Probe:
     """Return the probe that asks for reasoning, then an answer; the reply is free text."""
@@ -42,8 +40,6 @@ def reasoning_probe(
         ),
         ask="generate",
         max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        seed=seed,
         token_statistics=token_statistics,
     )
 
@@ -67,21 +63,19 @@ def split_reply(reply: str) -> tuple[str, str]:
     return f"{thoughts}{end}{rest[:begin]}", rest[begin:]
 
 
-def is_reasoned(reply: str) -> bool:
-    """Return whether a reply has a ``<think>`` block, or `MIN_WORDS` words before its answer.
+def is_reasoned(reply: Response) -> bool:
+    """Return whether a reply has thoughts before it, or `MIN_WORDS` words before its answer.
 
-    >>> is_reasoned("B"), is_reasoned("<think>A cat.</think>B"), is_reasoned("word " * 10)
-    (False, True, True)
+    Thoughts are a ``<think>`` block, or what a server reports without showing it.
     """
-    reasoning, answer = split_reply(reply)
-    if _END_OF_THOUGHTS in reasoning or "<think>" in reasoning:
+    reasoning, answer = split_reply(reply.text)
+    if reply.reasoned or "<think>" in reasoning or _END_OF_THOUGHTS in reasoning:
         return True
     unlabelled = not reasoning.strip()  # no "Answer:", so the whole reply may be reasoning
     return len(words(answer if unlabelled else reasoning)) >= MIN_WORDS
 
 
-def reasoned_choice(reply: str, item: Item) -> bool | None:
+def reasoned_choice(reply: Response, item: Item) -> bool | None:
     """Return whether the answer of a reply is right; None if it names no option."""
-    reasoning, answer = split_reply(reply)
-    choice = parse_choice(answer, item.options or ())
+    choice = parse_choice(split_reply(reply.text)[1], item.options or ())
     return None if choice < 0 else choice == item.answer

@@ -227,6 +227,8 @@ class Response(Record):
     three have shape (T,), in nats, and are empty for long texts and for models that do not return
     them.
 
+    ``reasoned`` is whether a server left out reasoning that preceded ``text``.
+
     ``state`` is the last layer's hidden state as text; see `flipbench.models.vlm.scoring`.
     """
 
@@ -245,6 +247,7 @@ class Response(Record):
     token_log_probs: tuple[float, ...] = ()
     token_means: tuple[float, ...] = ()
     token_deviations: tuple[float, ...] = ()
+    reasoned: bool = False
     state: str = ""
 
 

@@ -12,7 +12,7 @@ from rapidfuzz.distance import Levenshtein
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item, JsonDict, Probe, Score
 from flipbench.models.engine import Answers
-from flipbench.prompting.prompts import PromptSettings
+from flipbench.prompting.prompts import PromptSettings, choice_prompt, open_prompt
 
 from ...protocol.detector import About
 from ...scoring.comparison import (
@@ -23,7 +23,6 @@ from ...scoring.comparison import (
     mcnemar_score,
     relative_score,
 )
-from ...scoring.reasoning import reasoning_probe
 from .perturbation_gap import if_equally_hard
 
 MAX_TOKENS = 100
@@ -40,8 +39,7 @@ ABOUT = About(
     deviates_from_paper="the paper flags single texts whose peak is above 0.01: the number of such"
     " items is shown, and the set is judged by whether samples are nearer to the greedy reply on"
     " the originals than on the perturbed versions; words and punctuation marks are the tokens,"
-    " since a server reveals no others; 20 samples instead of 50; the question asks for reasoning,"
-    " since samples of one letter show confidence, not an output's distribution",
+    " since a server reveals no others; 20 samples instead of 50",
     default_rule="peak",
     needs=frozenset({"generate", "sample"}),
     direction="samples are less near to the greedy reply on the perturbed items than on the"
@@ -51,7 +49,7 @@ ABOUT = About(
     evidence="published",
     caveat="needs replies that were learnt word for word: at chance after LoRA of low rank or"
     " training on paraphrases (arXiv 2603.03203); replies of a few words are peaked in any"
-    " confident model",
+    " confident model: an instruction to reason (evaluate.prompt.instruction) makes them longer",
 )
 
 
@@ -106,10 +104,14 @@ class CDD(ComparingDetector):
     about: About = ABOUT
 
     def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
-        """Return the greedy reply and the samples of each item; no settings apply."""
+        """Return the greedy reply and the samples of each item, asked as the benchmark asks it.
+
+        Of ``prompt_settings``, only the instruction applies.
+        """
         versions = {"original": benchmark.originals, "perturbed": benchmark.perturbed}
         asked = {
-            side: [self._probes(item, side) for item in items] for side, items in versions.items()
+            side: [self._probes(item, side, prompt_settings.instruction) for item in items]
+            for side, items in versions.items()
         }
         return [
             Contrast(
@@ -122,22 +124,33 @@ class CDD(ComparingDetector):
             )
         ]
 
-    def _probes(self, item: Item, side: str) -> list[Probe]:
+    def _probes(self, item: Item, side: str, instruction: str) -> list[Probe]:
         """Return the greedy probe, then the samples."""
-        size, temperature = self.max_new_tokens, self.temperature
-        return [
-            reasoning_probe(item, f"{side} reasoning", max_new_tokens=size),
-            *(
-                reasoning_probe(
-                    item,
-                    f"{side} sample {seed}",
-                    max_new_tokens=size,
-                    temperature=temperature,
-                    seed=seed,
-                )
-                for seed in range(1, self.n_samples + 1)
+        greedy = Probe(
+            item_id=item.id,
+            variant=f"{side} sampled",
+            images=item.images,
+            prompt=(
+                choice_prompt(item.question, item.options, instruction)
+                if item.options
+                else open_prompt(item.question)
             ),
+            ask="generate",
+            max_new_tokens=self.max_new_tokens,
+        )
+        samples = [
+            Probe(
+                **{
+                    **greedy.__dict__,
+                    "id": "",
+                    "variant": f"{side} sample {seed}",
+                    "temperature": self.temperature,
+                    "seed": seed,
+                }
+            )
+            for seed in range(1, self.n_samples + 1)
         ]
+        return [greedy, *samples]
 
     def _read(self, answers: Answers, side: str, asked: Sequence[Sequence[Probe]]) -> Condition:
         """Return the share of near samples, 0 for an empty greedy reply."""

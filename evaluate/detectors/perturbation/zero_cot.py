@@ -14,6 +14,7 @@ from flipbench.models.engine import Answers
 from flipbench.prompting.prompts import PromptSettings
 
 from ...protocol.detector import About
+from ...protocol.rules import MAX_UNPARSED
 from ...scoring.comparison import (
     ComparingDetector,
     Condition,
@@ -24,7 +25,13 @@ from ...scoring.comparison import (
     two_conditions,
 )
 from ...scoring.conditions import Query, QueryPair, choice, probes_of
-from ...scoring.reasoning import MAX_NEW_TOKENS, is_reasoned, reasoned_choice, reasoning_probe
+from ...scoring.reasoning import (
+    MAX_NEW_TOKENS,
+    MIN_WORDS,
+    is_reasoned,
+    reasoned_choice,
+    reasoning_probe,
+)
 from .perturbation_gap import if_equally_hard
 
 MIN_REASONED = 0.5
@@ -108,7 +115,7 @@ class ZeroCoT(ComparingDetector):
         ]
         more: dict[str, Any] = {
             "left_out": "they are free-form and have no options",
-            "describe": partial(_count_reasoned, probes_of(reasoned)),
+            "describe": partial(_count_reasoned, probes_of(reasoned), probes_of(query_pairs)),
             "finish": _finish,
         }
         names = ("original", "perturbed")
@@ -132,7 +139,7 @@ class ZeroCoT(ComparingDetector):
 
     def _reasoning(self, item: Item, variant: str) -> Query:
         probe = reasoning_probe(item, variant, max_new_tokens=self.max_new_tokens)
-        return Query(((probe, lambda reply: reasoned_choice(reply.text, item)),))
+        return Query(((probe, lambda reply: reasoned_choice(reply, item)),))
 
 
 def _gap(name: str, sides: Sequence[Condition]) -> Condition:
@@ -145,28 +152,42 @@ def _gap(name: str, sides: Sequence[Condition]) -> Condition:
     return Condition(name, gaps, n_unparsed, first.n_replies + second.n_replies, None)
 
 
-def _count_reasoned(probes: Sequence[Probe], answers: Answers) -> JsonDict:
-    texts = [reply.text for probe in probes if (reply := answers.to(probe)) is not None]
-    written = [text for text in texts if text.strip()]
-    return {
-        "n_reasoned": sum(map(is_reasoned, written)),
-        "n_written": len(written),
-        "n_questions": 2 * len(probes),  # as many ask for the letter at once
-    }
+def _count_reasoned(
+    stepwise: Sequence[Probe], at_once: Sequence[Probe], answers: Answers
+) -> JsonDict:
+    """Count the replies that reason, among those that are not empty."""
+    counts = {}
+    for name, probes in (("with_steps", stepwise), ("at_once", at_once)):
+        replies = [reply for probe in probes if (reply := answers.to(probe)) is not None]
+        written = [r for r in replies if r.text.strip() or r.choice >= 0]
+        counts[f"reasoned_{name}"] = {"k": sum(map(is_reasoned, written)), "n": len(written)}
+    return {**counts, "n_questions": len(stepwise) + len(at_once)}
+
+
+def _no_contrast(score: Score) -> str:
+    """Return why a model cannot be asked with and without reasoning; empty if it can."""
+    steps, at_once = (score.details[f"reasoned_{name}"] for name in ("with_steps", "at_once"))
+    if steps["k"] < MIN_REASONED * steps["n"]:
+        return (
+            f"{steps['k']} of {steps['n']} replies to a request for reasoning contain any (a"
+            f" <think> block, or {MIN_WORDS} words before the answer): this model does not reason,"
+            " so its answers are always without reasoning; use perturbation_gap"
+        )
+    if at_once["k"] > MAX_UNPARSED * at_once["n"]:
+        return (
+            f"{at_once['k']} of {at_once['n']} replies to a request for the letter reason all the"
+            " same: this model's reasoning cannot be left out here; ask a local checkpoint with"
+            " 'ask: choose', or a server that turns reasoning off for every question"
+        )
+    return ""
 
 
 def _finish(score: Score) -> Score:
-    """Add the paper's confidence; without reasoning there is nothing to leave out."""
-    k, n = score.details["n_reasoned"], score.details["n_written"]
-    if score.n and n and k < MIN_REASONED * n:
-        why = (
-            f"{k} of {n} replies to a request for reasoning contain any (a <think> block, or 10"
-            " words before the answer): this model does not reason, so its answers are always"
-            " without reasoning; use perturbation_gap"
-        )
+    """Add the paper's confidence; without reasoning, or only with it, nothing can be compared."""
+    if score.n and (why := _no_contrast(score)):
         changes = {
             "verdict": "not_applicable",
-            "reason": "does not reason",
+            "reason": "reasoning cannot be switched",
             "p_value": None,
             "lacks_reference": False,
             "warnings": (*score.warnings, why),

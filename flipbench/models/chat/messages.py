@@ -107,7 +107,8 @@ class ChatReply:
 
     ``first_tokens`` are the most likely first tokens as (text, log-probability in nats), if they
     were requested and the server returns them; ``token_log_probs`` are the log-probabilities of
-    each token of the reply and of the most likely tokens at its position.
+    each token of the reply and of the most likely tokens at its position. ``reasoned`` is whether
+    it was preceded by reasoning, which ``text`` leaves out.
     """
 
     text: str
@@ -115,6 +116,7 @@ class ChatReply:
     parsed: BaseModel | None = None
     first_tokens: tuple[tuple[str, float], ...] = ()
     token_log_probs: tuple[tuple[float, tuple[float, ...]], ...] = ()
+    reasoned: bool = False
 
 
 class Chat(Protocol):
@@ -265,6 +267,7 @@ def _answer(
     return ChatReply(
         _THOUGHTS.sub("", text),
         usage,
+        reasoned=bool(hidden or usage.get("reasoning_tokens") or _THOUGHTS.match(text)),
         first_tokens=tokens[0] if tokens else (),
         token_log_probs=tuple(
             (value, tuple(v for _, v in top)) for value, top in zip(own, tokens, strict=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import LogitsProcessor
 
@@ -30,16 +31,11 @@ class Decoding(LogitsProcessor):  # type: ignore[misc]
 
     def __init__(self, probes: Sequence[Probe], check: Callable[[torch.Tensor], None]) -> None:
         self._check = check
-        self._sampled = [row for row, probe in enumerate(probes) if probe.temperature]
-        self._temperatures = torch.tensor([probes[row].temperature for row in self._sampled])
-        self._uniform = torch.tensor(
-            [
-                generator(probes[row].seed, probes[row].id, "sample").random(
-                    probes[row].max_new_tokens
-                )
-                for row in self._sampled
-            ]
-        )
+        self._rows = [row for row, probe in enumerate(probes) if probe.temperature]
+        sampled = [probes[row] for row in self._rows]
+        self._temperatures = torch.tensor([probe.temperature for probe in sampled])
+        draws = [generator(p.seed, p.id, "sample").random(p.max_new_tokens) for p in sampled]
+        self._uniform = torch.from_numpy(np.array(draws))
         self._keeps_statistics = probes[0].token_statistics
         self._steps: list[TokenStatistics] = []
         self._n_steps = 0
@@ -48,18 +44,16 @@ class Decoding(LogitsProcessor):  # type: ignore[misc]
         """Return the logits, with only the chosen token left in rows that are sampled."""
         self._check(scores)
         chosen = scores.argmax(-1)
-        if self._sampled:
-            drawn = sample(
-                scores[self._sampled], self._temperatures, self._uniform[:, self._n_steps]
-            )
-            chosen[self._sampled] = drawn
+        if self._rows:
+            drawn = sample(scores[self._rows], self._temperatures, self._uniform[:, self._n_steps])
+            chosen[self._rows] = drawn
         if self._keeps_statistics:
             self._steps.append(token_statistics(scores, chosen))
         self._n_steps += 1
-        if self._sampled:
+        if self._rows:
             scores = scores.clone()
-            scores[self._sampled] = -torch.inf
-            scores[self._sampled, drawn] = 0.0
+            scores[self._rows] = -torch.inf
+            scores[self._rows, drawn] = 0.0
         return scores
 
     def fields(self, ids: torch.Tensor, end_ids: Sequence[int | None]) -> list[dict[str, Any]]:

@@ -131,13 +131,12 @@ class APIVLM:
             )
         if probe.ask == "choose":
             return self._choose(probe, reply)
-        statistics = {}
+        fields = {"text": reply.text, "choice": parse_choice(reply.text, probe.options)}
         if probe.token_statistics:
             if not reply.token_log_probs:
                 return ServiceError(f"{self._chat.server} returned no log-probabilities this time")
-            statistics = reply_statistics(reply.token_log_probs)
-        choice = parse_choice(reply.text, probe.options)
-        return self._record(probe, text=reply.text, choice=choice, **statistics)
+            fields |= reply_statistics(reply.token_log_probs)
+        return self._record(probe, reasoned=reply.reasoned, **fields)
 
     def _choose(self, probe: Probe, reply: ChatReply) -> Response | Exception:
         if not reply.first_tokens:
