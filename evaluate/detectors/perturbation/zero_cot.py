@@ -55,6 +55,8 @@ ABOUT = About(
     needs=frozenset({"generate", "choose or generate"}),
     direction="without reasoning, accuracy drops from the original to the perturbed items",
     rule_titles={"unmasked": "more than with reasoning"},
+    on_request="it asks for two long replies about each pair, and few models reason: name it with"
+    " --detectors",
     evidence="published",
     caveat="reasoning helps where a picture is hard to read, so perturbed pictures that are harder"
     " widen the gap without reasoning in a clean model too; says nothing about models that do not"
