@@ -96,48 +96,6 @@ def test_a_reasoning_model_has_room_to_think_and_no_temperature(
     assert not {"temperature", "logprobs", "max_tokens"} & body.keys()
 
 
-def test_a_sample_is_asked_for_by_temperature_and_seed(
-    server: OpenAIServer, shapes_items: list[Item], shapes_store: ImageStore
-) -> None:
-    model = vlm(server, seed=7)
-    question = probe(shapes_items)
-    sampled = Probe(**{**question.__dict__, "id": "", "temperature": 0.8, "seed": 3})
-    answers = model.ask([sampled, question], shapes_store)
-    assert [getattr(answer, "choice", None) for answer in answers] == [1, 1]
-    sent = {(body["temperature"], body["seed"]) for body in server.chats()[1:]}
-    assert sent == {(0.8, 3), (0, 7)}
-
-
-def test_entropies_of_a_reply_are_those_of_the_most_likely_tokens(
-    talking: OpenAIServer, shapes_items: list[Item], shapes_store: ImageStore
-) -> None:
-    model = vlm(talking)
-    question = probe(shapes_items)
-    counted = Probe(**{**question.__dict__, "id": "", "token_statistics": True})
-    answer = one(model, counted, shapes_store)
-    p = [math.exp(value) for _, value in LETTERS]
-    entropy = -sum(x / sum(p) * math.log(x / sum(p)) for x in p)
-    assert answer.token_means == pytest.approx([-entropy], abs=1e-4)
-    assert (answer.text, answer.n_tokens, answer.token_log_probs) == ("B", 1, (-0.2,))
-    talking.first_tokens = None
-    assert isinstance(one(model, counted, shapes_store), ServiceError)
-
-
-@pytest.mark.parametrize(
-    ("reply", "reasoned"),
-    [("B", False), ("<think>A? No.</think>B", True), ("A or B? B", False)],
-)
-def test_reasoning_before_a_reply_is_left_out_but_recorded(
-    server: OpenAIServer,
-    shapes_items: list[Item],
-    shapes_store: ImageStore,
-    reply: str,
-    reasoned: bool,
-) -> None:
-    server.reply = lambda body: reply
-    assert one(vlm(server), probe(shapes_items), shapes_store).reasoned is reasoned
-
-
 # replies
 
 
