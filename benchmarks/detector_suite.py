@@ -104,7 +104,10 @@ def main() -> None:
         probes: list[Probe] = []
         for detector in DETECTORS.values():
             own = {p.id: p for p in detector.probes(benchmark, PromptSettings())}
-            probes += [p for p in own.values() if p.ask != "embed"]  # no kit has hidden states
+            # no kit has hidden states; samples differ, and a second question needs the first reply
+            probes += [
+                p for p in own.values() if not (p.ask == "embed" or p.temperature or p.follows)
+            ]
         distinct = sorted({probe.id: probe for probe in probes}.values(), key=batching_key)
         store = benchmark.images
 

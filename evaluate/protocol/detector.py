@@ -41,6 +41,7 @@ R = TypeVar("R")
 AnswersOf = Callable[[GridModel], Answers]
 """Loads the answers of one model of the grid; load one model at a time."""
 
+Evidence = Literal["", "published, replicated", "published", "unpublished"]
 Helper = Literal["rewording", "answer_judge"]
 Need = Capability | Literal["choose or generate"]
 """A capability, or whichever of the two the prompt settings ask multiple-choice questions by."""
@@ -80,6 +81,12 @@ class About:
         What it reads, if other detectors read the same; they are then one piece of evidence.
     levels : mapping of str to float or None
         For rules that are no test: the probability of flagging a clean model; None if unknown.
+    on_request : str
+        Why ``flipbench detect`` runs it only if it is named; empty if it always runs.
+    evidence : str
+        How well the method is supported as a detector of contamination; empty if not graded.
+    caveat : str
+        What else, besides contamination, moves its statistic, or what it cannot see.
     """
 
     name: str
@@ -98,6 +105,9 @@ class About:
     must_not_catch: tuple[Kind, ...] = ()
     signal: str = ""
     levels: Mapping[str, float | None] = field(default_factory=dict)
+    on_request: str = ""
+    evidence: Evidence = ""
+    caveat: str = ""
 
     def needs_clean_model(self, rule: str = "") -> bool:
         """Return whether a rule, by default the default rule, compares with clean models."""

@@ -166,9 +166,14 @@ def validate(
         settings=Settings(seed=seed),
     )
     grid = [one.model for one in listed]
-    practical = {name: detector.about.practical for name, detector in DETECTORS.items()}
     needed = [
-        requirements(scores, grid, detector, rule, practical.get(detector, False))
+        requirements(
+            scores,
+            grid,
+            detector,
+            rule,
+            detector in DETECTORS and not DETECTORS[detector].about.needs_clean_model(rule),
+        )
         for detector, rule in dict.fromkeys((s.detector, s.rule) for s in scores)
     ]
     page = None

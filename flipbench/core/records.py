@@ -162,9 +162,24 @@ class Verdict(Record):
     usage: JsonDict = Field(default_factory=dict)
 
 
+FIRST_REPLY = "{first reply}"
+"""Where the prompt of a probe that follows another quotes the reply to it."""
+
+
 class Probe(Record):
     """What is asked of a model. ``variant`` is a label for people and not part of the id.
 
+    Attributes
+    ----------
+    temperature : float
+        0: greedy. Otherwise the reply is a sample, drawn anew for each ``seed``.
+    token_statistics : bool
+        Whether the response to ``generate`` holds the statistics of its tokens.
+    follows : str
+        Id of a probe that is asked first; its reply replaces `FIRST_REPLY` in ``prompt``.
+
+    Notes
+    -----
     ``ask`` is ``choose`` (log-probabilities of the option letters), ``generate`` (text), ``score``
     (log-likelihood of ``continuation`` as a reply), ``score_text`` (of raw text: ``continuation``
     directly after ``prompt``, without chat template) or ``embed`` (the hidden state at the last
@@ -179,7 +194,12 @@ class Probe(Record):
         "n_options",
         "continuation",
         "max_new_tokens",
+        "temperature",
+        "seed",
+        "token_statistics",
+        "follows",
     )
+    optional: ClassVar[tuple[str, ...]] = ("temperature", "seed", "token_statistics", "follows")
 
     item_id: str
     variant: str
@@ -190,6 +210,10 @@ class Probe(Record):
     n_options: int = 0
     continuation: str = ""
     max_new_tokens: int = 16
+    temperature: float = Field(default=0.0, ge=0)
+    seed: int = 0
+    token_statistics: bool = False
+    follows: str = ""
 
 
 class Response(Record):
@@ -198,12 +222,14 @@ class Response(Record):
     ``choice`` is the chosen option's index, -1 if a generated reply names none.
     ``option_log_probs`` has shape (K,), in nats, normalised over the whole vocabulary.
 
-    For a scored continuation of T tokens, ``log_likelihood`` is the sum of ``token_log_probs``;
-    ``token_means`` and ``token_deviations`` are mean and standard deviation of log p under the
-    model's distribution at each position. All three have shape (T,), in nats, and are empty for
-    long texts and for models that do not return them. For raw text, ``is_greedy``, shape (T,), says
-    which tokens are the most likely ones after all tokens before them. The first token of a text
-    without a prompt is not scored.
+    For a scored continuation of T tokens, and for a reply with token statistics,
+    ``log_likelihood`` is the sum of ``token_log_probs``; ``token_means`` and ``token_deviations``
+    are mean and standard deviation of log p under the model's distribution at each position. All
+    three have shape (T,), in nats, and are empty for long texts and for models that do not return
+    them. For raw text, ``is_greedy``, shape (T,), says which tokens are the most likely ones after
+    all tokens before them. The first token of a text without a prompt is not scored.
+
+    ``reasoned`` is whether a server left out reasoning that preceded ``text``.
 
     ``state`` is the last layer's hidden state as text; see `flipbench.models.vlm.scoring`.
     """
@@ -224,6 +250,7 @@ class Response(Record):
     token_means: tuple[float, ...] = ()
     token_deviations: tuple[float, ...] = ()
     is_greedy: tuple[bool, ...] = ()
+    reasoned: bool = False
     state: str = ""
 
 

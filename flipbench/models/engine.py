@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from flipbench.core.errors import DataError, attempt
 from flipbench.core.images import ImageStore
-from flipbench.core.records import Probe, Record, Response
+from flipbench.core.records import FIRST_REPLY, Probe, Record, Response
 from flipbench.core.run import Run
 from flipbench.core.stage import StageOptions, StageReport, run_stage
 from flipbench.models.protocols import VLM
@@ -39,13 +40,21 @@ class Answers:
 
 
 class AskStage:
-    """A stage: ask one model."""
+    """A stage: ask one model.
+
+    Parameters
+    ----------
+    first : mapping of str to Response, optional
+        Its responses by probe id, for probes that follow another.
+    """
 
     record: type[Record] = Response
 
-    def __init__(self, vlm: VLM, images: ImageStore) -> None:
+    def __init__(
+        self, vlm: VLM, images: ImageStore, first: Mapping[str, Response] | None = None
+    ) -> None:
         self.name = f"ask {vlm.name}"
-        self.vlm, self.images = vlm, images
+        self.vlm, self.images, self.first = vlm, images, first or {}
 
     def id_of(self, probe: Probe) -> str:
         """Return the id of the response."""
@@ -57,7 +66,31 @@ class AskStage:
 
     def __call__(self, probes: Sequence[Probe]) -> Sequence[Response | Exception]:
         """Answer a batch."""
-        return self.vlm.ask(probes, self.images)
+        asked = [attempt(self._complete, probe) for probe in probes]
+        replies = iter(self.vlm.ask([p for p in asked if isinstance(p, Probe)], self.images))
+        return [
+            _answer_to(probe, next(replies)) if isinstance(complete, Probe) else complete
+            for probe, complete in zip(probes, asked, strict=True)
+        ]
+
+    def _complete(self, probe: Probe) -> Probe:
+        """Return the probe with the reply that it follows in its prompt."""
+        if not probe.follows:
+            return probe
+        first = self.first.get(probe.follows)
+        if first is None:
+            raise DataError(
+                f"{self.subject(probe)}: the reply that it quotes is missing; run the same command"
+                " again"
+            )
+        prompt = probe.prompt.replace(FIRST_REPLY, first.text.strip())
+        return Probe(**{**probe.__dict__, "id": "", "prompt": prompt, "follows": ""})
+
+
+def _answer_to(probe: Probe, answer: Response | Exception) -> Response | Exception:
+    if isinstance(answer, Exception) or answer.probe_id == probe.id:
+        return answer
+    return Response(**{**answer.__dict__, "id": "", "probe_id": probe.id})
 
 
 def ask(
@@ -70,15 +103,19 @@ def ask(
     """Ask ``vlm`` the distinct ``probes``, except those with a response in ``run``.
 
     Probes are sorted by kind, image and length, so that a batch shares images and needs little
-    padding.
+    padding. Those that follow another probe are asked after all others.
     """
-    distinct = {probe.id: probe for probe in probes}
-    return run_stage(
-        AskStage(vlm, images),
-        sorted(distinct.values(), key=batching_key),
-        run,
-        replace(options, partition=vlm.fingerprint),
-    )
+    distinct = sorted({probe.id: probe for probe in probes}.values(), key=batching_key)
+    options = replace(options, partition=vlm.fingerprint)
+    first = [probe for probe in distinct if not probe.follows]
+    report = run_stage(AskStage(vlm, images), first, run, options)
+    if following := [probe for probe in distinct if probe.follows]:
+        responses = answers_of(vlm.name, vlm.fingerprint, run).responses
+        then = run_stage(AskStage(vlm, images, responses), following, run, options)
+        report.n_done += then.n_done
+        report.n_skipped += then.n_skipped
+        report.failures += then.failures
+    return report
 
 
 def batching_key(probe: Probe) -> tuple[str, int, int, int, list[str], int, str]:

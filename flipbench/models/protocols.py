@@ -13,8 +13,16 @@ from flipbench.core.paired import Candidate
 from flipbench.core.records import JsonDict, Probe, Response
 
 Capability = Literal[
-    "choose", "generate", "token_logprobs", "raw_text", "hidden_states", "text_only"
+    "choose",
+    "generate",
+    "sample",
+    "reply_logprobs",
+    "token_logprobs",
+    "raw_text",
+    "hidden_states",
+    "text_only",
 ]
+"""``sample``: generate at a temperature; ``reply_logprobs``: statistics of generated tokens."""
 Decision = Literal["keep", "reject", "unsure"]
 
 
@@ -50,8 +58,12 @@ def needs_of(probe: Probe) -> frozenset[Capability]:
     >>> sorted(needs_of(probe))
     ['text_only', 'token_logprobs']
     """
-    text_only: set[Capability] = set() if probe.images else {"text_only"}
-    return frozenset({_NEEDS[probe.ask], *text_only})
+    more: dict[Capability, bool] = {
+        "text_only": not probe.images,
+        "sample": probe.temperature > 0,
+        "reply_logprobs": probe.token_statistics,
+    }
+    return frozenset({_NEEDS[probe.ask], *(name for name, needed in more.items() if needed)})
 
 
 _NEEDS: dict[str, Capability] = {

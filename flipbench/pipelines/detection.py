@@ -172,6 +172,8 @@ def plan(
         detector = DETECTORS[detector_name]
         if detector.about.not_in_detect:
             not_run[detector_name] = detector.about.not_in_detect
+        elif detector.about.on_request and detector_name not in chosen:
+            not_run[detector_name] = detector.about.on_request
         elif lacking := needs_when(detector.about, prompt_settings) - subject.can:
             needs = ", ".join(sorted(lacking))
             not_run[detector_name] = f"it needs {needs}, which this model does not support"
@@ -230,11 +232,19 @@ def count_work(detection: Detection) -> list[str]:
     benchmark = detection.benchmark.with_images_in(detection.run.images)
     n_probes = len(probes_for(detection.detectors, benchmark, detection.prompt_settings))
     n_models = len(detection.models)
+    costly = {
+        f"of them for {detector.about.name}": len(
+            probes_for([detector], benchmark, detection.prompt_settings)
+        )
+        for detector in detection.detectors
+        if detector.about.on_request
+    }
     return work_lines(
         {
             "pairs": len(benchmark.pairs),
             "detectors": len(detection.configured.names),
             "distinct probes": n_probes,
+            **costly,
             "models to ask": n_models,
             "answers": n_probes * n_models,
         }

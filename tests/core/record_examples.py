@@ -131,6 +131,10 @@ EXAMPLES: list[tuple[Record, dict[str, Any]]] = [
             "n_options": 2,
             "continuation": "red",
             "max_new_tokens": 17,
+            "temperature": 0.8,
+            "seed": 1,
+            "token_statistics": True,
+            "follows": "another probe",
         },
     ),
     (
@@ -148,6 +152,7 @@ EXAMPLES: list[tuple[Record, dict[str, Any]]] = [
             "token_means": (-1.5, -2.0),
             "token_deviations": (0.5, 0.0),
             "is_greedy": (True, False),
+            "reasoned": True,
             "state": "AAAAAA==",
         },
     ),

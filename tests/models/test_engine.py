@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from random import Random
+from typing import Any
 
-from flipbench.core.records import ImageRef, Probe
-from flipbench.models.engine import batching_key
+from flipbench.core.images import ImageStore
+from flipbench.core.records import FIRST_REPLY, ImageRef, Probe, Response
+from flipbench.core.run import Run
+from flipbench.models.engine import answers_of, ask, batching_key
+from flipbench.models.protocols import Capability, needs_of
+from tests.fixtures.options import QUIET
 
 
 def picture(number: int) -> ImageRef:
@@ -39,3 +46,52 @@ def test_long_texts_are_not_padded_into_batches_of_short_ones() -> None:
     for batch in batches:
         lengths = [len(p.prompt) + len(p.continuation) for p in batch]
         assert max(lengths) < 2 * min(lengths)
+
+
+class Echo:
+    """Repeats the last line of a prompt in capitals, and refuses prompts with "broken"."""
+
+    name, fingerprint = "echo", "weights of echo"
+    can: frozenset[Capability] = frozenset({"generate", "text_only"})
+
+    def __init__(self) -> None:
+        self.prompts: list[str] = []
+
+    def ask(self, probes: Sequence[Probe], images: ImageStore) -> list[Response | Exception]:
+        self.prompts += [p.prompt for p in probes]
+        return [self._answer(p) for p in probes]
+
+    def _answer(self, asked: Probe) -> Response | Exception:
+        if "broken" in asked.prompt:
+            return ValueError("broken")
+        text = asked.prompt.splitlines()[-1].upper()
+        names: dict[str, Any] = {"model": self.name, "model_fingerprint": self.fingerprint}
+        return Response(probe_id=asked.id, text=text, **names)
+
+
+def follow(first: Probe) -> Probe:
+    prompt = f"Again?\n<{FIRST_REPLY}>"
+    return Probe(**{**first.__dict__, "id": "", "prompt": prompt, "follows": first.id})
+
+
+def test_a_probe_that_follows_another_quotes_its_reply(tmp_path: Path) -> None:
+    firsts = [probe(None, "one"), probe(None, "two"), probe(None, "broken")]
+    asked = [*(follow(first) for first in firsts), *firsts]
+    run, model = Run(tmp_path), Echo()
+    report = ask(asked, model, run, run.images, QUIET)
+    assert (report.n_done, report.n_failed) == (4, 2)
+    assert "reply that it quotes is missing" in report.failures[-1].message
+    answers = answers_of("echo", model.fingerprint, run)
+    replies = [answers.to(p) for p in asked]
+    assert [r and r.text for r in replies] == ["<ONE>", "<TWO>", None, "ONE", "TWO", None]
+    assert sorted(model.prompts)[:2] == ["Again?\n<ONE>", "Again?\n<TWO>"]
+    again = ask(asked, model, run, run.images, QUIET)
+    assert (again.n_skipped, again.n_done, again.n_failed) == (4, 0, 2)
+
+
+def test_sampling_and_statistics_are_capabilities() -> None:
+    plain = probe(1, "one")
+    sampled = plain.model_copy(update={"temperature": 0.8})
+    counted = plain.model_copy(update={"token_statistics": True})
+    assert needs_of(sampled) - needs_of(plain) == {"sample"}
+    assert needs_of(counted) - needs_of(plain) == {"reply_logprobs"}

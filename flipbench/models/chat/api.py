@@ -142,8 +142,8 @@ class ChatAPI:
         if not reasoning:
             limits.reverse()
         parameters: JsonDict = {
-            "temperature": None if reasoning else spec.temperature,
-            "seed": spec.seed,
+            "temperature": None if reasoning else _first(request.temperature, spec.temperature),
+            "seed": _first(request.seed, spec.seed),
             "reasoning_effort": spec.reasoning_effort,
         }
         with self._lock:
@@ -302,6 +302,10 @@ def recorded(parameters: JsonDict) -> JsonDict:
         return parameters
     name = parameters["response_format"]["json_schema"]["name"]
     return parameters | {"response_format": name}
+
+
+def _first(given: Any, default: Any) -> Any:
+    return default if given is None else given
 
 
 def _key(spec: ChatSpec) -> str:

@@ -50,7 +50,9 @@ class ChatRequest:
         Limit of the visible reply, instead of the model's setting. With it, a reply that is cut
         off, empty or a refusal is a valid answer; without it, such a reply is a failure.
     top_log_probs : int
-        Number of most likely first tokens to return.
+        Number of most likely tokens to return at each position.
+    temperature, seed : optional
+        Sampling parameters of a model behind a server, instead of the model's settings.
     """
 
     instruction: str
@@ -60,13 +62,18 @@ class ChatRequest:
     item_id: str = ""
     max_tokens: int | None = None
     top_log_probs: int = 0
+    temperature: float | None = None
+    seed: int | None = None
 
     def id(self, settings: JsonDict) -> str:
         """Return a hash of the request and of the settings it is sent with."""
         schema = self.schema.model_json_schema() if self.schema else None
         images = [ref.sha256 for ref in self.images]
-        limits = (self.max_tokens, self.top_log_probs)
-        more = limits if limits != (None, 0) else ()
+        given = [
+            ((self.max_tokens, self.top_log_probs), (None, 0)),
+            ((self.temperature, self.seed), (None, None)),
+        ]
+        more = [value for values, none in given if values != none for value in values]
         return content_id("chat", settings, self.instruction, self.text, images, schema, *more)
 
     def limit(self, spec: ChatSpec) -> int:
@@ -99,13 +106,17 @@ class ChatReply:
     """A reply, its usage, and its parsed content if it conforms to the schema.
 
     ``first_tokens`` are the most likely first tokens as (text, log-probability in nats), if they
-    were requested and the server returns them.
+    were requested and the server returns them; ``token_log_probs`` are the log-probabilities of
+    each token of the reply and of the most likely tokens at its position. ``reasoned`` is whether
+    it was preceded by reasoning, which ``text`` leaves out.
     """
 
     text: str
     usage: JsonDict = field(default_factory=dict)
     parsed: BaseModel | None = None
     first_tokens: tuple[tuple[str, float], ...] = ()
+    token_log_probs: tuple[tuple[float, tuple[float, ...]], ...] = ()
+    reasoned: bool = False
 
 
 class Chat(Protocol):
@@ -247,26 +258,33 @@ def _answer(
             "the reply may have ended within the model's reasoning; set reasoning: true and raise"
             " reasoning_tokens"
         )
+    content = (choice.get("logprobs") or {}).get("content") or []
     try:
-        first = _first_tokens(choice)
+        tokens = [_most_likely(token) for token in content]
+        own = [float(token["logprob"]) for token in content]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         return ServiceError(f"the server's log-probabilities are invalid ({error!r})")
-    return ChatReply(_THOUGHTS.sub("", text), usage, first_tokens=first)
+    return ChatReply(
+        _THOUGHTS.sub("", text),
+        usage,
+        reasoned=bool(hidden or usage.get("reasoning_tokens") or _THOUGHTS.match(text)),
+        first_tokens=tokens[0] if tokens else (),
+        token_log_probs=tuple(
+            (value, tuple(v for _, v in top)) for value, top in zip(own, tokens, strict=True)
+        ),
+    )
 
 
-def _first_tokens(choice: JsonDict) -> tuple[tuple[str, float], ...]:
-    """Return the most likely first tokens, and the sampled one if it is not among them."""
-    content = (choice.get("logprobs") or {}).get("content") or []
-    if not content:
-        return ()
-    top = [(str(t["token"]), float(t["logprob"])) for t in content[0].get("top_logprobs") or []]
-    sampled = (str(content[0]["token"]), float(content[0]["logprob"]))
-    if sampled[0] not in (token for token, _ in top):
+def _most_likely(token: JsonDict) -> tuple[tuple[str, float], ...]:
+    """Return the most likely tokens at a position, and the sampled one if not among them."""
+    top = [(str(t["token"]), float(t["logprob"])) for t in token.get("top_logprobs") or []]
+    sampled = (str(token["token"]), float(token["logprob"]))
+    if sampled[0] not in (text for text, _ in top):
         top.append(sampled)
-    for token, value in top:
+    for text, value in top:
         if math.isnan(value) or value > 0.01:  # tolerates rounding of 0
-            raise ValueError(f"{value} for the token {token!r}")
-    return tuple((token, value) for token, value in top if value > _UNKNOWN)
+            raise ValueError(f"{value} for the token {text!r}")
+    return tuple((text, value) for text, value in top if value > _UNKNOWN)
 
 
 def _usage(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from transformers import LogitsProcessor, LogitsProcessorList
+from transformers import LogitsProcessorList
 
 from flipbench.config.local_models import ModelConfig, Quantization
 from flipbench.core.errors import DataError, PrerequisiteError
@@ -24,6 +24,7 @@ from flipbench.models.vlm.checkpoints import (
     resolve_path,
 )
 from flipbench.models.vlm.conversation import Conversation, append_replies
+from flipbench.models.vlm.decoding import Decoding
 from flipbench.models.vlm.families import EVERYTHING, family_of, is_encoder_decoder
 from flipbench.models.vlm.loading import architecture, load_model
 from flipbench.models.vlm.prefix import SHARING, share, unread
@@ -127,14 +128,15 @@ class HuggingFaceVLM:
         A probe that this family does not support gets an error.
         """
         answers: dict[int, Response | Exception] = {}
-        groups: dict[tuple[str, bool, int], list[int]] = {}
+        groups: dict[tuple[str, bool, int, bool], list[int]] = {}
         for i, probe in enumerate(probes):
             if refusal := self._refusal(probe):
                 answers[i] = refusal
             else:
-                key = (probe.ask, bool(probe.images), probe.max_new_tokens)
+                size, with_statistics = probe.max_new_tokens, probe.token_statistics
+                key = (probe.ask, bool(probe.images), size, with_statistics)
                 groups.setdefault(key, []).append(i)
-        for (ask, _, _), rows in groups.items():
+        for (ask, *_), rows in groups.items():
             batch = [probes[i] for i in rows]
             answer = {
                 "choose": self._choose,
@@ -173,18 +175,21 @@ class HuggingFaceVLM:
 
     @torch.inference_mode()
     def _generate(self, probes: Sequence[Probe], images: ImageStore) -> list[Response]:
-        inputs = self._inputs(probes, images)
+        inputs, decoding = self._inputs(probes, images), Decoding(probes, self._check_numbers)
         ids = self.model.generate(
             **inputs,
             max_new_tokens=probes[0].max_new_tokens,
             do_sample=False,
-            logits_processor=LogitsProcessorList([_CheckLogits(self._check_numbers)]),
+            logits_processor=LogitsProcessorList([decoding]),
         )
         n_prompt = 0 if is_encoder_decoder(self.model.config) else inputs["input_ids"].shape[1]
-        texts = self.tokenizer.batch_decode(ids[:, n_prompt:], skip_special_tokens=True)
+        new_ids = ids[:, n_prompt:]
+        texts = self.tokenizer.batch_decode(new_ids, skip_special_tokens=True)
+        ends = self.model.generation_config.eos_token_id
+        fields = decoding.fields(new_ids, ends if isinstance(ends, list) else [ends])
         return [
-            self._response(probe, text=text, choice=parse_choice(text, probe.options))
-            for probe, text in zip(probes, texts, strict=True)
+            self._response(probe, text=text, choice=parse_choice(text, probe.options), **more)
+            for probe, text, more in zip(probes, texts, fields, strict=True)
         ]
 
     def _embed(self, probes: Sequence[Probe], images: ImageStore) -> list[Response]:
@@ -352,14 +357,3 @@ class _OnDemand:
     @cached_property
     def _loaded(self) -> HuggingFaceVLM:
         return HuggingFaceVLM(**self._model.model_dump(), name=self.name)
-
-
-class _CheckLogits(LogitsProcessor):  # type: ignore[misc]
-    """Check the logits of each generated token without changing them."""
-
-    def __init__(self, check: Callable[[torch.Tensor], None]) -> None:
-        self._check = check
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        self._check(scores)
-        return scores

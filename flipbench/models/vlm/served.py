@@ -31,9 +31,10 @@ _TRIAL_TOKENS = 16
 class APIVLM:
     """Answer probes through a chat server: text, and letters if it returns log-probabilities.
 
-    The prompt is one turn, images first, as with `HuggingFaceVLM`. The temperature is 0; reasoning
-    models do not accept one and get a budget for hidden reasoning, and a reply that ends within
-    the reasoning is a failure. Errors of the server are failures of their probes, never answers.
+    The prompt is one turn, images first, as with `HuggingFaceVLM`. The temperature is 0 unless a
+    probe sets one; reasoning models do not accept one and get a budget for hidden reasoning, and a
+    reply that ends within the reasoning is a failure. Errors of the server are failures of their
+    probes, never answers.
 
     The constructor asks the server one short question, to learn the model's name there and whether
     it returns log-probabilities.
@@ -52,8 +53,9 @@ class APIVLM:
         ``spec.revision``. It is weaker than a hash of weights: if the server changes the model
         under the same name, old responses are reused.
     can : frozenset of str
-        ``generate`` and ``text_only``, and ``choose`` if the server returns log-probabilities.
-        Chat servers cannot score a given text.
+        ``generate`` and ``text_only``; ``choose`` and ``reply_logprobs`` if the server returns
+        log-probabilities; ``sample`` if it accepts a temperature. Chat servers cannot score a given
+        text.
     reported_model : str
         The model's name as reported by the server.
 
@@ -70,9 +72,12 @@ class APIVLM:
         trial, has_log_probs = self._trial()
         self.reported_model = str(trial.usage.get("model") or spec.model)
         self._temperature = trial.usage["sent"].get("temperature")
-        self.can: frozenset[Capability] = frozenset(
-            {"generate", "text_only", "choose"} if has_log_probs else {"generate", "text_only"}
-        )
+        can: set[Capability] = {"generate", "text_only"}
+        if has_log_probs:
+            can |= {"choose", "reply_logprobs"}
+        if self._temperature is not None:
+            can.add("sample")
+        self.can: frozenset[Capability] = frozenset(can)
         if self._temperature is None and not spec.traits.reasoning:
             log.warning("%s: the server's default temperature is not reproducible", self.name)
         self.fingerprint = content_id(
@@ -95,14 +100,16 @@ class APIVLM:
         return [self._response(probe, by_row.get(i)) for i, probe in enumerate(probes)]
 
     def _request(self, probe: Probe) -> ChatRequest:
-        choose = probe.ask == "choose"
+        choose, sampled = probe.ask == "choose", probe.temperature > 0
         return ChatRequest(
             instruction="",
             text=probe.prompt,
             images=probe.images,
             item_id=probe.item_id,
             max_tokens=1 if choose else probe.max_new_tokens,
-            top_log_probs=self.spec.top_logprobs if choose else 0,
+            top_log_probs=self.spec.top_logprobs if choose or probe.token_statistics else 0,
+            temperature=probe.temperature if sampled else None,
+            seed=probe.seed if sampled else None,
         )
 
     def _response(self, probe: Probe, reply: ChatReply | Exception | None) -> Response | Exception:
@@ -115,15 +122,21 @@ class APIVLM:
             return reply
         model = str(reply.usage.get("model") or self.reported_model)
         temperature = reply.usage["sent"].get("temperature")
-        if (model, temperature) != (self.reported_model, self._temperature):
+        expected = probe.temperature if probe.temperature else self._temperature
+        if (model, temperature) != (self.reported_model, expected):
             return ServiceError(
                 f"{self._chat.server} answered with model {model!r} at temperature {temperature},"
-                f" but at first with {self.reported_model!r} at {self._temperature}; its replies"
+                f" but at first with {self.reported_model!r} at {expected}; its replies"
                 " come from different models"
             )
         if probe.ask == "choose":
             return self._choose(probe, reply)
-        return self._record(probe, text=reply.text, choice=parse_choice(reply.text, probe.options))
+        fields = {"text": reply.text, "choice": parse_choice(reply.text, probe.options)}
+        if probe.token_statistics:
+            if not reply.token_log_probs:
+                return ServiceError(f"{self._chat.server} returned no log-probabilities this time")
+            fields |= reply_statistics(reply.token_log_probs)
+        return self._record(probe, reasoned=reply.reasoned, **fields)
 
     def _choose(self, probe: Probe, reply: ChatReply) -> Response | Exception:
         if not reply.first_tokens:
@@ -170,6 +183,40 @@ class APIVLM:
                 )
             log.warning("%s: it supports generate, but not choose", problem)
         return reply, has_log_probs
+
+
+def reply_statistics(
+    token_log_probs: Sequence[tuple[float, Sequence[float]]],
+) -> dict[str, Any]:
+    """Return the fields of a response for a reply of T tokens.
+
+    Means and deviations are those of the most likely tokens, renormalised, since a server returns
+    no others; a local checkpoint's are over its whole vocabulary.
+
+    Parameters
+    ----------
+    token_log_probs : sequence of (float, sequence of float), shape (T,)
+        Log-probability, in nats, of the token and of the most likely ones.
+
+    Examples
+    --------
+    >>> reply_statistics([(-0.1, [-0.7, -0.7])])["token_means"]
+    (-0.69315,)
+    """
+    own = [value for value, _ in token_log_probs]
+    means, deviations = [], []
+    for _, top in token_log_probs:
+        log_p = np.array(top) - np.logaddexp.reduce(top)
+        mean = float(np.exp(log_p) @ log_p)
+        means.append(round(mean, 5))
+        deviations.append(round(float(np.sqrt(np.exp(log_p) @ (log_p - mean) ** 2)), 5))
+    return {
+        "log_likelihood": float(sum(own)),
+        "n_tokens": len(own),
+        "token_log_probs": tuple(round(value, 5) for value in own),
+        "token_means": tuple(means),
+        "token_deviations": tuple(deviations),
+    }
 
 
 def letter_log_probs(

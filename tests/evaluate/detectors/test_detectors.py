@@ -40,7 +40,7 @@ COSTLY = {"constat", "ngram_accuracy", "order_trend"}
 ASK_CHOICES = {
     "bgr_shuffling", "choice_confusion", "circular_eval", "confidence_gap", "constat",
     "image_masking", "old_answer_attraction", "option_order", "perturbation_gap",
-    "text_only_leakage",
+    "text_only_leakage", "zero_cot",
 }  # fmt: skip
 COMPARES_LIKELIHOODS = {"confidence_gap"}
 """Asks choices by likelihood, however the others are asked."""

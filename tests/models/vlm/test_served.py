@@ -215,7 +215,7 @@ def test_without_log_probabilities_it_cannot_choose(
     server.rejects = {"logprobs"} if how == "rejected" else set()
     server.script.extend(["no logprobs"] * 2 if how == "forbidden" else [])
     model = vlm(server, logprobs=False if how == "declared" else None)
-    assert model.can == {"generate", "text_only"}
+    assert model.can == {"generate", "sample", "text_only"}
     warned = "it supports generate, but not choose" in caplog.text
     assert warned == (how != "declared")
     n_before = len(server.chats())

@@ -117,7 +117,7 @@ def test_a_model_under_test_answers_as_it_does_in_memory(
         model=str(checkpoint), base_url=base_url, api_key_env=None, n_concurrent=1
     )
     served, local = APIVLM(spec, "served"), HuggingFaceVLM(str(checkpoint))
-    assert served.can == {"generate", "text_only"} and "not choose" in caplog.text, (
+    assert served.can == {"generate", "sample", "text_only"} and "not choose" in caplog.text, (
         "it ignores logprobs"
     )
     prompt_settings = PromptSettings(ask="generate", max_new_tokens=12)

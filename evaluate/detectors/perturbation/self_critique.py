@@ -1,0 +1,177 @@
+"""Self-Critique: a second, different answer that is as certain, token by token, as the first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.records import FIRST_REPLY, Item, JsonDict, Probe, Response, Score
+from flipbench.models.engine import Answers
+from flipbench.prompting.prompts import PromptSettings
+
+from ...protocol.detector import About
+from ...scoring.comparison import (
+    ComparingDetector,
+    Condition,
+    Contrast,
+    Settings,
+    mcnemar_score,
+    relative_score,
+)
+from ...scoring.reasoning import MAX_NEW_TOKENS, reasoning_probe
+from .perturbation_gap import if_equally_hard
+
+CRITIQUE = (
+    '{prompt}\n\nSomeone has answered this before, rightly or wrongly:\n"{first}"\nLook for what'
+    " may be wrong with it, and answer again by another line of reasoning."
+)
+MIN_TOKENS = 8
+"""Sequences of fewer entropies resemble each other in any model."""
+
+ABOUT = About(
+    name="self_critique",
+    title="Self-Critique",
+    paper="Tao et al., Detecting Data Contamination from Reinforcement Learning Post-training for"
+    " Large Language Models, arXiv 2510.09259",
+    variant="rules similarity (default: permutation test of original against perturbed items),"
+    " relative",
+    deviates_from_paper="the paper ranks members against non-members and has no threshold: an"
+    " item's perturbed version is its non-member here, and the tests are ours; our wording of the"
+    " request for another answer; at most 256 tokens for each reply instead of 4,096; entropies"
+    " over the whole vocabulary (the paper: its 50 most likely tokens; a server: 20)",
+    rules={"similarity": False, "relative": True},
+    default_rule="similarity",
+    needs=frozenset({"generate", "reply_logprobs"}),
+    direction="the entropies of a first answer and of a second, different one are less similar on"
+    " the perturbed items than on the originals",
+    catches=("answer texts",),
+    must_not_catch=("question only", "image-caption"),
+    on_request="it asks four long questions about each pair: name it with --detectors",
+    evidence="published",
+    caveat="made for reasoning models trained by reinforcement learning; short replies resemble"
+    " each other in any model, and so do those of a model that ignores the request for another"
+    " answer",
+)
+
+
+def similarity(first: Sequence[float], second: Sequence[float]) -> float:
+    """Return the cosine of two sequences of entropies, in [0, 1], times shorter / longer length.
+
+    The shorter sequence is padded with zeros.
+
+    >>> similarity([1.0, 0.0], [1.0, 0.0]), similarity([1.0, 0.0], [0.0, 1.0])
+    (1.0, 0.0)
+    >>> similarity([1.0, 1.0, 1.0, 1.0], [1.0])
+    0.125
+    """
+    if not first or not second:
+        return 0.0
+    shorter, longer = sorted((len(first), len(second)))
+    padded = np.zeros((2, longer))
+    padded[0, : len(first)], padded[1, : len(second)] = first, second
+    norms = np.linalg.norm(padded, axis=1)
+    if not norms.all():
+        return 0.0
+    cosine = float(padded[0] @ padded[1] / norms.prod())
+    return min(cosine, 1.0) * shorter / longer
+
+
+@dataclass
+class SelfCritique(ComparingDetector):
+    """Gap = similarity of both answers' entropies on perturbed items - on the same originals.
+
+    Parameters
+    ----------
+    max_new_tokens : int
+        Limit of each reply, at most 256: no statistics are kept of longer ones.
+
+    References
+    ----------
+    Tao et al., arXiv 2510.09259. Differs from the paper as described in ``about``.
+    """
+
+    settings: Settings = field(default_factory=Settings)
+    max_new_tokens: int = MAX_NEW_TOKENS
+    about: About = ABOUT
+
+    def __post_init__(self) -> None:
+        """Refuse replies too long to keep their entropies."""
+        if self.max_new_tokens > MAX_NEW_TOKENS:
+            raise ValueError(f"max_new_tokens {self.max_new_tokens}: at most {MAX_NEW_TOKENS}")
+
+    def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
+        """Return a first answer and a second to every item; no settings apply."""
+        versions = {"original": benchmark.originals, "perturbed": benchmark.perturbed}
+        asked = {
+            side: [self._probes(item, side) for item in items] for side, items in versions.items()
+        }
+        return [
+            Contrast(
+                items=benchmark.originals,
+                probes=[probe for rows in asked.values() for row in rows for probe in row],
+                read=lambda answers: [_read(answers, *side) for side in asked.items()],
+                rules=(if_equally_hard(partial(mcnemar_score, rule="similarity")), relative_score),
+                describe=partial(_describe, asked),
+                finish=_with_length,
+            )
+        ]
+
+    def _probes(self, item: Item, side: str) -> tuple[Probe, Probe]:
+        size = self.max_new_tokens
+        first = reasoning_probe(
+            item, f"{side} reasoning", max_new_tokens=size, token_statistics=True
+        )
+        prompt = CRITIQUE.format(prompt=first.prompt, first=FIRST_REPLY)
+        changes = {"id": "", "variant": f"{side} critique", "prompt": prompt, "follows": first.id}
+        return first, Probe(**{**first.__dict__, **changes})
+
+
+def entropies(reply: Response) -> list[float]:
+    """Return the entropy, in nats, of the distribution from which each token was chosen."""
+    return [-mean for mean in reply.token_means]
+
+
+def _read(answers: Answers, side: str, asked: Sequence[tuple[Probe, Probe]]) -> Condition:
+    """Return each item's similarity, 0 if either reply is empty."""
+    outcomes: list[float | None] = []
+    n_empty = n_replies = 0
+    for probes in asked:
+        replies = [reply for probe in probes if (reply := answers.to(probe)) is not None]
+        if len(replies) < 2:
+            outcomes.append(None)
+            continue
+        is_empty = any(not reply.text.strip() or not reply.token_means for reply in replies)
+        n_replies, n_empty = n_replies + 1, n_empty + is_empty
+        first, second = map(entropies, replies)
+        outcomes.append(0.0 if is_empty else similarity(first, second))
+    return Condition(side, outcomes, n_empty, n_replies, None)
+
+
+def _describe(asked: Mapping[str, Sequence[tuple[Probe, Probe]]], answers: Answers) -> JsonDict:
+    pairs = [pair for rows in asked.values() for pair in rows]
+    given = [(a, b) for p, q in pairs if (a := answers.to(p)) and (b := answers.to(q))]
+    lengths = [len(first.token_means) for first, _ in given]
+    return {
+        "mean_length": sum(lengths) / len(lengths) if lengths else None,
+        "n_same": sum(first.text.strip() == second.text.strip() for first, second in given),
+        "n_critiques": len(given),
+        "n_questions": 2 * len(pairs),
+    }
+
+
+def _with_length(score: Score) -> Score:
+    """Add a warning if replies are too short, or second ones too often the same."""
+    length, n_same, n = (score.details[key] for key in ("mean_length", "n_same", "n_critiques"))
+    warnings = []
+    if score.n and length < MIN_TOKENS:
+        warnings.append(
+            f"first replies have {length:.1f} tokens on average: entropies of fewer than"
+            f" {MIN_TOKENS} resemble each other in any model"
+        )
+    if score.n and 2 * n_same > n:
+        warnings.append(f"{n_same} of {n} second replies repeat the first word for word")
+    return score.model_copy(update={"warnings": (*score.warnings, *warnings)})

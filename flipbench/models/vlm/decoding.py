@@ -1,0 +1,102 @@
+"""How replies are decoded: the most likely token, or a sample that depends on its probe alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import LogitsProcessor
+
+from flipbench.core.randomness import generator
+from flipbench.core.records import Probe
+from flipbench.models.vlm.scoring import TokenStatistics, token_statistics
+
+
+class Decoding(LogitsProcessor):  # type: ignore[misc]
+    """Chooses each probe's next token in greedy decoding: for a sample, no other is left.
+
+    A sample is drawn by inversion, with one uniform number per token from (seed, probe), so that
+    neither batch, order nor device's generator changes it.
+
+    Parameters
+    ----------
+    probes : sequence of Probe
+        The rows of the batch, all with or all without ``token_statistics``.
+    check : callable
+        Raises an error if the logits are invalid.
+    """
+
+    def __init__(self, probes: Sequence[Probe], check: Callable[[torch.Tensor], None]) -> None:
+        self._check = check
+        self._rows = [row for row, probe in enumerate(probes) if probe.temperature]
+        sampled = [probes[row] for row in self._rows]
+        self._temperatures = torch.tensor([probe.temperature for probe in sampled])
+        draws = [generator(p.seed, p.id, "sample").random(p.max_new_tokens) for p in sampled]
+        self._uniform = torch.from_numpy(np.array(draws))
+        self._keeps_statistics = probes[0].token_statistics
+        self._steps: list[TokenStatistics] = []
+        self._n_steps = 0
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """Return the logits, with only the chosen token left in rows that are sampled."""
+        self._check(scores)
+        chosen = scores.argmax(-1)
+        if self._rows:
+            drawn = sample(scores[self._rows], self._temperatures, self._uniform[:, self._n_steps])
+            chosen[self._rows] = drawn
+        if self._keeps_statistics:
+            self._steps.append(token_statistics(scores, chosen))
+        self._n_steps += 1
+        if self._rows:
+            scores = scores.clone()
+            scores[self._rows] = -torch.inf
+            scores[self._rows, drawn] = 0.0
+        return scores
+
+    def fields(self, ids: torch.Tensor, end_ids: Sequence[int | None]) -> list[dict[str, Any]]:
+        """Return the token statistics of each row's reply, up to its end token, if they were kept.
+
+        Parameters
+        ----------
+        ids : torch.Tensor, shape (n_probes, n_steps)
+            The generated tokens.
+        """
+        if not self._keeps_statistics:
+            return [{}] * len(ids)
+        rows = []
+        for row, tokens in enumerate(ids.tolist()):
+            length = next(
+                (i for i, token in enumerate(tokens) if token in end_ids), len(tokens) - 1
+            )
+            steps = self._steps[: length + 1]
+            parts = {
+                field.name: torch.stack([getattr(step, field.name)[row] for step in steps])
+                for field in fields(TokenStatistics)
+            }
+            rows.append(TokenStatistics(**parts).fields())
+        return rows
+
+
+def sample(logits: torch.Tensor, temperatures: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
+    """Draw a token for each row by inverting the cumulative distribution.
+
+    Parameters
+    ----------
+    logits : torch.Tensor, shape (n_rows, vocabulary)
+    temperatures, uniform : torch.Tensor, shape (n_rows,)
+        Positive temperatures, and numbers in [0, 1).
+
+    Examples
+    --------
+    >>> logits = torch.tensor([[0.5, 0.3, 0.2]]).log()
+    >>> [int(sample(logits, torch.ones(1), torch.tensor([u]))) for u in (0.49, 0.51, 0.79, 0.81)]
+    [0, 1, 1, 2]
+    """
+    scaled = logits.double() / temperatures.to(logits.device, torch.float64)[:, None]
+    reached = scaled.softmax(-1).cumsum(-1)
+    # the last sum may differ from 1 by rounding
+    target = uniform.to(logits.device, torch.float64) * reached[:, -1]
+    return torch.searchsorted(reached, target[:, None], right=True)[:, 0]
