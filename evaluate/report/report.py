@@ -22,9 +22,16 @@ from ..validation.validation import Validation, validate
 from . import table_files
 from .figures import Figure, make_figures
 from .gallery import BUDGET, make_gallery
-from .tables import GAP, TEST, gap_table, other_table, rule_title, title
+from .results import Results, write_results
+from .tables import GAP, TEST, detectors_of, gap_table, other_table, rule_title, title
 from .validation_figures import make_validation_figures
-from .validation_tables import detectors_table, requirements_table, validation_table
+from .validation_tables import (
+    DetectorResult,
+    detector_results,
+    detectors_table,
+    requirements_table,
+    validation_table,
+)
 
 PAGE_BYTES = 4_900_000
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -47,6 +54,8 @@ class ReportData:
         Every score of these models; scores of other models are left out.
     settings : dict of str
         How this was made: command, seed, versions.
+    n_answers : int
+        Of all models to the questions of all detectors.
     notes : list of str
         What the page shows and what it does not, in plain sentences.
     raters : list of Table
@@ -63,6 +72,7 @@ class ReportData:
     scores: list[Score]
     requirements: list[Requirements] = field(default_factory=list)
     settings: dict[str, str] = field(default_factory=dict)
+    n_answers: int = 0
     notes: list[str] = field(default_factory=list)
     raters: list[Table] = field(default_factory=list)
     kept: list[Table] = field(default_factory=list)
@@ -83,9 +93,11 @@ def write_report(data: ReportData, folder: Path) -> Path:
     kinds = {model.clean for model in data.grid if model.dose is not None}
     can_validate = len(kinds) == 2 or any(model.external for model in data.grid)
     validations = validate(data.scores, data.grid) if can_validate else []
-    validation = [make(validations) for make in (detectors_table, validation_table) if validations]
+    detectors = detector_results(validations)
+    validation = [detectors_table(detectors), validation_table(validations)] if validations else []
     folder.mkdir(parents=True, exist_ok=True)
     _write_tables(data, tables, needed, folder)
+    write_results(folder / "results.json", _results(data, detectors))
     if validation:
         _write_validation(validations, validation, data.notes, folder)
     checks = make_validation_figures(validations, data.grid, data.scores, folder)
@@ -159,6 +171,22 @@ def _sentence(rule: str, grid: Sequence[GridModel], scores: Sequence[Score]) -> 
     n_open = sum(verdict == "inconclusive" for _, verdict in judged)
     tail = f"; {n_open} {'is' if n_open == 1 else 'are'} inconclusive" if n_open else ""
     return f"{_RULE_SUBJECTS.get(rule, f'Rule {rule!r}')} {' and '.join(parts)}{tail}."
+
+
+def _results(data: ReportData, detectors: Sequence[DetectorResult]) -> Results:
+    known = {model.fingerprint for model in data.grid}
+    gaps = [s for s in data.scores if s.detector == GAP and s.model_fingerprint in known]
+    return Results(
+        title=data.title,
+        settings=data.settings,
+        n_pairs=len(data.benchmark.pairs),
+        n_answers=data.n_answers,
+        n_detectors=len(detectors_of(data.scores)),
+        n_rules=len({(s.detector, s.rule) for s in data.scores}),
+        models=tuple(data.grid),
+        gaps=tuple(gap.model_copy(update={"per_item": {}, "details": {}}) for gap in gaps),
+        detectors=tuple(detectors),
+    )
 
 
 def _write_tables(data: ReportData, tables: Sequence[Table], needed: Table, folder: Path) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flipbench.core.rates import MIN_CLUSTERS, Rate
-from flipbench.core.records import Interval
+from flipbench.core.record_base import Value
+from flipbench.core.records import Count, Interval
 from flipbench.reporting import formats
 from flipbench.reporting.tables import Cell, Column, Row, Table
 
@@ -15,6 +16,34 @@ from ..statistics.roc import OperatingPoint
 from ..validation.external import ExternalAlarms
 from ..validation.validation import Validation
 from .tables import SUSPECTED, as_header, rule_title, title
+
+
+class DetectorResult(Value):
+    """How well a detector did by its default rule on models of known dose.
+
+    Attributes
+    ----------
+    detected, false_alarms : Rate
+        Contaminated and clean models called contaminated.
+    auroc : float or None
+        None without both clean and contaminated models that have a statistic.
+    in_order : Count
+        Steps from one dose to the next at which the statistic grew more suspicious.
+    suspected : bool
+        Whether the rule also flags a model that cannot have seen the benchmark.
+    """
+
+    detector: str
+    title: str
+    rule: str
+    rule_title: str
+    detected: Rate
+    false_alarms: Rate
+    auroc: float | None = None
+    auroc_interval: Interval | None = None
+    in_order: Count
+    needs_clean_model: bool
+    suspected: bool = False
 
 
 def by_default_rule(validations: Sequence[Validation]) -> list[Validation]:
@@ -32,21 +61,39 @@ def by_default_rule(validations: Sequence[Validation]) -> list[Validation]:
     return sorted(defaults, key=lambda v: 1.0 if v.separation is None else -v.separation.auroc)
 
 
-def detectors_table(validations: Sequence[Validation]) -> Table:
-    """Return one row per detector, by its default rule."""
-    rows = []
-    for v in by_default_rule(validations):
-        cells = dict(_cells(v))
-        needs = v.rule == "relative" or DETECTORS[v.detector].about.needs_clean_model
-        summary = (
-            Cell(rule_title(v.detector, v.rule), SUSPECTED if v.external_alarms.suspected else ""),
-            _rate(v.detected),
-            _rate(v.alarms),
-            cells["AUROC"],
-            cells["Steps in order"],
-            Cell("yes" if needs else "no"),
+def detector_results(validations: Sequence[Validation]) -> list[DetectorResult]:
+    """Return the result of each detector's default rule, the best AUROC first."""
+    return [
+        DetectorResult(
+            detector=v.detector,
+            title=title_among(v, validations),
+            rule=v.rule,
+            rule_title=rule_title(v.detector, v.rule),
+            detected=v.detected,
+            false_alarms=v.alarms,
+            auroc=v.separation.auroc if v.separation else None,
+            auroc_interval=v.separation.interval if v.separation else None,
+            in_order=Count(k=v.trend.in_order, n=v.trend.n_steps),
+            needs_clean_model=v.rule == "relative" or DETECTORS[v.detector].about.needs_clean_model,
+            suspected=v.external_alarms.suspected,
         )
-        rows.append(Row(title_among(v, validations), summary))
+        for v in by_default_rule(validations)
+    ]
+
+
+def detectors_table(results: Sequence[DetectorResult]) -> Table:
+    """Return one row per detector."""
+    rows = []
+    for r in results:
+        summary = (
+            Cell(r.rule_title, SUSPECTED if r.suspected else ""),
+            _rate(r.detected),
+            _rate(r.false_alarms),
+            _auroc(r.auroc, r.auroc_interval),
+            _count(r.in_order.k, r.in_order.n),
+            Cell("yes" if r.needs_clean_model else "no"),
+        )
+        rows.append(Row(r.title, summary))
     counts = ("Contaminated models caught", "Clean models flagged", "AUROC", "Steps in order")
     columns = (
         Column("Rule", numeric=False),
@@ -113,7 +160,7 @@ def _cells(v: Validation) -> list[tuple[str, Cell]]:
     separation, trend = v.separation, v.trend
     auroc, points = nothing, {}
     if separation:
-        auroc = Cell(f"{separation.auroc:.2f}", two_decimals(separation.interval))
+        auroc = _auroc(separation.auroc, separation.interval)
         points = {p.target: _point(p) for p in separation.points}
     correlation = nothing
     if trend.p_value is not None:
@@ -131,6 +178,12 @@ def _cells(v: Validation) -> list[tuple[str, Cell]]:
         ("Rank correlation", correlation),
         ("External models", _external(v.external_alarms)),
     ]
+
+
+def _auroc(auroc: float | None, between: Interval | None) -> Cell:
+    if auroc is None or between is None:
+        return Cell(formats.NOTHING)
+    return Cell(f"{auroc:.2f}", two_decimals(between))
 
 
 def _external(alarms: ExternalAlarms) -> Cell:

@@ -64,7 +64,10 @@ def evaluate(
     scores, reports = ask_and_score(
         benchmark, models, assembly.detectors, config.prompt, run, options, workers
     )
-    page = _write_report(assembly, benchmark, models, scores, [*warnings_of(trained), *notes])
+    n_answers = sum(r.n_done + r.n_skipped for r in reports if r.stage.startswith("ask "))
+    page = _write_report(
+        assembly, benchmark, models, scores, n_answers, [*warnings_of(trained), *notes]
+    )
     return Evaluated(models, reports, scores, page)
 
 
@@ -150,6 +153,7 @@ def _write_report(
     benchmark: PairedBenchmark,
     models: Sequence[ModelUnderTest],
     scores: Sequence[Score],
+    n_answers: int,
     notes: Sequence[str],
 ) -> Path:
     """Write tables, figures, scores and the page; return the page's path."""
@@ -172,6 +176,7 @@ def _write_report(
             "seed": str(config.seed),
             **versions(),
         },
+        n_answers=n_answers,
         notes=[*assembly.detectors.notes(), *notes],
         raters=raters,
         kept=kept,

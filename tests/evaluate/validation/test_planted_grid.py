@@ -21,6 +21,7 @@ from flipbench.evaluate.report.tables import families, label, other_table
 from flipbench.evaluate.report.validation_figures import make_validation_figures
 from flipbench.evaluate.report.validation_tables import (
     by_default_rule,
+    detector_results,
     detectors_table,
     validation_table,
 )
@@ -324,7 +325,7 @@ def test_detectors_are_ranked_by_their_default_rule() -> None:
     validations = validate([*scores, *SCORES], GRID)
     assert by_default_rule(validate(SCORES, GRID)) == []
     assert [v.rule for v in by_default_rule(validations)] == ["mcnemar", "relative"]
-    table = detectors_table(validations)
+    table = detectors_table(detector_results(validations))
     ((name, rows),) = table.groups
     assert name == "" and [row.header for row in rows] == ["Perturbation gap", "CircularEval"]
     first = dict(zip([c.header for c in table.columns], rows[0].cells, strict=True))
