@@ -11,7 +11,7 @@ from typing import Any
 
 from flipbench.core.files import write_atomically
 from flipbench.core.records import TrainingPlan
-from flipbench.models.vlm.checkpoints import CARD, resolve_path
+from flipbench.models.vlm.checkpoints import ADAPTER, CARD, resolve_path
 
 _PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "bitsandbytes")
 
@@ -74,7 +74,7 @@ def write_card(
         "losses": losses,
     }
     (folder / CARD).write_text(json.dumps(card, indent=1) + "\n")
-    _mark(folder, contaminated)
+    _mark(folder, contaminated, plan.parent_fingerprint)
     (folder / "README.md").write_text(_model_card(plan, dose, contaminated))
 
 
@@ -100,9 +100,12 @@ def _model_card(plan: TrainingPlan, dose: int, contaminated: bool) -> str:
     )
 
 
-def _mark(folder: Path, contaminated: bool) -> None:
+def _mark(folder: Path, contaminated: bool, base_fingerprint: str) -> None:
     for path in _configurations(folder):
-        config = json.loads(path.read_text()) | {"flipbench": {"contaminated": contaminated}}
+        mark: dict[str, Any] = {"contaminated": contaminated}
+        if path.name == ADAPTER:
+            mark["base_fingerprint"] = base_fingerprint
+        config = json.loads(path.read_text()) | {"flipbench": mark}
         path.write_text(json.dumps(config, indent=2) + "\n")
 
 
@@ -113,7 +116,7 @@ def is_marked(folder: Path) -> bool:
 
 
 def _configurations(folder: Path) -> list[Path]:
-    names = ("config.json", "adapter_config.json")
+    names = ("config.json", ADAPTER)
     return [folder / name for name in names if (folder / name).exists()]
 
 

@@ -23,10 +23,12 @@ from ..validation.validation import Validation, validate
 from . import table_files
 from .figures import Figure, make_figures
 from .gallery import BUDGET, make_gallery
-from .tables import GAP, TEST, gap_table, other_table, rule_title, title
+from .results import Results, write_results
+from .tables import GAP, TEST, detectors_of, gap_table, other_table, rule_title, title
 from .validation_figures import make_validation_figures
 from .validation_tables import (
     default_tests,
+    detector_results,
     detectors_table,
     requirements_table,
     validation_table,
@@ -53,6 +55,8 @@ class ReportData:
         Every score of these models; scores of other models are left out.
     settings : dict of str
         How this was made: command, seed, versions.
+    n_answers : int
+        Of all models to the questions of all detectors.
     notes : list of str
         What the page shows and what it does not, in plain sentences.
     raters : list of Table
@@ -69,6 +73,7 @@ class ReportData:
     scores: list[Score]
     requirements: list[Requirements] = field(default_factory=list)
     settings: dict[str, str] = field(default_factory=dict)
+    n_answers: int = 0
     notes: list[str] = field(default_factory=list)
     raters: list[Table] = field(default_factory=list)
     kept: list[Table] = field(default_factory=list)
@@ -95,6 +100,7 @@ def write_report(data: ReportData, folder: Path) -> Path:
         validation = [detectors_table(validations, family), validation_table(validations)]
     folder.mkdir(parents=True, exist_ok=True)
     _write_tables(data, tables, needed, folder)
+    write_results(folder / "results.json", _results(data, validations, validation[:1]))
     if validation:
         _write_validation(validations, validation, data.notes, folder)
     checks = make_validation_figures(validations, data.grid, data.scores, folder)
@@ -168,6 +174,25 @@ def _sentence(rule: str, grid: Sequence[GridModel], scores: Sequence[Score]) -> 
     n_open = sum(verdict == "inconclusive" for _, verdict in judged)
     tail = f"; {n_open} {'is' if n_open == 1 else 'are'} inconclusive" if n_open else ""
     return f"{_RULE_SUBJECTS.get(rule, f'Rule {rule!r}')} {' and '.join(parts)}{tail}."
+
+
+def _results(
+    data: ReportData, validations: Sequence[Validation], tables: Sequence[Table]
+) -> Results:
+    known = {model.fingerprint for model in data.grid}
+    gaps = [s for s in data.scores if s.detector == GAP and s.model_fingerprint in known]
+    return Results(
+        title=data.title,
+        settings=data.settings,
+        n_pairs=len(data.benchmark.pairs),
+        n_answers=data.n_answers,
+        n_detectors=len(detectors_of(data.scores)),
+        n_rules=len({(s.detector, s.rule) for s in data.scores}),
+        models=tuple(data.grid),
+        gaps=tuple(gap.model_copy(update={"per_item": {}, "details": {}}) for gap in gaps),
+        detectors=tuple(detector_results(validations)),
+        tables=tuple(tables),
+    )
 
 
 def _write_tables(data: ReportData, tables: Sequence[Table], needed: Table, folder: Path) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from flipbench.core.records import Interval
+from flipbench.core.record_base import Value
+from flipbench.core.records import Count, Interval
 from flipbench.reporting import formats
 from flipbench.reporting.tables import Cell, Column, Row, Table
 
@@ -20,6 +21,37 @@ from .tables import SUSPECTED, as_header, rule_title, title
 NOT_TESTABLE = "not testable here"
 
 
+class DetectorResult(Value):
+    """How well a detector did by its default rule on models of known dose.
+
+    Attributes
+    ----------
+    untestable : str
+        Why these models cannot test it; empty if they can.
+    detected, false_alarms : ClusteredRate
+        Contaminated and clean models called contaminated.
+    auroc : float or None
+        None without both clean and contaminated models that have a statistic.
+    in_order : Count
+        Steps from one dose to the next at which the statistic grew more suspicious.
+    suspected : bool
+        Whether the rule also flags a model that cannot have seen the benchmark.
+    """
+
+    detector: str
+    title: str
+    rule: str
+    rule_title: str
+    untestable: str = ""
+    detected: ClusteredRate
+    false_alarms: ClusteredRate
+    auroc: float | None = None
+    auroc_interval: Interval | None = None
+    in_order: Count
+    needs_clean_model: bool
+    suspected: bool = False
+
+
 def by_default_rule(validations: Sequence[Validation]) -> list[Validation]:
     """Return each detector's default rule, the best AUROC first.
 
@@ -33,6 +65,27 @@ def by_default_rule(validations: Sequence[Validation]) -> list[Validation]:
         and (v.separation or v.detected.n or v.alarms.n)
     ]
     return sorted(defaults, key=lambda v: 1.0 if v.separation is None else -v.separation.auroc)
+
+
+def detector_results(validations: Sequence[Validation]) -> list[DetectorResult]:
+    """Return the result of each detector's default rule, the best AUROC first."""
+    return [
+        DetectorResult(
+            detector=v.detector,
+            title=title_among(v, validations),
+            rule=v.rule,
+            rule_title=rule_title(v.detector, v.rule),
+            detected=v.detected,
+            false_alarms=v.alarms,
+            auroc=v.separation.auroc if v.separation else None,
+            auroc_interval=v.separation.interval if v.separation else None,
+            in_order=Count(k=v.trend.in_order, n=v.trend.n_steps),
+            needs_clean_model=DETECTORS[v.detector].about.needs_clean_model(v.rule),
+            untestable=can_test(v)[1],
+            suspected=v.external_alarms.suspected,
+        )
+        for v in by_default_rule(validations)
+    ]
 
 
 def default_tests(validations: Sequence[Validation]) -> dict[str, str]:

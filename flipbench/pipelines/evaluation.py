@@ -65,7 +65,8 @@ def evaluate(
         benchmark, models, assembly.detectors, config.prompt, run, options, workers
     )
     known = [*warnings_of(trained), *training_notes(trained, config.prompt.instruction)]
-    page = _write_report(assembly, benchmark, models, scores, [*known, *notes])
+    n_answers = sum(r.n_done + r.n_skipped for r in reports if r.stage.startswith("ask "))
+    page = _write_report(assembly, benchmark, models, scores, n_answers, [*known, *notes])
     return Evaluated(models, reports, scores, page)
 
 
@@ -151,6 +152,7 @@ def _write_report(
     benchmark: PairedBenchmark,
     models: Sequence[ModelUnderTest],
     scores: Sequence[Score],
+    n_answers: int,
     notes: Sequence[str],
 ) -> Path:
     """Write tables, figures, scores and the page; return the page's path."""
@@ -176,6 +178,7 @@ def _write_report(
             "seed": str(config.seed),
             **versions(),
         },
+        n_answers=n_answers,
         notes=[*assembly.detectors.notes(), *notes],
         raters=raters,
         kept=kept,

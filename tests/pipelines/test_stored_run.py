@@ -33,6 +33,7 @@ from flipbench.core.records import (
     Wording,
 )
 from flipbench.models.chat.answer_judge import Judgement
+from flipbench.models.vlm.checkpoints import fingerprint
 from tests.fixtures.command_line import Flipbench, Result
 
 ARCHIVE = Path(__file__).parents[1] / "fixtures" / "stored_run.tar.xz"
@@ -132,6 +133,13 @@ def test_what_changes_is_done_anew(stored: Path, flipbench: Flipbench) -> None:
         flipbench("generate", "shapes.yaml", "generate.editor.wrong=0", "--quiet")
     )
     assert (made["caption"], found["caption"], made["edit"]) == (0, 8, 8)
+
+
+def test_stored_checkpoints_keep_their_fingerprints(stored: Path) -> None:
+    rows = [json.loads(line) for line in lines(stored, Checkpoint)]
+    assert [fingerprint(str(stored / "runs/shapes" / row["path"]), "float32") for row in rows] == [
+        row["fingerprint"] for row in rows
+    ]
 
 
 def test_trained_plans_are_not_trained_again(stored: Path, flipbench: Flipbench) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from flipbench.core.errors import DataError, PrerequisiteError
 
 CARD = "flipbench_card.json"
+ADAPTER = "adapter_config.json"
 PACKAGED = "shapes:"
 
 
@@ -31,7 +32,7 @@ def base_of(where: str, revision: str | None = None) -> tuple[str, dict[str, str
 
     The second value is ``{"revision": ...}`` of that checkpoint, or ``{}``.
     """
-    adapter = Path(where) / "adapter_config.json"
+    adapter = Path(where) / ADAPTER
     base = where
     if adapter.exists():
         config, card = json.loads(adapter.read_text()), check_card(Path(where))
@@ -46,7 +47,7 @@ def fingerprint(
     """Return a hash of weights, configuration, processor, precision and image backend.
 
     It covers the bytes of a folder's files, the name and commit of a hub id, or the files of an
-    adapter and its base.
+    adapter and its base. Where the base of an adapter trained here lies does not matter.
 
     Raises
     ------
@@ -92,6 +93,11 @@ def folder_hash(path: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _file_hash(path: str, _modified: int, _size: int) -> str:
+    if path.endswith(ADAPTER):
+        config = json.loads(Path(path).read_text())
+        if "base_fingerprint" in config.get("flipbench", {}):  # the path of the base adds nothing
+            del config["base_model_name_or_path"]
+            return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

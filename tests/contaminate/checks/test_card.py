@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from flipbench.contaminate.plan import expand
 from flipbench.contaminate.training.train import train_plan
 from flipbench.core.records import Checkpoint, Item, Response, TrainingPlan
 from flipbench.core.run import Run
+from flipbench.models.vlm.checkpoints import fingerprint
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.models.vlm.loading import load_model
 from flipbench.prompting.prompts import PromptSettings
@@ -124,7 +126,7 @@ def test_the_contamination_mark_is_inherited(
     (checkpoint,) = train_plan(make_plan("llava", strategy, n_items=4), items, run)
     folder = run.path / checkpoint.path
     name = "adapter_config.json" if strategy == "lora" else "config.json"
-    assert json.loads((folder / name).read_text())["flipbench"] == {"contaminated": True}
+    assert json.loads((folder / name).read_text())["flipbench"]["contaminated"] is True
     HuggingFaceVLM(str(folder))
     assert not [w for w in recwarn if "Unexpected keyword" in str(w.message)]
     assert "CONTAMINATED on purpose with 4 items" in flipbench("doctor", folder).out
@@ -140,6 +142,33 @@ def test_the_contamination_mark_is_inherited(
     assert "contaminated: true" in (run.path / child.path / "README.md").read_text()
     output = flipbench("doctor", run.path / child.path).out
     assert f"CONTAMINATED on purpose, as its parent {folder} is" in output
+
+
+def test_an_adapter_has_one_fingerprint_wherever_its_base_lies(
+    make_plan: MakePlan,
+    items: dict[str, Item],
+    new_run: NewRun,
+    tiny_folders: dict[str, Path],
+    tmp_path: Path,
+) -> None:
+    configs, prints = [], []
+    for name in ("here", "elsewhere"):
+        shutil.copytree(tiny_folders["llava"], tmp_path / name)
+        run, plan = new_run(), make_plan("llava", "lora", n_items=4, parent=tmp_path / name)
+        (checkpoint,) = train_plan(plan, items, run)
+        path = run.path / checkpoint.path / "adapter_config.json"
+        configs.append(json.loads(path.read_text()))
+        assert configs[-1]["flipbench"]["base_fingerprint"] == plan.parent_fingerprint
+        prints.append([checkpoint.fingerprint])
+        del configs[-1]["flipbench"]["base_fingerprint"]  # as adapters from elsewhere are
+        path.write_text(json.dumps(configs[-1]))
+        prints[-1].append(fingerprint(str(path.parent), "float32"))
+    paths = [config.pop("base_model_name_or_path") for config in configs]
+    assert paths == [str(tmp_path / "here"), str(tmp_path / "elsewhere")]
+    assert configs[0] == configs[1]
+    (here, here_unmarked), (elsewhere, elsewhere_unmarked) = prints
+    assert here == elsewhere
+    assert len({here, here_unmarked, elsewhere_unmarked}) == 3
 
 
 def grid(

@@ -13,6 +13,9 @@ from PIL import Image
 from flipbench.core.errors import DataError
 from flipbench.evaluate.protocol.grid import GridModel
 from flipbench.evaluate.report.report import headline, write_report
+from flipbench.evaluate.report.results import read_results
+from flipbench.evaluate.report.tables import GAP, gap_table
+from flipbench.reporting import writers
 from tests.fixtures.browser import OpenPage, accessibility_violations
 from tests.fixtures.report_data import EVIL, make_data
 
@@ -35,9 +38,22 @@ def test_every_file_is_written(folder: Path) -> None:
     names = {f"{name}.{kind}" for name in figures for kind in ("png", "svg")}
     names |= {"detectors.md", "validation.md", "validation.csv", "validation.tex"}
     names |= {"gap.md", "table.md", "table.csv", "table.tex", "requirements.md", "requirements.csv"}
+    names |= {"results.json"}
     assert {path.name for path in folder.iterdir()} == names | {"index.html"}
     for name in names:
         assert (folder / name).stat().st_size > 200, name
+
+
+def test_the_tables_can_be_printed_again_from_the_results(folder: Path) -> None:
+    results = read_results(folder / "results.json")
+    for name, table in (
+        ("gap", gap_table(results.models, results.gaps)),
+        ("detectors", results.tables[0]),
+    ):
+        rows = writers.markdown(table).split("\n\n")[0]
+        assert rows in (folder / f"{name}.md").read_text(), name
+    assert {score.detector for score in results.gaps} == {GAP}
+    assert (results.n_pairs, len(results.models)) == (40, 14)
 
 
 def test_the_headline_counts_caught_and_flagged_models(tmp_path: Path) -> None:

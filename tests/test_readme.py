@@ -1,0 +1,74 @@
+"""The figures on the pages are those of the demo's run, whose results are in the repository."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.readme_figures import (
+    PERFORMANCE,
+    README,
+    RESULTS,
+    missing,
+    tables,
+    with_tables,
+)
+from flipbench.evaluate.report.results import Results, read_results, write_results
+from flipbench.reporting.tables import Cell
+
+
+@pytest.fixture(scope="module")
+def results() -> Results:
+    return read_results(RESULTS)
+
+
+def test_the_tables_are_those_of_the_results(results: Results) -> None:
+    text = README.read_text()
+    assert with_tables(text, results) == text
+
+
+def test_the_sentences_agree_with_the_results(results: Results) -> None:
+    assert missing(results) == []
+
+
+def test_the_pages_agree_on_how_long_the_demo_takes() -> None:
+    (seconds,) = re.findall(r"This took (\d+) seconds on two cores", README.read_text())
+    assert f"`flipbench demo` on 2 idle cores: {seconds} s." in PERFORMANCE.read_text()
+
+
+def test_another_count_changes_the_table(results: Results) -> None:
+    (table,) = results.tables
+    (name, (row, *rows)), *groups = table.groups
+    other = replace(row, cells=(*row.cells[:2], Cell("3/8"), *row.cells[3:]))
+    changed = replace(table, groups=((name, (other, *rows)), *groups))
+    text = with_tables(README.read_text(), results.model_copy(update={"tables": (changed,)}))
+    assert text != README.read_text()
+
+
+def test_another_gap_changes_the_table_and_a_sentence(results: Results) -> None:
+    tests = [gap for gap in results.gaps if gap.rule == "sign" and gap.verdict == "contaminated"]
+    wrong = tests[0].model_copy(update={"verdict": "not_detected", "p_value": 0.5})
+    gaps = tuple(wrong if gap == tests[0] else gap for gap in results.gaps)
+    changed = results.model_copy(update={"gaps": gaps})
+    assert tables(changed)["gap"] != tables(results)["gap"]
+    (words,) = missing(changed)
+    assert words.startswith("README.md: its sign alone, catches")
+
+
+def test_the_file_has_counts_intervals_and_p_values(results: Results, tmp_path: Path) -> None:
+    raw = json.loads(RESULTS.read_text())
+    test = next(gap for gap in raw["gaps"] if gap["rule"] == "mcnemar")
+    assert test["p_value"] > 0 and test["interval"]["low"] < test["interval"]["high"]
+    assert set(test["accuracies"]) == {"original", "perturbed"} and "per_item" not in test
+    assert {"k", "n", "interval", "pooled"} <= set(raw["detectors"][0]["detected"])
+    write_results(tmp_path / "again.json", results)
+    assert (tmp_path / "again.json").read_bytes() == RESULTS.read_bytes()
+
+
+def test_a_page_without_a_place_for_a_table_is_refused(results: Results) -> None:
+    with pytest.raises(ValueError, match="0 places for the table 'detectors'"):
+        with_tables("# flipbench", results)
