@@ -40,6 +40,7 @@ R = TypeVar("R")
 AnswersOf = Callable[[GridModel], Answers]
 """Loads the answers of one model of the grid; load one model at a time."""
 
+Evidence = Literal["", "published, replicated", "published", "unpublished"]
 Helper = Literal["rewording", "answer_judge"]
 Need = Capability | Literal["choose or generate"]
 """A capability, or whichever of the two the prompt settings ask multiple-choice questions by."""
@@ -72,6 +73,10 @@ class About:
         ("rewording"), a model that reads free-form replies ("answer_judge").
     not_in_detect : str
         Why ``flipbench detect`` leaves it out; empty if it does not.
+    evidence : str
+        How well the method is supported as a detector of contamination; empty if not graded.
+    caveat : str
+        What else, besides contamination, moves its statistic, or what it cannot see.
     """
 
     name: str
@@ -86,6 +91,8 @@ class About:
     rule_titles: Mapping[str, str] = field(default_factory=dict)
     helpers: frozenset[Helper] = frozenset()
     not_in_detect: str = ""
+    evidence: Evidence = ""
+    caveat: str = ""
 
     def needs_clean_model(self, rule: str = "") -> bool:
         """Return whether a rule, by default the default rule, compares with clean models."""
