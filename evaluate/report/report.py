@@ -20,6 +20,7 @@ from flipbench.reporting.tables import Table
 from ..protocol.grid import GridModel, Requirements
 from ..validation.validation import Validation, validate
 from . import table_files
+from .blind_table import blind_table
 from .figures import Figure, make_figures
 from .gallery import BUDGET, make_gallery
 from .tables import GAP, TEST, gap_table, other_table, rule_title, title
@@ -84,6 +85,8 @@ def write_report(data: ReportData, folder: Path) -> Path:
     can_validate = len(kinds) == 2 or any(model.external for model in data.grid)
     validations = validate(data.scores, data.grid) if can_validate else []
     validation = [make(validations) for make in (detectors_table, validation_table) if validations]
+    if validation and (blind := blind_table(data.benchmark, data.scores)):
+        validation.append(blind)
     folder.mkdir(parents=True, exist_ok=True)
     _write_tables(data, tables, needed, folder)
     if validation:

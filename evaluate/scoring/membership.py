@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from flipbench.core.paired import PairedBenchmark
+from flipbench.core.randomness import generator
 from flipbench.core.records import Item, Probe, Response
 from flipbench.prompting.prompts import LETTERS, PromptSettings, choice_prompt
 
 from ..protocol.detector import Answers
-from .comparison import Contrast, Rule, mcnemar_score, relative_score
+from .comparison import Contrast, relative_score
 from .conditions import Condition
 from .likelihood import answer_probe, text_probe
 
@@ -48,21 +49,23 @@ def membership_contrasts(
     prompt_settings: PromptSettings,
     membership: Membership,
     *,
+    seed: int,
     forms: Forms = as_written,
     left_out: str = "",
     unit: str = "nats",
 ) -> list[Contrast]:
     """Return what is scored, and rules relative (answers) and question (questions).
 
-    The right answer, letter and text, is scored as the reply to question and image. The perturbed
-    version of an item is its non-member, so that what training shifts on both cancels: the
-    statistic of ``relative`` is the mean of original - perturbed, minus the clean model's. The
-    question with its options is scored as the reply to the original image alone; the statistic of
-    ``question`` is the mean minus the clean model's. Both p-values swap labels item by item (image
-    by image, if items share one).
+    An item is compared with a text that differs in what the benchmark fixed, so that what training
+    shifts on both cancels. The right answer, letter and text, is scored as the reply to question
+    and image, original against perturbed; the question with its options as the reply to the image
+    alone, the release's order of the options against another. The statistic is the mean difference
+    minus the clean model's; p-values swap labels item by item (image by image, if items share one).
 
     Parameters
     ----------
+    seed : int
+        The other order is drawn from (seed, item id).
     left_out : str
         Why items are left out, if ``forms`` leaves out any.
     unit : str
@@ -71,57 +74,66 @@ def membership_contrasts(
 
     def scored(item: Item, variant: str, prompt: str, text: str) -> ScoredText:
         names = [variant, *(f"other form of {variant}" for _ in forms(text)[1:])]
-        return ScoredText(
-            text,
-            tuple(
-                text_probe(item.id, name, form, prompt).model_copy(update={"images": item.images})
-                for name, form in zip(names, forms(text), strict=False)
-            ),
-        )
+        probes = [
+            text_probe(item.id, name, form, prompt).model_copy(update={"images": item.images})
+            for name, form in zip(names, forms(text), strict=False)
+        ]
+        return ScoredText(text, tuple(probes))
 
     def answer(item: Item, variant: str) -> ScoredText:
         prompt = answer_probe(item, prompt_settings, variant).prompt
         return scored(item, f"{variant} answer", prompt, full_answer(item))
 
-    pairs = [
-        (pair.original, answer(pair.perturbed, "perturbed"), answer(pair.original, "original"))
-        for pair in benchmark.pairs
-    ]
-    pairs = [pair for pair in pairs if pair[1].probes and pair[2].probes]
-    questions = [
-        (item, scored(item, "original question", "", full_question(item)))
-        for item in benchmark.originals
-    ]
-    questions = [row for row in questions if row[1].probes]
+    def question(item: Item, variant: str, options: Sequence[str]) -> ScoredText:
+        return scored(item, f"{variant} question", "", full_question(item, options))
 
     def contrast(
-        items: Sequence[Item], conditions: dict[str, Sequence[ScoredText]], rule: Rule
+        rows: Sequence[tuple[Item, ScoredText, ScoredText]],
+        names: tuple[str, str],
+        rule: str,
+        left_out: str,
     ) -> Contrast:
+        kept = [row for row in rows if row[1].probes and row[2].probes]
+        sides = [[row[1] for row in kept], [row[2] for row in kept]]
         return Contrast(
-            items,
-            [probe for texts in conditions.values() for text in texts for probe in text.probes],
+            [item for item, *_ in kept],
+            [probe for side in sides for text in side for probe in text.probes],
             lambda answers: [
-                Condition(name, [t.value(membership, answers) for t in texts], 0, len(texts), None)
-                for name, texts in conditions.items()
+                Condition(name, [t.value(membership, answers) for t in side], 0, len(side), None)
+                for name, side in zip(names, sides, strict=True)
             ],
-            (rule,),
+            (partial(relative_score, rule=rule),),
             left_out,
             direction="rises",
             unit=unit,
         )
 
-    return [
-        contrast(
-            [item for item, *_ in pairs],
-            {"perturbed": [text for _, text, _ in pairs], "original": [p[2] for p in pairs]},
-            relative_score,
-        ),
-        contrast(
-            [item for item, _ in questions],
-            {"question": [text for _, text in questions]},
-            partial(mcnemar_score, rule="question"),
-        ),
+    answers = [
+        (pair.original, answer(pair.perturbed, "perturbed"), answer(pair.original, "original"))
+        for pair in benchmark.pairs
     ]
+    questions = [
+        (item, question(item, "reordered", order), question(item, "original", item.options or ()))
+        for item in benchmark.originals
+        if (order := reordered(item, seed))
+    ]
+    why = "they are free-form, or have equal options"
+    return [
+        contrast(answers, ("perturbed", "original"), "relative", left_out),
+        contrast(questions, ("reordered", "released"), "question", why),
+    ]
+
+
+def reordered(item: Item, seed: int) -> tuple[str, ...]:
+    """Return an item's options in another order; empty if it has none or two are equal."""
+    options = item.options or ()
+    if len(set(options)) < max(2, len(options)):
+        return ()
+    rng = generator(seed, item.id, "membership")
+    while True:
+        order = tuple(options[i] for i in rng.permutation(len(options)).tolist())
+        if order != options:
+            return order
 
 
 def full_answer(item: Item) -> str:
@@ -131,6 +143,6 @@ def full_answer(item: Item) -> str:
     )
 
 
-def full_question(item: Item) -> str:
-    """Return the question and its lettered options, without an instruction."""
-    return choice_prompt(item.question, item.options or (), "").strip()
+def full_question(item: Item, options: Sequence[str]) -> str:
+    """Return the question and lettered options, without an instruction."""
+    return choice_prompt(item.question, options, "").strip()

@@ -167,7 +167,8 @@ class Probe(Record):
 
     ``ask`` is ``choose`` (log-probabilities of the option letters), ``generate`` (text), ``score``
     (log-likelihood of ``continuation``) or ``embed`` (the hidden state at the last token of
-    ``continuation``).
+    ``continuation``). ``labels`` holds the options' labels, one character each, if they are not A,
+    B, C and so on.
     """
 
     kind: ClassVar[str] = "probes"
@@ -178,7 +179,9 @@ class Probe(Record):
         "n_options",
         "continuation",
         "max_new_tokens",
+        "labels",
     )
+    optional: ClassVar[tuple[str, ...]] = ("labels",)
 
     item_id: str
     variant: str
@@ -189,6 +192,7 @@ class Probe(Record):
     n_options: int = 0
     continuation: str = ""
     max_new_tokens: int = 16
+    labels: str = ""
 
 
 class Response(Record):

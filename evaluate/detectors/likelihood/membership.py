@@ -19,14 +19,15 @@ from ...scoring.comparison import ComparingDetector, Contrast, Settings
 from ...scoring.membership import membership_contrasts
 
 SLICES = (
-    "the slices are the right answer (letter and text, as the reply to question and image, original"
-    " against perturbed) and the question with its options (as a reply to the image); the papers"
-    " rank single texts, here the set is compared with a clean model's"
+    "the papers rank single texts; here the right answer, letter and text, is scored as the reply"
+    " to question and image, original against perturbed, and the question as the reply to the"
+    " image, the release's order of the options against another, and the mean difference is compared"
+    " with a clean model's"
 )
 CAVEAT = (
     "on members and non-members of one source, membership scores of single texts are near chance"
-    " (arXiv 2504.18349), so no item is called a member; rule question also moves with any other"
-    " training on such questions"
+    " (arXiv 2504.18349), so no item is called a member; rule question sees memorised texts only,"
+    " and training on answers alone leaves none"
 )
 CARLINI = "Carlini et al., Extracting Training Data from Large Language Models, arXiv 2012.07805"
 
@@ -42,7 +43,7 @@ RENYI = About(
     default_rule="relative",
     needs=frozenset({"token_logprobs"}),
     direction="the model is more certain of the next token of the text than the clean model",
-    rule_titles={"question": "questions, vs clean"},
+    rule_titles={"question": "questions vs clean"},
     evidence="published",
     caveat=CAVEAT,
 )
@@ -118,7 +119,7 @@ class MaxRenyi(ComparingDetector):
     def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
         """Return both slices."""
         score = partial(_certainty, fraction=self.fraction)
-        return membership_contrasts(benchmark, prompt_settings, score)
+        return membership_contrasts(benchmark, prompt_settings, score, seed=self.settings.seed)
 
 
 @dataclass
@@ -135,7 +136,7 @@ class ZlibRatio(ComparingDetector):
 
     def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
         """Return both slices."""
-        return membership_contrasts(benchmark, prompt_settings, _by_byte)
+        return membership_contrasts(benchmark, prompt_settings, _by_byte, seed=self.settings.seed)
 
 
 @dataclass
@@ -156,6 +157,7 @@ class LowercaseRatio(ComparingDetector):
             benchmark,
             prompt_settings,
             _above_lower_case,
+            seed=self.settings.seed,
             forms=_and_lower_case,
             left_out="they have no capital letter",
         )
@@ -175,7 +177,7 @@ class ReferenceRatio(ComparingDetector):
 
     def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
         """Return both slices."""
-        return membership_contrasts(benchmark, prompt_settings, _by_token)
+        return membership_contrasts(benchmark, prompt_settings, _by_token, seed=self.settings.seed)
 
 
 def _certainty(text: str, replies: Sequence[Response], fraction: float) -> float | None:

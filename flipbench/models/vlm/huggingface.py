@@ -36,6 +36,7 @@ from flipbench.models.vlm.scoring import (
     windows,
 )
 from flipbench.prompting.parsing import parse_choice
+from flipbench.prompting.prompts import LETTERS
 
 MAX_IMAGE_SETS = 0.75
 """With more distinct sets of images per probe than this, sharing prefixes does not pay off."""
@@ -127,14 +128,14 @@ class HuggingFaceVLM:
         A probe that this family does not support gets an error.
         """
         answers: dict[int, Response | Exception] = {}
-        groups: dict[tuple[str, bool, int], list[int]] = {}
+        groups: dict[tuple[str, bool, int, str], list[int]] = {}
         for i, probe in enumerate(probes):
             if refusal := self._refusal(probe):
                 answers[i] = refusal
             else:
-                key = (probe.ask, bool(probe.images), probe.max_new_tokens)
+                key = (probe.ask, bool(probe.images), probe.max_new_tokens, probe.labels)
                 groups.setdefault(key, []).append(i)
-        for (ask, _, _), rows in groups.items():
+        for (ask, *_), rows in groups.items():
             batch = [probes[i] for i in rows]
             answer = {
                 "choose": self._choose,
@@ -154,8 +155,16 @@ class HuggingFaceVLM:
 
     @torch.inference_mode()
     def _choose(self, probes: Sequence[Probe], images: ImageStore) -> list[Response]:
-        letters = self.conversation.letter_ids(max(p.n_options for p in probes))
-        inputs = unread(self.model, self._inputs(probes, images))
+        labels, n_options = probes[0].labels, max(p.n_options for p in probes)
+        before, letters = (
+            self.conversation.label_ids(labels[:n_options])
+            if labels
+            else ([], self.conversation.letter_ids(n_options))
+        )
+        inputs = self._inputs(probes, images)
+        if before:
+            append_replies(inputs, [before] * len(probes), 0, self.family.reply_token_type)
+        inputs = unread(self.model, inputs)
         logits = self.model(**inputs, logits_to_keep=1).logits[:, -1]
         log_probs_bk = logits.float().log_softmax(-1)[:, letters].cpu()
         out = []
@@ -182,7 +191,9 @@ class HuggingFaceVLM:
         n_prompt = 0 if is_encoder_decoder(self.model.config) else inputs["input_ids"].shape[1]
         texts = self.tokenizer.batch_decode(ids[:, n_prompt:], skip_special_tokens=True)
         return [
-            self._response(probe, text=text, choice=parse_choice(text, probe.options))
+            self._response(
+                probe, text=text, choice=parse_choice(text, probe.options, probe.labels or LETTERS)
+            )
             for probe, text in zip(probes, texts, strict=True)
         ]
 

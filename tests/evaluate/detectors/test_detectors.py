@@ -38,7 +38,8 @@ COSTLY = {"constat", "ngram_accuracy", "order_trend"}
 """The golden cases have to do in the quick tests."""
 ASK_CHOICES = {
     "bgr_shuffling", "choice_confusion", "circular_eval", "confidence_gap", "constat",
-    "image_masking", "old_answer_attraction", "option_order", "perturbation_gap",
+    "image_masking", "none_of_the_others", "number_labels", "old_answer_attraction",
+    "option_order", "perturbation_gap",
     "text_only_leakage",
 }  # fmt: skip
 COMPARES_LIKELIHOODS = {"confidence_gap"}
@@ -121,7 +122,7 @@ def test_probes_are_deterministic_and_need_what_is_declared(
     assert bool(choices) is (name in ASK_CHOICES)
     how = ("choose", 0) if name in COMPARES_LIKELIHOODS else ("generate", 3)
     assert {(p.ask, p.max_new_tokens) for p in choices} <= {how}
-    assert all(p.prompt.endswith("Letter, please.") for p in choices)
+    assert all(p.prompt.endswith(f"{'Number' if p.labels else 'Letter'}, please.") for p in choices)
 
 
 @every_detector_in_time
