@@ -75,7 +75,7 @@ def membership_contrasts(
     def scored(item: Item, variant: str, prompt: str, text: str) -> ScoredText:
         names = [variant, *(f"other form of {variant}" for _ in forms(text)[1:])]
         probes = [
-            text_probe(item.id, name, form, prompt).model_copy(update={"images": item.images})
+            text_probe(item.id, name, form, prompt, item.images)
             for name, form in zip(names, forms(text), strict=False)
         ]
         return ScoredText(text, tuple(probes))

@@ -131,6 +131,7 @@ EXAMPLES: list[tuple[Record, dict[str, Any]]] = [
             "n_options": 2,
             "continuation": "red",
             "max_new_tokens": 17,
+            "labels": "123",
         },
     ),
     (

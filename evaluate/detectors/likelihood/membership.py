@@ -21,8 +21,8 @@ from ...scoring.membership import membership_contrasts
 SLICES = (
     "the papers rank single texts; here the right answer, letter and text, is scored as the reply"
     " to question and image, original against perturbed, and the question as the reply to the"
-    " image, the release's order of the options against another, and the mean difference is compared"
-    " with a clean model's"
+    " image, the release's order of the options against another, and the mean difference is"
+    " compared with a clean model's"
 )
 CAVEAT = (
     "on members and non-members of one source, membership scores of single texts are near chance"

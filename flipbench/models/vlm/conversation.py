@@ -126,7 +126,7 @@ class Conversation:
             If the next tokens of two labels are the same.
         """
         replies = self.reply_ids(labels)
-        common = commonprefix(replies)
+        common = list(commonprefix(replies))
         ids = [reply[len(common)] for reply in replies if len(reply) > len(common)]
         self._check_distinct(ids, len(labels))
         return common, ids

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flipbench.core.paired import PairedBenchmark
-from flipbench.core.records import Score
+from flipbench.core.records import Probe, Score
 from flipbench.evaluate.detectors.registry import DETECTORS, default_rule, make_detector
 from flipbench.evaluate.protocol.detector import (
     AnyDetector,
@@ -112,6 +112,7 @@ def test_probes_are_deterministic_and_need_what_is_declared(
     )
     probes = make(name).probes(benchmark, prompt_settings)
     assert probes and make(name).probes(benchmark, prompt_settings) == probes
+    assert [Probe.model_validate(probe.model_dump()) for probe in probes] == probes  # checks ids
     assert frozenset().union(*map(needs_of, probes)) == needs_when(
         DETECTORS[name].about, prompt_settings
     )

@@ -116,6 +116,7 @@ def test_probes_of_all_scores_are_shared(benchmark: PairedBenchmark, tmp_path: P
     pair = benchmark.pairs[0]
     texts = [p.continuation for p in make_detector("zlib_ratio").probes(benchmark, SETTINGS)]
     assert full_answer(pair.original) in texts and full_answer(pair.perturbed) in texts
+    assert all(p.images for p in make_detector("lowercase_ratio").probes(benchmark, SETTINGS))
     turned = replace(benchmark, pairs=benchmark.pairs[::-1])
     again = {probe.id for probe in make_detector("max_renyi").probes(turned, SETTINGS)}
     assert again == ids["max_renyi"]
