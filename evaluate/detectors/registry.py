@@ -105,14 +105,24 @@ def is_plug_in(name: str) -> bool:
 
 
 def markdown_table(names: Iterable[str]) -> str:
-    """Return the table of docs/papers.md: method, paper, file, rules, references, deviations."""
-    header = ("method", "paper", "file", "rules", "clean model", "differs from the paper in")
-    rows: list[tuple[str, ...]] = [header, ("---",) * len(header)]
+    """Return the table of docs/papers.md."""
+    header = ("method", "paper", "file", "access", "rules", "clean model", "evidence", "caveat")
+    rows = [(*header, "differs from the paper in"), ("---",) * (len(header) + 1)]
     for name in names:
         about, module = DETECTORS[name].about, type(DETECTORS[name]).__module__
-        file = module.removeprefix("flipbench.").replace(".", "/")
-        paper = (about.title, about.paper, f"`{file}.py`", about.variant)
-        rows.append((*paper, about.clean_model, about.deviates_from_paper))
+        rows.append(
+            (
+                about.title,
+                about.paper,
+                f"`{module.removeprefix('flipbench.').replace('.', '/')}.py`",
+                ", ".join(sorted(about.needs)),
+                about.variant,
+                about.clean_model,
+                about.evidence or "–",
+                about.caveat or "–",
+                about.deviates_from_paper,
+            )
+        )
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 

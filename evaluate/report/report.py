@@ -21,6 +21,7 @@ from ..protocol.grid import GridModel, Requirements
 from ..validation.family_wise import family_wise
 from ..validation.validation import Validation, validate
 from . import table_files
+from .blind_table import blind_table
 from .figures import Figure, make_figures
 from .gallery import BUDGET, make_gallery
 from .results import Results, write_results
@@ -98,6 +99,8 @@ def write_report(data: ReportData, folder: Path) -> Path:
     if validations:
         family = family_wise(data.scores, data.grid, default_tests(validations))
         validation = [detectors_table(validations, family), validation_table(validations)]
+        if blind := blind_table(data.benchmark, data.scores):
+            validation.append(blind)
     folder.mkdir(parents=True, exist_ok=True)
     _write_tables(data, tables, needed, folder)
     write_results(folder / "results.json", _results(data, validations, validation[:1]))

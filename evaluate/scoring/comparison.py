@@ -304,18 +304,18 @@ def below_reference_score(comparison: Comparison, rule: str) -> Score:
     return score_of(comparison, rule, outcome, verdict, **fields)
 
 
-def relative_score(comparison: Comparison) -> Score:
+def relative_score(comparison: Comparison, rule: str = "relative") -> Score:
     """Return the score of the exact label-swap test of gap - reference gap.
 
     The statistic is that difference.
     """
     if comparison.reference is None:
-        return no_reference_score(comparison, "relative")
+        return no_reference_score(comparison, rule)
     outcome, between, fields = _against_reference(comparison)
     alpha = comparison.settings.alpha
     verdict = rules.significant(between.p_below, alpha)
     refusal = rules.too_few_warning(between.n_independent, alpha)
-    score = score_of(comparison, "relative", outcome, verdict, refusal, **fields)
+    score = score_of(comparison, rule, outcome, verdict, refusal, **fields)
     statistic = between.difference if between.n else None
     return score.model_copy(update={"statistic": statistic, "interval": between.interval})
 

@@ -40,6 +40,8 @@ class DetectorTable:
                 "clean model": about.clean_model,
                 "default rule": about.default_rule,
                 "contaminated": about.direction,
+                "evidence": about.evidence,
+                "caveat": about.caveat,
                 "paper": about.paper,
             }
             for about in self.abouts
@@ -66,6 +68,7 @@ class DetectorTable:
                 f"  contaminated: {about.direction}; needs {', '.join(sorted(about.needs))}\n"
                 f"  rules that need a clean model: {about.clean_model}\n"
                 f"  differs from the paper: {about.deviates_from_paper}\n"
+                f"{_line('evidence', about.evidence)}{_line('caveat', about.caveat)}"
                 f"  evaluate.parameters.{about.name}: {values}\n"
             )
         return "\n".join(paragraphs)
@@ -77,6 +80,10 @@ class DetectorTable:
         caption = "Needs: what a model must be able to do. Clean model: the rules that need one."
         table = display.frame_table("detectors", caption, self.to_frame())
         return display.html(f"{len(self.names)} detectors", [table])
+
+
+def _line(name: str, value: str) -> str:
+    return f"  {name}: {value}\n" if value else ""
 
 
 def detectors(names: str | Sequence[str] = ()) -> DetectorTable:

@@ -183,7 +183,8 @@ class Probe(Record):
     ``ask`` is ``choose`` (log-probabilities of the option letters), ``generate`` (text), ``score``
     (log-likelihood of ``continuation`` as a reply), ``score_text`` (of raw text: ``continuation``
     directly after ``prompt``, without chat template) or ``embed`` (the hidden state at the last
-    token of ``continuation``).
+    token of ``continuation``). ``labels`` holds the options' labels, one character each, if they
+    are not A, B, C and so on.
     """
 
     kind: ClassVar[str] = "probes"
@@ -198,8 +199,15 @@ class Probe(Record):
         "seed",
         "token_statistics",
         "follows",
+        "labels",
     )
-    optional: ClassVar[tuple[str, ...]] = ("temperature", "seed", "token_statistics", "follows")
+    optional: ClassVar[tuple[str, ...]] = (
+        "temperature",
+        "seed",
+        "token_statistics",
+        "follows",
+        "labels",
+    )
 
     item_id: str
     variant: str
@@ -214,6 +222,7 @@ class Probe(Record):
     seed: int = 0
     token_statistics: bool = False
     follows: str = ""
+    labels: str = ""
 
 
 class Response(Record):

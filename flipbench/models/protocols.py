@@ -37,7 +37,8 @@ class VLM(Protocol):
         Hash of weights, processor and precision: everything that responses may depend on. For a
         server it is weaker: the model's name as reported by the server, and the settings.
     can : frozenset of str
-        Its capabilities; a detector that needs more is not applicable.
+        Its capabilities; a detector that needs more is not applicable. One that can choose reads
+        the option labels of a probe (``probe.labels``, else A, B, C and so on).
     """
 
     name: str

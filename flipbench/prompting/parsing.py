@@ -13,7 +13,7 @@ _AROUND = ".,:;!?()[]{}<>\"'*_`"
 _ALSO_WORDS = "AI"  # letters that are also an article and a pronoun
 
 
-def parse_choice(text: str, options: Sequence[str]) -> int:
+def parse_choice(text: str, options: Sequence[str], labels: str = LETTERS) -> int:
     """Return the index of the option that ``text`` names, or -1 if it names none or several.
 
     The first of these rules that finds exactly one option decides:
@@ -33,6 +33,8 @@ def parse_choice(text: str, options: Sequence[str]) -> int:
         The reply.
     options : sequence of str, shape (K,)
         The options' texts, in prompt order.
+    labels : str
+        The options' labels. Rule 3 is for letters only: a number in a sentence may count something.
 
     References
     ----------
@@ -48,15 +50,17 @@ def parse_choice(text: str, options: Sequence[str]) -> int:
     (1, 2)
     >>> parse_choice("It looks blue to me", options), parse_choice("A dog", options)
     (1, -1)
+    >>> parse_choice("2.", options, "123"), parse_choice("There are 2 here", options, "123")
+    (1, -1)
     """
     reply = text.strip()
     if not reply or not options:
         return -1
-    letters = LETTERS[: len(options)]
+    letters = labels[: len(options)]
     for candidates in (
         _whole_reply(reply, letters),
         *_phrases(reply, letters),
-        _last_tokens(reply, letters),
+        _last_tokens(reply, letters) if letters.isalpha() else set(),
         _texts(reply, options),
     ):
         if len(candidates) == 1:
@@ -65,7 +69,7 @@ def parse_choice(text: str, options: Sequence[str]) -> int:
 
 
 def _whole_reply(reply: str, letters: str) -> set[int]:
-    match = re.fullmatch(f"{_OPEN}([A-Za-z]){_CLOSE}", reply)
+    match = re.fullmatch(f"{_OPEN}([A-Za-z1-9]){_CLOSE}", reply)
     return _indices([match[1].upper()] if match else [], letters)
 
 

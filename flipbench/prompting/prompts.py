@@ -9,21 +9,28 @@ from typing import Literal
 from flipbench.core.records import ImageRef, Item, Probe, Value
 
 LETTERS = string.ascii_uppercase
+NUMBERS = "123456789"
 LETTER_INSTRUCTION = "Answer with the option letter only."
 OPEN_INSTRUCTION = "Answer with a single word or phrase."
 
 
 def choice_prompt(
-    question: str, options: Sequence[str], instruction: str = LETTER_INSTRUCTION
+    question: str,
+    options: Sequence[str],
+    instruction: str = LETTER_INSTRUCTION,
+    labels: str = LETTERS,
 ) -> str:
     r"""Return question, lettered options and instruction, one per line.
+
+    ``labels`` are the options' labels, one character each.
 
     >>> choice_prompt("What color is the star?", ["red", "blue"])
     'What color is the star?\nA. red\nB. blue\nAnswer with the option letter only.'
     """
-    if len(options) > len(LETTERS):
-        raise ValueError(f"{len(options)} options, but there are only {len(LETTERS)} letters")
-    lines = [f"{letter}. {text}" for letter, text in zip(LETTERS, options, strict=False)]
+    if len(options) > len(labels):
+        kind = "letters" if labels == LETTERS else "labels"
+        raise ValueError(f"{len(options)} options, but there are only {len(labels)} {kind}")
+    lines = [f"{label}. {text}" for label, text in zip(labels, options, strict=False)]
     return "\n".join([question, *lines, instruction])
 
 
@@ -51,8 +58,11 @@ class PromptSettings(Value):
         options: Sequence[str] | None = None,
         images: Sequence[ImageRef] | None = None,
         question: str | None = None,
+        labels: str = "",
     ) -> Probe:
         """Return the probe that asks ``item``, with other options, images or question if given.
+
+        With other ``labels``, a "letter" in the instruction becomes a "number".
 
         Raises
         ------
@@ -63,13 +73,24 @@ class PromptSettings(Value):
         if choices is None:
             raise ValueError(f"{item.subject} is free-form: it has no options to choose from")
         stem = question if question is not None else item.question
+        instruction = number_instruction(self.instruction) if labels else self.instruction
         return Probe(
             item_id=item.id,
             variant=variant,
             images=tuple(item.images if images is None else images),
-            prompt=choice_prompt(stem, choices, self.instruction),
+            prompt=choice_prompt(stem, choices, instruction, labels or LETTERS),
             ask=self.ask,
             options=tuple(choices),
             n_options=len(choices),
             max_new_tokens=self.max_new_tokens if self.ask == "generate" else 0,
+            labels=labels,
         )
+
+
+def number_instruction(instruction: str) -> str:
+    """Return an instruction that asks for a number where the given one asks for a letter.
+
+    >>> number_instruction("Answer with the option letter only.")
+    'Answer with the option number only.'
+    """
+    return instruction.replace("letter", "number").replace("Letter", "Number")

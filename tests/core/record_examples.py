@@ -135,6 +135,7 @@ EXAMPLES: list[tuple[Record, dict[str, Any]]] = [
             "seed": 1,
             "token_statistics": True,
             "follows": "another probe",
+            "labels": "123",
         },
     ),
     (

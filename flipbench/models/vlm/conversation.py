@@ -124,12 +124,31 @@ class Conversation:
             If two letters begin with the same token.
         """
         ids = [reply[0] for reply in self.reply_ids(LETTERS[:n_letters])]
-        if len(set(ids)) != n_letters:
+        self._check_distinct(ids, n_letters)
+        return ids
+
+    def label_ids(self, labels: str) -> tuple[list[int], list[int]]:
+        """Return the tokens that begin every label as a reply, and each label's next token.
+
+        Some tokenizers write the space before a digit as a token of its own.
+
+        Raises
+        ------
+        PrerequisiteError
+            If the next tokens of two labels are the same.
+        """
+        replies = self.reply_ids(labels)
+        common = list(commonprefix(replies))
+        ids = [reply[len(common)] for reply in replies if len(reply) > len(common)]
+        self._check_distinct(ids, len(labels))
+        return common, ids
+
+    def _check_distinct(self, ids: Sequence[int], n_labels: int) -> None:
+        if len(set(ids)) != n_labels:
             raise PrerequisiteError(
                 f"{self.name}: its tokenizer encodes several option letters with the same first"
                 " token; set 'ask: generate' for this model"
             )
-        return ids
 
     def ids(self, rendered: Sequence[str]) -> list[list[int]]:
         """Return the tokens of rendered prompts, with one placeholder per image."""

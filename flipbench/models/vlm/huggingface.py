@@ -37,6 +37,7 @@ from flipbench.models.vlm.scoring import (
     windows,
 )
 from flipbench.prompting.parsing import parse_choice
+from flipbench.prompting.prompts import LETTERS
 
 MAX_IMAGE_SETS = 0.75
 """With more distinct sets of images per probe than this, sharing prefixes does not pay off."""
@@ -128,13 +129,13 @@ class HuggingFaceVLM:
         A probe that this family does not support gets an error.
         """
         answers: dict[int, Response | Exception] = {}
-        groups: dict[tuple[str, bool, int, bool], list[int]] = {}
+        groups: dict[tuple[str, bool, int, bool, str], list[int]] = {}
         for i, probe in enumerate(probes):
             if refusal := self._refusal(probe):
                 answers[i] = refusal
             else:
                 size, with_statistics = probe.max_new_tokens, probe.token_statistics
-                key = (probe.ask, bool(probe.images), size, with_statistics)
+                key = (probe.ask, bool(probe.images), size, with_statistics, probe.labels)
                 groups.setdefault(key, []).append(i)
         for (ask, *_), rows in groups.items():
             batch = [probes[i] for i in rows]
@@ -157,8 +158,16 @@ class HuggingFaceVLM:
 
     @torch.inference_mode()
     def _choose(self, probes: Sequence[Probe], images: ImageStore) -> list[Response]:
-        letters = self.conversation.letter_ids(max(p.n_options for p in probes))
-        inputs = unread(self.model, self._inputs(probes, images))
+        labels, n_options = probes[0].labels, max(p.n_options for p in probes)
+        before, letters = (
+            self.conversation.label_ids(labels[:n_options])
+            if labels
+            else ([], self.conversation.letter_ids(n_options))
+        )
+        inputs = self._inputs(probes, images)
+        if before:
+            append_replies(inputs, [before] * len(probes), 0, self.family.reply_token_type)
+        inputs = unread(self.model, inputs)
         logits = self.model(**inputs, logits_to_keep=1).logits[:, -1]
         log_probs_bk = logits.float().log_softmax(-1)[:, letters].cpu()
         out = []
@@ -188,7 +197,12 @@ class HuggingFaceVLM:
         ends = self.model.generation_config.eos_token_id
         fields = decoding.fields(new_ids, ends if isinstance(ends, list) else [ends])
         return [
-            self._response(probe, text=text, choice=parse_choice(text, probe.options), **more)
+            self._response(
+                probe,
+                text=text,
+                choice=parse_choice(text, probe.options, probe.labels or LETTERS),
+                **more,
+            )
             for probe, text, more in zip(probes, texts, fields, strict=True)
         ]
 

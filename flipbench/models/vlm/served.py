@@ -131,7 +131,8 @@ class APIVLM:
             )
         if probe.ask == "choose":
             return self._choose(probe, reply)
-        fields = {"text": reply.text, "choice": parse_choice(reply.text, probe.options)}
+        choice = parse_choice(reply.text, probe.options, probe.labels or LETTERS)
+        fields = {"text": reply.text, "choice": choice}
         if probe.token_statistics:
             if not reply.token_log_probs:
                 return ServiceError(f"{self._chat.server} returned no log-probabilities this time")
@@ -141,7 +142,7 @@ class APIVLM:
     def _choose(self, probe: Probe, reply: ChatReply) -> Response | Exception:
         if not reply.first_tokens:
             return ServiceError(f"{self._chat.server} returned no log-probabilities this time")
-        log_probs = letter_log_probs(reply.first_tokens, probe.n_options)
+        log_probs = letter_log_probs(reply.first_tokens, probe.n_options, probe.labels or LETTERS)
         known = [value for value in log_probs if value is not None]
         if not known:
             top = max(reply.first_tokens, key=lambda pair: pair[1])[0]
@@ -220,7 +221,7 @@ def reply_statistics(
 
 
 def letter_log_probs(
-    first_tokens: Sequence[tuple[str, float]], n_options: int
+    first_tokens: Sequence[tuple[str, float]], n_options: int, labels: str = LETTERS
 ) -> list[float | None]:
     """Return each letter's log-probability, or None if it is not among the tokens.
 
@@ -234,6 +235,8 @@ def letter_log_probs(
         The most likely first tokens and their log-probabilities, in nats.
     n_options : int
         K.
+    labels : str
+        The options' labels.
 
     Returns
     -------
@@ -245,7 +248,7 @@ def letter_log_probs(
     [-3.0, -0.1, None]
     """
     log_probs: list[float | None] = []
-    for letter in LETTERS[:n_options]:
+    for letter in labels[:n_options]:
         spellings = [value for token, value in first_tokens if token.strip(" ▁Ġ") == letter]
         log_probs.append(float(reduce(np.logaddexp, spellings)) if spellings else None)
     return log_probs

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flipbench.core.paired import PairedBenchmark
-from flipbench.core.records import Score
+from flipbench.core.records import Probe, Score
 from flipbench.evaluate.detectors.registry import DETECTORS, default_rule, make_detector
 from flipbench.evaluate.protocol.detector import (
     AnyDetector,
@@ -39,7 +39,8 @@ COSTLY = {"constat", "ngram_accuracy", "order_trend"}
 """The golden cases have to do in the quick tests."""
 ASK_CHOICES = {
     "bgr_shuffling", "choice_confusion", "circular_eval", "confidence_gap", "constat",
-    "image_masking", "old_answer_attraction", "option_order", "perturbation_gap",
+    "image_masking", "none_of_the_others", "number_labels", "old_answer_attraction",
+    "option_order", "perturbation_gap",
     "text_only_leakage", "zero_cot",
 }  # fmt: skip
 COMPARES_LIKELIHOODS = {"confidence_gap"}
@@ -114,6 +115,7 @@ def test_probes_are_deterministic_and_need_what_is_declared(
     )
     probes = make(name).probes(benchmark, prompt_settings)
     assert probes and make(name).probes(benchmark, prompt_settings) == probes
+    assert [Probe.model_validate(probe.model_dump()) for probe in probes] == probes  # checks ids
     assert frozenset().union(*map(needs_of, probes)) == needs_when(
         DETECTORS[name].about, prompt_settings
     )
@@ -124,7 +126,7 @@ def test_probes_are_deterministic_and_need_what_is_declared(
     assert bool(choices) is (name in ASK_CHOICES)
     how = ("choose", 0) if name in COMPARES_LIKELIHOODS else ("generate", 3)
     assert {(p.ask, p.max_new_tokens) for p in choices} <= {how}
-    assert all(p.prompt.endswith("Letter, please.") for p in choices)
+    assert all(p.prompt.endswith(f"{'Number' if p.labels else 'Letter'}, please.") for p in choices)
 
 
 @every_detector_in_time
