@@ -69,7 +69,9 @@ def test_the_example_has_three_lineages_and_every_rule(validated: fb.ValidationR
 
 def test_the_result_is_shown_in_every_form(validated: fb.ValidationResult) -> None:
     text = validated.markdown()
-    assert "| Perturbation gap | McNemar test | 6/6 [" in text and "- Note: " in text
+    assert (
+        "| Perturbation gap | McNemar test | " in text and "| 6/6 [" in text and "- Note: " in text
+    )
     frame = validated.to_frame()
     row = frame.query("detector == 'perturbation_gap' & rule == 'mcnemar' & quantity == 'power'")
     assert list(row["k"]) == [6]
