@@ -51,7 +51,8 @@ def scores_of_models(
 ) -> tuple[PredictedPairs, list[Score]]:
     """Return the benchmark that the models share, and the scores of all models.
 
-    Predictions give the rules of perturbation_gap; log-probabilities of the right answers give
+    Predictions give the rules of perturbation_gap, and old_answer_attraction if they list the
+    options; log-probabilities of the right answers give
     confidence_gap or, if there are none for the perturbed items, `LIKELIHOOD`. A rule that compares
     with a clean model takes the untouched clean model of the same family and lineage.
 
@@ -83,14 +84,15 @@ def scores_of_models(
         own, other = values[model.name], values[clean.name] if clean else None
         found: list[Score] = []
         if own.files:
-            found += gap_of_predictions(
+            table = gap_of_predictions(
                 *own.files,
                 model=model.name,
                 benchmark=benchmark,
                 scoring=scoring,
                 reference=other.files if other else None,
                 settings=settings,
-            ).scores
+            )
+            found += [*table.scores, *([table.attraction] if table.attraction else [])]
         answers = Answers(model.name, model.fingerprint, {})
         reference = Answers(clean.name, clean.fingerprint, {}) if clean else None
         found += _log_prob_scores(pairs, answers, own, reference, other, settings)

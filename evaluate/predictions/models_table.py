@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from flipbench.core.errors import DataError, nearest
 
-from ..protocol.grid import UNTOUCHED, GridModel
+from ..protocol.grid import KINDS, UNTOUCHED, GridModel, Kind
 from .prediction import id_text, truth
 from .rows import TableRow, read_rows
 
@@ -21,6 +21,7 @@ COLUMNS = {
     "dose": ("dose",),
     "epoch": ("epoch",),
     "external": ("external",),
+    "kind": ("kind",),
     "original": ("original",),
     "perturbed": ("perturbed",),
     "log_probs": ("logprobs", "log_probs"),
@@ -136,6 +137,12 @@ def _listed(row: TableRow, columns: Mapping[str, str], folder: Path) -> ListedMo
     external = truth(text("external") or "0")
     if external is None:
         raise DataError(f"{row.where}: external is {text('external')!r}; write 1 or 0")
+    kind: Kind | Literal[""] = next((known for known in KINDS if known == text("kind")), "")
+    if kind != text("kind"):
+        raise DataError(
+            f"{row.where}: kind is {text('kind')!r}; write {', '.join(KINDS)}, or nothing"
+            + nearest(text("kind"), list(KINDS))
+        )
     files: dict[str, Any] = {
         meaning: folder / text(meaning) if text(meaning) else None for meaning in _FILES
     }
@@ -152,6 +159,7 @@ def _listed(row: TableRow, columns: Mapping[str, str], folder: Path) -> ListedMo
             dose,
             text("lineage"),
             external,
+            kind=kind,
         )
     except DataError as error:
         raise DataError(f"{row.where}: {error}") from error

@@ -45,9 +45,11 @@ class ValidationResult(display.Result):
     def tables(self) -> list[Table]:
         """One row per detector, error rates of every rule, and requirements."""
         from flipbench.evaluate.report import validation_tables as made
+        from flipbench.evaluate.validation.family_wise import family_wise
 
+        family = family_wise(self.scores, self.grid, made.default_tests(self.validations))
         tables = [
-            made.detectors_table(self.validations),
+            made.detectors_table(self.validations, family),
             made.validation_table(self.validations),
             made.requirements_table(self.requirements),
         ]
@@ -108,9 +110,10 @@ def validate(
     models : str, Path, DataFrame or sequence of mappings
         One row per model: ``model``, ``family``, ``dose`` (copies of each item x epochs; 0 clean,
         empty unknown), and optionally ``strategy`` ("clean" for the model as released),
-        ``lineage`` (if a family has several clean models) and ``external`` (1 if it cannot have
-        seen the benchmark). Without ``items``: ``original`` and ``perturbed``, files that `gap`
-        reads, and ``logprobs``, a table with ``item`` and ``logprob``.
+        ``lineage`` (if a family has several clean models), ``external`` (1 if it cannot have seen
+        the benchmark) and ``kind`` (what training showed, as "letters"). Without ``items``:
+        ``original`` and ``perturbed``, files that `gap` reads, and ``logprobs``, a table with
+        ``item`` and ``logprob``.
     items : str, Path, DataFrame or sequence of mappings, optional
         One row per value: ``model``, ``item``, ``condition`` (original or perturbed), and
         ``correct`` (1, 0 or nothing), ``logprob`` (of the right answer, in nats) or both;

@@ -144,10 +144,10 @@ def test_files_of_a_kit_are_read_from_the_folder_of_the_table(tmp_path: Path) ->
     (tmp_path / "files").mkdir()
     both(tmp_path / "files", ".tsv")
     rows = [
-        "Model,Family,Dose,Original,Perturbed,external",
-        "a,f,2,files/vlm_original.tsv,files/vlm_perturbed.tsv,",
-        "b,g,0,files/vlm_original.tsv,files/vlm_perturbed.tsv,1",
-        "c,h,,files/vlm_original.tsv,files/vlm_perturbed.tsv,0",
+        "Model,Family,Dose,Original,Perturbed,external,kind",
+        "a,f,2,files/vlm_original.tsv,files/vlm_perturbed.tsv,,letters",
+        "b,g,0,files/vlm_original.tsv,files/vlm_perturbed.tsv,1,",
+        "c,h,,files/vlm_original.tsv,files/vlm_perturbed.tsv,0,",
     ]
     (tmp_path / "models.csv").write_text("\n".join(rows) + "\n")
     result = fb.validate(tmp_path / "models.csv")
@@ -157,8 +157,10 @@ def test_files_of_a_kit_are_read_from_the_folder_of_the_table(tmp_path: Path) ->
         ("history unknown", None, False),
     ]
     counts = score(result, "a", "mcnemar").paired
+    assert {(s.detector, s.rule) for s in result.scores} >= {("old_answer_attraction", "chance")}
     assert counts is not None and (counts.n11, counts.b, counts.c, counts.n00) == (3, 7, 1, 0)
     (sign, *_) = result.validations
+    assert sign.kinds == ("letters",)
     assert sign.benchmark == "models" and sign.external_alarms.n == sign.detected.n == 1
     assert str(result) == "3 models of 3 lineages: 1 contaminated, 1 clean, 1 of unknown dose"
 
@@ -300,6 +302,7 @@ HEAD = "model,item,condition,correct\n"
         ("model,family,dose\na,,1\n", HEAD, "line 2: the family is empty"),
         ("model,family,dose,strategy\na,f,1,clean\n", HEAD, "line 2: a: strategy 'clean', but"),
         ("model,family,dose,external\na,f,0,maybe\n", HEAD, "line 2: external is 'maybe'"),
+        ("model,family,dose,kind\na,f,1,leters\n", HEAD, "line 2: kind is 'leters'; .*mean 'lette"),
         ("model,family,dose,external\na,f,1,1\n", HEAD, "line 2: a: a dose of 1 for a model"),
         ("model,family,dose,original\na,f,1,gone.csv\n", HEAD, "line 2: original is .*no such"),
         ("", HEAD + "b,1,original,1\n", "items.csv: 'b' is not in the table of models .'a'"),
