@@ -185,6 +185,7 @@ class KernelDivergence:
     The fine-tuning has to be the same for the model, the clean model and the controls, so each of
     them is listed under ``models`` and contaminated by one strategy for one epoch. The statistic is
     the mean difference (model - clean) over folds of the items, above 0 if the model moves less.
+    A model trained on other items of the same kind moves less as well: look at the controls first.
 
     Parameters
     ----------
