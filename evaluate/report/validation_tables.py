@@ -151,16 +151,20 @@ def detectors_table(validations: Sequence[Validation], family: FamilyWise | None
 
 
 def can_test(v: Validation) -> tuple[str, str]:
-    """Return whether these models can test a rule ("yes" or "no"), and why not.
+    """Return whether these models can test a rule ("yes", "no", "negative control"), and why not.
 
     They cannot if its statistic does not move on them, or if none was contaminated in a way that
-    the detector is made to catch.
+    the detector is made to catch. If it must not catch any of it, they are a negative control.
     """
     if v.untestable:
         return "no", v.untestable
-    catches = DETECTORS[v.detector].about.catches if v.detector in DETECTORS else ()
-    if v.kinds and catches and not set(v.kinds) & set(catches):
-        return "no", f"no model here was trained on {' or '.join(catches)}"
+    if v.detector not in DETECTORS or not v.kinds:
+        return "yes", ""
+    about = DETECTORS[v.detector].about
+    if {*v.kinds} <= {*about.must_not_catch}:
+        return "negative control", f"{', '.join(v.kinds)} must not set it off"
+    if about.catches and not {*v.kinds} & {*about.catches}:
+        return "no", f"no model here was trained on {' or '.join(about.catches)}"
     return "yes", ""
 
 
@@ -340,8 +344,8 @@ def _detectors_caption(chosen: Sequence[Validation], family: FamilyWise | None) 
         [
             "Contaminated models were trained on "
             + "; ".join(f"{kind} ({KINDS[kind]})" for kind in kinds)
-            + ". What a detector that is not made to catch this finds or misses says nothing"
-            " about it."
+            + ". What a detector that is not made to catch this misses says nothing about it; if it"
+            " must not catch it (negative control), every model that it flags is a false alarm."
         ]
         if kinds
         else []

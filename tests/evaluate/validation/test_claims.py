@@ -184,10 +184,9 @@ def test_a_detector_is_tested_only_on_what_it_is_made_for() -> None:
     gap, codec = validate([*GAP, *recite], grid)
     assert gap.kinds == codec.kinds == ("letters",)
     assert can_test(gap) == ("yes", "")
-    assert can_test(codec) == (
-        "no",
-        "no model here was trained on whole texts or question only",
-    )
+    assert can_test(codec) == ("negative control", "letters must not set it off")
+    (trend,) = validate(of_detector("order_trend", "controlled", [0.5, 0.4] * 4), grid)
+    assert can_test(trend) == ("no", "no model here was trained on whole texts")
     unknown = validate(recite, GRID)[0]
     assert unknown.kinds == () and can_test(unknown)[0] == "yes"
     table = detectors_table(
