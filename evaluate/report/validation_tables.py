@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from flipbench.core.record_base import Value
-from flipbench.core.records import Count, Interval
+from flipbench.core.records import Count, Interval, Score
 from flipbench.reporting import formats
 from flipbench.reporting.tables import Cell, Column, Row, Table
 
 from ..detectors.registry import DETECTORS, default_rule
-from ..protocol.grid import KINDS, Requirements
+from ..protocol.grid import KINDS, GridModel, Requirements
 from ..statistics.design_effect import ClusteredRate
 from ..statistics.paired import adjust_p_values
 from ..statistics.roc import OperatingPoint
-from ..validation.family_wise import FamilyWise
+from ..validation.family_wise import FamilyWise, family_wise
 from ..validation.validation import Validation
 from .tables import SUSPECTED, as_header, rule_title, title
 
@@ -94,12 +94,15 @@ def default_tests(validations: Sequence[Validation]) -> dict[str, str]:
     return {v.detector: v.rule for v in chosen if v.rule not in DETECTORS[v.detector].about.levels}
 
 
-def detectors_table(validations: Sequence[Validation], family: FamilyWise | None = None) -> Table:
+def detectors_table(
+    validations: Sequence[Validation], grid: Sequence[GridModel], scores: Sequence[Score]
+) -> Table:
     """Return one row per detector, by its default rule, grouped by what it must catch.
 
-    The last rows are of all these rules together, if their ``family`` is given.
+    The last rows are of all these rules together, if several are tests.
     """
     chosen = by_default_rule(validations)
+    family = family_wise(scores, grid, default_tests(validations))
     with_trend = [v for v in chosen if v.trend.p_value is not None]
     adjusted = adjust_p_values([v.trend.p_value or 0.0 for v in with_trend])
     p_trend = {id(v): p for v, p in zip(with_trend, adjusted, strict=True)}

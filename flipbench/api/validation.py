@@ -47,7 +47,7 @@ class ValidationResult(display.Result):
         from flipbench.evaluate.report import validation_tables as made
 
         tables = [
-            made.detectors_table(self.validations),
+            made.detectors_table(self.validations, self.grid, self.scores),
             made.validation_table(self.validations),
             made.requirements_table(self.requirements),
         ]
