@@ -8,12 +8,12 @@ import pytest
 
 from flipbench.core.records import Count, ReferenceResult, Score
 from flipbench.evaluate.protocol.grid import GridModel
+from flipbench.evaluate.report.validation_captions import same_signal
 from flipbench.evaluate.report.validation_tables import (
     can_test,
     default_tests,
     detectors_table,
     requirements_table,
-    same_signal,
     validation_table,
 )
 from flipbench.evaluate.validation.dose import Series, is_monotone
