@@ -18,7 +18,6 @@ from flipbench.reporting.pages import environment
 from flipbench.reporting.tables import Table
 
 from ..protocol.grid import GridModel, Requirements
-from ..validation.family_wise import family_wise
 from ..validation.validation import Validation, validate
 from . import table_files
 from .blind_table import blind_table
@@ -28,7 +27,6 @@ from .results import Results, write_results
 from .tables import GAP, TEST, detectors_of, gap_table, other_table, rule_title, title
 from .validation_figures import make_validation_figures
 from .validation_tables import (
-    default_tests,
     detector_results,
     detectors_table,
     requirements_table,
@@ -97,8 +95,8 @@ def write_report(data: ReportData, folder: Path) -> Path:
     validations = validate(data.scores, data.grid) if can_validate else []
     validation = []
     if validations:
-        family = family_wise(data.scores, data.grid, default_tests(validations))
-        validation = [detectors_table(validations, family), validation_table(validations)]
+        overview = detectors_table(validations, data.grid, data.scores)
+        validation = [overview, validation_table(validations)]
         if blind := blind_table(data.benchmark, data.scores):
             validation.append(blind)
     folder.mkdir(parents=True, exist_ok=True)

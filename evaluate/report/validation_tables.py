@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from flipbench.core.record_base import Value
-from flipbench.core.records import Count, Interval
+from flipbench.core.records import Count, Interval, Score
 from flipbench.reporting import formats
 from flipbench.reporting.tables import Cell, Column, Row, Table
 
 from ..detectors.registry import DETECTORS, default_rule
-from ..protocol.grid import KINDS, Requirements
+from ..protocol.grid import GridModel, Requirements
 from ..statistics.design_effect import ClusteredRate
 from ..statistics.paired import adjust_p_values
 from ..statistics.roc import OperatingPoint
-from ..validation.family_wise import FamilyWise
+from ..validation.family_wise import family_wise
 from ..validation.validation import Validation
 from .tables import SUSPECTED, as_header, rule_title, title
+from .validation_captions import detectors_caption, rules_caption
 
 NOT_TESTABLE = "not testable here"
 
@@ -94,12 +95,15 @@ def default_tests(validations: Sequence[Validation]) -> dict[str, str]:
     return {v.detector: v.rule for v in chosen if v.rule not in DETECTORS[v.detector].about.levels}
 
 
-def detectors_table(validations: Sequence[Validation], family: FamilyWise | None = None) -> Table:
+def detectors_table(
+    validations: Sequence[Validation], grid: Sequence[GridModel], scores: Sequence[Score]
+) -> Table:
     """Return one row per detector, by its default rule, grouped by what it must catch.
 
-    The last rows are of all these rules together, if their ``family`` is given.
+    The last rows are of all these rules together, if several are tests.
     """
     chosen = by_default_rule(validations)
+    family = family_wise(scores, grid, default_tests(validations))
     with_trend = [v for v in chosen if v.trend.p_value is not None]
     adjusted = adjust_p_values([v.trend.p_value or 0.0 for v in with_trend])
     p_trend = {id(v): p for v, p in zip(with_trend, adjusted, strict=True)}
@@ -143,7 +147,7 @@ def detectors_table(validations: Sequence[Validation], family: FamilyWise | None
     )
     return Table(
         "detectors",
-        " ".join(_detectors_caption(chosen, family)),
+        " ".join(detectors_caption(chosen, family)),
         "Detector",
         columns,
         tuple((name, tuple(rows)) for name, rows in groups.items()),
@@ -151,31 +155,21 @@ def detectors_table(validations: Sequence[Validation], family: FamilyWise | None
 
 
 def can_test(v: Validation) -> tuple[str, str]:
-    """Return whether these models can test a rule ("yes" or "no"), and why not.
+    """Return whether these models can test a rule ("yes", "no", "negative control"), and why not.
 
     They cannot if its statistic does not move on them, or if none was contaminated in a way that
-    the detector is made to catch.
+    the detector is made to catch. If it must not catch any of it, they are a negative control.
     """
     if v.untestable:
         return "no", v.untestable
-    catches = DETECTORS[v.detector].about.catches if v.detector in DETECTORS else ()
-    if v.kinds and catches and not set(v.kinds) & set(catches):
-        return "no", f"no model here was trained on {' or '.join(catches)}"
+    if v.detector not in DETECTORS or not v.kinds:
+        return "yes", ""
+    about = DETECTORS[v.detector].about
+    if {*v.kinds} <= {*about.must_not_catch}:
+        return "negative control", f"{', '.join(v.kinds)} must not set it off"
+    if about.catches and not {*v.kinds} & {*about.catches}:
+        return "no", f"no model here was trained on {' or '.join(about.catches)}"
     return "yes", ""
-
-
-def same_signal(validations: Sequence[Validation]) -> list[str]:
-    """Return a sentence for each signal that several of these detectors read."""
-    by_signal: dict[str, dict[str, None]] = {}
-    for v in validations:
-        if v.detector in DETECTORS and (signal := DETECTORS[v.detector].about.signal):
-            by_signal.setdefault(signal, {})[title(v.detector)] = None
-    return [
-        f"{_and(names)} read the {signal}: their agreement is one piece of evidence, not"
-        f" {len(names)}."
-        for signal, names in by_signal.items()
-        if len(names) > 1
-    ]
 
 
 def validation_table(validations: Sequence[Validation]) -> Table:
@@ -187,7 +181,7 @@ def validation_table(validations: Sequence[Validation]) -> Table:
     columns = [column for column, _ in _cells(validations[0])] if validations else []
     return Table(
         "validation",
-        " ".join(_caption(validations)),
+        " ".join(rules_caption(validations)),
         "Rule",
         tuple(Column(name) for name in columns),
         tuple((name, tuple(rows)) for name, rows in groups.items()),
@@ -312,96 +306,3 @@ def both_intervals(
     """Return the interval that allows for lineages, and the pooled one if it differs."""
     first, second = formats.interval(clustered, form), formats.interval(pooled, form)
     return first if first == second else f"{first} pooled {second}"
-
-
-_BRACKETS = (
-    "AUROC: probability that a contaminated model looks more suspicious than a clean one, at any"
-    " threshold; within lineages: of models of the same lineage. Brackets: 95 % intervals, in %"
-    " beside counts (false alarms: Clopper–Pearson; power: Wilson; AUROC: Newcombe). Models that"
-    " descend from the same clean model, a lineage, are not independent: the first interval divides"
-    " their number by the design effect, averaged over the correlations that the lineages allow;"
-    " “pooled” treats all models as independent and is too narrow unless they are."
-)
-_UNTESTABLE = (
-    "Not testable here: the statistic is the same for all models, or all its shares are within 1"
-    " point of 0 or of 100 %. Wrong direction: contaminated models look less suspicious than clean"
-    " ones (the pooled interval of the AUROC is below .50)."
-)
-
-
-def _and(names: Iterable[str]) -> str:
-    *rest, last = names
-    return f"{', '.join(rest)} and {last}" if rest else last
-
-
-def _detectors_caption(chosen: Sequence[Validation], family: FamilyWise | None) -> list[str]:
-    kinds = [kind for kind in KINDS if any(kind in v.kinds for v in chosen)]
-    controls = (
-        [
-            "Contaminated models were trained on "
-            + "; ".join(f"{kind} ({KINDS[kind]})" for kind in kinds)
-            + ". What a detector that is not made to catch this finds or misses says nothing"
-            " about it."
-        ]
-        if kinds
-        else []
-    )
-    return [
-        "One row per detector, by its default rule, which was fixed in advance and not chosen on"
-        " these models; by what a detector is made to catch, the best AUROC first.",
-        *controls,
-        _UNTESTABLE,
-        _BRACKETS,
-        "Steps in order: p from doses shuffled within series, with Holm’s correction for the rows"
-        " of this table.",
-        *same_signal(chosen),
-        *([_family_sentence(family)] if family else []),
-    ]
-
-
-def _family_sentence(family: FamilyWise) -> str:
-    text = "The last rows leave out rules that are no test."
-    if not family.holm_alarms_by:
-        return text
-    by = _and(f"{title(name)} ({n})" for name, n in family.holm_alarms_by.items())
-    return (
-        f"{text} Clean models that are flagged after Holm’s correction are flagged by {by}: a"
-        " correction for chance does not help where a detector reacts to something else."
-    )
-
-
-def _caption(validations: Sequence[Validation]) -> list[str]:
-    separations = [v.separation for v in validations if v.separation]
-    sentences = [
-        "Models of known dose. Power and false alarms: the rule’s own verdicts on contaminated and"
-        " on clean models. TPR: contaminated models above the best threshold that at most that"
-        " share of clean models exceeds.",
-        _UNTESTABLE,
-        _BRACKETS,
-    ]
-    if separations:
-        fewest = min(s.n_clean for s in separations)
-        n_clusters = min(s.n_clusters for s in separations)
-        least = f"1/{fewest} = {formats.percent(1 / fewest)} %"
-        sentences.append(
-            f"With {fewest} clean {'model' if fewest == 1 else 'models'} the smallest"
-            f" false-positive rate above 0 is {least}, so the TPR at a smaller rate cannot be"
-            " estimated."
-        )
-        effects = sorted(s.design_effect for s in separations)
-        sentences.append(
-            f"The models descend from {n_clusters} clean"
-            f" {'model' if n_clusters == 1 else 'models'}; design effect of the statistics"
-            f" {effects[0]:.1f} to {effects[-1]:.1f}."
-        )
-    sentences.append(
-        "Steps in order: from one dose to the next, towards “contaminated”; half by chance. Rank"
-        " correlation: Somers’ D within series, with p from shuffled doses. External models cannot"
-        f" have seen the benchmark; a rule that flags one is marked “{SUSPECTED}”, with the"
-        " probability of as many alarms by chance at the rule’s own level (that of a mere sign is"
-        " one half)."
-    )
-    unranked = sum(len(v.unranked) for v in validations)
-    if unranked:
-        sentences.append(f"The ROC curves omit {unranked} verdicts without a statistic.")
-    return sentences

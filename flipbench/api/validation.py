@@ -45,11 +45,9 @@ class ValidationResult(display.Result):
     def tables(self) -> list[Table]:
         """One row per detector, error rates of every rule, and requirements."""
         from flipbench.evaluate.report import validation_tables as made
-        from flipbench.evaluate.validation.family_wise import family_wise
 
-        family = family_wise(self.scores, self.grid, made.default_tests(self.validations))
         tables = [
-            made.detectors_table(self.validations, family),
+            made.detectors_table(self.validations, self.grid, self.scores),
             made.validation_table(self.validations),
             made.requirements_table(self.requirements),
         ]

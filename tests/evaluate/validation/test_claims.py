@@ -8,12 +8,12 @@ import pytest
 
 from flipbench.core.records import Count, ReferenceResult, Score
 from flipbench.evaluate.protocol.grid import GridModel
+from flipbench.evaluate.report.validation_captions import same_signal
 from flipbench.evaluate.report.validation_tables import (
     can_test,
     default_tests,
     detectors_table,
     requirements_table,
-    same_signal,
     validation_table,
 )
 from flipbench.evaluate.validation.dose import Series, is_monotone
@@ -138,7 +138,7 @@ def test_holm_corrects_over_the_tests_of_a_model() -> None:
     assert (found.holm_detected.k, found.holm_alarms.k) == (4, 2), "only the two controls"
     assert found.holm_alarms_by == {"option_order": 2}
     assert family_wise(GAP, GRID, tests) is None
-    table = detectors_table(validate(all_scores, GRID), found)
+    table = detectors_table(validate(all_scores, GRID), GRID, all_scores)
     name, rows = table.groups[-1]
     assert name == "All of these tests together, up to 3 per model"
     assert [row.cells[3].text for row in rows] == ["4/4", "2/4"]
@@ -184,17 +184,16 @@ def test_a_detector_is_tested_only_on_what_it_is_made_for() -> None:
     gap, codec = validate([*GAP, *recite], grid)
     assert gap.kinds == codec.kinds == ("letters",)
     assert can_test(gap) == ("yes", "")
-    assert can_test(codec) == (
-        "no",
-        "no model here was trained on whole texts or question only",
-    )
+    assert can_test(codec) == ("negative control", "letters must not set it off")
+    (trend,) = validate(of_detector("order_trend", "controlled", [0.5, 0.4] * 4), grid)
+    assert can_test(trend) == ("no", "no model here was trained on whole texts")
     unknown = validate(recite, GRID)[0]
     assert unknown.kinds == () and can_test(unknown)[0] == "yes"
-    table = detectors_table(
-        validate([*GAP, *of_detector("ngram_accuracy", "paired", [0.5] * 8)], grid)
-    )
+    two = [*GAP, *of_detector("ngram_accuracy", "paired", [0.5] * 8)]
+    table = detectors_table(validate(two, grid), grid, two)
     assert [name for name, _ in table.groups] == [
         "Made to catch: letters, answer texts", "Made to catch: whole texts, question only",
+        "All of these tests together, up to 2 per model",
     ]  # fmt: skip
     assert "trained on letters (answers to the questions, by letter)" in table.caption
 

@@ -336,7 +336,7 @@ def test_detectors_are_ranked_by_their_default_rule() -> None:
     validations = validate([*scores, *SCORES], GRID)
     assert by_default_rule(validate(SCORES, GRID)) == []
     assert [v.rule for v in by_default_rule(validations)] == ["mcnemar", "relative"]
-    table = detectors_table(validations)
+    table = detectors_table(validations, GRID, scores)
     ((name, rows),) = table.groups
     assert name == "Made to catch: letters, answer texts"
     assert [row.header for row in rows] == ["Perturbation gap", "CircularEval"]
