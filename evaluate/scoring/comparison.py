@@ -93,7 +93,7 @@ class Contrast:
     left_out: str = ""
     leave_out: Callable[[Answers], Collection[str]] = lambda _: ()
     describe: Callable[[Answers], JsonDict] = lambda _: {}
-    finish: Callable[[Score], Score] = lambda score: score
+    finish: Callable[[Score, Answers], Score] = lambda score, _: score
     direction: Direction = "falls"
     unit: str = "fraction"
     reason: str = ""
@@ -188,7 +188,7 @@ class ComparingDetector:
         for contrast in self._contrasts(benchmark, prompt_settings):
             if contrast.rules:
                 comparison = compare(self, benchmark, contrast, answers, reference)
-                scores += [contrast.finish(rule(comparison)) for rule in contrast.rules]
+                scores += [contrast.finish(rule(comparison), answers) for rule in contrast.rules]
         return scores
 
 

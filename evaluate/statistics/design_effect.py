@@ -51,7 +51,7 @@ def clustered_rate(counts: Sequence[tuple[int, int]], *, exact: bool = False) ->
     --------
     >>> rate = clustered_rate([(4, 4), (4, 4)])
     >>> [round(between.low, 2) for between in (rate.pooled, rate.interval)]
-    [0.68, 0.43]
+    [0.68, 0.44]
     """
     k, n = sum(k for k, _ in counts), sum(n for _, n in counts)
     make = Rate.exact if exact else Rate.wilson

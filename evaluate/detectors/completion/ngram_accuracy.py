@@ -252,7 +252,7 @@ def _distinct(texts: Iterable[_Text]) -> list[_Text]:
     return [text for text in texts if text.item.id in kept]
 
 
-def _with_loss(score: Score) -> Score:
+def _with_loss(score: Score, answers: Answers) -> Score:
     right = score.accuracies.get(TEXT, Count(k=0, n=0))
     own = right.k / right.n if right.n else 0.0
     loss = score.statistic / own if own and score.statistic is not None else None

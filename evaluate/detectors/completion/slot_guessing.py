@@ -156,7 +156,7 @@ class SlotGuessing(ComparingDetector):
                 "they have no picture, no other wording (evaluate.rewording), or no content word"
                 " that both wordings share",
                 reason="" if self.reword else NO_REWORDING,
-                finish=with_leakage,
+                finish=lambda score, _: with_leakage(score),
             )
         ]
 

@@ -123,7 +123,7 @@ class CDD(ComparingDetector):
                 read=lambda answers: [self._read(answers, *side) for side in asked.items()],
                 rules=(if_equally_hard(partial(mcnemar_score, rule="peak")), relative_score),
                 describe=partial(self._describe, asked),
-                finish=_with_length,
+                finish=partial(_with_length, [row[0] for rows in asked.values() for row in rows]),
             )
         ]
 
@@ -176,20 +176,20 @@ class CDD(ComparingDetector):
     ) -> JsonDict:
         """Return the number of leaked items by the paper's rule, and what was asked."""
         leaked, n_questions = {}, 0
-        lengths: list[int] = []
         for side, rows in asked.items():
             shares = [o for o in self._read(answers, side, rows).outcomes if o is not None]
             leaked[side] = {"k": sum(o > self.threshold for o in shares), "n": len(shares)}
-            greedy = [answers.to(row[0]) for row in rows]
-            lengths += [len(tokens(reply.text)) for reply in greedy if reply is not None]
             n_questions += sum(map(len, rows))
-        mean = sum(lengths) / len(lengths) if lengths else None
-        return {"leaked": leaked, "mean_length": mean, "n_questions": n_questions}
+        return {"leaked": leaked, "n_questions": n_questions}
 
 
-def _with_length(score: Score) -> Score:
-    """Add a warning if replies are so short that their peak is only confidence."""
-    length = score.details["mean_length"]
+def _with_length(greedy: Sequence[Probe], score: Score, answers: Answers) -> Score:
+    """Add the mean length, and a warning if replies are so short that the peak is confidence."""
+    replies = [reply for probe in greedy if (reply := answers.to(probe)) is not None]
+    if not replies:
+        return score
+    length = sum(len(tokens(reply.text)) for reply in replies) / len(replies)
+    score = score.model_copy(update={"details": score.details | {"mean_length": length}})
     if not score.n or length >= MIN_TOKENS:
         return score
     warning = (

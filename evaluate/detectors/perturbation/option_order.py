@@ -119,14 +119,14 @@ class OptionOrder(ComparingDetector):
             (partial(mcnemar_score, rule="shuffles"),),
             left_out,
             (1, self.n_shuffles),
-            finish=with_leakage,
+            finish=lambda score, _: with_leakage(score),
         )
         first = two_conditions(
             one_shuffle,
             ("original", "shuffled"),
             (partial(bands_score, bands=BANDS), mcnemar_score),
             left_out,
-            finish=with_leakage,
+            finish=lambda score, _: with_leakage(score),
         )
         first = replace(first, probes=several.probes)  # which include its own
         return [first, several, replace(first, rules=(relative_score,))]

@@ -9,7 +9,7 @@ from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Score
 from flipbench.prompting.prompts import PromptSettings
 
-from ...protocol.detector import About
+from ...protocol.detector import About, Answers
 from ...scoring.comparison import (
     ComparingDetector,
     Comparison,
@@ -85,7 +85,7 @@ class PerturbationGap(ComparingDetector):
         ]
 
 
-def _with_suspects(score: Score) -> Score:
+def _with_suspects(score: Score, answers: Answers) -> Score:
     assert score.paired is not None  # choices are either right or wrong
     return score.model_copy(update={"suspects": score.paired.suspects()})
 

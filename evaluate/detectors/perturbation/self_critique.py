@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -115,8 +116,7 @@ class SelfCritique(ComparingDetector):
                 probes=[probe for rows in asked.values() for row in rows for probe in row],
                 read=lambda answers: [_read(answers, *side) for side in asked.items()],
                 rules=(if_equally_hard(partial(mcnemar_score, rule="similarity")), relative_score),
-                describe=partial(_describe, asked),
-                finish=_with_length,
+                finish=partial(_with_replies, [pair for rows in asked.values() for pair in rows]),
             )
         ]
 
@@ -151,21 +151,18 @@ def _read(answers: Answers, side: str, asked: Sequence[tuple[Probe, Probe]]) -> 
     return Condition(side, outcomes, n_empty, n_replies, None)
 
 
-def _describe(asked: Mapping[str, Sequence[tuple[Probe, Probe]]], answers: Answers) -> JsonDict:
-    pairs = [pair for rows in asked.values() for pair in rows]
+def _with_replies(pairs: Sequence[tuple[Probe, Probe]], score: Score, answers: Answers) -> Score:
+    """Add what the replies are like; warn if they are too short, or too often repeated."""
     given = [(a, b) for p, q in pairs if (a := answers.to(p)) and (b := answers.to(q))]
     lengths = [len(first.token_means) for first, _ in given]
-    return {
-        "mean_length": sum(lengths) / len(lengths) if lengths else None,
-        "n_same": sum(first.text.strip() == second.text.strip() for first, second in given),
-        "n_critiques": len(given),
+    length = sum(lengths) / len(lengths) if lengths else math.nan
+    n_same, n = sum(a.text.strip() == b.text.strip() for a, b in given), len(given)
+    details: JsonDict = {
+        "mean_length": length if lengths else None,
+        "n_same": n_same,
+        "n_critiques": n,
         "n_questions": 2 * len(pairs),
     }
-
-
-def _with_length(score: Score) -> Score:
-    """Add a warning if replies are too short, or second ones too often the same."""
-    length, n_same, n = (score.details[key] for key in ("mean_length", "n_same", "n_critiques"))
     warnings = []
     if score.n and length < MIN_TOKENS:
         warnings.append(
@@ -174,4 +171,5 @@ def _with_length(score: Score) -> Score:
         )
     if score.n and 2 * n_same > n:
         warnings.append(f"{n_same} of {n} second replies repeat the first word for word")
-    return score.model_copy(update={"warnings": (*score.warnings, *warnings)})
+    changes = {"warnings": (*score.warnings, *warnings), "details": score.details | details}
+    return score.model_copy(update=changes)

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from flipbench.core.paired import PairedBenchmark
-from flipbench.core.records import Item, JsonDict, Probe, Score
+from flipbench.core.records import Count, Item, JsonDict, Probe, Score
 from flipbench.models.engine import Answers
 from flipbench.prompting.prompts import PromptSettings
 
@@ -73,7 +73,7 @@ def contamination_confidence(p_value: float) -> float:
     It is that of the largest Bayes factor the p-value allows, 1 / (-e p ln p).
 
     >>> contamination_confidence(0.5), round(contamination_confidence(0.05), 4)
-    (0.5, 0.7106)
+    (0.5, 0.7107)
     """
     if p_value >= 1 / math.e:
         return 0.5
@@ -120,8 +120,7 @@ class ZeroCoT(ComparingDetector):
         ]
         more: dict[str, Any] = {
             "left_out": "they are free-form and have no options",
-            "describe": partial(_count_reasoned, probes_of(reasoned), probes_of(query_pairs)),
-            "finish": _finish,
+            "finish": partial(_finish, probes_of(reasoned), probes_of(query_pairs)),
         }
         names = ("original", "perturbed")
         at_once = two_conditions(query_pairs, names, (if_equally_hard(mcnemar_score),), **more)
@@ -157,39 +156,42 @@ def _gap(name: str, sides: Sequence[Condition]) -> Condition:
     return Condition(name, gaps, n_unparsed, first.n_replies + second.n_replies, None)
 
 
-def _count_reasoned(
-    stepwise: Sequence[Probe], at_once: Sequence[Probe], answers: Answers
-) -> JsonDict:
+def _count_reasoned(probes: Sequence[Probe], answers: Answers) -> Count:
     """Count the replies that reason, among those that are not empty."""
-    counts = {}
-    for name, probes in (("with_steps", stepwise), ("at_once", at_once)):
-        replies = [reply for probe in probes if (reply := answers.to(probe)) is not None]
-        written = [r for r in replies if r.text.strip() or r.choice >= 0]
-        counts[f"reasoned_{name}"] = {"k": sum(map(is_reasoned, written)), "n": len(written)}
-    return {**counts, "n_questions": len(stepwise) + len(at_once)}
+    replies = [reply for probe in probes if (reply := answers.to(probe)) is not None]
+    written = [r for r in replies if r.text.strip() or r.choice >= 0]
+    return Count(k=sum(map(is_reasoned, written)), n=len(written))
 
 
-def _no_contrast(score: Score) -> str:
+def _no_contrast(steps: Count, at_once: Count) -> str:
     """Return why a model cannot be asked with and without reasoning; empty if it can."""
-    steps, at_once = (score.details[f"reasoned_{name}"] for name in ("with_steps", "at_once"))
-    if steps["k"] < MIN_REASONED * steps["n"]:
+    if steps.k < MIN_REASONED * steps.n:
         return (
-            f"{steps['k']} of {steps['n']} replies to a request for reasoning contain any (a"
-            f" <think> block, or {MIN_WORDS} words before the answer): this model does not reason,"
-            " so its answers are always without reasoning; use perturbation_gap"
+            f"{steps.k} of {steps.n} replies to a request for reasoning contain any (a <think>"
+            f" block, or {MIN_WORDS} words before the answer): this model does not reason, so its"
+            " answers are always without reasoning; use perturbation_gap"
         )
-    if at_once["k"] > MAX_UNPARSED * at_once["n"]:
+    if at_once.k > MAX_UNPARSED * at_once.n:
         return (
-            f"{at_once['k']} of {at_once['n']} replies to a request for the letter reason all the"
-            " same: this model's reasoning cannot be left out here; ask a local checkpoint with"
-            " 'ask: choose', or a server that turns reasoning off for every question"
+            f"{at_once.k} of {at_once.n} replies to a request for the letter reason all the same:"
+            " this model's reasoning cannot be left out here; ask a local checkpoint with 'ask:"
+            " choose', or a server that turns reasoning off for every question"
         )
     return ""
 
 
-def _finish(score: Score) -> Score:
+def _finish(
+    stepwise: Sequence[Probe], letters: Sequence[Probe], score: Score, answers: Answers
+) -> Score:
     """Add the paper's confidence; without reasoning, or only with it, nothing can be compared."""
-    if score.n and (why := _no_contrast(score)):
+    steps, at_once = (_count_reasoned(probes, answers) for probes in (stepwise, letters))
+    details: JsonDict = {
+        "reasoned_with_steps": steps.model_dump(),
+        "reasoned_at_once": at_once.model_dump(),
+        "n_questions": len(stepwise) + len(letters),
+    }
+    score = score.model_copy(update={"details": score.details | details})
+    if score.n and (why := _no_contrast(steps, at_once)):
         changes = {
             "verdict": "not_applicable",
             "reason": "reasoning cannot be switched",
@@ -201,5 +203,6 @@ def _finish(score: Score) -> Score:
     if score.rule != "mcnemar" or score.p_value is None or score.statistic is None:
         return score
     confidence = contamination_confidence(score.p_value) if score.statistic < 0 else 0.5
-    details = score.details | {"contamination_confidence": confidence}
-    return score.model_copy(update={"details": details})
+    return score.model_copy(
+        update={"details": score.details | {"contamination_confidence": confidence}}
+    )

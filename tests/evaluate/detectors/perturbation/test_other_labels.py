@@ -99,8 +99,16 @@ def test_a_model_chooses_between_numbers(
     assert len(reply.option_log_probs) == 4 and reply.choice == max(
         range(4), key=reply.option_log_probs.__getitem__
     )
-    if begins:
-        return
+
+
+def test_a_number_is_as_likely_as_when_it_is_scored(
+    shapes_items: list[Item], shapes_store: ImageStore
+) -> None:
+    vlm, settings = HuggingFaceVLM("shapes:qwen2_vl"), PromptSettings()
+    item = next(i for i in shapes_items if i.options and len(i.options) == 4)
+    probe = settings.probe(item, "numbers", labels=NUMBERS)
+    (reply,) = vlm.ask([probe], shapes_store)
+    assert not isinstance(reply, Exception)
     ids = {
         text: settings.probe(item, "x").model_copy(
             update={"prompt": probe.prompt, "ask": "score", "continuation": text, "id": ""}
