@@ -230,8 +230,9 @@ def _agree(p_values: dict[int, float | None], others: dict[int, float | None]) -
 
 
 def is_gap(score: Score) -> bool:
-    """Return whether the statistic is a difference of accuracies."""
-    return score.unit == "fraction" and len(score.accuracies) > 1
+    """Return whether the statistic is a difference of accuracies, or of one and its expectation."""
+    compared = len(score.accuracies) > 1 or (score.accuracies and score.means)
+    return score.unit == "fraction" and bool(compared)
 
 
 def _statistic_header(rule: str, models: Sequence[_Rules]) -> str:

@@ -173,10 +173,10 @@ class EvaluationResult(display.Result):
 
     def _repr_html_(self) -> str:
         from flipbench.evaluate.report.report import headline
-        from flipbench.evaluate.report.tables import gap_table, is_gap
+        from flipbench.evaluate.report.tables import GAP, gap_table
 
         grid = [one.model for one in self.evaluated.models]
-        if not any(is_gap(score) for score in self.scores):
+        if not any(score.detector == GAP for score in self.scores):
             return display.html(str(self), [], self.page)
         text = " ".join(headline(grid, self.scores))
         return display.html(text, [gap_table(grid, list(self.scores))], self.page)
