@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from safetensors.torch import load_file, save_file
 
 from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.records import Item, Wording
@@ -162,33 +164,39 @@ def test_constat_compares_a_model_with_the_clean_ones_of_its_grid(
     assert row["ConStat: Bootstrap"].endswith(("contaminated", "not detected"))
 
 
-def test_kernel_divergence_compares_the_checkpoints_of_a_plan(
+def test_kernel_divergence_compares_models_after_the_same_fine_tuning(
     flipbench: Flipbench, tmp_path: Path, tiny_folders: dict[str, Path]
 ) -> None:
     make_benchmark(tmp_path / "r", 18).save(tmp_path / "r" / "benchmark")
+    folders = {"clean": tiny_folders["qwen2_vl"], "suspect": tmp_path / "suspect"}
+    shutil.copytree(folders["clean"], folders["suspect"])
+    weights = load_file(folders["suspect"] / "model.safetensors")
+    changed = {name: 1.1 * tensor for name, tensor in weights.items()}
+    save_file(changed, folders["suspect"] / "model.safetensors", {"format": "pt"})
     strategy = {"train": "lora", "learning_rate": 0.01, "batch_size": 18}
     settings = {
         "run": "r",
         "benchmark": {"format": "shapes"},
-        "models": {"tiny": {"path": str(tiny_folders["qwen2_vl"])}},
-        "contaminate": {"epochs": 2, "strategies": {"A": strategy}},
+        "models": {
+            "clean": {"path": str(folders["clean"]), "family": "tiny"},
+            "suspect": {"path": str(folders["suspect"]), "family": "tiny", "dose": None},
+        },
+        "contaminate": {"epochs": 1, "strategies": {"standard": strategy}},
         "evaluate": {"detectors": ["kernel_divergence"]},
     }
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(settings))
     result = flipbench("evaluate", "c.yaml", "-q")
     assert result.status == 0, result.err
     found = scores_in(tmp_path)
-    first = found["kernel_divergence", "tiny A e1"]
-    assert first["n"] == 18 and first["statistic"] is not None
-    assert first["details"]["after"] == ["tiny A e2"]
-    assert first["reference"]["model"] == "tiny"
-    for name, reason in {"tiny A e2": "no next checkpoint", "tiny": "no clean reference"}.items():
-        last = found["kernel_divergence", name]
-        assert (last["verdict"], last["reason"]) == ("not_applicable", reason)
+    suspect = found["kernel_divergence", "suspect"]
+    assert suspect["n"] == 18 and suspect["statistic"] is not None
+    assert suspect["reference"]["model"] == "clean"
+    after = found["kernel_divergence", "suspect standard e1"]
+    assert (after["verdict"], after["reason"]) == ("not_applicable", "no standard fine-tune")
     text = (tmp_path / "r" / "report" / "table.md").read_text()
-    assert "not applicable (no next checkpoint)" in text and "Kernel divergence" in text
+    assert "not applicable (no standard fine-tune)" in text and "Kernel divergence" in text
     again = flipbench("evaluate", "c.yaml", "-q")
-    assert again.status == 0 and again.err.count(" 0 done") == 3
+    assert again.status == 0 and again.err.count(" 0 done") >= 4
 
 
 # ----------------------------------------------------------------------------------- group metrics
