@@ -20,6 +20,8 @@ from flipbench.contaminate.strategies import (
 from flipbench.core.errors import ConfigError
 from flipbench.shapes.training.tiny import FAMILIES, build
 
+pytestmark = pytest.mark.slow
+
 LORA = {"lora_rank": 4, "lora_alpha": 8, "lora_dropout": 0.0}
 
 

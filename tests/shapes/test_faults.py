@@ -21,6 +21,8 @@ from flipbench.shapes.faults import FAULTS, add_fault
 from flipbench.shapes.questions import KINDS, answer, draw_family
 from flipbench.shapes.scene import Scene
 
+pytestmark = pytest.mark.slow
+
 N = 150
 
 

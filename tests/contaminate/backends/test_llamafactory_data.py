@@ -33,6 +33,8 @@ from flipbench.models.vlm.loading import load_model
 from flipbench.models.vlm.processors import load_processor
 from flipbench.shapes.training.tiny import FAMILIES
 
+pytestmark = pytest.mark.slow
+
 MakePlan = Callable[..., TrainingPlan]
 NewRun = Callable[..., Run]
 # What the makers' checkpoints have: Qwen2-VL's writes a system message by itself, LLaVA-1.5's

@@ -18,6 +18,8 @@ from flipbench.shapes.questions import QuestionFamily
 from tests.fixtures.openai_server import OpenAIServer
 from tests.fixtures.options import QUIET
 
+pytestmark = pytest.mark.slow
+
 THREE = ["Which color has the thing?", "Name it.", "Tell me its color."]
 
 

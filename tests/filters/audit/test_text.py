@@ -27,6 +27,8 @@ from tests.fixtures.openai_server import OpenAIServer
 from tests.fixtures.options import QUIET
 from tests.fixtures.policies import RuleModel, says_b
 
+pytestmark = pytest.mark.slow
+
 QUICK = AuditSettings(n_permutations=199)
 
 

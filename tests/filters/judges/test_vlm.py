@@ -24,6 +24,8 @@ from flipbench.shapes.benchmark import shapes_vqa
 from tests.fixtures.generated import generate
 from tests.fixtures.options import QUIET
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:

@@ -23,6 +23,8 @@ from flipbench.prompting.prompts import choice_prompt
 from flipbench.shapes.training.tiny import FAMILIES as SHIPPED
 from tests.fixtures.tiny_families import FAMILIES, save
 
+pytestmark = pytest.mark.slow
+
 GOLDEN = Path(__file__).parent / "golden" / "prompts.json"
 PROMPT = choice_prompt("What color is the star?", ["red", "blue", "green"])
 IMAGES = {"one image": 1, "text only": 0, "two images": 2}

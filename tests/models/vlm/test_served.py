@@ -29,6 +29,8 @@ from flipbench.shapes.training.tiny import FAMILIES
 from tests.fixtures.openai_server import KEY, OpenAIServer
 from tests.fixtures.options import QUIET
 
+pytestmark = pytest.mark.slow
+
 CHOOSE, GENERATE = PromptSettings(), PromptSettings(ask="generate")
 LETTERS = [("B", -0.2), ("A", -2.0), (" A", -2.5), ("C", -4.0), ("D", -5.0), ("The", -6.0)]
 

@@ -26,6 +26,8 @@ from flipbench.shapes.training.curriculum import (
 from flipbench.shapes.training.exam import Exam, Pool, batch_of, encode
 from flipbench.shapes.training.tiny import FAMILIES, N_IMAGE_TOKENS, build
 
+pytestmark = pytest.mark.slow
+
 TURNS: list[Turn] = [
     (choice_prompt("What color is the star?", ["red", "blue"]), " B"),
     ("How many rings are there?\nAnswer with a single word or phrase.", " 3"),
