@@ -37,7 +37,8 @@ def test_the_sentences_agree_with_the_results(results: Results) -> None:
 
 def test_the_pages_agree_on_how_long_the_demo_takes() -> None:
     (seconds,) = re.findall(r"This took (\d+) seconds on two cores", README.read_text())
-    assert f"`flipbench demo` on 2 cores that ran the tests at the same time: {seconds} s" in PERFORMANCE.read_text()
+    words = f"`flipbench demo` on 2 cores that ran the tests at the same time: {seconds} s"
+    assert words in PERFORMANCE.read_text()
 
 
 def test_another_count_changes_the_table(results: Results) -> None:
