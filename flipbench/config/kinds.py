@@ -36,7 +36,7 @@ class Context:
     seed: int = 0
 
 
-class Settings(Protocol):
+class PartSettings(Protocol):
     """The settings of one kind: a pydantic model whose ``kind`` is a literal with a default."""
 
     @property
@@ -152,6 +152,8 @@ def _is_settings(cls: Any) -> bool:
     )
 
 
-CaptionerSpec = Annotated[Settings, ByKind("flipbench.generate.captioners", "flipbench.captioners")]
-EditorSpec = Annotated[Settings, ByKind("flipbench.generate.editors", "flipbench.editors")]
-JudgeSpec = Annotated[Settings, ByKind("flipbench.filters.judges", "flipbench.judges")]
+CaptionerSpec = Annotated[
+    PartSettings, ByKind("flipbench.generate.captioners", "flipbench.captioners")
+]
+EditorSpec = Annotated[PartSettings, ByKind("flipbench.generate.editors", "flipbench.editors")]
+JudgeSpec = Annotated[PartSettings, ByKind("flipbench.filters.judges", "flipbench.judges")]

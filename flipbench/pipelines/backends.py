@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from flipbench.config.chat import APISpec
 from flipbench.config.experiment import AnswerJudgeConfig, ModelUnderTestConfig
-from flipbench.config.kinds import Context, Settings
+from flipbench.config.kinds import Context, PartSettings
 from flipbench.config.training import RewriteConfig
 from flipbench.contaminate.data.wordings import ChatWriter, FileWriter, ShapesWriter, Writer
 from flipbench.core.errors import PrerequisiteError
@@ -57,7 +57,7 @@ def model_without_weights(name: str, model: ModelUnderTestConfig) -> VLM | None:
     return None
 
 
-def missing_key(spec: Settings) -> PrerequisiteError | None:
+def missing_key(spec: PartSettings) -> PrerequisiteError | None:
     """Return the error if the key for a captioner's or judge's server is missing, else None."""
     if isinstance(spec, APISpec):
         from flipbench.models.chat.api import ChatAPI
@@ -69,12 +69,12 @@ def missing_key(spec: Settings) -> PrerequisiteError | None:
     return None
 
 
-def batch_size_for(spec: Settings, configured: int, n_items: int) -> int:
+def batch_size_for(spec: PartSettings, configured: int, n_items: int) -> int:
     """Return how many items a backend gets per call: a Batch API gets all of them."""
     return max(n_items, 1) if isinstance(spec, APISpec) and spec.batch else configured
 
 
-def api_cost(spec: Settings, candidates: Sequence[Candidate]) -> CostEstimate | None:
+def api_cost(spec: PartSettings, candidates: Sequence[Candidate]) -> CostEstimate | None:
     """Return the cost of a caption or verdict per candidate, image tokens included.
 
     None unless ``spec`` configures an API.

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from flipbench.api.detection import examined
 from flipbench.config.experiment import load_config
-from flipbench.config.kinds import ByKind, Context, Settings
+from flipbench.config.kinds import ByKind, Context, PartSettings
 from flipbench.core.errors import ConfigError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import PairedBenchmark
@@ -173,7 +173,7 @@ def test_a_new_kind_is_one_new_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.syspath_prepend(tmp_path)
 
     class Part(BaseModel):
-        editor: Annotated[Settings, ByKind(room.name, "no.such.group")]
+        editor: Annotated[PartSettings, ByKind(room.name, "no.such.group")]
 
     part = Part.model_validate({"editor": "tint"})
     assert part.editor.build(Context(tmp_path)) == ("tint", 0.5, 0)

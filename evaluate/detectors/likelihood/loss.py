@@ -41,7 +41,7 @@ ABOUT = About(
 
 
 @dataclass
-class Loss:
+class AnswerLoss:
     """Share of pairs whose right answer is more likely on the original, ties counting half.
 
     The answer is the option letter, or the text of a free-form answer. Rule ``half``, like the

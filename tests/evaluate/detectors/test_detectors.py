@@ -160,6 +160,7 @@ def test_a_rule_without_its_reference_has_no_verdict(name: str, benchmark: Paire
     assert all(score.verdict != "not_applicable" for score in beside.values())
 
 
+@pytest.mark.slow
 @every_detector_in_time
 def test_the_order_of_items(name: str, benchmark: PairedBenchmark) -> None:
     turned = replace(benchmark, pairs=benchmark.pairs[::-1])
@@ -174,6 +175,7 @@ def test_the_order_of_items(name: str, benchmark: PairedBenchmark) -> None:
     assert all(same) is (name not in ORDER_MATTERS | FOLDS_BY_PLACE)
 
 
+@pytest.mark.slow
 @every_detector_in_time
 def test_missing_answers_are_dropped_and_never_wrong(name: str, benchmark: PairedBenchmark) -> None:
     own = own_pairs(name, benchmark)

@@ -97,6 +97,7 @@ def test_each_model_s_scores_are_those_of_gap(
         assert found.reference_fingerprint == ("A clean" if expected.rule == "relative" else "")
 
 
+@pytest.mark.slow
 def test_the_order_of_rows_and_the_file_format_change_nothing(
     example: tuple[Path, Path], validated: fb.ValidationResult, tmp_path: Path
 ) -> None:

@@ -44,6 +44,7 @@ def test_unrelated_cases_have_one_interval() -> None:
     assert (nothing.interval, nothing.pooled, nothing.value) == (None, None, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("counts", [((4, 4), (4, 4)), ((4, 4), (0, 4)), ((2, 5), (2, 5))])
 def test_the_correlation_is_the_posterior_mean(counts: tuple[tuple[int, int], ...]) -> None:
     """Against numerical integration of the beta-binomial likelihood."""

@@ -114,6 +114,7 @@ def test_a_lineage_s_own_level_does_not_count_within_it() -> None:
     assert apart is not None and apart.within is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("correlation", [0.0, 0.9])
 @pytest.mark.parametrize("shift", [0.0, 3.0])
 def test_intervals_cover_the_truth(correlation: float, shift: float) -> None:

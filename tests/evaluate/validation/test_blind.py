@@ -29,6 +29,7 @@ def test_texts_that_differ_are_separated(shift: object) -> None:
     assert (baseline.n_members, baseline.n_non_members, baseline.n_groups) == (60, 60, 120)
 
 
+@pytest.mark.slow
 def test_texts_of_one_kind_are_not_separated() -> None:
     aurocs, shifted = [], 0
     for seed in range(8):

@@ -26,6 +26,7 @@ def noise(world: Any) -> Any:
     return by_hand(world, [i < 10 for i in range(12)], [i in (0, 1, 11) for i in range(12)])
 
 
+@pytest.mark.slow
 def test_pairs_that_nobody_judged_have_no_verdict_without_a_clean_model(make_world: Any) -> None:
     world = make_world.make(n=12)
     finding = judge(world, noise(world), made_by={})
@@ -42,6 +43,7 @@ def test_pairs_that_nobody_judged_have_no_verdict_without_a_clean_model(make_wor
     assert "12 were judged valid, by two people" in text_of(judged)
 
 
+@pytest.mark.slow
 def test_a_clean_model_takes_the_place_of_raters(make_world: Any) -> None:
     world = make_world.make(n=100)
     model = by_hand(world, [True] * 100, [i % 2 > 0 for i in range(100)])
@@ -67,6 +69,7 @@ def test_a_reference_that_only_guesses_does_not_show_what_the_images_show(make_w
     assert judge(world, model, guesses, world.seer(0.9)).verdict == "contaminated"
 
 
+@pytest.mark.slow
 def test_old_answers_and_the_gap_may_disagree(make_world: Any) -> None:
     world = make_world.make(n=100)
     harder = by_hand(world, [True] * 100, [i % 2 > 0 for i in range(100)])

@@ -8,7 +8,7 @@ import pytest
 from flipbench.core.randomness import generator
 from flipbench.core.records import Probe, Response, Score
 from flipbench.evaluate.detectors.likelihood.codec import CoDeC
-from flipbench.evaluate.detectors.likelihood.loss import Loss
+from flipbench.evaluate.detectors.likelihood.loss import AnswerLoss
 from flipbench.evaluate.detectors.likelihood.min_k import MinK, MinKAnswers
 from flipbench.evaluate.detectors.likelihood.order_trend import OrderTrendDetector
 from flipbench.evaluate.detectors.likelihood.shared_likelihood import SharedLikelihood, shards_of
@@ -234,7 +234,7 @@ def test_members_score_above_their_perturbed_versions(world: Any) -> None:
     def memoriser(probe: Probe) -> float:
         return noise(probe) + 4 * probe.variant.startswith("original")
 
-    for detector in (Loss(), MinK(), MinKAnswers()):
+    for detector in (AnswerLoss(), MinK(), MinKAnswers()):
         clean = scripted(detector, world.benchmark, noise, "clean")
         found = by_rule(detector, world, scripted(detector, world.benchmark, memoriser), clean)
         assert [s.verdict for s in found.values()] == ["contaminated"] * 2
@@ -262,13 +262,13 @@ def test_a_text_of_few_tokens_has_no_min_k(world: Any) -> None:
 
 def test_without_token_log_probs_only_the_loss_applies(world: Any) -> None:
     detector = MinK()
-    loss = scripted(Loss(), world.benchmark, noise)
+    loss = scripted(AnswerLoss(), world.benchmark, noise)
     whole = scripted(detector, world.benchmark, noise)
     none: dict[str, Any] = {"token_log_probs": (), "token_means": (), "token_deviations": ()}
     sums = {i: r.model_copy(update=none) for i, r in whole.responses.items()}
     found = by_rule(detector, world, Answers("server", "s", sums), whole)
     sums = {i: r.model_copy(update=none) for i, r in loss.responses.items()}
-    half = by_rule(Loss(), world, Answers("server", "s", sums), loss)["half"]
+    half = by_rule(AnswerLoss(), world, Answers("server", "s", sums), loss)["half"]
     assert (half.verdict, half.n) == ("not_detected", 40)
     for rule in ("min_k", "min_k_plus_plus"):
         assert found[rule].verdict == "not_applicable"
