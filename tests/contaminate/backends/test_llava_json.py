@@ -85,6 +85,7 @@ def test_the_command_follows_the_plan_and_the_official_defaults(
     assert settings.items() >= expected.items()
 
 
+@pytest.mark.slow
 def test_a_plan_for_an_unknown_model_asks_for_its_original_form(
     make_plan: MakePlan,
 ) -> None:

@@ -129,6 +129,7 @@ def test_probes_are_deterministic_and_need_what_is_declared(
     assert all(p.prompt.endswith(f"{'Number' if p.labels else 'Letter'}, please.") for p in choices)
 
 
+@pytest.mark.slow
 @every_detector_in_time
 def test_every_score_states_what_it_is_of(name: str, benchmark: PairedBenchmark) -> None:
     scores = scores_by_rule(make(name), benchmark, SEER, CLEAN)
@@ -144,6 +145,7 @@ def test_every_score_states_what_it_is_of(name: str, benchmark: PairedBenchmark)
     assert len({score.id for score in scores.values()}) == len(scores)
 
 
+@pytest.mark.slow
 @every_detector_in_time
 def test_a_rule_without_its_reference_has_no_verdict(name: str, benchmark: PairedBenchmark) -> None:
     about = DETECTORS[name].about
@@ -209,6 +211,7 @@ def test_too_few_items_forbid_a_test(name: str, tmp_path: Path) -> None:
     assert score.verdict in ("inconclusive", "not_applicable") and score.warnings
 
 
+@pytest.mark.slow
 @every_detector_in_time
 def test_a_model_that_is_its_own_reference_says_so(name: str, benchmark: PairedBenchmark) -> None:
     scores = scores_by_rule(make(name), benchmark, SEER, [SEER])

@@ -52,6 +52,7 @@ def validated(example: tuple[Path, Path]) -> fb.ValidationResult:
     return fb.validate(*example, benchmark="made up")
 
 
+@pytest.mark.slow
 def test_the_example_has_three_lineages_and_every_rule(validated: fb.ValidationResult) -> None:
     assert str(validated) == "12 models of 3 lineages: 6 contaminated, 6 clean"
     found = by_rule(validated.validations)

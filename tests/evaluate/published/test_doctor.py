@@ -342,6 +342,7 @@ def test_a_cell_that_two_files_print_differently() -> None:
     assert not of("conflict", "T12", TOGETHER) and not of("conflict", "T8", TOGETHER)
 
 
+@pytest.mark.slow
 def test_a_changed_cell_of_any_kind_is_a_conflict() -> None:
     for rows, name in ((MAIN, "original"), (MAIN, "perturbed"), (TEXTS, "value")):
         for at in range(0, len(rows), 11):

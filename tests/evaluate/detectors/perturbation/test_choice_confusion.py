@@ -19,6 +19,7 @@ ASKING = PromptSettings()
 DETECTOR = ChoiceConfusion()
 
 
+@pytest.mark.slow
 def test_known_option_strings_confuse_the_model(make_world: Any) -> None:
     world = make_world.make(n=400)
     score = world.scores(DETECTOR, world.ask(DETECTOR, world.string_memoriser()))["mcnemar"]
