@@ -167,6 +167,7 @@ def pairs_for_80_percent(sizes: Sequence[int], power: Sequence[float]) -> str:
 def power_table(scores: Sequence[Score], models: Sequence[pipeline.ModelUnderTest]) -> str:
     """Return each contaminated model's pairs for 80 % power, as Markdown."""
     lines = ["| model | McNemar | confidence gap | ratio |", "| --- | ---: | ---: | ---: |"]
+    ratios = []
     for subject in models:
         if not subject.model.contaminated:
             continue
@@ -181,10 +182,13 @@ def power_table(scores: Sequence[Score], models: Sequence[pipeline.ModelUnderTes
             values = np.array(list(score.per_item.values()))
             sizes = [size for size in SIZES if size <= len(values)]
             needed.append(pairs_for_80_percent(sizes, power_curve(values, sizes, seed=0)))
-        both = all(text.isdigit() for text in needed)
-        ratio = f"{int(needed[1]) / int(needed[0]):.2f}" if both else "–"
+        ratio = "–"
+        if all(text.isdigit() for text in needed):
+            ratios.append(int(needed[1]) / int(needed[0]))
+            ratio = f"{ratios[-1]:.2f}"
         lines.append(f"| {subject.model.name} | {needed[0]} | {needed[1]} | {ratio} |")
-    return "\n".join(lines)
+    mean = np.exp(np.mean(np.log(ratios))) if ratios else np.nan
+    return "\n".join([*lines, "", f"Geometric mean of the ratios: {mean:.2f}"])
 
 
 def write_figure(shares: dict[str, dict[str, list[float]]], path: Path) -> None:
