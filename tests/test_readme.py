@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.readme_figures import (
+from docs.results.readme_figures import (
     PERFORMANCE,
     README,
     RESULTS,

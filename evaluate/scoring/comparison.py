@@ -5,6 +5,7 @@ A detector that compares accuracies is a `ComparingDetector`: its `Contrast` nam
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
@@ -155,15 +156,15 @@ def against_clean(
     )
 
 
-class ComparingDetector:
+class ComparingDetector(ABC):
     """A detector whose ``design`` is all that it asks and how it decides."""
 
     about: About
     settings: Settings
 
+    @abstractmethod
     def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
         """Return the contrasts in order; their rules give the scores, the paper's first."""
-        raise NotImplementedError
 
     @cached_per_benchmark
     def _contrasts(

@@ -213,3 +213,12 @@ def left_out_note(n_left_out: int, why: str) -> tuple[str, ...]:
     """Return a note on how many items are left out, and why, if any are."""
     items = "1 item is" if n_left_out == 1 else f"{n_left_out} items are"
     return (f"{items} left out: {why}",) if n_left_out and why else ()
+
+
+def dropped_note(n_dropped: int, n: int, why: str = "an answer is missing") -> tuple[str, ...]:
+    """Return a note on how many of ``n`` items lack what they need, if any do."""
+    if not n_dropped:
+        return ()
+    return (
+        f"{n_dropped} of {n} items are dropped because {why}; run the same command again to retry",
+    )

@@ -11,6 +11,7 @@ from flipbench.core.records import ImageRef, Item, Probe
 from flipbench.prompting.prompts import LETTERS, PromptSettings, choice_prompt, open_prompt
 
 from ..protocol.detector import About, Answers
+from .conditions import dropped_note
 
 
 def item_text(item: Item) -> str:
@@ -119,10 +120,5 @@ def no_likelihood_warning(about: About, answers: Answers, probes: Sequence[Probe
 
 
 def dropped_warning(n_dropped: int, n: int) -> tuple[str, ...]:
-    """Return the warning that items were dropped, if any were."""
-    if not n_dropped:
-        return ()
-    return (
-        f"{n_dropped} of {n} items are dropped because a likelihood is missing or not finite; run"
-        " the same command again to retry",
-    )
+    """Return a note on how many of ``n`` items lack a likelihood, if any do."""
+    return dropped_note(n_dropped, n, "a likelihood is missing or not finite")

@@ -13,7 +13,7 @@ from ..protocol import rules
 from ..protocol.detector import Answers
 from ..protocol.rules import Verdict
 from ..statistics.paired import Outcome, PairedOutcome, paired_comparison
-from .conditions import Comparison, Condition, Settings
+from .conditions import Comparison, Condition, Settings, dropped_note
 from .means import MeanOutcome, mean_comparison
 
 PairedResult = PairedOutcome | MeanOutcome
@@ -167,12 +167,7 @@ def _cautions(
     comparison: Comparison, outcome: PairedResult, changes: Mapping[str, float]
 ) -> list[str]:
     """Return the warnings that do not prevent a verdict."""
-    cautions = []
-    if outcome.n_dropped:
-        cautions.append(
-            f"{outcome.n_dropped} of {len(comparison.items)} items are dropped because an answer is"
-            " missing; run the same command again to retry"
-        )
+    cautions = [*dropped_note(outcome.n_dropped, len(comparison.items))]
     n_clusters = len({cluster_of(item) for item in comparison.items})
     if n_clusters < len(comparison.items):
         cautions.append(

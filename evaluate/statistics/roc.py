@@ -105,7 +105,8 @@ def separation(
 
     Notes
     -----
-    ``benchmarks/lineage_coverage.py`` simulates how often the intervals hold the true value.
+    ``benchmarks/statistics/lineage_coverage.py`` simulates how often the intervals hold the true
+    value.
 
     References
     ----------

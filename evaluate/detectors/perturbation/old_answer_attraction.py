@@ -14,7 +14,7 @@ from flipbench.imaging.similarity import is_near_unchanged
 from flipbench.prompting.prompts import PromptSettings
 
 from ...protocol.detector import About, Answers, cached_per_benchmark
-from ...scoring.conditions import Settings, left_out_note
+from ...scoring.conditions import Settings, dropped_note, left_out_note
 from ...scoring.old_answers import (
     DETECTOR,
     PerturbedReplies,
@@ -85,7 +85,7 @@ class OldAnswerAttraction:
                 len(benchmark.pairs) - n_askable, "they are free-form or have fewer than 3 options"
             ),
             *left_out_note(n_askable - len(pairs), "their two images are almost equal"),
-            *own.warnings,
+            *dropped_note(len(pairs) - len(own.choices), len(pairs)),
         ]
 
         def score(rule: str, result: dict[str, Any], against: Answers | None = None) -> Score:
@@ -182,16 +182,6 @@ class _Replies:
     @property
     def n_unparsed(self) -> int:
         return list(self.choices.values()).count(-1)
-
-    @property
-    def warnings(self) -> list[str]:
-        n_missing = len(self.pairs) - len(self.choices)
-        if not n_missing:
-            return []
-        return [
-            f"{n_missing} of {len(self.pairs)} items are dropped because an answer is missing; run"
-            " the same command again to retry"
-        ]
 
 
 def _askable(benchmark: PairedBenchmark) -> list[Pair]:

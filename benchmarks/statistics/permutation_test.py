@@ -1,6 +1,7 @@
 """Speed of the order-trend permutation test, compared with a loop over correlations.
 
-    python benchmarks/permutation_test.py [--items 6719] [--permutations 10000] [--repeats 3]
+    python benchmarks/statistics/permutation_test.py [--items 6719] [--permutations 10000]
+        [--repeats 3]
 
 Prints a Markdown table: CPU seconds (median), and the speed-up over the loops of the same repeat.
 The loops run a fraction of the permutations, and their time is scaled up. Times are CPU time, which

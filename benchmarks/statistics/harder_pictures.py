@@ -1,7 +1,7 @@
 """What McNemar's test, old-answer attraction and the confidence gap react to besides contamination.
 
     flipbench demo                                    # makes runs/demo, with 18 models
-    python benchmarks/harder_pictures.py runs/demo [--figure docs/harder-pictures.png]
+    python benchmarks/statistics/harder_pictures.py runs/demo [--figure docs/harder-pictures.png]
 
 Asks the demo's 8 contaminated and 10 clean models about variants of its perturbed pictures: blurred
 (harder for everyone), and with a share of failed edits, in which the old answer still holds

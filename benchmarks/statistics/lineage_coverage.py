@@ -1,6 +1,6 @@
 """How often the intervals over models in lineages hold the true value.
 
-    python benchmarks/lineage_coverage.py [--repeats 1000] [--seed 0]
+    python benchmarks/statistics/lineage_coverage.py [--repeats 1000] [--seed 0]
 
 A lineage is a clean model and its descendants. Prints two Markdown tables, each with coverage and
 mean width of 95 % intervals: pooled (all models independent), by lineage (each lineage counts as

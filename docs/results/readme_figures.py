@@ -1,7 +1,7 @@
 """Write the demo's figures into the README, and name the sentences that no longer agree with them.
 
     flipbench demo
-    python benchmarks/readme_figures.py runs/demo
+    python docs/results/readme_figures.py runs/demo
 
 A run's ``report/results.json`` becomes docs/results/demo.json, and its picture of the detectors
 docs/detectors.png. Without a run, the README is printed again from docs/results/demo.json; tests
@@ -20,7 +20,7 @@ from flipbench.evaluate.report.tables import families, gap_table
 from flipbench.reporting import writers
 from flipbench.reporting.tables import Table
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results" / "demo.json"
 README = ROOT / "README.md"
 PERFORMANCE = ROOT / "docs" / "performance.md"

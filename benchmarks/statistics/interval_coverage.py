@@ -1,6 +1,6 @@
 """How often the paired tests raise a false alarm, and how often the intervals cover the truth.
 
-    python benchmarks/interval_coverage.py [--repeats 2000] [--seed 0]
+    python benchmarks/statistics/interval_coverage.py [--repeats 2000] [--seed 0]
 
 Answers are simulated: every item has a difficulty (normal, sd 1, in log-odds), and the original and
 the perturbed image of a cluster each make all questions about it easier or harder (normal, sd 0.7,
