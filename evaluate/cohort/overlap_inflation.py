@@ -1,0 +1,395 @@
+"""Overlap inflation: how much better a model does on items whose pictures are near the corpus."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
+
+from flipbench.core.errors import DataError
+from flipbench.core.records import Interval
+
+from ..statistics.resampling import LEVEL, N_BOOTSTRAP, N_PERMUTATIONS, Array
+
+Indices = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+ALL = "all items"
+
+
+@dataclass(frozen=True)
+class Inflation:
+    """Mean score of flagged items minus that of the others, within one stratum.
+
+    Attributes
+    ----------
+    stratum : str
+    n_flagged, n_unflagged : int
+        Items with a score.
+    n_pictures_flagged, n_pictures_unflagged : int
+        The independent units: items of one picture are flagged together.
+    n_missing : int
+        Items of the stratum without a score.
+    mean_flagged, mean_unflagged, difference : float
+        In the score's unit; NaN if a side is empty.
+    interval : Interval or None
+        Of the difference: percentile bootstrap over pictures, each side resampled for itself. None
+        with fewer than two pictures on a side.
+    p_value : float
+        Two-sided, flags permuted among pictures; exact if all assignments can be enumerated.
+    p_items : float
+        Two-sided, flags permuted among items, as in the paper: too small where items share
+        pictures.
+    position_correlation : float
+        Of flag and position in the file. Far from 0, inflation and order trend are confounded.
+    """
+
+    stratum: str
+    n_flagged: int
+    n_unflagged: int
+    n_pictures_flagged: int
+    n_pictures_unflagged: int
+    n_missing: int
+    mean_flagged: float
+    mean_unflagged: float
+    difference: float
+    interval: Interval | None
+    p_value: float
+    p_items: float
+    position_correlation: float
+
+
+def overlap_inflation(
+    scores: ArrayLike,
+    flagged: ArrayLike,
+    pictures: Sequence[str],
+    rng: np.random.Generator,
+    *,
+    strata: Sequence[str] | None = None,
+    n_permutations: int = N_PERMUTATIONS,
+    n_bootstrap: int = N_BOOTSTRAP,
+) -> list[Inflation]:
+    """Compare flagged items with the others, over all items and within each stratum.
+
+    Parameters
+    ----------
+    scores : array_like, shape (N,)
+        One model's scores in release order, e.g. mean log-probability of the right answer in nats
+        per token; NaN where there is none.
+    flagged : array_like of bool, shape (N,)
+        Whether the item's picture has a near neighbour in the corpus.
+    pictures : sequence of str, shape (N,)
+        The picture of each item; permutations and bootstrap keep its items together.
+    strata : sequence of str, shape (N,), optional
+        Answer type or category.
+
+    Raises
+    ------
+    DataError
+        If lengths differ, or a picture is flagged for some of its items only.
+
+    References
+    ----------
+    Xu, Wu, Ryu, arXiv 2606.10066, ``scripts/overlap_inflation.py``. It permutes items; here
+    pictures are permuted, and its p-value stands beside.
+
+    Examples
+    --------
+    >>> names = ["a", "b", "c", "d", "e"]
+    >>> [result] = overlap_inflation(
+    ...     [2, 4, 1, 1, 3], [1, 1, 0, 0, 0], names, np.random.default_rng(0)
+    ... )
+    >>> round(result.difference, 4), round(result.p_value, 4)
+    (1.3333, 0.3)
+    """
+    values, flags, picture = _checked(scores, flagged, pictures)
+    groups = {ALL: np.ones(len(values), bool)}
+    if strata is not None:
+        _same_length(len(values), strata)
+        groups |= {name: np.asarray(strata) == name for name in sorted(set(strata))}
+    return [
+        _inflation(name, values, flags, picture, chosen, rng, n_permutations, n_bootstrap)
+        for name, chosen in groups.items()
+    ]
+
+
+@dataclass(frozen=True)
+class AccuracyInflation:
+    """Accuracy over all items minus accuracy over items that are not flagged.
+
+    Attributes
+    ----------
+    model : str
+    k, n, k_clean, n_clean : int
+        Correct and answered items: all, and not flagged.
+    inflation : float
+        k / n - k_clean / n_clean, a fraction; NaN if either is empty.
+    interval : Interval or None
+        Percentile bootstrap over pictures.
+    """
+
+    model: str
+    k: int
+    n: int
+    k_clean: int
+    n_clean: int
+    inflation: float
+    interval: Interval | None
+
+
+@dataclass(frozen=True)
+class Churn:
+    """How far a ranking of models changes when flagged items are left out.
+
+    Attributes
+    ----------
+    tau : float or None
+        Kendall's tau-b between both rankings; None with fewer than two models or all of them tied.
+    interval : Interval or None
+        Of tau, percentile bootstrap over pictures; models are fixed.
+    swapped : list of (str, str)
+        Pairs of models of which the first leads over all items, the second without flagged ones.
+    """
+
+    tau: float | None
+    interval: Interval | None
+    swapped: list[tuple[str, str]]
+
+
+def accuracy_inflation(
+    correct: ArrayLike,
+    flagged: ArrayLike,
+    pictures: Sequence[str],
+    models: Sequence[str],
+    rng: np.random.Generator,
+    *,
+    n_bootstrap: int = N_BOOTSTRAP,
+) -> tuple[list[AccuracyInflation], Churn]:
+    """Return what flagged items add to each model's accuracy, and to the order of the models.
+
+    Parameters
+    ----------
+    correct : array_like, shape (N, M)
+        1 right, 0 wrong, NaN no answer; items by models.
+    flagged, pictures : shape (N,)
+        As in `overlap_inflation`.
+    models : sequence of str, shape (M,)
+
+    Raises
+    ------
+    DataError
+        If shapes differ, or a picture is flagged for some of its items only.
+
+    Examples
+    --------
+    >>> right = np.array([[1.0]] * 7 + [[0.0]] * 3)
+    >>> flags = [True] * 4 + [False] * 6
+    >>> names = list("abcdefghij")
+    >>> [one], churn = accuracy_inflation(right, flags, names, ["m"], np.random.default_rng(0))
+    >>> one.k, one.n, one.k_clean, one.n_clean, round(one.inflation, 3), churn.tau
+    (7, 10, 3, 6, 0.2, None)
+    """
+    outcomes = np.asarray(correct, dtype=float)
+    if outcomes.ndim != 2 or outcomes.shape[1] != len(models):
+        raise DataError(f"answers of {len(models)} models need {len(models)} columns of outcomes")
+    _, flags, picture = _checked(outcomes[:, 0] if len(models) else [], flagged, pictures)
+    counts = _counts(outcomes, flags, picture)
+    right, answered, clean_right, clean_answered = counts.sum(axis=0).astype(int)
+    resampled = _resampled_totals(counts, rng, n_bootstrap)
+    drawn = _accuracy(resampled[:, 0], resampled[:, 1]) - _accuracy(
+        resampled[:, 2], resampled[:, 3]
+    )
+    observed = _accuracy(right, answered) - _accuracy(clean_right, clean_answered)
+    results = [
+        AccuracyInflation(
+            model,
+            int(right[at]),
+            int(answered[at]),
+            int(clean_right[at]),
+            int(clean_answered[at]),
+            float(observed[at]),
+            _percentiles(drawn[:, at]) if len(counts) > 1 else None,
+        )
+        for at, model in enumerate(models)
+    ]
+    everywhere, clean = _accuracy(right, answered), _accuracy(clean_right, clean_answered)
+    taus = [
+        _tau(_accuracy(one[0], one[1]), _accuracy(one[2], one[3])) for one in resampled.astype(int)
+    ]
+    tau = _tau(everywhere, clean)
+    return results, Churn(
+        tau=tau,
+        interval=None if tau is None else _percentiles([t for t in taus if t is not None]),
+        swapped=[
+            pair
+            for a, b in itertools.permutations(range(len(models)), 2)
+            if everywhere[a] > everywhere[b] and clean[a] < clean[b]
+            for pair in [(models[a], models[b])]
+        ],
+    )
+
+
+def _inflation(
+    name: str,
+    values: Array,
+    flags: Flags,
+    picture: Indices,
+    chosen: Flags,
+    rng: np.random.Generator,
+    n_permutations: int,
+    n_bootstrap: int,
+) -> Inflation:
+    kept = chosen & np.isfinite(values)
+    score, flag, position = values[kept], flags[kept], np.flatnonzero(kept)
+    units, unit = np.unique(picture[kept], return_inverse=True)
+    totals = np.bincount(unit, weights=score).astype(np.float64)
+    sizes = np.bincount(unit).astype(np.float64)
+    unit_flagged = np.zeros(len(units), bool)
+    unit_flagged[unit] = flag
+    mean_flagged, mean_unflagged = (
+        float(score[side].mean()) if side.any() else float("nan") for side in (flag, ~flag)
+    )
+    ones = np.ones(len(score))
+    varies = len(score) > 1 and flag.any() and not flag.all()
+    return Inflation(
+        stratum=name,
+        n_flagged=int(flag.sum()),
+        n_unflagged=int((~flag).sum()),
+        n_pictures_flagged=int(unit_flagged.sum()),
+        n_pictures_unflagged=int((~unit_flagged).sum()),
+        n_missing=int(chosen.sum() - kept.sum()),
+        mean_flagged=mean_flagged,
+        mean_unflagged=mean_unflagged,
+        difference=mean_flagged - mean_unflagged,
+        interval=_difference_interval(totals, sizes, unit_flagged, rng, n_bootstrap),
+        p_value=_permutation_p(totals, sizes, unit_flagged, rng, n_permutations),
+        p_items=_permutation_p(score, ones, flag, rng, n_permutations),
+        position_correlation=(
+            float(np.corrcoef(flag.astype(float), position)[0, 1]) if varies else float("nan")
+        ),
+    )
+
+
+def _permutation_p(
+    totals: Array, sizes: Array, flagged: Flags, rng: np.random.Generator, n_permutations: int
+) -> float:
+    """Return the two-sided p of the difference in means when flags are permuted among units."""
+    sides = np.flatnonzero(flagged), np.flatnonzero(~flagged)
+    smaller = min(len(side) for side in sides)
+    if smaller == 0 or len(totals) < 3:
+        return 1.0
+    if smaller == 1:  # SciPy needs two on each side; here each unit is the only one in turn
+        means = totals / sizes - (totals.sum() - totals) / (sizes.sum() - sizes)
+        alone = min(sides, key=len)[0]
+        return float(np.mean(np.abs(means) >= np.abs(means[alone]) - 1e-12))
+
+    def magnitude(first: Indices, second: Indices, axis: int = -1) -> Array:
+        difference = _difference(totals, sizes, first, second, axis)
+        rounded: Array = np.abs(difference).round(12)  # equal differences count as equal
+        return rounded
+
+    test = stats.permutation_test(
+        sides,
+        magnitude,
+        permutation_type="independent",
+        vectorized=True,
+        n_resamples=n_permutations,
+        batch=500,
+        alternative="greater",
+        rng=rng,
+    )
+    return float(test.pvalue)
+
+
+def _difference_interval(
+    totals: Array, sizes: Array, flagged: Flags, rng: np.random.Generator, n_bootstrap: int
+) -> Interval | None:
+    sides = np.flatnonzero(flagged), np.flatnonzero(~flagged)
+    if min(len(side) for side in sides) < 2:
+        return None
+    result = stats.bootstrap(
+        sides,
+        partial(_difference, totals, sizes),
+        vectorized=True,
+        paired=False,
+        n_resamples=n_bootstrap,
+        batch=250,
+        confidence_level=LEVEL,
+        method="percentile",
+        rng=rng,
+    ).confidence_interval
+    return Interval(low=float(result.low), high=float(result.high), level=LEVEL)
+
+
+def _difference(
+    totals: Array, sizes: Array, first: Indices, second: Indices, axis: int = -1
+) -> Array:
+    first, second = first.astype(int), second.astype(int)
+    return np.asarray(
+        totals[first].sum(axis=axis) / sizes[first].sum(axis=axis)
+        - totals[second].sum(axis=axis) / sizes[second].sum(axis=axis)
+    )
+
+
+def _counts(outcomes: Array, flags: Flags, picture: Indices) -> Array:
+    """Return by picture right, answered, clean right, clean answered: shape (P, 4, M)."""
+    right, answered = np.nan_to_num(outcomes), np.isfinite(outcomes).astype(float)
+    clean = (~flags).astype(float)[:, None]
+    columns = np.stack([right, answered, right * clean, answered * clean], axis=1)
+    counts = np.zeros((int(picture.max(initial=-1)) + 1, *columns.shape[1:]))
+    np.add.at(counts, picture, columns)
+    return counts
+
+
+def _resampled_totals(counts: Array, rng: np.random.Generator, n_bootstrap: int) -> Array:
+    """Return bootstrap totals over pictures, shape (B, 4, M)."""
+    n = len(counts)
+    weights = rng.multinomial(n, np.full(n, 1 / n), size=n_bootstrap).astype(float)
+    return np.asarray(np.tensordot(weights, counts, axes=1), dtype=np.float64)
+
+
+def _accuracy(right: ArrayLike, answered: ArrayLike) -> Array:
+    k, n = np.asarray(right, dtype=float), np.asarray(answered, dtype=float)
+    return np.asarray(np.divide(k, n, out=np.full_like(n, np.nan), where=n > 0))
+
+
+def _tau(first: Array, second: Array) -> float | None:
+    if len(first) < 2 or not np.isfinite([first, second]).all():
+        return None
+    tau = float(stats.kendalltau(first, second).statistic)
+    return tau if np.isfinite(tau) else None
+
+
+def _percentiles(values: ArrayLike) -> Interval | None:
+    finite = np.asarray(values, dtype=float)
+    finite = finite[np.isfinite(finite)]
+    if not len(finite):
+        return None
+    low, high = np.quantile(finite, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Interval(low=float(low), high=float(high), level=LEVEL)
+
+
+def _checked(
+    scores: ArrayLike, flagged: ArrayLike, pictures: Sequence[str]
+) -> tuple[Array, Flags, Indices]:
+    values, flags = np.asarray(scores, dtype=float), np.asarray(flagged, dtype=bool)
+    _same_length(len(values), flags, pictures)
+    names, picture = np.unique(np.asarray(pictures, dtype=str), return_inverse=True)
+    n_flagged, n = np.bincount(picture, weights=flags), np.bincount(picture)
+    split = np.flatnonzero((n_flagged > 0) & (n_flagged < n))
+    if len(split):
+        raise DataError(
+            f"picture {names[split[0]]}: {int(n_flagged[split[0]])} of its {n[split[0]]} items are"
+            " flagged; flag pictures, then give each item its picture's flag"
+        )
+    return values, flags, picture
+
+
+def _same_length(n: int, *others: ArrayLike | Sequence[str]) -> None:
+    lengths = [len(np.asarray(other)) for other in others]
+    if any(length != n for length in lengths):
+        raise DataError(f"scores of {n} items, but flags, pictures or strata of {lengths}")

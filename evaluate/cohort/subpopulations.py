@@ -1,0 +1,239 @@
+"""Flagged shares by subpopulation: whether a tail is spread out or sits in one stratum."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
+from statsmodels.stats.contingency_tables import StratifiedTable
+
+from flipbench.core.errors import DataError
+from flipbench.core.rates import Rate
+
+from ..statistics.intervals import design_effect
+from ..statistics.paired import adjust_p_values
+
+MIN_ITEMS = 30
+NONE = "(none)"
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Share:
+    """The flagged share of one stratum under one model, against the rest of the factor.
+
+    Attributes
+    ----------
+    rate : Rate
+        k of n items, with Wilson's interval for as many items as the pictures are worth.
+    rest : Rate
+        The same over all other items.
+    p_value : float
+        Two-sided, against "as often as elsewhere": a score test with the variance between pictures,
+        Student's t.
+    q_value : float or None
+        Benjamini-Hochberg over all shares of strata that are not small; None for a small stratum.
+    """
+
+    model: str
+    rate: Rate
+    rest: Rate
+    p_value: float
+    q_value: float | None = None
+
+
+@dataclass(frozen=True)
+class Stratum:
+    """One value of a factor.
+
+    Attributes
+    ----------
+    small : bool
+        Fewer than 30 items: shown in grey, left out of the family of tests.
+    shares : tuple of Share
+        One for each model.
+    spread : float
+        Largest difference of flagged shares between models, a fraction.
+    """
+
+    factor: str
+    name: str
+    n: int
+    small: bool
+    shares: tuple[Share, ...]
+    spread: float
+
+
+@dataclass(frozen=True)
+class ModelsWithinStrata:
+    """Cochran-Mantel-Haenszel test of flag by model, given the stratum, for two models.
+
+    The test takes the two models' items as independent samples. Both models see the same items, so
+    it errs towards "no difference" where they flag the same ones.
+
+    Attributes
+    ----------
+    odds_ratio : float
+        Pooled over strata (Mantel-Haenszel), of the first model's flags to the second's; NaN if it
+        is undefined.
+    p_value, p_adjusted : float
+        Two-sided; adjusted by Holm over all factors and pairs of models. 1 if nothing varies.
+    """
+
+    factor: str
+    models: tuple[str, str]
+    odds_ratio: float
+    p_value: float
+    p_adjusted: float = 1.0
+
+
+def subpopulations(
+    flags: ArrayLike,
+    models: Sequence[str],
+    factors: Mapping[str, Sequence[str]],
+    *,
+    pictures: Sequence[str] | None = None,
+    min_items: int = MIN_ITEMS,
+) -> list[Stratum]:
+    """Split flagged shares by each factor; the strata of a factor sum to all items.
+
+    Parameters
+    ----------
+    flags : array_like of bool, shape (N, M)
+        Items by models: whether the model's statistic flags the item (for example tail above 100).
+    models : sequence of str, shape (M,)
+    factors : mapping of str to sequence of str, each of shape (N,)
+        Answer type, category, ...; an empty value is a stratum of its own, "(none)".
+    pictures : sequence of str, shape (N,), optional
+        Items of one picture are one independent unit.
+
+    Raises
+    ------
+    DataError
+        If shapes differ.
+
+    References
+    ----------
+    Xu, Wu, Ryu, arXiv 2606.10066, section 4.11 and table 6. Intervals, tests, correction and the
+    Cochran-Mantel-Haenszel test are ours.
+
+    Examples
+    --------
+    >>> tail = [[0]] * 645 + [[1]] * 256 + [[0]] * 160
+    >>> strata = subpopulations(tail, ["m"], {"answer": ["OPEN"] * 645 + ["CLOSED"] * 416})
+    >>> [(s.name, s.shares[0].rate.k, s.n) for s in strata]
+    [('CLOSED', 256, 416), ('OPEN', 0, 645)]
+    """
+    flagged = _checked(flags, models, factors)
+    units = [str(at) for at in range(len(flagged))] if pictures is None else list(pictures)
+    if len(units) != len(flagged):
+        raise DataError(f"{len(flagged)} items, but pictures of {len(units)}")
+    strata = []
+    for factor, values in factors.items():
+        names = np.array([value or NONE for value in values])
+        for name in sorted(set(names.tolist())):
+            inside = names == name
+            shares = tuple(
+                _share(model, flagged[:, at], inside, units) for at, model in enumerate(models)
+            )
+            strata.append(_stratum(factor, name, shares, min_items))
+    return _with_q_values(strata)
+
+
+def models_within_strata(
+    flags: ArrayLike, models: Sequence[str], factors: Mapping[str, Sequence[str]]
+) -> list[ModelsWithinStrata]:
+    """Compare the models two by two within the strata of each factor.
+
+    Parameters are those of `subpopulations`.
+    """
+    flagged = _checked(flags, models, factors)
+    results = []
+    for factor, values in factors.items():
+        names = np.array([value or NONE for value in values])
+        for a, b in itertools.combinations(range(len(models)), 2):
+            tables = [
+                [
+                    [int(column.sum()), int((~column).sum())]
+                    for column in (flagged[names == name, a], flagged[names == name, b])
+                ]
+                for name in sorted(set(names.tolist()))
+            ]
+            odds, p = _cochran_mantel_haenszel(tables)
+            results.append(ModelsWithinStrata(factor, (models[a], models[b]), odds, p))
+    adjusted = adjust_p_values([result.p_value for result in results])
+    return [replace(r, p_adjusted=p) for r, p in zip(results, adjusted, strict=True)]
+
+
+def _cochran_mantel_haenszel(tables: Sequence[Sequence[Sequence[int]]]) -> tuple[float, float]:
+    varying = [t for t in tables if 0 < t[0][0] + t[1][0] and 0 < t[0][1] + t[1][1]]
+    if not varying:
+        return float("nan"), 1.0
+    stratified = StratifiedTable([np.array(table) for table in varying])
+    cross = sum(t[0][1] * t[1][0] / (sum(t[0]) + sum(t[1])) for t in varying)
+    odds = float(stratified.oddsratio_pooled) if cross else float("inf")
+    return odds, float(stratified.test_null_odds(correction=True).pvalue)
+
+
+def _share(model: str, flags: Flags, inside: Flags, units: Sequence[str]) -> Share:
+    return Share(
+        model=model,
+        rate=_rate(flags[inside], [u for u, i in zip(units, inside, strict=True) if i]),
+        rest=_rate(flags[~inside], [u for u, i in zip(units, inside, strict=True) if not i]),
+        p_value=_score_test(flags, inside, units),
+    )
+
+
+def _rate(flags: Flags, units: Sequence[str]) -> Rate:
+    k, n = int(flags.sum()), len(flags)
+    if n == 0 or len(set(units)) == n:
+        return Rate.wilson(k, n)
+    return Rate.wilson(k, n, n / design_effect(flags.astype(float).tolist(), units))
+
+
+def _score_test(flags: Flags, inside: Flags, units: Sequence[str]) -> float:
+    """Return the two-sided p of "inside and outside are flagged alike", units being independent."""
+    n_inside, n_outside = int(inside.sum()), int((~inside).sum())
+    _, unit = np.unique(np.asarray(units, dtype=str), return_inverse=True)
+    n_units = int(unit.max(initial=-1)) + 1
+    if not n_inside or not n_outside or n_units < 2 or flags.all() or not flags.any():
+        return 1.0
+    weights = np.where(inside, 1 / n_inside, -1 / n_outside)
+    totals = np.bincount(unit, weights=weights * (flags - flags.mean()))
+    variance = float((totals**2).sum()) * n_units / (n_units - 1)
+    if variance == 0:
+        return 1.0
+    return float(2 * stats.t.sf(abs(float(totals.sum())) / variance**0.5, n_units - 1))
+
+
+def _stratum(factor: str, name: str, shares: tuple[Share, ...], min_items: int) -> Stratum:
+    n = shares[0].rate.n if shares else 0
+    values = [share.rate.k / n for share in shares] if n else [0.0]
+    return Stratum(factor, name, n, n < min_items, shares, max(values) - min(values))
+
+
+def _with_q_values(strata: Sequence[Stratum]) -> list[Stratum]:
+    family = [share.p_value for s in strata if not s.small for share in s.shares]
+    q_values = iter(adjust_p_values(family, "benjamini-hochberg"))
+    return [
+        s
+        if s.small
+        else replace(s, shares=tuple(replace(share, q_value=next(q_values)) for share in s.shares))
+        for s in strata
+    ]
+
+
+def _checked(
+    flags: ArrayLike, models: Sequence[str], factors: Mapping[str, Sequence[str]]
+) -> Flags:
+    flagged = np.asarray(flags, dtype=bool)
+    if flagged.ndim != 2 or flagged.shape[1] != len(models):
+        raise DataError(f"flags of {len(models)} models need {len(models)} columns")
+    for factor, values in factors.items():
+        if len(values) != len(flagged):
+            raise DataError(f"factor {factor}: {len(values)} values for {len(flagged)} items")
+    return flagged
