@@ -42,9 +42,7 @@ def accuracy_inflation_table(results: Sequence[AccuracyInflation], churn: Churn)
     if churn.tau is not None:
         between = formats.interval(churn.interval, formats.decimals)
         tau = f"{formats.decimals(churn.tau)} {between}".rstrip()
-    swapped = (
-        "; ".join(f"{a} falls behind {b}" for a, b in churn.swapped) or "no pair changes place"
-    )
+    swaps = [f"{a} falls behind {b}" for a, b in churn.swapped] or ["no pair changes place"]
     return Table(
         "accuracy_inflation",
         "Accuracy over all items minus accuracy over those whose picture has no near neighbour in"
