@@ -72,6 +72,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "evaluate/detectors": (*MODELS, *SCORING, *FAMILIES),
     "evaluate/validation": (*SPINE, "evaluate/statistics", "evaluate/protocol"),
+    "evaluate/cohort": ("core", "reporting", "config", "evaluate/statistics"),
     "evaluate/report": (*SPINE, *JUDGED),
     "evaluate/verdict": (*MODELS, *JUDGED, "evaluate/report"),
     "evaluate/predictions": (*MODELS, *SCORING, "evaluate/report"),

@@ -6,7 +6,6 @@ which a phone can stack.
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,29 +17,12 @@ from matplotlib.figure import Figure as Canvas
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Score
 from flipbench.reporting import formats
+from flipbench.reporting.figures import Figure, FigurePanel, save, settings, svg_text
 
 from ..protocol.grid import GridModel
 from . import plots
 from .plots import Draw, Series
 from .tables import families, gap_scores, label
-
-
-@dataclass(frozen=True)
-class FigurePanel:
-    """One image of a figure: SVG text for light and dark pages, and its alt text."""
-
-    svg: str
-    alt: str
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A figure of the page."""
-
-    key: str
-    title: str
-    caption: str
-    panels: tuple[FigurePanel, ...]
 
 
 def make_figures(
@@ -157,7 +139,7 @@ def _family_figure(
 
 
 def _funnel_figure(benchmark: PairedBenchmark, folder: Path) -> Figure:
-    with plots.settings():
+    with settings():
         canvas = Canvas(figsize=(6.4, 0.5 + 0.42 * len(benchmark.funnel)), layout="constrained")
         plots.draw_funnel(canvas.add_subplot(), benchmark.funnel)
     save(canvas, folder / "funnel")
@@ -172,7 +154,7 @@ def _canvas(
 ) -> Canvas:
     n_columns = min(3, len(shown))
     n_rows = math.ceil(len(shown) / n_columns)
-    with plots.settings():
+    with settings():
         canvas = Canvas(figsize=(4.6 * n_columns, height * n_rows), layout="constrained")
         handles: dict[str, Artist] = {}
         for at, (family, series) in enumerate(shown.items(), 1):
@@ -189,18 +171,3 @@ def _canvas(
             fontsize=8,
         )
     return canvas
-
-
-def svg_text(canvas: Canvas) -> str:
-    """Return a figure as SVG text for light and dark pages, the same for the same figure."""
-    buffer = io.StringIO()
-    with plots.settings():
-        canvas.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-    return plots.themed(buffer.getvalue())
-
-
-def save(canvas: Canvas, path: Path) -> None:
-    """Write a figure as ``path.svg`` and ``path.png``."""
-    with plots.settings():
-        canvas.savefig(path.with_suffix(".svg"), metadata={"Date": None})
-        canvas.savefig(path.with_suffix(".png"), dpi=200)

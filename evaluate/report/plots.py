@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any
 
-import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from flipbench.core.rates import wilson_interval
-from flipbench.core.records import Count, Interval, Score
+from flipbench.core.records import Count, Score
 from flipbench.reporting import formats
+from flipbench.reporting.figures import LIGHT, draw_interval
 
 from ..protocol.grid import GridModel
 from .tables import label
@@ -23,88 +19,10 @@ from .tables import label
 Series = list[tuple[GridModel, Score]]
 
 
-@dataclass(frozen=True)
-class Theme:
-    """Colours for one background; lines follow Okabe and Ito, safe for colour-blind readers."""
-
-    ink: str
-    muted: str
-    grid: str
-    paper: str
-    lines: tuple[str, ...]
-    outcomes: tuple[str, str, str, str]
-
-    def colors(self) -> tuple[str, ...]:
-        """Return all colours, in the order of the fields."""
-        return (self.ink, self.muted, self.grid, self.paper, *self.lines, *self.outcomes)
-
-
-LIGHT = Theme(
-    "#1b1f24",
-    "#565e68",
-    "#dfe2e6",
-    "#ffffff",
-    ("#0072b2", "#d55e00", "#00805f", "#a8508a", "#8a6d00", "#3d3d3d", "#5a4fcf", "#00758f"),
-    ("#8fbfe0", "#d55e00", "#f0c869", "#d3d7dc"),
-)
-DARK = Theme(
-    "#e8eaed",
-    "#a9b1bb",
-    "#363c44",
-    "#15181c",
-    ("#56b4e9", "#f0803c", "#36c99b", "#e2a1ca", "#e6c34a", "#cfd3d8", "#aaa2ff", "#4fc9dd"),
-    ("#2f6a93", "#f0803c", "#c79a2e", "#4a525b"),
-)
 _MARKERS = "osD^vPX<"
 _DASHES = ("-", "--", "-.", ":")
-_RC: Any = {
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans", "Verdana", "Helvetica", "Arial"],
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlesize": 10,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "legend.frameon": False,
-    "axes.facecolor": "none",
-    "figure.facecolor": LIGHT.paper,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "flipbench",
-    "hatch.linewidth": 0.6,
-    **dict.fromkeys(("text.color", "axes.titlecolor", "axes.labelcolor"), LIGHT.ink),
-    **dict.fromkeys(("xtick.labelcolor", "ytick.labelcolor"), LIGHT.ink),
-    **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), LIGHT.muted),
-}
 
 Draw = Callable[[Axes, Series, Sequence[str]], None]
-
-
-def settings() -> AbstractContextManager[None]:
-    """Return the context in which figures are made and saved."""
-    return matplotlib.rc_context(_RC)
-
-
-def themed(svg: str) -> str:
-    """Return a figure's SVG text, shortened, with colours for light and dark pages.
-
-    The image follows the reader's colour scheme, so that a page contains it once.
-
-    >>> themed('<svg width="1.23456pt"><g style="fill: #ffffff"/></svg>')[:60]
-    '<svg width="1.23pt"><style>:root{--c0:#1b1f24;--c1:#565e68;-'
-    """
-    dark = dict(zip(LIGHT.colors(), DARK.colors(), strict=True))
-    names = {color: f"--c{at}" for at, color in enumerate(dark)}
-
-    def rules(theme: dict[str, str]) -> str:
-        return ":root{" + ";".join(f"{names[old]}:{new}" for old, new in theme.items()) + "}"
-
-    light = {color: color for color in dark}
-    style = f"{rules(light)}@media (prefers-color-scheme:dark){{{rules(dark)}}}"
-    svg = re.sub(r"(\d\.\d\d)\d+", r"\1", svg[svg.index("<svg") :])
-    for color, name in names.items():
-        svg = svg.replace(color, f"var({name})")
-    return svg.replace(">", f"><style>{style}</style>", 1)
 
 
 def draw_gap(axes: Axes, series: Series, strategies: Sequence[str]) -> None:
@@ -241,14 +159,6 @@ def _point(axes: Axes, dose: float, score: Score, color: str, marker: str) -> No
     face = color if score.verdict == "contaminated" else LIGHT.paper
     gap = 100 * (score.statistic or 0.0)
     axes.plot(dose, gap, marker, color=color, markerfacecolor=face, markersize=6, zorder=3)
-
-
-def draw_interval(
-    axes: Axes, x: float, between: Interval | None, scale: float, **style: Any
-) -> None:
-    """Draw an interval, multiplied by ``scale``, as a vertical line; nothing for None."""
-    if between is not None:
-        axes.plot([x, x], [scale * between.low, scale * between.high], **style)
 
 
 def _style(at: int) -> tuple[str, str]:

@@ -14,6 +14,7 @@ from flipbench.core.files import write_atomically
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Score
 from flipbench.reporting import writers
+from flipbench.reporting.figures import Figure
 from flipbench.reporting.pages import environment
 from flipbench.reporting.tables import Table
 
@@ -21,7 +22,7 @@ from ..protocol.grid import GridModel, Requirements
 from ..validation.validation import Validation, validate
 from . import table_files
 from .blind_table import blind_table
-from .figures import Figure, make_figures
+from .figures import make_figures
 from .gallery import BUDGET, make_gallery
 from .results import Results, write_results
 from .tables import GAP, TEST, detectors_of, gap_table, other_table, rule_title, title
@@ -107,23 +108,25 @@ def write_report(data: ReportData, folder: Path) -> Path:
     checks = make_validation_figures(validations, data.grid, data.scores, folder)
     figures = make_figures(data.benchmark, data.grid, data.scores, folder)
     script = (_TEMPLATES / "report.js").read_text(encoding="utf-8")
-    pages = environment(_TEMPLATES)
-    pages.filters["data_uri"] = _svg_uri
-    html = pages.get_template("report.html.jinja").render(
-        title=data.title,
-        data=data,
-        headline=headline(data.grid, data.scores),
-        tables=tables,
-        requirements=needed if data.requirements else None,
-        validation=validation,
-        checks=checks,
-        figures=figures,
-        gallery=make_gallery(
-            data.benchmark, data.grid, data.scores, _thumbnail_bytes(data, [*checks, *figures])
-        ),
-        warnings=warnings_of(data.scores),
-        script=Markup(script),
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    html = (
+        environment(_TEMPLATES)
+        .get_template("report.html.jinja")
+        .render(
+            title=data.title,
+            data=data,
+            headline=headline(data.grid, data.scores),
+            tables=tables,
+            requirements=needed if data.requirements else None,
+            validation=validation,
+            checks=checks,
+            figures=figures,
+            gallery=make_gallery(
+                data.benchmark, data.grid, data.scores, _thumbnail_bytes(data, [*checks, *figures])
+            ),
+            warnings=warnings_of(data.scores),
+            script=Markup(script),
+            script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        )
     )
     return write_atomically(folder / "index.html", html)
 
@@ -239,7 +242,3 @@ def _write_validation(
         _write_markdown(folder / f"{table.key}.md", [table], notes)
     write_atomically(folder / "validation.tex", writers.latex_document(tables, notes))
     table_files.write_validation_csv(folder / "validation.csv", validations)
-
-
-def _svg_uri(svg: str) -> str:
-    return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()

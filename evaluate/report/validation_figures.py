@@ -11,14 +11,14 @@ from matplotlib.figure import Figure as Canvas
 
 from flipbench.core.rates import Rate
 from flipbench.core.records import Score
+from flipbench.reporting.figures import Figure, FigurePanel, save, settings, svg_text
 
 from ..protocol.grid import GridModel
 from ..statistics.roc import Separation
 from ..validation.dose import rises
 from ..validation.external import key_of
 from ..validation.validation import Validation
-from . import plots, validation_plots
-from .figures import Figure, FigurePanel, save, svg_text
+from . import validation_plots
 from .tables import families, label, rule_title
 from .validation_plots import HeatRow
 from .validation_tables import by_default_rule, title_among, two_decimals
@@ -51,7 +51,7 @@ def make_validation_figures(
     has several panels (a family, a detector, six curves), each has its own file, whose name ends
     in the panel's.
     """
-    with plots.settings():
+    with settings():
         drawn = [
             (
                 "detectors",

@@ -16,9 +16,10 @@ from scipy.stats import rankdata
 
 from flipbench.core.rates import Rate
 from flipbench.core.records import Score
+from flipbench.reporting.figures import LIGHT, draw_interval
 
 from ..statistics.roc import Separation
-from .plots import LIGHT, dose_axis, draw_interval
+from .plots import dose_axis
 
 N_SHADES = 5
 _SHADES = [matplotlib.colormaps["cividis"](x) for x in np.linspace(0.08, 1, N_SHADES)]

@@ -1,0 +1,144 @@
+"""Figures of pages and papers: one theme for light and dark, written as SVG and PNG."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+
+from flipbench.core.records import Interval
+
+
+@dataclass(frozen=True)
+class FigurePanel:
+    """One image of a figure: SVG text for light and dark pages, and its alt text."""
+
+    svg: str
+    alt: str
+
+    @property
+    def uri(self) -> str:
+        """The image as a data URI."""
+        return f"data:image/svg+xml;base64,{base64.b64encode(self.svg.encode()).decode()}"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of the page."""
+
+    key: str
+    title: str
+    caption: str
+    panels: tuple[FigurePanel, ...]
+
+
+@dataclass(frozen=True)
+class Theme:
+    """Colours for one background; lines follow Okabe and Ito, safe for colour-blind readers."""
+
+    ink: str
+    muted: str
+    grid: str
+    paper: str
+    lines: tuple[str, ...]
+    outcomes: tuple[str, str, str, str]
+
+    def colors(self) -> tuple[str, ...]:
+        """Return all colours, in the order of the fields."""
+        return (self.ink, self.muted, self.grid, self.paper, *self.lines, *self.outcomes)
+
+
+LIGHT = Theme(
+    "#1b1f24",
+    "#565e68",
+    "#dfe2e6",
+    "#ffffff",
+    ("#0072b2", "#d55e00", "#00805f", "#a8508a", "#8a6d00", "#3d3d3d", "#5a4fcf", "#00758f"),
+    ("#8fbfe0", "#d55e00", "#f0c869", "#d3d7dc"),
+)
+DARK = Theme(
+    "#e8eaed",
+    "#a9b1bb",
+    "#363c44",
+    "#15181c",
+    ("#56b4e9", "#f0803c", "#36c99b", "#e2a1ca", "#e6c34a", "#cfd3d8", "#aaa2ff", "#4fc9dd"),
+    ("#2f6a93", "#f0803c", "#c79a2e", "#4a525b"),
+)
+
+_RC: Any = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans", "Verdana", "Helvetica", "Arial"],
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 10,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "legend.frameon": False,
+    "axes.facecolor": "none",
+    "figure.facecolor": LIGHT.paper,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "flipbench",
+    "hatch.linewidth": 0.6,
+    **dict.fromkeys(("text.color", "axes.titlecolor", "axes.labelcolor"), LIGHT.ink),
+    **dict.fromkeys(("xtick.labelcolor", "ytick.labelcolor"), LIGHT.ink),
+    **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), LIGHT.muted),
+}
+
+
+def settings() -> AbstractContextManager[None]:
+    """Return the context in which figures are made and saved."""
+    return matplotlib.rc_context(_RC)
+
+
+def themed(svg: str) -> str:
+    """Return a figure's SVG text, shortened, with colours for light and dark pages.
+
+    The image follows the reader's colour scheme, so that a page contains it once.
+
+    >>> themed('<svg width="1.23456pt"><g style="fill: #ffffff"/></svg>')[:60]
+    '<svg width="1.23pt"><style>:root{--c0:#1b1f24;--c1:#565e68;-'
+    """
+    dark = dict(zip(LIGHT.colors(), DARK.colors(), strict=True))
+    names = {color: f"--c{at}" for at, color in enumerate(dark)}
+
+    def rules(theme: dict[str, str]) -> str:
+        return ":root{" + ";".join(f"{names[old]}:{new}" for old, new in theme.items()) + "}"
+
+    light = {color: color for color in dark}
+    style = f"{rules(light)}@media (prefers-color-scheme:dark){{{rules(dark)}}}"
+    svg = re.sub(r"(\d\.\d\d)\d+", r"\1", svg[svg.index("<svg") :])
+    for color, name in names.items():
+        svg = svg.replace(color, f"var({name})")
+    return svg.replace(">", f"><style>{style}</style>", 1)
+
+
+def svg_text(canvas: Canvas) -> str:
+    """Return a figure as SVG text for light and dark pages, the same for the same figure."""
+    buffer = io.StringIO()
+    with settings():
+        canvas.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    return themed(buffer.getvalue())
+
+
+def save(canvas: Canvas, path: Path) -> None:
+    """Write a figure as ``path.svg`` and ``path.png``."""
+    with settings():
+        canvas.savefig(path.with_suffix(".svg"), metadata={"Date": None})
+        canvas.savefig(path.with_suffix(".png"), dpi=200)
+
+
+def draw_interval(
+    axes: Axes, x: float, between: Interval | None, scale: float, **style: Any
+) -> None:
+    """Draw an interval, multiplied by ``scale``, as a vertical line; nothing for None."""
+    if between is not None:
+        axes.plot([x, x], [scale * between.low, scale * between.high], **style)

@@ -1,0 +1,53 @@
+"""A section of a page: what was found, its tables and figures, and what they cannot show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from flipbench.core.records import JsonDict
+from flipbench.reporting.figures import Figure
+from flipbench.reporting.tables import Table
+from flipbench.reporting.writers import markdown as table_markdown
+
+Status = Literal["ok", "look", "defect", "not_run"]
+
+
+@dataclass(frozen=True)
+class Section:
+    """One part of an analysis, ready for a page and for Markdown.
+
+    Attributes
+    ----------
+    key, title : str
+        Its name in links and files; its heading.
+    status : str
+        ``ok`` (nothing found), ``look``, ``defect`` or ``not_run``.
+    sentence : str
+        The result in one or two sentences.
+    notes : tuple of str
+        What the figures mean, and what they cannot show.
+    data : dict
+        Every number, for ``audit.json``.
+    """
+
+    key: str
+    title: str
+    status: Status
+    sentence: str
+    notes: tuple[str, ...] = ()
+    tables: tuple[Table, ...] = ()
+    figures: tuple[Figure, ...] = ()
+    data: JsonDict = field(default_factory=dict)
+
+
+def markdown(sections: Sequence[Section], words: dict[Status, str]) -> str:
+    """Return sections as Markdown; ``words`` says each status."""
+    lines: list[str] = []
+    for section in sections:
+        lines += ["", f"## {section.title}: {words[section.status]}", "", section.sentence]
+        for table in section.tables:
+            lines += ["", table_markdown(table).rstrip()]
+        lines += [line for note in section.notes for line in ("", note)]
+    return "\n".join(lines) + "\n" if lines else ""
