@@ -10,8 +10,8 @@ from statsmodels.stats.multitest import multipletests
 
 from flipbench.core.rates import Rate
 from flipbench.core.records import ImageRef, Item, JsonDict, Value
+from flipbench.reporting.sections import Status
 
-Status = Literal["ok", "look", "defect", "not_run"]
 Action = Literal["drop", "person", "change", "look"]
 
 

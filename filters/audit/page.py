@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
 
@@ -15,8 +16,9 @@ from flipbench.core.errors import DataError, attempt
 from flipbench.core.files import write_atomically
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef
-from flipbench.reporting import formats, writers
+from flipbench.reporting import formats, sections, writers
 from flipbench.reporting.pages import environment
+from flipbench.reporting.sections import Section, Status
 from flipbench.reporting.tables import Cell, Column, Row, Table
 
 from .audit import AuditReport
@@ -25,7 +27,7 @@ from .finding import AuditFinding, FlaggedItem, NamedRate, n_items
 N_SHOWN = 40
 _SIDE = 112
 _TEMPLATES = Path(__file__).parent / "templates"
-STATUS = {
+STATUS: dict[Status, str] = {
     "ok": "nothing found",
     "look": "have a look",
     "defect": "act",
@@ -39,24 +41,27 @@ ACTION = {
 }
 
 
-def write_audit(report: AuditReport, folder: Path) -> Path:
+def write_audit(report: AuditReport, folder: Path, more: Sequence[Section] = ()) -> Path:
     """Write the audit into ``folder`` and return the page's path.
 
     ``index.html`` is for people, ``audit.md`` for an issue or a pull request; ``audit.json`` has
     every number, ``items.csv`` one row per flagged item and check, ``kept.txt`` the names of the
     kept items. If options should be pruned or reordered, ``mended/`` contains the kept items with
-    those changes, and their images.
+    those changes, and their images. ``more`` are sections on a training corpus and on other models;
+    their tables are also written as CSV.
 
     Raises
     ------
     DataError
         If the folder cannot be written.
     """
-    write_atomically(folder / "audit.json", _json(report))
-    write_atomically(folder / "audit.md", markdown(report))
+    write_atomically(folder / "audit.json", _json(report, more))
+    write_atomically(folder / "audit.md", markdown(report, more))
     write_atomically(folder / "items.csv", _items_csv(report))
     write_atomically(folder / "kept.txt", "".join(f"{item.name}\n" for item in report.kept))
-    page = write_atomically(folder / "index.html", html(report))
+    for table in (table for section in more for table in section.tables):
+        write_atomically(folder / f"{table.key}.csv", writers.table_csv(table))
+    page = write_atomically(folder / "index.html", html(report, more))
     if report.mended != report.kept:
         write_jsonl(report.mended, report.images, folder / "mended")
     return page
@@ -77,7 +82,7 @@ def headline(report: AuditReport) -> str:
     return "; ".join(parts) + "."
 
 
-def markdown(report: AuditReport) -> str:
+def markdown(report: AuditReport, more: Sequence[Section] = ()) -> str:
     """Return the audit as Markdown."""
     lines = [f"# Audit of {report.benchmark.name}", "", headline(report), "", "## What is left", ""]
     lines += ["| after | left out | to a person | items |", "|---|--:|--:|--:|"]
@@ -101,10 +106,10 @@ def markdown(report: AuditReport) -> str:
             ]
         if len(finding.items) > N_SHOWN:
             lines.append(f"- and {len(finding.items) - N_SHOWN:,} more, see items.csv")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n" + sections.markdown(more, STATUS)
 
 
-def html(report: AuditReport) -> str:
+def html(report: AuditReport, more: Sequence[Section] = ()) -> str:
     """Return the HTML page."""
     thumbnail = cache(partial(_thumbnail, report.images))
     return (
@@ -113,6 +118,7 @@ def html(report: AuditReport) -> str:
         .render(
             title=f"Audit of {report.benchmark.name}",
             report=report,
+            more=more,
             headline=headline(report),
             flagged={finding.check: _shown(finding) for finding in report.findings},
             items={item.id: item for item in report.benchmark.items},
@@ -166,7 +172,7 @@ def _thumbnail(store: ImageStore, ref: ImageRef) -> str:
     return f"data:image/webp;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
-def _json(report: AuditReport) -> str:
+def _json(report: AuditReport, more: Sequence[Section]) -> str:
     data = {
         "benchmark": report.benchmark.name,
         "n_rows": report.benchmark.n_rows,
@@ -177,6 +183,7 @@ def _json(report: AuditReport) -> str:
         "funnel": [step.model_dump(mode="json") for step in report.funnel],
         "findings": [finding.model_dump(mode="json") for finding in report.findings],
         "kept": [item.id for item in report.kept],
+        **{section.key: {"sentence": section.sentence, **section.data} for section in more},
     }
     return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
 
