@@ -1,4 +1,6 @@
-"""Write the demo's figures into the README, and name the sentences that no longer agree with them.
+"""Write the demo's figures into the README, and name the sentences that do not agree with them.
+
+Which figures the sentences give is in docs/claims.yaml.
 
     flipbench demo
     python docs/results/readme_figures.py runs/demo
@@ -15,6 +17,7 @@ import shutil
 import sys
 from pathlib import Path
 
+from flipbench.evaluate.published.claims import check_claims, claims_table, read_claims
 from flipbench.evaluate.report.results import Results, read_results
 from flipbench.evaluate.report.tables import families, gap_table
 from flipbench.reporting import writers
@@ -23,9 +26,7 @@ from flipbench.reporting.tables import Table
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results" / "demo.json"
 README = ROOT / "README.md"
-PERFORMANCE = ROOT / "docs" / "performance.md"
-TEXTS = ("codec", "guided_prompting", "ngram_accuracy", "shared_likelihood")
-"""Detectors that compare the likelihoods of whole texts, or ask a model to recite."""
+CLAIMS = ROOT / "docs" / "claims.yaml"
 
 
 def tables(results: Results) -> dict[str, str]:
@@ -58,51 +59,8 @@ def with_tables(text: str, results: Results) -> str:
     return text
 
 
-def sentences(results: Results) -> dict[Path, list[str]]:
-    """Return the words with which each page gives the figures outside its tables."""
-    n_bad = sum(model.contaminated for model in results.models)
-    n_clean = sum(model.clean for model in results.models)
-    signs = [gap for gap in results.gaps if gap.rule == "sign" and gap.verdict == "contaminated"]
-    accused = {gap.model_fingerprint for gap in signs}
-    caught = sum(model.contaminated for model in results.models if model.fingerprint in accused)
-    flagged = sum(model.clean for model in results.models if model.fingerprint in accused)
-    perfect = [
-        d.title
-        for d in results.detectors
-        if (d.detected.k, d.false_alarms.k, d.false_alarms.n) == (n_bad, 0, n_clean)
-    ]
-    first, last = ", ".join(perfect[:-1]), "".join(perfect[-1:])
-    areas = [d.auroc for d in results.detectors if d.detector in TEXTS and d.auroc is not None]
-    asked, pairs = f"{results.n_answers:,} answers", results.n_pairs
-    return {
-        README: [
-            f"a benchmark of {pairs} questions",
-            f"all {len(results.models)} checkpoints",
-            f"the {results.n_detectors} detectors need ({asked})",
-            f"on {n_bad} contaminated and {n_clean} clean checkpoints",
-            f"all {results.n_rules} rules are in",
-            f"{first} and {last} catch all {n_bad} and flag none of {n_clean}",
-            f"its sign alone, catches {caught} of {n_bad} and flags {flagged} of {n_clean}",
-            f"(AUROC {min(areas):.2f} to {max(areas):.2f})",
-        ],
-        PERFORMANCE: [
-            f"{results.n_detectors} detectors, {pairs} pairs, {len(results.models)} models, {asked}"
-        ],
-    }
-
-
-def missing(results: Results) -> list[str]:
-    """Return the expected words that a page lacks."""
-    return [
-        f"{page.name}: {words}"
-        for page, expected in sentences(results).items()
-        for words in expected
-        if words not in " ".join(page.read_text(encoding="utf-8").split())
-    ]
-
-
 def main() -> int:
-    """Write the tables; return 1 if sentences must be changed by hand."""
+    """Write the tables; return 1 if a sentence must be changed by hand."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path, nargs="?", help="a finished run of the demo")
     args = parser.parse_args()
@@ -113,9 +71,9 @@ def main() -> int:
         shutil.copyfile(report / "detectors.png", ROOT / "docs" / "detectors.png")
     results = read_results(RESULTS)
     README.write_text(with_tables(README.read_text(encoding="utf-8"), results), encoding="utf-8")
-    if words := missing(results):
-        print("These words are not on the pages; change the sentences:", *words, sep="\n  ")
-    return int(bool(words))
+    checked = check_claims(read_claims(CLAIMS), CLAIMS.parent)
+    print(writers.markdown(claims_table([one for one in checked if not one.as_known])))
+    return int(not all(one.as_known for one in checked))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ class Results(Value):
     gaps : tuple of Score
         Those of the perturbation gap by every rule, without the items' own values.
     detectors : tuple of DetectorResult
-        The best AUROC first.
+        One for each rule; default rules first, the best AUROC first.
     tables : tuple of Table
         The table of the detectors as the report prints it.
     """

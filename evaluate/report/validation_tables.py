@@ -23,10 +23,12 @@ NOT_TESTABLE = "not testable here"
 
 
 class DetectorResult(Value):
-    """How well a detector did by its default rule on models of known dose.
+    """How well a detector did by one of its rules on models of known dose.
 
     Attributes
     ----------
+    default : bool
+        Whether this is the detector's default rule.
     untestable : str
         Why these models cannot test it; empty if they can.
     detected, false_alarms : ClusteredRate
@@ -43,6 +45,7 @@ class DetectorResult(Value):
     title: str
     rule: str
     rule_title: str
+    default: bool = False
     untestable: str = ""
     detected: ClusteredRate
     false_alarms: ClusteredRate
@@ -69,13 +72,16 @@ def by_default_rule(validations: Sequence[Validation]) -> list[Validation]:
 
 
 def detector_results(validations: Sequence[Validation]) -> list[DetectorResult]:
-    """Return the result of each detector's default rule, the best AUROC first."""
+    """Return the result of every rule, the default rules first, the best AUROC first."""
+    defaults = by_default_rule(validations)
+    others = [v for v in validations if v not in defaults and v.detector in DETECTORS]
     return [
         DetectorResult(
             detector=v.detector,
             title=title_among(v, validations),
             rule=v.rule,
             rule_title=rule_title(v.detector, v.rule),
+            default=v in defaults,
             detected=v.detected,
             false_alarms=v.alarms,
             auroc=v.separation.auroc if v.separation else None,
@@ -85,7 +91,7 @@ def detector_results(validations: Sequence[Validation]) -> list[DetectorResult]:
             untestable=can_test(v)[1],
             suspected=v.external_alarms.suspected,
         )
-        for v in by_default_rule(validations)
+        for v in [*defaults, *others]
     ]
 
 

@@ -189,6 +189,29 @@ def doctor(
 
 
 @app.command(rich_help_panel=MODELS)
+def claims(
+    path: Annotated[Path, typer.Argument(help="a claims file, e.g. claims.yaml")],
+    out: Annotated[
+        Path | None, typer.Option(help="folder for the table as Markdown and CSV")
+    ] = None,
+) -> None:
+    """Check a text's claims against the result files they rest on.
+
+    Exit status 0 if every claim has the outcome that the file names ("supported" by default), else
+    1. Files are found from the folder of the claims file.
+    """
+    from flipbench.evaluate.published.claims import check_claims, claims_table, read_claims
+    from flipbench.reporting import writers
+
+    checked = check_claims(read_claims(path), path.parent)
+    table = claims_table(checked)
+    say(writers.markdown(table))
+    if out is not None:
+        say(str(writers.write_tables([table], out, "claims.md", "Claims and their evidence")))
+    raise typer.Exit(0 if all(one.as_known for one in checked) else 1)
+
+
+@app.command(rich_help_panel=MODELS)
 def detect(
     model: Annotated[
         str, typer.Option(help="a checkpoint folder, a hub id, shapes:llava, or a server's name")

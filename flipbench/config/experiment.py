@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from flipbench.benchmarks import HuggingFaceSpec, JsonlSpec, PairsSpec, TsvSpec
 from flipbench.config.audit import AuditSettings
 from flipbench.config.chat import ChatSpec
-from flipbench.config.kinds import ByKind, CaptionerSpec, EditorSpec, JudgeSpec, PythonTarget
-from flipbench.config.loading import find_config, read_mapping
+from flipbench.config.corpus import CohortConfig, CorpusConfig
+from flipbench.config.kinds import CaptionerSpec, EditorSpec, JudgeSpec, PythonTarget
+from flipbench.config.loading import find_config, read_mapping, validated
 from flipbench.config.local_models import LocalChatSpec
 from flipbench.config.local_models import ModelConfig as ModelConfig
 from flipbench.config.policy import Policy
@@ -21,7 +22,6 @@ from flipbench.config.served_model import ServedModelConfig
 from flipbench.config.training import ContaminateConfig as ContaminateConfig
 from flipbench.config.training import RewriteConfig
 from flipbench.config.training import StrategyConfig as StrategyConfig
-from flipbench.core.errors import ConfigError, nearest
 from flipbench.core.records import Value
 from flipbench.prompting.prompts import PromptSettings
 
@@ -124,6 +124,8 @@ class AuditConfig(AuditSettings):
     train: BenchmarkSpec | None = Field(
         default=None, description="a training split to check for overlap"
     )
+    corpus: CorpusConfig | None = Field(default=None, description="a training corpus of pictures")
+    cohort: CohortConfig | None = Field(default=None, description="models to compare on the items")
 
 
 class AnswerJudgeConfig(Value):
@@ -216,52 +218,5 @@ def load_config(source: str | Path | Mapping[str, Any], overrides: Sequence[str]
     """
     if not isinstance(source, Mapping):
         source = find_config(source)
-    data = read_mapping(source, overrides)
-    try:
-        return Config.model_validate(data)
-    except ValidationError as error:
-        where = source if isinstance(source, Path) else "configuration"
-        raise ConfigError(f"{where}:\n" + "\n".join(_explain(error, data))) from error
-
-
-def _explain(error: ValidationError, data: Any) -> Iterator[str]:
-    for problem in error.errors():
-        where = ".".join(_keys(problem["loc"], data))
-        if problem["type"] == "extra_forbidden":
-            known = sorted(set(_field_names(Config)))
-            name = str(problem["loc"][-1])
-            others = [other for other in known if other != name]  # it may be valid elsewhere
-            yield f"  {where}: unknown key{nearest(name, others)}"
-        elif problem["type"] == "missing":
-            yield f"  {where}: missing"
-        else:
-            yield f"  {where}: {problem['msg']} (got {problem['input']!r})"
-
-
-def _keys(location: Sequence[int | str], data: Any) -> Iterator[str]:
-    """Yield the keys to a problem, without the union tags (formats) that pydantic adds."""
-    for step in location:
-        if isinstance(data, dict) and step not in data and step == data.get("format"):
-            continue
-        yield str(step)
-        try:
-            data = data[step]
-        except (KeyError, IndexError, TypeError):
-            data = None
-
-
-def _field_names(model: type[BaseModel]) -> Iterator[str]:
-    for name, field in model.model_fields.items():
-        yield name
-        for part in (field.annotation, *field.metadata):
-            for inner in _models_in(part):
-                yield from _field_names(inner)
-
-
-def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, ByKind):
-        yield from annotation.classes()
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for inner in get_args(annotation):
-        yield from _models_in(inner)
+    where = source if isinstance(source, Path) else "configuration"
+    return validated(Config, read_mapping(source, overrides), where)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, get_args
 
 import yaml
+from pydantic import BaseModel, ValidationError
 
+from flipbench.config.kinds import ByKind
 from flipbench.core.errors import ConfigError, nearest
 
 log = logging.getLogger(__name__)
+Model = TypeVar("Model", bound=BaseModel)
 PACKAGE = Path(__file__).parents[1]
 _TAGS = ("kind", "format")
 
@@ -165,3 +168,67 @@ def _set(
             del data[key]
     data[last] = value
     overridden |= {tuple(keys[: n + 1]) for n in range(len(keys))}
+
+
+def validated(cls: type[Model], data: Any, where: str | Path) -> Model:
+    """Return ``data`` as a ``cls``.
+
+    Raises
+    ------
+    ConfigError
+        One message lists all problems, with the closest known name for each unknown key.
+    """
+    try:
+        return cls.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(f"{where}:\n" + "\n".join(_explain(error, data, cls))) from error
+
+
+def _explain(error: ValidationError, data: Any, cls: type[BaseModel]) -> Iterator[str]:
+    for problem in error.errors():
+        where = ".".join(_keys(problem["loc"], data))
+        if problem["type"] == "extra_forbidden":
+            known = sorted(_field_names(cls))
+            name = str(problem["loc"][-1])
+            others = [other for other in known if other != name]  # it may be valid elsewhere
+            yield f"  {where}: unknown key{nearest(name, others)}"
+        elif problem["type"] == "missing":
+            yield f"  {where}: missing"
+        else:
+            yield f"  {where}: {problem['msg']} (got {problem['input']!r})"
+
+
+def _keys(location: Sequence[int | str], data: Any) -> Iterator[str]:
+    """Yield the keys to a problem, without the union tags (formats) that pydantic adds."""
+    for step in location:
+        if isinstance(data, dict) and step not in data and step == data.get("format"):
+            continue
+        yield str(step)
+        try:
+            data = data[step]
+        except (KeyError, IndexError, TypeError):
+            data = None
+
+
+def _field_names(model: type[BaseModel]) -> set[str]:
+    """Return the names of all fields of a model and of the models in it."""
+    names: set[str] = set()
+    models, seen = [model], {model}
+    while models:
+        for name, field in models.pop().model_fields.items():
+            names.add(name)
+            inner = {
+                one for part in (field.annotation, *field.metadata) for one in _models_in(part)
+            }
+            models += inner - seen
+            seen |= inner
+    return names
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, ByKind):
+        yield from annotation.classes()
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _models_in(inner)

@@ -1,0 +1,114 @@
+"""Settings of an audit against a training corpus, and beside other models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from flipbench.core.records import Value
+
+CohortScore = Literal["log_likelihood", "mean_log_likelihood", "min_k", "min_k_plus_plus"]
+
+
+class PicturesSpec(Value):
+    """A set of pictures; a plain path is ``{path: …}``."""
+
+    path: str = Field(
+        description="a folder, a .zip, WebDataset .tar shards or .parquet files (patterns such as"
+        " pmc-{000..099}.tar), a saved data set, or hf:owner/name"
+    )
+    image_column: str | None = Field(default=None, description="default: the only one of pictures")
+    key_column: str | None = Field(default=None, description="default: file and row")
+    type_field: str | None = Field(
+        default=None,
+        description="column or JSON field with a picture's type; in folders: the first subfolder",
+    )
+    name: str | None = Field(default=None, description="configuration of a Hugging Face data set")
+    split: str = "train"
+    revision: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_path(cls, value: Any) -> Any:
+        return {"path": str(value)} if isinstance(value, str | Path) else value
+
+
+class CorpusConfig(Value):
+    """A training corpus, and how the benchmark's pictures are compared with it."""
+
+    pictures: PicturesSpec
+    encoder: str = Field(
+        default="siglip-b16",
+        description="siglip-b16, siglip-so400m, phash (no model), open_clip:MODEL/WEIGHTS, or any"
+        " vision model of transformers",
+    )
+    revision: str | None = Field(default=None, description="of the encoder on the hub")
+    device: str = "auto"
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    batch_size: int = Field(default=64, ge=1)
+    embeddings: Path | None = Field(
+        default=None,
+        description="folder for the embeddings, which several audits can share; default: the run's",
+    )
+    alpha: float = Field(
+        default=0.01,
+        gt=0,
+        lt=1,
+        description="share of the corpus' own pictures within the threshold",
+    )
+    level: float = Field(default=0.05, gt=0, lt=1, description="level of the test")
+    alphas: tuple[float, ...] = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1)
+    n_sample: int = Field(
+        default=5_000, ge=2, description="corpus pictures that calibrate the threshold"
+    )
+    match_types: bool = Field(
+        default=False,
+        description="calibrate on corpus pictures with the benchmark's shares of types; the type of"
+        " a benchmark's picture is the category of its first item",
+    )
+    controls: dict[str, PicturesSpec] = Field(
+        default_factory=dict, description="pictures that cannot be in the corpus, by name"
+    )
+    clean: PicturesSpec | None = Field(
+        default=None,
+        description="pictures of a benchmark of the same domain that cannot be in the corpus; the"
+        " verdict then rests on the comparison with it",
+    )
+
+
+class CohortConfig(Value):
+    """Several models whose scores of the items are compared."""
+
+    models: tuple[str, ...] = Field(default=(), description="names of 'models', at least two")
+    external: tuple[str, ...] = Field(
+        default=(), description="those that cannot have seen the benchmark: whatever they show too"
+    )
+    scores: Path | None = Field(
+        default=None,
+        description="CSV with item_id and one column for each model, or item_id, model, score (and"
+        " covariates), in release order, instead of asking 'models'",
+    )
+    trend_score: CohortScore = Field(
+        default="mean_log_likelihood", description="for order trend and overlap inflation"
+    )
+    tail_score: CohortScore = Field(
+        default="min_k_plus_plus", description="for tail enrichment, top-K and subpopulations"
+    )
+    top_k: int = Field(default=25, ge=1, description="items of each model whose overlap is counted")
+    factors: tuple[str, ...] = Field(
+        default=("category",), description="covariates whose strata are compared"
+    )
+    n_permutations: int = Field(default=9_999, ge=99)
+    level: float = Field(default=0.05, gt=0, lt=1)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.scores is None) == (not self.models):
+            raise ValueError("give either models or scores")
+        if self.models and len(set(self.models)) < 2:
+            raise ValueError("a cohort needs at least two models")
+        if self.models and (unknown := sorted(set(self.external) - set(self.models))):
+            raise ValueError(f"external models must be among models: {', '.join(unknown)}")
+        return self
