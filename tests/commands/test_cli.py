@@ -31,6 +31,7 @@ COMMANDS = (
     "export",
     "rebuild",
     "audit",
+    "simulate-confound",
     "show",
     "detectors",
     "detect",
