@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import stats
 
 from flipbench.core.errors import DataError
@@ -106,6 +107,15 @@ def rank_scores(scores: Array) -> Array:
     [[0.75, 0.25], [0.25, 0.75]]
     """
     return np.asarray((stats.rankdata(scores, axis=0) - 0.5) / len(scores))
+
+
+def upper_tail(scores: Array) -> NDArray[np.bool_]:
+    """Return which items are far above the other models' median rank, shape of ``scores``.
+
+    These are the largest 1 % of all models' rank differences together.
+    """
+    deltas = cohort_deltas(rank_scores(scores))
+    return np.asarray(deltas > np.quantile(deltas, 1 - TAIL))
 
 
 def tail_summaries(cohort: Cohort) -> list[TailSummary]:

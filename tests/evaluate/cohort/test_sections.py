@@ -1,0 +1,92 @@
+"""A cohort's sections: what its headline counts, and what tables print."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flipbench.evaluate.cohort.analysis import analyse
+from flipbench.evaluate.cohort.cohort import Cohort
+from flipbench.evaluate.cohort.sections import cohort_sections, inflation_section
+from flipbench.reporting.sections import markdown
+
+WORDS = {"ok": "nothing found", "look": "have a look", "defect": "act", "not_run": "not run"}
+
+
+def cohort(scores: np.ndarray, external: tuple[str, ...] = ("base",)) -> Cohort:
+    n = len(scores)
+    return Cohort(
+        benchmark="toy",
+        item_ids=[f"i{k:03d}" for k in range(n)],
+        models=["base", "one", "two", "three"],
+        external=frozenset(external),
+        scores=scores,
+        covariates={
+            "category": np.array(["closed", "open"] * (n // 2)),
+            "question_words": np.arange(n) % 7,
+            "image": np.array([f"p{k // 2}" for k in range(n)]),
+        },
+    )
+
+
+def noise(seed: int = 0, n: int = 400) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return 2 * rng.normal(size=(n, 1)) + rng.normal(size=(n, 4)) / 2
+
+
+def statuses(scores: np.ndarray, external: tuple[str, ...] = ("base",)) -> dict[str, str]:
+    one = cohort(scores, external)
+    found = analyse(one, one, n_permutations=199)
+    return {section.key: section.status for section in cohort_sections(found)}
+
+
+def test_an_ordered_file_is_an_artefact_if_a_baseline_shows_it_too() -> None:
+    falling = noise() - 4 * np.linspace(0, 1, 400)[:, None]
+    one = cohort(falling)
+    first, order, *_ = cohort_sections(analyse(one, one, n_permutations=1_999))
+    assert order.status == "look"
+    assert "rules fired on external baselines" in first.sentence
+    assert not first.sentence.startswith("0 of")
+    (table,) = first.tables
+    release = next(row for row in table.rows if row.header == "order trend, release order")
+    assert {cell.text for cell in release.cells} == {"artefact suspected"}
+
+
+def test_one_model_that_knows_a_twentieth_stands_out() -> None:
+    scores = noise(1)
+    scores[np.arange(0, 400, 20), 2] += 8
+    found = statuses(scores)
+    assert found["tail"] == "look"
+    one = cohort(scores)
+    first = cohort_sections(analyse(one, one, n_permutations=199))[0]
+    assert "two" in first.sentence and "stand" in first.sentence
+
+
+def test_without_external_models_nothing_can_be_trusted() -> None:
+    one = cohort(noise(2), external=())
+    first = cohort_sections(analyse(one, one, n_permutations=199))[0]
+    assert first.status == "look" and "none of these rules can be trusted" in first.sentence
+
+
+def test_every_section_prints_and_a_constant_key_is_refused() -> None:
+    one = cohort(noise(3))
+    one.covariates["question_words"] = np.full(400, 9)
+    sections = cohort_sections(analyse(one, one, n_permutations=199))
+    text = markdown(sections, WORDS)
+    assert [section.key for section in sections] == [
+        "external-baselines",
+        "order-trend",
+        "tail",
+        "top-k",
+        "subpopulations",
+    ]
+    assert "| question length | 400 | refused |" in text and "Refused:" in text
+    assert "at least" in text and "permutations" in text  # 199 cannot pass Holm's correction
+    assert "| hash |" in text and "base (external)" in text
+
+
+def test_inflation_is_by_picture_and_says_how_many_items_are_flagged() -> None:
+    one = cohort(noise(4))
+    flags = np.repeat(np.arange(200) < 20, 2)
+    section = inflation_section(one, flags, (one.scores > 0).astype(float), n_permutations=199)
+    assert section.sentence.startswith("40 of 400 items have a flagged picture.")
+    assert [table.key for table in section.tables] == ["overlap_inflation", "accuracy_inflation"]
