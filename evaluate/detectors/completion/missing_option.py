@@ -45,6 +45,9 @@ ABOUT = About(
     catches=("whole texts", "question only"),
     must_not_catch=("letters", "image-caption"),
     levels={"paper": 0.5},
+    evidence="published, contested",
+    caveat="above the clean model for 4 of 24 contaminated VLMs (arXiv 2511.03774, table 12);"
+    " options that follow a pattern are completed unseen",
 )
 
 

@@ -53,6 +53,10 @@ QUESTIONS = About(
     rule_titles={"min_k": "Min-K %, vs clean", "min_k_plus_plus": "Min-K %++, vs clean"},
     catches=("whole texts", "question only"),
     must_not_catch=("letters", "image-caption"),
+    evidence="published, replicated",
+    caveat="on members and non-members of one source, near chance for single texts (arXiv"
+    " 2504.18349), so no item is called a member; the length of texts and a model's calibration"
+    " move it too",
 )
 ANSWERS = replace(
     QUESTIONS,
@@ -64,6 +68,7 @@ ANSWERS = replace(
     " pairs than for the clean model",
     catches=("letters", "answer texts"),
     must_not_catch=("question only", "image-caption"),
+    caveat=f"{QUESTIONS.caveat}; of a short answer, it is little more than the loss",
 )
 
 

@@ -89,6 +89,7 @@ def test_facts(name: str) -> None:
     assert isinstance(DETECTORS[name], JudgedDetector) is ("answer_judge" in about.helpers)
     assert about.catches and {*about.catches, *about.must_not_catch} <= KINDS.keys()
     assert not {*about.catches} & {*about.must_not_catch}
+    assert about.evidence and about.caveat and not about.caveat.endswith(".")
 
 
 @every_detector
