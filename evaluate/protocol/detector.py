@@ -81,7 +81,8 @@ class About:
     signal : str
         What it reads, if other detectors read the same; they are then one piece of evidence.
     levels : mapping of str to float or None
-        For rules that are no test: the probability of flagging a clean model; None if unknown.
+        For rules that are no test at the configured level: the probability of flagging a clean
+        model; None if unknown. All other rules decide by p <= alpha.
     on_request : str
         Why ``flipbench detect`` runs it only if it is named; empty if it always runs.
     evidence : str

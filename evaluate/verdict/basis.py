@@ -9,7 +9,7 @@ from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Score
 
 from ..protocol.rules import Verdict
-from ..report.tables import GAP, RELATIVE, TEST
+from ..report.tables import GAP, TEST
 from ..scoring import old_answers
 from ..scoring.scores import cluster_of
 from ..scoring.soundness import Doubt, Guessing, Judged, against_guessing, drop_p
