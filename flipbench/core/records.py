@@ -234,9 +234,10 @@ class Response(Record):
     For a scored continuation of T tokens, and for a reply with token statistics,
     ``log_likelihood`` is the sum of ``token_log_probs``; ``token_means`` and ``token_deviations``
     are mean and standard deviation of log p under the model's distribution at each position. All
-    three have shape (T,), in nats, and are empty for long texts and for models that do not return
-    them. For raw text, ``is_greedy``, shape (T,), says which tokens are the most likely ones after
-    all tokens before them. The first token of a text without a prompt is not scored.
+    three have shape (T,), in nats, and are empty for long texts without images and for models that
+    do not return them. For raw text, ``is_greedy``, shape (T,), says which tokens are the most
+    likely ones after all tokens before them. The first token of a text without a prompt is not
+    scored.
 
     ``reasoned`` is whether a server left out reasoning that preceded ``text``.
 
