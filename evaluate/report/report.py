@@ -28,6 +28,7 @@ from .results import Results, write_results
 from .tables import GAP, RELATIVE, TEST, detectors_of, gap_table, other_table, rule_title, title
 from .validation_figures import make_validation_figures
 from .validation_tables import (
+    controls_table,
     detector_results,
     detectors_table,
     requirements_table,
@@ -98,6 +99,8 @@ def write_report(data: ReportData, folder: Path) -> Path:
     if validations:
         overview = detectors_table(validations, data.grid, data.scores)
         validation = [overview, validation_table(validations)]
+        if controls := controls_table(validations):
+            validation.append(controls)
         if blind := blind_table(data.benchmark, data.scores):
             validation.append(blind)
     folder.mkdir(parents=True, exist_ok=True)
