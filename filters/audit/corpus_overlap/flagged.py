@@ -73,7 +73,8 @@ def read_flagged(run_path: Path) -> list[FlaggedPair]:
         lines = path.read_bytes().splitlines()  # of text, it would also split at U+2028
     except OSError as error:
         raise DataError(
-            f"{path}: no flagged pairs can be read ({error.strerror}); run 'flipbench audit' with a corpus"
+            f"{path}: no flagged pairs can be read ({error.strerror}); run 'flipbench audit' with a"
+            " corpus"
         ) from error
     pairs: dict[tuple[str, str], FlaggedPair] = {}
     for number, line in enumerate(lines, 1):
