@@ -11,7 +11,7 @@ from flipbench.core.errors import DataError, attempt
 from flipbench.core.records import Adjudication, ImageRef
 from flipbench.core.run import Run
 
-from ..audit.corpus_overlap.flagged import FLAGGED, FlaggedPair, read_flagged
+from ..audit.corpus_overlap.flagged import FLAGGED, LABELS, FlaggedPair, read_flagged
 from ..effective_verdicts import WITHDRAWN, join_reason, split_reason
 from .pairs import image_path
 from .task import Label, RaterVerdict, Task, picture
@@ -123,33 +123,13 @@ def _verdict_of(record: Adjudication) -> RaterVerdict:
     return RaterVerdict(record.run, "person", label, reason, None, record.seconds)
 
 
-def _label(value: str, name: str, key: str, meaning: str) -> Label:
-    chosen = f"You chose: {name[0].lower()}{name[1:]}"
-    return Label(value, name, key, value, chosen, meaning)
-
-
-LABELS = (
-    _label(
-        "duplicate",
-        "Exact or near duplicate",
-        "1",
-        "the same picture, perhaps cropped, resized, recoloured or annotated",
-    ),
-    _label(
-        "same subject",
-        "Same subject",
-        "2",
-        "another picture of the same patient, person, object or place",
-    ),
-    _label(
-        "same view",
-        "Same view, different subject",
-        "3",
-        "the same kind of picture of something else, such as another patient's chest X-ray",
-    ),
-    _label("ambiguous", "Ambiguous", "4", "the pictures do not settle it"),
-    _label("unrelated", "Unrelated", "5", "nothing of the above"),
-)
+_MEANINGS = {
+    "duplicate": "the same picture, perhaps cropped, resized, recoloured or annotated",
+    "same subject": "another picture of the same patient, person, object or place",
+    "same view": "the same kind of picture of something else: another patient's chest X-ray",
+    "ambiguous": "the pictures do not settle it",
+    "unrelated": "none of these",
+}
 
 ADJUDICATION = Task(
     name="adjudicate",
@@ -158,7 +138,10 @@ ADJUDICATION = Task(
     " the two are related; the items' questions and answers do not matter.",
     details="Distance and source",
     record=Adjudication,
-    labels=LABELS,
+    labels=tuple(
+        Label(value, name.capitalize(), str(number), value, f"You chose: {name}", _MEANINGS[value])
+        for number, (value, name) in enumerate(LABELS.items(), 1)
+    ),
     sides=("benchmark", "corpus"),
     nouns=("benchmark picture", "nearest corpus picture"),
     key_columns=("benchmark_sha256", "corpus_sha256"),

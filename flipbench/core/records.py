@@ -181,11 +181,6 @@ class Adjudication(Record):
     note: str = ""
     seconds: float | None = None
 
-    @property
-    def key(self) -> tuple[str, str]:
-        """The sha256 of both pictures, which identify the pair."""
-        return self.benchmark_sha256, self.corpus_sha256
-
 
 FIRST_REPLY = "{first reply}"
 """Where the prompt of a probe that follows another quotes the reply to it."""

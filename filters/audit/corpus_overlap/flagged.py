@@ -15,6 +15,16 @@ FLAGGED = Path("audit") / "flagged.jsonl"
 """The file's place in a run directory."""
 
 
+LABELS = {
+    "duplicate": "exact or near duplicate",
+    "same subject": "same subject",
+    "same view": "same view, different subject",
+    "ambiguous": "ambiguous",
+    "unrelated": "unrelated",
+}
+"""What people may say of a flagged pair, as stored in `Adjudication` and as shown."""
+
+
 class FlaggedPair(Value):
     """A benchmark picture whose nearest corpus picture is at most the threshold away.
 
