@@ -4,6 +4,7 @@ const stage = document.getElementById("stage");
 const figures = { left: document.getElementById("left"), right: document.getElementById("right") };
 const { same_scale: sameScale } = JSON.parse(document.getElementById("settings").textContent);
 const narrow = matchMedia("(max-width: 45rem)");
+const PHONE_SHARE = document.querySelector(".many") ? 0.36 : 0.55; // of the height; many labels need more
 const MAX_ZOOM = 16;
 const MARGIN = 10;
 let shown = {}; // name → {img, width, height, fit}
@@ -92,7 +93,7 @@ function layout() {
   const gap = parseFloat(getComputedStyle(stage).columnGap) || 0;
   const room = single ? stage.clientWidth : (stage.clientWidth - gap) / 2;
   const label = figures[single ? view.front : "right"].querySelector("figcaption").offsetHeight;
-  const maxHeight = narrow.matches ? innerHeight * 0.55 : stage.clientHeight - MARGIN;
+  const maxHeight = narrow.matches ? innerHeight * PHONE_SHARE : stage.clientHeight - MARGIN;
   const fitting = ({ width, height }) => Math.max(0.02, Math.min(room / width, (maxHeight - label) / height, 4));
   const smallest = Math.min(...names.map((name) => fitting(shown[name])));
   for (const name of names) {
