@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flipbench.core.errors import DataError, attempt
-from flipbench.core.records import Adjudication, ImageRef
+from flipbench.core.records import Adjudication, ImageRef, content_id
 from flipbench.core.run import Run
 
 from ..audit.corpus_overlap.flagged import FLAGGED, LABELS, FlaggedPair, read_flagged
@@ -91,7 +91,8 @@ class CorpusPair:
 def corpus_pairs(run: Run, keys: Collection[str] | None = None) -> list[CorpusPair]:
     """Return the flagged pairs of a run, optionally of some benchmark pictures only.
 
-    A pair with a missing image file is skipped with a warning.
+    Their order is arbitrary but fixed: nearest first, it would suggest the label. A pair with a
+    missing image file is skipped with a warning.
 
     Raises
     ------
@@ -99,7 +100,7 @@ def corpus_pairs(run: Run, keys: Collection[str] | None = None) -> list[CorpusPa
         If there is nothing to adjudicate.
     """
     pairs = []
-    for flagged in read_flagged(run.path):
+    for flagged in sorted(read_flagged(run.path), key=lambda pair: content_id(*pair.key)):
         if keys is not None and flagged.benchmark.sha256 not in keys:
             continue
         pair = CorpusPair(flagged)

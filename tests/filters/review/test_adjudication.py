@@ -101,12 +101,14 @@ def test_two_raters_by_keyboard(serve: Any, visit: Visit) -> None:
             press(ben, "4" if number == 13 else "3")
     outcome = adjudication_of(Run(served.run.path))
     assert outcome.counts["same view"] == 18 and outcome.counts["ambiguous"] == 2
-    assert [pair.flagged.items for pair in outcome.disputed] == [("scans 7",)]
+    shown = corpus_pairs(served.run)
+    assert [pair.flagged for pair in outcome.disputed] == [shown[7].flagged]
     assert outcome.disputed[0].notes == {"ben": "another patient, 3"}
     assert outcome.kappa.value == pytest.approx(0.64, abs=0.03)
     press(ben, "z")
     assert len(served.adjudications) == 41  # nothing is erased
-    assert adjudication_of(Run(served.run.path)).pairs[19].labels == {"anna": "same view"}
+    pairs = {p.flagged.key: p for p in adjudication_of(Run(served.run.path)).pairs}
+    assert pairs[shown[19].key].labels == {"anna": "same view"}
     assert all(a.seconds is not None and a.seconds < 60 for a in served.adjudications[:40])
 
 
@@ -126,18 +128,22 @@ def test_each_label_has_its_key_and_its_button(serve: Any, visit: Visit) -> None
 
 def test_other_labels_and_the_distance_do_not_bias(serve: Any, visit: Visit) -> None:
     served = serve(task=ADJUDICATION)
+    shown = [pair.flagged for pair in corpus_pairs(served.run)]
+    assert [pair.distance for pair in shown] != sorted(pair.distance for pair in shown)
     press(visit(served.address), "5")
     ben = visit(served.address, "ben")
     ask = "fetch('/api/pairs/0?reviewer=ben').then((r) => r.json())"
     assert ben.evaluate(ask)["others"] == []
     assert not ben.get_by_text("ViT-B-16-SigLIP").is_visible()
     ben.keyboard.press("c")
-    assert ben.get_by_text("PMC0000/figure-1.jpg; distance 0.0000 by ViT-B-16-SigLIP").is_visible()
+    text = f"{shown[0].corpus_key}; distance {shown[0].distance:.4f} by ViT-B-16-SigLIP"
+    assert ben.get_by_text(text).is_visible()
     press(ben, "3")
     press(ben, "ArrowLeft")
     ben.keyboard.press("o")
     assert ben.locator("#others li").all_inner_texts() == ["anna (person): unrelated"]
-    page = visit(served.address + "?show=all&pair=3", "cleo")
+    evil = [pair.corpus_key for pair in shown].index(EVIL)
+    page = visit(served.address + f"?show=all&pair={evil}", "cleo")
     page.keyboard.press("c")
     assert page.get_by_text(EVIL).is_visible()
     assert page.title() == "Adjudication of scans"
@@ -230,12 +236,13 @@ def test_files_work_without_the_page(run: Run, flagged: Path, tmp_path: Path) ->
 
 
 def test_a_new_nearest_picture_needs_a_new_label(run: Run) -> None:
-    ledger_of(run).decide("anna", 0, "same view")
+    before = ledger_of(run)
     pairs = read_flagged(run.path)
+    before.decide("anna", before.position(pairs[0].key), "same view")
     moved = pairs[0].model_copy(update={"corpus": pairs[9].corpus})
     write_flagged(run.path, [moved, *pairs[1:]])
     ledger = ledger_of(run)
-    assert ledger.queue("anna", "undecided")[0] == 0
+    assert len(ledger.queue("anna", "undecided")) == 20
     with pytest.raises(DataError, match="nearest corpus picture has another hash"):
         ledger.position(pairs[0].key)
 
