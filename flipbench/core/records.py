@@ -162,6 +162,26 @@ class Verdict(Record):
     usage: JsonDict = Field(default_factory=dict)
 
 
+class Adjudication(Record):
+    """What one person sees in a benchmark picture beside its nearest corpus picture.
+
+    ``label`` is None if the person has withdrawn it. ``distance`` is that of the flag.
+    """
+
+    kind: ClassVar[str] = "adjudications"
+    made_of: ClassVar[tuple[str, ...]] = ("benchmark_sha256", "corpus_sha256", "rater", "run")
+
+    benchmark_sha256: str
+    corpus_sha256: str
+    corpus_key: str
+    distance: float
+    rater: str
+    run: int = 0
+    label: Literal["duplicate", "same subject", "same view", "ambiguous", "unrelated"] | None
+    note: str = ""
+    seconds: float | None = None
+
+
 FIRST_REPLY = "{first reply}"
 """Where the prompt of a probe that follows another quotes the reply to it."""
 

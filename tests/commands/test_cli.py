@@ -31,6 +31,7 @@ COMMANDS = (
     "export",
     "rebuild",
     "audit",
+    "adjudicate",
     "show",
     "detectors",
     "detect",
