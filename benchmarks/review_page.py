@@ -183,7 +183,7 @@ def verdicts(run: Path, n_pairs: int, seconds: float = 10.0, n_reviewers: int = 
         while time.perf_counter() < stop:
             position, decision = turn % n_pairs, ("keep", "unsure")[turn // n_pairs % 2]
             pair = ask("GET", f"/api/pairs/{position}?reviewer={name}")
-            place = {field: pair[field] for field in ("edit_id", "image_sha256")}
+            place = {"key": pair["key"]}
             began = time.perf_counter()
             ask("POST", "/api/verdicts", {"reviewer": name, "decision": decision} | place)
             times.append(time.perf_counter() - began)

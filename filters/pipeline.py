@@ -95,8 +95,19 @@ def keep_valid(
     kept = [ruling for ruling in filtered.rulings if ruling.kept]
     pairs = tuple(r.candidate.pair("keep" if r.decided_by else UNJUDGED) for r in kept)
     names = {rater for ruling in kept for rater in ruling.decided_by}
-    made_by = {"raters": ", ".join(sorted(names))} if names else {}
+    made_by = {"raters": raters_text(names, run)} if names else {}
     return PairedBenchmark(name, pairs, run.images, filtered.funnel.counts, made_by), reports
+
+
+def raters_text(names: Collection[str], run: Run) -> str:
+    """Return who judged, for cards: judges by name, and how many people, whose names stay private.
+
+    Names that the run has no verdicts by are given as they are.
+    """
+    people = {v.rater for v in run.read(Verdict) if v.rater_kind == "person"} & {*names}
+    judges = sorted({*names} - people)
+    n = len(people)
+    return ", ".join([*judges, f"{n} {'person' if n == 1 else 'people'}"] if n else judges)
 
 
 def rate(

@@ -41,7 +41,8 @@ R = TypeVar("R")
 AnswersOf = Callable[[GridModel], Answers]
 """Loads the answers of one model of the grid; load one model at a time."""
 
-Evidence = Literal["", "published, replicated", "published", "unpublished"]
+Evidence = Literal["", "published, replicated", "published", "published, contested", "unpublished"]
+"""Contested: a published test on models of known contamination contradicts it."""
 Helper = Literal["rewording", "answer_judge"]
 Need = Capability | Literal["choose or generate"]
 """A capability, or whichever of the two the prompt settings ask multiple-choice questions by."""
@@ -80,11 +81,12 @@ class About:
     signal : str
         What it reads, if other detectors read the same; they are then one piece of evidence.
     levels : mapping of str to float or None
-        For rules that are no test: the probability of flagging a clean model; None if unknown.
+        For rules that are no test at the configured level: the probability of flagging a clean
+        model; None if unknown. All other rules decide by p <= alpha.
     on_request : str
         Why ``flipbench detect`` runs it only if it is named; empty if it always runs.
     evidence : str
-        How well the method is supported as a detector of contamination; empty if not graded.
+        How well publications support the method as a detector; empty if not graded.
     caveat : str
         What else, besides contamination, moves its statistic, or what it cannot see.
     """

@@ -25,9 +25,10 @@ from .blind_table import blind_table
 from .figures import make_figures
 from .gallery import BUDGET, make_gallery
 from .results import Results, write_results
-from .tables import GAP, TEST, detectors_of, gap_table, other_table, rule_title, title
+from .tables import GAP, RELATIVE, TEST, detectors_of, gap_table, other_table, rule_title, title
 from .validation_figures import make_validation_figures
 from .validation_tables import (
+    controls_table,
     detector_results,
     detectors_table,
     requirements_table,
@@ -39,7 +40,7 @@ _TEMPLATES = Path(__file__).parent / "templates"
 _RULE_SUBJECTS = {
     TEST: "The exact McNemar test of the perturbation gap",
     "sign": "The sign of the gap alone, the paper’s rule,",
-    "relative": "Comparing the gap with the clean model’s",
+    RELATIVE: "Comparing the gap with the clean model’s",
 }
 
 
@@ -98,6 +99,8 @@ def write_report(data: ReportData, folder: Path) -> Path:
     if validations:
         overview = detectors_table(validations, data.grid, data.scores)
         validation = [overview, validation_table(validations)]
+        if controls := controls_table(validations):
+            validation.append(controls)
         if blind := blind_table(data.benchmark, data.scores):
             validation.append(blind)
     folder.mkdir(parents=True, exist_ok=True)
@@ -132,12 +135,18 @@ def write_report(data: ReportData, folder: Path) -> Path:
 
 
 def headline(grid: Sequence[GridModel], scores: Sequence[Score]) -> list[str]:
-    """Return one sentence for each rule of the perturbation gap, the test first.
+    """Return one sentence for each rule of the perturbation gap, the one that decides first.
 
-    It counts the contaminated models that were caught and the clean ones that were flagged.
+    As for the verdict on one model, that is the comparison with the clean model's gap where there
+    is a clean model, else the test. A sentence counts the contaminated models that were caught and
+    the clean ones that were flagged.
     """
-    rules = dict.fromkeys(score.rule for score in scores if score.detector == GAP)
-    ordered = sorted(rules, key=lambda rule: rule != TEST)
+    known = {model.fingerprint for model in grid}
+    gaps = [s for s in scores if s.detector == GAP and s.model_fingerprint in known]
+    compared = any(s.rule == RELATIVE and s.reference_fingerprint for s in gaps)
+    first = [RELATIVE, TEST] if compared else [TEST]
+    rules = dict.fromkeys(score.rule for score in gaps)
+    ordered = [*(r for r in first if r in rules), *(r for r in rules if r not in first)]
     sentences = [_sentence(rule, grid, scores) for rule in ordered]
     return list(filter(None, sentences)) or ["The perturbation gap was not measured on this grid."]
 

@@ -113,6 +113,7 @@ def validation_rows(validations: Sequence[Validation]) -> list[dict[str, Any]]:
             "false_alarms_finetuned": v.finetuned_alarms,
             "power": v.detected,
             **{f"power_at_dose_{dose}": rate for dose, rate in v.power.items()},
+            **{f"flagged_{kind}".replace(" ", "_"): rate for kind, rate in v.by_kind.items()},
             "steps_in_order": Rate(k=v.trend.in_order, n=v.trend.n_steps),
         }
         rows += [about | _rate_row(name, rate) for name, rate in rates.items()]

@@ -20,10 +20,11 @@ from ..validation.requirements import success
 
 GAP = "perturbation_gap"
 TEST = "mcnemar"
+RELATIVE = "relative"
 RULES = {
     "sign": "sign rule (paper)",
     TEST: "McNemar test",
-    "relative": "vs clean",
+    RELATIVE: "vs clean",
     "paper": "paper’s rule",
     "bands": "paper’s bands",
     "paired": "permutation test",

@@ -10,7 +10,7 @@ from flipbench.reporting import formats
 from flipbench.reporting.tables import Cell, Column, Row, Table
 
 from ..detectors.registry import DETECTORS, default_rule
-from ..protocol.grid import GridModel, Requirements
+from ..protocol.grid import KINDS, GridModel, Requirements
 from ..statistics.design_effect import ClusteredRate
 from ..statistics.paired import adjust_p_values
 from ..statistics.roc import OperatingPoint
@@ -20,6 +20,7 @@ from .tables import SUSPECTED, as_header, rule_title, title
 from .validation_captions import detectors_caption, rules_caption
 
 NOT_TESTABLE = "not testable here"
+ABSENT = "not in this grid"
 
 
 class DetectorResult(Value):
@@ -176,6 +177,39 @@ def can_test(v: Validation) -> tuple[str, str]:
     if about.catches and not {*v.kinds} & {*about.catches}:
         return "no", f"no model here was trained on {' or '.join(about.catches)}"
     return "yes", ""
+
+
+def controls_table(validations: Sequence[Validation]) -> Table | None:
+    """Return how often each detector flags models trained on what it must not catch.
+
+    None if it is not known of any model what it was trained on.
+    """
+    chosen = [v for v in by_default_rule(validations) if DETECTORS[v.detector].about.must_not_catch]
+    if not any(v.kinds for v in chosen):
+        return None
+    nothing, absent = Cell(formats.NOTHING), Cell(ABSENT)
+    kinds = [
+        k for k in KINDS if any(k in DETECTORS[v.detector].about.must_not_catch for v in chosen)
+    ]
+    rows = []
+    for v in chosen:
+        must_not = DETECTORS[v.detector].about.must_not_catch
+        cells = [
+            (_rate(v.by_kind[kind]) if kind in v.by_kind else absent)
+            if kind in must_not
+            else nothing
+            for kind in kinds
+        ]
+        rows.append(Row(title_among(v, validations), tuple(cells)))
+    return Table(
+        "controls",
+        "Negative controls: models called contaminated by each detector's default rule, of those"
+        " trained on something that it must not react to; every one of them is a false alarm."
+        f" “{ABSENT}”: no such model, so this was not checked. –: it may react to this.",
+        "Detector",
+        tuple(Column(as_header(kind)) for kind in kinds),
+        (("", tuple(rows)),),
+    )
 
 
 def validation_table(validations: Sequence[Validation]) -> Table:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from flipbench.core.paired import PairedBenchmark
-from flipbench.core.records import ImageRef, Item, Probe
+from flipbench.core.records import ImageRef, Item, Probe, Response
 from flipbench.prompting.prompts import LETTERS, PromptSettings, choice_prompt, open_prompt
 
 from ..protocol.detector import About, Answers
@@ -84,6 +84,17 @@ def mean_log_prob(answers: Answers, probe: Probe) -> float | None:
     if response is None or value is None or not response.n_tokens:
         return None
     return value / response.n_tokens
+
+
+NO_TOKENS = (
+    "their statistics by token are not stored, as for long texts without images; detector"
+    " reference_ratio needs only their likelihood"
+)
+
+
+def lacks_tokens(reply: Response | None) -> bool:
+    """Return whether a text was scored as a whole, without the statistics of its tokens."""
+    return reply is not None and bool(reply.n_tokens) and not reply.token_log_probs
 
 
 Membership = Callable[[Answers, Probe], float | None]

@@ -51,6 +51,7 @@ def membership_contrasts(
     *,
     seed: int,
     forms: Forms = as_written,
+    lacks: Callable[[Response], bool] = lambda _: False,
     left_out: str = "",
     unit: str = "nats",
 ) -> list[Contrast]:
@@ -66,8 +67,10 @@ def membership_contrasts(
     ----------
     seed : int
         The other order is drawn from (seed, item id).
+    lacks : callable
+        Whether a reply lacks what the score needs, so that asking again is no use.
     left_out : str
-        Why items are left out, if ``forms`` leaves out any.
+        Why items are left out, if ``forms`` or ``lacks`` leaves out any.
     unit : str
         Of the score.
     """
@@ -94,6 +97,15 @@ def membership_contrasts(
         left_out: str,
     ) -> Contrast:
         kept = [row for row in rows if row[1].probes and row[2].probes]
+
+        def lacking(answers: Answers) -> set[str]:
+            return {
+                item.id
+                for item, *texts in kept
+                for probe in (p for text in texts for p in text.probes)
+                if (reply := answers.to(probe)) is not None and lacks(reply)
+            }
+
         sides = [[row[1] for row in kept], [row[2] for row in kept]]
         return Contrast(
             [item for item, *_ in kept],
@@ -104,6 +116,7 @@ def membership_contrasts(
             ],
             (partial(relative_score, rule=rule),),
             left_out,
+            lacking,
             direction="rises",
             unit=unit,
         )
@@ -118,6 +131,7 @@ def membership_contrasts(
         if (order := reordered(item, seed))
     ]
     why = "they are free-form, or have equal options"
+    why += f", or {left_out}" if left_out else ""
     return [
         contrast(answers, ("perturbed", "original"), "relative", left_out),
         contrast(questions, ("reordered", "released"), "question", why),

@@ -40,8 +40,8 @@ class Validation:
         Contaminated models called contaminated, by dose, with Wilson intervals; ``detected`` over
         all doses. An inconclusive verdict is a miss; models to which the rule does not apply are
         not counted.
-    kinds : tuple of str
-        Kinds of contamination among the contaminated models, as far as they are known.
+    by_kind : dict of str to ClusteredRate
+        Contaminated models called contaminated, by kind of contamination where it is known.
     unranked : tuple of str
         Models with a verdict but no statistic, which the ROC curve leaves out.
     """
@@ -60,7 +60,12 @@ class Validation:
     trend: Trend
     external_alarms: ExternalAlarms
     unranked: tuple[str, ...]
-    kinds: tuple[Kind, ...]
+    by_kind: dict[Kind, ClusteredRate]
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """Kinds of contamination among the contaminated models, as far as they are known."""
+        return tuple(self.by_kind)
 
     @property
     def wrong_direction(self) -> bool:
@@ -129,7 +134,11 @@ def _validation(cells: Cells, external_alarms: ExternalAlarms, seed: int) -> Val
         trend=trend(series, up, generator(seed, score.benchmark_id, f"{purpose}, trend")),
         external_alarms=external_alarms,
         unranked=tuple(m.name for m, s in applied if (m, s) not in ranked),
-        kinds=tuple(kind for kind in KINDS if kind in kinds),
+        by_kind={
+            kind: _flagged((m, s) for m, s in applied if m.contaminated and m.kind == kind)
+            for kind in KINDS
+            if kind in kinds
+        },
     )
 
 

@@ -16,7 +16,6 @@ from ..scoring.soundness import Doubt, Guessing, Judged, against_guessing, drop_
 from .other_detectors import OtherDetectorResult
 from .panel import Panel
 
-RELATIVE = "relative"
 CONFIDENCE = "confidence_gap"
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from flipbench.core.records import Score
 
 from ..protocol.rules import Verdict
-from ..report.tables import TEST
+from ..report.tables import RELATIVE, TEST
 from ..scoring.soundness import Doubt, Guessing, Judged, doubts
-from .basis import RELATIVE, Evidence, Facts, gap_scores
+from .basis import Evidence, Facts, gap_scores
 from .other_detectors import OtherDetectorResult, least_significant, other_results
 from .panel import Panel, panel_of
 from .sensitivity import Sensitivity, changes_of, sensitivity

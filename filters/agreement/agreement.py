@@ -1,6 +1,7 @@
-"""Agreement of two raters: counts, chance-corrected statistics, precision and recall.
+"""Agreement of raters: counts, chance-corrected statistics, precision and recall.
 
-"unsure" counts as "not kept", as in a policy.
+For decisions on edited images, "unsure" counts as "not kept", as in a policy; `label_kappa` and
+`krippendorff_alpha` also take other labels.
 """
 
 from __future__ import annotations
@@ -109,8 +110,7 @@ def agreement(
     """
     a, b = ratings[first], ratings[second]
     shared = sorted(set(a) & set(b))
-    cells = np.zeros((len(shared), 4))
-    cells[np.arange(len(shared)), [2 * _code(a[i]) + _code(b[i]) for i in shared]] = 1
+    cells = _cross(a, b, shared, _code, 2)
     groups = None if clusters is None else [clusters[i] for i in shared]
 
     def estimate(statistic: Callable[[Array], Array]) -> Estimate:
@@ -122,15 +122,40 @@ def agreement(
     return Agreement(first, second, counts, estimate(_kappa), estimate(_ac1), n_one_only)
 
 
-def krippendorff_alpha(
-    ratings: Mapping[str, Decisions],
+def label_kappa(
+    first: str,
+    second: str,
+    ratings: Mapping[str, Mapping[str, str]],
+    labels: Sequence[str],
     *,
+    clusters: Mapping[str, str] | None = None,
+    seed: int = 0,
+) -> tuple[Estimate, Rate]:
+    """Return Cohen's unweighted kappa of two raters who choose from Q labels, and raw agreement.
+
+    Parameters are those of `agreement`, with labels by id instead of decisions; so are interval and
+    references. Kappa is undefined if both give only one and the same label.
+    """
+    a, b = ratings[first], ratings[second]
+    shared = sorted(set(a) & set(b))
+    cells = _cross(a, b, shared, list(labels).index, len(labels))
+    groups = None if clusters is None else [clusters[i] for i in shared]
+    rng = generator(seed, f"{first} {second}", "label kappa")
+    n_agreed = sum(a[i] == b[i] for i in shared)
+    return _estimate(cells, _kappa, rng, groups), Rate.wilson(n_agreed, len(shared))
+
+
+def krippendorff_alpha(
+    ratings: Mapping[str, Mapping[str, str]],
+    *,
+    labels: Sequence[str] | None = None,
     clusters: Mapping[str, str] | None = None,
     seed: int = 0,
 ) -> tuple[Estimate, int]:
     """Return the nominal alpha of two or more raters, and the number of images it is based on.
 
-    Ratings may be missing; images with fewer than two are excluded.
+    Ratings may be missing; images with fewer than two are excluded. ``labels`` are all possible
+    ratings; by default they are decisions, kept or not.
 
     References
     ----------
@@ -138,11 +163,12 @@ def krippendorff_alpha(
     interval is computed as for kappa, not by Krippendorff's own bootstrap.
     """
     ids = sorted({i for decisions in ratings.values() for i in decisions})
-    counts = np.zeros((len(ids), 2))
+    code, n_labels = (_code, 2) if labels is None else (list(labels).index, len(labels))
+    counts = np.zeros((len(ids), n_labels))
     for row, i in enumerate(ids):
         for decisions in ratings.values():
             if i in decisions:
-                counts[row, _code(decisions[i])] += 1
+                counts[row, code(decisions[i])] += 1
     is_rated = counts.sum(axis=1) >= 2
     counts, ids = counts[is_rated], [i for i, rated in zip(ids, is_rated, strict=True) if rated]
     n_raters = counts.sum(axis=1)
@@ -221,5 +247,19 @@ def _corrected(observed: Array, expected: Array) -> Array:
         return np.asarray(np.where(room > 1e-12, (observed - expected) / room, np.nan))
 
 
-def _code(decision: Decision) -> int:
+def _cross(
+    a: Mapping[str, str],
+    b: Mapping[str, str],
+    shared: Sequence[str],
+    code: Callable[[str], int],
+    n_labels: int,
+) -> Array:
+    """Return for each image one row of (Q x Q) cells with a 1 where both ratings meet, (N, Q*Q)."""
+    cells = np.zeros((len(shared), n_labels**2))
+    columns = [n_labels * code(a[i]) + code(b[i]) for i in shared]
+    cells[np.arange(len(shared)), columns] = 1
+    return cells
+
+
+def _code(decision: str) -> int:
     return int(decision != "keep")

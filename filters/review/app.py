@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
@@ -18,14 +19,13 @@ from starlette.routing import Route
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef
-from flipbench.models.protocols import Decision
 from flipbench.reporting.pages import TEMPLATES, environment
 
-from ..effective_verdicts import REASONS, join_reason
+from ..effective_verdicts import join_reason
 from .exchange import MAX_NOTE, export_csv, import_rows, read_rows
 from .guard import Guard
-from .label_studio import LABEL_CONFIG, export_tasks
-from .ledger import Judges, Ledger, Refused, Show
+from .label_studio import export_tasks, label_config
+from .ledger import SHOW, Judges, Ledger, Refused
 from .pairs import image_path
 from .view import Viewer
 
@@ -44,15 +44,14 @@ class _Body(BaseModel):
 
 
 class _PairBody(_Body):
-    edit_id: str
-    image_sha256: str
+    key: tuple[str, str]
     seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False)
 
 
 class VerdictBody(_PairBody):
     """A verdict as the page sends it."""
 
-    decision: Decision
+    decision: str
     reason: str = ""
     note: Text = ""
 
@@ -82,7 +81,7 @@ class ReviewApp:
         self.ledger, self.images, self.title, self.blind = ledger, images, title, blind
         self.viewer = Viewer(ledger, blind)
         self._refs: dict[str, ImageRef] = {
-            ref.sha256: ref for pair in ledger.pairs for ref in (*pair.originals, pair.edited)
+            ref.sha256: ref for pair in ledger.pairs for ref in pair.pictures
         }
         self.categories = sorted({pair.category for pair in ledger.pairs} - {""})
         self._template = environment(PAGE).get_template("review.html.jinja")
@@ -91,13 +90,19 @@ class ReviewApp:
 
     def page(self, _: Request) -> Response:
         """Return the page."""
+        task = self.ledger.task
         settings = {
-            "reasons": REASONS,
+            "labels": [asdict(label) for label in task.labels],
+            "reasons": task.reasons,
+            "sides": task.sides,
+            "same_scale": task.same_scale,
+            "command": task.name,
             "reviewers": sorted(self.ledger.people),
             "blind": self.blind,
         }
         html = self._template.render(
             title=self.title,
+            task=task,
             n_pairs=len(self.ledger.pairs),
             categories=self.categories,
             has_judges=bool(self.ledger.judges),
@@ -130,7 +135,7 @@ class ReviewApp:
         """Return the positions of the pairs that match the reviewer's filters."""
         query = request.query_params
         show, judges = query.get("show", "undecided"), query.get("judges", "")
-        if show not in get_args(Show) or judges not in get_args(Judges):
+        if show not in (*SHOW, *self.ledger.task.values) or judges not in get_args(Judges):
             return _error(400, f"unknown filter {show!r} with judges {judges!r}")
         reviewer = self.ledger.reviewer(query.get("reviewer", ""))
         category = query.get("category", "")
@@ -149,11 +154,14 @@ class ReviewApp:
     async def decide(self, request: Request) -> Response:
         """Store a verdict; the reply is sent after it is on disk."""
         body = await _body(request, VerdictBody)
-        if body.reason and body.reason not in REASONS:
-            return _error(400, f"reason {body.reason!r} is none of {', '.join(REASONS)}")
+        task = self.ledger.task
+        if body.decision not in task.values:
+            return _error(400, f"decision {body.decision!r} is none of {', '.join(task.values)}")
+        if body.reason and body.reason not in task.reasons:
+            return _error(400, f"reason {body.reason!r} is none of {', '.join(task.reasons)}")
 
         def work() -> dict[str, Any]:
-            reviewer, position = self._place(body.reviewer, body.edit_id, body.image_sha256)
+            reviewer, position = self._place(body.reviewer, body.key)
             if self.viewer.is_hidden(position, reviewer):
                 raise Refused("answer the question before deciding")
             reason = join_reason(body.reason, " ".join(body.note.split()))
@@ -167,7 +175,7 @@ class ReviewApp:
         body = await _body(request, AnswerBody)
 
         def work() -> dict[str, Any]:
-            reviewer, position = self._place(body.reviewer, body.edit_id, body.image_sha256)
+            reviewer, position = self._place(body.reviewer, body.key)
             self.ledger.answer_blind(reviewer, position, body.answer.strip(), body.seconds)
             return self.viewer.view(position, reviewer)
 
@@ -190,7 +198,9 @@ class ReviewApp:
         data = await request.body()
 
         def work() -> dict[str, Any]:
-            rows, problems = read_rows(data, request.query_params.get("name", "the file"))
+            rows, problems = read_rows(
+                data, request.query_params.get("name", "the file"), self.ledger.task
+            )
             report = import_rows(self.ledger, rows, problems)
             return {"summary": str(report), "problems": report.problems[:20]}
 
@@ -198,11 +208,12 @@ class ReviewApp:
 
     def export(self, request: Request) -> Response:
         """Return all effective verdicts as a file."""
+        task = self.ledger.task
         name = request.path_params["name"]
         writers: dict[str, tuple[str, Callable[[], str]]] = {
-            "verdicts.csv": ("text/csv", lambda: export_csv(self.ledger)),
+            f"{task.record.kind}.csv": ("text/csv", lambda: export_csv(self.ledger)),
             "label-studio.json": ("application/json", lambda: export_tasks(self.ledger)),
-            "label-studio.xml": ("application/xml", lambda: LABEL_CONFIG),
+            "label-studio.xml": ("application/xml", lambda: label_config(task)),
         }
         if name not in writers:
             return _error(404, f"no export {name!r}; there are {', '.join(writers)}")
@@ -213,9 +224,10 @@ class ReviewApp:
         }
         return Response(write(), media_type=kind, headers=headers)
 
-    def _place(self, reviewer: str, edit_id: str, image_sha256: str) -> tuple[str, int]:
-        position = self.ledger.position(edit_id, image_sha256)
-        image_path(self.images, self.ledger.pairs[position].edited)  # raises if it is gone
+    def _place(self, reviewer: str, key: tuple[str, str]) -> tuple[str, int]:
+        position = self.ledger.position(key)
+        for ref in self.ledger.pairs[position].pictures:
+            image_path(self.images, ref)  # raises if it is gone
         return self.ledger.reviewer(reviewer), position
 
     def _progress(self, reviewer: str, category: str) -> dict[str, Any]:
@@ -225,6 +237,7 @@ class ReviewApp:
 
 def make_app(review: ReviewApp, token: str | None = None) -> Starlette:
     """Return the ASGI application behind its guard."""
+    answers = [Route("/api/answers", review.answer, methods=["POST"])] if review.blind else []
     routes = [
         Route("/", review.page),
         Route("/page/{name}", review.asset),
@@ -232,7 +245,7 @@ def make_app(review: ReviewApp, token: str | None = None) -> Starlette:
         Route("/api/queue", review.queue),
         Route("/api/pairs/{position:int}", review.pair),
         Route("/api/verdicts", review.decide, methods=["POST"]),
-        Route("/api/answers", review.answer, methods=["POST"]),
+        *answers,
         Route("/api/undo", review.undo, methods=["POST"]),
         Route("/api/import", review.import_file, methods=["POST"]),
         Route("/export/{name}", review.export),

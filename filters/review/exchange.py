@@ -7,31 +7,16 @@ import io
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
-from typing import get_args
+from dataclasses import dataclass, field
 
 from flipbench.core.errors import DataError
-from flipbench.models.protocols import Decision
 
-from ..effective_verdicts import REASONS, join_reason, split_reason
+from ..effective_verdicts import join_reason, split_reason
 from .label_studio import read_tasks
-from .ledger import ImportedRow, Ledger, RaterVerdict, Refused
+from .ledger import ImportedRow, Ledger, Refused
+from .pairs import REVIEW
+from .task import RaterVerdict, Task
 
-NEEDED = ("edit_id", "image_sha256", "rater", "decision")
-COLUMNS = (
-    *NEEDED,
-    "rater_kind",
-    "reason",
-    "note",
-    "blind_answer",
-    "seconds",
-    "item",
-    "category",
-    "question",
-    "options",
-    "old_answer",
-    "new_answer",
-)
 MAX_NOTE = 2000
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
@@ -59,21 +44,17 @@ def export_csv(ledger: Ledger) -> str:
     """
     buffer = io.StringIO()
     buffer.write("\ufeff")  # so that spreadsheets recognise UTF-8
-    writer = csv.DictWriter(buffer, COLUMNS)
+    task = ledger.task
+    writer = csv.DictWriter(buffer, task.columns, extrasaction="ignore")
     writer.writeheader()
     for position, pair in enumerate(ledger.pairs):
-        columns = {
-            "edit_id": pair.edit_id,
-            "image_sha256": pair.edited.sha256,
-            "item": pair.item,
-            "category": pair.category,
-            "question": pair.question,
-            "options": json.dumps(pair.options, ensure_ascii=False),
-            "old_answer": pair.old_text,
-            "new_answer": pair.new_text,
+        facts = {
+            name: text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)
+            for name, text in pair.facts().items()
         }
+        columns = dict(zip(task.key_columns, pair.key, strict=True)) | facts
         decided = ledger.decided(position)
-        rows = [_cells(rater, verdict) for rater, verdict in decided.items()]
+        rows = [_cells(rater, verdict, task) for rater, verdict in decided.items()]
         if not any(verdict.kind == "person" for verdict in decided.values()):
             rows.append({})
         for row in rows:
@@ -81,7 +62,7 @@ def export_csv(ledger: Ledger) -> str:
     return buffer.getvalue()
 
 
-def read_rows(data: bytes, name: str) -> tuple[list[ImportedRow], list[str]]:
+def read_rows(data: bytes, name: str, task: Task = REVIEW) -> tuple[list[ImportedRow], list[str]]:
     """Read a CSV file or a Label Studio export; return its rows and the problems of others.
 
     Raises
@@ -94,10 +75,11 @@ def read_rows(data: bytes, name: str) -> tuple[list[ImportedRow], list[str]]:
     except UnicodeDecodeError as error:
         raise DataError(f"{name}: not UTF-8 ({error}); save it as 'CSV UTF-8'") from error
     if text.lstrip().startswith(("[", "{")):
-        return read_tasks(text, name)
+        return read_tasks(text, name, task)
     head = text.partition("\n")[0]
     reader = csv.DictReader(io.StringIO(text), delimiter=";" if ";" in head else ",", strict=True)
-    missing = [column for column in NEEDED if column not in (reader.fieldnames or ())]
+    needed = (*task.key_columns, "rater", task.label_column)
+    missing = [column for column in needed if column not in (reader.fieldnames or ())]
     if missing:
         raise DataError(f"{name}: no column {', '.join(missing)}; an export has them all")
     rows: list[ImportedRow] = []
@@ -107,7 +89,7 @@ def read_rows(data: bytes, name: str) -> tuple[list[ImportedRow], list[str]]:
             row = {key: _unsafe(text or "") for key, text in cells.items() if key is not None}
             where = f"{name}:{reader.line_num}"
             try:
-                rows.append(_row(row, where))
+                rows.append(_row(row, where, task))
             except ValueError as error:
                 problems.append(f"{where}: {error}")
     except csv.Error as error:
@@ -157,26 +139,28 @@ def import_rows(
 
 
 def _fit(ledger: Ledger, row: ImportedRow) -> tuple[str, int, RaterVerdict]:
-    position = ledger.position(row.edit_id, row.image_sha256)
+    task = ledger.task
+    position = ledger.position(row.key)
     decision = row.decision.strip().lower()
-    if decision not in get_args(Decision):
-        raise Refused(f"decision {row.decision!r} is none of {', '.join(get_args(Decision))}")
-    if row.reason and row.reason not in REASONS:
-        raise Refused(f"reason {row.reason!r} is none of {', '.join(REASONS)}")
+    if decision not in task.values:
+        column = task.label_column
+        raise Refused(f"{column} {row.decision!r} is none of {', '.join(task.values)}")
+    if row.reason and row.reason not in task.reasons:
+        raise Refused(f"reason {row.reason!r} is none of {', '.join(task.reasons) or 'these'}")
     seconds = row.seconds
     if seconds is not None and not (math.isfinite(seconds) and seconds >= 0):
         raise Refused(f"{seconds} is not a valid number of seconds")
     reason = join_reason(row.reason, _plain(row.note))
     blind_answer = _plain(row.blind_answer) or None
-    verdict = RaterVerdict(0, "person", decision, reason, blind_answer, seconds)  # type: ignore[arg-type]
+    verdict = RaterVerdict(0, "person", decision, reason, blind_answer, seconds)
     return ledger.reviewer(row.rater), position, verdict
 
 
-def _cells(rater: str, verdict: RaterVerdict) -> dict[str, str]:
+def _cells(rater: str, verdict: RaterVerdict, task: Task) -> dict[str, str]:
     reason, note = split_reason(verdict.reason)
     return {
         "rater": rater,
-        "decision": verdict.decision,
+        task.label_column: verdict.decision,
         "rater_kind": verdict.kind,
         "reason": reason,
         "note": note,
@@ -185,11 +169,19 @@ def _cells(rater: str, verdict: RaterVerdict) -> dict[str, str]:
     }
 
 
-def _row(cells: dict[str, str], where: str) -> ImportedRow:
-    seconds = float(cells["seconds"].replace(",", ".")) if cells.get("seconds") else None
-    names = [f.name for f in fields(ImportedRow) if f.name not in ("where", "seconds")]
-    texts = {name: cells.get(name, "") for name in names}
-    return ImportedRow(where=where, seconds=seconds, **texts)
+def _row(cells: dict[str, str], where: str, task: Task) -> ImportedRow:
+    first, second = (cells[column] for column in task.key_columns)
+    return ImportedRow(
+        where=where,
+        key=(first, second),
+        rater=cells["rater"],
+        decision=cells[task.label_column],
+        rater_kind=cells.get("rater_kind", ""),
+        reason=cells.get("reason", ""),
+        note=cells.get("note", ""),
+        blind_answer=cells.get("blind_answer", ""),
+        seconds=float(cells["seconds"].replace(",", ".")) if cells.get("seconds") else None,
+    )
 
 
 def _plain(text: str) -> str:

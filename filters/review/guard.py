@@ -90,7 +90,7 @@ class Guard:
             if not is_loopback(name):
                 return 403, f"refused: {name!r} is not a name of this machine; use localhost"
         elif not has_token and not self._is_token(request.cookies.get(self._cookie)):
-            return 401, "refused: open the address with the token that 'flipbench review' printed"
+            return 401, "refused: open the address with the token that flipbench printed"
         return None
 
     def _is_token(self, value: str | None) -> bool:

@@ -11,58 +11,68 @@ from collections.abc import Iterator
 from typing import Any
 
 from flipbench.core.errors import DataError
-from flipbench.core.records import ImageRef
 
-from ..effective_verdicts import REASONS, split_reason
-from .ledger import ImportedRow, Ledger, RaterVerdict
-from .pairs import EditedPair
+from ..effective_verdicts import split_reason
+from .ledger import ImportedRow, Ledger
+from .pairs import REVIEW
+from .task import Pair, RaterVerdict, Task
 
 LOCAL_FILES = "/data/local-files/?d=images/"
-_REASONS = "\n".join(f'    <Choice value="{reason}"/>' for reason in REASONS)
-LABEL_CONFIG = f"""<View>
+
+
+def label_config(task: Task = REVIEW) -> str:
+    """Return the labelling configuration of a task, as XML."""
+    left, right = task.sides
+    labels = "\n".join(
+        f'    <Choice value="{label.value}" hotkey="{label.key}"/>' for label in task.labels
+    )
+    reasons = "\n".join(f'    <Choice value="{reason}"/>' for reason in task.reasons)
+    asked = f"""  <Choices name="reason" toName="{right}" choice="single" showInLine="true">
+{reasons}
+  </Choices>
+"""
+    single = 'choice="single" required="true" showInLine="true"'
+    answer = '  <Text name="answer" value="$answer"/>\n'
+    return f"""<View>
   <View style="display: grid; grid-template-columns: 1fr 1fr; gap: 1em">
-    <Image name="original" value="$original"/>
-    <Image name="edited" value="$edited"/>
+    <Image name="{left}" value="${left}"/>
+    <Image name="{right}" value="${right}"/>
   </View>
   <Header value="$question"/>
-  <Text name="answer" value="$answer"/>
-  <Choices name="decision" toName="edited" choice="single" required="true" showInLine="true">
-    <Choice value="keep" hotkey="k"/>
-    <Choice value="reject" hotkey="r"/>
-    <Choice value="unsure" hotkey="u"/>
+{answer if task.reasons else ""}\
+  <Choices name="{task.label_column}" toName="{right}" {single}>
+{labels}
   </Choices>
-  <Choices name="reason" toName="edited" choice="single" showInLine="true">
-{_REASONS}
-  </Choices>
-  <TextArea name="note" toName="edited" maxSubmissions="1" placeholder="note"/>
-  <TextArea name="reviewer" toName="edited" maxSubmissions="1" placeholder="your name"/>
+{asked if task.reasons else ""}\
+  <TextArea name="note" toName="{right}" maxSubmissions="1" placeholder="note"/>
+  <TextArea name="reviewer" toName="{right}" maxSubmissions="1" placeholder="your name"/>
 </View>
 """
 
 
 def export_tasks(ledger: Ledger) -> str:
     """Return a task per pair, with the effective verdicts."""
-    tasks = []
+    task, tasks = ledger.task, []
     for position, pair in enumerate(ledger.pairs):
         verdicts = ledger.decided(position)
-        task = {
-            "data": _data(pair),
+        exported = {
+            "data": _data(pair, task),
             "annotations": [
-                {"result": list(_result(pair, verdict, rater)), "lead_time": verdict.seconds}
+                {"result": list(_result(pair, task, verdict, rater)), "lead_time": verdict.seconds}
                 for rater, verdict in verdicts.items()
                 if verdict.kind == "person"
             ],
             "predictions": [
-                {"result": list(_result(pair, verdict)), "model_version": rater}
+                {"result": list(_result(pair, task, verdict)), "model_version": rater}
                 for rater, verdict in verdicts.items()
                 if verdict.kind != "person"
             ],
         }
-        tasks.append(task)
+        tasks.append(exported)
     return json.dumps(tasks, ensure_ascii=False, indent=1)
 
 
-def read_tasks(text: str, name: str) -> tuple[list[ImportedRow], list[str]]:
+def read_tasks(text: str, name: str, task: Task) -> tuple[list[ImportedRow], list[str]]:
     """Read a Label Studio JSON export; return its annotations and the problems of others.
 
     Raises
@@ -78,62 +88,53 @@ def read_tasks(text: str, name: str) -> tuple[list[ImportedRow], list[str]]:
         raise DataError(f"{name}: not a list of tasks; export from Label Studio as JSON")
     rows: list[ImportedRow] = []
     problems: list[str] = []
-    for number, task in enumerate(tasks, 1):
+    for number, annotated in enumerate(tasks, 1):
         where = f"{name}: task {number}"
         try:
-            data = task["data"]
-            edit_id, sha256 = str(data["edit_id"]), str(data["image_sha256"])
-            for annotation in task.get("annotations") or []:
+            first, second = (str(annotated["data"][column]) for column in task.key_columns)
+            for annotation in annotated.get("annotations") or []:
                 if not annotation.get("was_cancelled"):
-                    rows.append(_row(annotation, where, edit_id, sha256))
+                    rows.append(_row(annotation, where, (first, second), task.label_column))
         except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
             problems.append(f"{where}: not an annotated pair ({type(error).__name__}: {error})")
     return rows, problems
 
 
-def _data(pair: EditedPair) -> dict[str, Any]:
-    def url(ref: ImageRef) -> str:
-        return f"{LOCAL_FILES}{ref.sha256}.{ref.format}"
-
-    original = pair.originals[0] if pair.originals else pair.edited
-    return {
-        "edit_id": pair.edit_id,
-        "image_sha256": pair.edited.sha256,
-        "original": url(original),
-        "edited": url(pair.edited),
-        "item": pair.item,
-        "category": pair.category,
-        "question": pair.question,
-        "options": list(pair.options),
-        "answer": f"New answer: {pair.new_text} (before: {pair.old_text})",
-        "old_answer": pair.old_text,
-        "new_answer": pair.new_text,
-        "caption": pair.caption,
-    }
+def _data(pair: Pair, task: Task) -> dict[str, Any]:
+    images = (
+        f"{LOCAL_FILES}{ref.sha256}.{ref.format}" for ref in (pair.pictures[0], pair.pictures[-1])
+    )
+    return (
+        dict(zip(task.key_columns, pair.key, strict=True))
+        | dict(zip(task.sides, images, strict=True))
+        | pair.facts()
+    )
 
 
 def _result(
-    pair: EditedPair, verdict: RaterVerdict, reviewer: str = ""
+    pair: Pair, task: Task, verdict: RaterVerdict, reviewer: str = ""
 ) -> Iterator[dict[str, Any]]:
     reason, note = split_reason(verdict.reason)
     note = note if verdict.kind == "person" else ""
     for name, kind, key, value in (
-        ("decision", "choices", "choices", verdict.decision),
+        (task.label_column, "choices", "choices", verdict.decision),
         ("reason", "choices", "choices", reason),
         ("note", "textarea", "text", note),
         ("reviewer", "textarea", "text", reviewer),
     ):
         if value:
             yield {
-                "id": f"{pair.edit_id[:8]}-{name}",
+                "id": f"{pair.key[0][:8]}-{name}",
                 "from_name": name,
-                "to_name": "edited",
+                "to_name": task.sides[1],
                 "type": kind,
                 "value": {key: [value]},
             }
 
 
-def _row(annotation: dict[str, Any], where: str, edit_id: str, image_sha256: str) -> ImportedRow:
+def _row(
+    annotation: dict[str, Any], where: str, key: tuple[str, str], label_column: str
+) -> ImportedRow:
     values: dict[str, str] = {}
     for result in annotation["result"]:
         value = result["value"].get("choices") or result["value"].get("text") or [""]
@@ -144,10 +145,9 @@ def _row(annotation: dict[str, Any], where: str, edit_id: str, image_sha256: str
     seconds = annotation.get("lead_time")
     return ImportedRow(
         where=where,
-        edit_id=edit_id,
-        image_sha256=image_sha256,
+        key=key,
         rater=values.get("reviewer") or f"label-studio {author}".strip(),
-        decision=values.get("decision", ""),
+        decision=values.get(label_column, ""),
         reason=values.get("reason", ""),
         note=values.get("note", ""),
         seconds=None if seconds is None else float(seconds),

@@ -7,17 +7,18 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from flipbench.core.errors import DataError
-from flipbench.core.records import Verdict
 from flipbench.core.run import Run
-from flipbench.models.protocols import Decision
 
 from ..effective_verdicts import ANSWERED_BLIND, WITHDRAWN
-from .pairs import EditedPair
+from .pairs import REVIEW
+from .task import Judgement, Pair, RaterVerdict, Task
 
-Show = Literal["undecided", "disagreement", "all", "keep", "reject", "unsure"]
+SHOW = ("undecided", "disagreement", "all")
+"""What a queue can be limited to, beside each label."""
+
 Judges = Literal["", "keep", "doubt"]
 MAX_NAME = 60
 
@@ -26,29 +27,12 @@ class Refused(DataError):
     """A request that does not match the run's contents."""
 
 
-class RaterVerdict(NamedTuple):
-    """The newest verdict of one rater on one pair."""
-
-    run: int
-    kind: str
-    decision: Decision
-    reason: str = ""
-    blind_answer: str | None = None
-    seconds: float | None = None
-
-    @property
-    def decided(self) -> bool:
-        """Whether it is a decision; a mere blind answer or a withdrawn verdict is not."""
-        return self.kind != "person" or self.reason not in (WITHDRAWN, ANSWERED_BLIND)
-
-
 @dataclass(frozen=True)
 class ImportedRow:
     """A verdict from a table or an annotation, not yet checked; ``where`` is for messages."""
 
     where: str
-    edit_id: str
-    image_sha256: str
+    key: tuple[str, str]
     rater: str
     decision: str
     rater_kind: str = ""
@@ -61,31 +45,35 @@ class ImportedRow:
 class Ledger:
     """The verdicts on the pairs of a run, for any number of concurrent reviewers.
 
-    A changed verdict is a new `Verdict` with ``run`` one higher; the newest counts. Undo writes the
+    A changed verdict is a new record with ``run`` one higher; the newest counts. Undo writes the
     previous verdict again, or one with the reason `WITHDRAWN`.
 
     Parameters
     ----------
     run : Run
         Verdicts are read from it once, and appended to it.
-    pairs : sequence of EditedPair
-        The pairs to review. Verdicts on other edits or images are ignored.
+    pairs : sequence of Pair
+        The pairs to decide on. Verdicts on others are ignored.
+    task : Task
+        Which records are read and written; default: the review of edited pairs.
     """
 
-    def __init__(self, run: Run, pairs: Sequence[EditedPair]) -> None:
+    def __init__(self, run: Run, pairs: Sequence[Pair], task: Task = REVIEW) -> None:
         self.pairs = pairs
+        self.task = task
         self.people: set[str] = set()
         self.judges: set[str] = set()
         self._run = run
-        self._positions = {pair.edit_id: position for position, pair in enumerate(pairs)}
+        self._positions = {pair.key: position for position, pair in enumerate(pairs)}
+        self._firsts = {first for first, _ in self._positions}
         self._newest: list[dict[str, RaterVerdict]] = [{} for _ in pairs]
         self._counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         self._undo: dict[str, list[tuple[int, RaterVerdict | None]]] = defaultdict(list)
         self._lock = threading.RLock()
-        for verdict in run.read(Verdict):
-            position = self._positions.get(verdict.edit_id)
-            if position is not None and verdict.image_sha256 == pairs[position].edited.sha256:
-                self._count(position, verdict)
+        for record in run.read(task.record):
+            position = self._positions.get(task.key_of(record))
+            if position is not None:
+                self._count(position, record)
 
     def reviewer(self, name: str) -> str:
         """Return a person's name, normalised and spelled as the first time.
@@ -103,20 +91,21 @@ class Ledger:
         with self._lock:
             return next((p for p in self.people if p.casefold() == name.casefold()), name)
 
-    def position(self, edit_id: str, image_sha256: str) -> int:
-        """Return the index of an edit in ``pairs``.
+    def position(self, key: tuple[str, str]) -> int:
+        """Return the index of a pair in ``pairs``.
 
         Raises
         ------
         Refused
-            If the edit is not in the run, or its image has another hash.
+            If the pair is not in the run, or one of its images has another hash.
         """
-        position = self._positions.get(edit_id)
-        if position is None:
-            raise Refused(f"edit {edit_id!r} is not in this run")
-        if self.pairs[position].edited.sha256 != image_sha256:
-            raise Refused(f"edit {edit_id}: the run's image has another hash")
-        return position
+        position = self._positions.get(key)
+        if position is not None:
+            return position
+        noun, other = self.task.nouns
+        if key[0] not in self._firsts:
+            raise Refused(f"{noun} {key[0]!r} is not in this run")
+        raise Refused(f"{noun} {key[0]}: the run's {other} has another hash")
 
     def verdicts(self, position: int) -> dict[str, RaterVerdict]:
         """Return each rater's newest verdict on a pair; each repetition of a judge is a rater."""
@@ -131,7 +120,7 @@ class Ledger:
         self,
         rater: str,
         position: int,
-        decision: Decision,
+        decision: str,
         reason: str = "",
         seconds: float | None = None,
     ) -> RaterVerdict:
@@ -174,7 +163,7 @@ class Ledger:
     def add(self, verdicts: Iterable[tuple[str, int, RaterVerdict]]) -> int:
         """Append people's verdicts (rater, position, verdict); return their number."""
         with self._lock:
-            new: list[tuple[int, Verdict]] = []
+            new: list[tuple[int, Judgement]] = []
             n_pending: Counter[tuple[str, int]] = Counter()
             for rater, position, verdict in verdicts:
                 record = self._record(rater, position, verdict, n_pending[rater, position])
@@ -185,7 +174,7 @@ class Ledger:
                 self._count(position, record)
             return len(new)
 
-    def queue(self, rater: str, show: Show, category: str = "", judges: Judges = "") -> list[int]:
+    def queue(self, rater: str, show: str, category: str = "", judges: Judges = "") -> list[int]:
         """Return the positions of the pairs that match a reviewer's filters."""
         with self._lock:
             return [
@@ -197,13 +186,13 @@ class Ledger:
             ]
 
     def counts(self, rater: str, category: str = "") -> dict[str, int]:
-        """Return the number of pairs that a person keeps, rejects and is unsure about."""
+        """Return the number of a person's decisions, by label."""
         with self._lock:
             total: Counter[str] = Counter()
             for (counted_rater, counted_category), counter in self._counts.items():
                 if counted_rater == rater and category in ("", counted_category):
                     total.update(counter)
-            return {name: total[name] for name in ("keep", "reject", "unsure")}
+            return {value: total[value] for value in self.task.values}
 
     def _write(self, rater: str, position: int, verdict: RaterVerdict) -> RaterVerdict:
         record = self._record(rater, position, verdict)
@@ -212,36 +201,19 @@ class Ledger:
 
     def _record(
         self, rater: str, position: int, verdict: RaterVerdict, n_pending: int = 0
-    ) -> Verdict:
+    ) -> Judgement:
         before = self._newest[position].get(rater)
-        blind_answer = verdict.blind_answer
         if before and before.blind_answer is not None:  # a blind answer is never replaced
-            blind_answer = before.blind_answer
-        return Verdict(
-            edit_id=self.pairs[position].edit_id,
-            image_sha256=self.pairs[position].edited.sha256,
-            rater=rater,
-            rater_kind="person",
-            run=(before.run + 1 if before else 0) + n_pending,
-            decision=verdict.decision,
-            reason=verdict.reason,
-            blind_answer=blind_answer,
-            seconds=verdict.seconds,
-        )
+            verdict = verdict._replace(blind_answer=before.blind_answer)
+        number = (before.run + 1 if before else 0) + n_pending
+        return self.pairs[position].record(rater, number, verdict)
 
-    def _count(self, position: int, record: Verdict) -> RaterVerdict:
+    def _count(self, position: int, record: Judgement) -> RaterVerdict:
         """Add a verdict to the counts, unless a newer one by the same rater is known."""
-        verdict = RaterVerdict(
-            record.run,
-            record.rater_kind,
-            record.decision,
-            record.reason,
-            record.blind_answer,
-            record.seconds,
-        )
-        person = record.rater_kind == "person"
+        verdict = self.task.verdict_of(record)
+        person = verdict.kind == "person"
         (self.people if person else self.judges).add(record.rater)
-        repetition = "" if person or record.run == 0 else f" (run {record.run})"
+        repetition = "" if person or verdict.run == 0 else f" (run {verdict.run})"
         rater = record.rater + repetition
         before = self._newest[position].get(rater)
         if before and before.run >= verdict.run:
@@ -255,7 +227,7 @@ class Ledger:
         return verdict
 
 
-def _matches_show(verdicts: dict[str, RaterVerdict], rater: str, show: Show) -> bool:
+def _matches_show(verdicts: dict[str, RaterVerdict], rater: str, show: str) -> bool:
     own = verdicts.get(rater)
     if show == "all":
         return True

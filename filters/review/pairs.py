@@ -1,4 +1,4 @@
-"""The edited pairs of a run, compact enough to hold 50,000 in memory."""
+"""The review of edited pairs: the pairs, compact enough to hold 50,000 in memory, and the task."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from flipbench.core.errors import DataError, attempt
 from flipbench.core.images import ImageStore
-from flipbench.core.records import Caption, Edit, Flip, ImageRef, Item
+from flipbench.core.records import Caption, Edit, Flip, ImageRef, Item, Verdict
 from flipbench.core.run import Run
+
+from ..effective_verdicts import REASONS
+from .task import Label, RaterVerdict, Task, picture
 
 log = logging.getLogger(__name__)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -34,6 +38,65 @@ class EditedPair:
     caption: str
     originals: tuple[ImageRef, ...]
     edited: ImageRef
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The ids of the edit and of its image."""
+        return self.edit_id, self.edited.sha256
+
+    @property
+    def pictures(self) -> tuple[ImageRef, ...]:
+        """The original images, then the edited one."""
+        return *self.originals, self.edited
+
+    def shown(self) -> dict[str, Any]:
+        """Return the question and the edited image."""
+        return {
+            "item": self.item,
+            "category": self.category,
+            "question": self.question,
+            "options": self.options,
+            "right": picture(self.edited),
+            "more": [picture(ref) for ref in self.originals[1:]],
+        }
+
+    def revealed(self) -> dict[str, Any]:
+        """Return the answers, the original image and the caption."""
+        return {
+            "left": picture(self.originals[0]) if self.originals else None,
+            "old_answer": self.old_answer,
+            "old_text": self.old_text,
+            "new_answer": self.new_answer,
+            "new_text": self.new_text,
+            "details": self.caption,
+        }
+
+    def facts(self) -> dict[str, Any]:
+        """Return item, question, options, answers and caption."""
+        return {
+            "item": self.item,
+            "category": self.category,
+            "question": self.question,
+            "options": list(self.options),
+            "answer": f"New answer: {self.new_text} (before: {self.old_text})",
+            "old_answer": self.old_text,
+            "new_answer": self.new_text,
+            "caption": self.caption,
+        }
+
+    def record(self, rater: str, run: int, verdict: RaterVerdict) -> Verdict:
+        """Return the record of a person's verdict."""
+        return Verdict(
+            edit_id=self.edit_id,
+            image_sha256=self.edited.sha256,
+            rater=rater,
+            rater_kind="person",
+            run=run,
+            decision=verdict.decision,  # type: ignore[arg-type]  # validated by the record
+            reason=verdict.reason,
+            blind_answer=verdict.blind_answer,
+            seconds=verdict.seconds,
+        )
 
 
 def edited_pairs(run: Run, edit_ids: Collection[str] | None = None) -> list[EditedPair]:
@@ -76,8 +139,9 @@ def edited_pairs(run: Run, edit_ids: Collection[str] | None = None) -> list[Edit
             originals=item.images,
             edited=edit.image,
         )
-        refs = (*pair.originals, pair.edited)
-        lost = [r for r in refs if isinstance(attempt(image_path, run.images, r), DataError)]
+        lost = [
+            r for r in pair.pictures if isinstance(attempt(image_path, run.images, r), DataError)
+        ]
         if lost:
             skipped.append(f"{pair.item}: image {lost[0].sha256[:12]} is missing")
             continue
@@ -106,3 +170,65 @@ def image_path(images: ImageStore, ref: ImageRef) -> Path:
     if not is_valid or path.is_symlink() or not path.is_file():
         raise DataError(f"image {ref.sha256[:12]} is not among the images of this run")
     return path
+
+
+def _verdict_of(record: Verdict) -> RaterVerdict:
+    return RaterVerdict(
+        record.run,
+        record.rater_kind,
+        record.decision,
+        record.reason,
+        record.blind_answer,
+        record.seconds,
+    )
+
+
+REVIEW = Task(
+    name="review",
+    title="Review",
+    instructions="Keep a pair if the new answer, and no other, follows from the edited image;"
+    " image quality does not matter. Reject ambiguous pairs.",
+    details="Caption",
+    record=Verdict,
+    labels=(
+        Label("keep", "Keep", "k", "kept", "You kept this pair", always_counted=True),
+        Label(
+            "reject",
+            "Reject",
+            "r",
+            "rejected",
+            "You rejected this pair",
+            why="Reject because",
+            always_counted=True,
+        ),
+        Label(
+            "unsure", "Unsure", "u", "unsure", "You are unsure of this pair", why="Unsure because"
+        ),
+    ),
+    sides=("original", "edited"),
+    nouns=("edit", "image"),
+    key_columns=("edit_id", "image_sha256"),
+    label_column="decision",
+    columns=(
+        "edit_id",
+        "image_sha256",
+        "rater",
+        "decision",
+        "rater_kind",
+        "reason",
+        "note",
+        "blind_answer",
+        "seconds",
+        "item",
+        "category",
+        "question",
+        "options",
+        "old_answer",
+        "new_answer",
+    ),
+    needs="edits",
+    missing="not a run with edited images; run 'flipbench generate' first",
+    load=edited_pairs,
+    verdict_of=_verdict_of,
+    reasons=REASONS,
+)

@@ -1,4 +1,7 @@
-"""Entry points: serve the review page of a run; export and import verdicts without it."""
+"""Entry points: serve the page of a task for a run; export and import verdicts without it.
+
+The task is the review of edited pairs unless another is given.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,10 @@ from flipbench.core.run import Run
 
 from .exchange import ImportReport, export_csv, import_rows, read_rows
 from .guard import is_loopback
-from .label_studio import LABEL_CONFIG, export_tasks
+from .label_studio import export_tasks, label_config
 from .ledger import Ledger
-from .pairs import edited_pairs
+from .pairs import REVIEW
+from .task import Task
 
 PORT = 8765
 
@@ -30,13 +34,14 @@ def serve_review(
     token: str | None = None,
     blind: bool = False,
     edit_ids: Collection[str] | None = None,
+    task: Task = REVIEW,
 ) -> None:
-    """Serve the review page until interrupted.
+    """Serve the page until interrupted.
 
     Parameters
     ----------
     run_path : path
-        A run directory with edits.
+        A run directory with edits, or with flagged pairs to adjudicate.
     host, port : str, int
         Where to listen; port 0 selects a free one. The default accepts connections from this
         machine only (and through a forwarded port).
@@ -46,7 +51,9 @@ def serve_review(
     blind : bool
         Have reviewers answer the question before they see the new answer.
     edit_ids : collection of str, optional
-        Review these edits only.
+        Only the pairs of these edits (to adjudicate: benchmark pictures by sha256).
+    task : Task
+        What is shown and asked.
 
     Raises
     ------
@@ -65,8 +72,8 @@ def serve_review(
         raise ConfigError("a token needs at least 16 characters: letters, digits, '-' and '_'")
     if token is None and not is_loopback(host):
         token = secrets.token_urlsafe(18)
-    with _bound(host, port) as listener, _locked(run_path) as run:
-        ledger = Ledger(run, edited_pairs(run, edit_ids))
+    with _bound(host, port) as listener, _locked(run_path, task) as run:
+        ledger = Ledger(run, task.load(run, edit_ids), task)
         title = f"{run.path.name}: {len(ledger.pairs):,} pairs"
         app = make_app(ReviewApp(ledger, run.images, run.path.name, blind), token)
         config = uvicorn.Config(
@@ -85,25 +92,28 @@ def serve_review(
 
 
 def export_verdicts(
-    run_path: str | Path, out: Path, edit_ids: Collection[str] | None = None
+    run_path: str | Path,
+    out: Path,
+    edit_ids: Collection[str] | None = None,
+    task: Task = REVIEW,
 ) -> int:
     """Write the effective verdicts as CSV, or for Label Studio; return the number of pairs.
 
     If ``out`` ends in ``.json``, writes Label Studio tasks, and their labelling configuration as
     ``.xml``. ``edit_ids`` restricts the export to some edits.
     """
-    run = Run(_existing(run_path))
-    ledger = Ledger(run, edited_pairs(run, edit_ids))
+    run = Run(_existing(run_path, task))
+    ledger = Ledger(run, task.load(run, edit_ids), task)
     out.parent.mkdir(parents=True, exist_ok=True)
     if out.suffix == ".json":
         out.write_text(export_tasks(ledger))
-        out.with_suffix(".xml").write_text(LABEL_CONFIG)
+        out.with_suffix(".xml").write_text(label_config(task))
     else:
         out.write_text(export_csv(ledger), newline="")
     return len(ledger.pairs)
 
 
-def import_verdicts(run_path: str | Path, path: Path) -> ImportReport:
+def import_verdicts(run_path: str | Path, path: Path, task: Task = REVIEW) -> ImportReport:
     """Import people's verdicts from a CSV or Label Studio file into a run.
 
     Raises
@@ -116,23 +126,23 @@ def import_verdicts(run_path: str | Path, path: Path) -> ImportReport:
         data = path.read_bytes()
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from error
-    rows, problems = read_rows(data, path.name)
-    with _locked(run_path) as run:
-        return import_rows(Ledger(run, edited_pairs(run)), rows, problems)
+    rows, problems = read_rows(data, path.name, task)
+    with _locked(run_path, task) as run:
+        return import_rows(Ledger(run, task.load(run, None), task), rows, problems)
 
 
-def _existing(run_path: str | Path) -> Path:
+def _existing(run_path: str | Path, task: Task) -> Path:
     path = Path(run_path)
-    if not (path / "edits").is_dir():
-        raise DataError(f"{path}: not a run with edited images; run 'flipbench generate' first")
+    if not (path / task.needs).exists():
+        raise DataError(f"{path}: {task.missing}")
     return path
 
 
 @contextlib.contextmanager
-def _locked(run_path: str | Path) -> Iterator[Run]:
+def _locked(run_path: str | Path, task: Task) -> Iterator[Run]:
     """Open a run for people's verdicts; a lock keeps two processes from numbering the same ones."""
-    path = _existing(run_path)
-    with Run(path) as run, (path / "review.lock").open("a") as lock:
+    path = _existing(run_path, task)
+    with Run(path) as run, (path / f"{task.name}.lock").open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

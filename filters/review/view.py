@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from flipbench.core.records import ImageRef
-
 from ..effective_verdicts import split_reason
-from .ledger import Ledger, RaterVerdict
+from .ledger import Ledger
+from .task import RaterVerdict
 
 
 class Viewer:
@@ -34,37 +33,20 @@ class Viewer:
     def view(self, position: int, reviewer: str) -> dict[str, Any]:
         """Return a pair as shown on the page."""
         pair, verdicts = self.ledger.pairs[position], self.ledger.verdicts(position)
-        view: dict[str, Any] = {
-            "position": position,
-            "edit_id": pair.edit_id,
-            "image_sha256": pair.edited.sha256,
-            "item": pair.item,
-            "category": pair.category,
-            "question": pair.question,
-            "options": pair.options,
-            "edited": _image(pair.edited),
-            "more": [_image(ref) for ref in pair.originals[1:]],
-            "hidden": self.is_hidden(position, reviewer),
-            "mine": None,
-        }
-        if view["hidden"]:
+        hidden = self.is_hidden(position, reviewer)
+        view = {"position": position, "key": pair.key, "hidden": hidden, "mine": None}
+        view |= pair.shown()
+        if hidden:
             return view
         own = verdicts.get(reviewer)
         others = [(r, v) for r, v in sorted(verdicts.items()) if r != reviewer and v.decided]
+        if self.ledger.task.independent and not (own and own.decided):
+            others = []
         return view | {
-            "original": _image(pair.originals[0]) if pair.originals else None,
-            "old_answer": pair.old_answer,
-            "old_text": pair.old_text,
-            "new_answer": pair.new_answer,
-            "new_text": pair.new_text,
-            "caption": pair.caption,
+            **pair.revealed(),
             "mine": _verdict(own) if own else None,
             "others": [{"rater": rater} | _verdict(verdict) for rater, verdict in others],
         }
-
-
-def _image(ref: ImageRef) -> dict[str, Any]:
-    return {"src": f"/images/{ref.sha256}", "width": ref.width, "height": ref.height}
 
 
 def _verdict(verdict: RaterVerdict) -> dict[str, Any]:

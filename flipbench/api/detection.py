@@ -218,9 +218,9 @@ def detect(
     >>> result.verdict, result.gap.statistic  # doctest: +SKIP
     ('contaminated', -0.1125)
     """
-    from flipbench.pipelines.detection import plan
+    from flipbench.pipelines.detection import DetectionSettings, plan
 
-    planned = plan(
+    settings = DetectionSettings(
         model,
         pairs,
         references,
@@ -237,7 +237,7 @@ def detect(
         progress=progress,
         command="flipbench.detect in Python",
     )
-    return examined(planned)
+    return examined(plan(settings))
 
 
 def examined(planned: Detection) -> DetectionResult:

@@ -49,9 +49,10 @@ class ValidationResult(display.Result):
         tables = [
             made.detectors_table(self.validations, self.grid, self.scores),
             made.validation_table(self.validations),
+            made.controls_table(self.validations),
             made.requirements_table(self.requirements),
         ]
-        return [table for table in tables if any(rows for _, rows in table.groups)]
+        return [t for t in tables if t is not None and any(rows for _, rows in t.groups)]
 
     @property
     def warnings(self) -> list[str]:

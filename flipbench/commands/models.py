@@ -256,9 +256,9 @@ def detect(
     With --base-url, a model or reference without a folder is a name on that server.
     """
     from flipbench.api.detection import examined
-    from flipbench.pipelines.detection import count_work, plan
+    from flipbench.pipelines.detection import DetectionSettings, count_work, plan
 
-    planned = plan(
+    settings = DetectionSettings(
         base_url or model,
         benchmark,
         reference or (),
@@ -275,6 +275,7 @@ def detect(
         progress=not quiet,
         command="flipbench " + shlex.join(sys.argv[1:]),
     )
+    planned = plan(settings)
     if dry_run:
         raise typer.Exit(say("\n".join(count_work(planned))))
     result = examined(planned)

@@ -1,4 +1,4 @@
-"""People's verdicts: the review page, and files in and out."""
+"""People's verdicts: the review page, its two tasks, and files in and out."""
 
 from __future__ import annotations
 
@@ -8,29 +8,32 @@ from typing import Annotated
 
 import typer
 
-from flipbench.commands import STAGES, app, say
+from flipbench.commands import BENCHMARKS, STAGES, ConfigPath, Overrides, app, assemble, say
 from flipbench.core.errors import ConfigError
+
+Host = Annotated[str, typer.Option(help="another address than loopback needs a token")]
+Port = Annotated[int, typer.Option(min=0, max=65535)]
+Export = Annotated[
+    Path | None, typer.Option(help="write verdicts to a CSV, or a Label Studio .json, and end")
+]
+Import = Annotated[
+    Path | None, typer.Option("--import", help="take verdicts from such a file, and end")
+]
 
 
 @app.command(rich_help_panel=STAGES)
 def review(
     run: Annotated[Path, typer.Argument(help="a run directory with edits")],
-    host: Annotated[str, typer.Option(help="another address than loopback needs a token")] = (
-        "127.0.0.1"
-    ),
-    port: Annotated[int, typer.Option(min=0, max=65535)] = 8765,
+    host: Host = "127.0.0.1",
+    port: Port = 8765,
     blind: Annotated[
         bool, typer.Option("--blind", help="answer first, then see the new answer")
     ] = False,
     doubtful: Annotated[
         bool, typer.Option("--doubtful", help="only what 'flipbench filter' left undecided")
     ] = False,
-    export: Annotated[
-        Path | None, typer.Option(help="write verdicts to a CSV, or a Label Studio .json, and end")
-    ] = None,
-    import_: Annotated[
-        Path | None, typer.Option("--import", help="take verdicts from such a file, and end")
-    ] = None,
+    export: Export = None,
+    import_: Import = None,
 ) -> None:
     """Serve the page on which people judge edited pairs; every verdict is on disk at once.
 
@@ -53,5 +56,46 @@ def review(
     if export:
         n_pairs = export_verdicts(run, export, edit_ids)
         raise typer.Exit(say(f"{n_pairs:,} pairs with their verdicts in {export}"))
-    token = os.environ.get("FLIPBENCH_REVIEW_TOKEN") or None
-    serve_review(run, host=host, port=port, token=token, blind=blind, edit_ids=edit_ids)
+    serve_review(run, host=host, port=port, token=_token(), blind=blind, edit_ids=edit_ids)
+
+
+@app.command(rich_help_panel=BENCHMARKS)
+def adjudicate(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    host: Host = "127.0.0.1",
+    port: Port = 8765,
+    agreement: Annotated[
+        bool, typer.Option("--agreement", help="print labels and kappa, write tables, and end")
+    ] = False,
+    export: Export = None,
+    import_: Import = None,
+) -> None:
+    """Serve the page on which people say how flagged corpus pictures and the benchmark's relate.
+
+    The pairs are those that `flipbench audit` has flagged. A token as for `flipbench review`.
+    """
+    assembly = assemble(config, overrides)
+    from flipbench.filters.agreement.adjudication import adjudication_of, write_adjudication
+    from flipbench.filters.review.adjudication import ADJUDICATION
+    from flipbench.filters.review.serve import export_verdicts, import_verdicts, serve_review
+
+    if sum(map(bool, (agreement, export, import_))) > 1:
+        raise ConfigError("give only one of --agreement, --export and --import")
+    run = assembly.run
+    if agreement:
+        outcome = adjudication_of(run, seed=assembly.config.seed)
+        page = write_adjudication(outcome, run.path)
+        raise typer.Exit(say(f"{page.read_text()}\n{outcome}\n{page}"))
+    if import_:
+        report = import_verdicts(run.path, import_, ADJUDICATION)
+        say(str(report))
+        raise typer.Exit(1 if report.problems else 0)
+    if export:
+        n_pairs = export_verdicts(run.path, export, task=ADJUDICATION)
+        raise typer.Exit(say(f"{n_pairs:,} pairs with their labels in {export}"))
+    serve_review(run.path, host=host, port=port, token=_token(), task=ADJUDICATION)
+
+
+def _token() -> str | None:
+    return os.environ.get("FLIPBENCH_REVIEW_TOKEN") or None

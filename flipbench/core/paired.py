@@ -61,7 +61,8 @@ class PairedBenchmark:
     funnel : dict
         How many items were left after each step.
     made_by : dict
-        Captioner, editor, raters and seed, as text; see `judged_by`.
+        Captioner, editor, raters and seed, as text; see `judged_by`. Cards show it, so people are
+        counted, not named.
     exchangeable : bool or None
         True if neither version is harder by construction. None if that is assumed, as the paper
         assumes it of edits. False for existing pairs (NaturalBench), for which only rules

@@ -162,6 +162,26 @@ class Verdict(Record):
     usage: JsonDict = Field(default_factory=dict)
 
 
+class Adjudication(Record):
+    """What one person sees in a benchmark picture beside its nearest corpus picture.
+
+    ``label`` is None if the person has withdrawn it. ``distance`` is that of the flag.
+    """
+
+    kind: ClassVar[str] = "adjudications"
+    made_of: ClassVar[tuple[str, ...]] = ("benchmark_sha256", "corpus_sha256", "rater", "run")
+
+    benchmark_sha256: str
+    corpus_sha256: str
+    corpus_key: str
+    distance: float
+    rater: str
+    run: int = 0
+    label: Literal["duplicate", "same subject", "same view", "ambiguous", "unrelated"] | None
+    note: str = ""
+    seconds: float | None = None
+
+
 FIRST_REPLY = "{first reply}"
 """Where the prompt of a probe that follows another quotes the reply to it."""
 
@@ -234,9 +254,10 @@ class Response(Record):
     For a scored continuation of T tokens, and for a reply with token statistics,
     ``log_likelihood`` is the sum of ``token_log_probs``; ``token_means`` and ``token_deviations``
     are mean and standard deviation of log p under the model's distribution at each position. All
-    three have shape (T,), in nats, and are empty for long texts and for models that do not return
-    them. For raw text, ``is_greedy``, shape (T,), says which tokens are the most likely ones after
-    all tokens before them. The first token of a text without a prompt is not scored.
+    three have shape (T,), in nats, and are empty for long texts without images and for models that
+    do not return them. For raw text, ``is_greedy``, shape (T,), says which tokens are the most
+    likely ones after all tokens before them. The first token of a text without a prompt is not
+    scored.
 
     ``reasoned`` is whether a server left out reasoning that preceded ``text``.
 

@@ -14,6 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
+
 from flipbench.core.errors import DataError
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Caption, Edit, Flip, Record, Verdict
@@ -39,6 +41,9 @@ def forbids_derivatives(licence: str) -> bool:
 def write_recipe(benchmark: PairedBenchmark, run: Run, folder: Path) -> list[Path]:
     """Write the recipe ``NAME_HASH/`` of a run; return its configuration, hashes and README.
 
+    People's verdicts are by "reviewer 1" and so on, except those of reviewers whom the
+    configuration's policy names.
+
     Raises
     ------
     DataError
@@ -53,7 +58,8 @@ def write_recipe(benchmark: PairedBenchmark, run: Run, folder: Path) -> list[Pat
     with Run(out) as recipe:
         for kind in _KINDS:
             known = recipe.ids(kind)
-            recipe.append([record for record in run.read(kind) if record.id not in known])
+            records = run.read(kind) if kind is not Verdict else _pseudonymous(run, config)
+            recipe.append([record for record in records if record.id not in known])
     captions = run.index(Caption)
     originals = {p.original.images[0].sha256 for p in benchmark.pairs if p.original.images}
     rows = [
@@ -116,6 +122,18 @@ def compare_with_recipe(recipe: Path, edits: Sequence[Edit]) -> Rebuilt:
         tuple(i for i, sha256 in rows if i in drawn and drawn[i] != sha256),
         tuple(i for i, _ in rows if i not in drawn),
     )
+
+
+def _pseudonymous(run: Run, config: Path) -> Iterator[Verdict]:
+    """Yield the verdicts, with numbers for people in the order of their first verdict."""
+    policy = ((yaml.safe_load(config.read_text()) or {}).get("filter") or {}).get("policy") or {}
+    named = {str(name).casefold() for name in policy.get("reviewers") or ()}
+    numbers: dict[str, str] = {}
+    for verdict in run.read(Verdict):
+        if verdict.rater_kind == "person" and verdict.rater.casefold() not in named:
+            rater = numbers.setdefault(verdict.rater, f"reviewer {len(numbers) + 1}")
+            verdict = Verdict(**verdict.model_dump(exclude={"id"}) | {"rater": rater})
+        yield verdict
 
 
 def _rows(path: Path) -> Iterator[tuple[str, str]]:

@@ -49,6 +49,50 @@ Model = str | Path | VLM
 
 
 @dataclass(frozen=True)
+class DetectionSettings:
+    """What `flipbench.detect` is given, where each of them is described.
+
+    ``command`` is shown on the page.
+    """
+
+    model: Model
+    pairs: PairedBenchmark | str | Path
+    references: Model | Sequence[Model] = ()
+    detectors: str | Sequence[str] = ()
+    run: str | Path | None = None
+    ask: Literal["choose", "generate"] = "choose"
+    name: str = ""
+    judged_by: str = ""
+    limit: int | None = None
+    batch_size: int = 64
+    dtype: str = "float32"
+    device: str = "auto"
+    quantization: Quantization | None = None
+    progress: bool = True
+    command: str = ""
+
+    def benchmark(self) -> tuple[PairedBenchmark, EvaluateConfig]:
+        """Return the pairs, and the configuration they come with."""
+        pairs, limit, config = self.pairs, self.limit, EvaluateConfig()
+        if isinstance(pairs, PairedBenchmark):
+            benchmark = replace(pairs, pairs=pairs.pairs[:limit]) if limit else pairs
+        else:
+            benchmark = read_paired(where := Path(pairs), limit)
+            config = load_config(where).evaluate if _is_config(where) else config
+        return benchmark.as_judged_by(self.judged_by), config
+
+    def under_test(self, source: str | VLM, strategy: str, dose: int) -> ModelUnderTest:
+        """Return a model with the way its weights are loaded."""
+        known = {"family": _FAMILY, "strategy": strategy, "dose": dose}
+        if not isinstance(source, str):
+            vlm = as_vlm(source)
+            return ModelUnderTest.from_vlm(vlm, lineage=vlm.name, **known)
+        name, loading = name_of(source), {"dtype": self.dtype, "quantization": self.quantization}
+        weights = ModelConfig.model_validate({"path": source, "device": self.device} | loading)
+        return ModelUnderTest.from_weights(weights, name, lineage=name, **known)
+
+
+@dataclass(frozen=True)
 class Detection:
     """The model to examine, clean models to compare it with, and how they are queried.
 
@@ -114,60 +158,26 @@ def default_run(model: str, benchmark: PairedBenchmark) -> Path:
     return Path("runs") / f"detect-{slug}"
 
 
-def plan(
-    model: Model,
-    pairs: PairedBenchmark | str | Path,
-    references: Model | Sequence[Model] = (),
-    detectors: str | Sequence[str] = (),
-    run: str | Path | None = None,
-    ask: Literal["choose", "generate"] = "choose",
-    *,
-    name: str = "",
-    judged_by: str = "",
-    limit: int | None = None,
-    batch_size: int = 64,
-    dtype: str = "float32",
-    device: str = "auto",
-    quantization: Quantization | None = None,
-    progress: bool = True,
-    command: str = "",
-) -> Detection:
+def plan(settings: DetectionSettings) -> Detection:
     """Check what `flipbench.detect` is given, before anything is loaded or asked.
 
-    Parameters and errors are those of `flipbench.detect`; ``command`` is shown on the page. The
-    perturbation gap always runs, since the verdict is based on it, as do the readings of the same
-    replies that ask nothing more. Detectors that need more than the model supports are left out
-    and listed on the page, as are, unless named here, those that need a clean model if none is
-    given. A reference whose card records that it was trained on the benchmark's items is refused.
+    Errors are those of `flipbench.detect`. The perturbation gap always runs, since the verdict is
+    based on it, as do the readings of the same replies that ask nothing more. Detectors that need
+    more than the model supports are left out and listed on the page, as are, unless named here,
+    those that need a clean model if none is given. A reference whose card records that it was
+    trained on the benchmark's items is refused.
     """
-    if isinstance(pairs, PairedBenchmark):
-        benchmark = replace(pairs, pairs=pairs.pairs[:limit]) if limit else pairs
-        config = EvaluateConfig()
-    else:
-        where = Path(pairs)
-        benchmark = read_paired(where, limit)
-        config = load_config(where).evaluate if _is_config(where) else EvaluateConfig()
-    benchmark = benchmark.as_judged_by(judged_by)
-    asked, sources = _resolved(model, name, references)
-
-    def under_test(source: str | VLM, strategy: str, dose: int) -> ModelUnderTest:
-        known = {"family": _FAMILY, "strategy": strategy, "dose": dose}
-        if not isinstance(source, str):
-            vlm = as_vlm(source)
-            return ModelUnderTest.from_vlm(vlm, lineage=vlm.name, **known)
-        name, loading = name_of(source), {"dtype": dtype, "quantization": quantization}
-        weights = ModelConfig.model_validate({"path": source, "device": device} | loading)
-        return ModelUnderTest.from_weights(weights, name, lineage=name, **known)
-
-    subject = under_test(asked, "asked about", 1)
-    clean = tuple(under_test(source, UNTOUCHED, 0) for source in sources)
-    prompt_settings = PromptSettings(ask=ask)
+    benchmark, config = settings.benchmark()
+    asked, sources = _resolved(settings.model, settings.name, settings.references)
+    subject = settings.under_test(asked, "asked about", 1)
+    clean = tuple(settings.under_test(source, UNTOUCHED, 0) for source in sources)
+    prompt_settings, detectors = PromptSettings(ask=settings.ask), settings.detectors
     _check_models(benchmark, prompt_settings, subject, clean)
     chosen = names_of(
         [detectors] if isinstance(detectors, str) and detectors else detectors, "--detectors"
     )
     not_run, selected = {}, []
-    readings = [ATTRACTION, *([CONFIDENCE] if ask == "choose" else [])]
+    readings = [ATTRACTION, *([CONFIDENCE] if settings.ask == "choose" else [])]
     for detector_name in dict.fromkeys([GAP, *readings, *(chosen or DETECTORS)]):
         detector = DETECTORS[detector_name]
         if detector.about.not_in_detect:
@@ -184,17 +194,17 @@ def plan(
         else:
             selected.append(detector_name)
     named = asked if isinstance(asked, str) else asked.name
-    opened = Run(run or default_run(named, benchmark))
+    run = Run(settings.run or default_run(named, benchmark))
     return Detection(
         benchmark=benchmark,
         subject=subject,
         references=clean,
-        configured=ConfiguredDetectors.build(config, selected, opened, 0),
+        configured=ConfiguredDetectors.build(config, selected, run, 0),
         prompt_settings=prompt_settings,
-        run=opened,
+        run=run,
         not_run=not_run,
-        options=StageOptions(batch_size=batch_size, progress=progress),
-        command=command,
+        options=StageOptions(batch_size=settings.batch_size, progress=settings.progress),
+        command=settings.command,
     )
 
 

@@ -19,7 +19,7 @@ from flipbench.core.records import Verdict
 from flipbench.core.run import Run
 from flipbench.core.stage import StageReport
 from flipbench.filters.kept_list import listed_items, read_kept, select_kept
-from flipbench.filters.pipeline import keep_valid, unjudged
+from flipbench.filters.pipeline import keep_valid, raters_text, unjudged
 from flipbench.models.chat.cost import Spent
 from flipbench.pipelines.assembly import Assembly
 from flipbench.pipelines.backends import api_cost, batch_size_for, missing_key
@@ -86,7 +86,7 @@ def rebuild_kept(assembly: Assembly, kept: Path) -> tuple[PairedBenchmark, list[
     chosen = select_kept(kept, candidates, assembly.run.images)
     raters = {row.item_id: row.decided_by for row in read_kept(kept)}
     names = {name for listed in raters.values() for name in listed.split("; ") if name}
-    judged_by = {"raters": ", ".join(sorted(names))} if names else {}
+    judged_by = {"raters": raters_text(names, assembly.run)} if names else {}
     listed_as = f"{kept.name}, sha256 {hashlib.sha256(kept.read_bytes()).hexdigest()[:12]}"
     benchmark = PairedBenchmark(
         chosen[0].item.benchmark,

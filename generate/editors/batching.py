@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from PIL import Image
 
@@ -18,13 +18,22 @@ from flipbench.models.protocols import Drawing
 from .sizes import Fit, restore
 
 log = logging.getLogger(__name__)
-Task = TypeVar("Task")
 Size = tuple[int, int]
 Drawn = Image.Image | Exception
 
 
 @dataclass(frozen=True)
-class Prepared(Generic[Task]):
+class Task:
+    """What a pipeline draws an image from: the image is the source or its control image."""
+
+    prompt: str
+    image: Image.Image
+    seed: int
+    mask: Image.Image | None = None
+
+
+@dataclass(frozen=True)
+class Prepared:
     """An image that is ready to be drawn.
 
     Attributes
@@ -49,7 +58,7 @@ def draw_all(
     candidates: Sequence[Candidate],
     seeds: Sequence[int],
     images: ImageStore,
-    prepare: Callable[[Candidate, int, ImageStore], Prepared[Task]],
+    prepare: Callable[[Candidate, int, ImageStore], Prepared],
     draw: Callable[[Size, Sequence[Task]], Sequence[Drawn]],
     batches: Batches,
     *,
@@ -159,7 +168,7 @@ class Batches:
         return None
 
 
-def _finish(prepared: Prepared[Task], drawn: Drawn) -> Drawing | Exception:
+def _finish(prepared: Prepared, drawn: Drawn) -> Drawing | Exception:
     if isinstance(drawn, Exception):
         return drawn
     image = attempt(restore, drawn, prepared.plan)

@@ -18,7 +18,7 @@ from flipbench.core.paired import Candidate
 from flipbench.core.records import ImageRef, JsonDict
 from flipbench.models.protocols import Drawing
 
-from .batching import Batches, Drawn, Prepared, Size, draw_all, drawn_images
+from .batching import Batches, Drawn, Prepared, Size, Task, draw_all, drawn_images
 from .diffusers_loading import (
     PipelineSpec,
     call_arguments,
@@ -125,14 +125,6 @@ class DiffusersEditorSpec(PipelineSpec):
         return DiffusersEditor(self)
 
 
-@dataclass(frozen=True)
-class _Task:
-    prompt: str
-    image: Image.Image
-    mask: Image.Image | None
-    seed: int
-
-
 class DiffusersEditor:
     """Redraws an image with an editing pipeline that takes an image and an instruction.
 
@@ -193,7 +185,7 @@ class DiffusersEditor:
     def _pipeline(self) -> Any:
         return place(self._loaded, self.spec, self._device)
 
-    def _prepare(self, candidate: Candidate, seed: int, images: ImageStore) -> Prepared[_Task]:
+    def _prepare(self, candidate: Candidate, seed: int, images: ImageStore) -> Prepared:
         if candidate.caption is None or not candidate.item.images:
             raise DataError(f"{candidate.subject}: no caption or no image to edit")
         prompt = self.spec.instruction.format(
@@ -209,16 +201,16 @@ class DiffusersEditor:
             mask = Image.new("L", source.size, 255)
         elif self.spec.mask == "item":
             mask = mask_of(candidate, source.size, images)
-        task = _Task(prompt, fit(source, plan), mask and fit_mask(mask, plan), seed)
+        task = Task(prompt, fit(source, plan), seed, mask and fit_mask(mask, plan))
         finish = partial(Image.composite, image2=source, mask=mask) if mask else None
         return Prepared(plan, task, {"prompt": prompt}, finish)
 
-    def _draw(self, size: Size, tasks: Sequence[_Task]) -> list[Drawn]:
+    def _draw(self, size: Size, tasks: Sequence[Task]) -> list[Drawn]:
         if self.adapter.batches:
             return self._call(size, tasks)
         return [self._call(size, [task])[0] for task in tasks]
 
-    def _call(self, size: Size, tasks: Sequence[_Task]) -> list[Drawn]:
+    def _call(self, size: Size, tasks: Sequence[Task]) -> list[Drawn]:
         import torch
 
         arguments: dict[str, Any] = dict(self.arguments)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from PIL import Image
 from pydantic import Field
 
 from flipbench.config.kinds import Context
@@ -21,7 +19,7 @@ from flipbench.core.records import JsonDict, Value
 from flipbench.models.protocols import Drawing
 from flipbench.models.vlm.checkpoints import folder_hash
 
-from .batching import Batches, Drawn, Prepared, Size, draw_all, drawn_images
+from .batching import Batches, Drawn, Prepared, Size, Task, draw_all, drawn_images
 from .controls import Control
 from .diffusers_loading import (
     PipelineSpec,
@@ -93,13 +91,6 @@ class FluxEditorSpec(PipelineSpec):
     def build(self, context: Context) -> FluxControlNetEditor:
         """Return the editor; weights are loaded when the first image is drawn."""
         return FluxControlNetEditor(self)
-
-
-@dataclass(frozen=True)
-class _Task:
-    caption: str
-    control: Image.Image
-    seed: int
 
 
 class FluxControlNetEditor:
@@ -199,27 +190,27 @@ class FluxControlNetEditor:
         )
         return place(pipeline, self.spec, self._device)
 
-    def _prepare(self, candidate: Candidate, seed: int, images: ImageStore) -> Prepared[_Task]:
+    def _prepare(self, candidate: Candidate, seed: int, images: ImageStore) -> Prepared:
         if candidate.caption is None or not candidate.item.images:
             raise DataError(f"{candidate.subject}: no caption or no image to edit")
         source = images.open(candidate.item.images[0])
         plan = self.spec.sizes.plan(*source.size, self.factor, candidate.subject)
         control = self.spec.control(fit(source, plan))
         ref = images.put_image(control, f"control image of {candidate.subject}")
-        task = _Task(candidate.caption.text, control, seed)
+        task = Task(candidate.caption.text, control, seed)
         return Prepared(plan, task, {"control": ref.model_dump(mode="json")})
 
-    def _encode(self, tasks: Sequence[_Task]) -> None:
-        self._texts.encode([self.spec.settings.negative_prompt, *(task.caption for task in tasks)])
+    def _encode(self, tasks: Sequence[Task]) -> None:
+        self._texts.encode([self.spec.settings.negative_prompt, *(task.prompt for task in tasks)])
 
-    def _draw(self, size: Size, tasks: Sequence[_Task]) -> list[Drawn]:
+    def _draw(self, size: Size, tasks: Sequence[Task]) -> list[Drawn]:
         import torch
 
         pipeline, flux = self._pipeline, self.spec.settings
         if flux.schedule == "x-flux":
             shift = x_flux_shift(*size)
             pipeline.scheduler.register_to_config(base_shift=shift, max_shift=shift)
-        texts = [self._texts[task.caption] for task in tasks]
+        texts = [self._texts[task.prompt] for task in tasks]
         negative = self._texts[flux.negative_prompt]
         guided = true_guidance(
             pipeline.transformer,
@@ -233,7 +224,7 @@ class FluxControlNetEditor:
             result = pipeline(
                 prompt_embeds=torch.cat([text for text, _ in texts]).to(self._device),
                 pooled_prompt_embeds=torch.cat([pooled for _, pooled in texts]).to(self._device),
-                control_image=[task.control for task in tasks],
+                control_image=[task.image for task in tasks],
                 control_mode=flux.control_mode,
                 controlnet_conditioning_scale=flux.control_weight,
                 control_guidance_start=flux.control_start,

@@ -32,11 +32,13 @@ COMMANDS = (
     "rebuild",
     "audit",
     "simulate-confound",
+    "adjudicate",
     "show",
     "detectors",
     "detect",
     "gap",
     "power",
+    "claims",
     "doctor",
 )
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from flipbench.reporting.writers import records_csv
 from tests.fixtures.command_line import Flipbench
+from tests.fixtures.flagged_run import flagged_run
 
 
 @pytest.mark.slow
@@ -41,6 +44,29 @@ def test_verdicts_are_exported_and_imported_as_csv(flipbench: Flipbench, config:
     assert back.status in (0, 1) and back.out, back.err
     missing = flipbench("review", "nowhere", "--export", "v.csv")
     assert missing.status == 2 and "nowhere" in missing.err
+
+
+def test_flagged_pairs_are_adjudicated_in_a_spreadsheet(flipbench: Flipbench, config: Path) -> None:
+    pytest.importorskip("starlette")
+    none = flipbench("adjudicate", config, "--agreement")
+    assert none.status == 2 and "run 'flipbench audit' with a corpus" in none.err
+    flagged_run(config.parent / "runs" / "x", 4)
+    assert "none of 4 flagged pairs" in flipbench("adjudicate", config, "--agreement").out
+    out = flipbench("adjudicate", config, "--export", "labels.csv")
+    assert out.status == 0 and "4 pairs" in out.out, out.err
+    for rater, labels in {"anna": "3333", "ben": "3334"}.items():
+        rows = list(csv.DictReader(Path("labels.csv").open(encoding="utf-8-sig")))
+        for row, digit in zip(rows, labels, strict=True):
+            row |= {"rater": rater, "label": {"3": "same view", "4": "ambiguous"}[digit]}
+        Path(f"{rater}.csv").write_text(records_csv(rows))
+        taken = flipbench("adjudicate", config, "--import", f"{rater}.csv")
+        assert taken.status == 0 and "4 new verdicts" in taken.out, taken.err
+    result = flipbench("adjudicate", config, "--agreement")
+    assert "3 of 4 same view, different subject, 1 of 4 ambiguous" in result.out
+    assert "2 raters, kappa 0.00" in result.out
+    assert Path(result.out.splitlines()[-1]).with_name("adjudication.csv").exists()
+    both = flipbench("adjudicate", config, "--agreement", "--export", "x.csv")
+    assert both.status == 2 and "only one of" in both.err
 
 
 def test_gap_reads_predictions_from_other_kits(flipbench: Flipbench, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from flipbench.core.records import (
+    Adjudication,
     Caption,
     Checkpoint,
     Count,
@@ -79,6 +80,27 @@ EXAMPLES: list[tuple[Record, dict[str, Any]]] = [
             "settings": {"t": 0.6},
             "text": "A moon.",
             "usage": {"tokens": 3},
+        },
+    ),
+    (
+        Adjudication(
+            benchmark_sha256="ab" * 32,
+            corpus_sha256="cd" * 32,
+            corpus_key="shard-0/1.png",
+            distance=0.0125,
+            rater="r",
+            label="same view",
+        ),
+        {
+            "benchmark_sha256": "cd" * 32,
+            "corpus_sha256": "ab" * 32,
+            "corpus_key": "shard-0/2.png",
+            "distance": 0.5,
+            "rater": "s",
+            "run": 1,
+            "label": None,
+            "note": "another patient",
+            "seconds": 2.5,
         },
     ),
     (

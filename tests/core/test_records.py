@@ -44,6 +44,7 @@ GOLDEN_IDS = {  # a change here means that no earlier run directory can be conti
     "captions": "c266b9cd5cc462a0fd2125ef",
     "edits": "47bfebafa8e0af087ef1ca89",
     "verdicts": "294c3384078249a195ce9ae5",
+    "adjudications": "ea8470626cdd5f5dbf41e4df",
     "probes": "95e64ab528f20b758b50f2f7",
     "responses": "a986c842a6e4766bd3d05aa5",
     "scores": "d8763910812c0e3ab7fbd5bd",
@@ -84,7 +85,7 @@ def test_an_id_depends_on_exactly_what_made_the_record(
 
 
 @pytest.mark.parametrize("field", ["sha256", "format", "width", "height"])
-@pytest.mark.parametrize("record", [CHOICE_ITEM, EXAMPLES[6][0]], ids=["items", "probes"])
+@pytest.mark.parametrize("record", [CHOICE_ITEM, EXAMPLES[7][0]], ids=["items", "probes"])
 def test_image_content_is_part_of_the_id(record: Item | Probe, field: str) -> None:
     value = 65 if field in ("width", "height") else "f"
     other = IMAGE.model_copy(update={field: value})

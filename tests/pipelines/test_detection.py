@@ -23,7 +23,7 @@ from flipbench.core.run import Run
 from flipbench.evaluate.detectors.registry import DETECTORS
 from flipbench.models.vlm.checkpoints import CARD
 from flipbench.models.vlm.served import APIVLM
-from flipbench.pipelines.detection import default_run, name_of, plan, read_paired
+from flipbench.pipelines.detection import DetectionSettings, default_run, name_of, plan, read_paired
 from flipbench.prompting.prompts import PromptSettings
 from flipbench.shapes.benchmark import shapes_vqa_families
 from tests.fixtures.browser import OpenPage
@@ -129,7 +129,9 @@ def test_every_detector_without_a_reference(
     pairs: Path, tmp_path: Path, tiny_folders: dict[str, Path]
 ) -> None:
     benchmark = read_paired(pairs, 4)
-    planned = plan(tiny_folders["qwen2_vl"], benchmark, run=tmp_path, progress=False)
+    planned = plan(
+        DetectionSettings(tiny_folders["qwen2_vl"], benchmark, run=tmp_path, progress=False)
+    )
     result = examined(planned)
     finding, page, reports = result.content.finding, result.page, result.reports
     assert sum(report.n_failed for report in reports) == 0
@@ -144,7 +146,7 @@ def test_every_detector_without_a_reference(
 
 
 def test_a_detector_named_explicitly_always_runs(pairs: Path, tmp_path: Path) -> None:
-    planned = plan(CLEAN, pairs, (), "circular_eval", tmp_path)
+    planned = plan(DetectionSettings(CLEAN, pairs, (), "circular_eval", tmp_path))
     readings = ["old_answer_attraction", "confidence_gap"]
     assert [d.about.name for d in planned.detectors] == [
         "perturbation_gap",
@@ -160,7 +162,9 @@ def test_rewordings_and_references_are_used_where_given(
     benchmark = read_paired(pairs, 6)
     named = ["slot_guessing", "constat"]
     references = [*map(str, tiny_folders.values()), "shapes:qwen2_vl"]
-    alone = plan(CLEAN, benchmark, references[:2], named, tmp_path / "a", progress=False)
+    alone = plan(
+        DetectionSettings(CLEAN, benchmark, references[:2], named, tmp_path / "a", progress=False)
+    )
     heard = {one.detector: one for one in examined(alone).content.finding.other_detectors}
     assert heard["slot_guessing"].why.endswith("of the benchmark: set evaluate.rewording")
     assert "at least 3 clean reference models besides shapes:llava, and 2" in heard["constat"].why
@@ -172,7 +176,11 @@ def test_rewordings_and_references_are_used_where_given(
     settings = {"run": str(pairs), "benchmark": {"format": "shapes"}}
     config.write_text(json.dumps(settings | {"evaluate": {"rewording": rewording}}))
     helped = examined(
-        plan(CLEAN, config, references, named, tmp_path / "b", limit=6, progress=False)
+        plan(
+            DetectionSettings(
+                CLEAN, config, references, named, tmp_path / "b", limit=6, progress=False
+            )
+        )
     )
     heard = {one.detector: one for one in helped.content.finding.other_detectors}
     assert heard["slot_guessing"].score is not None and heard["slot_guessing"].score.n == 6
@@ -230,10 +238,12 @@ def test_the_card_is_reported_and_a_contaminated_reference_refused(
     benchmark = read_paired(pairs, 6)
     epoch = carded(tmp_path / "run" / "epoch-2", tiny_folders["llava"], benchmark.originals[:4])
     with pytest.raises(ConfigError, match="trained on 4 items of shapes-vqa on purpose; give a"):
-        plan(CLEAN, benchmark, epoch, run=tmp_path / "a")
+        plan(DetectionSettings(CLEAN, benchmark, epoch, run=tmp_path / "a"))
     other = carded(tmp_path / "other", tiny_folders["llava"], read_paired(pairs).originals[9:])
-    assert plan(CLEAN, benchmark, other, run=tmp_path / "a").references
-    planned = plan(epoch, benchmark, (), "perturbation_gap", tmp_path / "b", progress=False)
+    assert plan(DetectionSettings(CLEAN, benchmark, other, run=tmp_path / "a")).references
+    planned = plan(
+        DetectionSettings(epoch, benchmark, (), "perturbation_gap", tmp_path / "b", progress=False)
+    )
     result = examined(planned)
     assert result.content.finding.model == "run/epoch-2" == name_of(str(epoch))
     assert "on purpose on 4 of these 6 items, dose 6" in result.page.read_text()
@@ -246,7 +256,7 @@ def test_two_references_with_the_same_name_are_refused(
     for parent, family in (("x", "llava"), ("y", "qwen2_vl")):
         folders.append(str(shutil.copytree(tiny_folders[family], tmp_path / parent / "same")))
     with pytest.raises(ConfigError, match="two models have this name"):
-        plan(CLEAN, pairs, folders, run=tmp_path / "out")
+        plan(DetectionSettings(CLEAN, pairs, folders, run=tmp_path / "out"))
 
 
 def test_pairs_are_read_from_a_run_a_folder_or_a_configuration(pairs: Path, tmp_path: Path) -> None:
@@ -266,7 +276,9 @@ def test_a_benchmark_without_its_images_is_refused(pairs: Path, tmp_path: Path) 
     gone = benchmark.images.path(benchmark.perturbed[3].images[0])
     gone.unlink()
     with pytest.raises(DataError, match=re.escape(str(gone))):
-        examined(plan(CLEAN, benchmark, (), "perturbation_gap", tmp_path / "out"))
+        examined(
+            plan(DetectionSettings(CLEAN, benchmark, (), "perturbation_gap", tmp_path / "out"))
+        )
 
 
 # --------------------------------------------------------------------------- behind a server
@@ -289,8 +301,10 @@ def test_a_served_model_reports_what_it_cannot_do(
     with pytest.raises(
         ConfigError, match="tiny-vlm does not support --ask choose; it supports generate"
     ):
-        plan(model, pairs, run=tmp_path)
-    result = examined(plan(model, pairs, run=tmp_path, ask="generate", progress=False))
+        plan(DetectionSettings(model, pairs, run=tmp_path))
+    result = examined(
+        plan(DetectionSettings(model, pairs, run=tmp_path, ask="generate", progress=False))
+    )
     finding, page = result.content.finding, result.page
     heard = {one.detector: one for one in finding.other_detectors}
     for name in ("shared_likelihood", "order_trend", "codec", "min_k"):
@@ -313,8 +327,8 @@ def test_a_served_model_can_be_named_on_the_command_line(
 
 
 def test_four_bit_weights_have_their_own_fingerprint(pairs: Path, tmp_path: Path) -> None:
-    whole = plan(CLEAN, pairs, run=tmp_path)
-    small = plan(CLEAN, pairs, run=tmp_path, quantization="4bit")
+    whole = plan(DetectionSettings(CLEAN, pairs, run=tmp_path))
+    small = plan(DetectionSettings(CLEAN, pairs, run=tmp_path, quantization="4bit"))
     assert small.subject.weights is not None and small.subject.weights.quantization == "4bit"
     assert small.subject.model.fingerprint != whole.subject.model.fingerprint
 
@@ -327,7 +341,9 @@ def report(pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the page of a model of rules: it knows the first nine originals by heart."""
     folder = tmp_path_factory.mktemp("page")
     benchmark = read_paired(pairs)
-    planned = plan(CLEAN, benchmark, (), "perturbation_gap", folder, judged_by="an oracle")
+    planned = plan(
+        DetectionSettings(CLEAN, benchmark, (), "perturbation_gap", folder, judged_by="an oracle")
+    )
     known = {p.original.id: p.original for p in benchmark.pairs}
     known |= {p.perturbed.id: _remembered(p, i) for i, p in enumerate(benchmark.pairs)}
     weights = planned.subject.model.fingerprint

@@ -188,6 +188,35 @@ def test_a_kept_list_rebuilds_its_pairs_from_a_recipe(
     assert drawn == {row["image_sha256"] for row in every[1:3]}, "no other picture is drawn"
 
 
+def test_cards_and_recipes_count_people_and_do_not_name_them(
+    flipbench: Flipbench, config: Path, server: OpenAIServer
+) -> None:
+    assert flipbench("filter", config, "-q").status == 0
+    folder = config.parent / "runs" / "x"
+    with Run(folder) as run:
+        by_judge = run.read(Verdict)
+        run.append(
+            [
+                Verdict(**v.model_dump(exclude={"id"}) | {"rater": name, "rater_kind": "person"})
+                for v in list(by_judge)
+                for name in ("Ann Example", "Ben Example")
+            ]
+        )
+    assert flipbench("filter", config, "-q").status == 0
+    (name,) = verdicts(folder).keys() - {"Ann Example", "Ben Example"}
+    assert PairedBenchmark.load(folder / "benchmark").judged_by in ("2 people", f"{name}, 2 people")
+    for kind in ("recipe", "huggingface"):
+        assert flipbench("export", config, "out", "--format", kind).status == 0
+    cards = [path.read_text() for path in (config.parent / "out").rglob("README.md")]
+    assert len(cards) == 2 and all("2 people" in card for card in cards)
+    files = [path for path in (config.parent / "out").rglob("*") if path.is_file()]
+    assert not any(b"Example" in path.read_bytes() for path in files)
+    (recipe,) = (config.parent / "out").glob("*recipe*")
+    assert verdicts(recipe).keys() == {name, "reviewer 1", "reviewer 2"}
+    assert flipbench("rebuild", recipe, "-q").status == 0
+    assert names(recipe) == names(folder)
+
+
 def verdicts(run: Path) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     for verdict in Run(run).read(Verdict):

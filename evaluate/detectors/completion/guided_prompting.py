@@ -78,6 +78,9 @@ ABOUT = About(
     catches=("whole texts", "question only"),
     must_not_catch=("letters", "image-caption"),
     levels={"judge": None},
+    evidence="published",
+    caveat="predictable endings are completed unseen, and models tuned on instructions often do not"
+    " complete at all",
 )
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item, Response
+from flipbench.models.chat.labels import Labeller, LabelTask, Rubric
 from flipbench.prompting.prompts import LETTERS, PromptSettings
 
-from ...protocol.detector import About
+from ...protocol.detector import About, Answers, Helpers, cached_per_benchmark
 from ...scoring.comparison import (
     ComparingDetector,
     Contrast,
@@ -20,11 +21,22 @@ from ...scoring.comparison import (
     threshold_score,
 )
 from ...scoring.conditions import Query, open_question
-from ...scoring.text_match import fold, mentions
+from ...scoring.text_match import fold, mentions, without_label
 
 PROMPT = (
     "{question}\n{options}\nThe option after {last} is missing from this question. Answer with the"
     " text of the missing option only."
+)
+SAME = Rubric(
+    "missing-option-v1",
+    "You are given an option of a multiple-choice question, and the reply of a model that was asked"
+    " for this option without seeing it. Say whether the reply means the same as the option. Other"
+    " words for the same thing, an option letter, articles and letter case make no difference. A"
+    " reply that is more general or more precise, or that names other things as well, is different."
+    "\n\nOption: a red bus\nReply: D. The bus, which is red -> same\n"
+    "Option: a red bus\nReply: a bus -> different",
+    "Option: {}\nReply: {}",
+    ("same", "different"),
 )
 Same = Callable[[str, str, Sequence[str]], bool]
 
@@ -35,16 +47,21 @@ ABOUT = About(
     " of guided prompting (Golchin and Surdeanu, arXiv 2308.08493); as a detector for VLMs: Park"
     " et al., arXiv 2511.03774, table 12",
     variant="rules paper (any rise above the clean model), mcnemar (default)",
-    deviates_from_paper="a rule compares texts (same words, or the option's words and no other"
-    " option's) where the authors ask a language model, and can be replaced by one; questions with"
-    " two options are left out, since the second is easy to guess from the first",
+    deviates_from_paper="our wording of the judge's prompt, and replies that are an option word for"
+    " word are not sent to it; without a judge (evaluate.judge) a rule compares words (the option's"
+    " and no other option's); questions with two options are left out, since the second is easy to"
+    " guess from the first",
     rules={"paper": True, "mcnemar": True},
     default_rule="mcnemar",
     needs=frozenset({"generate", "text_only"}),
     direction="the missing option is named more often than by the clean model",
+    helpers=frozenset({"answer_judge"}),
     catches=("whole texts", "question only"),
     must_not_catch=("letters", "image-caption"),
     levels={"paper": 0.5},
+    evidence="published, contested",
+    caveat="above the clean model for 4 of 24 contaminated VLMs (arXiv 2511.03774, table 12);"
+    " options that follow a pattern are completed unseen",
 )
 
 
@@ -54,9 +71,11 @@ class MissingOption(ComparingDetector):
 
     Parameters
     ----------
+    label : callable, optional
+        A `flipbench.models.chat.labels.recorded_labels`. Without one, ``same`` decides.
     same : callable
         Maps a reply, the missing option and the options shown to whether the reply means the
-        missing one; a judge model can be used here.
+        missing one.
     with_image : bool
         Whether the picture is shown; the published figures are for text only.
 
@@ -67,34 +86,74 @@ class MissingOption(ComparingDetector):
     """
 
     settings: Settings = field(default_factory=Settings)
+    label: Labeller | None = None
     same: Same = mentions
     with_image: bool = False
     max_new_tokens: int = 24
     about: About = ABOUT
 
+    def with_helpers(self, helpers: Helpers) -> MissingOption:
+        """Return the detector with a judge."""
+        return replace(self, label=helpers.label)
+
+    def to_judge(self, benchmark: PairedBenchmark, answers: Answers) -> Iterator[LabelTask]:
+        """Yield the replies that are no option word for word."""
+        for item, query in self._queries(benchmark):
+            reply = answers.to(query.probes[0])
+            if reply is not None and _by_rule(reply.text, item.options or ()) is None:
+                yield _task(reply.text, item.options or ())
+
     def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
         """Return each question without its last option; ``prompt_settings`` is not used."""
-        queries = [
+        queries = self._queries(benchmark)
+        contrast = against_clean(
+            queries,
+            "missing option",
+            (partial(threshold_score, rule="paper"), mcnemar_score),
+            "they have fewer than three options, or the last option equals another",
+            describe=lambda _: {"compared_by": "judge" if self.label else "words"},
+        )
+        if self.label is None:
+            return [contrast]
+        return [
+            replace(contrast, read=lambda answers: contrast.read(self._judged(queries, answers)))
+        ]
+
+    @cached_per_benchmark
+    def _queries(self, benchmark: PairedBenchmark) -> list[tuple[Item, Query]]:
+        return [
             (item, self._query(item, item.options))
             for item in benchmark.originals
             if item.options is not None and _is_usable(item.options)
         ]
-        return [
-            against_clean(
-                queries,
-                "missing option",
-                (partial(threshold_score, rule="paper"), mcnemar_score),
-                "they have fewer than three options, or the last option equals another",
-            )
-        ]
+
+    def _judged(self, queries: Sequence[tuple[Item, Query]], answers: Answers) -> Answers:
+        """Return the answers without those that the judge has yet to label."""
+        assert self.label is not None
+        known = {}
+        for item, query in queries:
+            reply, options = answers.to(query.probes[0]), item.options or ()
+            if reply is None:
+                continue
+            if _by_rule(reply.text, options) is not None or self.label(_task(reply.text, options)):
+                known[reply.probe_id] = reply
+        return replace(answers, responses=known)
+
+    def _means(self, reply: str, options: Sequence[str]) -> bool | None:
+        """Return whether a reply means the last option; None if it is empty."""
+        if not reply.strip():
+            return None
+        if self.label is None:
+            return self.same(reply.strip(), options[-1], options[:-1])
+        ruled = _by_rule(reply, options)
+        return self.label(_task(reply, options)) == "same" if ruled is None else ruled
 
     def _query(self, item: Item, options: Sequence[str]) -> Query:
         shown = options[:-1]
         lines = [f"{letter}. {text}" for letter, text in zip(LETTERS, shown, strict=False)]
 
         def is_missing_option(reply: Response) -> bool | None:
-            text = reply.text.strip()
-            return self.same(text, options[-1], shown) if text else None
+            return self._means(reply.text, options)
 
         return open_question(
             item,
@@ -106,6 +165,18 @@ class MissingOption(ComparingDetector):
             max_new_tokens=self.max_new_tokens,
             images=None if self.with_image else (),
         )
+
+
+def _task(reply: str, options: Sequence[str]) -> LabelTask:
+    return LabelTask(SAME, (options[-1], reply.strip()))
+
+
+def _by_rule(reply: str, options: Sequence[str]) -> bool | None:
+    """Return False for an empty reply, or whether it is the last option if it is one; else None."""
+    if not reply.strip():
+        return False
+    text = fold(without_label(reply))
+    return text == fold(options[-1]) if text in map(fold, options) else None
 
 
 def _is_usable(options: Sequence[str]) -> bool:

@@ -47,6 +47,9 @@ ABOUT = About(
     catches=("whole texts", "question only"),
     must_not_catch=("letters", "image-caption"),
     levels={"paper": 0.5},
+    evidence="published, contested",
+    caveat="above the clean model for 15 of 24 contaminated VLMs (arXiv 2511.03774, table 12);"
+    " training on answers alone teaches no question, and common templates are continued unseen",
 )
 CHOICES, TEXT = "n-grams of choices", "n-grams"
 

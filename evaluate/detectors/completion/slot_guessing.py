@@ -54,6 +54,9 @@ ABOUT = About(
     catches=("whole texts", "question only"),
     must_not_catch=("letters", "image-caption"),
     levels={"bands": None},
+    evidence="published",
+    caveat="rewording alone can make a word harder to guess; the bands are within the noise of a"
+    " thousand items",
 )
 
 FUNCTION_WORDS = frozenset(

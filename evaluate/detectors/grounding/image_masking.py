@@ -44,6 +44,8 @@ ABOUT = About(
     direction="accuracy drops less than a clean model's when half of the picture is grey",
     catches=("letters", "answer texts"),
     must_not_catch=("question only", "image-caption"),
+    evidence="unpublished",
+    caveat="a model that hardly uses the picture drops little as well",
 )
 
 

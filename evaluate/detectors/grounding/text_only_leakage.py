@@ -38,6 +38,9 @@ ABOUT = About(
     catches=("letters", "answer texts"),
     must_not_catch=("question only", "image-caption"),
     levels={"paper": 0.5},
+    evidence="published",
+    caveat="better language skills raise it too, and training on pictures can lower it: 22 of 24"
+    " contaminated VLMs were above the clean one (arXiv 2511.03774)",
 )
 
 _REFUSAL = re.compile(

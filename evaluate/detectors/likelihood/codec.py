@@ -42,6 +42,9 @@ TEXTS = About(
     catches=("whole texts", "question only"),
     must_not_catch=("letters", "image-caption"),
     levels={"half": None},
+    evidence="published, contested",
+    caveat="misled by small sets and by a shift in distribution: with two other audits, right in"
+    " 199 of 335 cases (arXiv 2606.03305)",
 )
 REPLIES = replace(
     TEXTS,
@@ -61,6 +64,9 @@ ANSWERS = replace(
     " right answer is scored",
     catches=("letters", "answer texts"),
     must_not_catch=("question only", "image-caption"),
+    evidence="unpublished",
+    caveat="the paper scores whole texts; other questions in the prompt can make a letter less"
+    " likely in any model",
 )
 _ABOUT = {"text": TEXTS, "item": REPLIES, "answer": ANSWERS}
 Scored = Literal["text", "item", "answer"]

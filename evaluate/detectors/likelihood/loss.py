@@ -37,6 +37,9 @@ ABOUT = About(
     catches=("letters", "answer texts"),
     must_not_catch=("question only", "image-caption"),
     signal="answers to the perturbed items",
+    evidence="published, replicated",
+    caveat="on members and non-members of one source, near chance for single texts (arXiv"
+    " 2504.18349); rule half also flags a clean model whose perturbed pictures are harder",
 )
 
 

@@ -16,6 +16,7 @@ from flipbench.prompting.prompts import PromptSettings
 
 from ...protocol.detector import About
 from ...scoring.comparison import ComparingDetector, Contrast, Settings
+from ...scoring.likelihood import NO_TOKENS, lacks_tokens
 from ...scoring.membership import membership_contrasts
 
 SLICES = (
@@ -47,7 +48,7 @@ RENYI = About(
     catches=("letters", "answer texts"),
     must_not_catch=("image-caption",),
     evidence="published",
-    caveat=CAVEAT,
+    caveat=f"order 1 (Shannon entropy) only; {CAVEAT}",
 )
 ZLIB = replace(
     RENYI,
@@ -57,6 +58,7 @@ ZLIB = replace(
     deviates_from_paper=f"log-likelihood by byte of the compressed text; {SLICES}",
     direction="the text is likelier, by byte of its compressed size, than for the clean model",
     evidence="published, replicated",
+    caveat=CAVEAT,
 )
 LOWERCASE = replace(
     ZLIB,
@@ -121,7 +123,14 @@ class MaxRenyi(ComparingDetector):
     def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
         """Return both slices."""
         score = partial(_certainty, fraction=self.fraction)
-        return membership_contrasts(benchmark, prompt_settings, score, seed=self.settings.seed)
+        return membership_contrasts(
+            benchmark,
+            prompt_settings,
+            score,
+            seed=self.settings.seed,
+            lacks=lacks_tokens,
+            left_out=NO_TOKENS,
+        )
 
 
 @dataclass

@@ -17,7 +17,9 @@ from flipbench.prompting.prompts import LETTERS, PromptSettings, choice_prompt, 
 from ...protocol.detector import About, Answers, cached_per_benchmark
 from ...scoring.conditions import Settings
 from ...scoring.likelihood import (
+    NO_TOKENS,
     Membership,
+    lacks_tokens,
     log_likelihood,
     no_likelihood_warning,
     original_wins,
@@ -53,6 +55,10 @@ QUESTIONS = About(
     rule_titles={"min_k": "Min-K %, vs clean", "min_k_plus_plus": "Min-K %++, vs clean"},
     catches=("whole texts", "question only"),
     must_not_catch=("letters", "image-caption"),
+    evidence="published, replicated",
+    caveat="on members and non-members of one source, near chance for single texts (arXiv"
+    " 2504.18349), so no item is called a member; the length of texts and a model's calibration"
+    " move it too",
 )
 ANSWERS = replace(
     QUESTIONS,
@@ -64,6 +70,7 @@ ANSWERS = replace(
     " pairs than for the clean model",
     catches=("letters", "answer texts"),
     must_not_catch=("question only", "image-caption"),
+    caveat=f"{QUESTIONS.caveat}; of a short answer, it is little more than the loss",
 )
 
 
@@ -164,15 +171,14 @@ class MinK:
         missing = no_likelihood_warning(
             self.about, answers, self.probes(benchmark, prompt_settings)
         )
-        n_short = sum(any(_is_short(answers, probe) for probe in pair) for pair in pairs)
-        note = (
-            f"{n_short} of {len(pairs)} items are left out: their text has fewer than {MIN_TOKENS}"
-            " tokens; detector loss scores such answers"
-        )
+        left_out = _left_out([tuple(map(answers.to, pair)) for pair in pairs])
+        notes = [
+            f"{n} of {len(pairs)} items are left out: {why}" for why, n in left_out.items() if n
+        ]
         scores: list[Score] = []
         for rule, membership in self._memberships().items():
             read = partial(original_wins, benchmark, pairs, membership)
-            unreadable = "" if read(answers) else note if n_short else _no_statistics(answers)
+            unreadable = "" if read(answers) else "; ".join(notes or [_no_statistics(answers)])
             _, relative = share_scores(
                 self,
                 benchmark,
@@ -183,8 +189,8 @@ class MinK:
                 relative_rule=rule,
                 settings=self.settings,
                 missing=missing or unreadable,
-                n_left_out=n_short,
-                notes=[note] if n_short else [],
+                n_left_out=sum(left_out.values()),
+                notes=notes,
                 details={"fraction": self.fraction},
             )
             scores.append(relative)
@@ -220,9 +226,19 @@ def _with_tokens(answers: Answers, probe: Probe) -> Response | None:
     return reply if len(reply.token_log_probs) >= MIN_TOKENS else None
 
 
-def _is_short(answers: Answers, probe: Probe) -> bool:
-    reply = answers.to(probe)
-    return reply is not None and 0 < (reply.n_tokens or 0) < MIN_TOKENS
+def _left_out(pairs: Sequence[Sequence[Response | None]]) -> dict[str, int]:
+    """Return how many pairs of replies can have no score, by the reason why."""
+
+    def is_short(reply: Response | None) -> bool:
+        return reply is not None and 0 < (reply.n_tokens or 0) < MIN_TOKENS
+
+    short = [any(map(is_short, replies)) for replies in pairs]
+    bare = [any(map(lacks_tokens, replies)) for replies in pairs]
+    too_short = f"their text has fewer than {MIN_TOKENS} tokens; detector loss scores such answers"
+    return {
+        too_short: sum(short),
+        NO_TOKENS: sum(b and not s for s, b in zip(short, bare, strict=True)),
+    }
 
 
 def _no_statistics(answers: Answers) -> str:

@@ -45,6 +45,9 @@ ABOUT = About(
     catches=("whole texts",),
     must_not_catch=("image-caption",),
     levels={"paper": PAPER_ALPHA},
+    evidence="published, contested",
+    caveat="any file sorted by type, length or difficulty shows it, and so does a model that cannot"
+    " have seen the benchmark, in the paper itself",
 )
 
 

@@ -49,6 +49,9 @@ ABOUT = About(
     catches=("whole texts",),
     must_not_catch=("letters", "image-caption"),
     levels={"relative": 0.5},
+    evidence="published, contested",
+    caveat="p below the clean model's for 11 of 24 contaminated VLMs (arXiv 2511.03774, table 12);"
+    " training on shuffled items leaves nothing to see, and a sorted file looks memorised",
 )
 
 

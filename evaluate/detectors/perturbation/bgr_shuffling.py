@@ -39,6 +39,9 @@ ABOUT = About(
     direction="accuracy drops more than a clean model's when red and blue are swapped",
     catches=("letters", "answer texts"),
     must_not_catch=("question only", "image-caption"),
+    evidence="published",
+    caveat="no numbers as a detector are published; where colour has meaning, as in charts and"
+    " tissue, clean models drop too",
 )
 
 COLOR_WORDS = frozenset(

@@ -45,6 +45,9 @@ ABOUT = About(
     catches=("letters", "answer texts"),
     must_not_catch=("question only", "image-caption"),
     levels={"sign": 0.5},
+    evidence="published, contested",
+    caveat="the new options are easier: clean models gained 14 to 34 points, and the sign caught 9"
+    " of 24 contaminated VLMs (arXiv 2511.03774)",
 )
 
 DONORS = Rubric(

@@ -37,6 +37,9 @@ ABOUT = About(
     catches=("letters", "answer texts"),
     must_not_catch=("question only", "image-caption"),
     levels={"paper": 0.5},
+    evidence="published",
+    caveat="bias towards positions moves it as much as memory; 21 of 24 contaminated VLMs were"
+    " below the clean one (arXiv 2511.03774)",
 )
 
 

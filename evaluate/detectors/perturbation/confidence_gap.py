@@ -42,6 +42,9 @@ ABOUT = About(
     catches=("letters", "answer texts"),
     must_not_catch=("question only", "image-caption"),
     signal="answers to the perturbed items",
+    evidence="unpublished",
+    caveat="perturbed pictures that are harder lower it in clean models too: it needs equally hard"
+    " pairs or a clean model",
 )
 
 

@@ -37,6 +37,9 @@ ABOUT = About(
     catches=("answer texts",),
     must_not_catch=("question only", "image-caption"),
     levels={"sign": 0.5},
+    evidence="published",
+    caveat="as good as the judge's reading; the sign missed 3 models contaminated for one epoch"
+    " (arXiv 2511.03774, table 33)",
 )
 Side = Literal["original", "perturbed"]
 _Version = tuple[Item, Side, str, str]

@@ -40,6 +40,9 @@ ABOUT = About(
     catches=("letters", "answer texts"),
     must_not_catch=("question only", "image-caption"),
     signal="answers to the perturbed items",
+    evidence="unpublished",
+    caveat="an edit that changed too little, or an old answer that the question alone suggests,"
+    " attracts clean models too",
 )
 
 

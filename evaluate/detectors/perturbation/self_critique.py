@@ -55,7 +55,7 @@ ABOUT = About(
     evidence="published",
     caveat="made for reasoning models trained by reinforcement learning; short replies resemble"
     " each other in any model, and so do those of a model that ignores the request for another"
-    " answer",
+    " answer; not run on a reasoning model here",
 )
 
 

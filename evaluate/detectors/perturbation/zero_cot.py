@@ -63,7 +63,7 @@ ABOUT = About(
     evidence="published",
     caveat="reasoning helps where a picture is hard to read, so perturbed pictures that are harder"
     " widen the gap without reasoning in a clean model too; says nothing about models that do not"
-    " reason",
+    " reason, and was not run on one that does here",
 )
 
 

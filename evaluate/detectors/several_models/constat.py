@@ -41,6 +41,9 @@ ABOUT = About(
     catches=("letters", "answer texts"),
     must_not_catch=("question only", "image-caption"),
     signal="answers to the perturbed items",
+    evidence="published",
+    caveat="the difficulty curve is as good as the clean models: with few, or none of similar"
+    " accuracy, it is mostly interpolation",
 )
 
 

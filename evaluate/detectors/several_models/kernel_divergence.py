@@ -46,6 +46,9 @@ ABOUT = About(
     " questions",
     catches=("letters", "answer texts"),
     must_not_catch=("image-caption",),
+    evidence="published",
+    caveat="the paper ranks data sets and has no threshold; the number of items and familiarity"
+    " with the domain move it as well",
 )
 
 

@@ -1,5 +1,7 @@
 // Requests to the server; a failed request throws an Error with the server's message.
 
+const { command } = JSON.parse(document.getElementById("settings").textContent);
+
 export async function ask(path, query = {}) {
   return reply(fetch(`${path}?${new URLSearchParams(query)}`));
 }
@@ -20,7 +22,7 @@ async function reply(request) {
   try {
     response = await request;
   } catch {
-    throw new Error("the server does not respond; is 'flipbench review' still running?");
+    throw new Error(`the server does not respond; is 'flipbench ${command}' still running?`);
   }
   const text = await response.text();
   let data;

@@ -2,7 +2,7 @@
 
 const $ = (id) => document.getElementById(id);
 const LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
-const PAST_TENSE = { keep: "kept", reject: "rejected", unsure: "are unsure of" };
+const { labels } = JSON.parse($("settings").textContent);
 
 export function element(name, text = "", className = "") {
   const node = document.createElement(name);
@@ -20,17 +20,18 @@ export function draw(pair, onAnswer) {
   $("more").replaceChildren(...pair.more.map(furtherImage));
   $("blind-hint").hidden = !pair.hidden;
   document.querySelector(".decide").classList.toggle("hidden-answer", pair.hidden);
-  $("caption").hidden = $("others").hidden = pair.hidden;
+  $("details").hidden = $("others").hidden = pair.hidden;
   $("given").textContent = pair.hidden ? "" : ownVerdict(pair);
   $("note").value = pair.mine?.note ?? "";
   if (pair.hidden) return;
-  $("caption").querySelector("p").textContent = pair.caption;
+  $("details").querySelector("p").textContent = pair.details;
   $("others").querySelector("ul").replaceChildren(...pair.others.map(otherVerdict));
   $("others").hidden = !pair.others.length;
 }
 
 function answers(pair) {
   if (!pair.options.length) {
+    if (!pair.new_text) return [];
     return [row("", pair.new_text, "new", "new answer"), row("", pair.old_text, "old", "old answer")];
   }
   return pair.options.map((text, index) => {
@@ -82,7 +83,8 @@ function ownVerdict(pair) {
     const answer = mine.blind_answer === "UNCLEAR" ? "that no single answer follows" : `“${mine.blind_answer}”`;
     parts.push(same ? `You answered ${answer}, which is the new answer.` : `You answered ${answer}; the new answer is “${pair.new_text}”.`);
   }
-  if (mine?.decision) parts.push(`You ${PAST_TENSE[mine.decision]} this pair${mine.reason ? `: ${mine.reason}` : ""}.`);
+  const label = labels.find(({ value }) => value === mine?.decision);
+  if (label) parts.push(`${label.chosen}${mine.reason ? `: ${mine.reason}` : ""}.`);
   return parts.join(" ");
 }
 

@@ -1,14 +1,15 @@
-// The two images: same scale and zoom, side by side or flipped in place.
+// The two images: one zoom and, if they can be compared point by point, one scale; side by side or flipped in place.
 
 const stage = document.getElementById("stage");
-const figures = { original: document.getElementById("original"), edited: document.getElementById("edited") };
+const figures = { left: document.getElementById("left"), right: document.getElementById("right") };
+const { same_scale: sameScale } = JSON.parse(document.getElementById("settings").textContent);
 const narrow = matchMedia("(max-width: 45rem)");
+const PHONE_SHARE = document.querySelector(".many") ? 0.36 : 0.55; // of the height; many labels need more
 const MAX_ZOOM = 16;
 const MARGIN = 10;
-let shown = {}; // name → {img, width, height}
-let view = { flipped: narrow.matches, front: "edited" };
+let shown = {}; // name → {img, width, height, fit}
+let view = { flipped: narrow.matches, front: "right" };
 let zoom = { scale: 1, x: 0, y: 0 };
-let fit = 1;
 
 export function load(picture) {
   const img = new Image();
@@ -34,7 +35,7 @@ export function show(pictures, alts) {
     picture.ready.then((ok) => ok || frame.replaceChildren(missing()));
   }
   zoom = { scale: 1, x: 0, y: 0 };
-  view.front = "edited";
+  view.front = "right";
   layout();
 }
 
@@ -46,9 +47,9 @@ function missing() {
 }
 
 export function flip() {
-  if (!shown.original) return null;
-  view.front = view.flipped && view.front === "edited" ? "original" : "edited";
-  if (!view.flipped) view.front = "original";
+  if (!shown.left) return null;
+  view.front = view.flipped && view.front === "right" ? "left" : "right";
+  if (!view.flipped) view.front = "left";
   view.flipped = true;
   layout();
   return view.front;
@@ -89,17 +90,18 @@ function layout() {
   for (const [name, figure] of Object.entries(figures)) {
     figure.hidden = !shown[name] || (single && names.length > 1 && name !== view.front);
   }
-  const width = Math.max(...names.map((name) => shown[name].width));
-  const height = Math.max(...names.map((name) => shown[name].height));
   const gap = parseFloat(getComputedStyle(stage).columnGap) || 0;
   const room = single ? stage.clientWidth : (stage.clientWidth - gap) / 2;
-  const label = figures[single ? view.front : "edited"].querySelector("figcaption").offsetHeight;
-  const maxHeight = narrow.matches ? innerHeight * 0.55 : stage.clientHeight - MARGIN;
-  fit = Math.max(0.02, Math.min(room / width, (maxHeight - label) / height, 4));
+  const label = figures[single ? view.front : "right"].querySelector("figcaption").offsetHeight;
+  const maxHeight = narrow.matches ? innerHeight * PHONE_SHARE : stage.clientHeight - MARGIN;
+  const fitting = ({ width, height }) => Math.max(0.02, Math.min(room / width, (maxHeight - label) / height, 4));
+  const smallest = Math.min(...names.map((name) => fitting(shown[name])));
   for (const name of names) {
+    const picture = shown[name];
+    picture.fit = sameScale ? smallest : fitting(picture);
     const frame = figures[name].querySelector(".frame");
-    frame.style.width = `${Math.round(shown[name].width * fit)}px`;
-    frame.style.height = `${Math.round(shown[name].height * fit)}px`;
+    frame.style.width = `${Math.round(picture.width * picture.fit)}px`;
+    frame.style.height = `${Math.round(picture.height * picture.fit)}px`;
   }
   for (const [id, pressed] of [["flip", single], ["beside", !single]]) {
     const button = document.getElementById(id);
@@ -110,7 +112,7 @@ function layout() {
 }
 
 function paint() {
-  for (const { img, width, height } of Object.values(shown)) {
+  for (const { img, width, height, fit } of Object.values(shown)) {
     const x = clamp(zoom.x, (width * fit * (zoom.scale - 1)) / 2);
     const y = clamp(zoom.y, (height * fit * (zoom.scale - 1)) / 2);
     [zoom.x, zoom.y] = [x, y];

@@ -6,6 +6,8 @@ import * as pictures from "./pictures.js";
 
 const $ = (id) => document.getElementById(id);
 const settings = JSON.parse($("settings").textContent);
+const SIDES = settings.sides.map((side) => side[0].toUpperCase() + side.slice(1));
+const doubt = settings.labels.find(({ why }) => why); // the label of a reason that is chosen directly
 const AHEAD = 2;
 const cache = new Map(); // position → promise of {pair, loaded}
 const pace = JSON.parse(sessionStorage.getItem("flipbench-pace") ?? "[]");
@@ -67,8 +69,8 @@ function fetched(position) {
   return cache.get(position);
 }
 
-function load({ original, edited }) {
-  return { original: original ? pictures.load(original) : null, edited: pictures.load(edited) };
+function load({ left, right }) {
+  return { left: left ? pictures.load(left) : null, right: pictures.load(right) };
 }
 
 function present({ pair: next, loaded }) {
@@ -77,12 +79,12 @@ function present({ pair: next, loaded }) {
   $("review").hidden = false;
   $("done").hidden = true;
   draw(pair, answer);
-  const name = `image of ${pair.item}`;
-  pictures.show(loaded, { original: `Original ${name}`, edited: `Edited ${name}` });
+  const [left, right] = SIDES.map((side) => `${side} image of ${pair.item}`);
+  pictures.show(loaded, { left, right });
   wait(null);
   clock = { since: performance.now(), away: 0, leftAt: document.hidden ? performance.now() : 0 };
   remember();
-  const newAnswer = pair.hidden ? "" : ` New answer: ${pair.new_text}.`;
+  const newAnswer = pair.hidden || !pair.new_text ? "" : ` New answer: ${pair.new_text}.`;
   announce(`Pair ${at + 1} of ${queue.length}. ${pair.question}${newAnswer} ${$("given").textContent}`);
   document.body.dataset.shown = String(pair.position);
 }
@@ -121,7 +123,7 @@ function decide(decision, reason = "") {
   work(async () => {
     const seconds = spent();
     const verdict = { decision, reason, note: $("note").value, seconds };
-    const place = { reviewer, edit_id: pair.edit_id, image_sha256: pair.image_sha256 };
+    const place = { reviewer, key: pair.key };
     const counts = await send("/api/verdicts", { ...place, ...verdict }, { category: filters().category });
     cache.delete(pair.position);
     pace.push(seconds);
@@ -134,7 +136,7 @@ function decide(decision, reason = "") {
 function answer(text) {
   if (!pair?.hidden || !text.trim()) return;
   work(async () => {
-    const place = { reviewer, edit_id: pair.edit_id, image_sha256: pair.image_sha256 };
+    const place = { reviewer, key: pair.key };
     const found = await send("/api/answers", { ...place, answer: text.trim(), seconds: spent() });
     const loaded = load(found);
     await Promise.all(Object.values(loaded).map((picture) => picture?.ready));
@@ -166,17 +168,22 @@ function wait(decision) {
   pending = decision;
   const panel = document.querySelector(".decide");
   panel.classList.toggle("pending", Boolean(decision));
-  $("why").textContent = decision === "unsure" ? "Unsure because" : "Reject because";
   for (const button of document.querySelectorAll("[data-decision]")) {
     const chosen = decision ?? pair?.mine?.decision;
     button.setAttribute("aria-pressed", String(button.dataset.decision === chosen));
   }
+  if (!settings.reasons.length) return;
+  $("why").textContent = (labelled(decision) ?? doubt).why;
   if (decision) announce(`${$("why").textContent}: 1 to ${settings.reasons.length}, or the same key again for no reason.`);
+}
+
+function labelled(decision) {
+  return settings.labels.find(({ value }) => value === decision);
 }
 
 function choose(decision) {
   if (!pair || pair.hidden) return;
-  if (decision === "keep" || decision === pending) decide(decision);
+  if (!labelled(decision).why || decision === pending) decide(decision);
   else wait(decision);
 }
 
@@ -197,11 +204,13 @@ function announce(text) {
 }
 
 function progress({ n_pairs: total, counts }) {
-  const done = counts.keep + counts.reject + counts.unsure;
+  const done = Object.values(counts).reduce((sum, n) => sum + n, 0);
   $("bar").max = total;
   $("bar").value = done;
-  const parts = [`${done} of ${total}`, `${counts.keep} kept`, `${counts.reject} rejected`];
-  if (counts.unsure) parts.push(`${counts.unsure} unsure`);
+  const parts = [`${done} of ${total}`];
+  for (const { value, past, always_counted: always } of settings.labels) {
+    if (always || counts[value]) parts.push(`${counts[value]} ${past}`);
+  }
   const median = [...pace.slice(-50)].sort((a, b) => a - b)[Math.floor(Math.min(pace.length, 50) / 2)];
   if (pace.length >= 3 && median > 0) {
     parts.push(`${(60 / median).toFixed(median > 6 ? 1 : 0)} per minute`);
@@ -230,18 +239,16 @@ function toggle(id) {
 
 function flip() {
   const front = pictures.flip();
-  if (front) announce(front === "edited" ? "Edited picture" : "Original picture");
+  if (front) announce(`${SIDES[front === "right" ? 1 : 0]} picture`);
 }
 
 const KEYS = {
-  k: () => choose("keep"),
-  r: () => choose("reject"),
-  u: () => choose("unsure"),
+  ...Object.fromEntries(settings.labels.map(({ key, value }) => [key, () => choose(value)])),
   z: undo,
   n: () => $("note").focus(),
   f: flip,
   s: pictures.beside,
-  c: () => toggle("caption"),
+  c: () => toggle("details"),
   o: () => toggle("others"),
   "+": () => pictures.zoomBy(1.5),
   "=": () => pictures.zoomBy(1.5),
@@ -257,7 +264,7 @@ const PANS = { ArrowLeft: [60, 0], ArrowRight: [-60, 0], ArrowUp: [0, 60], Arrow
 function digit(value) {
   if (pair?.hidden) document.querySelector(`#options [data-digit="${value}"]`)?.click();
   else if (value === 0) pictures.zoomOut();
-  else if (pair && settings.reasons[value - 1]) decide(pending ?? "reject", settings.reasons[value - 1]);
+  else if (pair && settings.reasons[value - 1]) decide(pending ?? doubt.value, settings.reasons[value - 1]);
 }
 
 document.addEventListener("keydown", (event) => {
@@ -274,7 +281,8 @@ document.addEventListener("keydown", (event) => {
     return pictures.pan(...PANS[key]);
   }
   if (event.repeat || (key === "Enter" && target.matches("button, a, summary"))) return;
-  const action = /^[0-9]$/.test(key) ? () => digit(Number(key)) : KEYS[key.length === 1 ? key.toLowerCase() : key];
+  const named = KEYS[key.length === 1 ? key.toLowerCase() : key];
+  const action = named ?? (/^[0-9]$/.test(key) && (() => digit(Number(key))));
   if (!action) return;
   if (key.length === 1) event.preventDefault(); // keeps the shortcut N out of the note
   action();
@@ -283,17 +291,19 @@ document.addEventListener("keydown", (event) => {
 for (const button of document.querySelectorAll("[data-decision]")) {
   button.addEventListener("click", () => choose(button.dataset.decision));
 }
-settings.reasons.forEach((reason, index) => {
-  const button = element("button");
-  button.type = "button";
-  button.append(element("kbd", String(index + 1)), " ", element("span", reason));
-  button.addEventListener("click", () => decide(pending ?? "reject", reason));
-  $("reasons").append(button);
-});
-const none = element("button", "no reason", "none");
-none.type = "button";
-none.addEventListener("click", () => pending && decide(pending));
-$("reasons").append(none);
+if (settings.reasons.length) {
+  settings.reasons.forEach((reason, index) => {
+    const button = element("button");
+    button.type = "button";
+    button.append(element("kbd", String(index + 1)), " ", element("span", reason));
+    button.addEventListener("click", () => decide(pending ?? doubt.value, reason));
+    $("reasons").append(button);
+  });
+  const none = element("button", "no reason", "none");
+  none.type = "button";
+  none.addEventListener("click", () => pending && decide(pending));
+  $("reasons").append(none);
+}
 
 $("undo").addEventListener("click", undo);
 $("done-undo").addEventListener("click", undo);

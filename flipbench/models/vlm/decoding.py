@@ -76,7 +76,7 @@ class Decoding(LogitsProcessor):  # type: ignore[misc]
                 field.name: torch.stack([getattr(step, field.name)[row] for step in steps])
                 for field in fields(TokenStatistics)
             }
-            rows.append(TokenStatistics(**parts).fields())
+            rows.append(TokenStatistics(**parts).fields(every_token=True))
         return rows
 
 

@@ -233,7 +233,7 @@ class HuggingFaceVLM:
     def _score(self, probes: Sequence[Probe], images: ImageStore) -> list[Response]:
         """Score each continuation's tokens as the model's reply to the prompt."""
         scored = zip(probes, self._all_statistics(probes, images), strict=True)
-        return [self._response(probe, **statistics.fields()) for probe, statistics in scored]
+        return [self._response(p, **s.fields(every_token=bool(p.images))) for p, s in scored]
 
     def _score_text(self, probes: Sequence[Probe], images: ImageStore) -> list[Response]:
         """Score each continuation's tokens as raw text after the prompt."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from flipbench.core.errors import DataError
 
 N_WITH_STATISTICS = 256
-"""Only the sum is stored for continuations of more tokens, to keep records small."""
+"""Only the sum is stored for longer texts without images, which may hold many items."""
 _MAX_LOGITS = 2**26
 _STATE = "<f4"  # little-endian float32
 
@@ -41,8 +41,14 @@ class TokenStatistics:
         names = ("log_probs", "means", "deviations", "greedy")
         return cls(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
 
-    def fields(self) -> dict[str, Any]:
+    def fields(self, *, every_token: bool = False) -> dict[str, Any]:
         """Return the fields of a response.
+
+        Parameters
+        ----------
+        every_token : bool
+            Whether to return the statistics of each token even if there are more than
+            `N_WITH_STATISTICS`.
 
         Raises
         ------
@@ -55,7 +61,7 @@ class TokenStatistics:
             "log_likelihood": float(self.log_probs.double().sum()),
             "n_tokens": len(self),
         }
-        if len(self) <= N_WITH_STATISTICS:
+        if every_token or len(self) <= N_WITH_STATISTICS:
             fields |= {
                 "token_log_probs": _rounded(self.log_probs),
                 "token_means": _rounded(self.means),

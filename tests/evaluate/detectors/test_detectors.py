@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ FOLDS_BY_PLACE = {"kernel_divergence"}
 """Draws its folds by the items' places."""
 COSTLY = {"constat", "ngram_accuracy", "order_trend"}
 """The golden cases have to do in the quick tests."""
+DECIDED = ("contaminated", "not_detected")
 ASK_CHOICES = {
     "bgr_shuffling", "choice_confusion", "circular_eval", "confidence_gap", "constat",
     "image_masking", "none_of_the_others", "number_labels", "old_answer_attraction",
@@ -89,6 +91,7 @@ def test_facts(name: str) -> None:
     assert isinstance(DETECTORS[name], JudgedDetector) is ("answer_judge" in about.helpers)
     assert about.catches and {*about.catches, *about.must_not_catch} <= KINDS.keys()
     assert not {*about.catches} & {*about.must_not_catch}
+    assert about.evidence and about.caveat and not about.caveat.endswith(".")
 
 
 @every_detector
@@ -100,6 +103,16 @@ def test_golden_cases(name: str, benchmark: PairedBenchmark) -> None:
         for rule, expected in case["scores"].items():
             found = {key: rounded(getattr(scores[rule], key)) for key in expected}
             assert found == expected, (case["case"], rule)
+        assert_tests_decide_by_p(name, scores)
+
+
+def assert_tests_decide_by_p(name: str, scores: Mapping[str, Score]) -> None:
+    """Check that a rule that is no test at alpha has its level, or None, in the facts."""
+    for rule, score in scores.items():
+        if rule in DETECTORS[name].about.levels or score.verdict not in DECIDED:
+            continue
+        assert score.p_value is not None, (name, rule)
+        assert (score.verdict == "contaminated") is (score.p_value <= score.alpha), (name, rule)
 
 
 def test_golden_files_belong_to_detectors() -> None:
@@ -136,6 +149,7 @@ def test_every_score_states_what_it_is_of(name: str, benchmark: PairedBenchmark)
     assert default_rule(name) == default_rule(DETECTORS[name]) and default_rule(name) in scores
     assert DETECTORS[name].about.rule_titles.keys() <= scores.keys()
     assert DETECTORS[name].about.levels.keys() <= scores.keys() - {default_rule(name)}
+    assert_tests_decide_by_p(name, scores)
     for rule, score in scores.items():
         assert score.direction in ("falls", "rises") and score.alpha == 0.05
         assert (score.detector, score.rule, score.model) == (name, rule, "seer")

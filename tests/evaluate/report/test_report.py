@@ -73,6 +73,19 @@ def test_the_headline_counts_caught_and_flagged_models(tmp_path: Path) -> None:
     assert sentence.endswith("perturbation gap flagged 0 of 1 clean model.")
 
 
+def test_the_comparison_with_the_clean_model_leads_where_there_is_one(tmp_path: Path) -> None:
+    data = make_data(tmp_path, 10)
+    tests = [s for s in data.scores if s.rule == "mcnemar"]
+    clean = next(model for model in data.grid if model.clean).fingerprint
+    compared = {"rule": "relative", "reference_fingerprint": clean, "verdict": "contaminated"}
+    scores = [*tests, tests[-1].model_copy(update=compared)]
+    relative, test = headline(data.grid, scores)
+    assert relative == "Comparing the gap with the clean model’s caught 1 of 1 contaminated model."
+    assert test.startswith("The exact McNemar test")
+    without = tests[-1].model_copy(update=compared | {"reference_fingerprint": ""})
+    assert headline(data.grid, [*tests, without])[0].startswith("The exact McNemar test")
+
+
 def test_scores_of_other_models_are_refused(tmp_path: Path) -> None:
     data = make_data(tmp_path, 10)
     data.grid = [GridModel("x", "another fingerprint", "x", "clean", 0, 0)]

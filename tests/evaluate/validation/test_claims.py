@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from flipbench.core.records import Count, ReferenceResult, Score
 from flipbench.evaluate.protocol.grid import GridModel
+from flipbench.evaluate.report.table_files import validation_rows
 from flipbench.evaluate.report.validation_captions import same_signal
 from flipbench.evaluate.report.validation_tables import (
     can_test,
+    controls_table,
     default_tests,
     detectors_table,
     requirements_table,
@@ -196,6 +199,27 @@ def test_a_detector_is_tested_only_on_what_it_is_made_for() -> None:
         "All of these tests together, up to 2 per model",
     ]  # fmt: skip
     assert "trained on letters (answers to the questions, by letter)" in table.caption
+
+
+def test_negative_controls_are_counted_by_kind_and_absent_ones_named() -> None:
+    kinds: dict[int | None, Any] = {4: "letters", 8: "question only"}
+    grid = [replace(model, kind=kinds.get(model.dose, "")) for model in GRID]
+    codec = scores([0.1, 0.2, 0.1, 0.3] * 2, rule="relative")
+    codec[1] = codec[1].model_copy(update={"verdict": "not_detected"})
+    validations = validate([*GAP, *codec], grid)
+    assert controls_table(validate([*GAP, *codec], GRID)) is None
+    table = controls_table(validations)
+    assert table is not None
+    headers = [column.header for column in table.columns]
+    assert headers == ["Letters", "Question only", "Image-caption"]
+    rows = {row.header: [cell.text for cell in row.cells] for row in table.groups[0][1]}
+    n_flagged = validations[0].by_kind["question only"].k
+    assert rows == {
+        "Perturbation gap": ["–", f"{n_flagged}/2", "not in this grid"],
+        "CoDeC, context in the prompt": ["1/2", "–", "not in this grid"],
+    }
+    found = [r for r in validation_rows(validations) if r["quantity"] == "flagged_question_only"]
+    assert [(r["detector"], r["n"]) for r in found] == [("perturbation_gap", 2), ("codec", 2)]
 
 
 def test_detectors_of_one_signal_are_one_piece_of_evidence() -> None:

@@ -14,12 +14,14 @@ from typing import Any
 import pytest
 import uvicorn
 
-from flipbench.core.records import Verdict
+from flipbench.core.records import Adjudication, Verdict
 from flipbench.core.run import Run
 from flipbench.filters.review.app import ReviewApp, make_app
 from flipbench.filters.review.ledger import Ledger
-from flipbench.filters.review.pairs import edited_pairs
+from flipbench.filters.review.pairs import REVIEW
+from flipbench.filters.review.task import Task
 from tests.fixtures.edited_run import edited_run
+from tests.fixtures.flagged_run import flagged_run
 
 
 @dataclass
@@ -36,26 +38,37 @@ class Page:
         """The verdicts of people as stored on disk."""
         return [v for v in Run(self.run.path).read(Verdict) if v.rater_kind == "person"]
 
+    @property
+    def adjudications(self) -> list[Adjudication]:
+        """The labels of flagged pairs as stored on disk."""
+        return list(Run(self.run.path).read(Adjudication))
+
 
 @pytest.fixture(scope="session")
 def discs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return edited_run(tmp_path_factory.mktemp("review") / "discs", 30).path
 
 
+@pytest.fixture(scope="session")
+def flagged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return flagged_run(tmp_path_factory.mktemp("flagged") / "scans").path
+
+
 @pytest.fixture
-def serve(discs: Path, tmp_path: Path) -> Iterator[Callable[..., Page]]:
-    """Serve a copy of the run; every test has a copy and a port of its own."""
+def serve(discs: Path, flagged: Path, tmp_path: Path) -> Iterator[Callable[..., Page]]:
+    """Serve a copy of a run; every test has a copy and a port of its own."""
     pages: list[Page] = []
 
-    def start(blind: bool = False, token: str | None = None) -> Page:
-        run = Run(shutil.copytree(discs, tmp_path / f"discs{len(pages)}"))
+    def start(blind: bool = False, token: str | None = None, task: Task = REVIEW) -> Page:
+        source = discs if task is REVIEW else flagged
+        run = Run(shutil.copytree(source, tmp_path / f"{source.name}{len(pages)}"))
         listener = socket.create_server(("127.0.0.1", 0))
         port = listener.getsockname()[1]
         serving: list[Any] = []
 
         def up(bound: socket.socket | None = None) -> None:
-            ledger = Ledger(run, edited_pairs(run))
-            app = make_app(ReviewApp(ledger, run.images, "discs", blind), token)
+            ledger = Ledger(run, task.load(run, None), task)
+            app = make_app(ReviewApp(ledger, run.images, source.name, blind), token)
             config = uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1)
             server = uvicorn.Server(config)
             sock = bound or socket.create_server(("127.0.0.1", port))

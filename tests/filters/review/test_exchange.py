@@ -17,7 +17,7 @@ from flipbench.core.records import Verdict
 from flipbench.core.run import Run
 from flipbench.filters.effective_verdicts import REASONS
 from flipbench.filters.review.exchange import export_csv, import_rows, read_rows
-from flipbench.filters.review.label_studio import LABEL_CONFIG, export_tasks
+from flipbench.filters.review.label_studio import export_tasks, label_config
 from flipbench.filters.review.ledger import Ledger
 from flipbench.filters.review.pairs import edited_pairs
 from flipbench.filters.review.serve import export_verdicts, import_verdicts
@@ -165,7 +165,7 @@ def test_label_studio_round_trip(open_run: Any) -> None:
 
 
 def test_tasks_match_the_labelling_configuration(open_run: Any) -> None:
-    config = ElementTree.fromstring(LABEL_CONFIG)
+    config = ElementTree.fromstring(label_config())
     named = {node.get("name"): node for node in config.iter() if node.get("name")}
     values = {node.get("value", "")[1:] for node in config.iter() if node.tag != "Choice"} - {""}
     choices = {name: {c.get("value") for c in node} for name, node in named.items()}
@@ -212,14 +212,14 @@ def test_a_selection_of_pairs_can_be_exported(open_run: Any, tmp_path: Path) -> 
     some = {pairs[1].edit_id, pairs[6].edit_id}
     assert export_verdicts(tmp_path / "mine", tmp_path / "v.csv", some) == 2
     rows, _ = read_rows((tmp_path / "v.csv").read_bytes(), "v.csv")
-    assert {row.edit_id for row in rows} == some
+    assert {row.key[0] for row in rows} == some
 
 
 def test_verdict_files_work_without_the_page(open_run: Any, tmp_path: Path) -> None:
     reviewed(open_run("mine"))
     assert export_verdicts(tmp_path / "mine", tmp_path / "out" / "v.csv") == 8
     export_verdicts(tmp_path / "mine", tmp_path / "out" / "tasks.json")
-    assert (tmp_path / "out" / "tasks.xml").read_text() == LABEL_CONFIG
+    assert (tmp_path / "out" / "tasks.xml").read_text() == label_config()
     open_run("a"), open_run("b")
     assert import_verdicts(tmp_path / "a", tmp_path / "out" / "v.csv").n_new == 3
     assert import_verdicts(tmp_path / "b", tmp_path / "out" / "tasks.json").n_new == 3

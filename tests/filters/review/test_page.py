@@ -128,25 +128,25 @@ def test_blind_mode_hides_the_answer_until_one_is_given(serve: Any, visit: Visit
     page.wait_for_timeout(300)
     keys = set().union(*(json.loads(reply) for reply in replies))
     assert len(replies) >= 2
-    assert not keys & {"new_answer", "new_text", "old_answer", "old_text", "caption", "original"}
+    assert not keys & {"new_answer", "new_text", "old_answer", "old_text", "details", "left"}
     assert page.locator("#stage img").count() == 1
     page.keyboard.press("k")  # nothing to decide yet
     page.keyboard.press("2")
-    page.wait_for_selector("#original img")
+    page.wait_for_selector("#left img")
     assert page.locator("#given").inner_text() == "You answered “green”, which is the new answer."
     assert page.locator("#options .new .text").inner_text() == "green"
     page.reload()  # the answer is on disk; asking again would not be blind
-    page.wait_for_selector("#original img")
+    page.wait_for_selector("#left img")
     press(page, "k")
     page.keyboard.press("0")
-    page.wait_for_selector("#original img")
+    page.wait_for_selector("#left img")
     assert "the new answer is “blue”" in page.locator("#given").inner_text()
     press(page, "2")
     press(page, "ArrowRight")
     press(page, "ArrowRight")  # to the question without options
     page.get_by_label("Your answer").fill("red, I think")
     page.keyboard.press("Enter")
-    page.wait_for_selector("#original img")
+    page.wait_for_selector("#left img")
     press(page, "k")
     kept, rejected, free = [v for v in served.verdicts if v.reason != ANSWERED_BLIND]
     assert (kept.decision, kept.blind_answer) == ("keep", "green")
@@ -181,7 +181,7 @@ def test_a_note_a_caption_and_a_changed_mind(serve: Any, visit: Visit) -> None:
 def test_pictures_share_one_scale_and_one_zoom(serve: Any, visit: Visit) -> None:
     served = serve()
     page = visit(served.address + "?show=all&pair=5")
-    frames = [page.locator(f"#{name} .frame") for name in ("original", "edited")]
+    frames = [page.locator(f"#{name} .frame") for name in ("left", "right")]
     boxes = [frame.bounding_box() for frame in frames]
     assert boxes[0]["width"] == pytest.approx(2 * boxes[1]["width"], abs=1)  # 160 and 80 pixels
     assert boxes[0]["y"] == boxes[1]["y"]
@@ -260,8 +260,8 @@ def test_a_stopped_server_loses_no_verdict(serve: Any, visit: Visit) -> None:
 def test_a_pair_with_a_missing_image_cannot_be_judged(serve: Any, visit: Visit) -> None:
     served = serve()
     page = visit(served.address)
-    sha256 = page.evaluate("fetch('/api/pairs/6?reviewer=anna').then((r) => r.json())")
-    (served.run.path / "images" / f"{sha256['image_sha256']}.png").unlink()
+    pair = page.evaluate("fetch('/api/pairs/6?reviewer=anna').then((r) => r.json())")
+    (served.run.path / "images" / f"{pair['key'][1]}.png").unlink()
     page.goto(served.address + "?show=all&pair=6")
     page.get_by_text("This image cannot be shown").wait_for()
     page.keyboard.press("k")
@@ -288,14 +288,14 @@ def test_the_page_works_on_a_phone(serve: Any, visit: Visit) -> None:
     served = serve()
     phone = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
     page = visit(served.address, **phone)
-    assert page.locator("#edited .frame").is_visible()
-    assert not page.locator("#original .frame").is_visible()
+    assert page.locator("#right .frame").is_visible()
+    assert not page.locator("#left .frame").is_visible()
     page.get_by_role("button", name="Flip").tap()
-    assert page.locator("#original .frame").is_visible()
+    assert page.locator("#left .frame").is_visible()
     for button in page.locator("main button:visible").all():
         box = button.bounding_box()
         assert box["height"] >= 44 and box["width"] >= 44, button.inner_text()
-    frame, bar = page.locator("#original .frame"), page.locator(".decide")
+    frame, bar = page.locator("#left .frame"), page.locator(".decide")
     assert frame.bounding_box()["y"] + 300 < bar.bounding_box()["y"]
     assert page.locator("#question").bounding_box()["y"] < bar.bounding_box()["y"]
     page.get_by_role("button", name="Reject").tap()

@@ -64,8 +64,7 @@ class Client:
         return self.ask(path, None, {k.replace("_", "-"): v for k, v in headers.items()})[:2]
 
     def decide(self, pair: Mapping[str, Any], reviewer: str, **fields: Any) -> tuple[int, Any]:
-        place = {name: pair[name] for name in ("edit_id", "image_sha256")}
-        body = {"reviewer": reviewer, "decision": "keep"} | place | fields
+        body = {"reviewer": reviewer, "decision": "keep", "key": pair["key"]} | fields
         return self.ask("/api/verdicts", body)[:2]
 
 
@@ -106,7 +105,7 @@ def test_a_kill_loses_no_verdict_that_was_acknowledged(discs: Path, tmp_path: Pa
                     note = f"turn {turn}"
                     assert client.decide(pair, reviewer, note=note)[0] == 200
                     with lock:
-                        acknowledged[reviewer, pair["edit_id"], f"note: {note}"] = turn
+                        acknowledged[reviewer, pair["key"][0], f"note: {note}"] = turn
                         if len(acknowledged) >= 150:
                             enough.set()
         except (OSError, http.client.HTTPException):
@@ -208,15 +207,15 @@ def test_only_known_paths_can_be_fetched(client: Client, path: str) -> None:
 def test_images_of_the_run_can_be_fetched(serve: Any) -> None:
     served = serve()
     pair = pairs_of(client := Client(served.address), "anna", 1)[0]
-    status, data, response = client.ask(pair["edited"]["src"])
+    status, data, response = client.ask(pair["right"]["src"])
     assert status == 200 and response.headers["content-type"] == "image/png"
-    assert data == (served.run.path / "images" / f"{pair['image_sha256']}.png").read_bytes()
+    assert data == (served.run.path / "images" / f"{pair['key'][1]}.png").read_bytes()
     outside = served.run.path.parent / "outside.png"
     outside.write_bytes(b"secret")
-    stored = served.run.path / "images" / f"{pair['image_sha256']}.png"
+    stored = served.run.path / "images" / f"{pair['key'][1]}.png"
     stored.unlink()
     stored.symlink_to(outside)
-    assert client.get(pair["edited"]["src"])[0] == 500
+    assert client.get(pair["right"]["src"])[0] == 500
 
 
 def test_a_format_browsers_cannot_show_is_sent_as_png(tmp_path: Path, serve: Any) -> None:
@@ -307,7 +306,7 @@ def test_malformed_requests_are_refused(serve: Any) -> None:
     client = Client(served.address)
     pair = pairs_of(client, "anna", 2)[0]
     other = pairs_of(client, "anna", 2)[1]
-    place = {"edit_id": pair["edit_id"], "image_sha256": pair["image_sha256"]}
+    place = {"key": pair["key"]}
     for status, body in [
         (400, b"{"),
         (400, b""),
@@ -319,8 +318,8 @@ def test_malformed_requests_are_refused(serve: Any) -> None:
         (400, {"reviewer": "anna", "decision": "keep", "seconds": -1} | place),
         (409, {"reviewer": "", "decision": "keep"} | place),
         (409, {"reviewer": "test judge", "decision": "keep"} | place),
-        (409, {"reviewer": "a", "decision": "keep"} | place | {"edit_id": "0" * 24}),
-        (409, {"reviewer": "a", "decision": "keep"} | place | {"edit_id": other["edit_id"]}),
+        (409, {"reviewer": "a", "decision": "keep"} | {"key": ["0" * 24, pair["key"][1]]}),
+        (409, {"reviewer": "a", "decision": "keep"} | {"key": [other["key"][0], pair["key"][1]]}),
     ]:
         found, reply, _ = client.ask("/api/verdicts", body)
         assert found == status and reply["error"], body
@@ -333,7 +332,7 @@ def test_blind_verdicts_need_an_answer(serve: Any) -> None:
     pair = pairs_of(client, "anna", 1)[0]
     assert pair["hidden"] and "new_text" not in pair
     assert client.decide(pair, "anna")[0] == 409
-    place = {name: pair[name] for name in ("edit_id", "image_sha256")}
+    place = {"key": pair["key"]}
     status, reply, _ = client.ask("/api/answers", {"reviewer": "anna", "answer": "green"} | place)
     assert status == 200 and reply["new_text"] == "green"
     assert client.decide(pair, "anna")[0] == 200

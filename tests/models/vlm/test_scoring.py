@@ -49,6 +49,8 @@ def test_a_nan_is_refused_and_a_long_text_keeps_only_its_sum() -> None:
     fields = token_statistics(torch.zeros(n, 4), torch.zeros(n, dtype=torch.long)).fields()
     assert fields["n_tokens"] == n and "token_log_probs" not in fields
     assert fields["log_likelihood"] == pytest.approx(-n * math.log(4), rel=1e-6)
+    statistics = token_statistics(torch.zeros(n, 4), torch.zeros(n, dtype=torch.long))
+    assert len(statistics.fields(every_token=True)["token_means"]) == n
 
 
 @given(st.integers(1, 30), st.integers(1, 200), st.integers(2, 40))

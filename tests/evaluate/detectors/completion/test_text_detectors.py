@@ -301,6 +301,33 @@ def test_replies_that_name_the_missing_option(reply: str, expected: bool) -> Non
     assert mentions(reply, "blue", ["red", "green", "black"]) is expected
 
 
+def test_a_judge_reads_replies_that_are_no_option(make_world: Any, replies: Any) -> None:
+    benchmark = make_world.make(n=40).benchmark
+    options = {i.id: i.options for i in benchmark.originals}
+    known = ("last", "first", "", *["other words"] * 37)
+    said = dict(zip(options, known, strict=True))
+
+    def reply(probe: Probe) -> str:
+        first, *_, last = options[probe.item_id]
+        return {"last": f"D. {last}", "first": first}.get(said[probe.item_id], said[probe.item_id])
+
+    model = replies(MISSING, benchmark, reply)
+    clean = replies(MISSING, benchmark, lambda p: options[p.item_id][0], "clean")
+    tasks = list(MISSING.to_judge(benchmark, model))
+    assert {task.texts[1] for task in tasks} == {"other words"} and len(tasks) == 37
+    assert not list(MISSING.to_judge(benchmark, clean))
+    labels = dict.fromkeys(tasks, "same") | {tasks[-1]: "different", tasks[-2]: None}
+    n = {label: sum(labels[task] == label for task in tasks) for label in ("same", None)}
+    judged = scores_of(MissingOption(label=labels.get), benchmark, model, clean)
+    for score in judged.values():
+        assert score.details["compared_by"] == "judge" and score.verdict == "contaminated"
+        assert score.accuracies["missing option"] == Count(k=1 + n["same"], n=40 - n[None])
+        assert (score.n_dropped, score.unparsed["missing option"]) == (n[None], 1)
+    by_words = scores_of(MISSING, benchmark, model, clean)["mcnemar"]
+    assert by_words.details["compared_by"] == "words"
+    assert by_words.accuracies["missing option"] == Count(k=1, n=40)
+
+
 def test_the_prompt_hides_the_last_option_and_the_image(
     shapes_benchmark: PairedBenchmark,
 ) -> None:

@@ -294,6 +294,36 @@ def test_the_false_alarm_rate_stays_at_its_level(name: str, make_world: Any) -> 
     assert 0.35 < sum(p_values) / 60 < 0.75  # a step function: its mean lies above 1/2
 
 
+def test_long_questions_about_images_have_their_scores(
+    tiny_vlm: Any, shapes_items: Any, shapes_store: Any, make_pair: Any
+) -> None:
+    from flipbench.core.paired import Pair, PairedBenchmark
+
+    vlm: HuggingFaceVLM = tiny_vlm("llava")
+    long = "Look at the picture and tell me this. " * 40
+    pairs = []
+    for item, other in zip(shapes_items[:2], shapes_items[2:4], strict=True):
+        new = (item.answer + 1) % len(item.options)
+        asked = {"id": "", "question": f"{long}{item.question}"}
+        sides = item, make_pair(item, new).perturbed.model_copy(update={"images": other.images})
+        pairs.append(Pair(*(type(s).model_validate(s.model_dump() | asked) for s in sides)))
+    benchmark = PairedBenchmark("long", tuple(pairs), shapes_store)
+    for detector, rule in ((MinK(), "min_k_plus_plus"), (DETECTORS["max_renyi"], "question")):
+        replies = vlm.ask(detector.probes(benchmark, ASKING), shapes_store)
+        assert max(reply.n_tokens or 0 for reply in replies) >= 400
+        answers = Answers(vlm.name, vlm.fingerprint, {r.probe_id: r for r in replies})
+        scores = {s.rule: s for s in detector.score(benchmark, ASKING, answers, answers)}
+        assert (scores[rule].n, scores[rule].n_dropped) == (2, 0)
+        none = {"token_log_probs": (), "token_means": (), "token_deviations": ()}
+        last = replies[-1].model_copy(update=none)
+        bare = {**answers.responses, last.probe_id: last}
+        some = Answers(vlm.name, vlm.fingerprint, bare)
+        scores = {s.rule: s for s in detector.score(benchmark, ASKING, some, answers)}
+        assert (scores[rule].n, scores[rule].n_dropped) == (1, 1)
+        assert any("reference_ratio needs only" in w for w in scores[rule].warnings)
+        assert not any("retry" in w for w in scores[rule].warnings)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_real_checkpoint_answers_the_probes(
