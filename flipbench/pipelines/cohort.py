@@ -1,0 +1,152 @@
+"""The models of an audit's cohort: their likelihoods of the right answers, as matrices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flipbench.config.corpus import CohortConfig, CohortScore
+from flipbench.core.errors import ConfigError, nearest
+from flipbench.core.records import Item, Probe, Response
+from flipbench.core.stage import StageReport
+from flipbench.evaluate.cohort.cohort import Cohort, Covariate, read_cohort
+from flipbench.evaluate.detectors.likelihood.min_k import min_k, min_k_plus_plus
+from flipbench.evaluate.pipeline import ModelUnderTest
+from flipbench.evaluate.scoring.likelihood import answer_probe, text_probe
+from flipbench.evaluate.scoring.membership import full_answer
+from flipbench.models.engine import answers_of, ask
+from flipbench.models.protocols import needs_of
+from flipbench.pipelines.assembly import Assembly
+from flipbench.prompting.prompts import PromptSettings
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Cohorts:
+    """The two score matrices, right and wrong answers where models were asked, and the stages."""
+
+    trend: Cohort
+    tail: Cohort
+    correct: Array | None
+    reports: list[StageReport]
+
+
+def cohorts_of(assembly: Assembly, config: CohortConfig) -> Cohorts:
+    """Read the cohort's scores from its file, or ask its models.
+
+    Raises
+    ------
+    ConfigError
+        If a model is not configured, or gives no likelihoods.
+    DataError
+        If the file is not a cohort's.
+    """
+    if config.scores is not None:
+        cohort = read_cohort(
+            Path(config.scores), benchmark=assembly.benchmark.name, external=config.external
+        )
+        by_name = {item.name: item for item in assembly.benchmark.items}
+        if set(cohort.item_ids) <= set(by_name):  # its items are ours: they bring covariates
+            own = covariates_of([by_name[name] for name in cohort.item_ids])
+            cohort = replace(cohort, covariates={**own, **cohort.covariates})
+        return Cohorts(cohort, cohort, None, [])
+    return _asked(assembly, config)
+
+
+def covariates_of(items: Sequence[Item]) -> dict[str, Covariate]:
+    """Return what is known of items without a model: category, lengths in words, image."""
+    return {
+        "category": np.array([item.category or "" for item in items]),
+        "answer_tokens": np.array([len(item.answer_text.split()) for item in items]),
+        "question_words": np.array([len(item.question.split()) for item in items]),
+        "image": np.array([item.images[0].sha256 for item in items]),
+    }
+
+
+def _asked(assembly: Assembly, config: CohortConfig) -> Cohorts:
+    items, settings = assembly.benchmark.items, assembly.config.evaluate.prompt
+    models = [_model(assembly, name) for name in config.models]
+    scored = [_answer(item, settings) for item in items]
+    chosen = [settings.probe(item, "original") if item.options else None for item in items]
+    distinct = list({probe.id: probe for probe in (*scored, *filter(None, chosen))}.values())
+    known = assembly.run.ids(Probe)
+    assembly.run.append([probe for probe in distinct if probe.id not in known])
+    options = assembly.options(assembly.config.evaluate.batch_size)
+    columns: dict[CohortScore, list[list[float]]] = {config.trend_score: [], config.tail_score: []}
+    correct, reports = [], []
+    for model in models:
+        wanted = [probe for probe in distinct if needs_of(probe) <= model.can]
+        reports.append(ask(wanted, model.load(), assembly.run, assembly.run.images, options))
+        answers = answers_of(model.model.name, model.model.fingerprint, assembly.run)
+        replies = [answers.to(probe) for probe in scored]
+        for name, column in columns.items():
+            column.append([_value(reply, SCORES[name]) for reply in replies])
+        picks = [None if probe is None else answers.to(probe) for probe in chosen]
+        correct.append(
+            [
+                math.nan
+                if reply is None or reply.choice < 0
+                else float(reply.choice == item.answer)
+                for item, reply in zip(items, picks, strict=True)
+            ]
+        )
+    trend, tail = (
+        Cohort(
+            benchmark=assembly.benchmark.name,
+            item_ids=[item.name for item in items],
+            models=list(config.models),
+            external=frozenset(config.external),
+            scores=np.array(columns[name], dtype=float).T,
+            covariates=covariates_of(items),
+        )
+        for name in (config.trend_score, config.tail_score)
+    )
+    return Cohorts(trend, tail, np.array(correct).T, reports)
+
+
+def _model(assembly: Assembly, name: str) -> ModelUnderTest:
+    known = assembly.config.models
+    if name not in known:
+        raise ConfigError(f"audit.cohort: no model {name!r}{nearest(name, list(known))}")
+    model = assembly.model(name)
+    if "token_logprobs" not in model.can:
+        raise ConfigError(
+            f"audit.cohort: {name} gives no log-probabilities of given texts; name a local"
+            " checkpoint, or give a file with 'scores'"
+        )
+    return model
+
+
+def _answer(item: Item, settings: PromptSettings) -> Probe:
+    """Return the probe for the right answer, letter and text, to an item's question."""
+    prompt = answer_probe(item, settings, "original").prompt
+    return text_probe(item.id, "original answer", full_answer(item), prompt, item.images)
+
+
+def _value(reply: Response | None, score: Callable[[Response], float]) -> float:
+    """Return a reply's score; NaN if a likelihood is missing or not finite."""
+    if reply is None or not reply.token_log_probs:
+        return math.nan
+    value = score(reply)
+    return value if math.isfinite(value) else math.nan
+
+
+def _min_k_plus_plus(reply: Response) -> float:
+    if not reply.token_means:
+        return math.nan
+    return min_k_plus_plus(reply.token_log_probs, reply.token_means, reply.token_deviations)
+
+
+SCORES: dict[CohortScore, Callable[[Response], float]] = {
+    "log_likelihood": lambda reply: sum(reply.token_log_probs),
+    "mean_log_likelihood": lambda reply: sum(reply.token_log_probs) / len(reply.token_log_probs),
+    "min_k": lambda reply: min_k(reply.token_log_probs),
+    "min_k_plus_plus": _min_k_plus_plus,
+}
+"""How a reply to the probe for the right answer is scored; larger is more familiar."""
