@@ -162,6 +162,19 @@ def flagged(values: Sequence[np.ndarray]) -> str:
     return f"{k}/{len(values)} [{100 * between.low:.0f}, {100 * between.high:.0f}]"
 
 
+def clean_table(original: PairedBenchmark, clean: Sequence[ModelUnderTest], run: Run) -> str:
+    """Return the clean models that each test flags, by perturbed pictures, as Markdown."""
+    names = ("as made", "blur 4", "blur 7")
+    columns = []
+    for name in names:
+        benchmark = edited(original, CONDITIONS[name], run.images)
+        found = [differences(benchmark, subject, run) for subject in clean]
+        columns.append({test: flagged([values[test] for values in found]) for test in TESTS})
+    lines = [f"| test | {' | '.join(names)} |", f"|{' --- |' * (1 + len(names))}"]
+    lines += [f"| {test} | {' | '.join(column[test] for column in columns)} |" for test in TESTS]
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -175,16 +188,7 @@ def main() -> None:
     contaminated = [subject for subject in models if subject.model.contaminated]
     clean = [subject for subject in models if not subject.model.contaminated]
     print(power_table({s.model.name: differences(as_made, s, run) for s in contaminated}))
-    print("\nClean models flagged:\n")
-    names = ("as made", "blur 4", "blur 7")
-    columns = []
-    for name in names:
-        benchmark = edited(original, CONDITIONS[name], run.images)
-        found = [differences(benchmark, subject, run) for subject in clean]
-        columns.append({test: flagged([values[test] for values in found]) for test in TESTS})
-    print(f"| test | {' | '.join(names)} |\n|{' --- |' * 4}")
-    for test in TESTS:
-        print(f"| {test} | {' | '.join(column[test] for column in columns)} |")
+    print(f"\nClean models flagged:\n\n{clean_table(original, clean, run)}")
 
 
 if __name__ == "__main__":
