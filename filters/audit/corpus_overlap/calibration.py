@@ -153,7 +153,8 @@ class CleanTest(NamedTuple):
         One-sided: distances are smaller on the whole. Secondary, since a small shift of all
         pictures, which a difference in domain gives, makes it as significant as a leak.
     q_values : float64 array, shape (n,)
-        Benjamini-Hochberg over the pictures' p-values.
+        Benjamini-Hochberg over the pictures' p-values. The least p-value is 1 / (n_clean + 1), so
+        k pictures of n can be significant at a level only if n_clean + 1 >= n / (k x level).
     """
 
     n_clean: int

@@ -14,7 +14,7 @@ from flipbench.core.errors import need
 from .vectors import Array, Vectors
 
 BLOCK_BYTES = 2**28
-_SPARE = 4  # candidates beyond k, in case rounding to float32 changes the order
+_SPARE = 4  # candidates beyond k > 1, in case rounding to float32 changes the order
 _N_REFINED = 512  # queries whose candidates are in memory together
 
 _Search = Callable[[Array, Array, int], tuple[Array, Array]]
@@ -47,9 +47,10 @@ def nearest(
 ) -> Neighbours:
     """Find the nearest corpus rows of each query by comparing all pairs.
 
-    FAISS compares each block of the corpus with all queries, on its GPUs if it has any. The
-    distances of the best candidates are then computed in float64 as half the squared distance of
-    the unit vectors, which is 1 - cosine but exact near 0. Equal distances: lowest row first.
+    FAISS compares each block of the corpus with all queries in float32, on its GPUs if it has any.
+    The distances of the best candidates are then computed in float64 as half the squared distance
+    of the unit vectors, which is 1 - cosine but exact near 0. Rows whose distances differ by less
+    than float32 can tell, about 1e-7, may stand for one another.
 
     Parameters
     ----------
@@ -77,20 +78,25 @@ def nearest(
     """
     asked = Vectors(queries, "the queries")
     asked.check_like(corpus)
-    queries = asked.checked(np.ascontiguousarray(queries))
+    queries = asked.checked(np.ascontiguousarray(queries), range(asked.n))
     search = _search(corpus)
-    n_kept = k + _SPARE
-    n_sought = n_kept + (exclude is not None)
+    n_kept = k if k == 1 else k + _SPARE  # FAISS is fastest at 1
     best = np.full((len(queries), n_kept), np.inf)
     rows = np.full((len(queries), n_kept), -1, np.int64)
+    own = np.full(len(queries), -1) if exclude is None else exclude
     with tqdm(total=corpus.n, desc="neighbours", unit="img", disable=not progress) as bar:
         for first, block in corpus.blocks(block_bytes):
-            keys, found = search(queries, block, min(n_sought, len(block)))
-            found = found.astype(np.int64) + first
-            keys = keys.astype(np.float64)
-            if exclude is not None:
-                keys[found == exclude[:, None]] = np.inf
-            best, rows = _least(np.hstack([best, keys]), np.hstack([rows, found]), n_kept)
+            inside = (own >= first) & (own < first + len(block))
+            for part, n_sought in ((~inside, n_kept), (inside, n_kept + 1)):
+                if not part.any():
+                    continue
+                asked_now = queries if part.all() else queries[part]
+                keys, found = search(asked_now, block, min(n_sought, len(block)))
+                keys, found = keys.astype(np.float64), found.astype(np.int64) + first
+                keys[found == own[part, None]] = np.inf
+                best[part], rows[part] = _least(
+                    np.hstack([best[part], keys]), np.hstack([rows[part], found]), n_kept
+                )
             bar.update(len(block))
     rows[np.isinf(best)] = -1
     if corpus.is_hash:

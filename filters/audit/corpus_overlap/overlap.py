@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from flipbench.core.errors import DataError
+from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.rates import Rate
 from flipbench.reporting import formats
 
@@ -103,6 +103,8 @@ def corpus_overlap(
 
     Raises
     ------
+    ConfigError
+        If an alpha is not between 0 and 1, or a control has a name that results use.
     DataError
         If there are no pictures, encoders or dimensions differ, embeddings are not finite or not
         normalised, types are missing, or the clean benchmark is too small for alpha.
@@ -112,8 +114,14 @@ def corpus_overlap(
     Differs from the paper: all counts are of unique pictures, never of items; the p-value allows
     for the chance in the calibration sample; the sample can have the benchmark's types.
     """
-    pictures = Vectors(corpus.vectors, "the corpus")
-    _check(benchmark, corpus, pictures.n, match_types)
+    for value in (alpha, *alphas):
+        if not 0 < value < 1:
+            raise ConfigError(f"alpha must be between 0 and 1, not {value:g}")
+    if taken := {BENCHMARK, CORPUS, CLEAN} & set(controls or {}):
+        raise ConfigError(f"the name {min(taken)!r} is taken; name the control otherwise")
+    _check(benchmark, corpus, match_types)
+    pictures = _load("the corpus", corpus.vectors, len(corpus.sha256))
+    own = _load("the benchmark", benchmark.vectors, len(benchmark.sha256))
     rows = sample_rows(
         pictures.n,
         n_sample,
@@ -121,15 +129,15 @@ def corpus_overlap(
         types=corpus.types if match_types else None,
         like=benchmark.types if match_types else None,
     )
-    others = {name: Vectors(vectors, name) for name, vectors in (controls or {}).items()}
-    others |= {CLEAN: Vectors(clean[1], clean[0])} if clean else {}
-    parts = {BENCHMARK: Vectors(benchmark.vectors, "the benchmark"), **others}
+    parts = {BENCHMARK: own}
+    parts |= {name: _load(name, vectors) for name, vectors in (controls or {}).items()}
+    parts |= {CLEAN: _load(*clean)} if clean else {}
     search = _search(parts, pictures, rows, block_bytes, progress)
     near, null = search.distances[BENCHMARK], search.distances[CORPUS]
     types = [corpus.types[row] for row in rows] if match_types else []
     calibration = describe(null, alpha, types)
 
-    per_picture = None if items is None else np.array([items[s] for s in benchmark.sha256])
+    per_picture = _items(benchmark, items)
     sweep = [_at(a, near, null, per_picture) for a in sorted({*map(float, alphas), alpha})]
     chosen = next(row for row in sweep if row.alpha == alpha)
     clean_test = compare_with_clean(near, search.distances[CLEAN], alpha) if clean else None
@@ -162,19 +170,41 @@ def corpus_overlap(
     return found.model_copy(update={"verdict": verdict, "sentence": _sentence(found, verdict)})
 
 
-def _check(benchmark: Embedded, corpus: Embedded, n_corpus: int, match_types: bool) -> None:
+def _check(benchmark: Embedded, corpus: Embedded, match_types: bool) -> None:
+    """Check what the embeddings say about themselves."""
     if benchmark.encoder != corpus.encoder:
         raise DataError(
             f"the benchmark was embedded by {benchmark.encoder!r}, the corpus by"
             f" {corpus.encoder!r}; embed both with the same encoder"
         )
+    for name, one in (("benchmark", benchmark), ("corpus", corpus)):
+        n = len(one.sha256)
+        if not len(one.keys) == n == len(one.types or one.sha256):
+            raise DataError(
+                f"the {name} has {len(one.keys)} names, {n} hashes and {len(one.types)} types;"
+                " there must be one of each per picture"
+            )
+        if match_types and not one.types:
+            raise DataError(f"pictures of the {name} have no types; calibrate on a random sample")
     if len(set(benchmark.sha256)) < len(benchmark.sha256):
         raise DataError("the benchmark has a picture twice; embed unique pictures only")
-    if match_types and not (len(benchmark.types) and len(corpus.types)):
-        side = "corpus" if len(benchmark.types) else "benchmark"
-        raise DataError(f"the {side}'s pictures have no types; calibrate on a random sample")
-    if len(corpus.keys) != n_corpus:
-        raise DataError(f"the corpus has {len(corpus.keys)} keys for {n_corpus} embeddings")
+
+
+def _load(name: str, vectors: Array | Sequence[Array], n: int | None = None) -> Vectors:
+    """Return embeddings with a name; ``n`` is how many there must be."""
+    loaded = Vectors(vectors, name)
+    if n is not None and loaded.n != n:
+        raise DataError(f"{name}: {n} hashes for {loaded.n} embeddings; embed again")
+    return loaded
+
+
+def _items(benchmark: Embedded, items: Mapping[str, int] | None) -> Rows | None:
+    if items is None:
+        return None
+    for sha256, key in zip(benchmark.sha256, benchmark.keys, strict=True):
+        if sha256 not in items:
+            raise DataError(f"the number of items of picture {key} ({sha256[:12]}) is missing")
+    return np.array([items[sha256] for sha256 in benchmark.sha256], np.int64)
 
 
 class _Searched(NamedTuple):
@@ -192,8 +222,6 @@ def _search(
     for part in parts.values():
         part.check_like(corpus)
     loaded = {name: part.take(np.arange(part.n)) for name, part in parts.items()}
-    for name, array in loaded.items():
-        parts[name].checked(array)
     loaded[CORPUS] = corpus.take(rows)
     stops = np.cumsum([len(array) for array in loaded.values()])
     own_row = np.full(stops[-1], -1, np.int64)

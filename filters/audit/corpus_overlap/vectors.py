@@ -84,7 +84,13 @@ class Vectors:
             )
 
     def take(self, rows: NDArray[np.int64]) -> Array:
-        """Return rows by number, in the order asked for: shape (len(rows), d)."""
+        """Return rows by number, in the order asked for: shape (len(rows), d).
+
+        Raises
+        ------
+        DataError
+            As by `blocks`.
+        """
         result = np.empty((len(rows), self.dimension), self.dtype)
         order = np.argsort(rows, kind="stable")
         for shard in self._shards:
@@ -97,7 +103,7 @@ class Vectors:
             with shard.file[0].open("rb", buffering=0) as file:
                 for at, row in zip(here, local, strict=True):
                     self._read(file, shard, int(row), result[at : at + 1])
-        return result
+        return self.checked(result, rows)
 
     def blocks(self, n_bytes: int) -> Iterator[tuple[int, Array]]:
         """Yield (number of the first row, rows); the next block is read in the meantime.
@@ -118,12 +124,14 @@ class Vectors:
             for shard in self._shards:
                 low, high = start - shard.first, stop - shard.first
                 if shard.file is None and 0 <= low and high <= len(shard.array):
-                    return self.checked(np.ascontiguousarray(shard.array[low:high]), start)
+                    return self.checked(
+                        np.ascontiguousarray(shard.array[low:high]), range(start, stop)
+                    )
             buffer = buffers[number % 2]
             if buffer is None:
                 buffer = buffers[number % 2] = np.empty((size, self.dimension), self.dtype)
             self._fill(start, buffer[: stop - start])
-            return self.checked(buffer[: stop - start], start)
+            return self.checked(buffer[: stop - start], range(start, stop))
 
         n_blocks = -(-self.n // size)
         with ThreadPoolExecutor(1) as reader:
@@ -134,8 +142,8 @@ class Vectors:
                     waiting = reader.submit(read, number + 1)
                 yield number * size, block
 
-    def checked(self, block: Array, first: int = 0) -> Array:
-        """Return a block of rows.
+    def checked(self, block: Array, rows: Sequence[int] | NDArray[np.int64]) -> Array:
+        """Return a block, whose rows have these numbers.
 
         Raises
         ------
@@ -150,7 +158,7 @@ class Vectors:
             norm = float(np.sqrt(squares[bad[0]]))
             what = f"its norm is {norm:.4g}" if np.isfinite(norm) else "it is not finite"
             raise DataError(
-                f"{self.name}, row {first + bad[0]:,}: {what}; embeddings must be finite and"
+                f"{self.name}, row {rows[bad[0]]:,}: {what}; embeddings must be finite and"
                 " L2-normalised: embed again, or divide each row by its norm"
             )
         return block
