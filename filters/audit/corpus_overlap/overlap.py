@@ -25,11 +25,19 @@ from .calibration import (
     threshold,
 )
 from .neighbours import BLOCK_BYTES, nearest
-from .result import Clean, Control, CorpusOverlap, Hub, NearPair, OverlapVerdict, SweepRow
+from .result import (
+    BENCHMARK,
+    CLEAN,
+    CORPUS,
+    Clean,
+    Control,
+    CorpusOverlap,
+    Hub,
+    NearPair,
+    OverlapVerdict,
+    SweepRow,
+)
 from .vectors import Array, Vectors
-
-BENCHMARK, CORPUS, CLEAN = "benchmark", "corpus", "clean benchmark"
-"""Names of the distances in a result; all others are controls."""
 
 Rows = NDArray[np.int64]
 
@@ -109,10 +117,11 @@ def corpus_overlap(
         If there are no pictures, encoders or dimensions differ, embeddings are not finite or not
         normalised, types are missing, or the clean benchmark is too small for alpha.
 
-    Notes
-    -----
-    Differs from the paper: all counts are of unique pictures, never of items; the p-value allows
-    for the chance in the calibration sample; the sample can have the benchmark's types.
+    References
+    ----------
+    arXiv 2606.10066, Detector 1. Differs from the paper: all counts are of unique pictures, never
+    of items; the p-value allows for the chance in the calibration sample; the sample can have the
+    benchmark's types.
     """
     for value in (alpha, *alphas):
         if not 0 < value < 1:

@@ -10,6 +10,9 @@ from flipbench.core.records import Value
 
 from .calibration import Calibration
 
+BENCHMARK, CORPUS, CLEAN = "benchmark", "corpus", "clean benchmark"
+"""Names of the distances in a result; all others are controls."""
+
 OverlapVerdict = Literal["more", "not_more", "withheld"]
 
 

@@ -12,8 +12,7 @@ import pytest
 
 from flipbench.core.errors import FlipbenchError
 from flipbench.filters.audit.corpus_overlap.overlap import corpus_overlap
-from flipbench.filters.audit.corpus_overlap.overlap_figure import draw_distances
-from flipbench.filters.audit.corpus_overlap.overlap_tables import overlap_tables
+from flipbench.filters.audit.corpus_overlap.presentation import distance_figure, overlap_tables
 from flipbench.filters.audit.corpus_overlap.result import CorpusOverlap
 from flipbench.filters.audit.corpus_overlap.vectors import Array
 from flipbench.reporting.writers import markdown
@@ -257,10 +256,13 @@ def test_tables_and_figure_show_what_was_measured(tmp_path: Any) -> None:
     assert "not tested" in tables["corpus_overlap"]
     assert "0.0 (0/200)" in tables["corpus_controls"]
     assert "corpus-3.png" in tables["corpus_pairs"]
-    figure = draw_distances(FOUND)
-    axes = figure.axes[0]
-    texts = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert [text.split(" (")[0] for text in texts] == ["benchmark", "corpus", "paintings"]
+    figure = distance_figure([FOUND, FOUND], tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        f"corpus_distances_{at}.{form}" for at in (1, 2) for form in ("png", "svg")
+    }
+    svg = figure.panels[0].svg
+    order = [svg.index(f">{name} (") for name in ("benchmark", "corpus", "paintings")]
+    assert order == sorted(order)
     tau = FOUND.calibration.threshold
-    assert any(line.get_xdata()[0] == pytest.approx(tau) for line in axes.lines)
-    figure.savefig(tmp_path / "distances.png")
+    assert f"threshold {tau:.3g}" in svg and f"Threshold {tau:.3g}" in figure.panels[0].alt
+    assert f"benchmark: {FOUND.flagged.k} of 100 within" in figure.panels[0].alt

@@ -1,14 +1,19 @@
-"""The overlap with a corpus as tables: one row per encoder, then what each result rests on."""
+"""The overlap with a corpus in tables and a figure, by one or several encoders."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure as Canvas
 
 from flipbench.core.rates import Rate
-from flipbench.reporting import formats
+from flipbench.reporting import figures, formats
+from flipbench.reporting.figures import LIGHT, Figure, FigurePanel
 from flipbench.reporting.tables import Cell, Column, Row, Table, rate_cell
 
-from .result import CorpusOverlap
+from .result import BENCHMARK, CORPUS, CorpusOverlap
 
 VERDICTS = {
     "more": "more near neighbours than expected",
@@ -21,6 +26,8 @@ _TESTED = (
     " exact rate, as in the paper. Items share pictures: counted, not tested."
 )
 _MAX_PAIRS = 50
+_N_BINS = 60
+_DASHES = ("-", "-", "--", "-.", ":")
 
 
 def overlap_tables(results: Sequence[CorpusOverlap]) -> list[Table]:
@@ -40,6 +47,80 @@ def overlap_tables(results: Sequence[CorpusOverlap]) -> list[Table]:
         _labels(results),
     )
     return [table for table in tables if table.rows]
+
+
+def distance_figure(results: Sequence[CorpusOverlap], folder: Path) -> Figure:
+    """Write the histograms of nearest distances as PNG and SVG and return them, one per encoder.
+
+    Bars are shares of each group's pictures, since the groups differ in size: the benchmark, the
+    corpus' own sample, the controls. The vertical line is the threshold.
+    """
+    panels = []
+    for number, one in enumerate(results, 1):
+        canvas = _canvas(one)
+        name = "corpus_distances" if len(results) == 1 else f"corpus_distances_{number}"
+        figures.save(canvas, folder / name)
+        within = ", ".join(
+            f"{name}: {k:,} of {n:,} within, median {formats.number(median)}"
+            for name, k, n, median in _groups(one)
+        )
+        alt = f"Threshold {formats.number(one.calibration.threshold)}. {within}."
+        panels.append(FigurePanel(figures.svg_text(canvas), f"{one.encoder}. {alt}"))
+    caption = (
+        "Distances of pictures to their nearest corpus pictures, as shares of each group. Corpus:"
+        " a sample of the corpus' own pictures, each compared with the others."
+    )
+    return Figure("corpus_distances", "How near the corpus is", caption, tuple(panels))
+
+
+def _groups(one: CorpusOverlap) -> list[tuple[str, int, int, float]]:
+    """Return (name, pictures within the threshold, pictures, median) of each group."""
+    tau = one.calibration.threshold
+    return [
+        (name, sum(d <= tau for d in part), len(part), float(np.median(part)))
+        for name, part in _ordered(one)
+    ]
+
+
+def _ordered(one: CorpusOverlap) -> list[tuple[str, tuple[float, ...]]]:
+    first = [(name, one.distances[name]) for name in (BENCHMARK, CORPUS)]
+    return [*first, *(pair for pair in one.distances.items() if pair not in first)]
+
+
+def _canvas(one: CorpusOverlap) -> Canvas:
+    tau = one.calibration.threshold
+    farthest = max(max(part) for part in one.distances.values())
+    edges = np.linspace(0, farthest or 1, _N_BINS + 1).tolist()
+    with figures.settings():
+        canvas = Canvas(figsize=(6.4, 3.4), layout="constrained")
+        axes = canvas.add_subplot()
+        for at, ((name, part), (_, k, n, _)) in enumerate(
+            zip(_ordered(one), _groups(one), strict=True)
+        ):
+            axes.hist(
+                part,
+                edges,
+                weights=np.full(n, 100 / n),
+                histtype="stepfilled" if at == 0 else "step",
+                alpha=0.35 if at == 0 else None,
+                color=LIGHT.lines[at % len(LIGHT.lines)],
+                linestyle=_DASHES[at % len(_DASHES)],
+                linewidth=1.4,
+                label=f"{name} ({k:,} of {n:,} within)",
+            )
+        axes.axvline(tau, color=LIGHT.ink, linewidth=1)
+        axes.annotate(
+            f" threshold {formats.number(tau)}",
+            (tau, 1),
+            xycoords=("data", "axes fraction"),
+            va="top",
+            fontsize=8,
+        )
+        axes.set_xlabel("distance to the nearest corpus picture")
+        axes.set_ylabel("pictures (%)")
+        axes.set_title(one.encoder)
+        axes.legend(fontsize=8)
+    return canvas
 
 
 def _overlap(results: Sequence[CorpusOverlap]) -> Table:
