@@ -14,8 +14,6 @@ from flipbench.core.errors import DataError
 from flipbench.filters.audit.corpus_overlap.neighbours import Neighbours, nearest
 from flipbench.filters.audit.corpus_overlap.vectors import Array, Vectors
 
-pytest.importorskip("faiss")
-
 
 def unit(n: int, d: int, seed: int) -> Array:
     vectors = np.random.default_rng(seed).normal(size=(n, d))

@@ -17,8 +17,6 @@ from flipbench.filters.audit.corpus_overlap.result import CorpusOverlap
 from flipbench.filters.audit.corpus_overlap.vectors import Array
 from flipbench.reporting.writers import markdown
 
-pytest.importorskip("faiss")
-
 D = 12
 
 
