@@ -101,7 +101,7 @@ def sampled_p(k: int, n: int, n_below: int, m: int) -> float:
     they are close, with a few hundred they are not.
 
     >>> round(sampled_p(4, 96, 50, 5_000), 3), round(sampled_p(4, 96, 2, 200), 3)
-    (0.018, 0.074)
+    (0.018, 0.089)
     """
     if n_below >= m:
         return 1.0

@@ -63,6 +63,7 @@ class Vectors:
         for part in parts:
             self._shards.append(_Shard(part, self.n, _file_of(part)))
             self.n += len(part)
+        self._firsts = np.array([shard.first for shard in self._shards])
 
     @property
     def is_hash(self) -> bool:
@@ -92,17 +93,15 @@ class Vectors:
             As by `blocks`.
         """
         result = np.empty((len(rows), self.dimension), self.dtype)
-        order = np.argsort(rows, kind="stable")
-        for shard in self._shards:
-            last = shard.first + len(shard.array)
-            here = order[(rows[order] >= shard.first) & (rows[order] < last)]
-            local = rows[here] - shard.first
+        holders = self._holders(rows)
+        for number in np.unique(holders).tolist():
+            shard, here = self._shards[number], np.flatnonzero(holders == number)
             if shard.file is None:
-                result[here] = shard.array[local]
+                result[here] = shard.array[rows[here] - shard.first]
                 continue
             with shard.file[0].open("rb", buffering=0) as file:
-                for at, row in zip(here, local, strict=True):
-                    self._read(file, shard, int(row), result[at : at + 1])
+                for at in here[np.argsort(rows[here])].tolist():
+                    self._read(file, shard, int(rows[at]) - shard.first, result[at : at + 1])
         return self.checked(result, rows)
 
     def blocks(self, n_bytes: int) -> Iterator[tuple[int, Array]]:
@@ -121,12 +120,11 @@ class Vectors:
         def read(number: int) -> Array:
             start = number * size
             stop = min(self.n, start + size)
-            for shard in self._shards:
-                low, high = start - shard.first, stop - shard.first
-                if shard.file is None and 0 <= low and high <= len(shard.array):
-                    return self.checked(
-                        np.ascontiguousarray(shard.array[low:high]), range(start, stop)
-                    )
+            shard = self._shards[self._holders(start)]
+            low, high = start - shard.first, stop - shard.first
+            if shard.file is None and high <= len(shard.array):
+                rows = np.ascontiguousarray(shard.array[low:high])
+                return self.checked(rows, range(start, stop))
             buffer = buffers[number % 2]
             if buffer is None:
                 buffer = buffers[number % 2] = np.empty((size, self.dimension), self.dtype)
@@ -163,13 +161,16 @@ class Vectors:
             )
         return block
 
+    def _holders(self, rows: Any) -> Any:
+        """Return the numbers of the shards that hold rows."""
+        return np.searchsorted(self._firsts, rows, side="right") - 1
+
     def _fill(self, start: int, block: Array) -> None:
         stop = start + len(block)
-        for shard in self._shards:
+        for number in range(self._holders(start), self._holders(stop - 1) + 1):
+            shard = self._shards[number]
             low = max(start, shard.first)
             high = min(stop, shard.first + len(shard.array))
-            if low >= high:
-                continue
             target = block[low - start : high - start]
             if shard.file is None:
                 target[:] = shard.array[low - shard.first : high - shard.first]
@@ -190,13 +191,17 @@ class Vectors:
 
 
 def _file_of(array: Array) -> tuple[Path, int] | None:
-    """Return the file of a whole memory-mapped array and its offset; None for any other array."""
+    """Return the file of a memory-mapped array and the offset of its data; None for any other."""
+    root = array
+    while isinstance(root.base, np.memmap):
+        root = root.base
     if (
-        isinstance(array, np.memmap)
-        and isinstance(array.base, mmap.mmap)
-        and array.filename is not None
-        and array.mode != "c"
+        isinstance(root, np.memmap)
+        and isinstance(root.base, mmap.mmap)
+        and root.filename is not None
+        and root.mode != "c"
         and array.flags.c_contiguous
+        and array.dtype == root.dtype
     ):
-        return Path(array.filename), int(array.offset)
+        return Path(root.filename), int(root.offset + array.ctypes.data - root.ctypes.data)
     return None
