@@ -240,6 +240,7 @@ def test_what_cannot_be_compared_is_refused(
         corpus_overlap(benchmark, corpus, **options)
 
 
+@pytest.mark.slow
 def test_tables_and_figure_show_what_was_measured(tmp_path: Any) -> None:
     tables = {table.key: markdown(table) for table in overlap_tables([FOUND])}
     assert [name.removeprefix("corpus_") for name in tables if name != "corpus_hubs"] == [
