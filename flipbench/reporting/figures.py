@@ -115,10 +115,15 @@ def themed(svg: str) -> str:
 
     light = {color: color for color in dark}
     style = f"{rules(light)}@media (prefers-color-scheme:dark){{{rules(dark)}}}"
-    svg = re.sub(r"(\d\.\d\d)\d+", r"\1", svg[svg.index("<svg") :])
+    svg = re.sub(r"<[^>]*>", _short, svg[svg.index("<svg") :])
     for color, name in names.items():
         svg = svg.replace(color, f"var({name})")
     return svg.replace(">", f"><style>{style}</style>", 1)
+
+
+def _short(tag: re.Match[str]) -> str:
+    """Cut the numbers of a tag to two decimals; text between tags is for readers."""
+    return re.sub(r"(\d\.\d\d)\d+", r"\1", tag[0])
 
 
 def svg_text(canvas: Canvas) -> str:
