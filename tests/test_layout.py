@@ -74,19 +74,23 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "evaluate/detectors": (*MODELS, *SCORING, *FAMILIES),
     "evaluate/cohort": ("core", "reporting", "benchmarks", "config", "evaluate/statistics"),
     "evaluate/validation": (*SPINE, "evaluate/statistics", "evaluate/protocol"),
-    "evaluate/cohort": ("core", "reporting", "config", "evaluate/statistics"),
     "evaluate/report": (*SPINE, *JUDGED),
     "evaluate/verdict": (*MODELS, *JUDGED, "evaluate/report"),
     "evaluate/predictions": (*MODELS, *SCORING, "evaluate/report"),
     "evaluate/published": (*SPINE, *JUDGED, "evaluate/cohort"),
     "pipelines": EVERYTHING,
+    "pipelines/audit": EVERYTHING,
     "api": EVERYTHING,
     "commands": EVERYTHING,
     "": EVERYTHING,
 }
 """Which room may import which; a room may always import itself. ``""`` holds the entry points."""
 
-FORBIDDEN_TO_ALL = {"pipelines": {"api", "commands"}, "api": {"commands"}}
+FORBIDDEN_TO_ALL = {
+    "pipelines": {"api", "commands"},
+    "pipelines/audit": {"api", "commands"},
+    "api": {"commands"},
+}
 
 
 def room_of(file: str) -> str:

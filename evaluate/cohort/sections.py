@@ -76,7 +76,7 @@ def inflation_section(
         f" corrected for their number, {formats.p_value(min(1.0, lowest[0] * len(results)))}.",
         ("Flagged items may simply be easier: compare external models.",),
         tuple(tables),
-        data={"inflation": {model: [asdict(o) for o in one] for model, one in results.items()}},
+        data={"inflation": results},
     )
 
 
@@ -235,8 +235,8 @@ def _tail(found: CohortAnalysis) -> Section:
         ),
         (sums, ranks),
         data={
-            "summaries": [asdict(o) for o in found.summaries],
-            "tails": [asdict(o) for o in found.tails],
+            "summaries": found.summaries,
+            "tails": found.tails,
         },
     )
 
@@ -282,7 +282,7 @@ def _top_k(found: CohortAnalysis) -> Section:
         f" chance; {len(shared)} of these with an external model.",
         ("Models share what any model finds easy: compare pairs with an external model.",),
         (table,),
-        data={"pairs": [asdict(pair) for pair in found.overlaps]},
+        data={"pairs": found.overlaps},
     )
 
 
@@ -334,5 +334,5 @@ def _subpopulations(found: CohortAnalysis) -> Section:
             subpopulation_table(strata, "ranks far above the other models’"),
             within_strata_table(pairs),
         ),
-        data={"strata": [asdict(s) for s in strata], "models": [asdict(p) for p in pairs]},
+        data={"strata": strata, "models": pairs},
     )

@@ -10,6 +10,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from PIL import Image
+from pydantic_core import to_jsonable_python
 
 from flipbench.benchmarks import write_jsonl
 from flipbench.core.errors import DataError, attempt
@@ -185,7 +186,8 @@ def _json(report: AuditReport, more: Sequence[Section]) -> str:
         "kept": [item.id for item in report.kept],
         **{section.key: {"sentence": section.sentence, **section.data} for section in more},
     }
-    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+    plain = to_jsonable_python(data, inf_nan_mode="null")
+    return json.dumps(plain, indent=2, ensure_ascii=False) + "\n"
 
 
 def _items_csv(report: AuditReport) -> str:

@@ -81,7 +81,7 @@ def audit(
     """Check a benchmark's hygiene: duplicates, blind shortcuts, revealed answers; one page."""
     assembly = assemble(config, overrides, limit, quiet)
     from flipbench.filters.audit.page import headline
-    from flipbench.pipelines.auditing import audit_benchmark
+    from flipbench.pipelines.audit.audit import audit_benchmark
 
     report, page = audit_benchmark(assembly)
     say(f"{headline(report)}\n{page}")

@@ -39,12 +39,12 @@ class CorpusConfig(Value):
     """A training corpus, and how the benchmark's pictures are compared with it."""
 
     pictures: PicturesSpec
-    encoder: str = Field(
-        default="siglip-b16",
+    encoders: tuple[str, ...] = Field(
+        default=("siglip-b16",),
+        min_length=1,
         description="siglip-b16, siglip-so400m, phash (no model), open_clip:MODEL/WEIGHTS, or any"
-        " vision model of transformers",
+        " vision model of transformers; the first one's flags are used for overlap inflation",
     )
-    revision: str | None = Field(default=None, description="of the encoder on the hub")
     device: str = "auto"
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     batch_size: int = Field(default=64, ge=1)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
-from flipbench.core.records import JsonDict
 from flipbench.reporting.figures import Figure
 from flipbench.reporting.tables import Table
 from flipbench.reporting.writers import markdown as table_markdown
@@ -29,7 +28,7 @@ class Section:
     notes : tuple of str
         What the figures mean, and what they cannot show.
     data : dict
-        Every number, for ``audit.json``.
+        Every number, for a JSON file: records, dataclasses and plain values.
     """
 
     key: str
@@ -39,7 +38,7 @@ class Section:
     notes: tuple[str, ...] = ()
     tables: tuple[Table, ...] = ()
     figures: tuple[Figure, ...] = ()
-    data: JsonDict = field(default_factory=dict)
+    data: Mapping[str, Any] = field(default_factory=dict)
 
 
 def markdown(sections: Sequence[Section], words: dict[Status, str]) -> str:

@@ -5,18 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from flipbench.benchmarks import PairsSpec, load_benchmark
 from flipbench.config.audit import AuditSettings
 from flipbench.config.experiment import BenchmarkSpec, ShapesSpec
 from flipbench.core.errors import ConfigError, nearest
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Item
+from flipbench.core.stage import StageReport
+from flipbench.evaluate.cohort.analysis import analyse
+from flipbench.evaluate.cohort.sections import cohort_sections, inflation_section
 from flipbench.filters.audit.audit import AuditReport, audit
 from flipbench.filters.audit.page import write_audit
 from flipbench.filters.audit.text_only import BlindVLM
 from flipbench.models.chat.api import ChatAPI
 from flipbench.models.protocols import VLM
 from flipbench.pipelines.assembly import Assembly
+from flipbench.pipelines.audit.cohort import cohorts_of
+from flipbench.pipelines.audit.corpus import audit_corpus
+from flipbench.reporting.sections import Section
 
 
 def audit_benchmark(assembly: Assembly) -> tuple[AuditReport, Path]:
@@ -45,7 +53,43 @@ def audit_benchmark(assembly: Assembly) -> tuple[AuditReport, Path]:
         train=_items_of(spec.train, run.images) if spec.train else None,
         progress=assembly.progress,
     )
-    return report, write_audit(report, run.path / "audit")
+    more, reports = _sections(assembly)
+    report.reports.extend(reports)
+    return report, write_audit(report, run.path / "audit", more)
+
+
+def _sections(assembly: Assembly) -> tuple[list[Section], list[StageReport]]:
+    """Return the sections on a training corpus and on a cohort of models, where configured."""
+    spec = assembly.config.audit
+    sections, reports = [], []
+    corpus = audit_corpus(assembly, spec.corpus) if spec.corpus else None
+    if corpus:
+        sections.append(corpus.section)
+    if spec.cohort:
+        cohorts = cohorts_of(assembly, spec.cohort)
+        reports = cohorts.reports
+        found = analyse(
+            cohorts.trend,
+            cohorts.tail,
+            factors=spec.cohort.factors,
+            top_k=spec.cohort.top_k,
+            n_permutations=spec.cohort.n_permutations,
+            level=spec.cohort.level,
+            seed=assembly.config.seed,
+        )
+        sections += cohort_sections(found)
+        if corpus and "image" in cohorts.trend.covariates:
+            flags = np.isin(cohorts.trend.covariates["image"], sorted(corpus.flagged))
+            sections.append(
+                inflation_section(
+                    cohorts.trend,
+                    flags,
+                    cohorts.correct,
+                    n_permutations=spec.cohort.n_permutations,
+                    seed=assembly.config.seed,
+                )
+            )
+    return sections, reports
 
 
 def _items_of(spec: BenchmarkSpec, images: ImageStore) -> list[Item]:

@@ -1,0 +1,156 @@
+"""An audit's training corpus: embeddings, near neighbours, and the pairs that people label."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from flipbench.config.corpus import CorpusConfig, PicturesSpec
+from flipbench.core.records import Adjudication, Item, content_id
+from flipbench.filters.agreement.adjudication import AdjudicationOutcome, adjudication_of
+from flipbench.filters.audit.corpus_overlap.corpora import Corpus, store_corpus
+from flipbench.filters.audit.corpus_overlap.embed import embed_corpus
+from flipbench.filters.audit.corpus_overlap.embeddings import Embeddings
+from flipbench.filters.audit.corpus_overlap.encoders import ImageEncoder, load_encoder
+from flipbench.filters.audit.corpus_overlap.flagged import FlaggedPair, write_flagged
+from flipbench.filters.audit.corpus_overlap.overlap import corpus_overlap
+from flipbench.filters.audit.corpus_overlap.presentation import distance_figure, overlap_tables
+from flipbench.filters.audit.corpus_overlap.result import CorpusOverlap
+from flipbench.filters.audit.corpus_overlap.sharded_corpora import open_corpus
+from flipbench.pipelines.assembly import Assembly
+from flipbench.reporting.sections import Section
+
+
+@dataclass(frozen=True)
+class CorpusAudit:
+    """The overlap by each encoder, and the section that shows it."""
+
+    results: list[CorpusOverlap]
+    section: Section
+
+    @property
+    def flagged(self) -> set[str]:
+        """The sha256 of the pictures that the first encoder flags."""
+        return {pair.sha256 for pair in self.results[0].pairs}
+
+
+def audit_corpus(assembly: Assembly, config: CorpusConfig) -> CorpusAudit:
+    """Embed both sides, compare them, and store the flagged pairs for `flipbench adjudicate`."""
+    run, items = assembly.run, assembly.benchmark.items
+    corpus = open_corpus(config.pictures.path, **config.pictures.model_dump(exclude={"path"}))
+    types = {ref.sha256: item.category or "" for item in items[::-1] for ref in item.images}
+    pictures = store_corpus([r for i in items for r in i.images], run.images, types=types)
+    results, pairs = [], []
+    for name in config.encoders:
+        encoder = load_encoder(name, device=config.device, dtype=config.dtype)
+        found, flagged = _compare(assembly, config, encoder, corpus, pictures)
+        results.append(found)
+        pairs += flagged
+    write_flagged(run.path, pairs)
+    outcome = adjudication_of(run) if run.ids(Adjudication) else None
+    if outcome is not None:
+        results = [one.adjudicated(outcome.counts) for one in results]
+    return CorpusAudit(results, _section(results, outcome, run.path / "audit"))
+
+
+def _compare(
+    assembly: Assembly,
+    config: CorpusConfig,
+    encoder: ImageEncoder,
+    corpus: Corpus,
+    pictures: Corpus,
+) -> tuple[CorpusOverlap, list[FlaggedPair]]:
+    folder = config.embeddings or assembly.run.path / "audit" / "embeddings"
+
+    def embedded(source: Corpus) -> Embeddings:
+        place = folder / content_id(source.name, source.fingerprint, encoder.fingerprint)[:16]
+        return embed_corpus(
+            source, encoder, place, batch_size=config.batch_size, progress=assembly.progress
+        )
+
+    def opened(spec: PicturesSpec) -> Embeddings:
+        return embedded(open_corpus(spec.path, **spec.model_dump(exclude={"path"})))
+
+    base, subject = embedded(corpus), embedded(pictures)
+    clean = (config.clean.path, opened(config.clean).vectors) if config.clean else None
+    found = corpus_overlap(
+        subject,
+        base,
+        alpha=config.alpha,
+        level=config.level,
+        alphas=config.alphas,
+        n_sample=config.n_sample,
+        match_types=config.match_types,
+        seed=assembly.config.seed,
+        items=_n_items(assembly.benchmark.items),
+        controls={name: opened(spec).vectors for name, spec in config.controls.items()},
+        clean=clean,
+        progress=assembly.progress,
+    )
+    return found, _flagged(assembly, found, base, corpus)
+
+
+def _n_items(items: list[Item]) -> Mapping[str, int]:
+    counts: dict[str, int] = {}
+    for item in items:
+        for sha256 in {ref.sha256 for ref in item.images}:
+            counts[sha256] = counts.get(sha256, 0) + 1
+    return counts
+
+
+def _flagged(
+    assembly: Assembly, found: CorpusOverlap, base: Embeddings, corpus: Corpus
+) -> list[FlaggedPair]:
+    """Copy the flagged pairs' corpus pictures into the run, where the review page finds them."""
+    images, items = assembly.run.images, assembly.benchmark.items
+    rows = {sha256: row for row, sha256 in enumerate(base.sha256)}
+    wanted = sorted({rows[pair.corpus_sha256] for pair in found.pairs})
+    copies = {
+        base.sha256[row]: images.put(picture.data, f"{corpus.name} {picture.key}")
+        for row, picture in base.pictures(wanted, corpus).items()
+    }
+    refs = {ref.sha256: ref for item in items for ref in item.images}
+    return [
+        FlaggedPair(
+            benchmark=refs[pair.sha256],
+            corpus=copies[pair.corpus_sha256],
+            corpus_key=pair.corpus_key,
+            distance=min(2.0, max(0.0, pair.distance)),
+            encoder=found.encoder,
+            items=tuple(
+                item.name for item in items if pair.sha256 in {ref.sha256 for ref in item.images}
+            ),
+            category=pair.type,
+        )
+        for pair in found.pairs
+    ]
+
+
+def _section(
+    results: list[CorpusOverlap], outcome: AdjudicationOutcome | None, folder: Path
+) -> Section:
+    n_pairs = len({(pair.sha256, pair.corpus_sha256) for one in results for pair in one.pairs})
+    folder.mkdir(parents=True, exist_ok=True)
+    if outcome is not None:
+        people = f"People's labels: {outcome}."
+    elif n_pairs:
+        people = (
+            f"Nobody has looked at the {n_pairs} flagged pairs yet: `flipbench adjudicate` shows"
+            " them side by side."
+        )
+    else:
+        people = ""
+    return Section(
+        "corpus-overlap",
+        "Near neighbours in the training corpus",
+        "look" if n_pairs else "ok",
+        " ".join(filter(None, [*(one.sentence for one in results), people])),
+        (
+            "A near neighbour is a short distance in an image encoder. Whether it is the same"
+            " picture is for people to say; whether a model was trained on it, for no picture.",
+        ),
+        tuple(overlap_tables(results)),
+        (distance_figure(results, folder),),
+        data={"encoders": [one.model_dump(mode="json", exclude={"distances"}) for one in results]},
+    )
