@@ -18,8 +18,8 @@ from collections.abc import Callable
 import numpy as np
 from scipy import stats
 
-from flipbench.evaluate.detectors.likelihood.order_trend import order_trend_test
 from flipbench.evaluate.detectors.likelihood.shared_likelihood import shard_permutation_p
+from flipbench.evaluate.statistics.order_trend import order_trend_test
 
 SHARE = 20  # the loops run 1/20 of the permutations
 

@@ -1,8 +1,7 @@
-"""The tests of order and the membership scores: vectors, brute force, and calibration."""
+"""The sharded tests of order and the membership scores: vectors, brute force, and calibration."""
 
 import itertools
 import math
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from scipy import stats
 
 from flipbench.evaluate.detectors.likelihood.codec import share_below
 from flipbench.evaluate.detectors.likelihood.min_k import min_k, min_k_plus_plus
-from flipbench.evaluate.detectors.likelihood.order_trend import order_trend_test
 from flipbench.evaluate.detectors.likelihood.shared_likelihood import (
     shard_permutation_p,
     sharded_test,
@@ -66,81 +64,6 @@ def test_shard_p_values_are_uniform_under_the_null() -> None:
         t_values.append(sharded_test(shards[:, 0] - shards[:, 1:].mean(1)).p_value)
     assert stats.kstest(p_values, "uniform").pvalue > 0.01
     assert stats.kstest(t_values, "uniform").pvalue > 0.01
-
-
-@pytest.mark.parametrize(
-    ("values", "rho", "p"), [((-1, -2, -3, -4), -1, 1 / 24), ((-2, -1, -4, -3), -0.6, 5 / 24)]
-)
-def test_trend_worked_examples_are_exact(values: tuple[int, ...], rho: float, p: float) -> None:
-    found = order_trend_test(values, rng())
-    assert (found.rho, found.p_falls) == pytest.approx((rho, p), abs=1e-12)
-    assert found.n_permutations == 24
-
-
-@given(st.lists(st.integers(-3, 3), min_size=4, max_size=6), st.integers(0, 63))
-def test_the_trend_against_brute_force(values: list[int], cut: int) -> None:
-    n = len(values)
-    strata = ["ab"[cut >> i & 1] for i in range(n)]
-    found = order_trend_test(values, rng(), strata=strata)
-    doubled = [int(2 * rank) for rank in stats.rankdata(values)]
-
-    def trend(order: tuple[int, ...]) -> int:
-        return sum(i * doubled[j] for i, j in enumerate(order))
-
-    def lag(order: tuple[int, ...]) -> Fraction:
-        centred = [Fraction(doubled[j]) - (n + 1) for j in order]
-        return sum((a * b for a, b in itertools.pairwise(centred)), Fraction(0))
-
-    allowed = [
-        order
-        for order in itertools.permutations(range(n))
-        if all(strata[i] == strata[j] for i, j in enumerate(order))
-    ]
-    own = tuple(range(n))
-    middle = Fraction(sum(doubled) * (n - 1), 2)
-    expected = [
-        np.mean([trend(order) <= trend(own) for order in allowed]),
-        np.mean([abs(trend(order) - middle) >= abs(trend(own) - middle) for order in allowed]),
-        np.mean([lag(order) >= lag(own) for order in allowed]),
-    ]
-    assert [found.p_falls, found.p_two_sided, found.p_lag1] == pytest.approx(expected, abs=1e-12)
-    if len(set(values)) > 1:
-        assert found.rho == pytest.approx(stats.spearmanr(range(n), values).statistic)
-    else:
-        assert (found.rho, found.p_falls) == (0.0, 1.0)
-
-
-def test_a_large_trend_agrees_with_the_t_approximation() -> None:
-    draw = rng(1)
-    values = draw.normal(size=1_061) - 0.0003 * np.arange(1_061)
-    found = order_trend_test(values, draw, n_permutations=4_999)
-    expected = stats.spearmanr(range(1_061), values, alternative="less")
-    assert found.rho == pytest.approx(expected.statistic)
-    assert found.p_falls == pytest.approx(expected.pvalue, abs=0.01)
-
-
-@pytest.mark.slow
-def test_trend_p_values_are_uniform_under_the_null() -> None:
-    draw = rng(2)
-    strata = ["a"] * 12 + ["b"] * 8
-    p_values = [
-        order_trend_test(draw.normal(size=20), draw, strata=strata, n_permutations=199).p_falls
-        for _ in range(300)
-    ]
-    assert stats.kstest(p_values, "uniform").pvalue > 0.01
-
-
-def test_strata_remove_differences_between_groups() -> None:
-    strata = ["easy"] * 20 + ["hard"] * 20
-    values = rng(4).normal(size=40) - 9 * np.repeat([0, 1], 20)
-    assert order_trend_test(values, rng(), n_permutations=999).p_falls == 0.001
-    assert order_trend_test(values, rng(), strata=strata, n_permutations=999).p_falls > 0.05
-
-
-@pytest.mark.parametrize("values", [[1.0, 2.0, 3.0], [1.0, 2.0, math.nan, 4.0]])
-def test_too_few_or_invalid_values_are_refused(values: list[float]) -> None:
-    with pytest.raises(ValueError, match="at least 4 finite"):
-        order_trend_test(values, rng())
 
 
 def test_min_k_worked_examples() -> None:
