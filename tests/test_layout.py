@@ -72,6 +72,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "evaluate/detectors/perturbation",
     ),
     "evaluate/detectors": (*MODELS, *SCORING, *FAMILIES),
+    "evaluate/cohort": ("core", "reporting", "benchmarks", "config", "evaluate/statistics"),
     "evaluate/validation": (*SPINE, "evaluate/statistics", "evaluate/protocol"),
     "evaluate/cohort": ("core", "reporting", "config", "evaluate/statistics"),
     "evaluate/report": (*SPINE, *JUDGED),
