@@ -215,7 +215,7 @@ def _overlap(
     ranking: Ranking,
 ) -> PairOverlap:
     names = (cohort.models[pair[0]], cohort.models[pair[1]])
-    both = ~np.isnan(scores[:, pair]).any(axis=1)
+    both = np.asarray(~np.isnan(scores[:, pair]).any(axis=1))
     n = int(both.sum())
     if n <= k:
         raise DataError(

@@ -88,6 +88,26 @@ def audit(
     finish(report.reports)
 
 
+@app.command("simulate-confound", rich_help_panel=BENCHMARKS)
+def simulate_confound(
+    figure: Annotated[
+        Path | None, typer.Option(help="a .png, .svg or .pdf file to draw the result into")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="the published run's by default")] = 20260531,
+    repeats: Annotated[int, typer.Option(min=1, help="cohorts drawn for each composition")] = 200,
+) -> None:
+    """Show how models that differ in gain alone look contaminated when compared with each other."""
+    from flipbench.evaluate.cohort import simulation
+    from flipbench.reporting.writers import markdown
+
+    result = simulation.simulate_confound(seed=seed, n_repeats=repeats)
+    say("\n".join(map(markdown, simulation.confound_tables(result))).rstrip())
+    if figure:
+        from flipbench.evaluate.cohort.figures import draw_confound
+
+        say(str(draw_confound(result, figure)))
+
+
 @app.command(rich_help_panel=BENCHMARKS)
 def export(
     config: ConfigPath,
