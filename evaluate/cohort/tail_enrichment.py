@@ -152,8 +152,8 @@ def guarded_tails(cohort: Cohort, *, alpha: float = ALPHA) -> list[GuardedTail]:
     each of an item's tail members belongs to any model with equal probability, so a model's count
     is Poisson-binomial. A model with noisier ranks breaks this but has a lower tail to match;
     therefore the count above must also exceed the count below. An enrichment needs both, whichever
-    other model is left out, after Holm's correction over the models, and no external model may
-    show one.
+    other model is left out, after Holm's correction over the models. No external model may pass
+    the two tests even once, without correction: that withholds a verdict, so it is easier.
 
     What remains: a model that really is better at some kind of item than all the others, and has
     seen none of them, is enriched too; so is each of several models with shared training data.
@@ -169,7 +169,10 @@ def guarded_tails(cohort: Cohort, *, alpha: float = ALPHA) -> list[GuardedTail]:
         for column in range(len(cohort.models))
     ]
     holm = adjust_p_values([result.p for result in results], "holm")
-    fires = any(result.external and p <= alpha for result, p in zip(results, holm, strict=True))
+    fires = any(
+        result.external and max(result.p_exchangeable, result.p_symmetric) <= alpha
+        for result in results
+    )
     return [
         replace(result, p_holm=p, verdict=_verdict(cohort, p <= alpha, fires))
         for result, p in zip(results, holm, strict=True)

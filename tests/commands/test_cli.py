@@ -32,6 +32,7 @@ COMMANDS = (
     "rebuild",
     "audit",
     "adjudicate",
+    "simulate-confound",
     "show",
     "detectors",
     "detect",

@@ -1,0 +1,102 @@
+"""The confound simulation, to the printed digits; the guarded rule stays quiet on it."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from flipbench.core.errors import ConfigError
+from flipbench.evaluate.cohort.figures import draw_confound
+from flipbench.evaluate.cohort.simulation import (
+    ConfoundSimulation,
+    closed_form,
+    confound_tables,
+    gain_cohort,
+    simulate_confound,
+)
+from flipbench.reporting.writers import markdown
+from tests.fixtures.command_line import Flipbench
+
+
+@pytest.fixture(scope="module")
+def simulation() -> ConfoundSimulation:
+    return simulate_confound()
+
+
+def test_the_parity_run_has_the_printed_digits(simulation: ConfoundSimulation) -> None:
+    published = [model.published for model in simulation.parity]
+    assert [round(row.above[1].value or 0, 4) for row in published] == [
+        0,
+        0,
+        0.3073,
+        0.3063,
+        0.3073,
+    ]
+    assert [round(row.largest, 2) for row in published] == [6.36, 6.28, 3419.26, 3419.35, 3422.31]
+    assert {row.n for row in published} == {1_061}
+
+
+def test_only_the_published_rule_fires_on_gains(simulation: ConfoundSimulation) -> None:
+    assert [model.gain for model in simulation.parity] == [0.05, 0.05, 1, 1, 1]
+    assert [model.published.flagged for model in simulation.parity] == [False] * 2 + [True] * 3
+    assert [model.guarded.verdict for model in simulation.parity] == ["not_detected"] * 5
+    assert min(model.guarded.p for model in simulation.parity) > 0.05
+
+
+def test_the_sweep_has_the_printed_digits(simulation: ConfoundSimulation) -> None:
+    assert [round(point.share, 5) for point in simulation.sweep] == [
+        0,
+        0,
+        0.31492,
+        0.35495,
+        0.35489,
+    ]
+    assert [(point.flagged.k, point.flagged.n) for point in simulation.sweep] == [
+        *[(0, 200)] * 2,
+        *[(200, 200)] * 3,
+    ]
+    expected = [0, 0, 0.3163, 0.3555, 0.3555]
+    assert [round(point.closed_form, 4) for point in simulation.sweep] == expected
+
+
+def test_the_closed_form_is_that_of_the_gap_in_gain() -> None:
+    assert closed_form([0.05] * 2 + [1] * 3, 4) == pytest.approx(
+        424 / 1061 * np.exp(-100 / (0.475 * 900))
+    )
+    assert closed_form([0.05, 0.05, 1, 1, 1], 0) == 0
+
+
+def test_another_seed_draws_other_items() -> None:
+    first, second = (
+        gain_cohort(np.random.default_rng(seed), (1.0, 0.1), n_items=50) for seed in (1, 2)
+    )
+    assert first.scores.shape == (50, 2) and not np.allclose(first.scores, second.scores)
+    assert first.models == ["gain 1 #1", "gain 0.1 #2"]
+
+
+def test_the_tables_print_counts_and_both_rules(simulation: ConfoundSimulation) -> None:
+    parity, sweep = map(markdown, confound_tables(simulation))
+    assert "flags 3/5 models" in parity and "30.7 (326/1061)" in parity
+    assert parity.count("| flagged |") == 3 and parity.count("| not detected |") == 5
+    assert "| 2 | 31.492 | 31.627 | 100.0 (200/200)" in sweep
+
+
+def test_the_figure_is_written_as_its_name_says(
+    simulation: ConfoundSimulation, tmp_path: Path
+) -> None:
+    path = draw_confound(simulation, tmp_path / "new" / "confound.png")
+    with Image.open(path) as image:
+        assert image.width > 800
+    assert draw_confound(simulation, tmp_path / "c.svg").read_text().startswith("<?xml")
+    with pytest.raises(ConfigError, match=r"one of \.png, \.svg, \.pdf"):
+        draw_confound(simulation, tmp_path / "confound.txt")
+
+
+def test_the_command_prints_the_tables_and_draws(flipbench: Flipbench, tmp_path: Path) -> None:
+    result = flipbench("simulate-confound", "--repeats", "2", "--figure", str(tmp_path / "c.svg"))
+    assert result.status == 0, result.err
+    assert "3419.26" in result.out and "(2/2)" in result.out
+    assert result.out.splitlines()[-1] == str(tmp_path / "c.svg") and (tmp_path / "c.svg").exists()
+    wrong = flipbench("simulate-confound", "--repeats", "1", "--figure", "c.jpeg2")
+    assert wrong.status == 2 and ".png" in wrong.err
