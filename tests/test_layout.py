@@ -78,7 +78,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "evaluate/report": (*SPINE, *JUDGED),
     "evaluate/verdict": (*MODELS, *JUDGED, "evaluate/report"),
     "evaluate/predictions": (*MODELS, *SCORING, "evaluate/report"),
-    "evaluate/published": (*SPINE, *JUDGED),
+    "evaluate/published": (*SPINE, *JUDGED, "evaluate/cohort"),
     "pipelines": EVERYTHING,
     "api": EVERYTHING,
     "commands": EVERYTHING,

@@ -9,6 +9,7 @@ from decimal import Decimal
 from pathlib import Path
 
 from ..protocol.rules import ALPHA
+from .audit import examine_audit, read_audit
 from .consistency import (
     delta_verdict,
     fitting_sizes,
@@ -90,13 +91,17 @@ def examination(paths: Sequence[Path]) -> tuple[str, bool]:
 
     First come the figures that cannot be true, then those that are odd, then the requirements of
     each detector, recomputed from the printed figures by the paper's rules. Several tables are also
-    compared with each other.
+    compared with each other. Tables of an audit, comparisons of several models, are recomputed
+    (`audit`).
     """
-    rows = _read(paths)
-    issues = examine(rows)
+    distinct = list({path.resolve(): path for path in paths}.values())
+    tables = {path: table for path in distinct if (table := read_audit(path)) is not None}
+    rows = _read([path for path in distinct if path not in tables])
+    issues = [*examine(rows), *examine_audit(list(tables.values()))]
     wrong, odd = [i for i in issues if i.wrong], [i for i in issues if not i.wrong]
     n_figures = sum(len(_figures(row)) for row in rows)
-    lines = [f"rows: {len(rows)}; percentages of a known number of items: {n_figures}"]
+    lines = [f"rows of audits: {sum(map(len, tables.values()))}"] if tables else []
+    lines += [f"rows: {len(rows)}; percentages of a known number of items: {n_figures}"]
     again = [printed for printed in cells(rows).values() if len(_tables(printed)) > 1]
     if again:
         n_same = sum(len({value for value, _ in printed}) == 1 for printed in again)
@@ -122,10 +127,9 @@ def examination(paths: Sequence[Path]) -> tuple[str, bool]:
 
 def _read(paths: Sequence[Path]) -> list[PublishedResult]:
     """Return the rows of all files; files of one name are told apart by their folders."""
-    distinct = list({path.resolve(): path for path in paths}.values())
-    names = Counter(path.name for path in distinct)
+    names = Counter(path.name for path in paths)
     rows = []
-    for path in distinct:
+    for path in paths:
         file = path.name if names[path.name] == 1 else str(path)
         rows += [replace(row, file=file) for row in read_published(path)]
     return rows
