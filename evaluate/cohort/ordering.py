@@ -207,7 +207,7 @@ def _cell(
         key = values if sort_scores is None else sort_scores[measured, column]
         indices, refused = sort_order(key, ids, "score")
         if not refused and (np.diff(values[indices]) >= 0).all():
-            refused = "sorted by the tested scores themselves, the trend is 1 for any model"
+            refused = "sorted by the tested scores themselves, rho is 1 for any model"
     elif order != "release":
         raise ValueError(f"order must be one of {', '.join(ORDERS)}, not {order!r}")
     return _tested(

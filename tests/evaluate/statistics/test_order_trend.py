@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
+from scipy import optimize, stats
 
 from flipbench.evaluate.statistics.order_trend import order_trend_test
 
@@ -66,6 +66,20 @@ def test_a_large_trend_agrees_with_the_t_approximation() -> None:
     expected = stats.spearmanr(range(1_061), values, alternative="less")
     assert found.rho == pytest.approx(expected.statistic)
     assert found.p_falls == pytest.approx(expected.pvalue, abs=0.01)
+
+
+def test_a_weak_trend_of_1061_items_has_the_published_p() -> None:
+    """Spearman's rho -.0845 at n = 1,061: t = -2.760, p = .00294."""
+    noise, position = rng(1).normal(size=1_061), np.arange(1_061)
+
+    def distance(slope: float) -> float:
+        return float(stats.spearmanr(position, noise - slope * position).statistic) + 0.0845
+
+    slope = optimize.bisect(distance, 0, 0.001)
+    found = order_trend_test(noise - slope * position, rng(), n_permutations=10_000)
+    assert found.rho == pytest.approx(-0.0845, abs=2e-5)
+    assert found.p_falls == pytest.approx(0.00294, abs=0.0015)  # 3 standard errors
+    assert (found.exact, found.floor) == (False, pytest.approx(9.999e-5, abs=1e-9))
 
 
 @pytest.mark.slow
