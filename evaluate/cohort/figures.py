@@ -29,7 +29,7 @@ def confound_figure(simulation: ConfoundSimulation) -> Figure:
         title="Models that differ in gain alone",
         caption=f"Left: five models that have seen no item. Right: a model of gain 1 among"
         f" {N_ANCHORS} others of gain 1 and some of low gain, simulated (points) and without noise"
-        f" (line). Above the dotted line, {100 * FLAG_SHARE:g} %, the published rule flags a model.",
+        f" (line). The published rule flags what is above the dotted line, {100 * FLAG_SHARE:g} %.",
         panels=(
             FigurePanel(
                 svg_text(_canvas(simulation)),
