@@ -154,7 +154,7 @@ def same_p(first: float, second: float, n_permutations: int = N_PERMUTATIONS) ->
 
     Their difference is compared with what two independent sets of permutations give.
 
-    >>> same_p(0.6892, 0.6856), same_p(0.0013, 0.0001)
+    >>> same_p(0.6892, 0.6856), same_p(0.0034, 0.0001)
     (True, False)
     """
     mean = max((first + second) / 2, FLOOR)

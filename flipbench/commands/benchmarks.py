@@ -91,7 +91,7 @@ def audit(
 @app.command("simulate-confound", rich_help_panel=BENCHMARKS)
 def simulate_confound(
     figure: Annotated[
-        Path | None, typer.Option(help="a .png, .svg or .pdf file to draw the result into")
+        Path | None, typer.Option(help="draw the result as well: PATH.svg and PATH.png")
     ] = None,
     seed: Annotated[int, typer.Option(help="the published run's by default")] = 20260531,
     repeats: Annotated[int, typer.Option(min=1, help="cohorts drawn for each composition")] = 200,
@@ -105,7 +105,7 @@ def simulate_confound(
     if figure:
         from flipbench.evaluate.cohort.figures import draw_confound
 
-        say(str(draw_confound(result, figure)))
+        say("\n".join(map(str, draw_confound(result, figure))))
 
 
 @app.command(rich_help_panel=BENCHMARKS)

@@ -33,6 +33,7 @@ COMMANDS = (
     "audit",
     "simulate-confound",
     "adjudicate",
+    "simulate-confound",
     "show",
     "detectors",
     "detect",

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from flipbench.core.errors import ConfigError
-from flipbench.evaluate.cohort.figures import draw_confound
+from flipbench.core.errors import DataError
+from flipbench.evaluate.cohort.figures import confound_figure, draw_confound
 from flipbench.evaluate.cohort.simulation import (
     ConfoundSimulation,
     closed_form,
@@ -82,21 +82,24 @@ def test_the_tables_print_counts_and_both_rules(simulation: ConfoundSimulation) 
     assert "| 2 | 31.492 | 31.627 | 100.0 (200/200)" in sweep
 
 
-def test_the_figure_is_written_as_its_name_says(
+def test_the_figure_describes_itself_and_is_written(
     simulation: ConfoundSimulation, tmp_path: Path
 ) -> None:
-    path = draw_confound(simulation, tmp_path / "new" / "confound.png")
-    with Image.open(path) as image:
+    (panel,) = confound_figure(simulation).panels
+    assert panel.svg.startswith("<svg") and "gain 0.05: 0.0, gain 1: 30.7" in panel.alt
+    assert panel.alt.endswith("0: 0.0, 1: 0.0, 2: 31.5, 3: 35.5, 4: 35.5.")
+    svg, png = draw_confound(simulation, tmp_path / "new" / "confound")
+    with Image.open(png) as image:
         assert image.width > 800
-    assert draw_confound(simulation, tmp_path / "c.svg").read_text().startswith("<?xml")
-    with pytest.raises(ConfigError, match=r"one of \.png, \.svg, \.pdf"):
-        draw_confound(simulation, tmp_path / "confound.txt")
+    assert "<svg" in svg.read_text()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match="cannot be written"):
+        draw_confound(simulation, tmp_path / "file" / "confound")
 
 
 def test_the_command_prints_the_tables_and_draws(flipbench: Flipbench, tmp_path: Path) -> None:
-    result = flipbench("simulate-confound", "--repeats", "2", "--figure", str(tmp_path / "c.svg"))
+    figure = tmp_path / "confound.png"
+    result = flipbench("simulate-confound", "--repeats", "2", "--figure", str(figure))
     assert result.status == 0, result.err
     assert "3419.26" in result.out and "(2/2)" in result.out
-    assert result.out.splitlines()[-1] == str(tmp_path / "c.svg") and (tmp_path / "c.svg").exists()
-    wrong = flipbench("simulate-confound", "--repeats", "1", "--figure", "c.jpeg2")
-    assert wrong.status == 2 and ".png" in wrong.err
+    assert result.out.splitlines()[-1] == str(figure) and figure.exists()
