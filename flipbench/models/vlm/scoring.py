@@ -35,6 +35,12 @@ class TokenStatistics:
     def __len__(self) -> int:
         return len(self.log_probs)
 
+    def first(self, n: int) -> TokenStatistics:
+        """Return the statistics of the first ``n`` tokens."""
+        return TokenStatistics(
+            self.log_probs[:n], self.means[:n], self.deviations[:n], self.greedy[:n]
+        )
+
     @classmethod
     def join(cls, parts: list[TokenStatistics]) -> TokenStatistics:
         """Return the concatenation of the parts."""
