@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from transformers import LogitsProcessorList
 
-from flipbench.config.local_models import ModelConfig, Quantization
+from flipbench.config.local_models import Quantization
 from flipbench.core.errors import DataError, PrerequisiteError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef, Probe, Response
@@ -32,6 +30,7 @@ from flipbench.models.vlm.prefix import SHARING, Shared, by_length, forward_cost
 from flipbench.models.vlm.processors import load_processor
 from flipbench.models.vlm.scoring import (
     TokenStatistics,
+    longest,
     pack_state,
     rows_at_once,
     token_statistics,
@@ -172,11 +171,8 @@ class HuggingFaceVLM:
             for row, log_probs in zip(rows, log_probs_bk, strict=True):
                 options = log_probs[: probes[row].n_options]
                 self._check_numbers(options)
-                fields = {
-                    "choice": int(options.argmax()),
-                    "option_log_probs": tuple(options.tolist()),
-                }
-                out[row] = self._response(probes[row], **fields)
+                choice, values = int(options.argmax()), tuple(options.tolist())
+                out[row] = self._response(probes[row], choice=choice, option_log_probs=values)
         return [out[row] for row in range(len(probes))]
 
     def _check_numbers(self, values: torch.Tensor) -> None:
@@ -247,7 +243,10 @@ class HuggingFaceVLM:
     @torch.inference_mode()
     def _all_statistics(self, probes: Sequence[Probe], images: ImageStore) -> list[TokenStatistics]:
         replies = self._replies(probes)
-        parts = self._beginnings(probes, replies)
+        parts = list(range(len(probes)))
+        if probes[0].ask == "score":
+            prompts = [(p.prompt, [image.sha256 for image in p.images]) for p in probes]
+            parts = longest(prompts, replies, (self._context() or 2**31) // 2)
         order = sorted(set(parts), key=lambda row: len(replies[row]), reverse=True)
         statistics: dict[int, TokenStatistics] = {}
         while order:
@@ -260,33 +259,14 @@ class HuggingFaceVLM:
             statistics[whole].first(len(reply)) for whole, reply in zip(parts, replies, strict=True)
         ]
 
-    def _beginnings(self, probes: Sequence[Probe], replies: Sequence[list[int]]) -> list[int]:
-        """Return the row whose reply to the same prompt begins with each row's, or is that row's.
-
-        A token's probability does not depend on what follows it. Texts that may need several
-        windows are kept apart.
-        """
-        parts = list(range(len(probes)))
-        if probes[0].ask != "score":
-            return parts
-        limit = (getattr(self._text_config(), "max_position_embeddings", None) or 2**31) // 2
-        prompts = [(p.prompt, [image.sha256 for image in p.images]) for p in probes]
-        rows = sorted(parts, key=lambda row: (prompts[row], replies[row]), reverse=True)
-        for longer, row in pairwise(rows):
-            n = len(replies[row])
-            begins = replies[longer][:n] == replies[row] and prompts[longer] == prompts[row]
-            if begins and n <= limit:
-                parts[row] = parts[longer]
-        return parts
-
     def _statistics(self, probes: Sequence[Probe], images: ImageStore) -> list[TokenStatistics]:
         replies, out = self._replies(probes), dict[int, TokenStatistics]()
-        context = getattr(self._text_config(), "max_position_embeddings", None)
+        context = self._context()
         for rows, inputs in self._batches(probes, images, replies):
-            width = max(len(replies[row]) for row in rows)
             if context and inputs["attention_mask"].shape[1] > context:
                 out |= {row: self._long(probes[row], images, context) for row in rows}
                 continue
+            width = max(len(replies[row]) for row in rows)
             logits = self.model(**inputs, logits_to_keep=width + 1).logits[:, -width - 1 : -1]
             for row, row_logits in zip(rows, logits, strict=True):
                 ids = torch.tensor(replies[row], device=row_logits.device)
@@ -340,6 +320,9 @@ class HuggingFaceVLM:
     def _raw_texts(self, probes: Sequence[Probe]) -> list[tuple[list[int], list[int]]]:
         return [self.conversation.raw_ids(probe.prompt, probe.continuation) for probe in probes]
 
+    def _context(self) -> int | None:
+        return getattr(self._text_config(), "max_position_embeddings", None)
+
     def _text_config(self) -> Any:
         return self.model.config.get_text_config()
 
@@ -365,9 +348,8 @@ class HuggingFaceVLM:
         for rows in by_length(lengths, forward_cost(self.model.device.type)):
             if raw:
                 yield rows, self._padded([prompts[i] for i in rows])
-            else:
-                some = [probes[i] for i in rows]
-                yield rows, self._encode([texts[i] for i in rows], some, images)
+                continue
+            yield rows, self._encode([texts[i] for i in rows], [probes[i] for i in rows], images)
 
     def _inputs(self, probes: Sequence[Probe], images: ImageStore) -> dict[str, Any]:
         """Return all prompts' inputs, with shared prefixes already processed if possible."""
@@ -416,23 +398,3 @@ class HuggingFaceVLM:
         return Response(
             probe_id=probe.id, model_fingerprint=self.fingerprint, model=self.name, **fields
         )
-
-
-def on_demand(model: ModelConfig) -> HuggingFaceVLM:
-    """Return a model that loads lazily: a finished run needs only its name and fingerprint."""
-    return cast(HuggingFaceVLM, _OnDemand(model))
-
-
-class _OnDemand:
-    def __init__(self, model: ModelConfig) -> None:
-        self.name, self._model = model.path, model
-        self.fingerprint = fingerprint(
-            resolve_path(model.path), model.dtype, model.revision, model.quantization
-        )
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loaded, name)
-
-    @cached_property
-    def _loaded(self) -> HuggingFaceVLM:
-        return HuggingFaceVLM(**self._model.model_dump(), name=self.name)
