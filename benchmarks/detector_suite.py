@@ -5,12 +5,11 @@
 
 Baseline: one detector after another, one probe at a time, as in usual kits: image and text through
 the processor, ``generate`` for answers (up to 16 tokens for a letter), one forward pass for the
-likelihood of a given text. The engine queries the union of all probes, each once, in batches, and
-shares images and prefixes and splits batches by length; "nothing shared" and "padded to one length"
-do without. All methods alternate in one
-process. The table gives seconds (median; CPU time without a GPU, since other work on the machine
-hardly changes it), the speed-up over the baseline of the same repeat (median and range), and how
-many letters and replies equal the baseline's.
+likelihood of a given text. The engine queries the union of all probes, each once, in batches,
+shares images and prefixes, and splits batches by length; "nothing shared" and "padded to one
+length" do without. All methods alternate in one process. The table gives seconds (median; CPU time
+without a GPU, since other work on the machine hardly changes it), the speed-up over the baseline of
+the same repeat (median and range), and how many letters and replies equal the baseline's.
 
 ``--image-tokens 576`` uses a model of LLaVA's class with random weights and that many tokens per
 image, like LLaVA-1.5; the shipped ones have 16.
@@ -66,7 +65,7 @@ def with_image_tokens(n: int, folder: Path) -> Path:
 @torch.inference_mode()
 def plain(vlm: HuggingFaceVLM, probe: Probe, images: ImageStore) -> tuple[int, str]:
     """Query a single probe; return the chosen option and the text."""
-    if probe.ask == "score":
+    if probe.ask in ("score", "score_text"):
         inputs, (tail,) = vlm._with_replies([probe], images)
         log_p = vlm.model(**inputs).logits[0, -len(tail) - 1 : -1].log_softmax(-1)
         log_p.gather(1, torch.tensor(tail, device=log_p.device)[:, None]).sum().item()
