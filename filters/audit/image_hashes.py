@@ -11,14 +11,20 @@ from numpy.typing import NDArray
 from PIL import Image
 from tqdm import tqdm
 
-from flipbench.core.errors import DataError, attempt, need
+from flipbench.core.errors import DataError, attempt
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef
+from flipbench.imaging.similarity import perceptual_hash
 
 SIDE = 16
 N_THREADS = 4
+_PAIRS = 50_000  # thumbnails compared at a time
 _BLOCK = 64  # rows of the distance matrix per block; fits into the CPU cache
 _FLAT = 2.0  # standard deviation in grey levels below which an image is blank
+_SHARP_EDGE = 20 * SIDE  # pixels; compression hardly changes the thumbnails of larger images
+_MOST_NOISE = 6  # times the allowed difference, for the smallest images
+_NOISE_PEAK = 16  # of mean differences: compression changes all parts, recolouring one
+_GREY = np.array([0.299, 0.587, 0.114])
 
 
 @dataclass(frozen=True)
@@ -48,21 +54,14 @@ class Fingerprints:
 def fingerprints(
     refs: Sequence[ImageRef], store: ImageStore, *, progress: bool = True
 ) -> Fingerprints:
-    """Open each distinct image once and compute its hash and thumbnail.
-
-    Raises
-    ------
-    PrerequisiteError
-        If the package imagehash is missing.
-    """
-    imagehash = need("imagehash", "audit")
+    """Open each distinct image once and compute its hash and thumbnail."""
     distinct = list({ref.sha256: ref for ref in refs}.values())
 
     def fingerprint(ref: ImageRef) -> tuple[NDArray[np.uint8], NDArray[np.uint8], bool] | str:
         image = attempt(store.open, ref)
         if isinstance(image, DataError):
             return str(image)
-        bits = np.packbits(imagehash.phash(image).hash.ravel())
+        bits = np.packbits(perceptual_hash(image).ravel())
         small = image.resize((SIDE, SIDE), Image.Resampling.BILINEAR)
         return bits, np.asarray(small).ravel(), float(np.asarray(image.convert("L")).std()) < _FLAT
 
@@ -98,6 +97,12 @@ def near_pairs(
     count if their colour thumbnails differ by at most ``difference`` (of 1) in every pixel and
     channel: recolouring one object hardly changes the hash. Blank images are compared only with
     each other, by thumbnails alone.
+
+    JPEG halves the resolution of colour, which shows in the thumbnails of images of less than 320
+    pixels. There the colours may differ by more, in inverse proportion to the shorter edge and up
+    to six times ``difference``, as long as the grey thumbnails differ by no more than
+    ``difference`` and the largest difference is at most 16 mean differences above it: noise is
+    everywhere, another colour is in one place.
     """
     other = first if second is None else second
     any_flat = bool(first.flat.any() or other.flat.any())
@@ -125,9 +130,21 @@ def _similar(
     difference: float,
 ) -> list[tuple[int, int]]:
     kept: list[tuple[int, int]] = []
-    for start in range(0, len(left), 50_000):
-        i, j = left[start : start + 50_000], right[start : start + 50_000]
-        gap = np.abs(first.thumbnails[i].astype(np.int16) - other.thumbnails[j]).max(axis=1)
-        same = gap <= 255 * difference
+    edges = _shorter_edges(first), _shorter_edges(other)
+    allowed = 255 * difference
+    for start in range(0, len(left), _PAIRS):
+        i, j = left[start : start + _PAIRS], right[start : start + _PAIRS]
+        gap = first.thumbnails[i].astype(np.int16) - other.thumbnails[j]
+        peak = np.abs(gap).max(axis=1)
+        same = peak <= allowed
+        noise = np.clip(_SHARP_EDGE / np.minimum(edges[0][i], edges[1][j]), 1, _MOST_NOISE)
+        for pair in np.flatnonzero(~same & (peak <= noise * allowed)):
+            grey = np.abs(gap[pair].reshape(-1, 3) @ _GREY).max()
+            spread = np.abs(gap[pair]).mean()
+            same[pair] = grey <= allowed and peak[pair] <= allowed + _NOISE_PEAK * spread
         kept += zip(i[same].tolist(), j[same].tolist(), strict=True)
     return kept
+
+
+def _shorter_edges(prints: Fingerprints) -> NDArray[np.int64]:
+    return np.array([min(ref.width, ref.height) for ref in prints.refs], dtype=np.int64)

@@ -93,15 +93,16 @@ def label_of(sha_equal: bool, phash_distance: int, ssim: float) -> Label:
     return "edited"
 
 
-def perceptual_hash(image: Image.Image) -> np.ndarray:
+def perceptual_hash(image: Image.Image, *, with_mean: bool = True) -> np.ndarray:
     """Return 64 bits, (8, 8) of bool: the low frequencies of the grey 32 x 32 image.
 
-    A bit is set if a coefficient of the cosine transform is above the median of the 64. Equal to
-    ``phash`` of the package ``imagehash``.
+    A bit is set if a coefficient of the cosine transform is above the median of the 64, as in
+    ``phash`` of the package ``imagehash``; without ``with_mean``, above the median of the 63 that
+    are left without the first, the image's mean.
     """
     grey = image.convert("L").resize((32, 32), Image.Resampling.LANCZOS)
     low = dctn(np.asarray(grey, dtype=float))[:8, :8]
-    bits: np.ndarray = low > np.median(low)
+    bits: np.ndarray = low > np.median(low if with_mean else low.ravel()[1:])
     return bits
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from flipbench.filters.audit.image_hashes import Fingerprints, fingerprints, nea
 from flipbench.shapes.questions import QuestionFamily
 from flipbench.shapes.render import render
 from tests.filters.audit.conftest import MakeItem
+from tests.fixtures.photos import encoded, photo
 
 SETTINGS = AuditSettings()
 
@@ -29,9 +30,7 @@ def noisy(image: Image.Image, sigma: float = 4.0) -> Image.Image:
 
 
 def as_jpeg(image: Image.Image, store: ImageStore) -> ImageRef:
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=60)
-    return store.put(buffer.getvalue(), "jpeg")
+    return store.put(encoded(image, "JPEG", quality=60), "jpeg")
 
 
 @pytest.fixture
@@ -94,6 +93,60 @@ def test_images_of_one_scene_family_are_not_duplicates(
     assert near_pairs(prints, None, 8, 0.03) == []
     by_hash_alone = near_pairs(prints, None, 8, 1.0)
     assert len(by_hash_alone) > 5, "their hashes hardly differ; the colours tell them apart"
+
+
+def pictures(size: tuple[int, int], items: list[Item], store: ImageStore) -> list[Image.Image]:
+    rng = np.random.default_rng(1)
+    scenes = [store.open(item.images[0]) for item in items[:10]]
+    return [photo(rng, *size) for _ in range(10)] + [
+        scene.resize(size, Image.Resampling.LANCZOS) for scene in scenes
+    ]
+
+
+COPIES: dict[str, Callable[[Image.Image], bytes]] = {
+    "jpeg50": lambda image: encoded(image, "JPEG", quality=50),
+    "jpeg75": lambda image: encoded(image, "JPEG", quality=75),
+    "smaller": lambda image: encoded(image.resize([edge * 3 // 4 for edge in image.size])),
+    "larger": lambda image: encoded(image.resize([edge * 3 // 2 for edge in image.size])),
+    "png": lambda image: encoded(image, "PNG", compress_level=1),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [(66, 66), (96, 80), (224, 224), (640, 480)], ids=str)
+def test_copies_of_any_size_are_found(
+    size: tuple[int, int], shapes_items: list[Item], store: ImageStore, tmp_path: Path
+) -> None:
+    copies = ImageStore(tmp_path)
+    originals = pictures(size, shapes_items, store)
+    refs = [copies.put_image(image, "original") for image in originals]
+    prints = fingerprints(refs, copies, progress=False)
+    assert near_pairs(prints, None, 8, 0.03) == [], "different pictures are no duplicates"
+    for copy, make in COPIES.items():
+        made = [copies.put(make(image), copy) for image in originals]
+        pairs = near_pairs(prints, fingerprints(made, copies, progress=False), 8, 0.03)
+        assert pairs == [(n, n) for n in range(20)], copy
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("edge", [48, 66, 96])
+@pytest.mark.parametrize("quality", [None, 50])
+def test_a_small_picture_with_another_color_is_no_copy(
+    edge: int, quality: int | None, shapes_items: list[Item], tmp_path: Path
+) -> None:
+    store = ImageStore(tmp_path)
+    originals, changed = [], []
+    for item in shapes_items[:30]:
+        scenes = QuestionFamily.from_json(item.extra["family"]).scenes
+        first, *others = (render(s).resize((edge, edge)) for s in scenes)
+        for other in others:
+            saved = encoded(other, "JPEG", quality=quality) if quality else encoded(other)
+            originals.append(store.put(encoded(first), "scene"))
+            changed.append(store.put(saved, "changed"))
+    before, after = (fingerprints(refs, store, progress=False) for refs in (originals, changed))
+    by_hash = near_pairs(before, after, 8, 1.0)
+    assert len(by_hash) > 10
+    assert near_pairs(before, after, 8, 0.03) == []
 
 
 def test_blank_and_missing_images_are_reported(make_item: MakeItem, tmp_path: Path) -> None:
