@@ -84,7 +84,7 @@ class ImageStore:
             raise DataError(
                 f"{path}: the image is missing; run the same command again to recreate it"
             ) from error
-        return _decode(data, str(path))[1]
+        return decode(data, str(path))[1]
 
 
 def as_rgb(image: Image.Image) -> Image.Image:
@@ -106,11 +106,16 @@ def as_rgb(image: Image.Image) -> Image.Image:
 
 def check_image(data: bytes, what: str) -> tuple[str, int, int]:
     """Return (format, width, height) of the upright image; raises as `ImageStore.put`."""
-    fmt, image = _decode(data, what)
+    fmt, image = decode(data, what)
     return fmt, *image.size
 
 
-def _decode(data: bytes, what: str) -> tuple[str, Image.Image]:
+def decode(data: bytes, what: str, *, draft: int | None = None) -> tuple[str, Image.Image]:
+    """Return the format and the image, as `as_rgb`.
+
+    With ``draft``, a JPEG may be read at a fraction of its size, with edges of at least ``draft``
+    pixels if it has them: several times faster for a photograph. Raises as `ImageStore.put`.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # large sizes and odd EXIF data are handled here
@@ -132,6 +137,8 @@ def _decode(data: bytes, what: str) -> tuple[str, Image.Image]:
                         f"{what}: floating-point pixels have no defined white level; convert the"
                         " image to PNG"
                     )
+                if draft:
+                    image.draft("RGB", (draft, draft))
                 return fmt, as_rgb(image)
     except Image.DecompressionBombError as error:
         raise DataError(f"{what}: the image is too large to open safely ({error})") from error
