@@ -206,7 +206,8 @@ class _Reader:
                         seen.failed[entry["sha256"]] = entry["error"]
                 shard += 1
                 n_done += len(done.entries)
-                bar.initial += len(done.entries)
+                if not bar.disable:
+                    bar.initial += len(done.entries)  # does not count towards the rate
                 bar.update(len(done.entries))
                 complete = done.header.last
                 if complete:

@@ -170,7 +170,7 @@ def _read_tar(name: str, path: Path, type_field: str | None, skip: int) -> Itera
                     pending.append(_member(tar, member, f"{name}/{member.name}"))
             elif type_field and file.endswith(".json") and n_seen >= skip:
                 kind = _json_field(_member(tar, member, "").data, type_field)
-        if tar.fileobj.tell() < tar.offset + tarfile.BLOCKSIZE:  # type: ignore[union-attr]
+        if tar.fileobj.tell() < tar.offset + tarfile.BLOCKSIZE:
             raise EOFError("it ends without an end mark")
     except (tarfile.TarError, *DAMAGE) as error:
         failure = Picture(name, error=f"{path}: the archive is damaged ({error}); copy it again")
