@@ -335,19 +335,23 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_bytes(
         assert ready.wait(120)
         return process
 
+    def count(folder: Path) -> int:
+        return len(list(folder.glob("part-*.jsonl")))
+
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
     process = start(undisturbed, 0)
     process.join()
     assert process.exitcode == 0
-    n_shards = []
-    for _ in range(6):
+    n_shards = [0]
+    for _ in range(5):
         process = start(killed, 0.04)
-        time.sleep(rng.uniform(0.05, 0.4))
+        while process.is_alive() and count(killed) == n_shards[-1]:
+            time.sleep(0.002)
+        time.sleep(rng.uniform(0, 0.2))
         process.kill()
         process.join()
-        n_shards.append(len(list(killed.glob("part-*.jsonl"))))
-    assert n_shards == sorted(n_shards)
-    assert 0 < n_shards[-1] and n_shards[2] < 10, f"not killed half-way: {n_shards}"
+        n_shards.append(count(killed))
+    assert n_shards[2] < count(undisturbed) == 12, f"not killed half-way: {n_shards}"
     (killed / ".part-000000-0000.npy.0badcafe").write_bytes(b"left by a kill")
     process = start(killed, 0)
     process.join()
