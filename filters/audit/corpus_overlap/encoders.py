@@ -22,7 +22,7 @@ PRESETS = {
     "siglip-b16": "google/siglip-base-patch16-224",
     "siglip-so400m": "google/siglip-so400m-patch14-384",
 }
-"""The encoders of the image overlap in 000, as transformers has them."""
+"""The encoders of arXiv 2606.10066, as transformers has them."""
 PHASH = "phash"
 _OPEN_CLIP = "open_clip:"
 _DRAFT = 256  # pixels; eight times the 32 of the hash, so that reading at a fraction changes little
@@ -99,7 +99,8 @@ class PerceptualHash:
     References
     ----------
     Grey 32 x 32 pixels, cosine transform, the 8 x 8 lowest frequencies, bits above the median
-    without the first: 000, Detector 1. Distance is the share of the 64 bits that differ.
+    without the first: the image overlap of Xu, Wu and Ryu, arXiv 2606.10066. The distance is the
+    share of the 64 bits that differ.
     """
 
     name = PHASH
@@ -141,7 +142,7 @@ class TransformersEncoder:
 
     References
     ----------
-    000, Detector 1, takes the same SigLIP weights (``webli``) through OpenCLIP, whose
+    Xu, Wu and Ryu, arXiv 2606.10066, take the same SigLIP weights (``webli``) from OpenCLIP, whose
     preprocessing differs slightly; ``open_clip:ViT-B-16-SigLIP/webli`` is its own.
     """
 
@@ -218,7 +219,7 @@ class OpenCLIPEncoder:
     Parameters
     ----------
     name : str
-        Such as ``open_clip:ViT-B-16-SigLIP/webli``, the encoder of 000.
+        Such as ``open_clip:ViT-B-16-SigLIP/webli``, that of arXiv 2606.10066.
     device, dtype : str
         As `load_encoder`.
 
