@@ -51,7 +51,7 @@ def test_a_vector_is_the_models_image_feature(
 
 
 def test_the_fingerprint_tells_weights_and_precision_apart(
-    encoder_folders: dict[str, Path], tmp_path: Path
+    encoder_folders: dict[str, Path],
 ) -> None:
     folder = str(encoder_folders["siglip"])
     first = load_encoder(folder, device="cpu").fingerprint
@@ -80,7 +80,7 @@ def test_a_pooler_without_weights_is_not_used(
 
 
 def test_missing_weights_and_other_models_are_refused(
-    encoder_folders: dict[str, Path], tiny_folders: dict[str, Path], tmp_path: Path
+    encoder_folders: dict[str, Path], tmp_path: Path
 ) -> None:
     for file in encoder_folders["dinov2"].iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
