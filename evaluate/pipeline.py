@@ -19,7 +19,7 @@ from flipbench.models.vlm.families import EVERYTHING
 from flipbench.models.vlm.loading import as_vlm, capabilities
 from flipbench.prompting.prompts import PromptSettings
 
-from .protocol.detector import AnyDetector, by_kind, needs_when
+from .protocol.detector import AnyDetector, asked_of, by_kind, needs_when
 from .protocol.grid import UNTOUCHED, GridModel, reference_of
 
 _HISTORIES = {0: UNTOUCHED, None: "history unknown"}
@@ -105,7 +105,7 @@ def probes_for(
     """Return all distinct probes of the detectors."""
     distinct: dict[str, Probe] = {}
     for detector in detectors:
-        for probe in detector.probes(benchmark, prompt_settings):
+        for probe in detector.probes(asked_of(detector, benchmark), prompt_settings):
             distinct.setdefault(probe.id, probe)
     return list(distinct.values())
 
@@ -183,10 +183,12 @@ def score(
             able = can[model.fingerprint] if can else EVERYTHING
             lacking = needs_when(detector.about, prompt_settings) - able
             for other in others:
-                for one in detector.score(benchmark, prompt_settings, own, other):
+                asked = asked_of(detector, benchmark)
+                for one in detector.score(asked, prompt_settings, own, other):
                     scores[one.id] = _not_applicable(one, lacking) if lacking else one
     for grid_detector in among_others:
-        for one in grid_detector.score_grid(benchmark, prompt_settings, grid, answers):
+        asked = asked_of(grid_detector, benchmark)
+        for one in grid_detector.score_grid(asked, prompt_settings, grid, answers):
             scores[one.id] = one
     return list(scores.values())
 

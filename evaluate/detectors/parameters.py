@@ -13,15 +13,15 @@ from flipbench.core.errors import ConfigError, nearest
 from ..protocol.detector import AnyDetector
 from ..scoring.conditions import Settings
 
-_PLAIN = (int, float, bool, tuple[float, ...])
+_PLAIN = (int, float, bool, tuple[float, ...], int | None)
 
 
 def parameters_of(detector: AnyDetector) -> dict[str, Any]:
     """Return the parameters of a detector and their values: its own, then those of its tests.
 
     >>> from flipbench.evaluate.detectors.likelihood.codec import CoDeC
-    >>> parameters_of(CoDeC())
-    {'n_context': 3, 'n_draws': 2, 'alpha': 0.05, 'n_bootstrap': 2000, 'n_permutations': 9999}
+    >>> list(parameters_of(CoDeC()))
+    ['n_context', 'n_draws', 'alpha', 'n_bootstrap', 'n_permutations', 'max_items']
     """
     of_tests = _plain(vars(detector).get("settings"))
     return _plain(detector) | {k: v for k, v in of_tests.items() if k != "seed"}
@@ -68,12 +68,12 @@ def _plain(instance: Any) -> dict[str, Any]:
 
 
 def _checked(kind: type, value: Any, where: str) -> Any:
-    expected = tuple[float, ...] if kind is tuple else kind
+    expected: Any = {tuple: tuple[float, ...], type(None): int | None}.get(kind, kind)
     try:
         valid: Any = TypeAdapter(expected).validate_python(value)
     except ValidationError as error:
         raise ConfigError(f"{where}: {value!r}: {error.errors()[0]['msg']}") from error
     numbers = valid if isinstance(valid, tuple) else (valid,)
-    if kind is not bool and not (numbers and all(number > 0 for number in numbers)):
+    if kind is not bool and not (numbers and all(n is None or n > 0 for n in numbers)):
         raise ConfigError(f"{where}: {value!r}: must be above 0")
     return valid

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import lru_cache, wraps
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, cast, runtime_checkable
 
 from flipbench.core.paired import PairedBenchmark
@@ -246,6 +246,23 @@ def cached_per_benchmark(
         return cast(R, cache[key])
 
     return look_up
+
+
+@lru_cache(maxsize=64)
+def _sampled(benchmark: PairedBenchmark, n: int, seed: int) -> PairedBenchmark:
+    return benchmark.sample(n, seed)
+
+
+def asked_of(detector: AnyDetector, benchmark: PairedBenchmark) -> PairedBenchmark:
+    """Return the benchmark, or the ``settings.max_items`` of its items that a detector asks about.
+
+    They are the same for all models and for all detectors that ask about as many.
+    """
+    settings = vars(detector).get("settings")
+    n = getattr(settings, "max_items", None)
+    if settings is None or n is None or n >= len(benchmark.pairs):
+        return benchmark
+    return _sampled(benchmark, n, settings.seed)
 
 
 def gold_of(items: Sequence[Item]) -> list[int]:

@@ -343,7 +343,7 @@ def _against_reference(comparison: Comparison) -> tuple[PairedResult, GapDiffere
         second,
         clean_first,
         clean_second,
-        generator(comparison.settings.seed, comparison.answers.fingerprint, "relative"),
+        generator(comparison.settings.seed, comparison.answers.model, "relative"),
         clusters=[cluster_of(item) for item in comparison.items],
         n_permutations=comparison.settings.n_permutations,
         rises=comparison.direction == "rises",

@@ -83,12 +83,16 @@ class Condition:
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of decision rules: test level, bootstrap and permutation sizes, seed."""
+    """The settings of decision rules: test level, bootstrap and permutation sizes, seed.
+
+    With ``max_items`` the detector is asked about so many items only, drawn by (seed, item id).
+    """
 
     alpha: float = rules.ALPHA
     n_bootstrap: int = 2_000
     n_permutations: int = 9_999
     seed: int = 0
+    max_items: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse an impossible level."""

@@ -222,7 +222,7 @@ def paired(comparison: Comparison, also: Sequence[Condition] = ()) -> PairedResu
     first = [outcome if item.id in kept else None for item, outcome in before]
     second = comparison.second.outcomes
     settings, clusters = comparison.settings, [cluster_of(item) for item in comparison.items]
-    rng = generator(settings.seed, comparison.answers.fingerprint, "bootstrap")
+    rng = generator(settings.seed, comparison.answers.model, "bootstrap")
     if all(outcome is None or isinstance(outcome, bool) for outcome in (*first, *second)):
         return paired_comparison(
             cast(Sequence[Outcome], first),

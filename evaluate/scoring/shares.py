@@ -64,7 +64,7 @@ def share_scores(
         if missing:
             return make_score(*scored, verdict="not_applicable", warnings=[missing], **fields)
         numbers = np.array([above[item.id] for item in items])
-        rng = generator(settings.seed, answers.fingerprint, f"{detector.about.name} {rule}")
+        rng = generator(settings.seed, answers.model, f"{detector.about.name} {rule}")
         clusters = [cluster_of(item) for item in items]
         refusal = rules.too_few_warning(len(set(clusters)), settings.alpha)
         verdict: Verdict = "inconclusive"

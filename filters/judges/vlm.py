@@ -44,7 +44,7 @@ class VLMJudgeSpec(Value):
 
     def build(self, context: Context) -> VLMJudge:
         """Return the judge; weights are loaded on its first call."""
-        from flipbench.models.vlm.huggingface import on_demand
+        from flipbench.models.vlm.loading import on_demand
 
         return VLMJudge(on_demand(self.model), self.prompt, self.sure)
 

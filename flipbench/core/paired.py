@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from flipbench.core.errors import DataError
 from flipbench.core.files import write_atomically
 from flipbench.core.images import ImageStore
+from flipbench.core.randomness import generator
 from flipbench.core.record_base import plain
 from flipbench.core.records import Caption, Edit, Flip, ImageRef, Item, content_id
 
@@ -111,6 +112,17 @@ class PairedBenchmark:
     def perturbed(self) -> list[Item]:
         """The perturbed items, in the order of the originals."""
         return [pair.perturbed for pair in self.pairs]
+
+    def sample(self, n: int, seed: int) -> PairedBenchmark:
+        """Return ``n`` of the pairs, drawn by (seed, item id), in the order and with the id of all.
+
+        What is computed from them is about this benchmark.
+        """
+        ranked = sorted(self.pairs, key=lambda p: generator(seed, p.original.id, "sample").random())
+        drawn = {pair.original.id for pair in ranked[:n]}
+        part = replace(self, pairs=tuple(p for p in self.pairs if p.original.id in drawn))
+        vars(part)["id"] = self.id
+        return part
 
     def with_images_in(self, store: ImageStore) -> PairedBenchmark:
         """Return the benchmark with its images hard-linked, or else copied, into another store.

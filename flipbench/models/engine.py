@@ -102,8 +102,8 @@ def ask(
 ) -> StageReport:
     """Ask ``vlm`` the distinct ``probes``, except those with a response in ``run``.
 
-    Probes are sorted by kind, image and length, so that a batch shares images and needs little
-    padding. Those that follow another probe are asked after all others.
+    Probes are sorted by kind, length, image and text, so that a batch shares images and beginnings
+    of texts and needs little padding. Those that follow another probe are asked after all others.
     """
     distinct = sorted({probe.id: probe for probe in probes}.values(), key=batching_key)
     options = replace(options, partition=vlm.fingerprint)
@@ -118,15 +118,15 @@ def ask(
     return report
 
 
-def batching_key(probe: Probe) -> tuple[str, int, int, int, list[str], int, str]:
+def batching_key(probe: Probe) -> tuple[str, int, int, int, list[str], str, str]:
     """Return a sort key that groups probes of the same kind, similar length and the same images.
 
-    Texts of very different length are kept apart, since a batch is padded to its longest text.
+    Texts of very different length are kept apart, since a batch may be padded to its longest text.
     """
     images = [image.sha256 for image in probe.images]
-    length = len(probe.prompt) + len(probe.continuation)
-    size = length.bit_length() // 2  # texts up to four times as long
-    return probe.ask, probe.max_new_tokens, len(images), size, images, length, probe.id
+    text = probe.prompt + probe.continuation
+    size = len(text).bit_length() // 2  # texts up to four times as long
+    return probe.ask, probe.max_new_tokens, len(images), size, images, text, probe.id
 
 
 def answers_of(vlm_name: str, fingerprint: str, run: Run) -> Answers:

@@ -25,7 +25,7 @@ from flipbench.evaluate.detectors.registry import (
     make_detector,
     names_of,
 )
-from flipbench.evaluate.protocol.detector import AnyDetector, Helpers, JudgedDetector
+from flipbench.evaluate.protocol.detector import AnyDetector, Helpers, JudgedDetector, asked_of
 from flipbench.models.chat.answer_judge import AnswerJudge, Judgement, recorded_judge
 from flipbench.models.chat.cost import Spent
 from flipbench.models.chat.labels import UNREAD, Label, LabelJudge, LabelTask, recorded_labels
@@ -108,7 +108,10 @@ class ConfiguredDetectors:
             return []
         batch = self.config.judge.batch
         judged = [d for d in detectors if isinstance(d, JudgedDetector)]
-        tasks = [task for model in answers for d in judged for task in d.to_judge(benchmark, model)]
+        asked = [(d, asked_of(d, benchmark)) for d in judged]
+        tasks = [
+            task for model in answers for d, items in asked for task in d.to_judge(items, model)
+        ]
         labels = [task for task in tasks if isinstance(task, LabelTask)]
         replies = [task for task in tasks if not isinstance(task, LabelTask)]
         reports = self._run_stage(self.judge, replies, batch, progress) if replies else []
@@ -158,9 +161,10 @@ class ConfiguredDetectors:
     def notes(self) -> list[str]:
         """Return notes for a report: non-default parameters, the judge and its cost."""
         changed = [
-            f"{name}.{key} = {value} ({parameters_of(DETECTORS[name])[key]})"
+            f"{name}.{key} = {value} ({'all' if default is None else default})"
             for name, given in self.parameters.items()
             for key, value in given.items()
+            for default in [parameters_of(DETECTORS[name])[key]]
         ]
         notes = []
         if changed:

@@ -16,7 +16,11 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 SOURCES = ("flipbench", "generate", "filters", "contaminate", "evaluate")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-RENAMED = {"cv2": "opencv-python-headless", "sklearn": "scikit-learn"}
+RENAMED = {
+    "cv2": "opencv-python-headless",
+    "open_clip": "open-clip-torch",
+    "sklearn": "scikit-learn",
+}
 
 
 def calls(source: str) -> Iterator[tuple[str, str]]:

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image, ImageFile
 
 from flipbench.core.errors import DataError
-from flipbench.core.images import MAX_PIXELS, ImageStore, as_rgb, check_image
+from flipbench.core.images import MAX_PIXELS, ImageStore, as_rgb, check_image, decode
 
 RED, GREEN, BLUE, WHITE = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)
 
@@ -326,3 +326,23 @@ def test_the_first_frame_is_shown_whatever_frame_the_caller_looked_at() -> None:
         io.BytesIO(encoded(frames[0], "GIF", save_all=True, append_images=frames[1:]))
     ) as image:
         assert as_rgb(image).getpixel((0, 0)) == RED
+
+
+@pytest.mark.parametrize(
+    ("fmt", "draft", "size"),
+    [
+        ("JPEG", None, (1600, 1200)),
+        ("JPEG", 256, (400, 300)),
+        ("JPEG", 1000, (1600, 1200)),
+        ("PNG", 256, (1600, 1200)),
+    ],
+)
+def test_a_jpeg_may_be_read_at_a_fraction_of_its_size(
+    fmt: str, draft: int | None, size: tuple[int, int]
+) -> None:
+    data = encoded(Image.linear_gradient("L").resize((1600, 1200)).convert("RGB"), fmt)
+    name, image = decode(data, "gradient", draft=draft)
+    whole = decode(data, "gradient")[1].resize((16, 16), Image.Resampling.BOX)
+    small = image.resize((16, 16), Image.Resampling.BOX)
+    assert (name, image.size, image.mode) == (fmt, size, "RGB")
+    assert np.abs(np.asarray(small, int) - np.asarray(whole, int)).max() <= 2

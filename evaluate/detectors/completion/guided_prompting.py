@@ -235,7 +235,7 @@ class GuidedPrompting(ComparingDetector):
         if not pairs:
             return gap_score(comparison, "overlap", lambda _: "not_detected")
         general, guided = np.array(pairs, dtype=float).T
-        rng = generator(self.settings.seed, comparison.answers.fingerprint, "overlap")
+        rng = generator(self.settings.seed, comparison.answers.model, "overlap")
         p = overlap_p(guided, general, rng)
         verdict = rules.significant(p, self.settings.alpha)
         return gap_score(comparison, "overlap", lambda _: verdict, p_value=p)

@@ -103,7 +103,7 @@ class OrderTrendDetector:
         if len(values) < MIN_ITEMS:
             return None, values
         categories = [item.category for item in benchmark.originals if item.id in values]
-        rng = generator(self.settings.seed, answers.fingerprint, f"order-trend-{rule}")
+        rng = generator(self.settings.seed, answers.model, f"order-trend-{rule}")
         test = order_trend_test(
             list(values.values()),
             rng,

@@ -205,7 +205,7 @@ class SharedLikelihood:
         if len(shards) < 2:
             return _Measured(answers, shards, n_items, None, 1.0, missing)
         differences = [float(shard[0] - shard[1:].mean()) for shard in shards]
-        rng = generator(self.settings.seed, answers.fingerprint, "shared-likelihood")
+        rng = generator(self.settings.seed, answers.model, "shared-likelihood")
         p = shard_permutation_p(shards, rng, self.settings.n_permutations)
         test = sharded_test(differences, 1 / (self.n_orders + 1))
         return _Measured(answers, shards, n_items, test, p, missing)

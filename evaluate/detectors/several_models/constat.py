@@ -218,7 +218,7 @@ class ConStat:
             result = constat(
                 values[0],
                 values[1:],
-                generator(self.settings.seed, model.fingerprint, "constat"),
+                generator(self.settings.seed, model.name, "constat"),
                 chance=(chance, chance),
                 clusters=[cluster_of(pairs[i].original) for i in keep],
                 n_bootstrap=self.settings.n_bootstrap,

@@ -227,6 +227,7 @@ def counted(corpus: Corpus) -> Corpus:
     """
     if corpus.n == 0:
         raise DataError(
-            f"{corpus.name}: no pictures; check the path, and that files end in .jpg, .png, …"
+            f"{corpus.name}: no pictures; check the path, and that files end in .jpg, .png, …;"
+            " archives are given by a pattern, such as FOLDER/*.tar"
         )
     return corpus

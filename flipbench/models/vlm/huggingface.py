@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from transformers import LogitsProcessorList
 
-from flipbench.config.local_models import ModelConfig, Quantization
+from flipbench.config.local_models import Quantization
 from flipbench.core.errors import DataError, PrerequisiteError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef, Probe, Response
@@ -27,10 +26,11 @@ from flipbench.models.vlm.conversation import Conversation, append_replies
 from flipbench.models.vlm.decoding import Decoding
 from flipbench.models.vlm.families import EVERYTHING, family_of, is_encoder_decoder
 from flipbench.models.vlm.loading import architecture, load_model
-from flipbench.models.vlm.prefix import SHARING, share, unread
+from flipbench.models.vlm.prefix import SHARING, Shared, by_length, forward_cost, share, unread
 from flipbench.models.vlm.processors import load_processor
 from flipbench.models.vlm.scoring import (
     TokenStatistics,
+    longest,
     pack_state,
     rows_at_once,
     token_statistics,
@@ -164,19 +164,16 @@ class HuggingFaceVLM:
             if labels
             else ([], self.conversation.letter_ids(n_options))
         )
-        inputs = self._inputs(probes, images)
-        if before:
-            append_replies(inputs, [before] * len(probes), 0, self.family.reply_token_type)
-        inputs = unread(self.model, inputs)
-        logits = self.model(**inputs, logits_to_keep=1).logits[:, -1]
-        log_probs_bk = logits.float().log_softmax(-1)[:, letters].cpu()
-        out = []
-        for probe, row in zip(probes, log_probs_bk, strict=True):
-            options = row[: probe.n_options]
-            self._check_numbers(options)
-            choice, log_probs = int(options.argmax()), tuple(options.tolist())
-            out.append(self._response(probe, choice=choice, option_log_probs=log_probs))
-        return out
+        out: dict[int, Response] = {}
+        for rows, inputs in self._batches(probes, images, [before] * len(probes)):
+            logits = self.model(**inputs, logits_to_keep=1).logits[:, -1]
+            log_probs_bk = logits.float().log_softmax(-1)[:, letters].cpu()
+            for row, log_probs in zip(rows, log_probs_bk, strict=True):
+                options = log_probs[: probes[row].n_options]
+                self._check_numbers(options)
+                choice, values = int(options.argmax()), tuple(options.tolist())
+                out[row] = self._response(probes[row], choice=choice, option_log_probs=values)
+        return [out[row] for row in range(len(probes))]
 
     def _check_numbers(self, values: torch.Tensor) -> None:
         if values.isnan().any():
@@ -221,12 +218,13 @@ class HuggingFaceVLM:
         DataError
             If a state is NaN.
         """
-        inputs, replies = self._with_replies(probes, images)
-        inputs = unread(self.model, inputs)
-        states: torch.Tensor = self.model.base_model(**inputs).last_hidden_state
-        width = max(map(len, replies))
-        last = [states.shape[1] - 1 - width + len(reply) for reply in replies]
-        last_states = states[range(len(probes)), last].float().cpu()
+        replies, states = self._replies(probes), {}
+        for rows, inputs in self._batches(probes, images, replies):
+            states_btd = self.model.base_model(**inputs).last_hidden_state
+            width = max(len(replies[row]) for row in rows)
+            for row, states_td in zip(rows, states_btd, strict=True):
+                states[row] = states_td[len(states_td) - 1 - width + len(replies[row])]
+        last_states = torch.stack([states[row] for row in range(len(probes))]).float().cpu()
         self._check_numbers(last_states)
         return last_states
 
@@ -244,31 +242,44 @@ class HuggingFaceVLM:
 
     @torch.inference_mode()
     def _all_statistics(self, probes: Sequence[Probe], images: ImageStore) -> list[TokenStatistics]:
-        lengths = [len(reply) for reply in self._replies(probes)]
-        order = sorted(range(len(probes)), key=lengths.__getitem__, reverse=True)
+        replies = self._replies(probes)
+        parts = list(range(len(probes)))
+        if probes[0].ask == "score":
+            prompts = [(p.prompt, [image.sha256 for image in p.images]) for p in probes]
+            parts = longest(prompts, replies, (self._context() or 2**31) // 2)
+        order = sorted(set(parts), key=lambda row: len(replies[row]), reverse=True)
         statistics: dict[int, TokenStatistics] = {}
         while order:
-            n = rows_at_once(lengths[order[0]] + 1, self._text_config().vocab_size)
+            n = rows_at_once(len(replies[order[0]]) + 1, self._text_config().vocab_size)
             rows, order = order[:n], order[n:]
             statistics.update(
                 zip(rows, self._statistics([probes[i] for i in rows], images), strict=True)
             )
-        return [statistics[i] for i in range(len(probes))]
+        return [
+            statistics[whole].first(len(reply)) for whole, reply in zip(parts, replies, strict=True)
+        ]
 
     def _statistics(self, probes: Sequence[Probe], images: ImageStore) -> list[TokenStatistics]:
-        inputs, replies = self._with_replies(probes, images)
-        context = getattr(self._text_config(), "max_position_embeddings", None)
-        if context and inputs["input_ids"].shape[1] > context:
-            if len(probes) > 1:
-                return [self._statistics([probe], images)[0] for probe in probes]
-            return [self._in_windows(probes[0], inputs["input_ids"][0], len(replies[0]), context)]
-        width = max(map(len, replies))
-        inputs = unread(self.model, inputs)
-        logits = self.model(**inputs, logits_to_keep=width + 1).logits[:, -width - 1 : -1]
-        return [
-            token_statistics(row[: len(reply)], torch.tensor(reply, device=row.device))
-            for row, reply in zip(logits, replies, strict=True)
-        ]
+        replies, out = self._replies(probes), dict[int, TokenStatistics]()
+        context = self._context()
+        for rows, inputs in self._batches(probes, images, replies):
+            if context and inputs["attention_mask"].shape[1] > context:
+                out |= {row: self._long(probes[row], images, context) for row in rows}
+                continue
+            width = max(len(replies[row]) for row in rows)
+            logits = self.model(**inputs, logits_to_keep=width + 1).logits[:, -width - 1 : -1]
+            for row, row_logits in zip(rows, logits, strict=True):
+                ids = torch.tensor(replies[row], device=row_logits.device)
+                out[row] = token_statistics(row_logits[: len(ids)], ids)
+        return [out[row] for row in range(len(probes))]
+
+    def _long(self, probe: Probe, images: ImageStore, context: int) -> TokenStatistics:
+        """Score a text that may be longer than the model's context."""
+        inputs, (reply,) = self._with_replies([probe], images)
+        ids = inputs["input_ids"][0]
+        if len(ids) > context:
+            return self._in_windows(probe, ids, len(reply), context)
+        return self._statistics([probe], images)[0]
 
     def _in_windows(
         self, probe: Probe, ids: torch.Tensor, n_reply: int, context: int
@@ -309,26 +320,62 @@ class HuggingFaceVLM:
     def _raw_texts(self, probes: Sequence[Probe]) -> list[tuple[list[int], list[int]]]:
         return [self.conversation.raw_ids(probe.prompt, probe.continuation) for probe in probes]
 
+    def _context(self) -> int | None:
+        return getattr(self._text_config(), "max_position_embeddings", None)
+
     def _text_config(self) -> Any:
         return self.model.config.get_text_config()
 
+    def _batches(
+        self, probes: Sequence[Probe], images: ImageStore, replies: Sequence[list[int]]
+    ) -> Iterator[tuple[list[int], dict[str, Any]]]:
+        """Return rows and a forward pass's inputs, with replies, in batches of similar length."""
+        pad = self.tokenizer.pad_token_id or 0
+        for rows, inputs in self._prompts(probes, images, replies):
+            append_replies(inputs, [replies[i] for i in rows], pad, self.family.reply_token_type)
+            yield rows, unread(self.model, inputs)
+
+    def _prompts(
+        self, probes: Sequence[Probe], images: ImageStore, replies: Sequence[list[int]]
+    ) -> Iterator[tuple[list[int], dict[str, Any]]]:
+        raw = probes[0].ask == "score_text"
+        texts = [] if raw else self._texts(probes)
+        if not raw and (shared := self._read(texts, probes, images)):
+            yield from shared.batches(replies)
+            return
+        prompts = [b for b, _ in self._raw_texts(probes)] if raw else self.conversation.ids(texts)
+        lengths = [len(ids) + len(reply) for ids, reply in zip(prompts, replies, strict=True)]
+        for rows in by_length(lengths, forward_cost(self.model.device.type)):
+            if raw:
+                yield rows, self._padded([prompts[i] for i in rows])
+                continue
+            yield rows, self._encode([texts[i] for i in rows], [probes[i] for i in rows], images)
+
     def _inputs(self, probes: Sequence[Probe], images: ImageStore) -> dict[str, Any]:
-        """Return the model's inputs, with shared prefixes already processed if possible."""
+        """Return all prompts' inputs, with shared prefixes already processed if possible."""
         if probes[0].ask == "score_text":
             return self._padded([before for before, _ in self._raw_texts(probes)])
-        texts = [self.conversation.render(probe.prompt, len(probe.images)) for probe in probes]
+        texts = self._texts(probes)
+        shared = self._read(texts, probes, images)
+        return shared.inputs(range(len(probes))) if shared else self._encode(texts, probes, images)
+
+    def _texts(self, probes: Sequence[Probe]) -> list[str]:
+        return [self.conversation.render(probe.prompt, len(probe.images)) for probe in probes]
+
+    def _read(
+        self, texts: Sequence[str], probes: Sequence[Probe], images: ImageStore
+    ) -> Shared | None:
+        """Return prompts whose common prefixes the model has read, if they share any."""
         by_images: dict[tuple[ImageRef, ...], list[int]] = {}
         for row, probe in enumerate(probes):
             by_images.setdefault(probe.images, []).append(row)
         groups = list(by_images.values())
-        if self._shares and probes[0].images and len(groups) <= MAX_IMAGE_SETS * len(probes):
-            first_texts = [texts[rows[0]] for rows in groups]
-            processed = self._encode(first_texts, [probes[rows[0]] for rows in groups], images)
-            pad = self.tokenizer.pad_token_id or 0
-            shared = share(self.model, processed, groups, self.conversation.ids(texts), pad)
-            if shared is not None:
-                return shared
-        return self._encode(texts, probes, images)
+        if not (self._shares and probes[0].images) or len(groups) > MAX_IMAGE_SETS * len(probes):
+            return None
+        first_texts = [texts[rows[0]] for rows in groups]
+        processed = self._encode(first_texts, [probes[rows[0]] for rows in groups], images)
+        pad = self.tokenizer.pad_token_id or 0
+        return share(self.model, processed, groups, self.conversation.ids(texts), pad)
 
     def _padded(self, rows: Sequence[list[int]]) -> dict[str, Any]:
         """Return inputs of tokens alone, padded left."""
@@ -351,23 +398,3 @@ class HuggingFaceVLM:
         return Response(
             probe_id=probe.id, model_fingerprint=self.fingerprint, model=self.name, **fields
         )
-
-
-def on_demand(model: ModelConfig) -> HuggingFaceVLM:
-    """Return a model that loads lazily: a finished run needs only its name and fingerprint."""
-    return cast(HuggingFaceVLM, _OnDemand(model))
-
-
-class _OnDemand:
-    def __init__(self, model: ModelConfig) -> None:
-        self.name, self._model = model.path, model
-        self.fingerprint = fingerprint(
-            resolve_path(model.path), model.dtype, model.revision, model.quantization
-        )
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loaded, name)
-
-    @cached_property
-    def _loaded(self) -> HuggingFaceVLM:
-        return HuggingFaceVLM(**self._model.model_dump(), name=self.name)

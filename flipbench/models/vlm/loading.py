@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from transformers import (
@@ -14,12 +15,15 @@ from transformers import (
     BitsAndBytesConfig,
 )
 
-from flipbench.config.local_models import Quantization
+from flipbench.config.local_models import ModelConfig, Quantization
 from flipbench.core.errors import DataError, PrerequisiteError, need
 from flipbench.models.plugins import check_protocol
 from flipbench.models.protocols import VLM, Capability
-from flipbench.models.vlm.checkpoints import base_of, check_card, resolve_path
+from flipbench.models.vlm.checkpoints import base_of, check_card, fingerprint, resolve_path
 from flipbench.models.vlm.families import family_of
+
+if TYPE_CHECKING:
+    from flipbench.models.vlm.huggingface import HuggingFaceVLM
 
 
 def as_vlm(model: str | Path | VLM, name: str | None = None, **options: Any) -> VLM:
@@ -168,3 +172,25 @@ def capabilities(path: str, revision: str | None = None, **options: Any) -> froz
     """
     base, at = base_of(resolve_path(path), revision)
     return family_of(architecture(base, **at, **options)).can
+
+
+def on_demand(model: ModelConfig) -> HuggingFaceVLM:
+    """Return a model that loads lazily: a finished run needs only its name and fingerprint."""
+    return cast("HuggingFaceVLM", _OnDemand(model))
+
+
+class _OnDemand:
+    def __init__(self, model: ModelConfig) -> None:
+        self.name, self._model = model.path, model
+        self.fingerprint = fingerprint(
+            resolve_path(model.path), model.dtype, model.revision, model.quantization
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loaded, name)
+
+    @cached_property
+    def _loaded(self) -> HuggingFaceVLM:
+        from flipbench.models.vlm.huggingface import HuggingFaceVLM
+
+        return HuggingFaceVLM(**self._model.model_dump(), name=self.name)

@@ -13,7 +13,8 @@ from flipbench.core.images import ImageStore
 from flipbench.core.randomness import generator
 from flipbench.core.records import JsonDict
 from flipbench.models.chat.messages import ChatReply, ChatRequest, strip_thoughts
-from flipbench.models.vlm.huggingface import HuggingFaceVLM, on_demand
+from flipbench.models.vlm.huggingface import HuggingFaceVLM
+from flipbench.models.vlm.loading import on_demand
 
 
 def local_chat(spec: LocalChatSpec, seed: int = 0) -> LocalChat:

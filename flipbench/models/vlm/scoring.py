@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -34,6 +36,12 @@ class TokenStatistics:
 
     def __len__(self) -> int:
         return len(self.log_probs)
+
+    def first(self, n: int) -> TokenStatistics:
+        """Return the statistics of the first ``n`` tokens."""
+        return TokenStatistics(
+            self.log_probs[:n], self.means[:n], self.deviations[:n], self.greedy[:n]
+        )
 
     @classmethod
     def join(cls, parts: list[TokenStatistics]) -> TokenStatistics:
@@ -81,6 +89,28 @@ def token_statistics(logits: torch.Tensor, ids: torch.Tensor) -> TokenStatistics
     deviations = (p * (log_p - means[:, None]) ** 2).sum(-1).sqrt()
     greedy = logits.argmax(-1) == ids
     return TokenStatistics(chosen.cpu(), means.cpu(), deviations.cpu(), greedy.cpu())
+
+
+def longest(
+    prompts: Sequence[tuple[str, list[str]]], replies: Sequence[list[int]], limit: int
+) -> list[int]:
+    """Return for each row the one with the longest reply, to the same prompt, that begins with its.
+
+    A token's probability does not depend on what follows it, so one reply's statistics hold for all
+    that begin it. Replies of more than ``limit`` tokens are kept apart: they may be scored in
+    several windows.
+
+    >>> longest([("?", [])] * 4, [[5], [7, 8], [5, 6], [5, 6, 7]], limit=2)
+    [3, 1, 3, 3]
+    """
+    rows = sorted(range(len(prompts)), key=lambda i: (prompts[i], replies[i]), reverse=True)
+    out = list(range(len(prompts)))
+    for longer, row in pairwise(rows):
+        n = len(replies[row])
+        begins = replies[longer][:n] == replies[row] and prompts[longer] == prompts[row]
+        if begins and n <= limit:
+            out[row] = out[longer]
+    return out
 
 
 def rows_at_once(width: int, vocabulary: int) -> int:

@@ -12,6 +12,8 @@ from flipbench.core.errors import ConfigError
 from flipbench.core.run import Run
 from flipbench.evaluate.detectors.parameters import parameters_of, with_parameters
 from flipbench.evaluate.detectors.registry import DETECTORS
+from flipbench.evaluate.pipeline import probes_for
+from flipbench.evaluate.protocol.detector import asked_of
 from flipbench.pipelines.detectors import ConfiguredDetectors
 from flipbench.prompting.prompts import PromptSettings
 from tests.fixtures.report_data import make_benchmark
@@ -49,6 +51,22 @@ def test_a_changed_parameter_changes_the_probes_and_is_recorded(tmp_path: Path) 
     (note,) = configured(given).notes()
     assert "shared_likelihood.n_orders = 2 (20)" in note and "fractions = [0.5]" in note
     assert configured({"codec": {}}).notes() == [] == configured({}).notes()
+
+
+def test_a_sample_of_the_items_is_asked_and_scored_for_the_whole_benchmark(tmp_path: Path) -> None:
+    benchmark = make_benchmark(tmp_path, 40)
+    one, same, other = (
+        with_parameters(DETECTORS[name], {"max_items": n})
+        for name, n in (("codec", 10), ("slot_guessing", 10), ("codec", 20))
+    )
+    assert asked_of(DETECTORS["codec"], benchmark) is benchmark
+    sample = asked_of(one, benchmark)
+    assert len(sample.pairs) == 10 and sample.id == benchmark.id
+    assert asked_of(same, benchmark) is sample
+    assert [p for p in benchmark.pairs if p in sample.pairs] == list(sample.pairs)
+    ids = {item.id for item in sample.originals}
+    assert ids < {item.id for item in asked_of(other, benchmark).originals}
+    assert {p.item_id for p in probes_for([one], benchmark, PromptSettings())} == ids
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef, Probe, Response
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
-from flipbench.models.vlm.prefix import SHARING, Prefix, common_prefix
+from flipbench.models.vlm.prefix import SHARING, Prefix, by_length, common_prefix
 from flipbench.prompting.prompts import choice_prompt
 from tests.fixtures.tiny_families import FAMILIES, save
 
@@ -124,3 +126,47 @@ def test_shared_prefixes_of_prompts(
     expanded: list[int], plain: list[list[int]], expected: Prefix | None
 ) -> None:
     assert common_prefix(0, expanded, IMAGE, plain, list(range(len(plain)))) == expected
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(0, 12))
+def test_batches_of_similar_length_cost_least(lengths: list[int], cost: int) -> None:
+    def total(batches: list[list[int]]) -> int:
+        return sum(len(rows) * max(lengths[i] for i in rows) + cost for rows in batches)
+
+    batches = by_length(lengths, cost)
+    assert sorted(row for rows in batches for row in rows) == list(range(len(lengths)))
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)
+    for cuts in range(2 ** (len(lengths) - 1)):
+        other: list[list[int]] = [[]]
+        for place, row in enumerate(order):
+            if place and cuts >> (place - 1) & 1:
+                other.append([])
+            other[-1].append(row)
+        assert total(batches) <= total(other)
+
+
+@pytest.mark.parametrize("family", ["llava", "qwen2_vl"])
+def test_a_prompt_with_several_replies_is_read_once_and_scored_alike(
+    family: str, store: ImageStore, sets: list[tuple[ImageRef, ...]]
+) -> None:
+    vlm, replies = HuggingFaceVLM(f"shapes:{family}"), ("blue", "blue and", "blue and red", "red")
+    probes = [
+        probe(n, images, ask="score", continuation=reply)
+        for n in range(6)
+        for images in sets[: 1 + n % 2]
+        for reply in replies[n % 3 :]
+    ]
+    n_tokens: list[int] = []
+    vlm.model.register_forward_pre_hook(
+        lambda _, args, inputs: n_tokens.append(inputs["input_ids"].numel()), with_kwargs=True
+    )
+    together = vlm.ask(probes, store)
+    n_together = sum(n_tokens)
+    n_tokens.clear()
+    for one, asked in zip(together, probes, strict=True):
+        (alone,) = vlm.ask([asked], store)
+        assert isinstance(one, Response) and isinstance(alone, Response)
+        assert (one.probe_id, one.n_tokens) == (alone.probe_id, alone.n_tokens)
+        for name in ("token_log_probs", "token_means", "token_deviations"):
+            assert getattr(one, name) == pytest.approx(getattr(alone, name), abs=5e-5)
+    assert n_together < 0.6 * sum(n_tokens)

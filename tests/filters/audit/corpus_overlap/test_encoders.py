@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoImageProcessor, AutoModel
 
 from flipbench.core.errors import ConfigError, DataError, FlipbenchError, PrerequisiteError
+from flipbench.core.images import decode
 from flipbench.filters.audit.corpus_overlap.encoders import PRESETS, load_encoder
 from tests.fixtures.photos import encoded, photo
 
@@ -50,7 +51,7 @@ def test_a_vector_is_the_models_image_feature(
 
 
 def test_the_fingerprint_tells_weights_and_precision_apart(
-    encoder_folders: dict[str, Path], tmp_path: Path
+    encoder_folders: dict[str, Path],
 ) -> None:
     folder = str(encoder_folders["siglip"])
     first = load_encoder(folder, device="cpu").fingerprint
@@ -79,7 +80,7 @@ def test_a_pooler_without_weights_is_not_used(
 
 
 def test_missing_weights_and_other_models_are_refused(
-    encoder_folders: dict[str, Path], tiny_folders: dict[str, Path], tmp_path: Path
+    encoder_folders: dict[str, Path], tmp_path: Path
 ) -> None:
     for file in encoder_folders["dinov2"].iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
@@ -113,6 +114,16 @@ def test_phash_differs_in_few_bits_for_copies_and_in_half_for_others() -> None:
     distances = np.bitwise_count(first[:, None] ^ second[None]).sum(axis=2) / 64
     assert np.diag(distances).max() <= 4 / 64
     assert 0.4 < distances[~np.eye(20, dtype=bool)].mean() < 0.6
+
+
+def test_a_jpeg_read_at_a_fraction_of_its_size_has_nearly_the_same_hash() -> None:
+    encoder = load_encoder("phash")
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        data = encoded(photo(rng, 1200, 900), "JPEG", quality=85)
+        whole, small = (decode(data, "photo", draft=draft)[1] for draft in (None, encoder.draft))
+        assert small.width < whole.width
+        assert np.bitwise_count(encoder.prepare(whole) ^ encoder.prepare(small)).sum() <= 2
 
 
 def test_the_hash_has_the_bits_above_the_median_without_the_mean() -> None:
