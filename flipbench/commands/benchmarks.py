@@ -15,6 +15,8 @@ from flipbench.commands import (
     Limit,
     Overrides,
     Quiet,
+    Worker,
+    Workers,
     app,
     assemble,
     finish,
@@ -76,13 +78,26 @@ def import_(
 
 @app.command(rich_help_panel=BENCHMARKS)
 def audit(
-    config: ConfigPath, overrides: Overrides = None, limit: Limit = None, quiet: Quiet = False
+    config: ConfigPath,
+    overrides: Overrides = None,
+    limit: Limit = None,
+    quiet: Quiet = False,
+    workers: Workers = 1,
+    worker: Worker = None,
 ) -> None:
-    """Check a benchmark's hygiene: duplicates, blind shortcuts, revealed answers; one page."""
-    assembly = assemble(config, overrides, limit, quiet)
+    """Check a benchmark's hygiene, its pictures against a corpus, and models beside others.
+
+    With --workers, the corpus is embedded by several processes, one for each GPU.
+    """
+    assembly = assemble(config, overrides, limit, quiet, workers=workers, worker=worker)
     from flipbench.filters.audit.page import headline
     from flipbench.pipelines.audit.audit import audit_benchmark
+    from flipbench.pipelines.audit.corpus import embed_share
 
+    if worker:
+        if corpus := assembly.config.audit.corpus:
+            embed_share(assembly, corpus)
+        raise typer.Exit()
     report, page = audit_benchmark(assembly)
     say(f"{headline(report)}\n{page}")
     finish(report.reports)

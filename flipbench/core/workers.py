@@ -86,10 +86,13 @@ class Workers:
         """Return whether this process does the ``number``-th of a few long tasks."""
         return self.share is None or self.share.has_number(number)
 
-    def start(self, stage: str, kind: type[Record], total: int, what: str) -> None:
+    def start(
+        self, stage: str, kind: type[Record] | Callable[[], int], total: int | None, what: str
+    ) -> None:
         """Run ``flipbench STAGE CONFIG --worker i/n`` for each i and wait; do nothing with one.
 
-        The progress bar counts the records of ``kind`` up to ``total`` and is labelled ``what``.
+        The progress bar counts the records of ``kind``, or what ``kind()`` returns, up to ``total``
+        (None: unknown), and is labelled ``what``.
 
         Raises
         ------
@@ -101,7 +104,7 @@ class Workers:
             return
         arguments = [stage, str(self.run.path / "config.yaml")]
         arguments += ["--limit", str(self.limit)] if self.limit else []
-        count = partial(self.run.count, kind)
+        count = partial(self.run.count, kind) if isinstance(kind, type) else kind
         workers = []
         for number, device in enumerate(devices(self.n_workers)):
             environment = os.environ | {WORKER_VARIABLE: str(number)}

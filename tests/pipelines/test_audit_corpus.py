@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -103,6 +105,18 @@ def test_tables_are_files_and_a_second_audit_repeats_nothing(
     before = {p: p.stat().st_mtime_ns for p in (audited / "responses").rglob("*.jsonl")}
     assert flipbench("audit", str(config), "--quiet").status == 0
     assert {p: p.stat().st_mtime_ns for p in (audited / "responses").rglob("*.jsonl")} == before
+
+
+def test_workers_find_the_same(audited: Path, config: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "flipbench.cli", "audit", str(config), "--workers", "2"]
+    changes = [f"run={tmp_path / 'run'}", "audit.cohort=null", "--quiet"]
+    done = subprocess.run([*command, *changes], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    found, alone = (
+        json.loads((run / "audit" / "audit.json").read_text())["corpus-overlap"]["encoders"]
+        for run in (tmp_path / "run", audited)
+    )
+    assert found == alone
 
 
 @pytest.mark.parametrize(

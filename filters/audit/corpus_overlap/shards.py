@@ -100,6 +100,12 @@ def read_shards(folder: Path) -> Iterator[Shard]:
             yield shard
 
 
+def n_embedded(folder: Path) -> int:
+    """Return how many pictures the finished shards below a folder hold."""
+    listings = folder.rglob("part-*.jsonl")
+    return sum(len(listing.read_bytes().splitlines()) - 1 for listing in listings)
+
+
 def open_vectors(shard: Shard, dimension: int, dtype: str) -> Vectors:
     """Return a shard's vectors, shape (n_rows, dimension), memory-mapped.
 

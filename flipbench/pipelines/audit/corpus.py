@@ -18,6 +18,7 @@ from flipbench.filters.audit.corpus_overlap.overlap import corpus_overlap
 from flipbench.filters.audit.corpus_overlap.presentation import distance_figure, overlap_tables
 from flipbench.filters.audit.corpus_overlap.result import CorpusOverlap
 from flipbench.filters.audit.corpus_overlap.sharded_corpora import open_corpus
+from flipbench.filters.audit.corpus_overlap.shards import n_embedded
 from flipbench.pipelines.assembly import Assembly
 from flipbench.reporting.sections import Section
 
@@ -38,9 +39,11 @@ class CorpusAudit:
 def audit_corpus(assembly: Assembly, config: CorpusConfig) -> CorpusAudit:
     """Embed both sides, compare them, and store the flagged pairs for `flipbench adjudicate`."""
     run, items = assembly.run, assembly.benchmark.items
-    corpus = open_corpus(config.pictures.path, **config.pictures.model_dump(exclude={"path"}))
+    corpus = _open(config.pictures)
     types = {ref.sha256: item.category or "" for item in items[::-1] for ref in item.images}
     pictures = store_corpus([r for i in items for r in i.images], run.images, types=types)
+    store = config.embeddings or run.path / "audit" / "embeddings"
+    assembly.workers.start("audit", lambda: n_embedded(store), corpus.n, "embed")
     results, pairs = [], []
     for name in config.encoders:
         encoder = load_encoder(name, device=config.device, dtype=config.dtype)
@@ -61,16 +64,11 @@ def _compare(
     corpus: Corpus,
     pictures: Corpus,
 ) -> tuple[CorpusOverlap, list[FlaggedPair]]:
-    folder = config.embeddings or assembly.run.path / "audit" / "embeddings"
-
     def embedded(source: Corpus) -> Embeddings:
-        place = folder / content_id(source.name, source.fingerprint, encoder.fingerprint)[:16]
-        return embed_corpus(
-            source, encoder, place, batch_size=config.batch_size, progress=assembly.progress
-        )
+        return _embed(assembly, config, encoder, source)
 
     def opened(spec: PicturesSpec) -> Embeddings:
-        return embedded(open_corpus(spec.path, **spec.model_dump(exclude={"path"})))
+        return embedded(_open(spec))
 
     base, subject = embedded(corpus), embedded(pictures)
     clean = (config.clean.path, opened(config.clean).vectors) if config.clean else None
@@ -89,6 +87,33 @@ def _compare(
         progress=assembly.progress,
     )
     return found, _flagged(assembly, found, base, corpus)
+
+
+def embed_share(assembly: Assembly, config: CorpusConfig) -> None:
+    """Embed this worker's share of the corpus with every encoder."""
+    for name in config.encoders:
+        encoder = load_encoder(name, device=config.device, dtype=config.dtype)
+        _embed(assembly, config, encoder, _open(config.pictures))
+
+
+def _embed(
+    assembly: Assembly, config: CorpusConfig, encoder: ImageEncoder, source: Corpus
+) -> Embeddings:
+    folder = config.embeddings or assembly.run.path / "audit" / "embeddings"
+    place = folder / content_id(source.name, source.fingerprint, encoder.fingerprint)[:16]
+    share = assembly.workers.share
+    return embed_corpus(
+        source,
+        encoder,
+        place,
+        batch_size=config.batch_size,
+        share=share,
+        progress=assembly.progress and share is None,
+    )
+
+
+def _open(spec: PicturesSpec) -> Corpus:
+    return open_corpus(spec.path, **spec.model_dump(exclude={"path"}))
 
 
 def _n_items(items: list[Item]) -> Mapping[str, int]:

@@ -21,12 +21,10 @@ with TABLE.open(encoding="utf-8") as file:
 def counts(factor: str, model: str) -> dict[str, tuple[int, int]]:
     """Return (k, n) by stratum; every printed share has exactly one possible count."""
     found = {}
-    for row in ROWS:
-        if row["factor"] == factor:
-            n = int(row["n"])
-            ks = list(possible_counts(Decimal(row[model]), n))
-            assert len(ks) == 1, (row, ks)
-            found[row["stratum"]] = (ks[0], n)
+    for row in [row for row in ROWS if row["factor"] == factor]:
+        n = int(row["n"])
+        (k,) = possible_counts(Decimal(row[model]), n)
+        found[row["stratum"]] = (k, n)
     return found
 
 
