@@ -26,7 +26,7 @@ from flipbench.filters.audit.corpus_overlap.corpora import folder_corpus
 from flipbench.filters.audit.corpus_overlap.embed import embed_corpus
 from flipbench.filters.audit.corpus_overlap.encoders import ImageEncoder, load_encoder
 from flipbench.filters.audit.corpus_overlap.overlap import corpus_overlap
-from flipbench.reporting import formats, writers
+from flipbench.reporting import writers
 from flipbench.reporting.tables import Cell, Column, Row, Table, rate_cell
 from flipbench.shapes.benchmark import shapes_vqa, shapes_vqa_scenes
 from flipbench.shapes.questions import fresh_scene
@@ -195,11 +195,12 @@ def tables(results: Sequence[Found]) -> list[Table]:
             last = of_kind[-1]
             verdicts = [Cell(one.verdict.replace("_", " ")) for one in of_kind]
             rows.append(Row(kind, (rate_cell(last.recall), rate_cell(last.precision), *verdicts)))
-        percents = [f"{formats.percent(share)} %" for share in SHARES]
+        percents = [f"{100 * share:g} %" for share in SHARES]
+        title = {"phash": "64-bit pHash"}.get(encoder, "The tiny LLaVA’s vision tower")
         made.append(
             Table(
-                f"known-copies-{encoder.replace('/', '-')}",
-                f"{encoder}: recall and precision of flagged pictures with {percents[-1]} of the"
+                f"known-copies-{Path(encoder).name}",
+                f"{title}: recall and precision of flagged pictures with {percents[-1]} of the"
                 " benchmark in the corpus, and the verdict at each share (more near neighbours"
                 " than the corpus' own pictures have, or not more).",
                 "copies",
