@@ -62,8 +62,8 @@ class Vectors:
         """Return the first ``n`` pictures by key."""
         order = np.argsort(self.keys)[:n]
         rows = np.concatenate(self.vectors)[order]
-        names = [[column[i] for i in order] for column in (self.keys, self.sha256)]
-        return Vectors(self.encoder, [rows] if n else [], *names, [])
+        keys, sha256 = ([column[i] for i in order] for column in (self.keys, self.sha256))
+        return Vectors(self.encoder, [rows] if n else [], keys, sha256, [])
 
 
 def redrawn(scene: Scene, rng: np.random.Generator) -> Scene:

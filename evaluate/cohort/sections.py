@@ -119,8 +119,8 @@ def _external(found: CohortAnalysis) -> Section:
         "Rules that fire on external models",
         "look" if count.fired or fired or not found.trend.external else "ok",
         f"{formats.as_sentence(str(count))} {verdict}",
-        (),
-        (table,),
+        headline=formats.as_sentence(f"Models beside each other: {count}"),
+        tables=(table,),
         data={"rules": [_falsified_data(one) for one in found.falsified]},
     )
 

@@ -68,8 +68,8 @@ def write_audit(report: AuditReport, folder: Path, more: Sequence[Section] = ())
     return page
 
 
-def headline(report: AuditReport) -> str:
-    """Return a one-line summary: items kept, left to a person, and checks that call for action."""
+def headline(report: AuditReport, more: Sequence[Section] = ()) -> str:
+    """Return the summary: items kept, left to a person, checks that call for action; sections."""
     n, kept = len(report.benchmark.items), len(report.kept)
     bad = sum(f.status == "defect" for f in report.findings)
     skipped = sum(f.status == "not_run" for f in report.findings)
@@ -80,12 +80,19 @@ def headline(report: AuditReport) -> str:
     parts.append(f"{bad} of {len(report.findings) - skipped} checks that ran call for action")
     if skipped:
         parts.append(f"{skipped} did not run")
-    return "; ".join(parts) + "."
+    return " ".join(["; ".join(parts) + ".", *(s.headline for s in more if s.headline)])
 
 
 def markdown(report: AuditReport, more: Sequence[Section] = ()) -> str:
     """Return the audit as Markdown."""
-    lines = [f"# Audit of {report.benchmark.name}", "", headline(report), "", "## What is left", ""]
+    lines = [
+        f"# Audit of {report.benchmark.name}",
+        "",
+        headline(report, more),
+        "",
+        "## What is left",
+        "",
+    ]
     lines += ["| after | left out | to a person | items |", "|---|--:|--:|--:|"]
     lines.append(f"| before | | | {len(report.benchmark.items):,} |")
     lines += [
@@ -120,7 +127,7 @@ def html(report: AuditReport, more: Sequence[Section] = ()) -> str:
             title=f"Audit of {report.benchmark.name}",
             report=report,
             more=more,
-            headline=headline(report),
+            headline=headline(report, more),
             flagged={finding.check: _shown(finding) for finding in report.findings},
             items={item.id: item for item in report.benchmark.items},
             thumbnails=lambda flagged: list(filter(None, map(thumbnail, flagged.pictures))),
@@ -179,7 +186,7 @@ def _json(report: AuditReport, more: Sequence[Section]) -> str:
         "n_rows": report.benchmark.n_rows,
         "n_refused": len(report.benchmark.refused),
         "n_items": len(report.benchmark.items),
-        "headline": headline(report),
+        "headline": headline(report, more),
         "settings": report.settings.model_dump(mode="json"),
         "funnel": [step.model_dump(mode="json") for step in report.funnel],
         "findings": [finding.model_dump(mode="json") for finding in report.findings],

@@ -90,7 +90,6 @@ def audit(
     With --workers, the corpus is embedded by several processes, one for each GPU.
     """
     assembly = assemble(config, overrides, limit, quiet, workers=workers, worker=worker)
-    from flipbench.filters.audit.page import headline
     from flipbench.pipelines.audit.audit import audit_benchmark
     from flipbench.pipelines.audit.corpus import embed_share
 
@@ -98,9 +97,9 @@ def audit(
         if corpus := assembly.config.audit.corpus:
             embed_share(assembly, corpus)
         raise typer.Exit()
-    report, page = audit_benchmark(assembly)
-    say(f"{headline(report)}\n{page}")
-    finish(report.reports)
+    audited = audit_benchmark(assembly)
+    say(f"{audited.headline}\n{audited.page}")
+    finish(audited.report.reports)
 
 
 @app.command("simulate-confound", rich_help_panel=BENCHMARKS)

@@ -25,6 +25,8 @@ class Section:
         ``ok`` (nothing found), ``look``, ``defect`` or ``not_run``.
     sentence : str
         The result in one or two sentences.
+    headline : str
+        What the page's first lines must say of it; empty if nothing.
     notes : tuple of str
         What the figures mean, and what they cannot show.
     data : dict
@@ -38,6 +40,7 @@ class Section:
     notes: tuple[str, ...] = ()
     tables: tuple[Table, ...] = ()
     figures: tuple[Figure, ...] = ()
+    headline: str = ""
     data: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -63,6 +63,8 @@ audit:
 def audited(config: Path) -> Path:
     result = CliRunner().invoke(app, ["audit", str(config), "--quiet"])
     assert result.exit_code == 0, result.output
+    assert "rules fired on external baselines" in result.output
+    assert "pictures have a near neighbour in it (phash)" in result.output
     return config.parent / "run"
 
 

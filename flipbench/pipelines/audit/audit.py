@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from flipbench.core.stage import StageReport
 from flipbench.evaluate.cohort.analysis import analyse
 from flipbench.evaluate.cohort.sections import cohort_sections, inflation_section
 from flipbench.filters.audit.audit import AuditReport, audit
-from flipbench.filters.audit.page import write_audit
+from flipbench.filters.audit.page import headline, write_audit
 from flipbench.filters.audit.text_only import BlindVLM
 from flipbench.models.chat.api import ChatAPI
 from flipbench.models.protocols import VLM
@@ -27,8 +28,16 @@ from flipbench.pipelines.audit.corpus import audit_corpus
 from flipbench.reporting.sections import Section
 
 
-def audit_benchmark(assembly: Assembly) -> tuple[AuditReport, Path]:
-    """Run the hygiene checks; return their report and the path of its page."""
+class Audited(NamedTuple):
+    """The report of the hygiene checks, the page, and its first lines."""
+
+    report: AuditReport
+    page: Path
+    headline: str
+
+
+def audit_benchmark(assembly: Assembly) -> Audited:
+    """Run the hygiene checks, compare with corpus and cohort where configured, write the page."""
     config, run = assembly.config, assembly.run
     spec = config.audit
 
@@ -55,7 +64,8 @@ def audit_benchmark(assembly: Assembly) -> tuple[AuditReport, Path]:
     )
     more, reports = _sections(assembly)
     report.reports.extend(reports)
-    return report, write_audit(report, run.path / "audit", more)
+    page = write_audit(report, run.path / "audit", more)
+    return Audited(report, page, headline(report, more))
 
 
 def _sections(assembly: Assembly) -> tuple[list[Section], list[StageReport]]:

@@ -155,6 +155,7 @@ def _flagged(
 def _section(
     results: list[CorpusOverlap], outcome: AdjudicationOutcome | None, folder: Path
 ) -> Section:
+    first = results[0]
     n_pairs = len({(pair.sha256, pair.corpus_sha256) for one in results for pair in one.pairs})
     folder.mkdir(parents=True, exist_ok=True)
     if outcome is not None:
@@ -177,5 +178,7 @@ def _section(
         ),
         tuple(overlap_tables(results)),
         (distance_figure(results, folder),),
+        headline=f"Corpus: {first.flagged.k:,} of {first.flagged.n:,} pictures have a near neighbour"
+        f" in it ({first.encoder}).",
         data={"encoders": [one.model_dump(mode="json", exclude={"distances"}) for one in results]},
     )
