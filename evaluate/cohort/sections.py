@@ -91,7 +91,7 @@ def _external(found: CohortAnalysis) -> Section:
         if any(o.status == "significant" and o.result.model == m for o in found.falsified)
     ]
     verdict = (
-        f"After that, {', '.join(fired)} stand out by at least one rule."
+        f"Rules that are quiet on external models fire on {', '.join(fired)}."
         if fired
         else "No model stands out by a rule that is quiet on all external ones."
     )

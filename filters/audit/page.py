@@ -119,7 +119,7 @@ def markdown(report: AuditReport, more: Sequence[Section] = ()) -> str:
 
 def html(report: AuditReport, more: Sequence[Section] = ()) -> str:
     """Return the HTML page."""
-    thumbnail = cache(partial(_thumbnail, report.images))
+    shown = cache(partial(thumbnail, report.images))
     return (
         environment(_TEMPLATES)
         .get_template("audit.html.jinja")
@@ -130,7 +130,7 @@ def html(report: AuditReport, more: Sequence[Section] = ()) -> str:
             headline=headline(report, more),
             flagged={finding.check: _shown(finding) for finding in report.findings},
             items={item.id: item for item in report.benchmark.items},
-            thumbnails=lambda flagged: list(filter(None, map(thumbnail, flagged.pictures))),
+            thumbnails=lambda flagged: list(filter(None, map(shown, flagged.pictures))),
             action=ACTION,
             rates_table=rates_table,
             status=STATUS,
@@ -169,7 +169,7 @@ def _shown(finding: AuditFinding) -> list[FlaggedItem]:
     return sorted(finding.items, key=lambda flagged: order.index(flagged.action))[:N_SHOWN]
 
 
-def _thumbnail(store: ImageStore, ref: ImageRef) -> str:
+def thumbnail(store: ImageStore, ref: ImageRef) -> str:
     """Return a small image as a data URI, empty if it cannot be read."""
     image = attempt(store.open, ref)
     if isinstance(image, DataError):

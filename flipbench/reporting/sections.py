@@ -14,6 +14,14 @@ Status = Literal["ok", "look", "defect", "not_run"]
 
 
 @dataclass(frozen=True)
+class PicturePair:
+    """Two pictures side by side, as data URIs; one that could not be read is empty."""
+
+    caption: str
+    uris: tuple[str, str]
+
+
+@dataclass(frozen=True)
 class Section:
     """One part of an analysis, ready for a page and for Markdown.
 
@@ -41,6 +49,7 @@ class Section:
     tables: tuple[Table, ...] = ()
     figures: tuple[Figure, ...] = ()
     headline: str = ""
+    pairs: tuple[PicturePair, ...] = ()
     data: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from flipbench.config.corpus import CorpusConfig, PicturesSpec
+from flipbench.core.images import ImageStore
 from flipbench.core.records import Adjudication, Item, content_id
+from flipbench.core.run import Run
 from flipbench.filters.agreement.adjudication import AdjudicationOutcome, adjudication_of
 from flipbench.filters.audit.corpus_overlap.corpora import Corpus, store_corpus
 from flipbench.filters.audit.corpus_overlap.embed import embed_corpus
@@ -19,8 +20,9 @@ from flipbench.filters.audit.corpus_overlap.presentation import distance_figure,
 from flipbench.filters.audit.corpus_overlap.result import CorpusOverlap
 from flipbench.filters.audit.corpus_overlap.sharded_corpora import open_corpus
 from flipbench.filters.audit.corpus_overlap.shards import n_embedded
+from flipbench.filters.audit.page import N_SHOWN, thumbnail
 from flipbench.pipelines.assembly import Assembly
-from flipbench.reporting.sections import Section
+from flipbench.reporting.sections import PicturePair, Section
 
 
 @dataclass(frozen=True)
@@ -48,13 +50,13 @@ def audit_corpus(assembly: Assembly, config: CorpusConfig) -> CorpusAudit:
     for name in config.encoders:
         encoder = load_encoder(name, device=config.device, dtype=config.dtype)
         found, flagged = _compare(assembly, config, encoder, corpus, pictures)
-        results.append(found)
+        results.append(_named(found, items))
         pairs += flagged
     write_flagged(run.path, pairs)
     outcome = adjudication_of(run) if run.ids(Adjudication) else None
     if outcome is not None:
         results = [one.adjudicated(outcome.counts) for one in results]
-    return CorpusAudit(results, _section(results, outcome, run.path / "audit"))
+    return CorpusAudit(results, _section(results, pairs, outcome, run))
 
 
 def _compare(
@@ -116,6 +118,13 @@ def _open(spec: PicturesSpec) -> Corpus:
     return open_corpus(spec.path, **spec.model_dump(exclude={"path"}))
 
 
+def _named(found: CorpusOverlap, items: Sequence[Item]) -> CorpusOverlap:
+    """Return the result with the name of a picture's first item for its hash."""
+    names = {ref.sha256: item.name for item in items[::-1] for ref in item.images}
+    pairs = (pair.model_copy(update={"key": names[pair.sha256]}) for pair in found.pairs)
+    return found.model_copy(update={"pairs": tuple(pairs)})
+
+
 def _n_items(items: list[Item]) -> Mapping[str, int]:
     counts: dict[str, int] = {}
     for item in items:
@@ -152,11 +161,26 @@ def _flagged(
     ]
 
 
+def _pictures(pairs: Sequence[FlaggedPair], images: ImageStore) -> tuple[PicturePair, ...]:
+    nearest = sorted({pair.key: pair for pair in pairs}.values(), key=lambda pair: pair.distance)
+    return tuple(
+        PicturePair(
+            f"{', '.join(pair.items)} and {pair.corpus_key}, distance {pair.distance:.3g}",
+            (thumbnail(images, pair.benchmark), thumbnail(images, pair.corpus)),
+        )
+        for pair in nearest[:N_SHOWN]
+    )
+
+
 def _section(
-    results: list[CorpusOverlap], outcome: AdjudicationOutcome | None, folder: Path
+    results: list[CorpusOverlap],
+    pairs: Sequence[FlaggedPair],
+    outcome: AdjudicationOutcome | None,
+    run: Run,
 ) -> Section:
     first = results[0]
     n_pairs = len({(pair.sha256, pair.corpus_sha256) for one in results for pair in one.pairs})
+    folder, images = run.path / "audit", run.images
     folder.mkdir(parents=True, exist_ok=True)
     if outcome is not None:
         people = f"People's labels: {outcome}."
@@ -178,7 +202,8 @@ def _section(
         ),
         tuple(overlap_tables(results)),
         (distance_figure(results, folder),),
-        headline=f"Corpus: {first.flagged.k:,} of {first.flagged.n:,} pictures have a near neighbour"
-        f" in it ({first.encoder}).",
+        headline=f"Corpus: {first.flagged.k:,} of {first.flagged.n:,} pictures have a near"
+        f" neighbour in it ({first.encoder}).",
+        pairs=_pictures(pairs, images),
         data={"encoders": [one.model_dump(mode="json", exclude={"distances"}) for one in results]},
     )

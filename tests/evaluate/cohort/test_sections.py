@@ -58,7 +58,7 @@ def test_one_model_that_knows_a_twentieth_stands_out() -> None:
     assert found["tail"] == "look"
     one = cohort(scores)
     first = cohort_sections(analyse(one, one, n_permutations=199))[0]
-    assert "two" in first.sentence and "stand" in first.sentence
+    assert "fire on" in first.sentence and "two" in first.sentence
 
 
 def test_without_external_models_nothing_can_be_trusted() -> None:
