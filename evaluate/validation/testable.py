@@ -21,16 +21,15 @@ def untestable(scores: Sequence[Score]) -> str:
     values = [s.statistic for s in known if s.statistic is not None]
     if len(values) < 2:
         return ""
-    if max(values) - min(values) <= 1e-9:
-        return f"{values[0]:.3g} for all models"
+    same = f"{values[0]:.3g} for all models" if max(values) - min(values) <= 1e-9 else ""
     shares = [share for score in known for share in _shares(score)]
-    if not shares or min(shares) < 0 or max(shares) > 1:
-        return ""
-    if max(shares) <= EDGE:
+    if same and all(share == values[0] for share in shares):
+        return same
+    if shares and 0 <= min(shares) <= max(shares) <= EDGE:
         return f"at its floor: at most {100 * max(shares):.1f} % for all models"
-    if min(shares) >= 1 - EDGE:
+    if shares and 1 - EDGE <= min(shares) <= max(shares) <= 1:
         return f"at its ceiling: at least {100 * min(shares):.1f} % for all models"
-    return ""
+    return same
 
 
 def _shares(score: Score) -> Iterable[float]:

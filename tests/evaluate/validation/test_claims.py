@@ -81,6 +81,7 @@ def test_a_difference_is_judged_by_the_shares_behind_it() -> None:
     half = ReferenceResult(model="clean", statistic=0.5)
     why = "at its ceiling: at least 99.4 % for all models"
     assert untestable(scores(differences, reference=ceiling)) == why
+    assert untestable(scores([0.0] * 8, reference=ceiling)).startswith("at its ceiling")
     assert untestable(scores(differences, reference=half)) == ""
     low, high = ({"a": Count(k=k, n=400), "b": Count(k=3, n=400)} for k in (1, 200))
     assert untestable(scores(differences, accuracies=low)).startswith("at its floor")
