@@ -120,7 +120,6 @@ class PromptSettings(Value):
             labels=labels,
         )
 
-
     def closed_probe(
         self,
         item: Item,

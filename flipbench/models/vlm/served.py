@@ -142,7 +142,9 @@ class APIVLM:
     def _choose(self, probe: Probe, reply: ChatReply) -> Response | Exception:
         if not reply.first_tokens:
             return ServiceError(f"{self._chat.server} returned no log-probabilities this time")
-        log_probs = letter_log_probs(reply.first_tokens, probe.n_options, split_labels(probe.labels))
+        log_probs = letter_log_probs(
+            reply.first_tokens, probe.n_options, split_labels(probe.labels)
+        )
         known = [value for value in log_probs if value is not None]
         if not known:
             top = max(reply.first_tokens, key=lambda pair: pair[1])[0]
