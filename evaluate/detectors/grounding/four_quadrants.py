@@ -30,6 +30,7 @@ from ...scoring.comparison import (
 from ...scoring.conditions import NO_REWORDING, dropped_note
 from ...scoring.paraphrases import Paraphrase, kept, paraphrases_of
 from ...scoring.scores import cluster_of, make_score
+from ...scoring.unchanged import NOT_CLOSED, closed_items
 from ...statistics.quadrants import (
     FLAG,
     QUADRANTS,
@@ -68,10 +69,7 @@ ABOUT = About(
     " used: compare with the oracle's fraction; training on other text moves it as well",
 )
 
-LEFT_OUT = (
-    "they have no picture, fewer than two options (yes and no count), or no other wording that asks"
-    " the same"
-)
+LEFT_OUT = f"{NOT_CLOSED}, or no other wording that asks the same"
 
 
 @dataclass(frozen=True)
@@ -147,14 +145,11 @@ class FourQuadrants(ComparingDetector):
 
     def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
         """Return every closed question: as it is, in other words, and without its picture."""
+        wordings = self._wordings(benchmark)
         asked = [
             _asked(item, paraphrases, prompt_settings)
-            for item, (paraphrases, _) in (
-                (item, self._wordings(benchmark)[item.id])
-                for item in benchmark.originals
-                if item.id in self._wordings(benchmark)
-            )
-            if paraphrases
+            for item in closed_items(benchmark)
+            if (paraphrases := wordings[item.id][0] if item.id in wordings else ())
         ]
         return [
             Contrast(
@@ -184,9 +179,7 @@ class FourQuadrants(ComparingDetector):
                 self.level_of,
                 judged=self.label is not None,
             )
-            for item in benchmark.originals
-            if item.images and right_option(item) is not None
-            if item.options is None or len(item.options) > 1
+            for item in closed_items(benchmark)
         }
 
     def _kept(self, asked: Asked) -> list[bool]:
