@@ -6,7 +6,7 @@ Sadanandan and Behzadan, arXiv 2603.20985.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -70,8 +70,13 @@ def quadrant_section(
         status="look" if flagged else "ok",
         sentence=_sentence(shown, flagged),
         notes=(*NOTES, *_wordings_notes(shown)),
-        tables=(quadrant_table(groups), answers_table(groups), checklist(groups)),
-        figures=(_stacked(shown, folder), _against_flips(shown, folder)),
+        tables=(
+            checklist(groups),
+            quadrant_table(groups),
+            accuracy_table(groups),
+            *([divergence_table(groups)] if any(r.auroc is not None for _, r in shown) else []),
+        ),
+        figures=(_stacked(groups, folder), _against_flips(groups, folder)),
     )
 
 
@@ -137,10 +142,7 @@ def quadrant_table(groups: dict[str, Found]) -> Table:
             Column("Independent, %", "Expected DF"),
             Column("Oracle, %", "Expected DF"),
         ),
-        tuple(
-            (family, tuple(Row(name, _fractions(result)) for name, result in found))
-            for family, found in groups.items()
-        ),
+        _rows(groups, lambda name, result: Row(name, _fractions(result))),
     )
 
 
@@ -160,34 +162,51 @@ def _fractions(result: QuadrantResult) -> tuple[Cell, ...]:
     )
 
 
-def answers_table(groups: dict[str, Found]) -> Table:
-    """Return accuracy, entropy and divergence by quadrant."""
+def accuracy_table(groups: dict[str, Found]) -> Table:
+    """Return the accuracy of each model by quadrant."""
+
+    def row(name: str, result: QuadrantResult) -> Row:
+        counts = [result.counts[q] for q in QUADRANTS]
+        everything = Rate.wilson(sum(c.k for c in counts), sum(c.n for c in counts))
+        rates = [*(Rate.wilson(c.k, c.n) for c in counts), everything]
+        return Row(name, tuple(map(rate_cell, rates)))
+
     return Table(
-        "quadrant-answers",
-        "Accuracy on the question as it is by quadrant, with 95 % Wilson intervals; below, the mean"
-        " entropy of the answer and KL(P with picture ‖ P without), in nats, where the model gives"
-        " log-probabilities. AUROC: how well a low divergence tells dangerous from other items.",
+        "quadrant-accuracy",
+        "Accuracy on the question as it is, in percent, by quadrant; 95 % Wilson intervals.",
         "Model",
-        (*(Column(name.capitalize()) for name in QUADRANTS), Column("All"), Column("AUROC")),
-        tuple(
-            (family, tuple(row for name, result in found for row in _answer_rows(name, result)))
-            for family, found in groups.items()
-        ),
+        (*(Column(name.capitalize()) for name in QUADRANTS), Column("All")),
+        _rows(groups, row),
     )
 
 
-def _answer_rows(name: str, result: QuadrantResult) -> list[Row]:
-    counts, nothing = [result.counts[q] for q in QUADRANTS], Cell(formats.NOTHING)
-    right, n = sum(c.k for c in counts), sum(c.n for c in counts)
-    auroc = nothing if result.auroc is None else estimate_cell(result.auroc, result.auroc_interval)
-    rates = [rate_cell(Rate.wilson(k, m)) for k, m in (*((c.k, c.n) for c in counts), (right, n))]
-    rows = [Row(f"{name}: accuracy, %", (*rates, auroc))]
-    for title, means in (("entropy", result.entropies), ("divergence", result.divergences)):
-        values = [means[q].mean if q in means else None for q in QUADRANTS]
-        if any(value is not None for value in values):
-            cells = [nothing if v is None else Cell(formats.decimals(v, 3)) for v in values]
-            rows.append(Row(f"{name}: {title}, nats", (*cells, nothing, nothing)))
-    return rows
+def divergence_table(groups: dict[str, Found]) -> Table:
+    """Return entropy and divergence by quadrant, of models that give log-probabilities."""
+
+    def row(name: str, result: QuadrantResult) -> Row:
+        means = [m.get(q) for m in (result.entropies, result.divergences) for q in QUADRANTS]
+        values = [None if mean is None else mean.mean for mean in means]
+        cells = [Cell(formats.NOTHING if v is None else formats.decimals(v)) for v in values]
+        return Row(name, (*cells, estimate_cell(result.auroc, result.auroc_interval)))
+
+    return Table(
+        "quadrant-divergence",
+        "Mean entropy of the answer and mean KL(P with picture ‖ P without) over the options, in"
+        " nats, by quadrant. AUROC: how well a low divergence tells dangerous from other items.",
+        "Model",
+        (
+            *(Column(name.capitalize(), "Entropy") for name in QUADRANTS),
+            *(Column(name.capitalize(), "KL") for name in QUADRANTS),
+            Column("AUROC", "KL, dangerous or not"),
+        ),
+        _rows(groups, row),
+    )
+
+
+def _rows(
+    groups: dict[str, Found], row: Callable[[str, QuadrantResult], Row]
+) -> tuple[tuple[str, tuple[Row, ...]], ...]:
+    return tuple((family, tuple(row(*one) for one in found)) for family, found in groups.items())
 
 
 def checklist(groups: dict[str, Found]) -> Table:
@@ -218,7 +237,7 @@ def checklist(groups: dict[str, Found]) -> Table:
             Column("4. Distribution, %"),
             Column("5. Dangerous fraction", numeric=False),
         ),
-        tuple((family, tuple(row(*one) for one in found)) for family, found in groups.items()),
+        _rows(groups, row),
     )
 
 
@@ -227,12 +246,16 @@ def checklist(groups: dict[str, Found]) -> Table:
 _COLORS = dict(zip(("ideal", "dangerous", "fragile", "worst"), LIGHT.outcomes, strict=True))
 
 
-def draw_quadrants(axes: Axes, shown: Sequence[tuple[str, QuadrantCounts]]) -> None:
+_MARKERS = "osD^vPX<"
+
+
+def draw_quadrants(axes: Axes, shown: Found) -> None:
     """Draw the share of each quadrant as stacked bars, one model a row."""
+    counts = [counts_of(result) for _, result in shown]
     left = [0.0] * len(shown)
     for name in QUADRANTS:
-        found = [getattr(counts, name) for _, counts in shown]
-        widths = [100 * k / counts.n for k, (_, counts) in zip(found, shown, strict=True)]
+        found = [getattr(one, name) for one in counts]
+        widths = [100 * k / one.n for k, one in zip(found, counts, strict=True)]
         bars = axes.barh(
             range(len(shown)),
             widths,
@@ -265,47 +288,85 @@ def draw_against_flips(axes: Axes, shown: Found) -> None:
     axes.fill_between([0, 100], [100, 0], 100, color=LIGHT.grid, linewidth=0)
     axes.plot([0, 100], [100, 0], "-", color=LIGHT.muted, linewidth=1, label="bound: 1 − FR")
     axes.axhline(100 * FLAG, color=LIGHT.muted, linewidth=0.8, linestyle=":", label="50 %")
+    n_colors, most = len(LIGHT.lines), 0.0
     for at, (name, result) in enumerate(shown):
-        counts, color = counts_of(result), LIGHT.lines[at % len(LIGHT.lines)]
+        counts, color = counts_of(result), LIGHT.lines[at % n_colors]
+        marker = _MARKERS[(at + at // n_colors) % len(_MARKERS)]
         flips, dangerous = 100 * (counts.flip_rate or 0), 100 * (counts.dangerous_fraction or 0)
         draw_interval(axes, flips, result.dangerous, 100, color=color, linewidth=1.1, alpha=0.75)
-        axes.plot(flips, dangerous, "osD^vPX<"[at % 8], color=color, markersize=6, label=name)
-    axes.set_xlim(-2, 102)
+        axes.plot(flips, dangerous, marker, color=color, markersize=6, label=name)
+        most = max(most, flips)
+    most = min(100.0, max(25.0, 1.25 * most))
+    axes.set_xlim(-0.02 * most, 1.02 * most)
     axes.set_ylim(-2, 102)
     axes.set_xlabel("flip rate (FR), %")
     axes.set_ylabel("dangerous fraction (DF), %")
+    axes.legend(loc="upper left", bbox_to_anchor=(0, -0.16), fontsize=8)
 
 
-def _stacked(shown: Found, folder: Path) -> Figure:
-    rows = [(name, counts_of(result)) for name, result in shown]
-    with settings():
-        canvas = Canvas(figsize=(6.4, 1.35 + 0.34 * len(shown)), layout="constrained")
-        axes = canvas.add_subplot()
-        draw_quadrants(axes, rows)
-        canvas.legend(loc="outside lower left", ncols=4, fontsize=8)
-    save(canvas, folder / "quadrants")
-    parts = [f"{name} {' / '.join(str(getattr(c, q)) for q in QUADRANTS)}" for name, c in rows]
-    alt = f"Items that are ideal / fragile / dangerous / worst: {'; '.join(parts)}."
+def _stacked(groups: dict[str, Found], folder: Path) -> Figure:
+    def alt(found: Found) -> str:
+        parts = [
+            f"{name} {' / '.join(str(getattr(counts_of(r), q)) for q in QUADRANTS)}"
+            for name, r in found
+        ]
+        return f"ideal / fragile / dangerous / worst: {'; '.join(parts)}"
+
     caption = "Share of the items in each quadrant; numbers are items. Hatched: dangerous."
-    return Figure("quadrants", "Quadrants", caption, (FigurePanel(svg_text(canvas), alt),))
+    heights = {family: 1.6 + 0.34 * len(found) for family, found in groups.items()}
+    return _figure("quadrants", "Quadrants", caption, groups, draw_quadrants, alt, heights, folder)
 
 
-def _against_flips(shown: Found, folder: Path) -> Figure:
-    with settings():
-        canvas = Canvas(figsize=(6.4, 4.4), layout="constrained")
-        draw_against_flips(canvas.add_subplot(), shown)
-        canvas.legend(loc="outside right upper", fontsize=8)
-    save(canvas, folder / "quadrants_bound")
-    parts = []
-    for name, result in shown:
-        counts = counts_of(result)
-        flips, dangerous = counts.flip_rate or 0.0, counts.dangerous_fraction or 0.0
-        parts.append(f"{name} {formats.percent(flips)} and {formats.percent(dangerous)}")
-    alt = f"Flip rate and dangerous fraction in percent: {'; '.join(parts)}."
+def _against_flips(groups: dict[str, Found], folder: Path) -> Figure:
+    def alt(found: Found) -> str:
+        parts = []
+        for name, result in found:
+            counts = counts_of(result)
+            shares = (counts.flip_rate or 0.0, counts.dangerous_fraction or 0.0)
+            parts.append(f"{name} {' and '.join(map(formats.percent, shares))}")
+        return f"flip rate and dangerous fraction in percent: {'; '.join(parts)}"
+
     caption = (
         "The grey region is impossible: a dangerous item is consistent, so DF is at most 1 − FR,"
         " and part of any fall of DF with FR follows from that. Vertical lines: 95 % intervals of"
         " DF."
     )
-    panel = FigurePanel(svg_text(canvas), alt)
-    return Figure("quadrants_bound", "Dangerous fraction against flip rate", caption, (panel,))
+    title = "Dangerous fraction against flip rate"
+    heights = {family: 3.6 + 0.17 * len(found) for family, found in groups.items()}
+    draw = draw_against_flips
+    return _figure("quadrants_bound", title, caption, groups, draw, alt, heights, folder)
+
+
+def _figure(
+    key: str,
+    title: str,
+    caption: str,
+    groups: dict[str, Found],
+    draw: Callable[[Axes, Found], None],
+    alt: Callable[[Found], str],
+    heights: dict[str, float],
+    folder: Path,
+) -> Figure:
+    """Return a figure with a panel for each family, and write one file with all of them."""
+
+    def canvas(families: Sequence[str]) -> Canvas:
+        with settings():
+            made = Canvas(
+                figsize=(5.2 * len(families), max(heights[family] for family in families)),
+                layout="constrained",
+            )
+            for at, family in enumerate(families, 1):
+                axes = made.add_subplot(1, len(families), at)
+                draw(axes, groups[family])
+                axes.set_title(family)
+            if draw is draw_quadrants:  # the same names in all panels
+                handles = axes.get_legend_handles_labels()
+                made.legend(*handles, loc="outside lower right", ncols=4, fontsize=8)
+        return made
+
+    save(canvas(list(groups)), folder / key)
+    panels = [
+        FigurePanel(svg_text(canvas([family])), f"{family}, {alt(found)}.")
+        for family, found in groups.items()
+    ]
+    return Figure(key, title, caption, tuple(panels))

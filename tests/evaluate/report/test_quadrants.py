@@ -44,9 +44,9 @@ def test_the_section_states_fractions_with_counts_and_the_oracle(
         "The dangerous fraction is above 50 % in 1 of 2 models; the highest is 87.5 % (21/24) ["
     )
     assert "text prior has 95.8 % (23/24)" in section.sentence
-    fractions, answers, points = map(writers.markdown, section.tables)
+    points, fractions, accuracy, divergence = map(writers.markdown, section.tables)
     assert "87.5 (21/24) [70.8, 100.0]" in fractions and "95.8 (23/24)" in fractions
-    assert "accuracy, %" in answers and "divergence, nats" in answers
+    assert "100.0 (21/21)" in accuracy and "KL: Dangerous" in divergence
     assert points.count("not above 50 %") == 1 and points.count("above 50 %") >= 3
     assert any(n.startswith("Other wordings of the questions: 48 kept, 0") for n in section.notes)
     assert {path.name for path in tmp_path.iterdir()} == {
