@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from flipbench.core.rates import Rate
-from flipbench.core.records import Interval, QuadrantResult, Score
+from flipbench.core.records import Count, Interval, QuadrantResult, Score
 from flipbench.reporting import formats
 from flipbench.reporting.figures import (
     LIGHT,
@@ -75,6 +75,7 @@ def quadrant_section(
             quadrant_table(groups),
             accuracy_table(groups),
             *([divergence_table(groups)] if any(r.auroc is not None for _, r in shown) else []),
+            *([checks_table(groups)] if any(r.unchanged for _, r in shown) else []),
         ),
         figures=(_stacked(groups, folder), _against_flips(groups, folder)),
     )
@@ -199,6 +200,29 @@ def divergence_table(groups: dict[str, Found]) -> Table:
             *(Column(name.capitalize(), "KL") for name in QUADRANTS),
             Column("AUROC", "KL, dangerous or not"),
         ),
+        _rows(groups, row),
+    )
+
+
+def checks_table(groups: dict[str, Found]) -> Table:
+    """Return by quadrant how many answers stay on other items' pictures and on a black one."""
+    checks = list(dict.fromkeys(c for f in groups.values() for _, r in f for c in r.unchanged))
+
+    def row(name: str, result: QuadrantResult) -> Row:
+        cells = []
+        for check in checks:
+            for quadrant in QUADRANTS:
+                count = result.unchanged.get(check, {}).get(quadrant, Count(k=0, n=0))
+                n_items = min(count.n, result.counts[quadrant].n)
+                cells.append(rate_cell(Rate.wilson(count.k, count.n, n_items)))
+        return Row(name, tuple(cells))
+
+    return Table(
+        "quadrant-checks",
+        "Answers that stay the same, in percent, when the picture is another item’s or black, by"
+        " quadrant; 95 % Wilson intervals for as many cases as there are items.",
+        "Model",
+        tuple(Column(q.capitalize(), check.capitalize()) for check in checks for q in QUADRANTS),
         _rows(groups, row),
     )
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+from PIL import Image
 
 from flipbench.core.paired import PairedBenchmark
-from flipbench.core.records import Item, Probe, Response
-from flipbench.prompting.prompts import right_option
+from flipbench.core.randomness import generator
+from flipbench.core.records import ImageRef, Item, Probe, Response
+from flipbench.imaging.derived import DerivedImages
+from flipbench.prompting.prompts import PromptSettings, right_option
 
 from .conditions import Query
 
@@ -55,3 +59,49 @@ def unchanged(original: Probe, others: Sequence[Probe]) -> Query:
     """
     combine = _is_unchanged if len(others) == 1 else share_unchanged
     return Query(tuple((probe, _readable) for probe in (original, *others)), combine)
+
+
+def swapped_probes(
+    benchmark: PairedBenchmark, prompt_settings: PromptSettings, n_swaps: int, seed: int
+) -> Callable[[Item], list[Probe]]:
+    """Return a function from an item to its question on other items' pictures.
+
+    They are ``n_swaps`` sets of as many pictures as the item has, drawn from (seed, item id); no
+    probes if there are fewer.
+    """
+    pool = sorted(
+        {item.images for item in benchmark.originals if item.images},
+        key=lambda images: [ref.sha256 for ref in images],
+    )
+
+    def probes(item: Item) -> list[Probe]:
+        own = {ref.sha256 for ref in item.images}
+        others: list[tuple[ImageRef, ...]] = [
+            images
+            for images in pool
+            if len(images) == len(item.images) and own.isdisjoint(ref.sha256 for ref in images)
+        ]
+        drawn = generator(seed, item.id, "image-swap").permutation(len(others))[:n_swaps]
+        if len(drawn) < n_swaps:
+            return []
+        return [
+            prompt_settings.closed_probe(item, f"swapped {number}", images=others[i])
+            for number, i in enumerate(drawn, 1)
+        ]
+
+    return probes
+
+
+def black_probes(
+    benchmark: PairedBenchmark, prompt_settings: PromptSettings
+) -> Callable[[Item], list[Probe]]:
+    """Return a function from an item to its question on black pictures of the same sizes."""
+    black = DerivedImages(
+        benchmark.images, "black", lambda _, picture: Image.new("RGB", picture.size)
+    )
+
+    def probes(item: Item) -> list[Probe]:
+        images = [black.of(ref) or ref for ref in item.images]
+        return [prompt_settings.closed_probe(item, "black", images=images)]
+
+    return probes

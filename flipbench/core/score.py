@@ -118,6 +118,8 @@ class QuadrantResult(Value):
         Other wordings of the questions, by whether they were kept, or why they were not.
     levels : dict of str to Count
         Wordings with another answer than the question as it is, by what the wording changes.
+    unchanged : dict of str to dict of str to Count
+        Answers that stay on another or a black picture, by check and quadrant.
     """
 
     counts: dict[str, Count]
@@ -131,6 +133,7 @@ class QuadrantResult(Value):
     auroc_interval: Interval | None = None
     wordings: dict[str, int] = Field(default_factory=dict)
     levels: dict[str, Count] = Field(default_factory=dict)
+    unchanged: dict[str, dict[str, Count]] = Field(default_factory=dict)
 
 
 class Score(Record):

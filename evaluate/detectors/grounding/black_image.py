@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from PIL import Image
-
 from flipbench.core.paired import PairedBenchmark
-from flipbench.imaging.derived import DerivedImages
 from flipbench.prompting.prompts import PromptSettings
 
 from ...protocol.detector import About
@@ -18,7 +15,7 @@ from ...scoring.comparison import (
     against_clean,
     mcnemar_score,
 )
-from ...scoring.unchanged import NOT_CLOSED, closed_items, unchanged
+from ...scoring.unchanged import NOT_CLOSED, black_probes, closed_items, unchanged
 
 ABOUT = About(
     name="black_image",
@@ -55,13 +52,9 @@ class BlackImage(ComparingDetector):
 
     def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
         """Return every closed question on its own and on a black picture."""
-        black = DerivedImages(
-            benchmark.images, "black", lambda _, picture: Image.new("RGB", picture.size)
-        )
-        queries = []
-        for item in closed_items(benchmark):
-            images = [black.of(ref) or ref for ref in item.images]
-            original = prompt_settings.closed_probe(item, "original")
-            other = prompt_settings.closed_probe(item, "black", images=images)
-            queries.append((item, unchanged(original, [other])))
+        black = black_probes(benchmark, prompt_settings)
+        queries = [
+            (item, unchanged(prompt_settings.closed_probe(item, "original"), black(item)))
+            for item in closed_items(benchmark)
+        ]
         return [against_clean(queries, "unchanged", (mcnemar_score,), NOT_CLOSED)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import compress
@@ -30,7 +30,7 @@ from ...scoring.comparison import (
 from ...scoring.conditions import NO_REWORDING, dropped_note
 from ...scoring.paraphrases import Paraphrase, kept, paraphrases_of
 from ...scoring.scores import cluster_of, make_score
-from ...scoring.unchanged import NOT_CLOSED, closed_items
+from ...scoring.unchanged import NOT_CLOSED, black_probes, closed_items, swapped_probes
 from ...statistics.quadrants import (
     FLAG,
     QUADRANTS,
@@ -63,7 +63,8 @@ ABOUT = About(
     catches=("letters", "answer texts"),
     must_not_catch=("image-caption",),
     levels={"paper": None},
-    on_request="it asks each question in up to seven ways: name it with --detectors",
+    on_request="it asks each question in up to seven ways, 13 with with_checks: name it with"
+    " --detectors",
     evidence="unpublished",
     caveat="an answer that the text alone gives away counts as dangerous even if the picture was"
     " used: compare with the oracle's fraction; training on other text moves it as well",
@@ -81,11 +82,13 @@ class Asked:
     blind: Probe
     paraphrases: tuple[Paraphrase, ...]
     reworded: tuple[Probe, ...]
+    checks: Mapping[str, Sequence[Probe]]
 
     @property
     def probes(self) -> list[Probe]:
         """All probes."""
-        return [self.original, *self.reworded, self.blind]
+        checks = [probe for probes in self.checks.values() for probe in probes]
+        return [self.original, *self.reworded, self.blind, *checks]
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,11 @@ class FourQuadrants(ComparingDetector):
         How many of them are asked at most.
     with_original : bool
         Whether the answer to the question as it is must be the same as well.
+    with_checks : bool
+        Whether each question is also asked on other items' pictures and on a black one, to show by
+        quadrant how many answers stay.
+    n_swaps : int
+        Other items' pictures, with ``with_checks``.
     level_of : callable, optional
         Maps an item and a wording to what the wording changes.
     label : callable, optional
@@ -129,6 +137,8 @@ class FourQuadrants(ComparingDetector):
     reword: Reword | None = None
     n_paraphrases: int = 5
     with_original: bool = True
+    with_checks: bool = False
+    n_swaps: int = 5
     level_of: Callable[[Item, str], str] | None = None
     label: Labeller | None = None
     settings: Settings = field(default_factory=Settings)
@@ -145,9 +155,15 @@ class FourQuadrants(ComparingDetector):
 
     def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
         """Return every closed question: as it is, in other words, and without its picture."""
-        wordings = self._wordings(benchmark)
+        wordings, checks = self._wordings(benchmark), {}
+        if self.with_checks:
+            seed = self.settings.seed
+            checks = {
+                "other pictures": swapped_probes(benchmark, prompt_settings, self.n_swaps, seed),
+                "black picture": black_probes(benchmark, prompt_settings),
+            }
         asked = [
-            _asked(item, paraphrases, prompt_settings)
+            _asked(item, paraphrases, prompt_settings, checks)
             for item in closed_items(benchmark)
             if (paraphrases := wordings[item.id][0] if item.id in wordings else ())
         ]
@@ -302,6 +318,7 @@ class FourQuadrants(ComparingDetector):
             auroc_interval=auroc_interval,
             wordings=dict(wordings),
             levels=self._levels(asked, answers),
+            unchanged=_unchanged(asked, {p.item.id: p for p in placed}, answers),
         )
 
     def _interval(
@@ -328,7 +345,12 @@ class FourQuadrants(ComparingDetector):
         return {level: Count(k=sum(found), n=len(found)) for level, found in changed.items()}
 
 
-def _asked(item: Item, paraphrases: Sequence[Paraphrase], prompt_settings: PromptSettings) -> Asked:
+def _asked(
+    item: Item,
+    paraphrases: Sequence[Paraphrase],
+    prompt_settings: PromptSettings,
+    checks: Mapping[str, Callable[[Item], list[Probe]]],
+) -> Asked:
     return Asked(
         item,
         prompt_settings.closed_probe(item, "original"),
@@ -338,7 +360,25 @@ def _asked(item: Item, paraphrases: Sequence[Paraphrase], prompt_settings: Promp
             prompt_settings.closed_probe(item, f"paraphrase {number}", question=one.text)
             for number, one in enumerate(paraphrases, 1)
         ),
+        {name: probes(item) for name, probes in checks.items()},
     )
+
+
+def _unchanged(
+    asked: Sequence[Asked], placed: Mapping[str, Placed], answers: Answers
+) -> dict[str, dict[str, Count]]:
+    """Return by check and quadrant how many answers to changed pictures are the original's."""
+    found: dict[str, dict[str, list[bool]]] = {}
+    for one in asked:
+        for name, probes in one.checks.items():
+            replies = [reply for probe in probes if (reply := answers.to(probe)) is not None]
+            if here := placed.get(one.item.id):
+                of_check = found.setdefault(name, {q: [] for q in QUADRANTS})
+                of_check[here.quadrant] += [0 <= reply.choice == here.answer for reply in replies]
+    return {
+        name: {q: Count(k=sum(same), n=len(same)) for q, same in of_check.items()}
+        for name, of_check in found.items()
+    }
 
 
 def _mean(values: Sequence[float | None]) -> Mean:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from flipbench.core.paired import PairedBenchmark
-from flipbench.core.randomness import generator
-from flipbench.core.records import ImageRef, Item
 from flipbench.prompting.prompts import PromptSettings
 
 from ...protocol.detector import About
@@ -19,7 +16,7 @@ from ...scoring.comparison import (
     against_clean,
     mcnemar_score,
 )
-from ...scoring.unchanged import NOT_CLOSED, closed_items, unchanged
+from ...scoring.unchanged import NOT_CLOSED, closed_items, swapped_probes, unchanged
 
 ABOUT = About(
     name="image_swap",
@@ -62,20 +59,12 @@ class ImageSwap(ComparingDetector):
 
     def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
         """Return every closed question on its own and on other items' pictures."""
-        pool = sorted(
-            {item.images for item in benchmark.originals if item.images},
-            key=lambda images: [ref.sha256 for ref in images],
-        )
-        queries = []
-        for item in closed_items(benchmark):
-            swapped = self._others(item, pool)
-            if len(swapped) == self.n_swaps:
-                original = prompt_settings.closed_probe(item, "original")
-                others = [
-                    prompt_settings.closed_probe(item, f"swapped {number}", images=images)
-                    for number, images in enumerate(swapped, 1)
-                ]
-                queries.append((item, unchanged(original, others)))
+        swapped = swapped_probes(benchmark, prompt_settings, self.n_swaps, self.settings.seed)
+        queries = [
+            (item, unchanged(prompt_settings.closed_probe(item, "original"), others))
+            for item in closed_items(benchmark)
+            if (others := swapped(item))
+        ]
         left_out = f"{NOT_CLOSED}, or fewer than {self.n_swaps} other items have as many pictures"
         return [
             against_clean(
@@ -86,16 +75,3 @@ class ImageSwap(ComparingDetector):
                 n_trials=self.n_swaps,
             )
         ]
-
-    def _others(
-        self, item: Item, pool: Sequence[tuple[ImageRef, ...]]
-    ) -> list[tuple[ImageRef, ...]]:
-        """Return other items' pictures, as many as the item has, drawn from (seed, item id)."""
-        own = {ref.sha256 for ref in item.images}
-        others = [
-            images
-            for images in pool
-            if len(images) == len(item.images) and own.isdisjoint(ref.sha256 for ref in images)
-        ]
-        rng = generator(self.settings.seed, item.id, "image-swap")
-        return [others[i] for i in rng.permutation(len(others))[: self.n_swaps]]

@@ -63,10 +63,15 @@ def test_levels_of_change_are_stated(
     grid, scores = scored
     result = next(s.quadrants for s in scores if s.quadrants is not None)
     assert isinstance(result, QuadrantResult)
-    tagged = result.model_copy(update={"levels": {"scope": Count(k=3, n=24)}})
+    update = {
+        "levels": {"scope": Count(k=3, n=24)},
+        "unchanged": {"black picture": {"dangerous": Count(k=5, n=10)}},
+    }
+    tagged = result.model_copy(update=update)
     changed = [s.model_copy(update={"quadrants": tagged}) if s.quadrants else s for s in scores]
     section = quadrant_section(grid, changed, tmp_path)
     assert section is not None
+    assert "Black picture: Dangerous" in writers.markdown(section.tables[-1])
     assert any("with a scope change of wording: " in n and "(3/24)" in n for n in section.notes)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -21,6 +22,7 @@ from flipbench.evaluate.scoring.unchanged import closed_items
 from flipbench.models.chat.labels import LabelTask
 from flipbench.models.engine import Answers
 from flipbench.prompting.prompts import PromptSettings
+from tests.fixtures.planted import planted_benchmark, reword
 
 LEVELS = {"first": "lexical", "second": "syntactic"}
 
@@ -242,3 +244,25 @@ def test_swapped_pictures_are_those_of_other_items(make_world: Any) -> None:
     assert found.accuracies["unchanged"] == Count(k=36, n=36)
     few = make_world.make(n=3)
     assert few.scores(detector, few.ask(detector, lambda p: 0))["label_swap"].n_dropped == 3
+
+
+def test_answers_on_other_and_black_pictures_by_quadrant(tmp_path: Path) -> None:
+    benchmark = planted_benchmark(tmp_path, n_choices=12, n_open=0)
+    detector = FourQuadrants(reword=reword, with_checks=True, n_swaps=3)
+    gold = {item.id: item.answer for item in benchmark.originals}
+
+    def choice(probe: Probe) -> int:
+        stays = probe.variant not in ("text-only", "swapped 1")
+        return (gold[probe.item_id] or 0) if stays else 9
+
+    probes = detector.probes(benchmark, PromptSettings())
+    replies = {
+        p.id: Response(probe_id=p.id, model_fingerprint="f", model="m", choice=choice(p))
+        for p in probes
+    }
+    scores = detector.score(benchmark, PromptSettings(), Answers("m", "f", replies))
+    result = scores[0].quadrants
+    assert result is not None and result.counts["ideal"].n == 12
+    assert result.unchanged["other pictures"]["ideal"] == Count(k=24, n=36)
+    assert result.unchanged["black picture"]["ideal"] == Count(k=12, n=12)
+    assert result.unchanged["black picture"]["dangerous"] == Count(k=0, n=0)
