@@ -40,7 +40,7 @@ from ...statistics.quadrants import (
     kl_divergence,
     quadrant_of,
 )
-from ...statistics.resampling import bootstrap_interval
+from ...statistics.resampling import share_interval
 from ...statistics.roc import area_under_curve, newcombe_interval
 
 ABOUT = About(
@@ -324,8 +324,8 @@ class FourQuadrants(ComparingDetector):
     def _interval(
         self, placed: Sequence[Placed], quadrants: tuple[Quadrant, ...], answers: Answers
     ) -> Interval | None:
-        """Return the bootstrap interval of the share in these quadrants, over images or groups."""
-        return bootstrap_interval(
+        """Return the interval of the share in these quadrants, over images or groups."""
+        return share_interval(
             [p.quadrant in quadrants for p in placed],
             generator(self.settings.seed, answers.fingerprint, "quadrants"),
             clusters=[cluster_of(p.item) for p in placed],

@@ -171,6 +171,7 @@ def test_yes_no_questions_are_trained_alone(
     assert (example.words, example.n_options, example.answer) == (("yes", "no"), 2, "yes")
     assert len(example.others) == 2
     (made,) = train_plan(plan, by_id, run)
+    assert read_card(run.path / made.path)["verification"]["items"]["k_after"] == 4
     probes = [PromptSettings().closed_probe(item, "original") for item in among]
     before, after = (
         HuggingFaceVLM(path).ask(probes, run.images)

@@ -110,6 +110,7 @@ def test_above_half_the_paper_s_flag_is_no_verdict_of_contamination(make_world: 
     seeing = world.ask(DETECTOR, in_quadrants(world), "clean")
     found = world.scores(DETECTOR, blind, seeing)
     assert found["paper"].verdict == "inconclusive" and found["paper"].statistic == 1
+    assert found["paper"].interval.high == 1 and 0.8 < found["paper"].interval.low < 0.9
     assert any("above 50 %, the paper's flag" in w for w in found["paper"].warnings)
     assert found["mcnemar"].verdict == "contaminated"
     assert found["mcnemar"].statistic == pytest.approx(0.75)
