@@ -327,7 +327,7 @@ class FourQuadrants(ComparingDetector):
         """Return the interval of the share in these quadrants, over images or groups."""
         return share_interval(
             [p.quadrant in quadrants for p in placed],
-            generator(self.settings.seed, answers.fingerprint, "quadrants"),
+            generator(self.settings.seed, answers.model, "quadrants"),
             clusters=[cluster_of(p.item) for p in placed],
             n_bootstrap=self.settings.n_bootstrap,
         )
