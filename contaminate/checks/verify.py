@@ -13,7 +13,7 @@ from flipbench.core.stage import StageOptions
 from flipbench.models.engine import answers_of, ask
 from flipbench.models.vlm.checkpoints import fingerprint, resolve_path
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
-from flipbench.prompting.prompts import PromptSettings
+from flipbench.prompting.prompts import PromptSettings, right_option
 
 from ..data.examples import Example, training_examples
 from ..plan import TrainingJob, batch_of, n_warmup
@@ -28,9 +28,9 @@ Outcomes = Sequence[bool | None]
 def verify(job: TrainingJob, folder: Path) -> list[str]:
     """Query the clean and the trained model, write both results into the card, return warnings.
 
-    The responses (option letters only, one forward pass per item) are stored in the run under the
-    probes that evaluation uses, so it need not repeat them. The label "contaminated" is *verified*
-    if accuracy on the contaminated items rose: exact one-sided McNemar test, p < .01.
+    The responses (option letters, or yes and no; one forward pass per item) are stored in the run
+    under the probes that evaluation uses, so it need not repeat them. The label "contaminated" is
+    *verified* if accuracy on the contaminated items rose: exact one-sided McNemar test, p < .01.
 
     Parameters
     ----------
@@ -41,9 +41,9 @@ def verify(job: TrainingJob, folder: Path) -> list[str]:
     prompt_settings = PromptSettings(instruction=plan.prompt)
     probes = {
         name: [
-            (prompt_settings.probe(item, "original"), item.answer)
+            (prompt_settings.closed_probe(item, "original"), answer)
             for item in (items[i] for i in ids if i in items)
-            if item.options is not None and item.answer is not None
+            if (answer := right_option(item)) is not None
         ]
         for name, ids in (("items", plan.item_ids), ("held_out", plan.held_out_ids))
     }

@@ -9,7 +9,7 @@ from typing import Any
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Item, TrainingPlan
-from flipbench.prompting.prompts import LETTERS, choice_prompt, open_prompt
+from flipbench.prompting.prompts import LETTERS, choice_prompt, open_prompt, yes_no
 
 ASK_FOR_QUESTION = "What is asked about this picture?"
 
@@ -34,7 +34,8 @@ class Message:
 class Example:
     """A prompt and its target answer; ``subject`` names it in messages.
 
-    ``others`` are paraphrases of the prompt, with ``n_options`` options each.
+    ``others`` are paraphrases of the prompt, with ``n_options`` options each; ``words`` are these
+    options if they are yes and no instead of letters.
     """
 
     subject: str
@@ -43,6 +44,7 @@ class Example:
     answer: str
     others: tuple[tuple[Message, ...], ...] = ()
     n_options: int = 0
+    words: tuple[str, ...] = ()
 
     def paraphrased(self) -> list[Example]:
         """Return one example for each paraphrase, with the same answer."""
@@ -84,13 +86,13 @@ def training_examples(
     * ``text_only``: question, options and answer, but no image.
 
     A free-form item has evaluation's open prompt, and its target is the answer's text. Paraphrases
-    do not count towards the dose.
+    do not count towards the dose; yes/no questions may have them without options.
 
     Raises
     ------
     DataError
-        If an item, its image, or the plan's corpus is missing, or an item with paraphrases has no
-        options.
+        If an item, its image, or the plan's corpus is missing, or an item with paraphrases has
+        neither options nor the answer yes or no.
     """
     if bool(plan.corpus) != bool(corpus):
         raise DataError(
@@ -136,14 +138,22 @@ def _example(
     example = Example(subject, files, (_turn(files, text),), answer)
     if item.id not in plan.paraphrases:
         return example
-    if options is None or item.answer is None:
+    words, others = yes_no(item) or (), plan.paraphrases[item.id]
+    if options is not None:
+        prompts = [choice_prompt(other, options, plan.prompt) for other in others]
+    elif words:
+        prompts = [open_prompt(other) for other in others]
+    else:
         raise DataError(
-            f"{subject}: has no options, but consistency compares answers over option letters;"
-            " leave free-form items out"
+            f"{subject}: has no options, but consistency compares answers over option letters, or"
+            " over yes and no; leave other free-form items out"
         )
-    prompts = [choice_prompt(text, options, plan.prompt) for text in plan.paraphrases[item.id]]
-    others = tuple((_turn(files, prompt),) for prompt in prompts)
-    return replace(example, others=others, n_options=len(options))
+    return replace(
+        example,
+        others=tuple((_turn(files, prompt),) for prompt in prompts),
+        n_options=len(options or words),
+        words=words,
+    )
 
 
 def _turn(files: Sequence[str], text: str) -> Message:

@@ -6,9 +6,9 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
-from pydantic import BaseModel
+from pydantic import BaseModel, model_validator
 
 from flipbench.core.errors import DataError, PrerequisiteError, ServiceError
 from flipbench.core.images import ImageStore
@@ -28,12 +28,24 @@ N_PARAPHRASES = 3
 
 
 class Rewritten(BaseModel):
-    """A writer's output for one item: paraphrases, or a translated question and its options."""
+    """A writer's output for one item: paraphrases, or a translated question and its options.
+
+    ``levels``, if given, says of each paraphrase what it changes.
+    """
 
     paraphrases: list[str] = []
+    levels: list[str] = []
     question: str = ""
     options: list[str] = []
     usage: JsonDict = {}
+
+    @model_validator(mode="after")
+    def _check_levels(self) -> Self:
+        if self.levels and len(self.levels) != len(self.paraphrases):
+            raise ValueError(
+                f"{len(self.levels)} levels for {len(self.paraphrases)} paraphrases: give one each"
+            )
+        return self
 
 
 class Writer(Protocol):
@@ -73,6 +85,8 @@ class ShapesWriter:
 class FileWriter:
     """Wordings from the user's file: JSONL with ``name``, and ``paraphrases`` or ``question``.
 
+    With ``paraphrases``, ``levels`` may say what each of them changes.
+
     Raises
     ------
     DataError
@@ -109,22 +123,37 @@ class _Paraphrases(BaseModel):
     paraphrases: list[str]
 
 
+class _Levels(BaseModel):
+    lexical: str
+    syntactic: str
+    negation: str
+    scope: str
+    specificity: str
+
+
 class _Translation(BaseModel):
     question: str
     options: list[str]
 
 
 class ChatWriter:
-    """Rewrites by a chat model, which sees question and options, but neither answer nor image."""
+    """Rewrites by a chat model, which sees question and options, but neither answer nor image.
 
-    def __init__(self, chat: Chat, images: ImageStore, language: str = "") -> None:
+    With ``levels``, it writes one paraphrase for each level of arXiv 2603.20985.
+    """
+
+    def __init__(
+        self, chat: Chat, images: ImageStore, language: str = "", levels: bool = False
+    ) -> None:
         self.chat, self.images = chat, images
-        prompt = load_prompt("translate-v1" if language else "paraphrase-v1", PROMPTS)
+        same_language = "paraphrase-levels-v1" if levels else "paraphrase-v1"
+        prompt = load_prompt("translate-v1" if language else same_language, PROMPTS)
         self.name = f"{chat.name} {prompt.id}"
         self.settings: JsonDict = dict(chat.settings)
         self.instruction = prompt.instruction.replace("{language}", language)
         self.item_text = prompt.item
-        self.schema: type[BaseModel] = _Translation if language else _Paraphrases
+        paraphrases = _Levels if levels else _Paraphrases
+        self.schema: type[BaseModel] = _Translation if language else paraphrases
 
     def __call__(self, items: Sequence[Item]) -> list[Rewritten | Exception]:
         """Query the chat model for a batch."""
@@ -143,7 +172,7 @@ class ChatWriter:
         if self.schema is _Translation:
             n_characters += sum(len(text) for item in items for text in item.options or ())
         else:
-            n_characters *= N_PARAPHRASES
+            n_characters *= len(_Levels.model_fields) if self.schema is _Levels else N_PARAPHRASES
         return 20 + n_characters // (4 * max(len(items), 1))
 
     def _read(self, reply: ChatReply | Exception) -> Rewritten | Exception:
@@ -151,7 +180,10 @@ class ChatWriter:
             return reply
         if (parsed := read_json(reply.text, self.schema)) is None:
             return ServiceError(f"the reply is not the requested JSON: {reply.text[:200]!r}")
-        return Rewritten(usage=reply.usage, **parsed.model_dump())
+        fields = parsed.model_dump()
+        if self.schema is _Levels:
+            fields = {"paraphrases": list(fields.values()), "levels": list(fields)}
+        return Rewritten(usage=reply.usage, **fields)
 
 
 class WordingStage:
@@ -196,12 +228,16 @@ class WordingStage:
             return Wording(question=rewritten.question.strip(), options=options, **common)
         texts = [" ".join(text.split()) for text in rewritten.paraphrases]
         original = item.question.strip().casefold()
-        usable = [text for text in texts if text and text.casefold() != original]
+        kept = [i for i, text in enumerate(texts) if text and text.casefold() != original]
+        usable = [texts[i] for i in kept]
+        levels = tuple(rewritten.levels[i] for i in kept) if rewritten.levels else ()
         if not usable:
             return ServiceError("no paraphrase differs from the question")
         best = least_overlap(usable[:N_PARAPHRASES], item.question)
         overlap = five_gram_overlap(best, item.question)
-        return Wording(question=best, candidates=tuple(usable), overlap=overlap, **common)
+        return Wording(
+            question=best, candidates=tuple(usable), levels=levels, overlap=overlap, **common
+        )
 
 
 def write_wordings(

@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
 
 from flipbench.config.training import ConsistencyConfig
-from flipbench.core.errors import DataError
+from flipbench.core.errors import DataError, PrerequisiteError
 from flipbench.core.records import TrainingPlan
 from flipbench.models.vlm.conversation import Conversation
 from flipbench.models.vlm.families import family_of
@@ -21,6 +22,9 @@ from ..checks.check import render_example
 from ..data.examples import Example
 from .collate import IGNORED, Batch, Row
 from .trainer import Trainer
+
+NO_OPTION = -1
+"""In place of a token, past a row's last option."""
 
 
 def check_paraphrases(plan: TrainingPlan) -> None:
@@ -41,11 +45,12 @@ def check_paraphrases(plan: TrainingPlan) -> None:
 class ConsistencyTrainer(Trainer):
     """Train on (answer_weight x cross-entropy + weight x divergence), both per token.
 
-    P and Q are an item's distributions over its option letters at the position where the answer
-    starts, with the image, normalised over those letters: P for the question itself, Q for each
-    paraphrase. The divergence is the mean of KL(P||Q) and KL(Q||P), averaged over the paraphrases;
-    both sides get gradients. It is weighted by the number of target tokens, so that both terms are
-    means over the same tokens, whatever the batches. If ``grounded``, it is also weighted by
+    P and Q are an item's distributions over its option letters (over yes and no, as its answer
+    spells them, if it has no options) at the position where the answer starts, with the image,
+    normalised over those: P for the question itself, Q for each paraphrase. The divergence is the
+    mean of KL(P||Q) and KL(Q||P), averaged over the paraphrases; both sides get gradients. It is
+    weighted by the number of target tokens, so that both terms are means over the same tokens,
+    whatever the batches. If ``grounded``, it is also weighted by
     1 - exp(-KL(P||P without image) / tau), which gets no gradient.
 
     Parameters
@@ -65,7 +70,10 @@ class ConsistencyTrainer(Trainer):
         **kwargs: Any,
     ) -> None:
         conversation = Conversation(processing_class, family_of(model.config), "the model")
-        self.letter_ids = conversation.letter_ids(max(e.n_options for e in examples))
+        with_words = {e.words for e in examples if e.words}
+        self.option_ids = {words: _word_ids(conversation, words) for words in with_words}
+        lettered = [e.n_options for e in examples if not e.words]
+        self.option_ids[()] = conversation.letter_ids(max(lettered)) if any(lettered) else []
         self.consistency = consistency
         super().__init__(examples, model=model, processing_class=processing_class, **kwargs)
         self.divergence_sums = torch.zeros(2, device=self.args.device)  # sum over items, items
@@ -75,7 +83,7 @@ class ConsistencyTrainer(Trainer):
         blind = example.without_images()
         return super().row(example, processor) | {
             "others": [render_example(p, processor)[0] for p in example.paraphrased()],
-            "n_options": example.n_options,
+            "option_ids": self.option_ids[example.words][: example.n_options],
             "blind": render_example(blind, processor)[0],
         }
 
@@ -87,7 +95,11 @@ class ConsistencyTrainer(Trainer):
         batch["labels"][len(rows) :] = IGNORED
         owners = [i for i, row in enumerate(rows) for _ in row["others"]]
         batch["owner"] = torch.tensor(owners, dtype=torch.long)
-        batch["n_options"] = torch.tensor([row["n_options"] for row in rows])
+        batch["options"] = pad_sequence(
+            [torch.tensor(row["option_ids"], dtype=torch.long) for row in rows],
+            batch_first=True,
+            padding_value=NO_OPTION,
+        )
         if self.consistency.grounded:
             blind = [row | {"prompt": row["blind"], "images": []} for row in rows]
             batch["blind"] = self.collator.aligned(blind)
@@ -103,17 +115,16 @@ class ConsistencyTrainer(Trainer):
     ) -> Any:
         """Return the loss of a batch of B rows and their paraphrases."""
         inputs = dict(inputs)
-        owner, options_b, width = (inputs.pop(name) for name in ("owner", "n_options", "width"))
+        owner, options_bk, width = (inputs.pop(name) for name in ("owner", "options", "width"))
         labels, blind = inputs.pop("labels"), inputs.pop("blind", None)
-        n_rows, keep = len(options_b), {"logits_to_keep": int(width) + 1, "use_cache": False}
+        n_rows, keep = len(options_bk), {"logits_to_keep": int(width) + 1, "use_cache": False}
         outputs = model(**inputs, **keep)
         logits = outputs.logits.float()
         target_bt = labels[:n_rows, -int(width) :]
         cross_entropy = functional.cross_entropy(
             logits[:n_rows, :-1].transpose(1, 2), target_bt, ignore_index=IGNORED, reduction="sum"
         )
-        options = torch.cat([options_b, options_b[owner]])
-        log_p = self._log_distribution(logits[:, 0], options)
+        log_p = log_distribution(logits[:, 0], torch.cat([options_bk, options_bk[owner]]))
         original, paraphrased = log_p[:n_rows], log_p[n_rows:]
         n_others_b = torch.bincount(owner, minlength=n_rows)
         divergence_b = logits.new_zeros(n_rows).index_add(
@@ -123,7 +134,7 @@ class ConsistencyTrainer(Trainer):
         self._add_divergence(divergence_b, (n_others_b > 0) & (n_tokens_b > 0))
         if blind is not None:
             with torch.no_grad():
-                text_only = self._log_distribution(model(**blind, **keep).logits[:, 0], options_b)
+                text_only = log_distribution(model(**blind, **keep).logits[:, 0], options_bk)
                 grounding_b = 1 - torch.exp(-kl(original, text_only) / self.consistency.tau)
             divergence_b = divergence_b * grounding_b
         total = self.consistency.answer_weight * cross_entropy
@@ -133,14 +144,6 @@ class ConsistencyTrainer(Trainer):
         if self.args.average_tokens_across_devices and num_items_in_batch is not None:
             loss = loss * self.accelerator.num_processes  # their gradients are averaged
         return (loss, outputs) if return_outputs else loss
-
-    def _log_distribution(self, logits_bv: torch.Tensor, n_options_b: torch.Tensor) -> torch.Tensor:
-        """Return log-probabilities over each row's letters, shape (B, K); 0 past its last one."""
-        letters_bk = logits_bv[:, self.letter_ids].float()
-        columns_k = torch.arange(letters_bk.shape[1], device=letters_bk.device)
-        absent_bk = columns_k >= n_options_b.clamp(min=1).unsqueeze(1)
-        log_p_bk = letters_bk.masked_fill(absent_bk, -torch.inf).log_softmax(-1)
-        return log_p_bk.masked_fill(absent_bk, 0.0)
 
     @torch.no_grad()
     def _add_divergence(self, divergence_b: torch.Tensor, counted_b: torch.Tensor) -> None:
@@ -153,6 +156,47 @@ class ConsistencyTrainer(Trainer):
             logs["divergence"] = float(self.divergence_sums[0] / self.divergence_sums[1])
             self.divergence_sums.zero_()
         super().log(logs, start_time)
+
+
+def _word_ids(conversation: Conversation, words: Sequence[str]) -> list[int]:
+    """Return the token that begins each word as a reply.
+
+    Raises
+    ------
+    PrerequisiteError
+        If two words begin with the same token.
+    """
+    common, ids = conversation.label_ids(words)
+    if common:
+        raise PrerequisiteError(
+            f"the tokenizer begins {' and '.join(words)} with the same token, so consistency cannot"
+            " compare them; give these items options"
+        )
+    return ids
+
+
+def log_distribution(logits_bv: torch.Tensor, options_bk: torch.Tensor) -> torch.Tensor:
+    """Return log-probabilities over each row's options, shape (B, K); 0 past its last one.
+
+    Parameters
+    ----------
+    logits_bv : tensor, shape (B, V)
+    options_bk : tensor, shape (B, K)
+        The token of each option, `NO_OPTION` past the last one. The first column of a row without
+        options counts as its only one.
+
+    Examples
+    --------
+    >>> log_distribution(torch.zeros(1, 5), torch.tensor([[3, 1, -1]])).exp().tolist()
+    [[0.5, 0.5, 1.0]]
+    """
+    if not options_bk.shape[1]:
+        return logits_bv.new_zeros(options_bk.shape, dtype=torch.float32)
+    absent_bk = options_bk == NO_OPTION
+    absent_bk[:, 0] = False
+    chosen_bk = logits_bv.gather(1, options_bk.clamp(min=0)).float()
+    log_p_bk = chosen_bk.masked_fill(absent_bk, -torch.inf).log_softmax(-1)
+    return log_p_bk.masked_fill(absent_bk, 0.0)
 
 
 def kl(log_p: torch.Tensor, log_q: torch.Tensor) -> torch.Tensor:

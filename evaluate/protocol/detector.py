@@ -133,6 +133,8 @@ class Helpers:
         compare wordings are not applicable.
     n_wordings : int
         Number of other wordings it returns for a text.
+    level_of : callable, optional
+        Returns what a wording of an item's question changes, as its writer says; empty if unsaid.
     judge : callable, optional
         Reads replies to free-form questions; without it, they are scored by exact match.
     label : callable, optional
@@ -143,6 +145,7 @@ class Helpers:
     n_wordings: int = 2
     judge: ReplyJudge | None = None
     label: Labeller | None = None
+    level_of: Callable[[Item, str], str] | None = None
 
 
 class Detector(Protocol):

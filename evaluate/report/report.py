@@ -24,6 +24,7 @@ from . import table_files
 from .blind_table import blind_table
 from .figures import make_figures
 from .gallery import BUDGET, make_gallery
+from .quadrants import STATUS, quadrant_section
 from .results import Results, write_results
 from .tables import GAP, RELATIVE, TEST, detectors_of, gap_table, other_table, rule_title, title
 from .validation_figures import make_validation_figures
@@ -110,6 +111,9 @@ def write_report(data: ReportData, folder: Path) -> Path:
         _write_validation(validations, validation, data.notes, folder)
     checks = make_validation_figures(validations, data.grid, data.scores, folder)
     figures = make_figures(data.benchmark, data.grid, data.scores, folder)
+    sections = list(filter(None, [quadrant_section(data.grid, data.scores, folder)]))
+    for section in sections:
+        _write_markdown(folder / f"{section.key}.md", section.tables, section.notes)
     script = (_TEMPLATES / "report.js").read_text(encoding="utf-8")
     html = (
         environment(_TEMPLATES)
@@ -123,8 +127,15 @@ def write_report(data: ReportData, folder: Path) -> Path:
             validation=validation,
             checks=checks,
             figures=figures,
+            sections=sections,
+            status=STATUS,
             gallery=make_gallery(
-                data.benchmark, data.grid, data.scores, _thumbnail_bytes(data, [*checks, *figures])
+                data.benchmark,
+                data.grid,
+                data.scores,
+                _thumbnail_bytes(
+                    data, [*checks, *figures, *(f for s in sections for f in s.figures)]
+                ),
             ),
             warnings=warnings_of(data.scores),
             script=Markup(script),

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
+from flipbench.core.rates import Rate
 from flipbench.core.records import Interval
 
 Array = NDArray[np.float64]
@@ -44,6 +45,22 @@ def bootstrap_interval(
         rng=rng,
     ).confidence_interval
     return Interval(low=float(interval.low), high=float(interval.high), level=level)
+
+
+def share_interval(
+    values: Sequence[bool],
+    rng: np.random.Generator,
+    *,
+    clusters: Sequence[str],
+    n_bootstrap: int = N_BOOTSTRAP,
+) -> Interval | None:
+    """Return the bootstrap interval of a share; Wilson's if all N ``values`` are the same.
+
+    The bootstrap's would then have no width; Wilson's counts each cluster as one case.
+    """
+    if values and len(set(values)) == 1:
+        return Rate.wilson(sum(values), len(values), len(set(clusters))).interval
+    return bootstrap_interval(values, rng, clusters=clusters, n_bootstrap=n_bootstrap)
 
 
 def label_swap_p(

@@ -121,7 +121,7 @@ def separation(
     groups = np.unique(np.asarray(clusters, dtype=str), return_inverse=True)[1]
     order = np.lexsort((values, positive, groups))  # the same sums, however the models come
     values, positive, groups = values[order], positive[order], groups[order]
-    auroc = _wins(values, positive) / int(positive.sum()) / int((~positive).sum())
+    auroc = area_under_curve(values, positive)
     n_clean, n_contaminated = int((~positive).sum()), int(positive.sum())
     correlation = correlation_of_values(values, positive, groups)
     effects = [
@@ -200,6 +200,18 @@ def _within(
     if not n_pairs:
         return None
     return WithinClusters(wins / n_pairs, newcombe_interval(wins / n_pairs, sizes), wins, n_pairs)
+
+
+def area_under_curve(values: Array, positive: NDArray[np.bool_]) -> float:
+    """Return the probability that a positive has the larger value; ties count half.
+
+    Both kinds must occur; ``values`` and ``positive`` have shape (N,).
+
+    >>> values = -np.array([0.05, 0.10, 0.20, 0.15, 1.0])
+    >>> round(area_under_curve(values, np.array([True, True, True, False, False])), 4)
+    0.8333
+    """
+    return _wins(values, positive) / int(positive.sum()) / int((~positive).sum())
 
 
 def _wins(values: Array, positive: NDArray[np.bool_]) -> float:

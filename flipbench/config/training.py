@@ -105,6 +105,9 @@ class RewriteConfig(Value):
     by : {"shapes", "file", "api", "local"}
         ``shapes``: the embedded world's other phrasings; ``file``: your own, JSONL with ``name``
         and ``paraphrases`` (or ``question`` and ``options``); otherwise a chat model.
+    levels : bool
+        Whether a chat model writes five paraphrases, each by another kind of change: lexical,
+        syntactic, negation, scope, specificity (arXiv 2603.20985).
     """
 
     how: Literal["paraphrase", "translate"] = "paraphrase"
@@ -114,9 +117,15 @@ class RewriteConfig(Value):
     chat: ChatSpec | None = None
     local: LocalChatSpec | None = None
     batch: bool = Field(default=False, description="use the server's Batch API")
+    levels: bool = Field(default=False, description="one paraphrase for each kind of change")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        if self.levels and (self.how == "translate" or self.by in ("shapes", "file")):
+            raise ValueError(
+                "levels: a chat model writes them (by: api or local, how: paraphrase); a file has"
+                " its own in the key levels of its lines"
+            )
         needed: dict[str, tuple[str, object]] = {
             "file": ("path", self.path),
             "api": ("chat", self.chat),

@@ -20,6 +20,7 @@ from flipbench.core.score import Direction as Direction
 from flipbench.core.score import Interval as Interval
 from flipbench.core.score import Mean as Mean
 from flipbench.core.score import PairedCounts as PairedCounts
+from flipbench.core.score import QuadrantResult as QuadrantResult
 from flipbench.core.score import ReferenceResult as ReferenceResult
 from flipbench.core.score import Score as Score
 from flipbench.core.score import Suspects as Suspects
@@ -203,8 +204,8 @@ class Probe(Record):
     ``ask`` is ``choose`` (log-probabilities of the option letters), ``generate`` (text), ``score``
     (log-likelihood of ``continuation`` as a reply), ``score_text`` (of raw text: ``continuation``
     directly after ``prompt``, without chat template) or ``embed`` (the hidden state at the last
-    token of ``continuation``). ``labels`` holds the options' labels, one character each, if they
-    are not A, B, C and so on.
+    token of ``continuation``). ``labels`` holds the options' labels (characters, or words
+    separated by spaces) if they are not A, B, C and so on.
     """
 
     kind: ClassVar[str] = "probes"
@@ -301,6 +302,7 @@ class Wording(Record):
     question: str
     options: tuple[str, ...] = Field(default=(), description="empty: the item's own")
     candidates: tuple[str, ...] = Field(default=(), description="the wordings it was chosen from")
+    levels: tuple[str, ...] = Field(default=(), description="of the candidates, if stated")
     overlap: float | None = Field(
         default=None, description="fraction of its 5-grams that are in the original"
     )

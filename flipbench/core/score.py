@@ -94,6 +94,48 @@ class ReferenceResult(Value):
     unparsed: dict[str, int] = Field(default_factory=dict)
 
 
+class QuadrantResult(Value):
+    """Items by whether the answer is consistent over wordings and relies on the image.
+
+    Attributes
+    ----------
+    counts : dict of str to Count
+        Right answers to the question as it is (``k``) of the items in each quadrant (``n``).
+    flip_rate, dangerous, given_consistent : Interval or None
+        Of FR, DF, and DF among the consistent items, over items; the fractions follow from
+        ``counts``.
+    prior : Count
+        Right answers without the image: DF of a model that is always right, with this text prior.
+    entropies : dict of str to Mean
+        Mean entropy of the answer, by quadrant, in nats.
+    divergences : dict of str to Mean
+        Mean KL(P with image || P without), by quadrant, in nats.
+    auroc : float or None
+        How well a low divergence tells dangerous from other items.
+    auroc_interval : Interval or None
+        As if items were independent.
+    wordings : dict of str to int
+        Other wordings of the questions, by whether they were kept, or why they were not.
+    levels : dict of str to Count
+        Wordings with another answer than the question as it is, by what the wording changes.
+    unchanged : dict of str to dict of str to Count
+        Answers that stay on another or a black picture, by check and quadrant.
+    """
+
+    counts: dict[str, Count]
+    flip_rate: Interval | None = None
+    dangerous: Interval | None = None
+    given_consistent: Interval | None = None
+    prior: Count
+    entropies: dict[str, Mean] = Field(default_factory=dict)
+    divergences: dict[str, Mean] = Field(default_factory=dict)
+    auroc: float | None = None
+    auroc_interval: Interval | None = None
+    wordings: dict[str, int] = Field(default_factory=dict)
+    levels: dict[str, Count] = Field(default_factory=dict)
+    unchanged: dict[str, dict[str, Count]] = Field(default_factory=dict)
+
+
 class Score(Record):
     """One detector's result for one model on one benchmark (accuracies and gaps as fractions).
 
@@ -154,6 +196,7 @@ class Score(Record):
     paired: PairedCounts | None = None
     unparsed: dict[str, int | None] = Field(default_factory=dict)
     suspects: Suspects | None = None
+    quadrants: QuadrantResult | None = None
     reference: ReferenceResult | None = None
     lacks_reference: bool = False
     tuned_threshold: bool = False

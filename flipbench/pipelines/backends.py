@@ -43,7 +43,7 @@ def build_writer(config: RewriteConfig, context: Context, images: ImageStore) ->
         return ShapesWriter()
     if config.by == "file" and config.path is not None:
         return FileWriter(config.path)
-    return ChatWriter(build_chat(config, context), images, config.language)
+    return ChatWriter(build_chat(config, context), images, config.language, config.levels)
 
 
 def model_without_weights(name: str, model: ModelUnderTestConfig) -> VLM | None:

@@ -156,7 +156,8 @@ class ConfiguredDetectors:
         ids = {self.rewording.id_of(as_question(item)) for item in benchmark.originals}
         wordings = [wording for wording in self.run.read(Wording) if wording.id in ids]
         n_wordings = 1 if isinstance(self.rewording, BackTranslation) else 2
-        return Helpers(RecordedWordings(wordings), n_wordings, judge, label)
+        recorded = RecordedWordings(wordings)
+        return Helpers(recorded, n_wordings, judge, label, recorded.level_of)
 
     def notes(self) -> list[str]:
         """Return notes for a report: non-default parameters, the judge and its cost."""

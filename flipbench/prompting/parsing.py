@@ -35,6 +35,7 @@ def parse_choice(text: str, options: Sequence[str], labels: str = LETTERS) -> in
         The options' texts, in prompt order.
     labels : str
         The options' labels. Rule 3 is for letters only: a number in a sentence may count something.
+        Labels that are words ("yes no") replace rules 1 to 3: the reply begins with one of them.
 
     References
     ----------
@@ -52,10 +53,17 @@ def parse_choice(text: str, options: Sequence[str], labels: str = LETTERS) -> in
     (1, -1)
     >>> parse_choice("2.", options, "123"), parse_choice("There are 2 here", options, "123")
     (1, -1)
+    >>> parse_choice("No, there is none.", ["yes", "no"], "yes no")
+    1
     """
     reply = text.strip()
     if not reply or not options:
         return -1
+    if " " in labels:
+        first = reply.split()[0].strip(_AROUND).casefold()
+        words = [label.casefold() for label in labels.split()]
+        found = {words.index(first)} if first in words else _texts(reply, options)
+        return found.pop() if len(found) == 1 else -1
     letters = labels[: len(options)]
     for candidates in (
         _whole_reply(reply, letters),

@@ -39,6 +39,40 @@ def open_prompt(question: str, instruction: str = OPEN_INSTRUCTION) -> str:
     return f"{question}\n{instruction}"
 
 
+def split_labels(labels: str) -> Sequence[str]:
+    """Return the labels of options one by one: words separated by spaces, else characters.
+
+    >>> split_labels("yes no"), split_labels("123")[:2]
+    (['yes', 'no'], '12')
+    """
+    return labels.split() if " " in labels else labels or LETTERS
+
+
+def yes_no(item: Item) -> tuple[str, str] | None:
+    """Return "yes" and "no" as the answer of a question without options spells them, else None.
+
+    >>> from flipbench.core.records import Source
+    >>> known = {"benchmark": "b", "name": "1", "source": Source(dataset="d")}
+    >>> item = Item(question="Is it red?", answer_text="No.", **known)
+    >>> yes_no(item)
+    ('Yes', 'No')
+    """
+    answer = item.answer_text.strip().rstrip(".")
+    if item.options is not None or answer.casefold() not in ("yes", "no"):
+        return None
+    if answer.isupper():
+        return "YES", "NO"
+    return ("Yes", "No") if answer[0].isupper() else ("yes", "no")
+
+
+def right_option(item: Item) -> int | None:
+    """Return the index of the right answer among an item's options, or among yes and no."""
+    words = yes_no(item)
+    if words is None:
+        return item.answer
+    return words.index(item.answer_text.strip().rstrip("."))
+
+
 class PromptSettings(Value):
     """How multiple-choice questions are asked.
 
@@ -84,6 +118,39 @@ class PromptSettings(Value):
             n_options=len(choices),
             max_new_tokens=self.max_new_tokens if self.ask == "generate" else 0,
             labels=labels,
+        )
+
+    def closed_probe(
+        self,
+        item: Item,
+        variant: str,
+        *,
+        images: Sequence[ImageRef] | None = None,
+        question: str | None = None,
+    ) -> Probe:
+        """Return the probe of a question with options, or of a yes/no question without them.
+
+        The latter has the prompt of open questions, as in training; its answers are compared by
+        the first tokens of "yes" and "no", as its own answer spells them.
+
+        Raises
+        ------
+        ValueError
+            If the item has no options, and its answer is neither yes nor no.
+        """
+        words = yes_no(item)
+        if words is None:
+            return self.probe(item, variant, images=images, question=question)
+        return Probe(
+            item_id=item.id,
+            variant=variant,
+            images=tuple(item.images if images is None else images),
+            prompt=open_prompt(item.question if question is None else question),
+            ask=self.ask,
+            options=words,
+            n_options=len(words),
+            max_new_tokens=self.max_new_tokens if self.ask == "generate" else 0,
+            labels=" ".join(words),
         )
 
 

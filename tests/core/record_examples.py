@@ -19,6 +19,7 @@ from flipbench.core.records import (
     Mean,
     PairedCounts,
     Probe,
+    QuadrantResult,
     Record,
     ReferenceResult,
     Response,
@@ -215,6 +216,12 @@ EXAMPLES: list[tuple[Record, dict[str, Any]]] = [
             "paired": PairedCounts(n11=4, b=3, c=1, n00=3),
             "unparsed": {"original": 1, "perturbed": None},
             "suspects": Suspects(k=3, n=11, rate=3 / 11, share=3 / 7, names=("i",)),
+            "quadrants": QuadrantResult(
+                counts={"ideal": Count(k=3, n=4)},
+                dangerous=Interval(low=0.1, high=0.3),
+                prior=Count(k=1, n=4),
+                unchanged={"black picture": {"ideal": Count(k=1, n=4)}},
+            ),
             "reference": ReferenceResult(
                 model="m0", statistic=-0.2, p_value=0.1, n=11, accuracies={"a": Count(k=1, n=2)}
             ),
@@ -277,6 +284,7 @@ EXAMPLES: list[tuple[Record, dict[str, Any]]] = [
             "question": "Welche Farbe?",
             "options": ("rot", "blau"),
             "candidates": ("a", "b"),
+            "levels": ("lexical", "scope"),
             "overlap": 0.25,
             "usage": {"tokens": 3},
         },

@@ -77,3 +77,19 @@ def test_a_text_full_of_regular_expression_characters_is_found(options: list[str
 @given(st.text(alphabet="kmnpqrst ,", max_size=40))
 def test_a_reply_that_names_nothing_is_never_given_an_option(reply: str) -> None:
     assert parse_choice(reply, ["red", "blue", "a cat", "dog"]) == -1
+
+
+@pytest.mark.parametrize(
+    ("reply", "index"),
+    [
+        ("Yes", 0),
+        ("no.", 1),
+        ("No, there is no fracture.", 1),
+        ("A fracture is seen: yes", 0),
+        ("(B)", -1),
+        ("I cannot tell; it may be yes or no", -1),
+        ("", -1),
+    ],
+)
+def test_yes_and_no_are_read_as_words(reply: str, index: int) -> None:
+    assert parse_choice(reply, ["yes", "no"], "yes no") == index

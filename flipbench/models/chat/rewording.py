@@ -44,13 +44,22 @@ class RecordedWordings:
     """
 
     def __init__(self, wordings: Iterable[Wording]) -> None:
-        self._others = {w.item_id: w.candidates or (w.question,) for w in wordings}
+        self._others: dict[str, tuple[str, ...]] = {}
+        self._levels: dict[str, dict[str, str]] = {}
+        for wording in wordings:
+            others = wording.candidates or (wording.question,)
+            self._others[wording.item_id] = others
+            self._levels[wording.item_id] = dict(zip(others, wording.levels, strict=False))
 
     def __call__(self, item: Item, text: str) -> list[str]:
         """Return ``text`` in other words; empty if no other wording is known."""
         source = as_question(item)
         others = self._others.get(source.id, ()) if source.question in text else ()
         return [text.replace(source.question, o, 1) for o in others if o != source.question]
+
+    def level_of(self, item: Item, text: str) -> str:
+        """Return what a wording of the item's question changes; empty if its writer did not say."""
+        return self._levels.get(as_question(item).id, {}).get(text, "")
 
 
 class BackTranslation:

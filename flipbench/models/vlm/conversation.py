@@ -127,7 +127,7 @@ class Conversation:
         self._check_distinct(ids, n_letters)
         return ids
 
-    def label_ids(self, labels: str) -> tuple[list[int], list[int]]:
+    def label_ids(self, labels: Sequence[str]) -> tuple[list[int], list[int]]:
         """Return the tokens that begin every label as a reply, and each label's next token.
 
         Some tokenizers write the space before a digit as a token of its own.

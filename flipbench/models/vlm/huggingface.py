@@ -37,7 +37,7 @@ from flipbench.models.vlm.scoring import (
     windows,
 )
 from flipbench.prompting.parsing import parse_choice
-from flipbench.prompting.prompts import LETTERS
+from flipbench.prompting.prompts import LETTERS, split_labels
 
 MAX_IMAGE_SETS = 0.75
 """With more distinct sets of images per probe than this, sharing prefixes does not pay off."""
@@ -160,7 +160,7 @@ class HuggingFaceVLM:
     def _choose(self, probes: Sequence[Probe], images: ImageStore) -> list[Response]:
         labels, n_options = probes[0].labels, max(p.n_options for p in probes)
         before, letters = (
-            self.conversation.label_ids(labels[:n_options])
+            self.conversation.label_ids(split_labels(labels)[:n_options])
             if labels
             else ([], self.conversation.letter_ids(n_options))
         )

@@ -21,7 +21,7 @@ from flipbench.models.chat.messages import ChatReply, ChatRequest
 from flipbench.models.protocols import Capability, needs_of
 from flipbench.models.vlm.checkpoints import PACKAGED
 from flipbench.prompting.parsing import parse_choice
-from flipbench.prompting.prompts import LETTERS, choice_prompt
+from flipbench.prompting.prompts import LETTERS, choice_prompt, split_labels
 
 log = logging.getLogger(__name__)
 _TRIAL = choice_prompt("Which is a colour?", ["red", "seven"])
@@ -142,7 +142,9 @@ class APIVLM:
     def _choose(self, probe: Probe, reply: ChatReply) -> Response | Exception:
         if not reply.first_tokens:
             return ServiceError(f"{self._chat.server} returned no log-probabilities this time")
-        log_probs = letter_log_probs(reply.first_tokens, probe.n_options, probe.labels or LETTERS)
+        log_probs = letter_log_probs(
+            reply.first_tokens, probe.n_options, split_labels(probe.labels)
+        )
         known = [value for value in log_probs if value is not None]
         if not known:
             top = max(reply.first_tokens, key=lambda pair: pair[1])[0]
@@ -221,7 +223,7 @@ def reply_statistics(
 
 
 def letter_log_probs(
-    first_tokens: Sequence[tuple[str, float]], n_options: int, labels: str = LETTERS
+    first_tokens: Sequence[tuple[str, float]], n_options: int, labels: Sequence[str] = LETTERS
 ) -> list[float | None]:
     """Return each letter's log-probability, or None if it is not among the tokens.
 
@@ -235,7 +237,7 @@ def letter_log_probs(
         The most likely first tokens and their log-probabilities, in nats.
     n_options : int
         K.
-    labels : str
+    labels : sequence of str
         The options' labels.
 
     Returns
@@ -249,9 +251,15 @@ def letter_log_probs(
     """
     log_probs: list[float | None] = []
     for letter in labels[:n_options]:
-        spellings = [value for token, value in first_tokens if token.strip(" ▁Ġ") == letter]
+        spellings = [value for token, value in first_tokens if _is_label(token, letter)]
         log_probs.append(float(reduce(np.logaddexp, spellings)) if spellings else None)
     return log_probs
+
+
+def _is_label(token: str, label: str) -> bool:
+    """Return whether a token is a letter, or a word such as "yes" in any case."""
+    text = token.strip(" ▁Ġ")
+    return text == label or len(label) > 1 and text.casefold() == label.casefold()
 
 
 def resolve_model(model: str, base_url: str = "") -> str | APIVLM:

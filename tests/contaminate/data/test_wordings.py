@@ -14,6 +14,7 @@ from flipbench.core.errors import DataError
 from flipbench.core.records import Item, Wording
 from flipbench.core.run import Run
 from flipbench.models.chat.api import ChatAPI
+from flipbench.models.chat.rewording import RecordedWordings
 from flipbench.shapes.questions import QuestionFamily
 from tests.fixtures.openai_server import OpenAIServer
 from tests.fixtures.options import QUIET
@@ -81,6 +82,36 @@ def test_a_chat_model_is_asked_for_a_paraphrase_once(
     write_wordings(items, ChatWriter(chat(server), run.images), run, options=QUIET)
     assert len(server.chats()) == 4
     assert run.ids(Wording) == {w.id for w in found.values()}
+
+
+def test_a_chat_model_writes_one_paraphrase_for_each_kind_of_change(
+    server: OpenAIServer, shapes_items: list[Item], run: Run
+) -> None:
+    item, levels = shapes_items[0], ("lexical", "syntactic", "negation", "scope", "specificity")
+    texts = {level: f"{level}?" for level in levels} | {"scope": item.question.upper()}
+    server.reply = lambda _: json.dumps(texts)
+    writer = ChatWriter(chat(server), run.images, levels=True)
+    found, _ = write_wordings([item], writer, run, options=QUIET)
+    kept = tuple(level for level in levels if level != "scope")  # it repeats the question
+    assert found[item.id].levels == kept
+    assert found[item.id].candidates == tuple(f"{level}?" for level in kept)
+    assert "negative word" in json.dumps(server.chats()[0]["messages"])
+    assert ChatWriter(chat(server), run.images).name != writer.name
+
+
+def test_a_file_may_state_what_each_paraphrase_changes(
+    shapes_items: list[Item], run: Run, tmp_path: Path
+) -> None:
+    path, item = tmp_path / "w.jsonl", shapes_items[0]
+    row = {"name": item.name, "paraphrases": THREE, "levels": ["scope", "lexical", "scope"]}
+    path.write_text(json.dumps(row))
+    found, _ = write_wordings([item], FileWriter(path), run, options=QUIET)
+    recorded = RecordedWordings(found.values())
+    assert [recorded.level_of(item, text) for text in THREE] == row["levels"]
+    assert recorded.level_of(item, "?") == recorded.level_of(shapes_items[1], THREE[0]) == ""
+    path.write_text(json.dumps(row | {"levels": ["scope"]}))
+    with pytest.raises(DataError, match=r"(?s)w.jsonl:1: .*1 levels for 3 paraphrases"):
+        FileWriter(path)
 
 
 def test_a_chat_model_translates(server: OpenAIServer, shapes_items: list[Item], run: Run) -> None:

@@ -65,6 +65,12 @@ def plan_of(
     return expand(config, models, [regime], instruction=LETTER_INSTRUCTION, seed=0)
 
 
+def as_yes_no(item: Item, answer: str) -> Item:
+    """Return the item as a yes/no question without options."""
+    changed = {"id": "", "options": None, "answer": None, "answer_text": answer}
+    return Item.model_validate(item.model_dump() | changed)
+
+
 def brute_force(
     model: Any, processor: Any, examples: Sequence[Example], loss: dict[str, Any]
 ) -> tuple[float, int]:
@@ -90,7 +96,8 @@ def brute_force(
         logits = model(**inputs).logits[0].double()
         log_p = logits[-n - 1 : -1].log_softmax(-1)
         crossed = -sum(float(log_p[i, token]) for i, token in enumerate(ids))
-        targets = [render_example(replace(example, answer=x), processor)[1] for x in LETTERS]
+        options = example.words or LETTERS
+        targets = [render_example(replace(example, answer=x), processor)[1] for x in options]
         letters = [tokenizer(x, add_special_tokens=False)["input_ids"][0] for x in targets]
         weights = [math.exp(float(logits[-n - 1, i])) for i in letters[: example.n_options]]
         return [w / sum(weights) for w in weights], crossed, n
@@ -127,6 +134,8 @@ def test_the_loss_equals_its_definition(
 ) -> None:
     run, among = new_run(), list(items.values())[:6]
     assert len({len(item.options or ()) for item in among}) > 1, "items with fewer letters too"
+    closed = [as_yes_no(i, answer) for i, answer in zip(among, ("yes", "no"), strict=False)]
+    items, among = items | {item.id: item for item in closed}, [*among, *closed]
     (plan,) = plan_of(run, among, family, loss)
     model, processor, _ = load_parent(plan, run, "float32")
     add_first_token(processor)
@@ -150,6 +159,27 @@ def test_the_loss_equals_its_definition(
     assert float(trainer.compute_loss(trainer.model, batch)) == pytest.approx(total / n, rel=1e-4)
     scaled = trainer.compute_loss(trainer.model, batch, num_items_in_batch=torch.tensor(7))
     assert float(scaled) == pytest.approx(total / 7, rel=1e-4)
+
+
+def test_yes_no_questions_are_trained_alone(
+    items: dict[str, Item], new_run: NewRun, tmp_path: Path
+) -> None:
+    run, among = new_run(), [as_yes_no(item, "yes") for item in list(items.values())[:4]]
+    by_id = {item.id: item for item in among}
+    (plan,) = plan_of(run, among, "llava", {"answer_weight": 1, "grounded": True})
+    example = training_examples(plan, by_id, run.images)[0]
+    assert (example.words, example.n_options, example.answer) == (("yes", "no"), 2, "yes")
+    assert len(example.others) == 2
+    (made,) = train_plan(plan, by_id, run)
+    assert read_card(run.path / made.path)["verification"]["items"]["k_after"] == 4
+    probes = [PromptSettings().closed_probe(item, "original") for item in among]
+    before, after = (
+        HuggingFaceVLM(path).ask(probes, run.images)
+        for path in ("shapes:llava", str(run.path / made.path))
+    )
+    for now, then in zip(after, before, strict=True):
+        assert not isinstance(now, Exception) and not isinstance(then, Exception)
+        assert now.choice == 0 and now.option_log_probs[0] > then.option_log_probs[0]
 
 
 def test_the_divergence_is_symmetric() -> None:

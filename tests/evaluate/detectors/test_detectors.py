@@ -40,13 +40,13 @@ COSTLY = {"constat", "ngram_accuracy", "order_trend"}
 """The golden cases have to do in the quick tests."""
 DECIDED = ("contaminated", "not_detected")
 ASK_CHOICES = {
-    "bgr_shuffling", "choice_confusion", "circular_eval", "confidence_gap", "constat",
-    "image_masking", "none_of_the_others", "number_labels", "old_answer_attraction",
-    "option_order", "perturbation_gap",
-    "text_only_leakage", "zero_cot",
+    "bgr_shuffling", "black_image", "choice_confusion", "circular_eval", "confidence_gap",
+    "constat", "four_quadrants", "image_masking", "image_swap", "none_of_the_others",
+    "number_labels", "old_answer_attraction", "option_order", "perturbation_gap",
+    "picture_divergence", "text_only_leakage", "zero_cot",
 }  # fmt: skip
-COMPARES_LIKELIHOODS = {"confidence_gap"}
-"""Asks choices by likelihood, however the others are asked."""
+COMPARES_LIKELIHOODS = {"confidence_gap", "picture_divergence"}
+"""Ask choices by likelihood, however the others are asked."""
 WRITE = PromptSettings(ask="generate")
 SEER = Planted("seer", 0.7, 0.7)
 CLEAN = [Planted("clean", 0.6, 0.6), Planted("clean-2", 0.5, 0.5), Planted("clean-3", 0.7, 0.7)]

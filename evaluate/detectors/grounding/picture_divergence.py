@@ -1,0 +1,95 @@
+"""Picture divergence: how far the picture moves the distribution over the options."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.records import Probe
+from flipbench.prompting.prompts import PromptSettings
+
+from ...protocol.detector import About, Answers
+from ...scoring.comparison import (
+    ComparingDetector,
+    Condition,
+    Contrast,
+    Settings,
+    against_clean,
+    mcnemar_score,
+)
+from ...scoring.conditions import Query
+from ...scoring.unchanged import NOT_CLOSED, closed_items
+from ...statistics.quadrants import distribution, kl_divergence
+
+ABOUT = About(
+    name="picture_divergence",
+    title="Picture divergence",
+    paper="Sadanandan and Behzadan, arXiv 2603.20985, KL score",
+    variant="rule label_swap",
+    deviates_from_paper="compared with a clean model's, where the paper tells dangerous from other"
+    " items by it (see four_quadrants); options by letter as well as yes and no",
+    rules={"label_swap": True},
+    default_rule="label_swap",
+    needs=frozenset({"choose", "text_only"}),
+    direction="the picture moves the answer's distribution less than the clean model's",
+    rule_titles={"label_swap": "label swaps"},
+    catches=("letters", "answer texts"),
+    must_not_catch=("image-caption",),
+    on_request="it is about image reliance, not contamination alone: name it with --detectors",
+    evidence="unpublished",
+    caveat="a confident model diverges more than a cautious one, whatever it has seen, and a memory"
+    " that the picture evokes raises it",
+)
+
+
+@dataclass
+class PictureDivergence(ComparingDetector):
+    """Mean KL(P with the picture || P without) over the options - the clean model's, in nats.
+
+    References
+    ----------
+    Sadanandan and Behzadan, arXiv 2603.20985. Differs from the paper as described in ``about``.
+    """
+
+    settings: Settings = field(default_factory=Settings)
+    about: About = ABOUT
+
+    def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
+        """Return every closed question with and without its picture, compared by likelihood."""
+        likelihoods = prompt_settings.model_copy(update={"ask": "choose"})
+        items = closed_items(benchmark)
+        asked = [
+            (
+                likelihoods.closed_probe(item, "original"),
+                likelihoods.closed_probe(item, "text-only", images=()),
+            )
+            for item in items
+        ]
+        queries = [Query(tuple((probe, lambda _: None) for probe in both)) for both in asked]
+        contrast = against_clean(
+            list(zip(items, queries, strict=True)),
+            "divergence",
+            (partial(mcnemar_score, rule="label_swap"),),
+            NOT_CLOSED,
+            unit="nats",
+        )
+        return [replace(contrast, read=lambda a: [_divergences(a, asked)], direction="falls")]
+
+
+def _divergences(answers: Answers, asked: Sequence[tuple[Probe, Probe]]) -> Condition:
+    """Return the divergence of each item; None without both distributions."""
+    outcomes, n_unparsed, n_replies = [], 0, 0
+    for both in asked:
+        replies = [reply for probe in both if (reply := answers.to(probe)) is not None]
+        whole = [r for r in replies if len(r.option_log_probs) == both[0].n_options]
+        n_replies += len(replies)
+        n_unparsed += len(replies) - len(whole)
+        complete = len(whole) == 2
+        outcomes.append(
+            float(kl_divergence(*(distribution(r.option_log_probs) for r in whole)))
+            if complete
+            else None
+        )
+    return Condition("divergence", outcomes, n_unparsed, n_replies, n_trials=None)

@@ -1,0 +1,175 @@
+"""Four quadrants of consistency and image reliance, and what to expect of them by chance.
+
+Sadanandan and Behzadan, arXiv 2603.20985.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .resampling import Array
+
+Quadrant = Literal["ideal", "fragile", "dangerous", "worst"]
+QUADRANTS: tuple[Quadrant, ...] = ("ideal", "fragile", "dangerous", "worst")
+FLAG = 0.5
+"""Dangerous fraction above which the paper flags a model."""
+EPSILON = 1e-12
+"""Smallest probability in a divergence, as in the paper."""
+
+
+def quadrant_of(consistent: bool, reliant: bool) -> Quadrant:
+    """Return the quadrant of an item.
+
+    Parameters
+    ----------
+    consistent : bool
+        Whether all wordings of the question get the same answer.
+    reliant : bool
+        Whether the answer without the image is another one.
+
+    Examples
+    --------
+    >>> quadrant_of(True, True), quadrant_of(True, False), quadrant_of(False, False)
+    ('ideal', 'dangerous', 'worst')
+    """
+    if reliant:
+        return "ideal" if consistent else "fragile"
+    return "dangerous" if consistent else "worst"
+
+
+@dataclass(frozen=True)
+class QuadrantCounts:
+    """How many items are in each quadrant, and the fractions that follow.
+
+    Fractions are None without items.
+
+    Examples
+    --------
+    >>> counts = QuadrantCounts(ideal=31, fragile=13, dangerous=25, worst=29)
+    >>> [round(100 * x, 2) for x in (counts.flip_rate, counts.dangerous_fraction)]
+    [42.86, 25.51]
+    >>> round(100 * counts.dangerous_given_consistent, 2), round(100 * counts.expected, 2)
+    (44.64, 31.49)
+    """
+
+    ideal: int
+    fragile: int
+    dangerous: int
+    worst: int
+
+    @classmethod
+    def of(cls, counts: Mapping[str, int]) -> QuadrantCounts:
+        """Return the counts of a mapping by quadrant; a missing quadrant has none."""
+        return cls(*(counts.get(name, 0) for name in QUADRANTS))
+
+    @property
+    def n(self) -> int:
+        """All items."""
+        return self.ideal + self.fragile + self.dangerous + self.worst
+
+    @property
+    def n_consistent(self) -> int:
+        """Items with the same answer to all wordings."""
+        return self.ideal + self.dangerous
+
+    @property
+    def n_flipped(self) -> int:
+        """Items with different answers to different wordings."""
+        return self.fragile + self.worst
+
+    @property
+    def n_not_reliant(self) -> int:
+        """Items with the same answer without the image."""
+        return self.dangerous + self.worst
+
+    @property
+    def flip_rate(self) -> float | None:
+        """FR: the fraction of items with different answers to different wordings."""
+        return _ratio(self.n_flipped, self.n)
+
+    @property
+    def dangerous_fraction(self) -> float | None:
+        """DF: the fraction that is consistent and not reliant on the image; at most 1 - FR."""
+        return _ratio(self.dangerous, self.n)
+
+    @property
+    def dangerous_given_consistent(self) -> float | None:
+        """DF among the consistent items, which unlike DF is not bounded by the flip rate."""
+        return _ratio(self.dangerous, self.n_consistent)
+
+    @property
+    def bound(self) -> float | None:
+        """The largest DF at this flip rate: 1 - FR."""
+        return _ratio(self.n_consistent, self.n)
+
+    @property
+    def expected(self) -> float | None:
+        """DF if consistency and image reliance were independent: P(consistent) P(not reliant)."""
+        return _ratio(self.n_consistent * self.n_not_reliant, self.n**2)
+
+
+def _ratio(k: int, n: int) -> float | None:
+    return k / n if n else None
+
+
+def oracle_fraction(gold: Sequence[int], text_only: Sequence[int]) -> float | None:
+    """Return the DF of a model that is always right, with this text prior; None without items.
+
+    Such a model sees every image, and is consistent. It still counts as not reliant wherever its
+    answer without the image happens to be right. Its DF is therefore the text-only accuracy.
+
+    Parameters
+    ----------
+    gold, text_only : sequence of int, shape (N,)
+        Right answers, and the answers without the image.
+
+    Notes
+    -----
+    Not in the paper: at a base rate of 81 % "yes" and the prior "yes", DF is 81 % for a model
+    without a fault.
+
+    Examples
+    --------
+    >>> oracle_fraction([0] * 81 + [1] * 19, [0] * 100)
+    0.81
+    """
+    same = [right == answer for right, answer in zip(gold, text_only, strict=True)]
+    return _ratio(sum(same), len(same))
+
+
+def distribution(log_probs: ArrayLike) -> Array:
+    """Return the probabilities of K options, renormalised, from log-probabilities, shape (..., K).
+
+    >>> distribution([-1.0, -1.0]).tolist()
+    [0.5, 0.5]
+    """
+    values = np.asarray(log_probs, dtype=float)
+    weights = np.exp(values - values.max(-1, keepdims=True))
+    return np.asarray(weights / weights.sum(-1, keepdims=True))
+
+
+def entropy(p: ArrayLike) -> Array:
+    """Return the entropy of distributions of shape (..., K), in nats.
+
+    >>> round(float(entropy([0.82, 0.18])), 5)
+    0.47139
+    """
+    values = np.asarray(p, dtype=float)
+    return np.asarray(-(values * np.log(np.maximum(values, EPSILON))).sum(-1))
+
+
+def kl_divergence(p: ArrayLike, q: ArrayLike) -> Array:
+    """Return KL(P || Q) of distributions of shape (..., K), in nats.
+
+    Probabilities below 1e-12 count as 1e-12.
+
+    >>> round(float(kl_divergence([0.82, 0.18], [0.41, 0.59])), 5)
+    0.35469
+    """
+    first, second = (np.maximum(np.asarray(x, dtype=float), EPSILON) for x in (p, q))
+    return np.asarray((first * (np.log(first) - np.log(second))).sum(-1))
