@@ -144,6 +144,7 @@ class HuggingFaceVLM:
                 "generate": self._generate,
                 "score": self._score,
                 "score_text": self._score_text,
+                "continue_text": self._generate,
                 "embed": self._embed,
             }[ask]
             answers.update(zip(rows, answer(batch, images), strict=True))
@@ -353,7 +354,7 @@ class HuggingFaceVLM:
 
     def _inputs(self, probes: Sequence[Probe], images: ImageStore) -> dict[str, Any]:
         """Return all prompts' inputs, with shared prefixes already processed if possible."""
-        if probes[0].ask == "score_text":
+        if probes[0].ask in ("score_text", "continue_text"):
             return self._padded([before for before, _ in self._raw_texts(probes)])
         texts = self._texts(probes)
         shared = self._read(texts, probes, images)
