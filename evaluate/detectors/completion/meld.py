@@ -8,9 +8,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from math import ceil
 from statistics import median
+from typing import ClassVar
+
+import numpy as np
+from rapidfuzz import process
+from rapidfuzz.distance import Indel
 
 from flipbench.core.paired import PairedBenchmark
-from flipbench.core.randomness import generator
 from flipbench.core.records import Item, JsonDict, Probe, Response, Score
 from flipbench.prompting.prompts import LETTERS, PromptSettings
 
@@ -33,6 +37,9 @@ from ...statistics.paired import PairedOutcome
 
 CHARACTERS_PER_TOKEN = 3
 """Fewer than in English text, so that replies are not cut off."""
+COMPARED = 200
+"""Characters at the end of the given texts by which a similar item is found."""
+_AT_ONCE = 512
 FORWARD = "Continue this text exactly as it goes on. Write only what follows.\n\n{}"
 BACKWARD = "This is the second half of a text. Write exactly what comes before it.\n\n{}"
 ANSWER = "{}\nExplain your answer step by step, then give it."
@@ -43,15 +50,15 @@ ABOUT = About(
     paper="Nori et al., Capabilities of GPT-4 on Medical Challenge Problems, arXiv 2303.13375"
     " (MELD); windows: Yao et al., MedThinkVQA, appendix M, with the threshold of Tang et al.,"
     " MedAgentsBench, arXiv 2503.07459",
-    variant="rules original (any ratio of .95), windowed (any similarity of .5 in a window),"
-    " matches (default; McNemar test of matches in a window with the item's own text against those"
-    " with another item's), excess (the same for the mean similarity), relative (the excess above"
-    " the clean model's)",
+    variant="rules original (any ratio of .95), near_exact (default; McNemar test of such replies"
+    " against those near a similar item's text), windowed (any similarity of .5 in a window),"
+    " matches (as near_exact, for windows), excess (the same for the mean similarity), relative"
+    " (the excess above the clean model's)",
     deviates_from_paper="shares of all items, where the listing in MedThinkVQA averages only the"
     " similarities above the threshold; halves by words, not by the model's tokens; the first half"
     " is the prompt, where that listing has the second (parameter backward) and its text compares"
-    " answers with questions (parameter answers); a noise floor, that of the reply's similarity to"
-    " the item of the nearest length, and tests; text only",
+    " answers with questions (parameter answers); a noise floor, the same reply's similarity to the"
+    " item whose first half ends most similarly, and tests; text only",
     rules={
         "original": False,
         "windowed": False,
@@ -59,21 +66,23 @@ ABOUT = About(
         "excess": False,
         "relative": True,
     },
-    default_rule="matches",
+    default_rule="near_exact",
     needs=frozenset({"raw_text", "text_only"}),
     direction="replies are closer to the other half of their own text than to another item's",
     rule_titles={
         "original": "Any near-exact",
+        "near_exact": "Near-exact above floor",
         "windowed": "Any match in a window",
-        "matches": "Matches, another item",
-        "excess": "Similarity, another item",
+        "matches": "Matches above floor",
+        "excess": "Similarity above floor",
     },
     catches=("whole texts", "question only"),
     must_not_catch=("letters", "image-caption"),
     levels={"original": None, "windowed": None},
     evidence="published",
-    caveat="templates are continued unseen; a text predicts its own topic, so rule excess rises in"
-    " clean models too; the maximum over windows is about .2 for unrelated English",
+    caveat="templates are continued unseen, which rules original and windowed ignore; the first"
+    " half names the topic of the second, so the excess may be above 0 in clean models; the maximum"
+    " over windows is about .2 for unrelated English",
 )
 
 
@@ -129,6 +138,11 @@ class Meld(ComparingDetector):
     answers : bool
         Whether the question is asked as usual and the reply compared with its whole text.
 
+    Attributes
+    ----------
+    may_be_empty : bool
+        Whether an empty reply has a similarity of 0; otherwise it cannot be read.
+
     Raises
     ------
     ValueError
@@ -149,6 +163,7 @@ class Meld(ComparingDetector):
     backward: bool = False
     answers: bool = False
     about: About = ABOUT
+    may_be_empty: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Refuse two modes at once."""
@@ -191,7 +206,11 @@ class Meld(ComparingDetector):
             return {"median": median(own), "median_floor": median(floor)} if own else {}
 
         return [
-            contrast("near-exact", self._is_near_exact, (partial(_any_score, rule="original"),)),
+            contrast(
+                "near-exact",
+                self._is_near_exact,
+                (partial(_any_score, rule="original"), partial(mcnemar_score, rule="near_exact")),
+            ),
             contrast(
                 "match",
                 lambda withheld, reply: self._similarity(withheld, reply) >= self.match,
@@ -208,7 +227,7 @@ class Meld(ComparingDetector):
 
     @cached_per_benchmark
     def _texts(self, benchmark: PairedBenchmark) -> list[_Text]:
-        """Return the items to ask, each with the withheld text of the item nearest in length."""
+        """Return the items to ask, each with the withheld text of a similar item."""
         distinct: dict[str, Item] = {}
         for item in sorted(benchmark.originals, key=lambda item: item.id):
             distinct.setdefault(full_text(item), item)
@@ -218,13 +237,14 @@ class Meld(ComparingDetector):
             if pieces is not None:
                 given, withheld = pieces[::-1] if self.backward else pieces
                 texts.append(_Text(item, given, _plain(withheld)[: self.max_withheld]))
-        return _with_others(texts, self.settings.seed, benchmark)
+        return _with_others(texts, benchmark)
 
     def _pair(self, text: _Text, measure: Callable[[str, str], float]) -> QueryPair:
         def compared_with(withheld: str) -> Callable[[Response], float | None]:
             def read(reply: Response) -> float | None:
-                new = _plain(continuation(reply.text, text.given))
-                return measure(withheld, new) if new else None
+                given = "" if self.answers else text.given
+                new = _plain(continuation(reply.text, given))
+                return measure(withheld, new) if new or self.may_be_empty else None
 
             return read
 
@@ -261,6 +281,7 @@ class MeldChat(Meld):
         needs=frozenset({"generate", "text_only"}),
         caveat=f"chat models answer instead of continuing; {ABOUT.caveat}",
     )
+    may_be_empty: ClassVar[bool] = False
 
     def _probe(self, text: _Text) -> Probe:
         wording = ANSWER if self.answers else BACKWARD if self.backward else FORWARD
@@ -289,18 +310,21 @@ def _plain(text: str) -> str:
     return " ".join(text.split())
 
 
-def _with_others(texts: Sequence[_Text], seed: int, benchmark: PairedBenchmark) -> list[_Text]:
-    """Return the texts, each with another withheld text of the nearest length, in item order."""
+def _with_others(texts: Sequence[_Text], benchmark: PairedBenchmark) -> list[_Text]:
+    """Return the texts, each with the withheld text of its neighbour, in item order.
 
-    def by_length(text: _Text) -> tuple[int, float]:
-        return len(text.withheld), generator(seed, text.item.id, "meld").random()
-
-    ordered = sorted(texts, key=by_length)
+    The neighbour is the item whose given text ends most similarly, of those that withhold another
+    text: it is about the same topic, and in the same template.
+    """
+    ends = [_plain(text.given)[-COMPARED:] for text in texts]
+    withheld = np.unique([text.withheld for text in texts], return_inverse=True)[1]
     found = {}
-    for i, text in enumerate(ordered):
-        near = (j for step in range(1, len(ordered)) for j in (i + step, i - step))
-        others = (ordered[j].withheld for j in near if 0 <= j < len(ordered))
-        other = next((o for o in others if o != text.withheld), None)
-        if other is not None:
-            found[text.item.id] = replace(text, other=other)
+    for start in range(0, len(texts), _AT_ONCE):
+        rows = slice(start, start + _AT_ONCE)
+        similar = process.cdist(ends[rows], ends, scorer=Indel.normalized_similarity, workers=-1)
+        similar[withheld[rows, None] == withheld[None, :]] = -1
+        for text, row in zip(texts[rows], similar, strict=True):
+            nearest = int(row.argmax())
+            if row[nearest] >= 0:
+                found[text.item.id] = replace(text, other=texts[nearest].withheld)
     return [found[item.id] for item in benchmark.originals if item.id in found]
