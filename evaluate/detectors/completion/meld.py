@@ -59,13 +59,8 @@ ABOUT = About(
     " is the prompt, where that listing has the second (parameter backward) and its text compares"
     " answers with questions (parameter answers); a noise floor, the same reply's similarity to the"
     " item whose first half ends most similarly, and tests; text only",
-    rules={
-        "original": False,
-        "windowed": False,
-        "matches": False,
-        "excess": False,
-        "relative": True,
-    },
+    rules=dict.fromkeys(("original", "near_exact", "windowed", "matches", "excess"), False)
+    | {"relative": True},
     default_rule="near_exact",
     needs=frozenset({"raw_text", "text_only"}),
     direction="replies are closer to the other half of their own text than to another item's",
