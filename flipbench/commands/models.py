@@ -94,6 +94,32 @@ def gap(
     say(result.content.text(form))
 
 
+@app.command("judge-reasoning", rich_help_panel=MODELS)
+def judge_reasoning(
+    cases: Annotated[Path, typer.Argument(help="JSONL: question, answer, prediction, rationale")],
+    judge: Annotated[Path, typer.Option(help="a YAML file with the judge: chat or local")],
+    out: Annotated[Path, typer.Option(help="folder of the replies and tables")],
+    people: Annotated[
+        Path | None, typer.Option(help="steps-to-rate.csv with people's ratings filled in")
+    ] = None,
+    attempts: Annotated[int, typer.Option(min=1, help="questions for a missing verdict")] = 3,
+    limit: Limit = None,
+    dry_run: DryRun = False,
+    quiet: Quiet = False,
+) -> None:
+    """Judge the steps of rationales, and case discussions: how often a right answer is reasoned."""
+    from flipbench.pipelines import reasoning
+
+    config = reasoning.read_judge(judge)
+    if dry_run:
+        raise typer.Exit(say("\n".join(reasoning.cost_of_judging(cases, config, limit))))
+    result = reasoning.judge_reasoning(
+        cases, config, out, people=people, limit=limit, n_attempts=attempts, progress=not quiet
+    )
+    say(f"{result.page.read_text()}\n{result.page}")
+    finish(result.reports)
+
+
 @app.command(rich_help_panel=MODELS)
 def validate(
     models: Annotated[
