@@ -138,7 +138,6 @@ class HuggingFaceVLM:
                 key = (probe.ask, bool(probe.images), size, with_statistics, probe.labels)
                 groups.setdefault(key, []).append(i)
         for (ask, *_), rows in groups.items():
-            batch = [probes[i] for i in rows]
             answer = {
                 "choose": self._choose,
                 "generate": self._generate,
@@ -147,7 +146,7 @@ class HuggingFaceVLM:
                 "continue_text": self._generate,
                 "embed": self._embed,
             }[ask]
-            answers.update(zip(rows, answer(batch, images), strict=True))
+            answers.update(zip(rows, answer([probes[i] for i in rows], images), strict=True))
         return [answers[i] for i in range(len(probes))]
 
     def _refusal(self, probe: Probe) -> DataError | None:
