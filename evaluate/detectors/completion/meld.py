@@ -74,6 +74,7 @@ ABOUT = About(
     catches=("whole texts", "question only"),
     must_not_catch=("letters", "image-caption"),
     levels={"original": None, "windowed": None},
+    on_request="it asks for a reply as long as each question: name it with --detectors",
     evidence="published",
     caveat="templates are continued unseen, which rules original and windowed ignore; the first"
     " half names the topic of the second, so the excess may be above 0 in clean models; the maximum"
