@@ -107,7 +107,8 @@ def cost_of_judging(cases: Path, judge: AnswerJudgeConfig, limit: int | None = N
     lines = [f"{len(read):,} cases, {n_empty:,} without rationale or discussion"]
     for name, questions in by_prompt.items():
         if judge.chat is None:
-            lines.append(f"{name}: {len(questions):,} questions")
+            noun = "question" if len(questions) == 1 else "questions"
+            lines.append(f"{name}: {len(questions):,} {noun}")
             continue
         estimate = estimate_cost(
             [question.request for question in questions],

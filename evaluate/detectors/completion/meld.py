@@ -155,7 +155,7 @@ class Meld(ComparingDetector):
     match: float = 0.5
     slack: float = 2.0
     min_new_tokens: int = 16
-    max_withheld: int = 1000
+    max_withheld: int = 500
     backward: bool = False
     answers: bool = False
     about: About = ABOUT

@@ -12,6 +12,7 @@ import pytest
 
 from flipbench.config.chat import ChatSpec
 from flipbench.config.experiment import AnswerJudgeConfig
+from flipbench.config.local_models import LocalChatSpec, ModelConfig
 from flipbench.core.errors import DataError
 from flipbench.core.run import Run
 from flipbench.evaluate.reasoning import replies
@@ -210,3 +211,18 @@ def test_invalid_cases_are_named(case: dict[str, Any], message: str, write_cases
     with pytest.raises(DataError, match="cases.jsonl, line 2: ") as error:
         read_cases(write_cases({}, case))
     assert message in str(error.value)
+
+
+def test_a_judge_on_this_machine_that_writes_no_json(
+    write_cases: Write, tmp_path: Path, tiny_folders: dict[str, Path]
+) -> None:
+    model = ModelConfig(path=str(tiny_folders["qwen2_vl"]), device="cpu")
+    config = AnswerJudgeConfig(local=LocalChatSpec(model=model, max_tokens=4))
+    result = reasoning.judge_reasoning(
+        write_cases(RIGHT), config, tmp_path / "out", n_attempts=1, progress=False
+    )
+    assert result.judged[0].steps == () and len(result.judged[0].problems) == 1
+    assert result.judged[0].problems[0].startswith("steps: ")
+    assert reasoning.cost_of_judging(write_cases(RIGHT), config)[1:3] == [
+        "split-steps: 1 question", "judge-steps: 1 question",
+    ]  # fmt: skip
