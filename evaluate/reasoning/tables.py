@@ -12,11 +12,12 @@ from flipbench.core.records import JsonDict
 from flipbench.reporting import formats
 from flipbench.reporting.tables import Cell, Column, Row, Table, rate_cell
 
-from .cases import SECTIONS
+from .cases import SECTIONS, Outcome
 from .counts import ERROR_TYPES, StepCounts, clustered_rate, count_steps
 from .judge import JudgedCase
 from .replies import MAX_POINTS, RUBRICS
 
+OUTCOMES: tuple[Outcome, ...] = ("right", "wrong", "unparsed")
 _INTERVALS = "95 % intervals: a bootstrap over cases, since the steps of a case are not independent"
 
 
@@ -26,14 +27,25 @@ def reasoning_tables(judged: Sequence[JudgedCase], judge: str) -> list[Table]:
     with_discussion = [one for one in judged if one.sentences]
     tables = []
     if with_steps:
-        tables += [
-            _steps(with_steps, judge),
-            _errors(with_steps),
-            symptom_table(with_steps),
-        ]
+        tables += [_steps(with_steps, judge), _errors(with_steps), symptom_table(judged)]
     if with_discussion:
         tables += [_sentences(with_discussion, judge), _rubrics(with_discussion)]
     return [*tables, _left_out(judged)]
+
+
+def with_wrong_steps(judged: Sequence[JudgedCase], outcome: Outcome) -> tuple[Rate, Rate, int]:
+    """Return the shares of cases with a wrong and a wrong critical step, and how many are left out.
+
+    Of the cases with this outcome, only those whose steps all have a verdict count; the number is
+    that of the others, without steps or without a verdict on one.
+    """
+    cases = [one for one in judged if one.case.outcome == outcome]
+    counts = [count_steps(one.by_step) for one in cases if one.steps and None not in one.by_step]
+    return (
+        Rate.wilson(sum(c.errors > 0 for c in counts), len(counts)),
+        Rate.wilson(sum(c.critical_errors > 0 for c in counts), len(counts)),
+        len(cases) - len(counts),
+    )
 
 
 def symptom_table(judged: Sequence[JudgedCase]) -> Table:
@@ -43,20 +55,10 @@ def symptom_table(judged: Sequence[JudgedCase]) -> Table:
     """
     rows = []
     for model, cases in _by_model(judged).items():
-        whole = [one for one in cases if None not in one.by_step]
-        for outcome in ("right", "wrong"):
-            counts = [count_steps(o.by_step) for o in whole if o.case.outcome == outcome]
-            n_cases = sum(one.case.outcome == outcome for one in cases)
-            rates = (
-                Rate.wilson(sum(c.errors > 0 for c in counts), len(counts)),
-                Rate.wilson(sum(c.critical_errors > 0 for c in counts), len(counts)),
-            )
-            rows.append(
-                Row(
-                    model,
-                    (Cell(outcome), *map(rate_cell, rates), Cell(str(n_cases - len(counts)))),
-                )
-            )
+        for outcome in OUTCOMES[:2]:
+            wrong, critical, n_left_out = with_wrong_steps(cases, outcome)
+            rates = (rate_cell(wrong), rate_cell(critical))
+            rows.append(Row(model, (Cell(outcome), *rates, Cell(str(n_left_out)))))
     return Table(
         "reasoning_symptom",
         "Answers that come with wrong steps, in percent of the cases whose steps all have a verdict"
@@ -121,7 +123,7 @@ def _by_model(judged: Sequence[JudgedCase]) -> dict[str, list[JudgedCase]]:
 def _steps(judged: Sequence[JudgedCase], judge: str) -> Table:
     rows = []
     for model, cases in _by_model(judged).items():
-        for outcome in ("right", "wrong", "unparsed"):
+        for outcome in OUTCOMES:
             counts = {
                 o.case.key: count_steps(o.by_step) for o in cases if o.case.outcome == outcome
             }

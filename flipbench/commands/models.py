@@ -108,16 +108,18 @@ def judge_reasoning(
     quiet: Quiet = False,
 ) -> None:
     """Judge the steps of rationales, and case discussions: how often a right answer is reasoned."""
-    from flipbench.pipelines import reasoning
-
-    config = reasoning.read_judge(judge)
     if dry_run:
-        raise typer.Exit(say("\n".join(reasoning.cost_of_judging(cases, config, limit))))
-    result = reasoning.judge_reasoning(
-        cases, config, out, people=people, limit=limit, n_attempts=attempts, progress=not quiet
+        from flipbench.pipelines import reasoning
+
+        lines = reasoning.cost_of_judging(cases, reasoning.read_judge(judge), limit)
+        raise typer.Exit(say("\n".join(lines)))
+    import flipbench as fb
+
+    result = fb.judge_reasoning(
+        cases, judge, out, people=people, limit=limit, n_attempts=attempts, progress=not quiet
     )
-    say(f"{result.page.read_text()}\n{result.page}")
-    finish(result.reports)
+    say(f"{result.page.read_text()}\n{result}")
+    finish(result.content.reports)
 
 
 @app.command(rich_help_panel=MODELS)

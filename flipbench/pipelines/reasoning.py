@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from flipbench.config.experiment import AnswerJudgeConfig
 from flipbench.config.loading import read_mapping, validated
@@ -43,7 +44,7 @@ _TRUTH: Mapping[str, Decision] = {"true": "keep", "false": "reject"}
 
 
 @dataclass(frozen=True)
-class ReasoningResult:
+class JudgedReasoning:
     """What was judged, its page, and what the judge's calls did."""
 
     judged: Sequence[JudgedCase]
@@ -51,15 +52,16 @@ class ReasoningResult:
     reports: Sequence[StageReport]
 
 
-def read_judge(path: Path) -> AnswerJudgeConfig:
-    """Read a judge: a YAML file with ``chat`` or ``local``, and ``batch``.
+def read_judge(source: Path | Mapping[str, Any]) -> AnswerJudgeConfig:
+    """Read a judge: a YAML file, or a mapping, with ``chat`` or ``local``, and ``batch``.
 
     Raises
     ------
     ConfigError
         If it is missing or invalid.
     """
-    return validated(AnswerJudgeConfig, read_mapping(path), path)
+    where = "judge" if isinstance(source, Mapping) else source
+    return validated(AnswerJudgeConfig, read_mapping(source), where)
 
 
 def judge_reasoning(
@@ -71,7 +73,7 @@ def judge_reasoning(
     limit: int | None = None,
     n_attempts: int = 3,
     progress: bool = True,
-) -> ReasoningResult:
+) -> JudgedReasoning:
     """Judge the rationales and case discussions of a file, and write tables into ``out``.
 
     ``steps-to-rate.csv`` holds the steps for people to rate; with such a file, filled in, as
@@ -93,7 +95,7 @@ def judge_reasoning(
         tables.append(agreement_table(judged, people, chat.name))
     write_atomically(out / "verdicts.csv", records_csv(verdict_rows(judged)))
     write_atomically(out / TO_RATE, records_csv(step_rows(judged)))
-    return ReasoningResult(judged, write_tables(tables, out, PAGE, "Reasoning"), ask.reports)
+    return JudgedReasoning(judged, write_tables(tables, out, PAGE, "Reasoning"), ask.reports)
 
 
 def cost_of_judging(cases: Path, judge: AnswerJudgeConfig, limit: int | None = None) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import flipbench as fb
 from flipbench.config.chat import ChatSpec
 from flipbench.config.experiment import AnswerJudgeConfig
 from flipbench.config.local_models import LocalChatSpec, ModelConfig
@@ -173,6 +174,9 @@ def test_the_command_its_cost_and_people(
     assert "3 cases, 1 without rationale" in dry.out and "split-steps: o3: 2 requests" in dry.out
     done = flipbench(*arguments)
     assert done.status == 0 and NO_RATIONALE in done.out, done.err
+    assert "Right answers with a wrong critical step, in percent: 100.0 (1/1)" in done.out
+    result = fb.judge_reasoning(path, {"chat": chat}, tmp_path / "out", progress=False)
+    assert len(result.to_frame()) == 5 and str(result) in done.out
 
     with (tmp_path / "out" / "steps-to-rate.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
