@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 from pydantic import BaseModel, Field
 
@@ -41,7 +41,6 @@ NO_RATIONALE, NO_REPLY = "the rationale is empty", "no reply"
 N_ATTEMPTS = 3
 _AGAIN = "\n\nThis is attempt {}. Reply with the JSON object only."
 _SENTENCE_END = re.compile(r"(?<=[.!?。！？])\s+")
-T = TypeVar("T")
 
 
 class ReasoningReply(Record):
@@ -184,24 +183,11 @@ class ReasoningJudge:
         for one in judged:
             if not one.case.rationale and not one.case.case_discussion:
                 one.problems.append(NO_RATIONALE)
-        self._split([one for one in judged if one.case.rationale])
+        explained = [one for one in judged if one.case.rationale]
+        self._until_read(explained, split_question, read_steps, "steps")
         self._judge_steps([one for one in judged if one.steps])
         self._judge_discussions([one for one in judged if one.case.case_discussion])
         return judged
-
-    def _split(self, judged: Sequence[JudgedCase]) -> None:
-        pending, problems = list(judged), {}
-        for attempt in range(1, self.n_attempts + 1):
-            replies = self._ask([split_question(one.case, attempt) for one in pending])
-            for one, text in zip(pending, replies, strict=True):
-                steps = NO_REPLY if text is None else read_steps(text)
-                if isinstance(steps, str):
-                    problems[one.case.key] = steps
-                else:
-                    one.steps = steps
-            pending = [one for one in pending if not one.steps]
-        for one in pending:
-            one.problems.append(f"steps: {problems[one.case.key]}")
 
     def _judge_steps(self, judged: Sequence[JudgedCase]) -> None:
         self._judge_numbered(
@@ -229,18 +215,29 @@ class ReasoningJudge:
             SentenceVerdict,
             "sentence",
         )
-        pending, problems = whole, {}
+        self._until_read(whole, rubric_question, read_rubric, "rubric")
+
+    def _until_read(
+        self,
+        judged: Sequence[JudgedCase],
+        question: Callable[[Case, int], Question],
+        read: Callable[[str], object],
+        field: str,
+    ) -> None:
+        """Fill a field of each case; ``read`` returns a text that says why it cannot be read."""
+        unread = dict.fromkeys(range(len(judged)), NO_REPLY)
         for attempt in range(1, self.n_attempts + 1):
-            replies = self._ask([rubric_question(one.case, attempt) for one in pending])
-            for one, text in zip(pending, replies, strict=True):
-                rubric = NO_REPLY if text is None else read_rubric(text)
-                if isinstance(rubric, str):
-                    problems[one.case.key] = rubric
+            asked = [*unread]
+            replies = self._ask([question(judged[i].case, attempt) for i in asked])
+            for i, text in zip(asked, replies, strict=True):
+                found = NO_REPLY if text is None else read(text)
+                if isinstance(found, str):
+                    unread[i] = found
                 else:
-                    one.rubric = rubric
-            pending = [one for one in pending if one.rubric is None]
-        for one in pending:
-            one.problems.append(f"rubric: {problems[one.case.key]}")
+                    setattr(judged[i], field, found)
+                    del unread[i]
+        for i, why in unread.items():
+            judged[i].problems.append(f"{field}: {why}")
 
     def _judge_numbered(
         self,
