@@ -77,6 +77,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "evaluate/report": (*SPINE, *JUDGED),
     "evaluate/verdict": (*MODELS, *JUDGED, "evaluate/report"),
     "evaluate/predictions": (*MODELS, *SCORING, "evaluate/report"),
+    "evaluate/reasoning": (*MODELS, "evaluate/statistics"),
     "evaluate/published": (*SPINE, *JUDGED, "evaluate/cohort"),
     "pipelines": EVERYTHING,
     "pipelines/audit": EVERYTHING,

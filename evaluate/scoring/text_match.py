@@ -8,7 +8,8 @@ from functools import lru_cache
 from typing import Any
 
 import snowballstemmer
-from rapidfuzz.distance import LCSseq
+from rapidfuzz import process
+from rapidfuzz.distance import Indel, LCSseq, Levenshtein
 
 _WORD = re.compile(r"\w+(?:['’-]\w+)*")
 _ARTICLES = frozenset({"a", "an", "the"})
@@ -49,6 +50,51 @@ def rouge_l(reference: str, hypothesis: str) -> float:
     if not expected or not actual:
         return 0.0
     return 2 * LCSseq.similarity(expected, actual) / (len(expected) + len(actual))
+
+
+def match_ratio(target: str, text: str) -> float:
+    """Return 2 M / (len(target) + len(text)) with M matching characters, to two decimals.
+
+    M is the length of the longest common subsequence; 0 if both are empty.
+
+    References
+    ----------
+    Nori et al., arXiv 2303.13375, MELD. Python's difflib counts blocks instead, so M is never
+    smaller here.
+
+    Examples
+    --------
+    >>> match_ratio("efgh", "efgx"), match_ratio("efgh", "zzefgh")
+    (0.75, 0.8)
+    """
+    return round(Indel.normalized_similarity(target, text), 2) if target or text else 0.0
+
+
+@lru_cache(maxsize=100_000)
+def window_similarity(target: str, text: str, slack: float = 2.0) -> float:
+    """Return the largest 1 - Levenshtein / L over windows of ``text`` as long as ``target``.
+
+    L is the length of ``target``, and windows start at every character of the first ``slack * L``
+    characters of ``text``. A shorter text is one window. 0 if the target is empty.
+
+    The maximum over windows raises the similarity of unrelated texts, to about .2 in English.
+
+    References
+    ----------
+    Yao et al., MedThinkVQA, appendix M, where a text shorter than the target has no window.
+
+    Examples
+    --------
+    >>> window_similarity("efgh", "efgx"), window_similarity("efgh", "zzefgh")
+    (0.75, 1.0)
+    """
+    length = len(target)
+    if not length:
+        return 0.0
+    region = text[: int(slack * length)]
+    windows = [region[i : i + length] for i in range(max(1, len(region) - length + 1))]
+    distances = process.cdist([target], windows, scorer=Levenshtein.distance)
+    return 1 - int(distances.min()) / length
 
 
 def without_label(reply: str) -> str:

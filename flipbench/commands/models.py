@@ -94,6 +94,34 @@ def gap(
     say(result.content.text(form))
 
 
+@app.command("judge-reasoning", rich_help_panel=MODELS)
+def judge_reasoning(
+    cases: Annotated[Path, typer.Argument(help="JSONL: question, answer, prediction, rationale")],
+    judge: Annotated[Path, typer.Option(help="a YAML file with the judge: chat or local")],
+    out: Annotated[Path, typer.Option(help="folder of the replies and tables")],
+    people: Annotated[
+        Path | None, typer.Option(help="steps-to-rate.csv with people's ratings filled in")
+    ] = None,
+    attempts: Annotated[int, typer.Option(min=1, help="questions for a missing verdict")] = 3,
+    limit: Limit = None,
+    dry_run: DryRun = False,
+    quiet: Quiet = False,
+) -> None:
+    """Judge the steps of rationales, and case discussions: how often a right answer is reasoned."""
+    if dry_run:
+        from flipbench.pipelines import reasoning
+
+        lines = reasoning.cost_of_judging(cases, reasoning.read_judge(judge), limit)
+        raise typer.Exit(say("\n".join(lines)))
+    import flipbench as fb
+
+    result = fb.judge_reasoning(
+        cases, judge, out, people=people, limit=limit, n_attempts=attempts, progress=not quiet
+    )
+    say(f"{result.page.read_text()}\n{result}")
+    finish(result.content.reports)
+
+
 @app.command(rich_help_panel=MODELS)
 def validate(
     models: Annotated[

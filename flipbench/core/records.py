@@ -203,9 +203,10 @@ class Probe(Record):
     -----
     ``ask`` is ``choose`` (log-probabilities of the option letters), ``generate`` (text), ``score``
     (log-likelihood of ``continuation`` as a reply), ``score_text`` (of raw text: ``continuation``
-    directly after ``prompt``, without chat template) or ``embed`` (the hidden state at the last
-    token of ``continuation``). ``labels`` holds the options' labels (characters, or words
-    separated by spaces) if they are not A, B, C and so on.
+    directly after ``prompt``, without chat template), ``continue_text`` (text after the raw text
+    ``prompt``) or ``embed`` (the hidden state at the last token of ``continuation``). ``labels``
+    holds the options' labels (characters, or words separated by spaces) if they are not A, B, C
+    and so on.
     """
 
     kind: ClassVar[str] = "probes"
@@ -234,7 +235,7 @@ class Probe(Record):
     variant: str
     images: tuple[ImageRef, ...] = ()
     prompt: str
-    ask: Literal["choose", "generate", "score", "score_text", "embed"]
+    ask: Literal["choose", "generate", "score", "score_text", "continue_text", "embed"]
     options: tuple[str, ...] = ()
     n_options: int = 0
     continuation: str = ""

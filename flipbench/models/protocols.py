@@ -72,6 +72,7 @@ _NEEDS: dict[str, Capability] = {
     "generate": "generate",
     "score": "token_logprobs",
     "score_text": "raw_text",
+    "continue_text": "raw_text",
     "embed": "hidden_states",
 }
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,10 @@ class PromptFile:
         """Name, version and the first digits of the hash, for a record."""
         return f"{self.name}-v{self.version} {self.sha256[:12]}"
 
+    def filled(self, values: Mapping[str, str]) -> str:
+        """Return the item's part with ``values`` in place of its placeholders."""
+        return _PLACEHOLDER.sub(lambda match: values[match[1]], self.item)
+
     def request(self, candidate: Candidate, images: tuple[ImageRef, ...] = ()) -> ChatRequest:
         """Return the request for a candidate.
 
@@ -75,7 +79,7 @@ class PromptFile:
         }
         return ChatRequest(
             instruction=self.instruction,
-            text=_PLACEHOLDER.sub(lambda match: values[match[1]], self.item),
+            text=self.filled(values),
             images=images,
             item_id=item.id,
         )
@@ -87,6 +91,7 @@ def load_prompt(
     *,
     needs: Collection[str] = (),
     hides: Collection[str] = (),
+    known: Collection[str] = PLACEHOLDERS,
 ) -> PromptFile:
     """Read a prompt by name from ``folder``, or from a ``.txt`` file of your own.
 
@@ -100,6 +105,8 @@ def load_prompt(
         Placeholders that it must have.
     hides : collection of str
         Placeholders that it must not have, as the model must not know them.
+    known : collection of str
+        All placeholders that it may have.
 
     Raises
     ------
@@ -118,7 +125,7 @@ def load_prompt(
         ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read ({error})") from error
-    prompt = _read(text, path)
+    prompt = _read(text, path, known)
     for placeholder in needs:
         if placeholder not in prompt.placeholders:
             raise ConfigError(f"{path}: the prompt does not use {{{placeholder}}}; add it")
@@ -130,7 +137,7 @@ def load_prompt(
     return prompt
 
 
-def _read(text: str, path: Path) -> PromptFile:
+def _read(text: str, path: Path, known: Collection[str]) -> PromptFile:
     text = text.replace("\r\n", "\n")
     parts = _SEPARATOR.split(text)
     if len(parts) != 3:
@@ -144,15 +151,13 @@ def _read(text: str, path: Path) -> PromptFile:
     declared = tuple(header["placeholders"])
     used = _PLACEHOLDER.findall(item)
     for name in (*declared, *used):
-        if name not in PLACEHOLDERS:
-            raise ConfigError(
-                f"{path}: unknown placeholder {{{name}}}{nearest(name, list(PLACEHOLDERS))}"
-            )
+        if name not in known:
+            raise ConfigError(f"{path}: unknown placeholder {{{name}}}{nearest(name, list(known))}")
     if unused := set(declared) - set(used):
         raise ConfigError(f"{path}: {{{min(unused)}}} is declared but not used in the item's part")
     if undeclared := set(used) - set(declared):
         raise ConfigError(f"{path}: {{{min(undeclared)}}} is used but not declared in the header")
-    if misplaced := [name for name in _PLACEHOLDER.findall(instruction) if name in PLACEHOLDERS]:
+    if misplaced := [name for name in _PLACEHOLDER.findall(instruction) if name in known]:
         raise ConfigError(
             f"{path}: {{{misplaced[0]}}} is in the instruction, which is the same for every item;"
             " move it to the item's part"

@@ -138,15 +138,15 @@ class HuggingFaceVLM:
                 key = (probe.ask, bool(probe.images), size, with_statistics, probe.labels)
                 groups.setdefault(key, []).append(i)
         for (ask, *_), rows in groups.items():
-            batch = [probes[i] for i in rows]
             answer = {
                 "choose": self._choose,
                 "generate": self._generate,
                 "score": self._score,
                 "score_text": self._score_text,
+                "continue_text": self._generate,
                 "embed": self._embed,
             }[ask]
-            answers.update(zip(rows, answer(batch, images), strict=True))
+            answers.update(zip(rows, answer([probes[i] for i in rows], images), strict=True))
         return [answers[i] for i in range(len(probes))]
 
     def _refusal(self, probe: Probe) -> DataError | None:
@@ -353,7 +353,7 @@ class HuggingFaceVLM:
 
     def _inputs(self, probes: Sequence[Probe], images: ImageStore) -> dict[str, Any]:
         """Return all prompts' inputs, with shared prefixes already processed if possible."""
-        if probes[0].ask == "score_text":
+        if probes[0].ask in ("score_text", "continue_text"):
             return self._padded([before for before, _ in self._raw_texts(probes)])
         texts = self._texts(probes)
         shared = self._read(texts, probes, images)

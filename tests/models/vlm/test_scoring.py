@@ -132,3 +132,19 @@ def test_embeddings_are_the_last_token_states(
             states = vlm.model(**inputs, output_hidden_states=True).hidden_states
         assert torch.allclose(row, states[-1][0, -1], atol=1e-3)
     assert torch.cdist(batched, batched).fill_diagonal_(1).min() > 1e-2
+
+
+def test_raw_text_is_continued_without_a_chat_template(
+    vlm: HuggingFaceVLM, shapes_store: ImageStore
+) -> None:
+    def probe(text: str) -> Probe:
+        return Probe(item_id="i", variant="v", prompt=text, ask="continue_text", max_new_tokens=6)
+
+    texts = ["What color is the star?", "A. red B.", "How many circles are there?\nA. 3"]
+    together = vlm.ask([probe(text) for text in texts], shapes_store)
+    for text, reply in zip(texts, together, strict=True):
+        ids = torch.tensor([vlm.conversation.raw_ids(text, "")[0]])
+        with torch.inference_mode():
+            new = vlm.model.generate(input_ids=ids, max_new_tokens=6, do_sample=False)
+        expected = vlm.tokenizer.decode(new[0, ids.shape[1] :], skip_special_tokens=True)
+        assert not isinstance(reply, Exception) and reply.text == expected

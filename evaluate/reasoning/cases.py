@@ -1,0 +1,175 @@
+"""The cases of a file: a question, its answer, and what a model said."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from flipbench.core.errors import DataError
+from flipbench.models.chat.prompt_files import lettered
+from flipbench.prompting.parsing import parse_choice
+
+Outcome = Literal["right", "wrong", "unparsed"]
+SECTIONS = (
+    "Background",
+    "Clinical Perspective",
+    "Imaging Perspective",
+    "Outcome",
+    "Take Home Message",
+)
+"""What a case discussion has to consist of."""
+_CONTEXT = ("title", "history", "findings")
+_TRUTH = ("captions", "discussion")
+_REQUIRED = ("id", "question", "answer")
+_TEXTS = (
+    *_REQUIRED,
+    "prediction",
+    "rationale",
+    "model",
+    "title",
+    "history",
+    "findings",
+    "discussion",
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A question with its true answer, and one model's answer with what it said.
+
+    Attributes
+    ----------
+    answer, prediction : str
+        An option's letter or text if there are options.
+    rationale : str
+        What is split into steps; empty if there is none.
+    material : mapping of str to str
+        Title, history and findings, which whoever answers may know.
+    truth : mapping of str to str
+        Captions and discussion, which only the judge may know.
+    case_discussion : mapping of str to str
+        The model's discussion by section (`SECTIONS`); empty if there is none.
+    where : str
+        File and line, for messages.
+    """
+
+    id: str
+    question: str
+    answer: str
+    options: tuple[str, ...] = ()
+    prediction: str = ""
+    rationale: str = ""
+    model: str = ""
+    material: Mapping[str, str] = field(default_factory=dict)
+    truth: Mapping[str, str] = field(default_factory=dict)
+    case_discussion: Mapping[str, str] = field(default_factory=dict)
+    where: str = ""
+
+    @property
+    def key(self) -> str:
+        """Its id and model, which no other case of a file has."""
+        return f"{self.id} {self.model}".strip()
+
+    @property
+    def outcome(self) -> Outcome:
+        """Whether the prediction is the answer; "unparsed" if it names no option, or is empty."""
+        if not self.options:
+            same = self.prediction.strip().casefold() == self.answer.strip().casefold()
+            return "unparsed" if not self.prediction.strip() else "right" if same else "wrong"
+        choice = parse_choice(self.prediction, self.options)
+        gold = parse_choice(self.answer, self.options)
+        return "unparsed" if choice < 0 else "right" if choice == gold else "wrong"
+
+    def context(self, *, with_truth: bool) -> str:
+        """Return the question and its material, for the judge with all that is known."""
+        rows = {**self.material, "question": self.question}
+        if self.options:
+            rows["options"] = "\n" + lettered(self.options)
+        if with_truth:
+            rows |= {"correct answer": self._answer_text(), **self.truth}
+        return "\n".join(f"{name.capitalize()}: {text}" for name, text in rows.items())
+
+    def _answer_text(self) -> str:
+        gold = parse_choice(self.answer, self.options) if self.options else -1
+        return self.answer if gold < 0 else self.options[gold]
+
+
+def read_cases(path: Path) -> list[Case]:
+    """Read a JSONL file of cases.
+
+    A line is an object with ``id``, ``question`` and ``answer``, and optionally ``options`` (a list
+    of texts), ``prediction``, ``rationale``, ``model``, ``title``, ``history``, ``findings``,
+    ``captions`` (a text or a list), ``discussion`` and ``case_discussion`` (an object of sections).
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read or is empty, or a line is no such object; the message names it.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read ({error})") from error
+    cases: dict[str, Case] = {}
+    for where, row in _rows(path.name, lines):
+        case = _case(row, where)
+        if case.key in cases:
+            raise DataError(
+                f"{where}: case {case.key!r} is also at {cases[case.key].where}; give each model's"
+                " answers a name in 'model'"
+            )
+        cases[case.key] = case
+    if not cases:
+        raise DataError(f"{path}: contains no case")
+    return list(cases.values())
+
+
+def _rows(name: str, lines: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        where = f"{name}, line {number}"
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise DataError(f"{where}: not JSON ({error})") from error
+        if not isinstance(row, dict):
+            raise DataError(f"{where}: a case must be an object, not {type(row).__name__}")
+        yield where, row
+
+
+def _case(row: dict[str, Any], where: str) -> Case:
+    row = {key: value for key, value in row.items() if value is not None}
+    if missing := [key for key in _REQUIRED if not str(row.get(key, "")).strip()]:
+        raise DataError(f"{where}: {', '.join(missing)} is missing or empty")
+    for key in _TEXTS:
+        if not isinstance(row.get(key, ""), str | int):
+            raise DataError(f"{where}: {key} must be a text, not {type(row[key]).__name__}")
+    options, captions = row.get("options", []), row.get("captions", [])
+    captions = [captions] if isinstance(captions, str) else captions
+    sections = row.get("case_discussion", {})
+    for key, texts in (("options", options), ("captions", captions)):
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            raise DataError(f"{where}: {key} must be a list of texts")
+    if not isinstance(sections, dict) or not all(isinstance(t, str) for t in sections.values()):
+        raise DataError(f"{where}: case_discussion must be an object of texts by section")
+    texts = {key: str(row.get(key, "")).strip() for key in _TEXTS}
+    if options and parse_choice(texts["answer"], options) < 0:
+        raise DataError(f"{where}: the answer {texts['answer']!r} is none of the options")
+    truth = {"captions": "\n".join(captions), "discussion": texts["discussion"]}
+    return Case(
+        id=texts["id"],
+        question=texts["question"],
+        answer=texts["answer"],
+        options=tuple(options),
+        prediction=texts["prediction"],
+        rationale=texts["rationale"],
+        model=texts["model"],
+        material={key: texts[key] for key in _CONTEXT if texts[key]},
+        truth={key: truth[key] for key in _TRUTH if truth[key]},
+        case_discussion={key: text.strip() for key, text in sections.items()},
+        where=where,
+    )

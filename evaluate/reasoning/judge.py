@@ -1,0 +1,334 @@
+"""Split rationales into steps, and judge steps and case discussions, with retries."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import BaseModel, Field
+
+from flipbench.core.images import ImageStore
+from flipbench.core.record_base import JsonDict, Record
+from flipbench.core.run import Run
+from flipbench.core.stage import StageOptions, StageReport, run_stage
+from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest, ask_each
+from flipbench.models.chat.prompt_files import PromptFile, load_prompt
+
+from .cases import SECTIONS, Case
+from .counts import Verdict
+from .replies import (
+    Reading,
+    RubricReply,
+    SentencesReply,
+    SentenceVerdict,
+    StepsReply,
+    StepVerdict,
+    VerdictsReply,
+    read_rubric,
+    read_steps,
+    read_verdicts,
+)
+
+PROMPTS = Path(__file__).parent / "prompts"
+PLACEHOLDERS = (
+    "context", "rationale", "steps", "sentences", "numbers", "discussion",
+)  # fmt: skip
+NO_RATIONALE, NO_REPLY = "the rationale is empty", "no reply"
+N_ATTEMPTS = 3
+_AGAIN = "\n\nThis is attempt {}. Reply with the JSON object only."
+_SENTENCE_END = re.compile(r"(?<=[.!?。！？])\s+")
+
+
+class ReasoningReply(Record):
+    """A judge's reply to one question about a case, as it came."""
+
+    kind: ClassVar[str] = "reasoning_replies"
+    made_of: ClassVar[tuple[str, ...]] = ("prompt", "question", "judge", "settings")
+
+    prompt: str = Field(description="the prompt's name, version and hash")
+    question: str
+    judge: str
+    settings: JsonDict = Field(default_factory=dict)
+    text: str
+    usage: JsonDict = Field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question to the judge about a case."""
+
+    case: Case
+    prompt: PromptFile
+    schema: type[BaseModel]
+    text: str
+
+    @property
+    def request(self) -> ChatRequest:
+        """The question as a chat request."""
+        return ChatRequest(
+            self.prompt.instruction, self.text, schema=self.schema, item_id=self.case.key
+        )
+
+
+class ReasoningStage:
+    """A stage: a chat model answers questions about cases; each question is asked once."""
+
+    record: type[Record] = ReasoningReply
+    name = "judge reasoning"
+
+    def __init__(self, chat: Chat, images: ImageStore) -> None:
+        self.chat, self.images = chat, images
+
+    def id_of(self, question: Question) -> str:
+        """Return the id of the reply."""
+        return ReasoningReply.id_for(**self._made_of(question))
+
+    def _made_of(self, question: Question) -> JsonDict:
+        return {
+            "prompt": question.prompt.id,
+            "question": question.text,
+            "judge": self.chat.name,
+            "settings": dict(self.chat.settings),
+        }
+
+    def subject(self, question: Question) -> str:
+        """Return prompt and case."""
+        return f"{question.prompt.name} of {question.case.key}"
+
+    def __call__(self, questions: Sequence[Question]) -> Sequence[Record | Exception]:
+        """Ask a batch."""
+
+        def read(question: Question, reply: ChatReply) -> ReasoningReply:
+            made_of = self._made_of(question)
+            return ReasoningReply(**made_of, text=reply.text, usage=reply.usage)
+
+        return ask_each(self.chat, questions, self.images, lambda q: q.request, read)
+
+
+@dataclass
+class JudgedCase:
+    """What the judge says about a case.
+
+    Attributes
+    ----------
+    steps : tuple of str
+        The rationale's steps; empty if it was not split.
+    verdicts : dict of int to Verdict
+        By number of the step, from 1; steps without a valid verdict are missing.
+    sentences : dict of int to (str, str)
+        Section and text of the discussion's sentences, by number.
+    sentence_verdicts : dict of int to Verdict
+    rubric : RubricReply or None
+    problems : list of str
+        Why something is missing, once for each rationale, step, sentence or rubric.
+    """
+
+    case: Case
+    steps: tuple[str, ...] = ()
+    verdicts: dict[int, Verdict] = field(default_factory=dict)
+    sentences: dict[int, tuple[str, str]] = field(default_factory=dict)
+    sentence_verdicts: dict[int, Verdict] = field(default_factory=dict)
+    rubric: RubricReply | None = None
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def by_step(self) -> list[Verdict | None]:
+        """The verdict on each step, None if it is missing."""
+        return [self.verdicts.get(number) for number in range(1, len(self.steps) + 1)]
+
+
+class ReasoningJudge:
+    """Judge cases by a chat model.
+
+    What is missing in a reply, or cannot be read, is asked again, up to ``n_attempts`` times in
+    all; then it stays missing, and never counts as wrong.
+
+    Parameters
+    ----------
+    chat : Chat
+        Behind a server, through its Batch API, or on this machine.
+    run : Run
+        Where the replies are stored; the same questions are not asked again.
+    n_attempts : int
+    batch_size : int, optional
+        Questions between two writes; by default all of them, as a Batch API needs.
+
+    References
+    ----------
+    Yao et al., MedThinkVQA, section 4 and appendices H, K and L. Differs from the paper in the
+    wording of the prompts, which define what is critical and the types of error; in numbered
+    verdicts; and in missing verdicts, which its code counts as wrong and not critical.
+    """
+
+    def __init__(
+        self,
+        chat: Chat,
+        run: Run,
+        *,
+        n_attempts: int = N_ATTEMPTS,
+        batch_size: int | None = None,
+        progress: bool = True,
+    ) -> None:
+        self.stage, self.run, self.n_attempts = ReasoningStage(chat, run.images), run, n_attempts
+        self.batch_size, self.progress = batch_size, progress
+        self.reports: list[StageReport] = []
+
+    def __call__(self, cases: Sequence[Case]) -> list[JudgedCase]:
+        """Return the cases with everything that the judge's replies say about them."""
+        judged = [JudgedCase(case) for case in cases]
+        for one in judged:
+            if not one.case.rationale and not one.case.case_discussion:
+                one.problems.append(NO_RATIONALE)
+        explained = [one for one in judged if one.case.rationale]
+        self._until_read(explained, split_question, read_steps, "steps")
+        self._judge_steps([one for one in judged if one.steps])
+        self._judge_discussions([one for one in judged if one.case.case_discussion])
+        return judged
+
+    def _judge_steps(self, judged: Sequence[JudgedCase]) -> None:
+        self._judge_numbered(
+            judged,
+            [dict(enumerate(one.steps, 1)) for one in judged],
+            [one.verdicts for one in judged],
+            steps_question,
+            StepVerdict,
+            "step",
+        )
+
+    def _judge_discussions(self, judged: Sequence[JudgedCase]) -> None:
+        whole = []
+        for one in judged:
+            if lacking := [name for name in SECTIONS if not one.case.case_discussion.get(name)]:
+                one.problems.append(f"discussion: {', '.join(lacking)} is missing")
+            else:
+                one.sentences = dict(enumerate(sentences_of(one.case.case_discussion), 1))
+                whole.append(one)
+        self._judge_numbered(
+            whole,
+            [{number: text for number, (_, text) in one.sentences.items()} for one in whole],
+            [one.sentence_verdicts for one in whole],
+            sentences_question,
+            SentenceVerdict,
+            "sentence",
+        )
+        self._until_read(whole, rubric_question, read_rubric, "rubric")
+
+    def _until_read(
+        self,
+        judged: Sequence[JudgedCase],
+        question: Callable[[Case, int], Question],
+        read: Callable[[str], object],
+        field: str,
+    ) -> None:
+        """Fill a field of each case; ``read`` returns a text that says why it cannot be read."""
+        unread = dict.fromkeys(range(len(judged)), NO_REPLY)
+        for attempt in range(1, self.n_attempts + 1):
+            asked = [*unread]
+            replies = self._ask([question(judged[i].case, attempt) for i in asked])
+            for i, text in zip(asked, replies, strict=True):
+                found = NO_REPLY if text is None else read(text)
+                if isinstance(found, str):
+                    unread[i] = found
+                else:
+                    setattr(judged[i], field, found)
+                    del unread[i]
+        for i, why in unread.items():
+            judged[i].problems.append(f"{field}: {why}")
+
+    def _judge_numbered(
+        self,
+        judged: Sequence[JudgedCase],
+        texts: Sequence[Mapping[int, str]],
+        verdicts: Sequence[dict[int, Verdict]],
+        question: Callable[[Case, Mapping[int, str], Sequence[int], int], Question],
+        form: type[SentenceVerdict],
+        noun: str,
+    ) -> None:
+        """Fill ``verdicts``; only numbers without a valid verdict are asked again."""
+        missing = [dict.fromkeys(numbered, NO_REPLY) for numbered in texts]
+        for attempt in range(1, self.n_attempts + 1):
+            asked = [i for i, left in enumerate(missing) if left]
+            questions = [question(judged[i].case, texts[i], [*missing[i]], attempt) for i in asked]
+            for i, reply in zip(asked, self._ask(questions), strict=True):
+                if reply is not None:
+                    reading: Reading = read_verdicts(reply, [*missing[i]], form)
+                    verdicts[i].update(reading.verdicts)
+                    missing[i] = reading.problems
+        for one, left in zip(judged, missing, strict=True):
+            one.problems += [f"{noun}: {why}" for why in left.values()]
+
+    def _ask(self, questions: Sequence[Question]) -> list[str | None]:
+        """Return the replies in order; None for a question that failed."""
+        if not questions:
+            return []
+        options = StageOptions(batch_size=self.batch_size or len(questions), progress=self.progress)
+        self.reports.append(run_stage(self.stage, questions, self.run, options))
+        ids = {self.stage.id_of(question) for question in questions}
+        texts = {r.id: r.text for r in self.run.read(ReasoningReply) if r.id in ids}
+        return [texts.get(self.stage.id_of(question)) for question in questions]
+
+
+def split_question(case: Case, attempt: int = 1) -> Question:
+    """Return the question for a rationale's steps; what the judge is not to use is left out."""
+    values = {"context": case.context(with_truth=False), "rationale": case.rationale}
+    return _question(case, "split-steps", StepsReply, values, attempt)
+
+
+def steps_question(
+    case: Case, steps: Mapping[int, str], numbers: Sequence[int], attempt: int = 1
+) -> Question:
+    """Return the question for the verdicts on the steps with these ``numbers``."""
+    values = {"steps": _numbered(steps), "numbers": ", ".join(map(str, numbers))}
+    values["context"] = case.context(with_truth=True)
+    return _question(case, "judge-steps", VerdictsReply, values, attempt)
+
+
+def sentences_question(
+    case: Case, sentences: Mapping[int, str], numbers: Sequence[int], attempt: int = 1
+) -> Question:
+    """Return the question for the verdicts on the sentences with these ``numbers``."""
+    values = {"sentences": _numbered(sentences), "numbers": ", ".join(map(str, numbers))}
+    values["context"] = case.context(with_truth=True)
+    return _question(case, "judge-sentences", SentencesReply, values, attempt)
+
+
+def rubric_question(case: Case, attempt: int = 1) -> Question:
+    """Return the question for a discussion's points."""
+    discussion = "\n\n".join(f"{name}: {case.case_discussion[name]}" for name in SECTIONS)
+    values = {"context": case.context(with_truth=True), "discussion": discussion}
+    return _question(case, "judge-discussion", RubricReply, values, attempt)
+
+
+def sentences_of(discussion: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return section and text of each sentence of a discussion, section by section.
+
+    >>> sentences_of({"Outcome": "She recovered. No relapse."})
+    [('Outcome', 'She recovered.'), ('Outcome', 'No relapse.')]
+    """
+    return [
+        (name, sentence)
+        for name in SECTIONS
+        for sentence in _SENTENCE_END.split(discussion.get(name, "").strip())
+        if sentence
+    ]
+
+
+def _question(
+    case: Case, name: str, schema: type[BaseModel], values: Mapping[str, str], attempt: int
+) -> Question:
+    prompt = _prompt(name)
+    again = _AGAIN.format(attempt) if attempt > 1 else ""
+    return Question(case, prompt, schema, prompt.filled(values) + again)
+
+
+@cache
+def _prompt(name: str) -> PromptFile:
+    return load_prompt(name, PROMPTS, known=PLACEHOLDERS)
+
+
+def _numbered(texts: Mapping[int, str]) -> str:
+    return "\n".join(f"{number}. {text}" for number, text in texts.items())

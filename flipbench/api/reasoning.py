@@ -1,0 +1,104 @@
+"""Judging the reasoning in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from flipbench.pipelines.reasoning import JudgedReasoning
+
+
+@dataclass(frozen=True, repr=False)
+class ReasoningResult:
+    """What a judge says about rationales and case discussions.
+
+    Attributes
+    ----------
+    content : JudgedReasoning
+        The judged cases, the page of tables, and reports of what failed.
+    """
+
+    content: JudgedReasoning
+
+    @property
+    def page(self) -> Path:
+        """The Markdown page with the tables."""
+        return self.content.page
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row for each step; ``factual`` is empty where the verdict is missing."""
+        import pandas as pd
+
+        from flipbench.evaluate.reasoning.tables import verdict_rows
+
+        return pd.DataFrame(verdict_rows(self.content.judged))
+
+    def __str__(self) -> str:
+        """Return how many right answers come with a wrong critical step."""
+        from flipbench.evaluate.reasoning.tables import with_wrong_steps
+        from flipbench.reporting.tables import rate_cell
+
+        _, critical, n_left_out = with_wrong_steps(self.content.judged, "right")
+        return (
+            f"Right answers with a wrong critical step, in percent: {rate_cell(critical).plain()};"
+            f" {n_left_out} left out, as a verdict is missing. Tables: {self.page}"
+        )
+
+    __repr__ = __str__
+
+
+def judge_reasoning(
+    cases: str | Path,
+    judge: str | Path | Mapping[str, Any],
+    out: str | Path,
+    *,
+    people: str | Path | None = None,
+    limit: int | None = None,
+    n_attempts: int = 3,
+    progress: bool = True,
+) -> ReasoningResult:
+    """Judge the steps of rationales, and case discussions; see docs/predictions.md.
+
+    Parameters
+    ----------
+    cases : path
+        JSONL with ``id``, ``question``, ``answer``, ``prediction``, ``rationale`` and more.
+    judge : path or mapping
+        YAML file, or what it holds: ``chat`` (a server's model) or ``local``, and ``batch``.
+    out : path
+        Folder of the replies and tables; what is there is not asked again.
+    people : path, optional
+        ``steps-to-rate.csv`` of an earlier call, filled in: adds their agreement with the judge.
+    n_attempts : int
+        How often a missing verdict is asked for, in all; then it is left out.
+
+    Raises
+    ------
+    ConfigError, DataError
+        If a file is invalid; the message names the line.
+
+    Examples
+    --------
+    >>> import flipbench as fb
+    >>> judge = {"chat": {"model": "gpt-5"}}
+    >>> print(fb.judge_reasoning("cases.jsonl", judge, "runs/judged"))  # doctest: +SKIP
+    """
+    from flipbench.pipelines import reasoning
+
+    config = reasoning.read_judge(judge if isinstance(judge, Mapping) else Path(judge))
+    return ReasoningResult(
+        reasoning.judge_reasoning(
+            Path(cases),
+            config,
+            Path(out),
+            people=None if people is None else Path(people),
+            limit=limit,
+            n_attempts=n_attempts,
+            progress=progress,
+        )
+    )

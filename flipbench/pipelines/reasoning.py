@@ -1,0 +1,208 @@
+"""Judge the reasoning in a file, and compare the judge with people."""
+
+from __future__ import annotations
+
+import csv
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flipbench.config.experiment import AnswerJudgeConfig
+from flipbench.config.loading import read_mapping, validated
+from flipbench.core.errors import DataError
+from flipbench.core.files import write_atomically
+from flipbench.core.run import Run
+from flipbench.core.stage import StageReport
+from flipbench.evaluate.reasoning.cases import SECTIONS, Case, read_cases
+from flipbench.evaluate.reasoning.counts import matthews
+from flipbench.evaluate.reasoning.judge import (
+    JudgedCase,
+    Question,
+    ReasoningJudge,
+    rubric_question,
+    sentences_of,
+    sentences_question,
+    split_question,
+    steps_question,
+)
+from flipbench.evaluate.reasoning.tables import reasoning_tables, step_rows, verdict_rows
+from flipbench.filters.agreement.agreement import Agreement, Decisions, agreement
+from flipbench.models.chat.batch_api import BATCH_PRICE
+from flipbench.models.chat.cost import estimate_cost
+from flipbench.models.protocols import Decision
+from flipbench.pipelines.backends import backend_context, build_chat
+from flipbench.reporting import formats
+from flipbench.reporting.tables import Cell, Column, Row, Table, estimate_cell
+from flipbench.reporting.writers import records_csv, write_tables
+
+PAGE = "reasoning.md"
+TO_RATE = "steps-to-rate.csv"
+_TYPICAL_TOKENS = {"split-steps": 300, "judge-steps": 700, "judge-sentences": 900}
+_TRUTH: Mapping[str, Decision] = {"true": "keep", "false": "reject"}
+
+
+@dataclass(frozen=True)
+class JudgedReasoning:
+    """What was judged, its page, and what the judge's calls did."""
+
+    judged: Sequence[JudgedCase]
+    page: Path
+    reports: Sequence[StageReport]
+
+
+def read_judge(source: Path | Mapping[str, Any]) -> AnswerJudgeConfig:
+    """Read a judge: a YAML file, or a mapping, with ``chat`` or ``local``, and ``batch``.
+
+    Raises
+    ------
+    ConfigError
+        If it is missing or invalid.
+    """
+    where = "judge" if isinstance(source, Mapping) else source
+    return validated(AnswerJudgeConfig, read_mapping(source), where)
+
+
+def judge_reasoning(
+    cases: Path,
+    judge: AnswerJudgeConfig,
+    out: Path,
+    *,
+    people: Path | None = None,
+    limit: int | None = None,
+    n_attempts: int = 3,
+    progress: bool = True,
+) -> JudgedReasoning:
+    """Judge the rationales and case discussions of a file, and write tables into ``out``.
+
+    ``steps-to-rate.csv`` holds the steps for people to rate; with such a file, filled in, as
+    ``people``, the tables include their agreement with the judge.
+
+    Raises
+    ------
+    DataError
+        If a file is invalid, or people rated other steps; the message names the line.
+    """
+    read = read_cases(cases)[:limit]
+    with Run(out) as run:
+        chat = build_chat(judge, backend_context(run, 0))
+        ask = ReasoningJudge(chat, run, n_attempts=n_attempts, progress=progress,
+                             batch_size=None if judge.batch else 16)  # fmt: skip
+        judged = ask(read)
+    tables = reasoning_tables(judged, chat.name)
+    if people is not None:
+        tables.append(agreement_table(judged, people, chat.name))
+    write_atomically(out / "verdicts.csv", records_csv(verdict_rows(judged)))
+    write_atomically(out / TO_RATE, records_csv(step_rows(judged)))
+    return JudgedReasoning(judged, write_tables(tables, out, PAGE, "Reasoning"), ask.reports)
+
+
+def cost_of_judging(cases: Path, judge: AnswerJudgeConfig, limit: int | None = None) -> list[str]:
+    """Return what judging costs, without retries; steps are taken to be as long as rationales."""
+    by_prompt: dict[str, list[Question]] = defaultdict(list)
+    read = read_cases(cases)[:limit]
+    for case in read:
+        for question in _questions(case):
+            by_prompt[question.prompt.name].append(question)
+    n_empty = sum(not case.rationale and not case.case_discussion for case in read)
+    lines = [f"{len(read):,} cases, {n_empty:,} without rationale or discussion"]
+    for name, questions in by_prompt.items():
+        if judge.chat is None:
+            noun = "question" if len(questions) == 1 else "questions"
+            lines.append(f"{name}: {len(questions):,} {noun}")
+            continue
+        estimate = estimate_cost(
+            [question.request for question in questions],
+            judge.chat,
+            typical_tokens=_TYPICAL_TOKENS.get(name, 300),
+            price_factor=BATCH_PRICE if judge.batch else 1.0,
+        )
+        lines.append(f"{name}: {estimate}")
+    return [*lines, "what is missing in a reply is asked for again, which is not counted here"]
+
+
+def _questions(case: Case) -> list[Question]:
+    questions = []
+    if case.rationale:
+        questions = [split_question(case), steps_question(case, {1: case.rationale}, [1])]
+    if all(case.case_discussion.get(name) for name in SECTIONS):
+        sentences = {i: text for i, (_, text) in enumerate(sentences_of(case.case_discussion), 1)}
+        questions += [sentences_question(case, sentences, [*sentences]), rubric_question(case)]
+    return questions
+
+
+def agreement_table(judged: Sequence[JudgedCase], people: Path, judge: str) -> Table:
+    """Return the agreement of the judge with each person, and of people with each other.
+
+    Raises
+    ------
+    DataError
+        If the file is invalid, or rates a step that is not in the tables.
+    """
+    ratings: dict[str, Decisions] = dict(_read_people(people, judged))
+    keys = {
+        (one.case.key, number): verdict
+        for one in judged
+        for number, verdict in one.verdicts.items()
+    }
+    ratings[judge] = {
+        _step_id(*key): _TRUTH[str(verdict.factual).lower()] for key, verdict in keys.items()
+    }
+    clusters = {_step_id(one.case.key, n): one.case.key
+                for one in judged for n in range(1, len(one.steps) + 1)}  # fmt: skip
+    persons = [name for name in ratings if name != judge]
+    pairs = [(judge, person) for person in persons]
+    pairs += [(a, b) for i, a in enumerate(persons) for b in persons[i + 1 :]]
+    found = [agreement(a, b, ratings, clusters=clusters) for a, b in pairs]
+    return Table(
+        "reasoning_agreement",
+        "Raters of the same steps, factual or not. Agreement with Wilson interval; kappa and AC1"
+        " with a bootstrap over cases; MCC: Matthews' correlation. Steps without a verdict by both"
+        " are left out.",
+        "Raters",
+        tuple(map(Column, ("n", "Agreement", "Kappa", "AC1", "MCC", "By one only"))),
+        (("", tuple(map(_agreement_row, found))),),
+    )
+
+
+def _agreement_row(found: Agreement) -> Row:
+    estimates = (estimate_cell(e.value, e.interval) for e in (found.kappa, found.ac1))
+    correlation = estimate_cell(matthews(found.counts), None)
+    cells = (Cell(str(found.n)), Cell(formats.rate(found.raw)), *estimates, correlation)
+    return Row(f"{found.first}, {found.second}", (*cells, Cell(str(found.n_one_only))))
+
+
+def _step_id(case: str, number: int) -> str:
+    return f"{case} step {number}"
+
+
+def _read_people(path: Path, judged: Sequence[JudgedCase]) -> dict[str, dict[str, Decision]]:
+    steps = {(one.case.id, one.case.model): one for one in judged}
+    ratings: dict[str, dict[str, Decision]] = defaultdict(dict)
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path}: cannot be read ({error})") from error
+    columns = {"case", "model", "step", "text", "person", "factual"}
+    if not rows or columns - rows[0].keys():
+        raise DataError(f"{path}: give the columns {', '.join(sorted(columns))} of {TO_RATE}")
+    for line, row in enumerate(rows, 2):
+        where, said = f"{path.name}, line {line}", (row["factual"] or "").strip().lower()
+        if not said:
+            continue
+        if said not in _TRUTH:
+            raise DataError(f"{where}: factual is {row['factual']!r}, not true or false")
+        one = steps.get((row["case"], row["model"]))
+        number = int(row["step"]) if row["step"].isdigit() else 0
+        if one is None or not 0 < number <= len(one.steps) or one.steps[number - 1] != row["text"]:
+            raise DataError(
+                f"{where}: case {row['case']!r} has no such step {row['step']}; rate the steps of"
+                f" {TO_RATE} as they are now"
+            )
+        person = (row["person"] or "").strip() or "person"
+        ratings[person][_step_id(one.case.key, number)] = _TRUTH[said]
+    if not ratings:
+        raise DataError(f"{path}: nobody has rated a step; fill in factual with true or false")
+    return dict(ratings)
