@@ -205,8 +205,7 @@ class Probe(Record):
     (log-likelihood of ``continuation`` as a reply), ``score_text`` (of raw text: ``continuation``
     directly after ``prompt``, without chat template), ``continue_text`` (text after the raw text
     ``prompt``) or ``embed`` (the hidden state at the last token of ``continuation``). ``labels``
-    holds the options' labels (characters, or words separated by spaces) if they are not A, B, C
-    and so on.
+    are the options' labels (characters, or words separated by spaces) if they are not A, B, …
     """
 
     kind: ClassVar[str] = "probes"
