@@ -34,9 +34,11 @@ def question(answer: str, options: tuple[str, ...] | None = None) -> Item:
 def test_yes_no_questions(answer: str, words: tuple[str, str] | None, right: int | None) -> None:
     item = question(answer)
     assert (yes_no(item), right_option(item)) == (words, right)
-    if words is None:
-        with pytest.raises(ValueError, match="free-form"):
-            PromptSettings().closed_probe(item, "original")
+
+
+def test_a_free_form_question_is_not_closed() -> None:
+    with pytest.raises(ValueError, match="free-form"):
+        PromptSettings().closed_probe(question("red"), "original")
 
 
 def test_questions_with_options_keep_their_probe() -> None:

@@ -98,7 +98,8 @@ def test_overall_accuracy_follows_from_the_quadrants() -> None:
 
 def test_items_that_rely_on_the_picture_are_nearly_always_wrong() -> None:
     """With 81 % "yes" and the prior "yes", reliant means "says no": the label prior confounds."""
-    for row in rows("quadrant_accuracy.csv"):
-        if row["model"] in ("MedGemma Base", "Full LoRA", "LLaVA-Rad LoRA"):
-            assert max(float(row["ideal"]), float(row["fragile"])) < 10
-            assert min(float(row["dangerous"]), float(row["worst"])) > 40
+    by_model = {row["model"]: row for row in rows("quadrant_accuracy.csv")}
+    for model in ("MedGemma Base", "Full LoRA", "LLaVA-Rad LoRA"):
+        row = by_model[model]
+        assert max(float(row["ideal"]), float(row["fragile"])) < 10
+        assert min(float(row["dangerous"]), float(row["worst"])) > 40

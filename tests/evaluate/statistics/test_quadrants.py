@@ -19,19 +19,20 @@ from flipbench.evaluate.statistics.quadrants import (
 )
 
 
-@given(*[st.integers(0, 50)] * 4)
+def test_no_items_have_no_fractions() -> None:
+    counts = QuadrantCounts(0, 0, 0, 0)
+    assert {counts.flip_rate, counts.dangerous_fraction, counts.expected} == {None}
+
+
+@given(*[st.integers(1, 50)] * 4)
 def test_fractions_of_any_counts(ideal: int, fragile: int, dangerous: int, worst: int) -> None:
     counts = QuadrantCounts(ideal, fragile, dangerous, worst)
-    if not counts.n:
-        assert {counts.flip_rate, counts.dangerous_fraction, counts.expected} == {None}
-        return
     assert counts.bound is not None and counts.dangerous_fraction is not None
     assert counts.flip_rate == pytest.approx(1 - counts.bound)
     assert counts.dangerous_fraction <= counts.bound
     table = [[counts.dangerous, counts.worst], [counts.ideal, counts.fragile]]
-    if all(map(sum, table)) and all(map(sum, zip(*table, strict=True))):
-        by_chance = stats.contingency.expected_freq(np.array(table))[0, 0]
-        assert counts.expected == pytest.approx(by_chance / counts.n)
+    by_chance = stats.contingency.expected_freq(np.array(table))[0, 0]
+    assert counts.expected == pytest.approx(by_chance / counts.n)
     assert QuadrantCounts.of(dict(zip(QUADRANTS, vars(counts).values(), strict=True))) == counts
 
 
