@@ -268,6 +268,7 @@ class Response(Record):
     kind: ClassVar[str] = "responses"
     made_of: ClassVar[tuple[str, ...]] = ("probe_id", "model_fingerprint")
     partition_by: ClassVar[str] = "model_fingerprint"
+    private: ClassVar[bool] = True
 
     probe_id: str
     model_fingerprint: str
@@ -392,6 +393,7 @@ class Failure(Record):
 
     kind: ClassVar[str] = "failures"
     made_of: ClassVar[tuple[str, ...]] = ("stage", "record_id", "error", "message")
+    private: ClassVar[bool] = True
 
     stage: str
     record_id: str = Field(description="the id that its record would have had")
