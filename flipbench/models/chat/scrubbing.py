@@ -16,10 +16,9 @@ _FRAGMENT = 12
 _BLOCK = _FRAGMENT // 2
 _MAX_ERROR = 300
 _MAX_DEPTH = 100
-_MASK = r"(?:[*•●█#]{2,}|(?:%2[Aa]){2,}|%E2%80%A6|…|\.{3,}|[xX]{4,})"
-_PART = r"[\w+/=~-]"
-_MASKED = re.compile(rf"({_PART}{{0,200}}?){_MASK}({_PART}{{0,200}})")
-_HAS_MASK = re.compile(_MASK)
+_MASK = re.compile(r"(?:[*•●█#]{2,}|(?:%2[Aa]){2,}|%E2%80%A6|…|\.{3,}|[xX]{4,})")
+_PART = re.compile(r"[\w+/=~-]*")
+_MAX_PART = 200
 _OTHER_KEY = re.compile(r"\b(?:sk|key)-[\w*-]{4,}")  # some servers name keys of their own
 _BEARER = re.compile(r"\bbearer\s+[^\s\"',;}]+", re.IGNORECASE)
 _LOGGERS = (
@@ -73,7 +72,7 @@ class Scrubber:
             return text
         if any(block in text for block in self._blocks):
             text = self._without_pieces(text)
-        return _MASKED.sub(self._unmasked, text) if _HAS_MASK.search(text) else text
+        return self._without_masked(text)
 
     def error(self, text: str) -> str:
         """Return a server's message on one line, shortened, without this or any other key."""
@@ -123,12 +122,30 @@ class Scrubber:
     def _contains(self, piece: str) -> bool:
         return any(piece in spelling for spelling in self._spellings)
 
-    def _unmasked(self, match: re.Match[str]) -> str:
+    def _without_masked(self, text: str) -> str:
         """Hide what stands around a mask if it belongs to the key."""
-        before, after = match[1], match[2]
-        starts = any(before.endswith(self._key[:n]) for n in range(3, len(before) + 1))
-        inside = any(len(part) == 5 and part in self._key for part in (before[-5:], after[:5]))
-        return _HIDDEN if starts or inside else match[0]
+        kept, position = [], 0
+        for mask in _MASK.finditer(text):
+            start, end = mask.span()
+            if start < position or not self._shows(
+                text[max(position, start - _MAX_PART) : start], text[end : end + 5]
+            ):
+                continue
+            before = text[max(position, start - _MAX_PART) : start]
+            part = _PART.match(before[::-1])
+            start -= part.end() if part else 0
+            part = _PART.match(text, end, end + _MAX_PART)
+            kept += [text[position:start], _HIDDEN]
+            position = part.end() if part else end
+        return "".join([*kept, text[position:]])
+
+    def _shows(self, before: str, after: str) -> bool:
+        """Whether a text ends as the key begins, or either text has five letters of the key."""
+        if before[-3:] in self._key and len(before) > 2:
+            longest = min(len(before), len(self._key))
+            if any(before.endswith(self._key[:n]) for n in range(3, longest + 1)):
+                return True
+        return any(len(part) == 5 and part in self._key for part in (before[-5:], after))
 
 
 def parse(data: bytes) -> Any:
