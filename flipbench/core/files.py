@@ -10,11 +10,15 @@ from pathlib import Path
 
 from flipbench.core.errors import DataError
 
+PRIVATE = 0o600
+"""The permissions of a file that only its user may read."""
 
-def write_atomically(path: Path, data: str | bytes) -> Path:
+
+def write_atomically(path: Path, data: str | bytes, mode: int = 0o666) -> Path:
     """Write a file and flush it to disk; create its folder if needed.
 
     Readers see either the old or the new content. Text is encoded as UTF-8; line ends are kept.
+    The file gets the permissions ``mode``, less those that the umask withholds.
 
     Raises
     ------
@@ -22,6 +26,7 @@ def write_atomically(path: Path, data: str | bytes) -> Path:
         If it cannot be written; the old content stays.
     """
     with atomic_file(path) as partial:
+        partial.touch(mode)
         partial.write_bytes(data.encode() if isinstance(data, str) else data)
     return path
 

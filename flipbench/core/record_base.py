@@ -58,12 +58,15 @@ class Record(Value):
     partition_by : str
         The field whose value names a subfolder of a run, so that kinds with millions of records
         can be read one partition at a time. Empty: one folder for all.
+    private : bool
+        Whether only the user may read the files that hold them.
     """
 
     kind: ClassVar[str]
     made_of: ClassVar[tuple[str, ...]]
     optional: ClassVar[tuple[str, ...]] = ()
     partition_by: ClassVar[str] = ""
+    private: ClassVar[bool] = False
     id: str = ""
 
     @classmethod

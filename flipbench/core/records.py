@@ -257,17 +257,16 @@ class Response(Record):
     are mean and standard deviation of log p under the model's distribution at each position. All
     three have shape (T,), in nats, and are empty for long texts without images and for models that
     do not return them. For raw text, ``is_greedy``, shape (T,), says which tokens are the most
-    likely ones after all tokens before them. The first token of a text without a prompt is not
-    scored.
+    likely ones after all tokens before them. Without a prompt, the first token is not scored.
 
     ``reasoned`` is whether a server left out reasoning that preceded ``text``.
-
     ``state`` is the last layer's hidden state as text; see `flipbench.models.vlm.scoring`.
     """
 
     kind: ClassVar[str] = "responses"
     made_of: ClassVar[tuple[str, ...]] = ("probe_id", "model_fingerprint")
     partition_by: ClassVar[str] = "model_fingerprint"
+    private: ClassVar[bool] = True
 
     probe_id: str
     model_fingerprint: str
@@ -392,6 +391,7 @@ class Failure(Record):
 
     kind: ClassVar[str] = "failures"
     made_of: ClassVar[tuple[str, ...]] = ("stage", "record_id", "error", "message")
+    private: ClassVar[bool] = True
 
     stage: str
     record_id: str = Field(description="the id that its record would have had")

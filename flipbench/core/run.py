@@ -25,7 +25,7 @@ from pydantic import ValidationError
 
 from flipbench import __version__
 from flipbench.core.errors import DataError
-from flipbench.core.files import write_atomically
+from flipbench.core.files import PRIVATE, write_atomically
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Edit, Failure, Record
 
@@ -85,7 +85,8 @@ class Run:
             lines = "".join(record.model_dump_json() + "\n" for record in batch)
             try:
                 if key not in self._shards:
-                    self._shards[key] = _Shard.open(self.path / folder)
+                    mode = PRIVATE if batch[0].private else 0o666
+                    self._shards[key] = _Shard.open(self.path / folder, mode)
                 self._shards[key].write(lines.encode())
             except OSError as error:
                 if key in self._shards:
@@ -159,7 +160,7 @@ class Run:
 
     def _lines(self, kind: type[Record], partition: str) -> Iterator[tuple[bytes, str]]:
         for path in sorted((self.path / kind.kind / partition).rglob("*.jsonl")):
-            with path.open("rb") as file:
+            with _open_shard(path) as file:
                 for number, line in enumerate(file, 1):
                     if not line.endswith(b"\n"):
                         break  # unfinished: the writer was killed or is still writing
@@ -173,7 +174,7 @@ class _Shard:
         self.path, self.file = path, file
 
     @classmethod
-    def open(cls, folder: Path) -> _Shard:
+    def open(cls, folder: Path, mode: int) -> _Shard:
         folder.mkdir(parents=True, exist_ok=True)
         for path in sorted(folder.glob("*.jsonl")):
             try:
@@ -187,7 +188,8 @@ class _Shard:
         path = folder / f"{platform.node()}-{os.getpid()}-{uuid.uuid4().hex[:6]}.jsonl"
         # renamed to a shard only once locked, so that no other writer can take it over
         unlocked = path.with_suffix(".new")
-        file = unlocked.open("x+b", buffering=0)
+        unlocked.touch(mode, exist_ok=False)
+        file = unlocked.open("r+b", buffering=0)
         if not _lock(file):
             file.close()
             unlocked.unlink()
@@ -208,6 +210,16 @@ class _Shard:
             with contextlib.suppress(OSError):
                 self.file.truncate(start)
             raise
+
+
+def _open_shard(path: Path) -> BinaryIO:
+    try:
+        return path.open("rb")
+    except PermissionError as error:
+        raise DataError(
+            f"{path}: you may not read it; ask its owner for permission, or use"
+            " another run directory"
+        ) from error
 
 
 def _lock(file: BinaryIO) -> bool:

@@ -22,6 +22,7 @@ from flipbench.core.records import JsonDict
 from flipbench.models.chat.cost import Spent
 from flipbench.models.chat.messages import ChatReply, ChatRequest, read_reply
 from flipbench.models.chat.rate_limit import RateLimiter
+from flipbench.models.chat.scrubbing import Scrubber, parse
 
 log = logging.getLogger(__name__)
 _OPTIONAL = (
@@ -40,6 +41,8 @@ _REJECTED = re.compile(
 _LOG_PROBS = re.compile(r"log.?prob", re.IGNORECASE)
 _MODERATED = re.compile(r"moderat|content.?(?:policy|filter)|safety", re.IGNORECASE)
 _MAX_MODELS_LISTED = 20
+ODD_REPLY = (AttributeError, KeyError, RecursionError, TypeError, ValueError)
+"""What the openai package raises, besides its own errors, if a reply has an odd form."""
 
 
 class ChatAPI:
@@ -49,7 +52,8 @@ class ChatAPI:
 
     A parameter that the server rejects is omitted from then on (``max_tokens`` is replaced by
     ``max_completion_tokens`` and vice versa), and every reply's usage records the parameters that
-    were sent. The key is read from the environment and appears in no message, log or record.
+    were sent. The key is read from the environment and appears in no message, log or record, even
+    if the server sends it back. A reply of an odd form is a failure of its request alone.
 
     Parameters
     ----------
@@ -95,6 +99,13 @@ class ChatAPI:
             max_retries=self.spec.max_retries,
         )
 
+    @cached_property
+    def scrub(self) -> Scrubber:
+        """Removes the key from what the server sends."""
+        scrubber = Scrubber(self.client.api_key)
+        scrubber.guard_logs()
+        return scrubber
+
     def ask(
         self, requests: Sequence[ChatRequest], images: ImageStore
     ) -> list[ChatReply | Exception]:
@@ -116,7 +127,7 @@ class ChatAPI:
                 stop.append(result)
             return result
 
-        _ = self.client  # built once, before the threads
+        _ = self.scrub  # with the client, built once, before the threads
         n_threads = max(1, min(self.spec.n_concurrent, len(requests)))
         pool = ThreadPoolExecutor(n_threads, thread_name_prefix="chat")
         try:
@@ -169,7 +180,7 @@ class ChatAPI:
             return False
         message = str(problem.get("message") or "")
         if "logprobs" in sent and _LOG_PROBS.search(f"{problem.get('param')} {message}"):
-            return self._omit("logprobs", "top_logprobs", why=f" ({message[:200]})")
+            return self._omit("logprobs", "top_logprobs", why=f" ({self.scrub.error(message)})")
         about = f"{problem.get('code') or ''} {message}".replace("_", " ")
         param = str(problem.get("param") or "").split(".")[0].split("[")[0]
         named = [param] if param in _OPTIONAL else _named_in(message)
@@ -191,7 +202,7 @@ class ChatAPI:
         """
         api, server = self.openai, self.server
         status = getattr(error, "status_code", None)
-        code = str(getattr(error, "code", None) or "")
+        code = getattr(error, "code", None)
         reason = self._reason(error)
         variable = self.spec.api_key_env
         if status == 401:
@@ -236,7 +247,7 @@ class ChatAPI:
                 raw = self.client.chat.completions.with_raw_response.create(
                     model=self.spec.model, messages=messages, **parameters
                 )
-                body = raw.http_response.json()
+                body = self.scrub.json(parse(raw.http_response.content))
             except (
                 api.BadRequestError,
                 api.UnprocessableEntityError,
@@ -247,13 +258,14 @@ class ChatAPI:
                 return self.explain(error)
             except api.OpenAIError as error:
                 return self.explain(error)
-            except ValueError as error:
-                return ServiceError(f"{self.server} answered with invalid JSON ({error})")
+            except ODD_REPLY as error:
+                reason = self.scrub.error(str(error))
+                return ServiceError(f"{self.server} answered with invalid JSON ({reason})")
             self.answered = True
             reply, usage = read_reply(body, self.spec, request, recorded(parameters))
             usage |= {"server": self.server, "n_retries": raw.retries_taken}
             if raw.request_id:
-                usage["request_id"] = raw.request_id
+                usage["request_id"] = self.scrub.text(raw.request_id)
             self.count(usage)
             return replace(reply, usage=usage) if isinstance(reply, ChatReply) else reply
         return ServiceError(f"{self.server} rejects all of {', '.join(_OPTIONAL)}")
@@ -273,17 +285,14 @@ class ChatAPI:
         text = problem["message"] if isinstance(problem, dict) else None
         cause = getattr(error, "__cause__", None)
         text = str(text or getattr(error, "message", "") or error)
-        text = f"{text} ({cause})" if cause else text
-        if len(self.client.api_key) > 4:
-            text = text.replace(self.client.api_key, "***")
-        text = re.sub(r"\b(sk|key)-[\w*-]{4,}", "***", text)  # some servers echo part of it
-        return " ".join(text.split())[:300]
+        return self.scrub.error(f"{text} ({cause})" if cause else text)
 
     def _no_model(self) -> str:
         """Return a message that lists the server's models, or suggests to check the address."""
         try:
-            offered = sorted(str(model.id) for model in self.client.models.list())
-        except (self.openai.OpenAIError, ValueError, TypeError):
+            models = self.client.models.list()
+            offered = sorted(self.scrub.error(str(model.id)) for model in models)
+        except (self.openai.OpenAIError, *ODD_REPLY):
             offered = []
         if not offered:
             return (
@@ -338,7 +347,16 @@ def _problem(error: Any) -> JsonDict | None:
     if not isinstance(problem, dict):
         return None
     message = problem.get("message") or problem.get("detail") or ""
-    return problem | {"message": message if isinstance(message, str) else json.dumps(message)}
+    if not isinstance(message, str):
+        try:
+            message = json.dumps(message)
+        except RecursionError:
+            message = "an error nested too deeply"
+    named = {name: problem.get(name) for name in ("code", "param")}
+    return {
+        "message": message,
+        **{name: value for name, value in named.items() if isinstance(value, str | int)},
+    }
 
 
 def _named_in(message: str) -> list[str]:

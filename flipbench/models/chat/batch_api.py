@@ -12,6 +12,7 @@ import itertools
 import json
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,9 +20,10 @@ from typing import Any
 
 from flipbench.config.chat import ChatSpec
 from flipbench.core.errors import DataError, FlipbenchError, PrerequisiteError, ServiceError
+from flipbench.core.files import PRIVATE
 from flipbench.core.images import ImageStore
 from flipbench.core.records import JsonDict
-from flipbench.models.chat.api import ChatAPI, recorded
+from flipbench.models.chat.api import ODD_REPLY, ChatAPI, recorded
 from flipbench.models.chat.batch_state import BatchFolder, Shard
 from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest, read_reply
 
@@ -151,6 +153,7 @@ class BatchAPI:
             if sent and (len(sent) == self.max_requests or n_bytes + len(line) > self.max_bytes):
                 yield path, sent
                 path, sent, n_bytes = self.folder.new_input(), {}, 0
+            path.touch(mode=PRIVATE)
             with path.open("ab") as file:
                 file.write(line)
             n_bytes += len(line)
@@ -167,7 +170,7 @@ class BatchAPI:
         """Upload a file and create a batch; the state is on disk after each step."""
         client = self.api.client.with_options(timeout=_UPLOAD_SECONDS)
         uploaded = self._call(client.files.create, file=path, purpose="batch")
-        shard = Shard(name=path.stem.split(".")[0], sent=sent, file_id=uploaded.id)
+        shard = Shard(name=path.stem.split(".")[0], sent=sent, file_id=self._text(uploaded, "id"))
         self.folder.keep(shard)
         path.unlink()
         return self._create(shard)
@@ -190,8 +193,9 @@ class BatchAPI:
                 if adopted := self._adopt(shard):
                     return adopted
                 continue
-            log.info("batch %s: %d requests sent", batch.id, len(shard.sent))
-            return self.folder.keep(shard, batch_id=batch.id)
+            batch_id = self._text(batch, "id")
+            log.info("batch %s: %d requests sent", batch_id, len(shard.sent))
+            return self.folder.keep(shard, batch_id=batch_id)
         raise AssertionError("the last attempt either returns or raises")
 
     def _finish(self, shards: Sequence[Shard]) -> list[Shard]:
@@ -206,12 +210,13 @@ class BatchAPI:
             for shard in list(pending.values()):
                 try:
                     batch = self._call(self.api.client.batches.retrieve, shard.batch_id)
-                    if batch.status in _ENDED:
-                        done.append(self._collect(pending[shard.name], batch))
+                    status = self._text(batch, "status")
+                    if status in _ENDED:
+                        done.append(self._collect(pending[shard.name], batch, status))
                         del pending[shard.name]
-                    elif batch.status != shard.status:
-                        log.info("batch %s: %s", batch.id, batch.status)
-                        pending[shard.name] = self.folder.keep(shard, status=batch.status)
+                    elif status != shard.status:
+                        log.info("batch %s: %s", shard.batch_id, status)
+                        pending[shard.name] = self.folder.keep(shard, status=status)
                     n_failed = 0
                 except _StopError as stop:
                     n_failed += 1
@@ -227,68 +232,97 @@ class BatchAPI:
         client = self.api.client
         newest = self._call(lambda: list(itertools.islice(client.batches.list(limit=100), 1000)))
         for batch in newest:
-            if batch.input_file_id == shard.file_id:
-                return self.folder.keep(shard, batch_id=batch.id)
+            if getattr(batch, "input_file_id", None) == shard.file_id:
+                return self.folder.keep(shard, batch_id=self._text(batch, "id"))
         return None
 
-    def _collect(self, shard: Shard, batch: Any) -> Shard:
+    def _collect(self, shard: Shard, batch: Any, status: str) -> Shard:
         for kind in ("output", "error"):
-            file_id = getattr(batch, f"{kind}_file_id", None)
-            if file_id:
-                content = self._call(self.api.client.files.content, file_id)
-                self.folder.keep_rows(shard, kind, content.content)
-        problems = (batch.errors.data if batch.errors else None) or []
-        log.info("batch %s: %s", batch.id, batch.status)
+            name = f"{kind}_file_id"
+            if getattr(batch, name, None):
+                content = self._call(self.api.client.files.content, self._text(batch, name))
+                self.folder.keep_rows(shard, kind, self.api.scrub.lines(content.content))
+        problems = getattr(getattr(batch, "errors", None), "data", None)
+        if not isinstance(problems, list):
+            problems = []
+        messages = [str(getattr(problem, "message", problem)) for problem in problems]
+        code = str(getattr(problems[0], "code", "")) if problems else ""
+        log.info("batch %s: %s", shard.batch_id, status)
         return self.folder.keep(
             shard,
-            status=batch.status,
+            status=status,
             collected=True,
-            problem="; ".join(str(p.message) for p in problems)[:500],
-            code=str(problems[0].code) if problems else "",
+            problem=self.api.scrub.error("; ".join(messages)),
+            code=self.api.scrub.error(code),
         )
 
     def _replies(self, shard: Shard, requests: dict[str, ChatRequest], *, count: bool) -> _Replies:
-        """Read a shard's replies to ``requests``."""
+        """Read a shard's replies to ``requests``; of several to one, the first good one."""
         replies: _Replies = {}
         for key in requests.keys() & shard.sent.keys():
             if shard.status in ("failed", "cancelled"):
                 failure = _TransientError if shard.code in _TRANSIENT else ServiceError
                 why = f": {shard.problem}" if shard.problem else ""
                 replies[key] = failure(f"batch {shard.batch_id} was {shard.status}{why}")
-        for kind in ("error", "output"):
-            for row in self.folder.rows(shard, kind):
-                key = str(row.get("custom_id"))
-                if key in requests and key in shard.sent:
-                    replies[key], usage = self._reply(row, requests[key], shard.sent[key])
-                    if count and usage:
-                        self.api.count(usage)
+        n_rows: Counter[str] = Counter()
+        for row in itertools.chain(*(self.folder.rows(shard, k) for k in ("error", "output"))):
+            key = str(row.get("custom_id"))
+            if key not in requests or key not in shard.sent:
+                continue
+            reply, usage = self._reply(self.api.scrub.json(row), requests[key], shard.sent[key])
+            if count and usage:
+                self.api.count(usage)
+            n_rows[key] += 1
+            if not isinstance(replies.get(key), ChatReply):
+                replies[key] = reply
+        for key, n in n_rows.items():
+            if n > 1:
+                good = isinstance(replies[key], ChatReply)
+                which = "the first good one is used" if good else "none is good"
+                log.warning("batch %s: %d replies to %s; %s", shard.batch_id, n, key, which)
         return replies
 
     def _reply(
         self, row: JsonDict, request: ChatRequest, sent: JsonDict
     ) -> tuple[ChatReply | Exception, JsonDict]:
         """Read one line of an output or error file: the reply and its usage."""
-        response = row.get("response") or {}
-        body = response.get("body") or {}
+        response = _dict(row.get("response"))
+        body = response.get("body")
         status = response.get("status_code")
         if status == 200:
             reply, usage = read_reply(body, self.api.spec, request, sent, price_factor=BATCH_PRICE)
             usage["server"] = self.api.server
-            if response.get("request_id"):
-                usage["request_id"] = response["request_id"]
+            if isinstance(request_id := response.get("request_id"), str) and request_id:
+                usage["request_id"] = request_id
             if isinstance(reply, ChatReply):
                 return replace(reply, usage=usage), usage
             return reply, usage
-        problem = row.get("error") or body.get("error") or {}
-        code, message = str(problem.get("code") or ""), str(problem.get("message") or "")
+        problem = _dict(row.get("error")) or _dict(_dict(body).get("error"))
+        code, message = (str(problem.get(name) or "") for name in ("code", "message"))
+        if not problem:
+            message = str(row.get("error") or body or "the reply is malformed")
+        message = self.api.scrub.error(message)
         if status == 400 and self.api.drop_rejected(problem, sent):
             return _TransientError(message), {}
         if code == "model_not_found" or status == 404:
-            message = f"{self.api.server} has no model {self.name!r}: {message[:300]}"
+            message = f"{self.api.server} has no model {self.name!r}: {message}"
             return PrerequisiteError(message), {}
-        transient = code in _TRANSIENT or status in (408, 409, 429) or (status or 0) >= 500
-        kind = _TransientError if transient else ServiceError
-        return kind(f"{self.api.server}, in a batch: {status or code}: {message[:300]}"), {}
+        broken = isinstance(status, int) and (status in (408, 409, 429) or status >= 500)
+        kind = _TransientError if broken or code in _TRANSIENT else ServiceError
+        what = self.api.scrub.error(str(status or code or "no status"))
+        return kind(f"{self.api.server}, in a batch: {what}: {message}"), {}
+
+    def _text(self, thing: Any, name: str) -> str:
+        """Return a text that the server must send, such as a batch's id, without the key."""
+        value = getattr(thing, name, None)
+        if isinstance(value, str) and value:
+            return self.api.scrub.text(value)
+        raise _StopError(
+            ServiceError(
+                f"{self.api.server} sent no {name} of a file or batch; run the same command again"
+                " to continue"
+            )
+        )
 
     def _call(self, function: Any, *args: Any, **kwargs: Any) -> Any:
         """Call the server; an error ends `ask`, and the next call resumes from the state."""
@@ -297,7 +331,7 @@ class BatchAPI:
             result = function(*args, **kwargs)
             self.api.answered = True
             return result
-        except (self.api.openai.OpenAIError, ValueError) as error:
+        except (self.api.openai.OpenAIError, *ODD_REPLY) as error:
             reason = self.api.explain(error)
             if getattr(error, "status_code", None) == 404:
                 reason = PrerequisiteError(
@@ -320,6 +354,10 @@ class _StopError(Exception):
     def __init__(self, reason: FlipbenchError) -> None:
         super().__init__(str(reason))
         self.reason = reason
+
+
+def _dict(value: Any) -> JsonDict:
+    return value if isinstance(value, dict) else {}
 
 
 def _is_transient(reply: ChatReply | Exception | None) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import logging
 import uuid
 from collections.abc import Iterator
@@ -12,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from flipbench.core.errors import DataError, PrerequisiteError
-from flipbench.core.files import write_atomically
+from flipbench.core.files import PRIVATE, write_atomically
 from flipbench.core.records import JsonDict, Value
+from flipbench.models.chat.scrubbing import parse
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,10 @@ class Shard(Value):
 
 
 class BatchFolder:
-    """A folder with a state file, an output file and an error file for each shard."""
+    """A folder with a state file, an output file and an error file for each shard.
+
+    Only the user can read the files.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -73,26 +76,29 @@ class BatchFolder:
     def keep(self, shard: Shard, **changes: Any) -> Shard:
         """Write a shard's changed state atomically; return the shard."""
         shard = shard.model_copy(update=changes)
-        write_atomically(self.path / f"{shard.name}.state.json", shard.model_dump_json())
+        write_atomically(self.path / f"{shard.name}.state.json", shard.model_dump_json(), PRIVATE)
         return shard
 
     def keep_rows(self, shard: Shard, kind: str, data: bytes) -> None:
         """Write a downloaded file; ``kind`` is "output" or "error"."""
-        write_atomically(self.path / f"{shard.name}.{kind}.jsonl", data)
+        write_atomically(self.path / f"{shard.name}.{kind}.jsonl", data, PRIVATE)
 
     def rows(self, shard: Shard, kind: str) -> Iterator[JsonDict]:
         """Yield the lines of a downloaded file; none if it does not exist."""
         path = self.path / f"{shard.name}.{kind}.jsonl"
         if not path.exists():
             return
-        for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
-            try:
-                row = json.loads(line) if line.strip() else None
-            except ValueError:
-                log.warning("%s:%d is not JSON; its request is sent again", path, number)
+        for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
+            if not line.strip():
                 continue
+            try:
+                row = parse(line)
+            except ValueError:
+                row = None
             if isinstance(row, dict):
                 yield row
+            else:
+                log.warning("%s:%d is not a reply; its request is sent again", path, number)
 
     def new_input(self) -> Path:
         """Return a path for the input file of a new shard."""

@@ -204,10 +204,12 @@ def read_json(text: str, schema: type[Schema]) -> Schema | None:
 def read_reply(
     body: Any, spec: ChatSpec, request: ChatRequest, sent: JsonDict, *, price_factor: float = 1.0
 ) -> tuple[ChatReply | ServiceError, JsonDict]:
-    """Read a chat completion, given as JSON.
+    """Read a chat completion.
 
     Parameters
     ----------
+    body : JSON value
+        The server's reply, whatever it is.
     sent : dict
         The parameters that were sent.
     price_factor : float
@@ -216,23 +218,32 @@ def read_reply(
     Returns
     -------
     reply : ChatReply or ServiceError
-        An error if the model refused, replied with an empty text, or was cut off; for a request
-        with its own ``max_tokens``, only if the reply ends within the model's reasoning.
+        An error if it is not a chat completion, or if the model refused, replied with an empty
+        text, or was cut off; for a request with its own ``max_tokens``, only if the reply ends
+        within the model's reasoning.
     usage : dict
-        Its cost and origin, even if the reply is an error.
+        Its cost and origin, even if the reply is an error; empty if it is not a chat completion.
     """
-    if not isinstance(body, dict) or not isinstance(body.get("choices"), list):
-        return ServiceError(f"the server's reply is not a chat completion: {_short(body)}"), {}
-    usage = _usage(body, spec, request, sent, price_factor)
+    try:
+        if not isinstance(body, dict) or not isinstance(body.get("choices"), list):
+            raise ValueError("choices")
+        usage = _usage(body, spec, request, sent, price_factor)
+        choice = body["choices"][0] if body["choices"] else {}
+        if not isinstance(choice, dict):
+            raise ValueError("choices[0]")
+        message = _object("message", choice.get("message"))
+        log_probs = _object("logprobs", choice.get("logprobs")).get("content")
+    except ValueError as error:
+        odd = f"; {error} is malformed" if isinstance(body, dict) and "choices" in body else ""
+        return ServiceError(f"the server's reply is not a chat completion: {_short(body)}{odd}"), {}
     if not body["choices"]:
         return ServiceError("the server's reply contains no choices"), usage
-    choice = body["choices"][0]
-    message = choice.get("message") or {}
     reason = choice.get("finish_reason")
     if reason == "content_filter":
         return ServiceError("the server's content filter stopped the reply"), usage
     if request.max_tokens is not None:
-        return _answer(choice, message, spec, usage), usage
+        unfinished = reason == "length" and spec.traits.reasoning
+        return _answer(message, log_probs, usage, unfinished=unfinished), usage
     text = strip_thoughts(_text(message.get("content")))
     if message.get("refusal"):
         return ServiceError(f"the model refused: {_short(message['refusal'])}"), usage
@@ -247,22 +258,20 @@ def read_reply(
 
 
 def _answer(
-    choice: JsonDict, message: JsonDict, spec: ChatSpec, usage: JsonDict
+    message: JsonDict, log_probs: Any, usage: JsonDict, *, unfinished: bool
 ) -> ChatReply | ServiceError:
     """Read the reply to a question verbatim, but never mistake reasoning for an answer."""
     text = _text(message.get("content")) or _text(message.get("refusal"))
     hidden = message.get("reasoning_content") or message.get("reasoning")
-    unfinished = choice.get("finish_reason") == "length" and spec.traits.reasoning
     if unfinished or _OPEN_THOUGHTS.search(text) or (hidden and not text.strip()):
         return ServiceError(
             "the reply may have ended within the model's reasoning; set reasoning: true and raise"
             " reasoning_tokens"
         )
-    content = (choice.get("logprobs") or {}).get("content") or []
     try:
-        tokens = [_most_likely(token) for token in content]
-        own = [float(token["logprob"]) for token in content]
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        tokens = [_most_likely(token) for token in log_probs or []]
+        own = [float(token["logprob"]) for token in log_probs or []]
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         return ServiceError(f"the server's log-probabilities are invalid ({error!r})")
     return ChatReply(
         _THOUGHTS.sub("", text),
@@ -290,26 +299,52 @@ def _most_likely(token: JsonDict) -> tuple[tuple[str, float], ...]:
 def _usage(
     body: JsonDict, spec: ChatSpec, request: ChatRequest, sent: JsonDict, price_factor: float
 ) -> JsonDict:
-    """Return a completion's costs and origin, for a record."""
-    counts = body.get("usage") or {}
-    prompt = counts.get("prompt_tokens_details") or {}
-    completion = counts.get("completion_tokens_details") or {}
-    usd = spec.usd(counts.get("prompt_tokens") or 0, counts.get("completion_tokens") or 0)
-    n_image = prompt.get("image_tokens")
+    """Return a completion's costs and origin, for a record; a malformed part is a ValueError."""
+    counts = _object("usage", body.get("usage"))
+    prompt = _object("prompt_tokens_details", counts.get("prompt_tokens_details"))
+    completion = _object("completion_tokens_details", counts.get("completion_tokens_details"))
+    n_prompt, n_completion = (
+        _count(name, counts.get(name)) for name in ("prompt_tokens", "completion_tokens")
+    )
+    n_image = _count("image_tokens", prompt.get("image_tokens"))
+    usd = spec.usd(n_prompt or 0, n_completion or 0)
     usage = {
-        "model": body.get("model"),
-        "prompt_tokens": counts.get("prompt_tokens"),
-        "completion_tokens": counts.get("completion_tokens"),
-        "cached_tokens": prompt.get("cached_tokens"),
-        "reasoning_tokens": completion.get("reasoning_tokens"),
+        "model": _name("model", body.get("model")),
+        "prompt_tokens": n_prompt,
+        "completion_tokens": n_completion,
+        "cached_tokens": _count("cached_tokens", prompt.get("cached_tokens")),
+        "reasoning_tokens": _count("reasoning_tokens", completion.get("reasoning_tokens")),
         "image_tokens": n_image,
         "image_tokens_estimated": request.n_tokens(spec)[1] if n_image is None else None,
         "cost_usd": None if usd is None or not counts else usd * price_factor,
-        "system_fingerprint": body.get("system_fingerprint"),
-        "completion_id": body.get("id"),
+        "system_fingerprint": _name("system_fingerprint", body.get("system_fingerprint")),
+        "completion_id": _name("id", body.get("id")),
         "sent": sent,
     }
     return {name: value for name, value in usage.items() if value is not None}
+
+
+def _object(name: str, value: Any) -> JsonDict:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ValueError(name)
+    return value
+
+
+def _count(name: str, value: Any) -> float | None:
+    """Return a number of tokens, below 2^63 as files of records require."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**63:
+        raise ValueError(name)
+    return value
+
+
+def _name(name: str, value: Any) -> str | int | None:
+    if value is not None and not isinstance(value, str | int):
+        raise ValueError(name)
+    return value
 
 
 def _parsed(text: str, schema: type[BaseModel] | None) -> BaseModel | None:
