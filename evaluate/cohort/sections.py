@@ -30,6 +30,9 @@ from .tail_enrichment import (
 )
 from .top_k import PairOverlap
 
+N_NAMED = 10
+"""Items without a score that the page names; all of them are in ``audit.json``."""
+
 
 def cohort_sections(found: CohortAnalysis) -> list[Section]:
     """Return the sections on external models, order, tail, top-K and subpopulations."""
@@ -38,7 +41,14 @@ def cohort_sections(found: CohortAnalysis) -> list[Section]:
 
 
 def inflation_section(
-    trend: Cohort, flagged: Flags, correct: Array | None, *, n_permutations: int, seed: int = 0
+    trend: Cohort,
+    flagged: Flags,
+    correct: Array | None,
+    *,
+    unit: str = "",
+    n_permutations: int,
+    level: float = 0.05,
+    seed: int = 0,
 ) -> Section:
     """Return whether models do better on items whose picture has a near neighbour in the corpus.
 
@@ -47,6 +57,8 @@ def inflation_section(
     flagged : bool array, shape (n_items,)
     correct : float array, shape (n_items, n_models), optional
         1 right, 0 wrong, NaN no answer.
+    unit : str
+        Of the scores; empty if they have none.
     """
     pictures = [str(name) for name in trend.covariates["image"]]
     strata = [str(name) for name in trend.covariates.get("answer_type", [])] or None
@@ -61,7 +73,7 @@ def inflation_section(
         )
         for column, model in enumerate(trend.models)
     }
-    tables = [inflation_table(results, "nats per token")]
+    tables = [inflation_table(results, unit)]
     if correct is not None:
         rng = generator(seed, trend.benchmark, "accuracy inflation")
         rows, churn = accuracy_inflation(correct, flagged, pictures, trend.models, rng)
@@ -70,7 +82,7 @@ def inflation_section(
     return Section(
         "overlap-inflation",
         "Does overlap help?",
-        "look" if lowest[0] * len(results) <= 0.05 else "ok",
+        "look" if lowest[0] * len(results) <= level else "ok",
         f"{int(flagged.sum()):,} of {len(flagged):,} items have a flagged picture. The smallest of"
         f" {len(results)} p-values, by pictures, is {formats.p_value(lowest[0])} ({lowest[1]});"
         f" corrected for their number, {formats.p_value(min(1.0, lowest[0] * len(results)))}.",
@@ -95,13 +107,20 @@ def _external(found: CohortAnalysis) -> Section:
         if fired
         else "No model stands out by a rule that is quiet on all external ones."
     )
+    missing = {**found.tail.missing(), **found.trend.missing()}
+    n_items = len(found.trend.item_ids)
+    notes = [
+        f"{model} has no score for {len(ids):,} of {n_items:,} items: {', '.join(ids[:N_NAMED])}"
+        + (f" and {len(ids) - N_NAMED:,} more." if len(ids) > N_NAMED else ".")
+        for model, ids in missing.items()
+    ]
     if not found.trend.external:
         verdict = "No model is named as external, so none of these rules can be trusted."
     table = Table(
         "external-baselines",
-        f"Rules and models, uncorrected at {found.level:g}. A rule that fires on an external model"
-        " reads something else than training data: its verdicts on all models are suspected"
-        " artefacts.",
+        f"Rules and models, each at {found.level:g} without correction. A rule that fires on an"
+        " external model reads something else than training data, or fired by chance: its verdicts"
+        " on all models are suspected artefacts, which withholds a verdict and makes none.",
         "rule",
         tuple(Column(_name(m, m in found.trend.external), numeric=False) for m in models),
         (
@@ -120,8 +139,12 @@ def _external(found: CohortAnalysis) -> Section:
         "look" if count.fired or fired or not found.trend.external else "ok",
         f"{formats.as_sentence(str(count))} {verdict}",
         headline=formats.as_sentence(f"Models beside each other: {count}"),
+        notes=tuple(notes),
         tables=(table,),
-        data={"rules": [_falsified_data(one) for one in found.falsified]},
+        data={
+            "rules": [_falsified_data(one) for one in found.falsified],
+            "without_score": missing,
+        },
     )
 
 
@@ -322,13 +345,18 @@ def _subpopulations(found: CohortAnalysis) -> Section:
             for share in s.shares
         )
     ]
+    n_tested = sum(not s.small for s in strata)
+    if differ:
+        sentence = f"The tail is uneven over strata: {', '.join(differ)}."
+    elif n_tested:
+        sentence = f"No difference found between {n_tested} strata and the rest of their factors."
+    else:
+        sentence = f"All {len(strata)} strata are too small to be tested."
     return Section(
         "subpopulations",
         "Subpopulations",
         "look" if differ else "ok",
-        "The tail is spread over the strata."
-        if not differ
-        else f"The tail is uneven over strata: {', '.join(differ)}.",
+        sentence,
         ("A tail in one kind of item, such as yes-or-no questions, speaks for calibration.",),
         (
             subpopulation_table(strata, "ranks far above the other models’"),
