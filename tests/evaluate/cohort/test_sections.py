@@ -7,9 +7,14 @@ import numpy as np
 from flipbench.evaluate.cohort.analysis import RANK_TAIL, analyse
 from flipbench.evaluate.cohort.cohort import Cohort
 from flipbench.evaluate.cohort.sections import cohort_sections, inflation_section
-from flipbench.reporting.sections import markdown
+from flipbench.reporting.sections import Status, markdown
 
-WORDS = {"ok": "nothing found", "look": "have a look", "defect": "act", "not_run": "not run"}
+WORDS: dict[Status, str] = {
+    "ok": "nothing found",
+    "look": "have a look",
+    "defect": "act",
+    "not_run": "not run",
+}
 
 
 def cohort(scores: np.ndarray, external: tuple[str, ...] = ("base",)) -> Cohort:
