@@ -73,20 +73,35 @@ def inflation_section(
         )
         for column, model in enumerate(trend.models)
     }
-    tables = [inflation_table(results, unit)]
+    named = {_name(model, model in trend.external): one for model, one in results.items()}
+    tables = [inflation_table(named, unit)]
     if correct is not None:
         rng = generator(seed, trend.benchmark, "accuracy inflation")
-        rows, churn = accuracy_inflation(correct, flagged, pictures, trend.models, rng)
+        rows, churn = accuracy_inflation(correct, flagged, pictures, list(named), rng)
         tables.append(accuracy_inflation_table(rows, churn))
-    lowest = min((one[0].p_value, model) for model, one in results.items())
+    p, model = min((one[0].p_value, model) for model, one in named.items())
+    corrected = min(1.0, p * len(named))
+    sentence = f"{int(flagged.sum()):,} of {len(flagged):,} items have a flagged picture"
+    if flagged.any() and not flagged.all():
+        sentence += (
+            f". The smallest of {len(named)} p-values, by pictures, is {formats.p_value(p)}"
+            f" ({model}, difference {formats.signed(named[model][0].difference, 3)}); corrected for"
+            f" their number, {formats.p_value(corrected)}."
+        )
+    else:
+        sentence += ": nothing to compare."
+    notes = ["Flagged items may simply be easier, or harder: compare external models."]
+    if alike := [m for m in trend.models if m in trend.external and results[m][0].p_value <= level]:
+        notes.append(
+            f"{', '.join(alike)} cannot have seen the benchmark and differs as well (at {level:g},"
+            " uncorrected): the items differ, so a difference in other models is no evidence."
+        )
     return Section(
         "overlap-inflation",
         "Does overlap help?",
-        "look" if lowest[0] * len(results) <= level else "ok",
-        f"{int(flagged.sum()):,} of {len(flagged):,} items have a flagged picture. The smallest of"
-        f" {len(results)} p-values, by pictures, is {formats.p_value(lowest[0])} ({lowest[1]});"
-        f" corrected for their number, {formats.p_value(min(1.0, lowest[0] * len(results)))}.",
-        ("Flagged items may simply be easier: compare external models.",),
+        "look" if corrected <= level else "ok",
+        sentence,
+        tuple(notes),
         tuple(tables),
         data={"inflation": results},
     )
@@ -291,8 +306,9 @@ def _top_k(found: CohortAnalysis) -> Section:
         heads += ["expected within strata", "p within strata"]
     table = Table(
         "top-k",
-        f"Items among the {k} highest of both models, each ranked by its own score; p:"
-        " hypergeometric, Holm over pairs; within strata: of the factors.",
+        f"Items among the {k} highest of both models, each ranked by its own score. Chance: the"
+        " number expected; lift: shared over chance; Jaccard: shared over all that are in either."
+        " p: hypergeometric, Holm over pairs; within strata: of the factors.",
         "models",
         tuple(map(Column, heads)),
         (("", tuple(_pair_row(pair, len(heads)) for pair in found.overlaps)),),

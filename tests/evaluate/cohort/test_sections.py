@@ -124,3 +124,16 @@ def test_the_unit_of_the_scores_is_said_only_if_known() -> None:
     for unit, header in (("nats", "difference, nats"), ("", "difference")):
         section = inflation_section(one, flags, None, unit=unit, n_permutations=199)
         assert section.tables[0].columns[2].header == header
+
+
+def test_inflation_of_an_external_model_is_no_evidence_about_the_others() -> None:
+    scores = noise(8)
+    flags = np.repeat(np.arange(200) < 40, 2)
+    scores[flags] += 4
+    section = inflation_section(cohort(scores), flags, None, n_permutations=199)
+    assert section.status == "look" and "difference +" in section.sentence
+    assert section.notes[1].startswith("base cannot have seen the benchmark and differs as well")
+    assert [name for name, _ in section.tables[0].groups][0] == "base (external)"
+    nothing = inflation_section(cohort(scores), flags & False, None, n_permutations=199)
+    assert nothing.status == "ok"
+    assert nothing.sentence == "0 of 400 items have a flagged picture: nothing to compare."
