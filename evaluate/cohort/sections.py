@@ -24,6 +24,7 @@ from .strata_tables import (
 )
 from .subpopulations import models_within_strata, subpopulations
 from .tail_enrichment import (
+    MIN_MODELS,
     GuardedTail,
     TailSummary,
     upper_tail,
@@ -242,6 +243,9 @@ def _order_data(cell: OrderCell) -> dict[str, object]:
 
 def _tail(found: CohortAnalysis) -> Section:
     enriched = [one.model for one in found.tails if one.verdict in ("enriched", "unchecked")]
+    by_ranks = f"By ranks, whichever model is left out: {', '.join(enriched) or 'none'}."
+    if len(found.tail.models) < MIN_MODELS:
+        by_ranks = f"By ranks, fewer than {MIN_MODELS} models cannot tell."
     flagged = [one.model for one in found.summaries if one.flagged]
     sums = Table(
         "tail",
@@ -265,8 +269,7 @@ def _tail(found: CohortAnalysis) -> Section:
         "tail",
         "Tail enrichment",
         "look" if enriched else "ok",
-        f"The paper’s flag: {', '.join(flagged) or 'none'}. By ranks, whichever model is left"
-        f" out: {', '.join(enriched) or 'none'}.",
+        f"The paper’s flag: {', '.join(flagged) or 'none'}. {by_ranks}",
         (
             "A model that is really better at some kind of item than all others has such a tail"
             " without having seen any.",

@@ -59,7 +59,10 @@ def audit_corpus(assembly: Assembly, config: CorpusConfig) -> CorpusAudit:
     write_flagged(run.path, pairs)
     outcome = adjudication_of(run) if run.ids(Adjudication) else None
     if outcome is not None:
-        results = [one.adjudicated(outcome.counts) for one in results]
+        keys = [{(pair.sha256, pair.corpus_sha256) for pair in one.pairs} for one in results]
+        results = [
+            one.adjudicated(outcome.counts_of(own)) for one, own in zip(results, keys, strict=True)
+        ]
     return CorpusAudit(results, _section(results, pairs, outcome, run, failed))
 
 

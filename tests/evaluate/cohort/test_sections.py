@@ -114,7 +114,8 @@ def test_too_few_models_or_items_for_a_test_are_no_finding() -> None:
     tail = [one for one in found.falsified if one.result.rule == RANK_TAIL]
     assert {one.status for one in tail} == {"not_tested"}
     assert {pair.k for pair in found.overlaps} == {10}
-    subpopulations = cohort_sections(found)[-1]
+    tails, _, subpopulations = cohort_sections(found)[2:]
+    assert tails.sentence.endswith("fewer than 4 models cannot tell.")
     assert subpopulations.sentence.endswith("too small to be tested.")
 
 
