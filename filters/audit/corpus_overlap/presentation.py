@@ -317,8 +317,8 @@ def _pairs(results: Sequence[CorpusOverlap]) -> Table:
 def _labels(results: Sequence[CorpusOverlap]) -> Table:
     return _grouped(
         "corpus_labels",
-        "What people see in the flagged pairs that anyone labelled: the label of more than half of a"
-        " pair's raters. Without such a majority it is ambiguous.",
+        "What people see in the flagged pairs that anyone labelled: the label of more than half"
+        " of a pair's raters. Without such a majority it is ambiguous.",
         "Label",
         (Column("Pairs (%)"),),
         results,
