@@ -20,7 +20,7 @@ def main() -> None:
     """Run the command line; every flipbench error is one message and exit status 2."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    for name in ("httpx", "httpx2", "transformers", "datasets", "accelerate"):
+    for name in ("httpx", "httpx2", "transformers", "datasets", "accelerate", "faiss"):
         logging.getLogger(name).setLevel(logging.WARNING)
     try:
         app()

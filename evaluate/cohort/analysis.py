@@ -59,6 +59,8 @@ def analyse(
         The same models and items: scores for the order trend, and for tail and top-K.
     factors : sequence of str
         Covariates; those that the cohort lacks are left out.
+    top_k : int
+        At most half of the items that all models have scores for.
     """
     known = tuple(name for name in factors if name in trend.covariates)
     lengths = [name for name in ("answer_tokens", "question_words") if name in trend.covariates]
@@ -72,7 +74,7 @@ def analyse(
             n_permutations=n_permutations,
         )
     )
-    k = min(top_k, int(tail.complete().sum()))
+    k = max(1, min(top_k, int(tail.complete().sum()) // 2))
     found = CohortAnalysis(
         trend,
         tail,
@@ -97,7 +99,10 @@ def _rules(found: CohortAnalysis) -> list[RuleResult]:
         if cell.order == "release" and not cell.control.startswith("residuals on")
     ]
     rules += [RuleResult(PAPER_TAIL, here, one.model, flag=one.flagged) for one in found.summaries]
-    rules += [RuleResult(RANK_TAIL, here, one.model, one.p) for one in found.tails]
+    rules += [
+        RuleResult(RANK_TAIL, here, one.model, None if one.verdict == "inconclusive" else one.p)
+        for one in found.tails
+    ]
     for model in found.tail.models:
         p_values = [pair.p for pair in found.overlaps if model in pair.models]
         rules.append(RuleResult(TOP_K, here, model, min(1.0, min(p_values) * len(p_values))))

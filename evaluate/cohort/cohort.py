@@ -55,7 +55,7 @@ class Cohort:
     Raises
     ------
     DataError
-        If an item or model appears twice, there are fewer than two models, a model has no score or
+        If an item or model appears twice, there are fewer than two of them, a model has no score or
         the same score for every item, a score is infinite, an external model is unknown, or the
         shapes differ.
     """
@@ -80,6 +80,8 @@ class Cohort:
                 f"{here}: scores have shape {self.scores.shape} for {len(self.item_ids)} items and"
                 f" {len(self.models)} models"
             )
+        if len(self.item_ids) < 2:
+            raise DataError(f"{here}: {len(self.item_ids)} items; a comparison needs at least 2")
         for name in sorted(self.external - set(self.models)):
             guess = nearest(name, self.models)
             raise DataError(f"{here}: there is no external model {name!r}{guess}")
@@ -219,14 +221,17 @@ def read_cohort(
         scores = [[_score(path, line, row, model) for model in models] for line, row in rows]
         names = [name for name in header if name in covariates]
         texts = {name: [row[name].strip() for _, row in rows] for name in names}
-    return Cohort(
-        benchmark=benchmark or path.stem,
-        item_ids=ids,
-        models=models,
-        external=frozenset(external),
-        scores=np.array(scores, dtype=float).reshape(len(ids), len(models)),
-        covariates={name: _numbers_or_text(values) for name, values in texts.items()},
-    )
+    try:
+        return Cohort(
+            benchmark=benchmark or path.stem,
+            item_ids=ids,
+            models=models,
+            external=frozenset(external),
+            scores=np.array(scores, dtype=float).reshape(len(ids), len(models)),
+            covariates={name: _numbers_or_text(values) for name, values in texts.items()},
+        )
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
 
 
 _Rows = Sequence[tuple[int, Mapping[str, str]]]

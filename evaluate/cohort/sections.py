@@ -24,11 +24,15 @@ from .strata_tables import (
 )
 from .subpopulations import models_within_strata, subpopulations
 from .tail_enrichment import (
+    MIN_MODELS,
     GuardedTail,
     TailSummary,
     upper_tail,
 )
 from .top_k import PairOverlap
+
+N_NAMED = 10
+"""Items without a score that the page names; all of them are in ``audit.json``."""
 
 
 def cohort_sections(found: CohortAnalysis) -> list[Section]:
@@ -38,7 +42,14 @@ def cohort_sections(found: CohortAnalysis) -> list[Section]:
 
 
 def inflation_section(
-    trend: Cohort, flagged: Flags, correct: Array | None, *, n_permutations: int, seed: int = 0
+    trend: Cohort,
+    flagged: Flags,
+    correct: Array | None,
+    *,
+    unit: str = "",
+    n_permutations: int,
+    level: float = 0.05,
+    seed: int = 0,
 ) -> Section:
     """Return whether models do better on items whose picture has a near neighbour in the corpus.
 
@@ -47,6 +58,8 @@ def inflation_section(
     flagged : bool array, shape (n_items,)
     correct : float array, shape (n_items, n_models), optional
         1 right, 0 wrong, NaN no answer.
+    unit : str
+        Of the scores; empty if they have none.
     """
     pictures = [str(name) for name in trend.covariates["image"]]
     strata = [str(name) for name in trend.covariates.get("answer_type", [])] or None
@@ -61,20 +74,35 @@ def inflation_section(
         )
         for column, model in enumerate(trend.models)
     }
-    tables = [inflation_table(results, "nats per token")]
+    named = {_name(model, model in trend.external): one for model, one in results.items()}
+    tables = [inflation_table(named, unit)]
     if correct is not None:
         rng = generator(seed, trend.benchmark, "accuracy inflation")
-        rows, churn = accuracy_inflation(correct, flagged, pictures, trend.models, rng)
+        rows, churn = accuracy_inflation(correct, flagged, pictures, list(named), rng)
         tables.append(accuracy_inflation_table(rows, churn))
-    lowest = min((one[0].p_value, model) for model, one in results.items())
+    p, model = min((one[0].p_value, model) for model, one in named.items())
+    corrected = min(1.0, p * len(named))
+    sentence = f"{int(flagged.sum()):,} of {len(flagged):,} items have a flagged picture"
+    if flagged.any() and not flagged.all():
+        sentence += (
+            f". The smallest of {len(named)} p-values, by pictures, is {formats.p_value(p)}"
+            f" ({model}, difference {formats.signed(named[model][0].difference, 3)}); corrected for"
+            f" their number, {formats.p_value(corrected)}."
+        )
+    else:
+        sentence += ": nothing to compare."
+    notes = ["Flagged items may simply be easier, or harder: compare external models."]
+    if alike := [m for m in trend.models if m in trend.external and results[m][0].p_value <= level]:
+        notes.append(
+            f"{', '.join(alike)} cannot have seen the benchmark and differs as well (at {level:g},"
+            " uncorrected): the items differ, so a difference in other models is no evidence."
+        )
     return Section(
         "overlap-inflation",
         "Does overlap help?",
-        "look" if lowest[0] * len(results) <= 0.05 else "ok",
-        f"{int(flagged.sum()):,} of {len(flagged):,} items have a flagged picture. The smallest of"
-        f" {len(results)} p-values, by pictures, is {formats.p_value(lowest[0])} ({lowest[1]});"
-        f" corrected for their number, {formats.p_value(min(1.0, lowest[0] * len(results)))}.",
-        ("Flagged items may simply be easier: compare external models.",),
+        "look" if corrected <= level else "ok",
+        sentence,
+        tuple(notes),
         tuple(tables),
         data={"inflation": results},
     )
@@ -95,13 +123,20 @@ def _external(found: CohortAnalysis) -> Section:
         if fired
         else "No model stands out by a rule that is quiet on all external ones."
     )
+    missing = {**found.tail.missing(), **found.trend.missing()}
+    n_items = len(found.trend.item_ids)
+    notes = [
+        f"{model} has no score for {len(ids):,} of {n_items:,} items: {', '.join(ids[:N_NAMED])}"
+        + (f" and {len(ids) - N_NAMED:,} more." if len(ids) > N_NAMED else ".")
+        for model, ids in missing.items()
+    ]
     if not found.trend.external:
         verdict = "No model is named as external, so none of these rules can be trusted."
     table = Table(
         "external-baselines",
-        f"Rules and models, uncorrected at {found.level:g}. A rule that fires on an external model"
-        " reads something else than training data: its verdicts on all models are suspected"
-        " artefacts.",
+        f"Rules and models, each at {found.level:g} without correction. A rule that fires on an"
+        " external model reads something else than training data, or fired by chance: its verdicts"
+        " on all models are suspected artefacts, which withholds a verdict and makes none.",
         "rule",
         tuple(Column(_name(m, m in found.trend.external), numeric=False) for m in models),
         (
@@ -120,8 +155,12 @@ def _external(found: CohortAnalysis) -> Section:
         "look" if count.fired or fired or not found.trend.external else "ok",
         f"{formats.as_sentence(str(count))} {verdict}",
         headline=formats.as_sentence(f"Models beside each other: {count}"),
+        notes=tuple(notes),
         tables=(table,),
-        data={"rules": [_falsified_data(one) for one in found.falsified]},
+        data={
+            "rules": [_falsified_data(one) for one in found.falsified],
+            "without_score": missing,
+        },
     )
 
 
@@ -204,6 +243,9 @@ def _order_data(cell: OrderCell) -> dict[str, object]:
 
 def _tail(found: CohortAnalysis) -> Section:
     enriched = [one.model for one in found.tails if one.verdict in ("enriched", "unchecked")]
+    by_ranks = f"By ranks, whichever model is left out: {', '.join(enriched) or 'none'}."
+    if len(found.tail.models) < MIN_MODELS:
+        by_ranks = f"By ranks, fewer than {MIN_MODELS} models cannot tell."
     flagged = [one.model for one in found.summaries if one.flagged]
     sums = Table(
         "tail",
@@ -227,8 +269,7 @@ def _tail(found: CohortAnalysis) -> Section:
         "tail",
         "Tail enrichment",
         "look" if enriched else "ok",
-        f"The paper’s flag: {', '.join(flagged) or 'none'}. By ranks, whichever model is left"
-        f" out: {', '.join(enriched) or 'none'}.",
+        f"The paper’s flag: {', '.join(flagged) or 'none'}. {by_ranks}",
         (
             "A model that is really better at some kind of item than all others has such a tail"
             " without having seen any.",
@@ -268,8 +309,9 @@ def _top_k(found: CohortAnalysis) -> Section:
         heads += ["expected within strata", "p within strata"]
     table = Table(
         "top-k",
-        f"Items among the {k} highest of both models, each ranked by its own score; p:"
-        " hypergeometric, Holm over pairs; within strata: of the factors.",
+        f"Items among the {k} highest of both models, each ranked by its own score. Chance: the"
+        " number expected; lift: shared over chance; Jaccard: shared over all that are in either."
+        " p: hypergeometric, Holm over pairs; within strata: of the factors.",
         "models",
         tuple(map(Column, heads)),
         (("", tuple(_pair_row(pair, len(heads)) for pair in found.overlaps)),),
@@ -322,13 +364,18 @@ def _subpopulations(found: CohortAnalysis) -> Section:
             for share in s.shares
         )
     ]
+    n_tested = sum(not s.small for s in strata)
+    if differ:
+        sentence = f"The tail is uneven over strata: {', '.join(differ)}."
+    elif n_tested:
+        sentence = f"No difference found between {n_tested} strata and the rest of their factors."
+    else:
+        sentence = f"All {len(strata)} strata are too small to be tested."
     return Section(
         "subpopulations",
         "Subpopulations",
         "look" if differ else "ok",
-        "The tail is spread over the strata."
-        if not differ
-        else f"The tail is uneven over strata: {', '.join(differ)}.",
+        sentence,
         ("A tail in one kind of item, such as yes-or-no questions, speaks for calibration.",),
         (
             subpopulation_table(strata, "ranks far above the other models’"),

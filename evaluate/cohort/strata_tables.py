@@ -12,11 +12,11 @@ from .subpopulations import MIN_ITEMS, ModelsWithinStrata, Stratum
 
 
 def inflation_table(results: Mapping[str, Sequence[Inflation]], unit: str) -> Table:
-    """Return the score form: models by strata; ``unit`` is the scores' (nats per token)."""
+    """Return the score form: models by strata; ``unit`` is the scores', if any."""
     columns = (
         Column("flagged"),
         Column("not flagged"),
-        Column(f"difference, {unit}"),
+        Column(", ".join(filter(None, ("difference", unit)))),
         Column("p by pictures"),
         Column("p by items"),
         Column("flag × position"),

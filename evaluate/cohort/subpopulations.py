@@ -176,6 +176,11 @@ def _cochran_mantel_haenszel(tables: Sequence[Sequence[Sequence[int]]]) -> tuple
     stratified = StratifiedTable([np.array(table) for table in varying])
     cross = sum(t[0][1] * t[1][0] / (sum(t[0]) + sum(t[1])) for t in varying)
     odds = float(stratified.oddsratio_pooled) if cross else float("inf")
+    excess = sum(
+        t[0][0] - sum(t[0]) * (t[0][0] + t[1][0]) / (sum(t[0]) + sum(t[1])) for t in varying
+    )
+    if abs(excess) <= 0.5:  # the continuity correction leaves nothing; statsmodels goes below 0
+        return odds, 1.0
     return odds, float(stratified.test_null_odds(correction=True).pvalue)
 
 

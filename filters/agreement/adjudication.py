@@ -97,7 +97,11 @@ class AdjudicationOutcome:
     @property
     def counts(self) -> dict[str, int]:
         """Number of pairs by consensus label; they sum to ``n_labelled``."""
-        counts = Counter(pair.consensus for pair in self.pairs)
+        return self.counts_of({pair.flagged.key for pair in self.pairs})
+
+    def counts_of(self, keys: Collection[tuple[str, str]]) -> dict[str, int]:
+        """Return the number of labelled pairs by label among those with these keys."""
+        counts = Counter(pair.consensus for pair in self.pairs if pair.flagged.key in keys)
         return {label: counts[label] for label in LABELS}
 
     @property

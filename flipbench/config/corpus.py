@@ -77,6 +77,12 @@ class CorpusConfig(Value):
         " verdict then rests on the comparison with it",
     )
 
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if len(set(self.encoders)) < len(self.encoders):
+            raise ValueError("encoders must differ")
+        return self
+
 
 class CohortConfig(Value):
     """Several models whose scores of the items are compared."""
@@ -105,9 +111,11 @@ class CohortConfig(Value):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        if len(set(self.models)) < len(self.models):
+            raise ValueError("models must differ")
         if (self.scores is None) == (not self.models):
             raise ValueError("give either models or scores")
-        if self.models and len(set(self.models)) < 2:
+        if len(self.models) == 1:
             raise ValueError("a cohort needs at least two models")
         if self.models and (unknown := sorted(set(self.external) - set(self.models))):
             raise ValueError(f"external models must be among models: {', '.join(unknown)}")

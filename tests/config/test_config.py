@@ -66,7 +66,9 @@ def test_a_resolved_configuration_reloads_equal(write: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", [DEMO, *sorted((ROOT / "configs").glob("*.yaml"))], ids=lambda path: path.name
+    "path",
+    [DEMO, *sorted((ROOT / "configs").glob("*.yaml")), ROOT / "configs" / "audit" / "medical.yaml"],
+    ids=lambda path: path.name,
 )
 def test_every_shipped_configuration_loads_and_reloads(path: Path, write: Any) -> None:
     config = load_config(path)

@@ -326,10 +326,15 @@ def _hubs(
 
 def _verdict(found: CorpusOverlap) -> OverlapVerdict:
     """Return the verdict; controls share the level, and a clean benchmark decides if given."""
-    if any(control.p_value <= found.level / len(found.controls) for control in found.controls):
+    if _flagged_controls(found):
         return "withheld"
     p_value = found.clean.p_value if found.clean else found.p_value
     return "more" if p_value <= found.level else "not_more"
+
+
+def _flagged_controls(found: CorpusOverlap) -> list[Control]:
+    level = found.level / max(1, len(found.controls))
+    return [control for control in found.controls if control.p_value <= level]
 
 
 def _sentence(found: CorpusOverlap, verdict: OverlapVerdict) -> str:
@@ -343,7 +348,7 @@ def _sentence(found: CorpusOverlap, verdict: OverlapVerdict) -> str:
     )
     text = f"{flagged.k} of {flagged.n} pictures are as near to a corpus picture as {usual}"
     if verdict == "withheld":
-        names = ", ".join(c.name for c in found.controls if c.flagged.k)
+        names = ", ".join(control.name for control in _flagged_controls(found))
         return f"{text}, but so are pictures that cannot be in the corpus ({names}): no verdict."
     p = formats.p_equation(clean.p_value if clean else found.p_value)
     if verdict == "more":

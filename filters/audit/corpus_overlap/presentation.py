@@ -13,6 +13,7 @@ from flipbench.reporting import figures, formats
 from flipbench.reporting.figures import LIGHT, Figure, FigurePanel
 from flipbench.reporting.tables import Cell, Column, Row, Table, rate_cell
 
+from .flagged import LABELS
 from .result import BENCHMARK, CORPUS, CorpusOverlap
 
 VERDICTS = {
@@ -316,12 +317,13 @@ def _pairs(results: Sequence[CorpusOverlap]) -> Table:
 def _labels(results: Sequence[CorpusOverlap]) -> Table:
     return _grouped(
         "corpus_labels",
-        "Labels that raters gave to the flagged pairs.",
+        "What people see in the flagged pairs that anyone labelled: the label of more than half"
+        " of a pair's raters. Without such a majority it is ambiguous.",
         "Label",
         (Column("Pairs (%)"),),
         results,
         lambda one: (
-            Row(label, (rate_cell(Rate.exact(n, sum(one.adjudication.values()))),))
+            Row(LABELS[label], (rate_cell(Rate.exact(n, sum(one.adjudication.values()))),))
             for label, n in one.adjudication.items()
         ),
     )

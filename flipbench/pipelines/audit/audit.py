@@ -23,8 +23,8 @@ from flipbench.filters.audit.text_only import BlindVLM
 from flipbench.models.chat.api import ChatAPI
 from flipbench.models.protocols import VLM
 from flipbench.pipelines.assembly import Assembly
-from flipbench.pipelines.audit.cohort import cohorts_of
-from flipbench.pipelines.audit.corpus import audit_corpus
+from flipbench.pipelines.audit.cohort import check_cohort, cohorts_of
+from flipbench.pipelines.audit.corpus import audit_corpus, check_corpora
 from flipbench.reporting.sections import Section
 
 
@@ -49,6 +49,10 @@ def audit_benchmark(assembly: Assembly) -> Audited:
 
     reader = ChatAPI(spec.reader) if spec.reader else None
     _ = reader and reader.client  # raises if the key is missing, before any work
+    if spec.corpus:
+        check_corpora(spec.corpus)
+    if spec.cohort:
+        check_cohort(assembly, spec.cohort)
     report = audit(
         assembly.benchmark,
         run,
@@ -88,14 +92,20 @@ def _sections(assembly: Assembly) -> tuple[list[Section], list[StageReport]]:
             seed=assembly.config.seed,
         )
         sections += cohort_sections(found)
-        if corpus and "image" in cohorts.trend.covariates:
-            flags = np.isin(cohorts.trend.covariates["image"], sorted(corpus.flagged))
+        if corpus:
+            images = {item.name: item.images for item in assembly.benchmark.items}
+            flags = [
+                any(ref.sha256 in corpus.flagged for ref in images[name])
+                for name in cohorts.trend.item_ids
+            ]
             sections.append(
                 inflation_section(
                     cohorts.trend,
-                    flags,
+                    np.array(flags),
                     cohorts.correct,
+                    unit=cohorts.unit,
                     n_permutations=spec.cohort.n_permutations,
+                    level=spec.cohort.level,
                     seed=assembly.config.seed,
                 )
             )

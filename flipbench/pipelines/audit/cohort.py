@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flipbench.config.corpus import CohortConfig, CohortScore
-from flipbench.core.errors import ConfigError, nearest
+from flipbench.core.errors import ConfigError, DataError, nearest
 from flipbench.core.records import Item, Probe, Response
 from flipbench.core.stage import StageReport
 from flipbench.evaluate.cohort.cohort import Cohort, Covariate, read_cohort
@@ -29,12 +29,16 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Cohorts:
-    """The two score matrices, right and wrong answers where models were asked, and the stages."""
+    """The two score matrices, right and wrong answers where models were asked, and the stages.
+
+    ``unit`` is that of the scores in ``trend``, empty if they have none or it is not known.
+    """
 
     trend: Cohort
     tail: Cohort
     correct: Array | None
     reports: list[StageReport]
+    unit: str = ""
 
 
 def cohorts_of(assembly: Assembly, config: CohortConfig) -> Cohorts:
@@ -45,27 +49,55 @@ def cohorts_of(assembly: Assembly, config: CohortConfig) -> Cohorts:
     ConfigError
         If a model is not configured, or gives no likelihoods.
     DataError
-        If the file is not a cohort's.
+        If the file is not a cohort's, or has items that are not the benchmark's.
     """
     if config.scores is not None:
-        cohort = read_cohort(
-            Path(config.scores), benchmark=assembly.benchmark.name, external=config.external
-        )
-        by_name = {item.name: item for item in assembly.benchmark.items}
-        if set(cohort.item_ids) <= set(by_name):  # its items are ours: they bring covariates
-            own = covariates_of([by_name[name] for name in cohort.item_ids])
-            cohort = replace(cohort, covariates={**own, **cohort.covariates})
+        cohort = _read(assembly, config, config.scores)
         return Cohorts(cohort, cohort, None, [])
     return _asked(assembly, config)
 
 
+def check_cohort(assembly: Assembly, config: CohortConfig) -> None:
+    """Raise what `cohorts_of` would raise without any model's answer."""
+    if config.scores is not None:
+        _read(assembly, config, config.scores)
+        return
+    for name in config.models:
+        _model(assembly, name)
+    _check_factors(config, covariates_of([]))
+
+
+def _read(assembly: Assembly, config: CohortConfig, path: Path) -> Cohort:
+    """Read the scores of the benchmark's items, in its order, with what is known of the items."""
+    benchmark = assembly.benchmark
+    cohort = read_cohort(path, benchmark=benchmark.name, external=config.external)
+    row_of = {name: row for row, name in enumerate(cohort.item_ids)}
+    items = [item for item in benchmark.items if item.name in row_of]
+    unknown = sorted(row_of.keys() - {item.name for item in items})
+    if not items or (unknown and assembly.limit is None):
+        raise DataError(
+            f"{path}: {len(unknown):,} of {len(row_of):,} items are not in {benchmark.name}, such"
+            f" as {unknown[0]!r}; item_id is an item's name, as in its table"
+        )
+    rows = [row_of[item.name] for item in items]
+    own = covariates_of(items)
+    _check_factors(config, own | cohort.covariates)
+    theirs = {name: values[rows] for name, values in cohort.covariates.items()}
+    return replace(
+        cohort,
+        item_ids=[item.name for item in items],
+        scores=cohort.scores[rows],
+        covariates={**own, **theirs, "image": own["image"]},
+    )
+
+
 def covariates_of(items: Sequence[Item]) -> dict[str, Covariate]:
-    """Return what is known of items without a model: category, lengths in words, image."""
+    """Return what is known of items without a model: category, lengths in words, images."""
     return {
         "category": np.array([item.category or "" for item in items]),
         "answer_tokens": np.array([len(item.answer_text.split()) for item in items]),
         "question_words": np.array([len(item.question.split()) for item in items]),
-        "image": np.array([item.images[0].sha256 for item in items]),
+        "image": np.array([" ".join(r.sha256 for r in i.images) or i.id for i in items]),
     }
 
 
@@ -107,7 +139,14 @@ def _asked(assembly: Assembly, config: CohortConfig) -> Cohorts:
         )
         for name in (config.trend_score, config.tail_score)
     )
-    return Cohorts(trend, tail, np.array(correct).T, reports)
+    return Cohorts(trend, tail, np.array(correct).T, reports, UNITS.get(config.trend_score, ""))
+
+
+def _check_factors(config: CohortConfig, known: Collection[str]) -> None:
+    for name in config.factors:
+        if name not in known:
+            guess = nearest(name, list(known))
+            raise ConfigError(f"audit.cohort.factors: items have no {name!r}{guess}")
 
 
 def _model(assembly: Assembly, name: str) -> ModelUnderTest:
@@ -150,3 +189,8 @@ SCORES: dict[CohortScore, Callable[[Response], float]] = {
     "min_k_plus_plus": _min_k_plus_plus,
 }
 """How a reply to the probe for the right answer is scored; larger is more familiar."""
+UNITS: dict[CohortScore, str] = {
+    "log_likelihood": "nats",
+    "mean_log_likelihood": "nats per token",
+    "min_k": "nats per token",
+}

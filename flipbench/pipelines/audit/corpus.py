@@ -16,7 +16,11 @@ from flipbench.filters.audit.corpus_overlap.embeddings import Embeddings
 from flipbench.filters.audit.corpus_overlap.encoders import ImageEncoder, load_encoder
 from flipbench.filters.audit.corpus_overlap.flagged import FlaggedPair, write_flagged
 from flipbench.filters.audit.corpus_overlap.overlap import corpus_overlap
-from flipbench.filters.audit.corpus_overlap.presentation import distance_figure, overlap_tables
+from flipbench.filters.audit.corpus_overlap.presentation import (
+    VERDICTS,
+    distance_figure,
+    overlap_tables,
+)
 from flipbench.filters.audit.corpus_overlap.result import CorpusOverlap
 from flipbench.filters.audit.corpus_overlap.sharded_corpora import open_corpus
 from flipbench.filters.audit.corpus_overlap.shards import n_embedded
@@ -46,17 +50,20 @@ def audit_corpus(assembly: Assembly, config: CorpusConfig) -> CorpusAudit:
     pictures = store_corpus([r for i in items for r in i.images], run.images, types=types)
     store = config.embeddings or run.path / "audit" / "embeddings"
     assembly.workers.start("audit", lambda: n_embedded(store), corpus.n, "embed")
-    results, pairs = [], []
+    results, pairs, failed = [], [], dict[str, list[str]]()
     for name in config.encoders:
         encoder = load_encoder(name, device=config.device, dtype=config.dtype)
-        found, flagged = _compare(assembly, config, encoder, corpus, pictures)
+        found, flagged = _compare(assembly, config, encoder, corpus, pictures, failed)
         results.append(_named(found, items))
         pairs += flagged
     write_flagged(run.path, pairs)
     outcome = adjudication_of(run) if run.ids(Adjudication) else None
     if outcome is not None:
-        results = [one.adjudicated(outcome.counts) for one in results]
-    return CorpusAudit(results, _section(results, pairs, outcome, run))
+        keys = [{(pair.sha256, pair.corpus_sha256) for pair in one.pairs} for one in results]
+        results = [
+            one.adjudicated(outcome.counts_of(own)) for one, own in zip(results, keys, strict=True)
+        ]
+    return CorpusAudit(results, _section(results, pairs, outcome, run, failed))
 
 
 def _compare(
@@ -65,9 +72,15 @@ def _compare(
     encoder: ImageEncoder,
     corpus: Corpus,
     pictures: Corpus,
+    failed: dict[str, list[str]],
 ) -> tuple[CorpusOverlap, list[FlaggedPair]]:
+    """Return the overlap and the flagged pairs; add to ``failed`` what could not be embedded."""
+
     def embedded(source: Corpus) -> Embeddings:
-        return _embed(assembly, config, encoder, source)
+        found = _embed(assembly, config, encoder, source)
+        if found.failures:
+            failed[source.name] = [failure["error"] for failure in found.failures]
+        return found
 
     def opened(spec: PicturesSpec) -> Embeddings:
         return embedded(_open(spec))
@@ -89,6 +102,12 @@ def _compare(
         progress=assembly.progress,
     )
     return found, _flagged(assembly, found, base, corpus)
+
+
+def check_corpora(config: CorpusConfig) -> None:
+    """Raise if any of the sets of pictures is not there, before hours of work on the others."""
+    for spec in filter(None, (config.pictures, config.clean, *config.controls.values())):
+        _open(spec)
 
 
 def embed_share(assembly: Assembly, config: CorpusConfig) -> None:
@@ -177,6 +196,7 @@ def _section(
     pairs: Sequence[FlaggedPair],
     outcome: AdjudicationOutcome | None,
     run: Run,
+    failed: Mapping[str, Sequence[str]],
 ) -> Section:
     first = results[0]
     n_pairs = len({(pair.sha256, pair.corpus_sha256) for one in results for pair in one.pairs})
@@ -199,11 +219,19 @@ def _section(
         (
             "A near neighbour is a short distance in an image encoder. Whether it is the same"
             " picture is for people to say; whether a model was trained on it, for no picture.",
+            *(
+                f"{name}: {len(errors):,} pictures could not be read and are not compared, such as"
+                f" {errors[0]}."
+                for name, errors in failed.items()
+            ),
         ),
         tuple(overlap_tables(results)),
         (distance_figure(results, folder),),
         headline=f"Corpus: {first.flagged.k:,} of {first.flagged.n:,} pictures have a near"
-        f" neighbour in it ({first.encoder}).",
+        f" neighbour in it ({first.encoder}); {VERDICTS[first.verdict]}.",
         pairs=_pictures(pairs, images),
-        data={"encoders": [one.model_dump(mode="json", exclude={"distances"}) for one in results]},
+        data={
+            "encoders": [one.model_dump(mode="json", exclude={"distances"}) for one in results],
+            "failed": failed,
+        },
     )

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from flipbench.evaluate.cohort.analysis import analyse
+from flipbench.evaluate.cohort.analysis import RANK_TAIL, analyse
 from flipbench.evaluate.cohort.cohort import Cohort
 from flipbench.evaluate.cohort.sections import cohort_sections, inflation_section
-from flipbench.reporting.sections import markdown
+from flipbench.reporting.sections import Status, markdown
 
-WORDS = {"ok": "nothing found", "look": "have a look", "defect": "act", "not_run": "not run"}
+WORDS: dict[Status, str] = {
+    "ok": "nothing found",
+    "look": "have a look",
+    "defect": "act",
+    "not_run": "not run",
+}
 
 
 def cohort(scores: np.ndarray, external: tuple[str, ...] = ("base",)) -> Cohort:
@@ -90,3 +95,46 @@ def test_inflation_is_by_picture_and_says_how_many_items_are_flagged() -> None:
     section = inflation_section(one, flags, (one.scores > 0).astype(float), n_permutations=199)
     assert section.sentence.startswith("40 of 400 items have a flagged picture.")
     assert [table.key for table in section.tables] == ["overlap_inflation", "accuracy_inflation"]
+
+
+def test_scores_that_are_missing_are_counted_and_named() -> None:
+    scores = noise(5)
+    scores[[3, 8], 1] = np.nan
+    one = cohort(scores)
+    first = cohort_sections(analyse(one, one, n_permutations=199))[0]
+    (note,) = first.notes
+    assert note == f"{one.models[1]} has no score for 2 of 400 items: {one.item_ids[3]}, " + (
+        f"{one.item_ids[8]}."
+    )
+
+
+def test_too_few_models_or_items_for_a_test_are_no_finding() -> None:
+    few = cohort(noise(6, 20)).without("two")
+    found = analyse(few, few, n_permutations=199)
+    tail = [one for one in found.falsified if one.result.rule == RANK_TAIL]
+    assert {one.status for one in tail} == {"not_tested"}
+    assert {pair.k for pair in found.overlaps} == {10}
+    tails, _, subpopulations = cohort_sections(found)[2:]
+    assert tails.sentence.endswith("fewer than 4 models cannot tell.")
+    assert subpopulations.sentence.endswith("too small to be tested.")
+
+
+def test_the_unit_of_the_scores_is_said_only_if_known() -> None:
+    one = cohort(noise(7))
+    flags = np.repeat(np.arange(200) < 20, 2)
+    for unit, header in (("nats", "difference, nats"), ("", "difference")):
+        section = inflation_section(one, flags, None, unit=unit, n_permutations=199)
+        assert section.tables[0].columns[2].header == header
+
+
+def test_inflation_of_an_external_model_is_no_evidence_about_the_others() -> None:
+    scores = noise(8)
+    flags = np.repeat(np.arange(200) < 40, 2)
+    scores[flags] += 4
+    section = inflation_section(cohort(scores), flags, None, n_permutations=199)
+    assert section.status == "look" and "difference +" in section.sentence
+    assert section.notes[1].startswith("base cannot have seen the benchmark and differs as well")
+    assert [name for name, _ in section.tables[0].groups][0] == "base (external)"
+    nothing = inflation_section(cohort(scores), flags & False, None, n_permutations=199)
+    assert nothing.status == "ok"
+    assert nothing.sentence == "0 of 400 items have a flagged picture: nothing to compare."

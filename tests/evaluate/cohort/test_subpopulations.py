@@ -74,6 +74,13 @@ def test_shared_pictures_widen_intervals_and_hold_the_level() -> None:
     assert wide.high - wide.low > 2 * (narrow.high - narrow.low)
 
 
+def test_equal_counts_are_no_difference_in_spite_of_the_continuity_correction() -> None:
+    flags = np.zeros((24, 2), bool)
+    flags[0, 0] = flags[12, 1] = True
+    [result] = models_within_strata(flags, ["a", "b"], {"f": ["x"] * 12 + ["y"] * 12})
+    assert result.odds_ratio == 1 and result.p_value == 1
+
+
 def test_cochran_mantel_haenszel_sees_a_difference_that_pooling_hides() -> None:
     """Two models with equal totals; within strata the second flags far more."""
     draw = np.random.default_rng(4)

@@ -118,6 +118,7 @@ def test_the_newest_label_counts_whatever_the_order() -> None:
 def test_pairs_of_an_earlier_audit_are_ignored() -> None:
     outcome = adjudication_outcome(flagged(2), labels("anna", "vvvv"))
     assert (outcome.n_pairs, outcome.counts["same view"]) == (2, 2)
+    assert outcome.counts_of({outcome.pairs[0].flagged.key})["same view"] == 1
     nobody = adjudication_outcome(flagged(3), [])
     assert str(nobody) == "none of 3 flagged pairs is adjudicated"
     assert nobody.kappa.value is None
