@@ -41,6 +41,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "models/vlm": ("core", "prompting", "config", "models", "models/chat"),
     "shapes": ("core", "prompting", "models"),
     "shapes/training": (*MODELS, "shapes"),
+    "shapes/training/flux": (*MODELS, "shapes"),
     "generate": (*BASE, "generate/captioners", "generate/editors"),
     "generate/captioners": BASE,
     "generate/editors": BASE,

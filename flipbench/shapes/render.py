@@ -32,8 +32,8 @@ def render(scene: Scene, size: int = SIZE) -> Image.Image:
     for thing in scene.things:
         row, column = thing.cell
         dx, dy = (round(cell * s / 100) for s in thing.shift)
-        sprite = _sprite(thing.shape, thing.color, cell)
-        image.paste(sprite, (column * cell + dx, row * cell + dy), sprite)
+        drawn = sprite(thing.shape, thing.color, cell)
+        image.paste(drawn, (column * cell + dx, row * cell + dy), drawn)
     return image
 
 
@@ -51,7 +51,7 @@ def _backdrop(seed: int, size: int) -> Image.Image:
 
 
 @cache
-def _sprite(shape: str, color: str, cell: int) -> Image.Image:
+def sprite(shape: str, color: str, cell: int) -> Image.Image:
     """Return an RGBA sprite with its shadow, one cell large."""
     n = cell * _OVERSAMPLE
     mask = Image.new("L", (n, n))
