@@ -1,4 +1,4 @@
-"""The embedded world's oracle, which knows the scene that was drawn."""
+"""The embedded world's oracle: the scene that was drawn, as recorded or as read off the pixels."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from flipbench.core.records import Value
 from flipbench.models.protocols import JudgeDecision
 from flipbench.shapes.benchmark import family_of
 from flipbench.shapes.questions import answer
+from flipbench.shapes.reading import read_picture
 from flipbench.shapes.scene import Scene
 
 
 class ShapesJudgeSpec(Value):
-    """The embedded world's oracle, which knows the scene that was drawn."""
+    """The embedded world's oracle."""
 
     kind: Literal["shapes"] = "shapes"
 
@@ -27,7 +28,11 @@ class ShapesJudgeSpec(Value):
 
 
 class SceneJudge:
-    """Keeps a pair if and only if the new answer is true in the drawn scene."""
+    """Keeps a pair if and only if the new answer is true in the drawn scene.
+
+    The embedded world's editor records the scene that it drew. Of pictures by other editors, the
+    scene is read off the pixels; one with an unreadable cell is rejected.
+    """
 
     name = "shapes oracle"
     rater_kind: Literal["judge", "rule", "oracle"] = "oracle"
@@ -36,13 +41,21 @@ class SceneJudge:
         self, candidates: Sequence[Candidate], images: ImageStore
     ) -> list[JudgeDecision | Exception]:
         """Judge a batch."""
-        return [attempt(self._judge, candidate) for candidate in candidates]
+        return [attempt(self._judge, candidate, images) for candidate in candidates]
 
-    def _judge(self, candidate: Candidate) -> JudgeDecision:
-        if candidate.edit is None or "scene" not in candidate.edit.extra:
-            raise DataError("the edit has no scene; only shapes edits have an oracle")
-        scene = Scene.from_json(candidate.edit.extra["scene"])
-        true = answer(scene, family_of(candidate).question)
+    def _judge(self, candidate: Candidate, images: ImageStore) -> JudgeDecision:
+        family = family_of(candidate)
+        if candidate.edit is None:
+            raise DataError(f"{candidate.subject}: no edit to judge")
+        if "scene" in candidate.edit.extra:
+            scene = Scene.from_json(candidate.edit.extra["scene"])
+        else:
+            reading = read_picture(images.open(candidate.edit.image))
+            if reading.scene is None:
+                cells = ", ".join(f"row {r + 1} column {c + 1}" for r, c in reading.unreadable)
+                return JudgeDecision("reject", f"unreadable: {cells}")
+            scene = reading.scene
+        true = answer(scene, family.question)
         new = candidate.flip.new_text if candidate.flip else None
         if true == new:
             return JudgeDecision("keep", f"the picture shows {true}", true)

@@ -13,7 +13,7 @@ from pydantic import Field
 from flipbench.config.local_models import Dtype
 from flipbench.core.errors import ConfigError, PrerequisiteError, nearest, need
 from flipbench.core.records import JsonDict, Value
-from flipbench.models.vlm.checkpoints import folder_hash
+from flipbench.models.vlm.checkpoints import folder_hash, resolve_path
 
 from .sizes import SizeRule
 
@@ -53,7 +53,7 @@ def find_pipeline(path: str, revision: str | None = None) -> tuple[Path, JsonDic
     PrerequisiteError
         If there is no such pipeline.
     """
-    folder = Path(path)
+    folder = Path(resolve_path(path, "model_index.json"))
     if not folder.is_dir():
         try:
             download = diffusers().DiffusionPipeline.download

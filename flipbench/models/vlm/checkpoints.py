@@ -15,13 +15,19 @@ ADAPTER = "adapter_config.json"
 PACKAGED = "shapes:"
 
 
-def resolve_path(path: str) -> str:
-    """Return a checkpoint's folder or hub id; ``shapes:llava`` is one shipped with flipbench."""
+def resolve_path(path: str, index: str = "config.json") -> str:
+    """Return a checkpoint's folder or hub id; ``shapes:llava`` is one shipped with flipbench.
+
+    Packaged checkpoints are those that have the file ``index``.
+    """
     if path.startswith(PACKAGED):
-        folder = Path(__file__).parents[2] / "shapes" / "checkpoints" / path[len(PACKAGED) :]
-        if not (folder / "config.json").exists():
+        packaged = Path(__file__).parents[2] / "shapes" / "checkpoints"
+        folder = packaged / path[len(PACKAGED) :]
+        if not (folder / index).exists():
+            known = [PACKAGED + file.parent.name for file in sorted(packaged.glob(f"*/{index}"))]
             raise PrerequisiteError(
-                f"{path}: no such packaged model; choose shapes:llava or shapes:qwen2_vl"
+                f"{path}: no such packaged model"
+                + (f"; choose {' or '.join(known)}" if known else " of this kind")
             )
         return str(folder)
     return path
