@@ -253,7 +253,9 @@ class _Texts:
     """Encodes each caption once, one at a time; can offload the encoders to main memory."""
 
     def __init__(self, loaded: Any, spec: FluxEditorSpec, device: str) -> None:
-        self._max_tokens, self._offloads = spec.settings.max_text_tokens, spec.offload != "none"
+        limit = loaded.tokenizer_2.model_max_length  # a tiny T5 knows no longer texts
+        self._max_tokens = min(spec.settings.max_text_tokens, limit)
+        self._offloads = spec.offload != "none"
         self._device = device
         self._encoded: OrderedDict[str, tuple[torch.Tensor, torch.Tensor]] = OrderedDict()
         self._encoder = diffusers().FluxPipeline(

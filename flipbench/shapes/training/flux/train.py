@@ -59,6 +59,7 @@ def main() -> None:
     parser.add_argument("--families", type=int, default=2_000)
     parser.add_argument("--few", type=int, default=1_500, help="scenes of one to three things")
     parser.add_argument("--batch-size", type=int, default=24)
+    parser.add_argument("--exam-each", type=int, default=8, help="edits per kind in an exam")
     parser.add_argument("--exam-minutes", type=float, default=10, help="between two exams")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
@@ -82,7 +83,7 @@ def train(args: argparse.Namespace) -> None:
         AutoencoderKL.from_pretrained(folder / "vae"),
         T5EncoderModel.from_pretrained(folder / "text_encoder_2"),
     )
-    exam = Exam.draw(np.random.default_rng([args.seed, 99]), 8)
+    exam = Exam.draw(np.random.default_rng([args.seed, 99]), args.exam_each)
     few, families = examples_of(args, parts, exam)
     log("examples", few=len(few.held), families=len(families.held))
     train_denoiser(args, parts, few, families, exam, log)
