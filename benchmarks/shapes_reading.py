@@ -1,0 +1,80 @@
+"""How well scenes of the embedded world are read off blurred and noisy pictures.
+
+    python benchmarks/shapes_reading.py [--families 60]
+
+Draws families that are not in the benchmark, renders one member of each, spoils the picture, reads
+it, and prints a Markdown table: cells read right, read wrong and unreadable; questions answered
+right and wrong (an unreadable cell leaves a question without an answer).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+from PIL import Image, ImageFilter
+
+from flipbench.core.rates import Rate
+from flipbench.reporting.tables import Column, Row, Table, rate_cell
+from flipbench.reporting.writers import markdown
+from flipbench.shapes.questions import KINDS, QuestionFamily
+from flipbench.shapes.reading import read_picture
+from flipbench.shapes.render import render
+from flipbench.shapes.scene import GRID
+from flipbench.shapes.training.flux.pictures import new_family
+
+SPOILT = ((0, 0), (1, 0), (2, 0), (3, 0), (4, 0), (0, 20), (0, 40), (0, 60), (2, 20), (3, 40))
+COLUMNS = ("cells right", "cells wrong", "cells unreadable", "answers right", "answers wrong")
+
+
+def spoil(picture: Image.Image, blur: float, noise: float, rng: np.random.Generator) -> Image.Image:
+    """Return the picture with Gaussian blur (pixels), then Gaussian noise (grey levels)."""
+    if blur:
+        picture = picture.filter(ImageFilter.GaussianBlur(blur))
+    pixels = np.asarray(picture) + rng.normal(0, noise, np.shape(picture))
+    return Image.fromarray(pixels.round().clip(0, 255).astype(np.uint8))
+
+
+def count(
+    families: list[QuestionFamily], change: Callable[[Image.Image], Image.Image]
+) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for family in families:
+        scene = family.scenes[0]
+        reading = read_picture(change(render(scene)))
+        for cell in ((row, column) for row in range(GRID) for column in range(GRID)):
+            read = next((t for t in reading.things if t.cell == cell), None)
+            thing = scene.at(cell)
+            same = (read and (read.shape, read.color)) == (thing and (thing.shape, thing.color))
+            unreadable = cell in reading.unreadable
+            counts[
+                "cells unreadable" if unreadable else f"cells {'right' if same else 'wrong'}"
+            ] += 1
+        answer = reading.answer(family.question)
+        counts["answers right"] += answer == family.options[0]
+        counts["answers wrong"] += answer not in (None, family.options[0])
+    return counts
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--families", type=int, default=60)
+    args = parser.parse_args()
+    rng = np.random.default_rng(20)
+    families = [new_family(rng, KINDS[i % len(KINDS)]) for i in range(args.families)]
+    rows = []
+    for blur, noise in SPOILT:
+        counts = count(families, lambda p, b=blur, s=noise: spoil(p, b, s, rng))  # type: ignore[misc]
+        totals = {"cells": GRID * GRID * len(families), "answers": len(families)}
+        cells = [rate_cell(Rate.wilson(counts[c], totals[c.split()[0]])) for c in COLUMNS]
+        rows.append(Row(f"blur {blur}, noise {noise}", tuple(cells)))
+    table = Table("reading", "", "picture", tuple(map(Column, COLUMNS)), (("", tuple(rows)),))
+    print(markdown(table))
+
+
+if __name__ == "__main__":
+    main()
