@@ -33,7 +33,8 @@ def spoil(picture: Image.Image, blur: float, noise: float, rng: np.random.Genera
     """Return the picture with Gaussian blur (pixels), then Gaussian noise (grey levels)."""
     if blur:
         picture = picture.filter(ImageFilter.GaussianBlur(blur))
-    pixels = np.asarray(picture) + rng.normal(0, noise, np.shape(picture))
+    pixels = np.asarray(picture, float)
+    pixels = pixels + rng.normal(0, noise, pixels.shape)
     return Image.fromarray(pixels.round().clip(0, 255).astype(np.uint8))
 
 

@@ -47,8 +47,12 @@ def new_denoiser() -> tuple[Any, Any]:
         "guidance_embeds": False,
         "axes_dims_rope": [head - 2 * axis, axis, axis],
     }
-    transformer = FluxTransformer2DModel(num_layers=2, num_single_layers=4, **shared)
-    controlnet = FluxControlNetModel(num_layers=1, num_single_layers=1, **shared)
+    transformer = FluxTransformer2DModel(  # type: ignore[no-untyped-call]
+        num_layers=2, num_single_layers=4, **shared
+    )
+    controlnet = FluxControlNetModel(  # type: ignore[no-untyped-call]
+        num_layers=1, num_single_layers=1, **shared
+    )
     return transformer, controlnet
 
 

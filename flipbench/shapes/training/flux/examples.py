@@ -111,7 +111,9 @@ def draw_groups(
     rng: np.random.Generator, n_families: int, n_few: int
 ) -> tuple[list[tuple[Scene, ...]], list[tuple[Scene, ...]]]:
     """Return scenes of one to three things, and families of all kinds."""
-    few = [(few_things(rng, int(rng.integers(1, 4))),) for _ in range(n_few)]
+    few: list[tuple[Scene, ...]] = [
+        (few_things(rng, int(rng.integers(1, 4))),) for _ in range(n_few)
+    ]
     return few, [new_family(rng).scenes for _ in range(n_families)]
 
 

@@ -43,7 +43,7 @@ class Parts:
 
     def pipeline(self) -> Any:
         """Return a FluxControlNetPipeline of these very models."""
-        scheduler = FlowMatchEulerDiscreteScheduler(
+        scheduler = FlowMatchEulerDiscreteScheduler(  # type: ignore[no-untyped-call]
             shift=3.0,
             use_dynamic_shifting=True,
             base_shift=0.5,
@@ -51,7 +51,9 @@ class Parts:
             base_image_seq_len=256,
             max_image_seq_len=4096,
         )
-        return FluxControlNetPipeline(scheduler=scheduler, **vars(self))
+        return FluxControlNetPipeline(  # type: ignore[no-untyped-call]
+            scheduler=scheduler, **vars(self)
+        )
 
     def export(self, folder: Path) -> None:
         """Write the pipeline in bfloat16, as safetensors."""

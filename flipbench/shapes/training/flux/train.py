@@ -80,7 +80,7 @@ def train(args: argparse.Namespace) -> None:
         encoder = train_text_encoder(new_tokenizer(), args.text_encoder, rng, log)
         encoder.save_pretrained(folder / "text_encoder_2")
     parts = Parts.of(
-        AutoencoderKL.from_pretrained(folder / "vae"),
+        AutoencoderKL.from_pretrained(folder / "vae"),  # type: ignore[no-untyped-call]
         T5EncoderModel.from_pretrained(folder / "text_encoder_2"),
     )
     exam = Exam.draw(np.random.default_rng([args.seed, 99]), args.exam_each)

@@ -85,7 +85,8 @@ def test_pairs_are_two_members_of_one_group() -> None:
 
 
 def test_tokens_lie_in_their_cells() -> None:
-    examples = Examples(*[torch.zeros(1, 1)] * 3, torch.arange(16)[None], *[torch.zeros(1)] * 2)
+    none = torch.zeros(1)
+    examples = Examples(none, none, none, torch.arange(16)[None], none, none)
     cells = examples.of_tokens(torch.tensor([0])).view(14, 14)
     assert cells[0].tolist() == [0] * 3 + [1] * 4 + [2] * 3 + [3] * 4
     assert cells[:, 0].tolist() == [0] * 3 + [4] * 4 + [8] * 3 + [12] * 4
