@@ -91,6 +91,7 @@ class Denoising:
     namer: _Namer = field(init=False)
     optimizer: Optimizer = field(init=False)
     step: int = 0
+    joined: bool = False  # whether the ControlNet is in training
     loss: Mean = field(default_factory=Mean)
     named: Mean = field(default_factory=Mean)
 
@@ -105,10 +106,17 @@ class Denoising:
             ]
         )
 
+    def join(self) -> None:
+        """Start the ControlNet as a copy of the transformer's first blocks; its output is zero."""
+        self.controlnet.load_state_dict(self.transformer.state_dict(), strict=False)
+        self.joined = True
+
     def learn(
         self, examples: Examples, rng: np.random.Generator, n: int, done: float, *, control: bool
     ) -> None:
         """Take one step on ``n`` examples, with or without the ControlNet."""
+        if control and not self.joined:
+            self.join()
         rows, others = examples.draw(rng, n)
         clean = examples.pictures[rows].float()
         texts = examples.texts[rows].float()
@@ -150,6 +158,7 @@ class Denoising:
         self.controlnet.save_pretrained(folder / "controlnet")
         state = {
             "step": self.step,
+            "joined": self.joined,
             "namer": self.namer.state_dict(),
             "optimizer": self.optimizer.state(),
         }
@@ -162,7 +171,7 @@ class Denoising:
             model = getattr(self, name)
             model.load_state_dict(type(model).from_pretrained(folder / name).state_dict())
         state = torch.load(folder / "state.pt")
-        self.step = state["step"]
+        self.step, self.joined = state["step"], state["joined"]
         self.namer.load_state_dict(state["namer"])
         self.optimizer.restore(state["optimizer"])
 
