@@ -5,5 +5,6 @@ training text), ``exam`` (batches, and accuracy along the way), ``pretrain`` (th
 
 Nothing else imports this room, because the weights are shipped with flipbench. To train them again:
 ``python -m flipbench.shapes.training.pretrain --family llava --export DIR``. To add a family, build
-it in ``tiny`` and add its name to ``FAMILIES`` there. ``flux`` trains a tiny Flux with a ControlNet.
+it in ``tiny`` and add its name to ``FAMILIES`` there. The room ``flux`` trains a tiny Flux with a
+ControlNet.
 """
