@@ -53,7 +53,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--autoencoder", type=int, default=1_300, help="steps of lesson 1")
+    parser.add_argument("--autoencoder", type=int, default=2_500, help="steps of lesson 1")
     parser.add_argument("--text-encoder", type=int, default=600, help="steps of lesson 2")
     parser.add_argument("--denoiser", type=int, default=6_000, help="steps of lesson 3")
     parser.add_argument("--families", type=int, default=2_000)
