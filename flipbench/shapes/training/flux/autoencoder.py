@@ -1,4 +1,4 @@
-"""Lesson 1, the autoencoder: pictures and edge maps, as crops and whole."""
+"""Lessons 1 and 4, the autoencoder: pictures and edge maps, as crops and whole."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ _KL = 1e-4
 _LOG_VARIANCE = -6.0  # of the latents, at the start
 _COLOR = 2.0  # weight of the error in opponent colours, without which hues are learned last
 _EDGE_SHARE = 0.12
+_NOISE = 0.1  # deviations of the latents
 _POOL = 500  # pictures, rendered once
 # (share of the steps, side in pixels, crops per step): the normalisation of a layer depends on the
 # whole picture, so that crops alone would teach wrong backgrounds
@@ -84,32 +85,59 @@ def _set_tap(convolution: Any, matrix: torch.Tensor) -> None:
 def train_autoencoder(n_steps: int, rng: np.random.Generator, log: Log) -> Any:
     """Return a trained autoencoder whose scaled latents have mean 0 and deviation 1."""
     autoencoder, pool = new_autoencoder(), _pictures(rng, _POOL)
-    optimizer = Optimizer(autoencoder.named_parameters(), rate=1.5e-3)
+    _fit(autoencoder, pool, n_steps, rng, log)
+    _normalize(autoencoder, pool, rng)
+    return autoencoder
+
+
+def sharpen(autoencoder: Any, n_steps: int, rng: np.random.Generator, log: Log) -> None:
+    """Train only the decoder, on noisy latents, as the denoiser leaves them; latents stay."""
+    autoencoder.encoder.requires_grad_(False)
+    autoencoder.decoder.requires_grad_(True)
+    _fit(autoencoder, _pictures(rng, _POOL), n_steps, rng, log, noise=_NOISE, rate=7e-4)
+    autoencoder.requires_grad_(False)
+
+
+def _fit(
+    autoencoder: Any,
+    pool: np.ndarray,
+    n_steps: int,
+    rng: np.random.Generator,
+    log: Log,
+    *,
+    noise: float | None = None,
+    rate: float = 1.5e-3,
+) -> None:
+    """Reduce the error of drawn crops; ``noise`` (in deviations of the latents) replaces theirs."""
+    optimizer = Optimizer(autoencoder.named_parameters(), rate=rate)
     error, off, divergence = Mean(), Mean(), Mean()
     for step in range(n_steps):
         side, n_crops = _stage(step / n_steps)
         pictures = _crops(pool, rng, side, n_crops)
         with torch.autocast("cpu", torch.bfloat16):
             posterior = autoencoder.encode(pictures).latent_dist
-            drawn = autoencoder.decode(posterior.sample()).sample.float()
+            if noise is None:
+                latents = posterior.sample()
+            else:
+                spread = noise / autoencoder.config.scaling_factor
+                latents = posterior.mean + spread * torch.randn_like(posterior.mean)
+            drawn = autoencoder.decode(latents).sample.float()
         difference = functional.l1_loss(drawn, pictures) + functional.mse_loss(drawn, pictures)
         hue = functional.l1_loss(_opponents(drawn), _opponents(pictures))
         kl = posterior.kl().float().mean() / posterior.mean[0].numel()
         optimizer.step(difference + _COLOR * hue + _KL * kl, step, step / n_steps)
         error.add(difference.item())
-        divergence.add(kl.item())
         off.add(hue.item())
+        divergence.add(kl.item())
         if step % 50 == 49 or step == n_steps - 1:
             log(
-                "autoencoder",
+                "autoencoder" if noise is None else "decoder",
                 step=step + 1,
                 side=side,
                 error=error.value,
                 hue=off.value,
                 kl=divergence.value,
             )
-    _normalize(autoencoder, pool, rng)
-    return autoencoder
 
 
 def _opponents(pictures: torch.Tensor) -> torch.Tensor:

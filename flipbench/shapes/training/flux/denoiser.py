@@ -29,7 +29,7 @@ from flipbench.shapes.training.flux.text_encoder import (
 _SHIFT = 3.0  # of the noise levels, towards noise
 _SPREAD = 1.2
 _EMPTY_CAPTIONS = 0.1
-_NAMING = 0.3  # weight of the loss that names what each cell will hold
+_NAMING = 1.0  # weight of the loss that names what each cell will hold
 _CHANGED = 2.0  # weight of tokens that differ between the two members of a family
 
 

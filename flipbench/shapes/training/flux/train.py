@@ -3,7 +3,7 @@
 Run ``python -m flipbench.shapes.training.flux.train FOLDER``. A run that was stopped continues when
 started again: finished lessons and the last checkpoint are in the folder.
 
-Three lessons (docs/shapes.md says what worked and what did not):
+Four lessons (docs/shapes.md says what worked and what did not):
 
 1. *Autoencoder*: pictures and edge maps, first as crops, then whole.
 2. *Text encoder*: a T5 learns from captions alone what each cell holds; then it is frozen.
@@ -11,6 +11,7 @@ Three lessons (docs/shapes.md says what worked and what did not):
    ControlNet joins and sees the edges of one member of a family, while caption and picture are
    another's. A throw-away layer names what each cell will hold, which shows the transformer early
    what captions say about places.
+4. *Decoder*: the autoencoder's decoder alone, on noisy latents, as the denoiser leaves them.
 
 No training scene is in the benchmark or in the exam; that is asserted by hash.
 """
@@ -27,7 +28,7 @@ import torch
 from diffusers import AutoencoderKL
 from transformers import T5EncoderModel
 
-from flipbench.shapes.training.flux.autoencoder import train_autoencoder
+from flipbench.shapes.training.flux.autoencoder import sharpen, train_autoencoder
 from flipbench.shapes.training.flux.denoiser import Denoising
 from flipbench.shapes.training.flux.exam import Exam
 from flipbench.shapes.training.flux.examples import (
@@ -53,9 +54,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--autoencoder", type=int, default=2_500, help="steps of lesson 1")
+    parser.add_argument("--autoencoder", type=int, default=1_000, help="steps of lesson 1")
     parser.add_argument("--text-encoder", type=int, default=600, help="steps of lesson 2")
     parser.add_argument("--denoiser", type=int, default=6_000, help="steps of lesson 3")
+    parser.add_argument("--decoder", type=int, default=800, help="steps of lesson 4")
     parser.add_argument("--families", type=int, default=2_000)
     parser.add_argument("--few", type=int, default=1_500, help="scenes of one to three things")
     parser.add_argument("--batch-size", type=int, default=24)
@@ -87,6 +89,11 @@ def train(args: argparse.Namespace) -> None:
     few, families = examples_of(args, parts, exam)
     log("examples", few=len(few.held), families=len(families.held))
     train_denoiser(args, parts, few, families, exam, log)
+    if not (folder / "sharpened").exists():
+        sharpen(parts.vae, args.decoder, np.random.default_rng([args.seed, 5]), log)
+        parts.vae.save_pretrained(folder / "sharpened")
+    parts.vae = AutoencoderKL.from_pretrained(folder / "sharpened").eval()  # type: ignore[no-untyped-call]
+    log("exam", step=args.denoiser, **exam.grade(parts.pipeline()))
     parts.export(folder / "final")
 
 
@@ -140,7 +147,7 @@ def train_denoiser(
             log("denoiser", step=denoising.step, control=control, **values)
         if denoising.step % _SAVE_EVERY == 0 or last:
             denoising.save(checkpoint)
-        if last or time.monotonic() - examined > 60 * args.exam_minutes:
+        if time.monotonic() - examined > 60 * args.exam_minutes:
             log("exam", step=denoising.step, **exam.grade(parts.pipeline()))
             examined = time.monotonic()
 

@@ -117,7 +117,13 @@ def test_an_exam_counts_answers_and_cells() -> None:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("flux")
-    settings: dict[str, Any] = {"autoencoder": 2, "text_encoder": 2, "families": 3, "few": 3}
+    settings: dict[str, Any] = {
+        "autoencoder": 2,
+        "text_encoder": 2,
+        "decoder": 1,
+        "families": 3,
+        "few": 3,
+    }
     settings |= {"batch_size": 4, "exam_each": 1, "exam_minutes": 10, "seed": 0}
     for n_steps in (1, 3):  # the second call continues
         train(argparse.Namespace(folder=folder, denoiser=n_steps, **settings))
