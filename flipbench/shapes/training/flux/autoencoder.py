@@ -20,6 +20,7 @@ _KL = 1e-4
 _LOG_VARIANCE = -6.0  # of the latents, at the start
 _COLOR = 2.0  # weight of the error in opponent colours, without which hues are learned last
 _EDGE_SHARE = 0.12
+_SLOPE = 4.0  # weight, in lesson 4, of the error in slopes, which sharpens thin outlines
 _NOISE = 0.1  # deviations of the latents
 _POOL = 500  # pictures, rendered once
 # (share of the steps, side in pixels, crops per step): the normalisation of a layer depends on the
@@ -94,7 +95,7 @@ def sharpen(autoencoder: Any, n_steps: int, rng: np.random.Generator, log: Log) 
     """Train only the decoder, on noisy latents, as the denoiser leaves them; latents stay."""
     autoencoder.encoder.requires_grad_(False)
     autoencoder.decoder.requires_grad_(True)
-    _fit(autoencoder, _pictures(rng, _POOL), n_steps, rng, log, noise=_NOISE, rate=7e-4)
+    _fit(autoencoder, _pictures(rng, _POOL), n_steps, rng, log, noise=_NOISE, rate=1.5e-3)
     autoencoder.requires_grad_(False)
 
 
@@ -125,7 +126,10 @@ def _fit(
         difference = functional.l1_loss(drawn, pictures) + functional.mse_loss(drawn, pictures)
         hue = functional.l1_loss(_opponents(drawn), _opponents(pictures))
         kl = posterior.kl().float().mean() / posterior.mean[0].numel()
-        optimizer.step(difference + _COLOR * hue + _KL * kl, step, step / n_steps)
+        loss = difference + _COLOR * hue + _KL * kl
+        if noise is not None:
+            loss = loss + _SLOPE * functional.l1_loss(_slopes(drawn), _slopes(pictures))
+        optimizer.step(loss, step, step / n_steps)
         error.add(difference.item())
         off.add(hue.item())
         divergence.add(kl.item())
@@ -144,6 +148,12 @@ def _opponents(pictures: torch.Tensor) -> torch.Tensor:
     """Return red against green and blue against both, shape (n, 2, height, width)."""
     red, green, blue = pictures.unbind(1)
     return torch.stack([red - green, blue - (red + green) / 2], dim=1)
+
+
+def _slopes(pictures: torch.Tensor) -> torch.Tensor:
+    """Return differences to the next pixel on the right and below, in one row."""
+    right, below = pictures.diff(dim=3), pictures.diff(dim=2)
+    return torch.cat([right.flatten(), below.flatten()])
 
 
 def _stage(done: float) -> tuple[int, int]:
