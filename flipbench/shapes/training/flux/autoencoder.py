@@ -30,7 +30,7 @@ _STAGES = ((0.70, 64, 16), (0.15, 112, 6), (0.15, SIZE, 2))
 
 def new_autoencoder() -> Any:
     """Return an untrained AutoencoderKL that halves the sides three times."""
-    autoencoder = AutoencoderKL(  # type: ignore[no-untyped-call]
+    autoencoder: Any = AutoencoderKL(  # type: ignore[no-untyped-call]
         down_block_types=("DownEncoderBlock2D",) * len(_WIDTHS),
         up_block_types=("UpDecoderBlock2D",) * len(_WIDTHS),
         block_out_channels=_WIDTHS,
