@@ -118,6 +118,7 @@ def test_the_gallery_filters_by_category_and_words(page: Any) -> None:
     visible = page.locator("#gallery article:visible")
     assert visible.count() == 24
     page.get_by_role("button", name="Show 16 more").click()
+    visible.nth(39).wait_for()
     assert visible.count() == 40
     page.get_by_label("Category").select_option("color")
     assert visible.count() == 8
