@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from flipbench.benchmarks.tables import check_columns, check_file, not_utf8
+from flipbench.benchmarks.tables import NumberedRow, check_columns, numbered_rows
 from flipbench.core.errors import DataError, nearest
 
 Array = NDArray[np.float64]
@@ -198,20 +197,8 @@ def read_cohort(
     DataError
         If the file is not readable or not a cohort; the message names line and column.
     """
-    check_file(path)
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file, strict=True)
-            rows = [(reader.line_num, row) for row in reader]
-            header = list(reader.fieldnames or [])
-    except UnicodeDecodeError as error:
-        raise not_utf8(path) from error
-    except csv.Error as error:
-        raise DataError(f"{path}, line {reader.line_num}: not a well-formed CSV") from error
+    header, rows = numbered_rows(path)
     check_columns(["item_id"], header, str(path))
-    for line, row in rows:
-        if None in row or None in row.values():
-            raise DataError(f"{path}, line {line}: the number of cells differs from the header's")
     if "model" in header:
         check_columns(["score"], header, str(path))
         ids, models, scores, texts = _long(path, rows, header)
@@ -234,7 +221,7 @@ def read_cohort(
         raise DataError(f"{path}: {error}") from error
 
 
-_Rows = Sequence[tuple[int, Mapping[str, str]]]
+_Rows = Sequence[NumberedRow]
 
 
 def _long(

@@ -123,15 +123,20 @@ def _external(found: CohortAnalysis) -> Section:
         if fired
         else "No model stands out by a rule that is quiet on all external ones."
     )
-    missing = {**found.tail.missing(), **found.trend.missing()}
+    missing = found.trend.missing()
+    for model, ids in found.tail.missing().items():
+        missing[model] = list(dict.fromkeys([*missing.get(model, []), *ids]))
     n_items = len(found.trend.item_ids)
     notes = [
         f"{model} has no score for {len(ids):,} of {n_items:,} items: {', '.join(ids[:N_NAMED])}"
         + (f" and {len(ids) - N_NAMED:,} more." if len(ids) > N_NAMED else ".")
         for model, ids in missing.items()
     ]
+    sentence = f"{formats.as_sentence(str(count))} {verdict}"
+    headline = str(count)
     if not found.trend.external:
-        verdict = "No model is named as external, so none of these rules can be trusted."
+        sentence = "No model is named as external, so none of these rules can be trusted."
+        headline = "none is named as external, so no rule can be trusted"
     table = Table(
         "external-baselines",
         f"Rules and models, each at {found.level:g} without correction. A rule that fires on an"
@@ -153,8 +158,8 @@ def _external(found: CohortAnalysis) -> Section:
         "external-baselines",
         "Rules that fire on external models",
         "look" if count.fired or fired or not found.trend.external else "ok",
-        f"{formats.as_sentence(str(count))} {verdict}",
-        headline=formats.as_sentence(f"Models beside each other: {count}"),
+        sentence,
+        headline=formats.as_sentence(f"Models beside each other: {headline}"),
         notes=tuple(notes),
         tables=(table,),
         data={

@@ -6,7 +6,6 @@ recognised by its columns.
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import NamedTuple
 
-from flipbench.benchmarks.tables import check_file, not_utf8
+from flipbench.benchmarks.tables import numbered_rows
 from flipbench.core.errors import DataError
 
 from ..cohort.tail_enrichment import FLAG_SHARE, LEVELS
@@ -100,20 +99,10 @@ def read_audit(path: Path) -> list[AuditRow] | None:
     DataError
         If there is no such file, or a row has another number of cells than the header.
     """
-    check_file(path)
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file)
-            if not _checks(reader.fieldnames or ()):
-                return None
-            rows = [AuditRow(path.name, reader.line_num, row) for row in reader]
-    except UnicodeDecodeError as error:
-        raise not_utf8(path) from error
-    for row in rows:
-        if None in row.cells or None in row.cells.values():
-            where = f"{path}, line {row.line}"
-            raise DataError(f"{where}: the number of cells differs from the header's")
-    return rows
+    header, rows = numbered_rows(path)
+    if not _checks(header):
+        return None
+    return [AuditRow(path.name, line, row) for line, row in rows]
 
 
 def examine_audit(tables: Sequence[Sequence[AuditRow]]) -> list[AuditIssue]:

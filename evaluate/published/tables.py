@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +9,7 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
-from flipbench.benchmarks.tables import check_columns, check_file, not_utf8
+from flipbench.benchmarks.tables import check_columns, numbered_rows
 from flipbench.core.errors import DataError
 
 ALIASES = {
@@ -121,19 +120,7 @@ def read_published(path: Path) -> list[PublishedResult]:
     DataError
         If a column is missing or a cell is not a number; the message names line and column.
     """
-    check_file(path)
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file, strict=True)
-            rows = [(reader.line_num, row) for row in reader]
-            header = list(reader.fieldnames or [])
-    except UnicodeDecodeError as error:
-        raise not_utf8(path) from error
-    except csv.Error as error:
-        raise DataError(f"{path}, line {reader.line_num}: not a well-formed CSV") from error
-    for line, row in rows:
-        if None in row or None in row.values():
-            raise DataError(f"{path}, line {line}: the number of cells differs from the header's")
+    header, rows = numbered_rows(path)
     if "metric" in header:
         return list(_wide(path, header, rows))
     columns = {

@@ -1,8 +1,9 @@
-"""Checks of a file before its first row is read."""
+"""Checks of a file before its first row is read, and the rows of a CSV with their lines."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from flipbench.core.errors import DataError, nearest
@@ -41,6 +42,34 @@ def check_columns(needed: Sequence[str], found: Sequence[str], where: str) -> No
                 f"{where}: there is no column {column!r} (found: {', '.join(found)}){guess};"
                 f" rename a column to {column!r}, or map it"
             )
+
+
+NumberedRow = tuple[int, Mapping[str, str]]
+
+
+def numbered_rows(path: Path) -> tuple[list[str], list[NumberedRow]]:
+    """Return the header of a CSV file, and its rows with their line numbers.
+
+    Raises
+    ------
+    DataError
+        If the file is missing, empty, not UTF-8 or not well-formed, or the number of a row's cells
+        differs from the header's; the message names the line.
+    """
+    check_file(path)
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file, strict=True)
+            rows: list[NumberedRow] = [(reader.line_num, row) for row in reader]
+            header = list(reader.fieldnames or [])
+    except UnicodeDecodeError as error:
+        raise not_utf8(path) from error
+    except csv.Error as error:
+        raise DataError(f"{path}, line {reader.line_num}: not a well-formed CSV") from error
+    for line, row in rows:
+        if None in row or None in row.values():
+            raise DataError(f"{path}, line {line}: the number of cells differs from the header's")
+    return header, rows
 
 
 def not_utf8(path: Path) -> DataError:

@@ -1,6 +1,6 @@
 """How well scenes of the embedded world are read off blurred and noisy pictures.
 
-    python benchmarks/shapes_reading.py [--families 60]
+    python benchmarks/shapes/reading.py [--families 60]
 
 Draws families that are not in the benchmark, renders one member of each, spoils the picture, reads
 it, and prints a Markdown table: cells read right, read wrong and unreadable; questions answered

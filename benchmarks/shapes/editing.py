@@ -1,6 +1,6 @@
 """How often a tiny Flux with a ControlNet draws the new answer in the embedded world.
 
-    python benchmarks/shapes_editing.py PIPELINE [--items 100] [settings.true_cfg=1 ...]
+    python benchmarks/shapes/editing.py PIPELINE [--items 100] [settings.true_cfg=1 ...]
 
 Draws the first items of shapes-vqa with the editor `flux-controlnet`, each from the exact caption
 of the scene with another answer, and reads the pictures. Prints a Markdown table by kind of
