@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flipbench.benchmarks.tables import numbered_rows
 from flipbench.config.experiment import AnswerJudgeConfig
 from flipbench.config.loading import read_mapping, validated
 from flipbench.core.errors import DataError
@@ -180,16 +180,12 @@ def _step_id(case: str, number: int) -> str:
 def _read_people(path: Path, judged: Sequence[JudgedCase]) -> dict[str, dict[str, Decision]]:
     steps = {(one.case.id, one.case.model): one for one in judged}
     ratings: dict[str, dict[str, Decision]] = defaultdict(dict)
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.DictReader(file))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: cannot be read ({error})") from error
-    columns = {"case", "model", "step", "text", "person", "factual"}
-    if not rows or columns - rows[0].keys():
-        raise DataError(f"{path}: give the columns {', '.join(sorted(columns))} of {TO_RATE}")
-    for line, row in enumerate(rows, 2):
-        where, said = f"{path.name}, line {line}", (row["factual"] or "").strip().lower()
+    header, rows = numbered_rows(path)
+    missing = sorted({"case", "model", "step", "text", "person", "factual"} - set(header))
+    if missing:
+        raise DataError(f"{path}: the columns {', '.join(missing)} of {TO_RATE} are missing")
+    for line, row in rows:
+        where, said = f"{path.name}, line {line}", row["factual"].strip().lower()
         if not said:
             continue
         if said not in _TRUTH:
@@ -201,7 +197,7 @@ def _read_people(path: Path, judged: Sequence[JudgedCase]) -> dict[str, dict[str
                 f"{where}: case {row['case']!r} has no such step {row['step']}; rate the steps of"
                 f" {TO_RATE} as they are now"
             )
-        person = (row["person"] or "").strip() or "person"
+        person = row["person"].strip() or "person"
         ratings[person][_step_id(one.case.key, number)] = _TRUTH[said]
     if not ratings:
         raise DataError(f"{path}: nobody has rated a step; fill in factual with true or false")
