@@ -206,7 +206,7 @@ def _section(
         people = f"People's labels: {outcome}."
     elif n_pairs:
         people = (
-            f"Nobody has looked at the {n_pairs} flagged pairs yet: `flipbench adjudicate` shows"
+            f"Nobody has looked at the {n_pairs} flagged pairs yet: flipbench adjudicate shows"
             " them side by side."
         )
     else:
