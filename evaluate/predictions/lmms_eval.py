@@ -17,6 +17,7 @@ OWN_KEYS = frozenset(
     "doc_id doc target arguments input resps filtered_resps doc_hash prompt_hash target_hash"
     " token_counts input_media".split()
 )
+ITEM_KEY = "flipbench_item"
 
 
 def is_samples(rows: Sequence[TableRow]) -> bool:
@@ -30,8 +31,9 @@ def lmms_eval_predictions(
     """Read one object per document.
 
     The file has the document's row number but not the benchmark's own id, unless a metric
-    contains it: ``id_key`` names it, as ``metric.key`` if the metric is an object. Options are
-    taken from the prompt (``input``) if they are on lettered lines of their own.
+    contains it: ``id_key`` names it, as ``metric.key`` if the metric is an object. Tasks exported
+    by flipbench have it in `ITEM_KEY`, which is used unless ``id_key`` is given. Options are taken
+    from the prompt (``input``) if they are on lettered lines of their own.
 
     Parameters
     ----------
@@ -77,10 +79,11 @@ def _prediction(row: TableRow, metric: str, id_key: str) -> Prediction:
 
 def _id(row: TableRow, id_key: str) -> str:
     value: Any = row.cells
-    for part in (id_key or "doc_id").split("."):
+    id_key = id_key or (ITEM_KEY if ITEM_KEY in row.cells else "doc_id")
+    for part in id_key.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
     if value is None or not id_text(value):
-        raise DataError(f"{row.where}: there is no {id_key or 'doc_id'!r}; give the key of the id")
+        raise DataError(f"{row.where}: there is no {id_key!r}; give the key of the id")
     return id_text(value)
 
 

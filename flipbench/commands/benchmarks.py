@@ -163,6 +163,13 @@ def export(
         form = "recipe"
     if form == "recipe":
         written = write_recipe(benchmark, assembly.run, out)
+    elif form == "lmms-eval":
+        from flipbench.export.lmms_eval import write_lmms_eval
+        from flipbench.models.vlm.checkpoints import resolve_path
+
+        named = {name: model.path for name, model in assembly.config.models.items() if model.path}
+        paths = {name: Path(resolve_path(path)) for name, path in named.items()}
+        written = write_lmms_eval(benchmark, out, paths)
     else:
         written = FORMATS[form](benchmark, out)
     say(f"{len(benchmark.pairs)} pairs:\n" + "\n".join(f"  {path}" for path in written))

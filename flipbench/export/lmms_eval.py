@@ -1,45 +1,80 @@
-"""A task folder for lmms-eval: two tasks, one ``utils.py``, one parquet file per side."""
+"""A task folder for lmms-eval: two tasks, their functions, one parquet file per side, a README."""
 
 from __future__ import annotations
 
+import inspect
+import json
 import re
 import shutil
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from flipbench.core.files import write_atomically
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item
 from flipbench.export import lmms_utils
 from flipbench.export.pairs import export_name, png_of, sides
+from flipbench.prompting import parsing, prompts
 from flipbench.prompting.prompts import LETTERS, choice_prompt, open_prompt
 
 _ROWS_PER_GROUP = 64
+_README = """# {names}
+
+{pairs} pairs, original and perturbed. From the folder above this one:
+
+    lmms-eval --model … --model_args … --include_path . --tasks {names} \\
+        --log_samples --output_path OUT
+    flipbench gap OUT/…_samples_…original….jsonl OUT/…_samples_…perturbed….jsonl
+
+Replies are scored by `parsing.py`, flipbench's own parser; `flipbench gap` scores them again, and
+joins the two tasks by `flipbench_item`. Run both with the same arguments.
+
+## Pixel limits
+
+The pictures have {span}. lmms-eval's wrappers of models that keep a picture's proportions
+replace the limits of the checkpoint's own processor, and so enlarge small pictures or reduce large
+ones: `qwen2_vl` uses 3,136 to 602,112 pixels, `qwen2_5_vl` 200,704 to 1,605,632 (version 0.7.3).
+To ask a model as flipbench does, pass the checkpoint's own limits (`size` in
+`preprocessor_config.json`) in `--model_args` as `min_pixels=…,max_pixels=…`.
+{known}
+The wrappers also put a system message before the question (`system_prompt=`).
+"""
 _FUNCTIONS = ("doc_to_visual", "doc_to_text", "doc_to_target", "process_results")
 
 
-def write_lmms_eval(benchmark: PairedBenchmark, folder: Path) -> list[Path]:
+def write_lmms_eval(
+    benchmark: PairedBenchmark, folder: Path, models: Mapping[str, Path] | None = None
+) -> list[Path]:
     """Write the folder ``NAME_HASH/``; return its two YAML files.
 
     Run it with ``--include_path FOLDER --tasks NAME_original_HASH,NAME_perturbed_HASH
-    --log_samples``; `flipbench gap` reads the sample logs. The YAML files contain absolute paths
-    of the parquet files: update ``data_files`` if the folder moves.
+    --log_samples``; `flipbench gap` reads the sample logs and joins them by ``flipbench_item``, the
+    original's id. The folder can be moved: paths in it are relative to its YAML files. Replies are
+    scored by a copy of `flipbench.prompting.parsing`.
+
+    Parameters
+    ----------
+    models : mapping of str to Path, optional
+        Names and folders of models whose pixel limits the folder's README states.
     """
     task_folder = folder / export_name(benchmark)
     task_folder.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(lmms_utils.__file__, task_folder / "utils.py")
+    write_atomically(task_folder / "parsing.py", _standalone_parser())
     written = []
     for side, items in sides(benchmark):
         data = task_folder / f"{side}.parquet"
-        _write_parquet(items, benchmark.images, data)
+        _write_parquet(items, benchmark.originals, benchmark.images, data)
         name = export_name(benchmark, side)
         task = {
             "task": name,
             "dataset_path": "parquet",
-            "dataset_kwargs": {"data_files": {"test": str(data.resolve())}},
+            "dataset_kwargs": {"data_files": {"test": data.name}},
             "test_split": "test",
             "output_type": "generate_until",
             "generation_kwargs": {"max_new_tokens": 16, "temperature": 0, "do_sample": False},
@@ -58,7 +93,54 @@ def write_lmms_eval(benchmark: PairedBenchmark, folder: Path) -> list[Path]:
         path = task_folder / f"{name}.yaml"
         path.write_text(_yaml(task))
         written.append(path)
+    write_atomically(task_folder / "README.md", _readme(benchmark, written, models or {}))
     return written
+
+
+def pixel_limits(folder: Path) -> tuple[int, int] | None:
+    """Return the fewest and most pixels to which a checkpoint's processor resizes a picture.
+
+    None if it has no such limits: it resizes every picture to one size, or the folder has no
+    processor.
+    """
+    for name in ("preprocessor_config.json", "processor_config.json"):
+        try:
+            config = json.loads((folder / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        config = config.get("image_processor", config) if isinstance(config, dict) else {}
+        size = config.get("size")
+        size = size if isinstance(size, dict) else {}
+        fewest = config.get("min_pixels") or size.get("shortest_edge")
+        most = config.get("max_pixels") or size.get("longest_edge")
+        if fewest and most:
+            return int(fewest), int(most)
+    return None
+
+
+def _standalone_parser() -> str:
+    """Return the source of the parser of replies, without its imports from flipbench."""
+    source = inspect.getsource(parsing)
+    imported = f"from {prompts.__name__} import LETTERS\n"
+    if imported not in source:
+        raise AssertionError(f"{parsing.__name__} does not import its letters alone")
+    return source.replace(imported, f'LETTERS = "{LETTERS}"\n')
+
+
+def _readme(benchmark: PairedBenchmark, tasks: Sequence[Path], models: Mapping[str, Path]) -> str:
+    limits = {name: found for name, path in models.items() if (found := pixel_limits(path))}
+    sizes = [
+        ref.width * ref.height
+        for item in (*benchmark.originals, *benchmark.perturbed)
+        for ref in item.images
+    ]
+    span = f"{min(sizes):,} to {max(sizes):,} pixels" if sizes else "none"
+    known = "".join(
+        f"- `{name}`: `min_pixels={fewest},max_pixels={most}`\n"
+        for name, (fewest, most) in limits.items()
+    )
+    names = ",".join(path.stem for path in tasks)
+    return _README.format(pairs=len(benchmark.pairs), span=span, names=names, known=known)
 
 
 def _yaml(task: dict[str, Any]) -> str:
@@ -66,7 +148,9 @@ def _yaml(task: dict[str, Any]) -> str:
     return re.sub(r"'(!function utils\.\w+)'", r"\1", text)  # a tag, which YAML would quote
 
 
-def _write_parquet(items: list[Item], images: ImageStore, path: Path) -> None:
+def _write_parquet(
+    items: Sequence[Item], originals: Sequence[Item], images: ImageStore, path: Path
+) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
     from datasets import Features, Image, List, Value
@@ -74,6 +158,7 @@ def _write_parquet(items: list[Item], images: ImageStore, path: Path) -> None:
     text = Value("string")
     features = Features(
         {
+            "item": text,
             "id": text,
             "name": text,
             "images": List(Image()),
@@ -83,7 +168,10 @@ def _write_parquet(items: list[Item], images: ImageStore, path: Path) -> None:
             "category": text,
         }
     )
-    rows = (_doc(item, images) for item in items)
+    rows = (
+        {"item": original.id} | _doc(item, images)
+        for item, original in zip(items, originals, strict=True)
+    )
     with pq.ParquetWriter(path, features.arrow_schema) as writer:
         while batch := list(islice(rows, _ROWS_PER_GROUP)):
             writer.write_table(pa.Table.from_pylist(batch, schema=features.arrow_schema))

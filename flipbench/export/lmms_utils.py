@@ -1,8 +1,21 @@
 """Task functions for lmms-eval, standalone: this file is copied next to the task's YAML."""
 
+import importlib.util
 import re
+from pathlib import Path
+from typing import Any
 
-LETTER = re.compile(r"\(?([A-Z])\b")
+THOUGHTS = re.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL | re.IGNORECASE)
+
+
+def _parser() -> Any:
+    """Load flipbench's own parser of replies, a copy of which lies next to this file."""
+    path = Path(__file__).with_name("parsing.py")
+    spec = importlib.util.spec_from_file_location("flipbench_parsing", path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def doc_to_visual(doc):  # type: ignore[no-untyped-def]
@@ -22,14 +35,18 @@ def doc_to_target(doc):  # type: ignore[no-untyped-def]
 
 
 def process_results(doc, results):  # type: ignore[no-untyped-def]
-    """Score a reply, and add the item's id, which lmms-eval's sample logs lack otherwise."""
-    reply, target = str(results[0]).strip(), doc["target"]
-    letter = LETTER.match(reply)
+    """Score a reply, and add the item's id, which lmms-eval's sample logs lack otherwise.
+
+    The id is that of the original on both sides of a pair, so it joins them.
+    """
+    reply, target = THOUGHTS.sub("", str(results[0])).strip(), doc["target"]
     if doc["options"]:
-        right = letter is not None and letter.group(1) == target
+        parser = _parser()
+        choice = parser.parse_choice(reply, doc["options"])
+        right = choice >= 0 and parser.LETTERS[choice] == target
     else:
         right = reply.rstrip(".").casefold() == target.casefold()
-    return {"exact_match": float(right), "flipbench_item": doc["id"]}
+    return {"exact_match": float(right), "flipbench_item": doc["item"]}
 
 
 def count(items):  # type: ignore[no-untyped-def]

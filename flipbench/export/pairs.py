@@ -13,8 +13,6 @@ from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import ImageRef, Item
 
 SIDES = ("original", "perturbed")
-# VLMEvalKit chooses prompt and metric by substrings of a benchmark's name; ours must contain none.
-_TRIGGERS = ("mmbench", "ccbench", "circular", "mmcr", "openended", "mmmu")
 
 
 def sides(benchmark: PairedBenchmark) -> Iterator[tuple[str, list[Item]]]:
@@ -28,10 +26,28 @@ def export_name(benchmark: PairedBenchmark, side: str = "") -> str:
     Kits cache images and answers by name: new content under an old name would be evaluated with
     old images. The name therefore ends with the first digits of the benchmark's hash.
     """
-    name = re.sub(r"[^A-Za-z0-9]+", "-", benchmark.name).strip("-") or "benchmark"
-    for trigger in _TRIGGERS:
-        name = re.sub(trigger, lambda m: f"{m[0][:2]}-{m[0][2:]}", name, flags=re.IGNORECASE)
-    return "_".join(part for part in (name, side, benchmark.id[:8]) if part)
+    return "_".join(part for part in (_safe(benchmark.name), side, benchmark.id[:8]) if part)
+
+
+def cut_name(benchmark: PairedBenchmark, side: str) -> str:
+    """Return `export_name` with the benchmark's own name cut into pieces of two characters.
+
+    VLMEvalKit and its models choose prompts, scoring and summaries by parts of a benchmark's name
+    (``MMT``, ``MMSci``, ``MMMU``, ``AI2D``, ``circular``, …), which must not happen to a file that
+    is not that benchmark. No such part is as short as the pieces, whatever the kit adds to them.
+
+    >>> "-".join(_pieces("MMT-Bench")), "-".join(_pieces("AI2D"))
+    ('MM-T-Be-nc-h', 'AI-2-D')
+    """
+    return "_".join(("-".join(_pieces(_safe(benchmark.name))), side, benchmark.id[:8]))
+
+
+def _pieces(name: str) -> list[str]:
+    return re.findall(r"[A-Za-z]{1,2}|[0-9]{1,2}", name)
+
+
+def _safe(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-") or "benchmark"
 
 
 def png_of(ref: ImageRef, images: ImageStore) -> bytes:

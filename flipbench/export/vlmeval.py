@@ -13,7 +13,7 @@ from flipbench.core.errors import DataError
 from flipbench.core.files import write_atomically
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item
-from flipbench.export.pairs import export_name, png_of, sides
+from flipbench.export.pairs import cut_name, png_of, sides
 from flipbench.prompting.prompts import LETTERS
 
 _GUARD = "\u00a0"  # a no-break space: invisible, and pandas keeps the cell as text
@@ -21,6 +21,9 @@ _GUARD = "\u00a0"  # a no-break space: invisible, and pandas keeps the cell as t
 
 def write_vlmeval(benchmark: PairedBenchmark, folder: Path) -> list[Path]:
     """Write ``NAME_original_HASH.tsv`` and ``NAME_perturbed_HASH.tsv``; return them.
+
+    NAME is the benchmark's, cut into pieces of two characters (`cut_name`), since the kit chooses
+    its behaviour by parts of a name.
 
     Copy both into ``$LMUData`` and run the kit with ``--data`` and both names. Never compare the
     kit's own file of a benchmark with our perturbed one: the kit uses other prompts for registered
@@ -48,7 +51,7 @@ def write_vlmeval(benchmark: PairedBenchmark, folder: Path) -> list[Path]:
             _guard(rows)
             for row, (_, item) in zip(rows, numbered, strict=True):
                 row["image"] = _images(item, benchmark)
-            path = folder / f"{export_name(benchmark, '-'.join(filter(None, (kind, side))))}.tsv"
+            path = folder / f"{cut_name(benchmark, '-'.join(filter(None, (kind, side))))}.tsv"
             write_atomically(path, _tsv(rows, _columns(rows)))
             written.append(path)
     return written
