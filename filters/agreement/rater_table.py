@@ -47,7 +47,13 @@ def rater_table(ratings: Ratings, *, seed: int = 0) -> Table | None:
         r for r in raters if not _is(r, "rule", ratings) or len(ratings.decisions[r]) == n_edits
     ]
     agreements = [
-        agreement(rater, reference, ratings.decisions, clusters=ratings.originals, seed=seed)
+        agreement(
+            rater,
+            reference,
+            ratings.between(rater, reference),
+            clusters=ratings.originals,
+            seed=seed,
+        )
         for rater in sorted(raters, key=lambda r: (list(_KINDS).index(ratings.kinds[r]), r))
     ]
     groups: dict[str, list[Row]] = {}

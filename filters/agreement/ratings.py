@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from flipbench.config.policy import Policy
 from flipbench.core.errors import DataError, nearest
@@ -32,16 +32,38 @@ class Ratings:
         ``person``, ``judge``, ``rule`` or ``oracle``, by rater.
     categories, originals : dict of str to str
         Category and sha256 of the original image, by edit id.
+    without : dict of (str, str) to dict
+        Decisions of a combined rater without one of its members, by (combined, member): nobody is
+        held against a reference that includes them.
     """
 
     decisions: dict[str, dict[str, Decision]]
     kinds: dict[str, str]
     categories: dict[str, str]
     originals: dict[str, str]
+    without: dict[tuple[str, str], dict[str, Decision]] = field(default_factory=dict)
 
-    def add(self, rater: str, decisions: Mapping[str, Decision]) -> Ratings:
-        """Return a copy with one more rater, such as a policy or the known truth."""
-        return replace(self, decisions=self.decisions | {rater: dict(decisions)})
+    def add(
+        self,
+        rater: str,
+        decisions: Mapping[str, Decision],
+        without: Mapping[str, Mapping[str, Decision]] | None = None,
+    ) -> Ratings:
+        """Return a copy with one more rater, such as a policy or the known truth.
+
+        ``without`` gives its decisions without each of its members.
+        """
+        members = {(rater, member): dict(d) for member, d in (without or {}).items()}
+        return replace(
+            self,
+            decisions=self.decisions | {rater: dict(decisions)},
+            without=self.without | members,
+        )
+
+    def between(self, first: str, second: str) -> dict[str, dict[str, Decision]]:
+        """Return the decisions of two raters, each without the other."""
+        pairs = ((first, second), (second, first))
+        return {a: self.without.get((a, b), self.decisions[a]) for a, b in pairs}
 
 
 def ratings_of(candidates: Sequence[Candidate], verdicts: VerdictIndex, policy: Policy) -> Ratings:
@@ -61,16 +83,25 @@ def ratings_of(candidates: Sequence[Candidate], verdicts: VerdictIndex, policy: 
             votes[verdict.rater].append(effective_decision(verdict, candidate, policy))
         for rater, runs in votes.items():
             decisions[rater][edit_id] = tally(runs, policy.runs)
-        reviewers = [rater for rater in votes if ratings.kinds[rater] == "person"]
-        people.update(reviewers)
-        if reviewers:
-            opinions = [decisions[reviewer][edit_id] for reviewer in reviewers]
-            decisions[PEOPLE][edit_id] = tally(opinions, policy.among_people)
-    if len(people) == 1:
-        decisions.pop(PEOPLE)
-    elif people:
+        people.update(rater for rater in votes if ratings.kinds[rater] == "person")
+    if len(people) > 1:
         ratings.kinds[PEOPLE] = "person"
+        by_person = {person: decisions[person] for person in sorted(people)}
+        decisions[PEOPLE] = _combined(by_person, policy)
+        for person in by_person:
+            others = {p: given for p, given in by_person.items() if p != person}
+            ratings.without[PEOPLE, person] = _combined(others, policy)
     return replace(ratings, decisions=dict(decisions))
+
+
+def _combined(
+    by_person: Mapping[str, Mapping[str, Decision]], policy: Policy
+) -> dict[str, Decision]:
+    edit_ids = {edit_id for given in by_person.values() for edit_id in given}
+    return {
+        i: tally([given[i] for given in by_person.values() if i in given], policy.among_people)
+        for i in sorted(edit_ids)
+    }
 
 
 @dataclass(frozen=True)
@@ -94,7 +125,7 @@ class AgreementReport:
 
 
 def compare_raters(ratings: Ratings, reference: str, *, seed: int = 0) -> AgreementReport:
-    """Compare every other rater with ``reference``.
+    """Compare every other rater with ``reference``, which does not include the rater compared.
 
     The reference is a person, ``people`` (one or several), or on ``shapes`` the oracle; use
     `Ratings.add` for a policy's rulings or the known truth.
@@ -116,12 +147,17 @@ def compare_raters(ratings: Ratings, reference: str, *, seed: int = 0) -> Agreem
     others = sorted(rater for rater in ratings.decisions if rater != reference)
 
     def against(ids: set[str]) -> list[Agreement]:
-        decisions = {
-            rater: {i: decision for i, decision in by_edit.items() if i in ids}
-            for rater, by_edit in ratings.decisions.items()
-        }
         return [
-            agreement(rater, reference, decisions, clusters=ratings.originals, seed=seed)
+            agreement(
+                rater,
+                reference,
+                {
+                    name: {i: decision for i, decision in by_edit.items() if i in ids}
+                    for name, by_edit in ratings.between(rater, reference).items()
+                },
+                clusters=ratings.originals,
+                seed=seed,
+            )
             for rater in others
         ]
 
@@ -161,10 +197,11 @@ def agreement_tables(report: AgreementReport) -> list[Table]:
     return [
         Table(
             "agreement",
-            f"Raters against {report.reference}. Precision and recall refer to keeping; undecided"
-            " counts as not kept. Rates with counts and Wilson intervals, kappa and AC1 with"
-            f" bootstrap intervals, all 95 %. Krippendorff's alpha of {', '.join(report.alpha_of)}"
-            f" on {report.alpha_n} images: {alpha}.",
+            f"Raters against {report.reference}, which leaves out the verdicts of the rater"
+            " compared. Precision and recall refer to keeping; undecided counts as not kept. Rates"
+            " with counts and Wilson intervals, kappa and AC1 with bootstrap intervals, all 95 %."
+            f" Krippendorff's alpha of {', '.join(report.alpha_of)} on {report.alpha_n} images:"
+            f" {alpha}.",
             "rater",
             tuple(map(Column, _HEADERS)),
             (("", tuple(Row(a.first, _cells(a)) for a in report.overall)),),

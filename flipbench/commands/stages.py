@@ -108,6 +108,8 @@ def agreement(
     overrides: Overrides = None,
 ) -> None:
     """Hold the raters of edited pairs against one of them: kappa, precision, recall."""
+    if "=" in reference:  # KEY=VALUE where the rater's name was left out
+        reference, overrides = "people", [reference, *(overrides or [])]
     assembly = assemble(config, overrides)
     from flipbench.pipelines.raters import compare_raters_of
 

@@ -11,12 +11,14 @@ from flipbench.core.records import Item, Verdict
 from flipbench.core.run import Run
 from flipbench.filters.agreement.rater_table import rater_table
 from flipbench.filters.agreement.ratings import (
+    PEOPLE,
     Ratings,
     agreement_tables,
     compare_raters,
     ratings_of,
 )
-from flipbench.filters.decide import index_verdicts
+from flipbench.filters.decide import Raters, decide, index_verdicts
+from flipbench.filters.judges.rules import build_rules
 from flipbench.filters.pipeline import FOLDER, filtered_in
 from flipbench.filters.representativeness import (
     Outcomes,
@@ -49,10 +51,40 @@ def compare_raters_of(assembly: Assembly, reference: str) -> tuple[str, Path]:
     decisions: dict[str, Decision] = {
         c.edit.id: "keep" if c.item.id in kept else "reject" for c in candidates if c.edit
     }
-    ratings = _ratings(assembly, candidates).add("policy", decisions)
+    ratings = _ratings(assembly, candidates)
+    ratings = ratings.add("policy", decisions, _policy_without(assembly, candidates, ratings))
     tables = agreement_tables(compare_raters(ratings, reference, seed=assembly.config.seed))
     page = write_tables(tables, run.path / FOLDER, "agreement.md", f"Agreement with {reference}")
     return page.read_text(), page
+
+
+def _policy_without(
+    assembly: Assembly, candidates: list[Candidate], ratings: Ratings
+) -> dict[str, dict[str, Decision]]:
+    """Return the policy's decisions without each rater, where others remain to decide."""
+    policy = assembly.config.filter.policy
+    verdicts = [v for v in assembly.run.read(Verdict) if v.rater in ratings.decisions]
+    judges = [rater for rater, kind in ratings.kinds.items() if kind in ("judge", "oracle")]
+    rules = {rule.name: rule.slug for rule in build_rules(policy.rules, candidates)}
+    decided = {}
+    for left_out in ratings.decisions:
+        is_out = (
+            {left_out}
+            if left_out != PEOPLE
+            else {rater for rater, kind in ratings.kinds.items() if kind == "person"}
+        )
+        index = index_verdicts(v for v in verdicts if v.rater not in is_out)
+        raters = Raters(
+            tuple(judge for judge in judges if judge not in is_out),
+            {name: slug for name, slug in rules.items() if name not in is_out},
+        )
+        rulings = [decide(c, index, policy, raters) for c in candidates if c.edit]
+        decided[left_out] = {
+            ruling.candidate.edit.id: ruling.decision
+            for ruling in rulings
+            if ruling.candidate.edit and ruling.decided_by
+        }
+    return decided
 
 
 def report_tables(

@@ -32,6 +32,8 @@ def test_agreement_compares_raters_with_a_reference(flipbench: Flipbench, config
     assert "policy" in result.out and "6" in result.out
     nobody = flipbench("agreement", config, "people")
     assert nobody.status == 2 and "shapes oracle" in nobody.err
+    elsewhere = flipbench("agreement", config, "run=runs/elsewhere")
+    assert elsewhere.status == 2 and "elsewhere" in elsewhere.err and "filter" in elsewhere.err
 
 
 def test_verdicts_are_exported_and_imported_as_csv(flipbench: Flipbench, config: Path) -> None:
