@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -33,6 +34,7 @@ PAGE = Path(__file__).parent / "page"
 MAX_BODY = 64 * 1024 * 1024
 _BROWSER_FORMATS = {"png", "jpg", "webp", "gif", "bmp"}
 _TYPES = {"css": "text/css", "js": "text/javascript"}
+_POSITION = re.compile(r"[0-9]{1,9}")
 Body = TypeVar("Body", bound=BaseModel)
 Text = Annotated[str, Field(max_length=MAX_NOTE)]
 
@@ -123,6 +125,8 @@ class ReviewApp:
         ref = self._refs.get(request.path_params["sha256"])
         if ref is None:
             return _error(404, "no image of this run has that hash")
+        if not self.viewer.may_fetch(request.url.path, request.query_params.get("key", "")):
+            return _error(403, "this review is blind: answer the question first")
         headers = {"cache-control": "private, max-age=31536000, immutable"}
         path = image_path(self.images, ref)
         if ref.format in _BROWSER_FORMATS:
@@ -140,16 +144,20 @@ class ReviewApp:
         reviewer = self.ledger.reviewer(query.get("reviewer", ""))
         category = query.get("category", "")
         positions = self.ledger.queue(reviewer, show, category, judges)  # type: ignore[arg-type]
+        if show == "disagreement" or judges:  # other raters' verdicts choose the pairs
+            positions = self.viewer.answered(positions, reviewer)
         body = {"reviewer": reviewer, "positions": positions}
         return JSONResponse(body | self._progress(reviewer, category))
 
     def pair(self, request: Request) -> Response:
         """Return what a reviewer may see of a pair."""
         reviewer = self.ledger.reviewer(request.query_params.get("reviewer", ""))
-        position = int(request.path_params["position"])
-        if position >= len(self.ledger.pairs):
-            return _error(404, f"the run has {len(self.ledger.pairs)} pairs")
-        return JSONResponse(self.viewer.view(position, reviewer))
+        text, n_pairs = request.path_params["position"], len(self.ledger.pairs)
+        if not _POSITION.fullmatch(text):
+            return _error(400, "a pair's position is a number")
+        if int(text) >= n_pairs:
+            return _error(404, f"the run has {n_pairs} pairs")
+        return JSONResponse(self.viewer.view(int(text), reviewer))
 
     async def decide(self, request: Request) -> Response:
         """Store a verdict; the reply is sent after it is on disk."""
@@ -201,13 +209,18 @@ class ReviewApp:
             rows, problems = read_rows(
                 data, request.query_params.get("name", "the file"), self.ledger.task
             )
-            report = import_rows(self.ledger, rows, problems)
+            report = import_rows(self.ledger, rows, problems, blind=self.blind)
             return {"summary": str(report), "problems": report.problems[:20]}
 
-        return JSONResponse(await run_in_threadpool(work))
+        try:
+            return JSONResponse(await run_in_threadpool(work))
+        except DataError as error:
+            return _error(400, str(error))
 
     def export(self, request: Request) -> Response:
         """Return all effective verdicts as a file."""
+        if self.blind:
+            return _error(403, "this review is blind: 'flipbench review RUN --export FILE' exports")
         task = self.ledger.task
         name = request.path_params["name"]
         writers: dict[str, tuple[str, Callable[[], str]]] = {
@@ -243,7 +256,7 @@ def make_app(review: ReviewApp, token: str | None = None) -> Starlette:
         Route("/page/{name}", review.asset),
         Route("/images/{sha256}", review.image),
         Route("/api/queue", review.queue),
-        Route("/api/pairs/{position:int}", review.pair),
+        Route("/api/pairs/{position}", review.pair),
         Route("/api/verdicts", review.decide, methods=["POST"]),
         *answers,
         Route("/api/undo", review.undo, methods=["POST"]),

@@ -98,12 +98,17 @@ def read_rows(data: bytes, name: str, task: Task = REVIEW) -> tuple[list[Importe
 
 
 def import_rows(
-    ledger: Ledger, rows: Sequence[ImportedRow], problems: Sequence[str] = ()
+    ledger: Ledger,
+    rows: Sequence[ImportedRow],
+    problems: Sequence[str] = (),
+    *,
+    blind: bool = False,
 ) -> ImportReport:
     """Add people's verdicts to the run; each becomes its rater's newest.
 
     A row that does not fit the run (unknown edit, different image hash, unknown decision) is
-    reported and skipped; a verdict that the rater has already given is not added again.
+    reported and skipped; a verdict that the rater has already given is not added again. With
+    ``blind``, so is a verdict whose rater has no blind answer in the run, whatever the row says.
 
     Raises
     ------
@@ -119,6 +124,9 @@ def import_rows(
             continue
         try:
             rater, position, verdict = _fit(ledger, row)
+            answered = ledger.verdicts(position).get(rater)
+            if blind and (answered is None or answered.blind_answer is None):
+                raise Refused(f"this review is blind, and {rater} has not answered the question")
         except DataError as error:
             report.problems.append(f"{row.where}: {error}")
             continue

@@ -82,7 +82,7 @@ def read_tasks(text: str, name: str, task: Task) -> tuple[list[ImportedRow], lis
     """
     try:
         tasks = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{name}: not JSON ({error})") from error
     if not isinstance(tasks, list):
         raise DataError(f"{name}: not a list of tasks; export from Label Studio as JSON")
@@ -95,7 +95,7 @@ def read_tasks(text: str, name: str, task: Task) -> tuple[list[ImportedRow], lis
             for annotation in annotated.get("annotations") or []:
                 if not annotation.get("was_cancelled"):
                     rows.append(_row(annotation, where, (first, second), task.label_column))
-        except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
+        except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
             problems.append(f"{where}: not an annotated pair ({type(error).__name__}: {error})")
     return rows, problems
 

@@ -197,7 +197,6 @@ def test_headers_keep_other_sites_out(client: Client) -> None:
         "/export/config.yaml",
         "//etc/passwd",
         "/api/pairs/30?reviewer=a",
-        "/api/pairs/-1?reviewer=a",
     ],
 )
 def test_only_known_paths_can_be_fetched(client: Client, path: str) -> None:
@@ -337,6 +336,57 @@ def test_blind_verdicts_need_an_answer(serve: Any) -> None:
     assert status == 200 and reply["new_text"] == "green"
     assert client.decide(pair, "anna")[0] == 200
     assert client.decide(pair, "ben")[0] == 409
+
+
+def test_blind_means_blind_on_the_server(serve: Any) -> None:
+    served = serve(blind=True)
+    client = Client(served.address)
+    pair = pairs_of(client, "anna", 1)[0]
+    edit = next(e for e in served.run.read(Edit) if e.id == pair["key"][0])
+    original = f"/images/{edit.source_sha256}"
+    assert client.get(original)[0] == 403, "not by its hash either"
+    assert client.get(original + "?key=" + "0" * 32)[0] == 403
+    assert client.get(pair["right"]["src"])[0] == 200
+    for name in ("verdicts.csv", "label-studio.json"):
+        assert client.get(f"/export/{name}")[0] == 403
+    for query in ("show=disagreement", "show=all&judges=keep", "show=all&judges=doubt"):
+        assert client.get(f"/api/queue?reviewer=anna&{query}")[1]["positions"] == []
+
+    row = f"{pair['key'][0]},{pair['key'][1]}"
+    head = "edit_id,image_sha256,rater,decision,blind_answer\n"
+    status, reply, _ = client.ask("/api/import", f"{head}{row},anna,keep,green\n".encode())
+    assert status == 400 and "anna has not answered" in reply["error"]
+    assert served.verdicts == []
+
+    place = {"key": pair["key"]}
+    _, reply, _ = client.ask("/api/answers", {"reviewer": "anna", "answer": "green"} | place)
+    assert client.get(reply["left"]["src"])[0] == 200
+    queue = "/api/queue?reviewer=anna&show=all&judges="
+    judged = [client.get(queue + judges)[1] for judges in ("keep", "doubt")]
+    assert {p for found in judged for p in found["positions"]} == {pair["position"]}
+    status, reply, _ = client.ask("/api/import", f"{head}{row},anna,keep,\n".encode())
+    assert status == 200, reply
+    (verdict,) = {v.blind_answer for v in served.verdicts}
+    assert verdict == "green"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (f"/api/pairs/{'9' * 5_000}?reviewer=anna", None),
+        ("/api/pairs/first?reviewer=anna", None),
+        ("/api/pairs/-1?reviewer=anna", None),
+        ("/api/verdicts", b"[" * 100_000),
+        ("/api/undo", b'{"reviewer": ' + b"9" * 5_000 + b"}"),
+        ("/api/import?name=x.json", b"[" * 100_000),
+        ("/api/import?name=x.json", b"[" + b"9" * 5_000 + b"]"),
+        ("/api/import?name=x.csv", b"\xff\xfe"),
+        ("/api/import?name=x.csv", b"edit_id,image_sha256,rater,decision\n" + b"x" * 200_000),
+    ],
+)
+def test_a_bad_request_is_no_error_of_the_server(serve: Any, path: str, body: bytes | None) -> None:
+    status, reply, _ = Client(serve().address).ask(path, body)
+    assert status == 400 and reply["error"]
 
 
 def test_no_verdict_is_acknowledged_on_a_full_disk(discs: Path, tmp_path: Path) -> None:
