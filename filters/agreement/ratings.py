@@ -70,7 +70,7 @@ def ratings_of(candidates: Sequence[Candidate], verdicts: VerdictIndex, policy: 
     """Return all raters' decisions on the candidates' edited images."""
     decisions: dict[str, dict[str, Decision]] = defaultdict(dict)
     ratings = Ratings({}, {}, {}, {})
-    people = set()
+    people: set[str] = set()
     for candidate in candidates:
         if candidate.edit is None:
             continue
