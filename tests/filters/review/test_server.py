@@ -91,7 +91,6 @@ def pairs_of(client: Client, reviewer: str, n: int) -> list[dict[str, Any]]:
     return [client.get(f"/api/pairs/{position}?reviewer={reviewer}")[1] for position in range(n)]
 
 
-@pytest.mark.slow
 def test_a_kill_loses_no_verdict_that_was_acknowledged(discs: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(discs, tmp_path / "run"))
     acknowledged: dict[tuple[str, str, str], int] = {}
@@ -264,7 +263,6 @@ def test_everyone_must_give_the_token_once(serve: Any) -> None:
     assert client.get("/api/queue?reviewer=a", Cookie=known["Cookie"] + "x")[0] == 401
 
 
-@pytest.mark.slow
 def test_a_public_address_gets_a_token(discs: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(discs, tmp_path / "run"))
     with process(run, host="0.0.0.0") as (address, _):
