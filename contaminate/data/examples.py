@@ -116,8 +116,11 @@ def _example(
     subject = f"{item.benchmark} {item.name}"
     files = tuple(str(images.path(ref)) for ref in item.images)
     for ref in item.images:
-        if not images.path(ref).exists():
-            raise DataError(f"{subject}: its image {images.path(ref)} is missing")
+        if not images.has(ref):
+            raise DataError(
+                f"{subject}: its image {images.path(ref)} is missing or damaged; 'flipbench"
+                " generate' recreates it"
+            )
     question, *translated = plan.wordings.get(item.id, (item.question,))
     options = translated or item.options
     if options is None or item.answer is None:

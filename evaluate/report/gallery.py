@@ -141,7 +141,7 @@ def _thumbnails(
         for item in (pair.original, pair.perturbed)
     ]
     control = pair.control
-    if control is None or not store.path(control).exists():
+    if control is None or not store.has(control):
         return *sides, []
     half = min(1.0, size / (2 * max(control.width, control.height)))
     return *sides, [Thumbnail(*make(control, half, quality), 0.5)]

@@ -163,12 +163,14 @@ def image_path(images: ImageStore, ref: ImageRef) -> Path:
     Raises
     ------
     DataError
-        If the record points elsewhere (runs may be untrusted), or the file is missing.
+        If the record points elsewhere (runs may be untrusted), or the file is missing or damaged.
     """
     path = images.path(ref)
     is_valid = _SHA256.fullmatch(ref.sha256) and _FORMAT.fullmatch(ref.format)
     if not is_valid or path.is_symlink() or not path.is_file():
         raise DataError(f"image {ref.sha256[:12]} is not among the images of this run")
+    if not images.has(ref):
+        raise DataError(f"{path}: the image is damaged; 'flipbench generate' recreates it")
     return path
 
 

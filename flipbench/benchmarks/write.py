@@ -103,9 +103,6 @@ def _check(items: Sequence[Item]) -> None:
 
 def _bytes(item: Item, images: ImageStore) -> list[bytes]:
     try:
-        return [images.path(ref).read_bytes() for ref in item.images]
-    except OSError as error:
-        raise DataError(
-            f"{item.subject}: the image {error.filename} cannot be read ({error.strerror});"
-            " recreate it"
-        ) from error
+        return [images.read(ref) for ref in item.images]
+    except DataError as error:
+        raise DataError(f"{item.subject}: {error}") from error

@@ -42,7 +42,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
     """
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         yield partial
         _flush(partial)
         partial.replace(path)
@@ -54,7 +54,21 @@ def atomic_file(path: Path) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
-    _flush_folder(path.parent)
+    flush_folder(path.parent)
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder and its parents, and flush their entries to disk.
+
+    Raises
+    ------
+    OSError
+        If it cannot be created.
+    """
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        flush_folder(folder.parent)
 
 
 def replace_folder(partial: Path, final: Path) -> None:
@@ -65,11 +79,13 @@ def replace_folder(partial: Path, final: Path) -> None:
     OSError
         If it cannot be renamed.
     """
-    for path in partial.rglob("*"):
+    for path in (partial, *partial.rglob("*")):
         if path.is_file():
             _flush(path)
+        elif path.is_dir():
+            flush_folder(path)
     os.replace(partial, final)
-    _flush_folder(final.parent)
+    flush_folder(final.parent)
 
 
 def _flush(path: Path) -> None:
@@ -80,6 +96,7 @@ def _flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def _flush_folder(folder: Path) -> None:
+def flush_folder(folder: Path) -> None:
+    """Flush a folder's entries to disk, so that new names survive a power failure."""
     with contextlib.suppress(OSError):  # some network file systems cannot flush folders
         _flush(folder)

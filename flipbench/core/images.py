@@ -17,6 +17,10 @@ from flipbench.core.records import ImageRef
 
 MAX_PIXELS = 64_000_000
 MIN_EDGE = 2
+_REMEDY = (
+    "run the same command again to recreate it ('flipbench generate' first, for a command that"
+    " makes no images)"
+)
 _SUFFIX = {
     "JPEG": "jpg",
     "MPO": "jpg",  # written by many cameras: a JPEG followed by a preview
@@ -29,13 +33,18 @@ _SUFFIX = {
 
 
 class ImageStore:
-    """A folder of images named by the SHA-256 of their bytes."""
+    """A folder of images named by the SHA-256 of their bytes.
+
+    Nothing is read from it without a check of that name, so a file that was cut, altered or
+    replaced counts as missing.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._intact: dict[Path, tuple[int, int, int]] = {}  # the state of each file when hashed
 
     def put(self, data: bytes, what: str) -> ImageRef:
-        """Validate an image file's bytes and store them unchanged.
+        """Validate an image file's bytes and store them unchanged; a damaged file is replaced.
 
         Parameters
         ----------
@@ -54,9 +63,8 @@ class ImageStore:
         ref = ImageRef(
             sha256=hashlib.sha256(data).hexdigest(), format=_SUFFIX[fmt], width=width, height=height
         )
-        path = self.path(ref)
-        if not path.exists() or path.stat().st_size != len(data):
-            write_atomically(path, data)
+        if not self.has(ref):
+            write_atomically(self.path(ref), data)
         return ref
 
     def put_image(self, image: Image.Image, what: str) -> ImageRef:
@@ -70,21 +78,48 @@ class ImageStore:
         return self.folder / f"{ref.sha256}.{ref.format}"
 
     def open(self, ref: ImageRef) -> Image.Image:
-        """Return an image as RGB, upright.
+        """Return an image as RGB, upright; raises as `read`."""
+        return decode(self.read(ref), str(self.path(ref)))[1]
+
+    def read(self, ref: ImageRef) -> bytes:
+        """Return the bytes of an image.
 
         Raises
         ------
         DataError
-            If the file is missing or damaged.
+            If the file is missing or unreadable, or its content is not what its name says.
         """
         path = self.path(ref)
         try:
             data = path.read_bytes()
         except FileNotFoundError as error:
+            raise DataError(f"{path}: the image is missing; {_REMEDY}") from error
+        except OSError as error:
             raise DataError(
-                f"{path}: the image is missing; run the same command again to recreate it"
+                f"{path}: the image cannot be read ({error.strerror}); {_REMEDY}"
             ) from error
-        return decode(data, str(path))[1]
+        if hashlib.sha256(data).hexdigest() != ref.sha256:
+            raise DataError(
+                f"{path}: the image is damaged ({len(data):,} bytes, not those that its name is"
+                f" the hash of); {_REMEDY}"
+            )
+        return data
+
+    def has(self, ref: ImageRef) -> bool:
+        """Return whether an image is there and undamaged.
+
+        A file is hashed again only when its size, inode or time of modification has changed.
+        """
+        path = self.path(ref)
+        try:
+            about = path.stat()
+            state = about.st_mtime_ns, about.st_size, about.st_ino
+            if self._intact.get(path) != state:
+                self.read(ref)
+                self._intact[path] = state
+        except (OSError, DataError):
+            return False
+        return True
 
 
 def as_rgb(image: Image.Image) -> Image.Image:

@@ -130,39 +130,41 @@ class PairedBenchmark:
         Raises
         ------
         DataError
-            If an image is missing.
+            If an image is missing or damaged.
         """
         store.folder.mkdir(parents=True, exist_ok=True)
         for item in (*self.originals, *self.perturbed):
             for ref in item.images:
                 source, target = self.images.path(ref), store.path(ref)
-                if target.exists():
+                if store.has(ref):
                     continue
-                try:
-                    os.link(source, target)
-                except FileNotFoundError as error:
+                if not self.images.has(ref):
+                    lost = "damaged" if source.exists() else "missing"
                     raise DataError(
-                        f"{self.name} {item.name}: its image {source} is missing; rebuild the"
+                        f"{self.name} {item.name}: its image {source} is {lost}; rebuild the"
                         " benchmark"
-                    ) from error
+                    )
+                try:
+                    target.unlink(missing_ok=True)
+                    os.link(source, target)
                 except OSError:
-                    store.put(source.read_bytes(), f"{self.name} {item.name}")
+                    store.put(self.images.read(ref), f"{self.name} {item.name}")
         return replace(self, images=store)
 
     def save(self, folder: Path) -> None:
         """Write ``pairs.jsonl``, ``benchmark.json`` and the images into ``folder``.
 
-        Images in the parent folder's store (a run directory) are not copied. A missing control
-        image is tolerated; any other missing image is an error.
+        Images in the parent folder's store (a run directory) are not copied. A missing or damaged
+        control image is tolerated; any other is an error.
         """
         folder.mkdir(parents=True, exist_ok=True)
         if self.images.folder.resolve() != (folder.parent / "images").resolve():
             store = ImageStore(folder / "images")
             for pair in self.pairs:
                 control = pair.control
-                controls = [control] if control and self.images.path(control).exists() else []
+                controls = [control] if control and self.images.has(control) else []
                 for ref in (*pair.original.images, *pair.perturbed.images, *controls):
-                    store.put(self.images.path(ref).read_bytes(), pair.original.subject)
+                    store.put(self.images.read(ref), pair.original.subject)
         lines = (json.dumps(vars(pair), default=plain) + "\n" for pair in self.pairs)
         write_atomically(folder / "pairs.jsonl", "".join(lines))
         about = {
@@ -190,9 +192,17 @@ class PairedBenchmark:
                 f"{folder}: not a paired benchmark (benchmark.json and pairs.jsonl); create one"
                 " with 'flipbench generate' and 'flipbench filter'"
             )
-        head = json.loads(about.read_text())
+        try:
+            head = json.loads(about.read_bytes())
+            name, funnel = str(head["name"]), dict(head.get("funnel", {}))
+            made_by = dict(head.get("made_by", {}))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DataError(
+                f"{about}: damaged ({type(error).__name__}: {error}); recreate it with 'flipbench"
+                " filter'"
+            ) from error
         pairs = []
-        for number, line in enumerate(rows.read_text().splitlines(), 1):
+        for number, line in enumerate(rows.read_bytes().splitlines(), 1):
             try:
                 row = json.loads(line)
                 pairs.append(
@@ -210,11 +220,11 @@ class PairedBenchmark:
         own_images = folder / "images"
         store = ImageStore(own_images if own_images.exists() else folder.parent / "images")
         benchmark = cls(
-            head["name"],
+            name,
             tuple(pairs),
             store,
-            head.get("funnel", {}),
-            head.get("made_by", {}),
+            funnel,
+            made_by,
             head.get("exchangeable"),
         )
         if head.get("id", benchmark.id) != benchmark.id:

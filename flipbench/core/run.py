@@ -25,7 +25,7 @@ from pydantic import ValidationError
 
 from flipbench import __version__
 from flipbench.core.errors import DataError
-from flipbench.core.files import PRIVATE, write_atomically
+from flipbench.core.files import PRIVATE, flush_folder, make_folder, write_atomically
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Edit, Failure, Record
 
@@ -99,8 +99,8 @@ class Run:
     def read(self, kind: type[R], partition: str = "") -> Iterator[R]:
         """Yield every record of a kind, or of one of its partitions, once, shard by shard.
 
-        An invalid line, or an edit whose image is missing, is skipped with a warning: its work
-        counts as not done, and a later line for the same work takes its place.
+        An invalid line, or an edit whose image is missing or damaged, is skipped with a warning:
+        its work counts as not done, and a later line for the same work takes its place.
         """
         seen: set[str] = set()
         for line, where in self._lines(kind, partition):
@@ -112,8 +112,9 @@ class Run:
                 continue
             if record.id in seen:
                 continue
-            if isinstance(record, Edit) and not self.images.path(record.image).exists():
-                log.warning("%s is set aside: its image is missing", where)
+            if isinstance(record, Edit) and not self.images.has(record.image):
+                lost = "damaged" if self.images.path(record.image).exists() else "missing"
+                log.warning("%s is set aside: its image is %s", where, lost)
                 continue
             seen.add(record.id)
             yield record
@@ -175,7 +176,7 @@ class _Shard:
 
     @classmethod
     def open(cls, folder: Path, mode: int) -> _Shard:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         for path in sorted(folder.glob("*.jsonl")):
             try:
                 file = path.open("r+b", buffering=0)
@@ -197,6 +198,7 @@ class _Shard:
                 f"{path}: the file system does not support locks; use a local run directory"
             )
         unlocked.rename(path)
+        flush_folder(folder)
         return cls(path, file)
 
     def write(self, data: bytes) -> None:
@@ -247,8 +249,8 @@ def _cut_torn_line(file: BinaryIO) -> None:
 
 def _replace(path: Path, text: str) -> None:
     if path.exists():
-        old = path.read_text()
-        if old == text:
+        old = path.read_bytes()
+        if old == text.encode():
             return
         backups = (path.with_name(f"{path.stem}.{n}{path.suffix}") for n in itertools.count(1))
         write_atomically(next(backup for backup in backups if not backup.exists()), old)

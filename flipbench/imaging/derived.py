@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from typing import Any
 
 from PIL import Image
 
@@ -53,9 +52,8 @@ class DerivedImages:
         """
         if source.sha256 in self._known:
             known = self._known[source.sha256]
-            ref = None if known is None else ImageRef.model_validate(known)
-            if ref is None or self.images.path(ref).exists():
-                return ref
+            if known is None or self.images.has(known):
+                return known
         image = self.make(source, self.images.open(source))
         ref = None
         if image is not None:
@@ -63,23 +61,24 @@ class DerivedImages:
         self._remember(source, ref)
         return ref
 
-    def _read(self) -> dict[str, Any]:
+    def _read(self) -> dict[str, ImageRef | None]:
         try:
-            lines = self.index.read_text(encoding="utf-8").splitlines()
+            lines = self.index.read_bytes().splitlines()
         except FileNotFoundError:
             return {}
-        known = {}
+        known: dict[str, ImageRef | None] = {}
         for line in lines:
             try:
                 row = json.loads(line)
-                known[str(row["source"])] = row["image"]
+                image = row["image"]
+                known[str(row["source"])] = None if image is None else ImageRef(**image)
             except (ValueError, KeyError, TypeError):
-                continue  # a torn line: the image is made again
+                continue  # a torn or damaged line: the image is made again
         return known
 
     def _remember(self, source: ImageRef, ref: ImageRef | None) -> None:
         image = None if ref is None else ref.model_dump(mode="json")
-        self._known[source.sha256] = image
+        self._known[source.sha256] = ref
         line = json.dumps({"source": source.sha256, "image": image})
         try:
             # starts a new line even after a torn one

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from flipbench.core import files
 from flipbench.core.errors import DataError
 from flipbench.core.files import atomic_file, replace_folder, write_atomically
 
@@ -51,7 +52,45 @@ def test_a_link_is_replaced_and_what_it_points_to_stays(tmp_path: Path) -> None:
     assert not (tmp_path / "link").is_symlink()
 
 
-def test_a_finished_folder_takes_its_name(tmp_path: Path) -> None:
+@pytest.fixture
+def flushed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the names that are flushed to disk from now on, in order."""
+    names: list[str] = []
+    flush = files._flush
+
+    def note(path: Path) -> None:
+        names.append(path.name)
+        flush(path)
+
+    monkeypatch.setattr(files, "_flush", note)
+    return names
+
+
+def test_content_is_on_disk_before_the_name_and_the_folders_after_it(
+    tmp_path: Path, flushed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace = Path.replace
+
+    def note(partial: Path, path: Path) -> Path:
+        flushed.append("renamed")
+        return replace(partial, path)
+
+    monkeypatch.setattr(Path, "replace", note)
+    write_atomically(tmp_path / "runs" / "new" / "a.txt", "a")
+    *folders, content, renamed, folder = flushed
+    assert folders == [tmp_path.name, "runs"]
+    assert content.startswith(".a.txt.") and (renamed, folder) == ("renamed", "new")
+
+
+def test_a_finished_folder_is_on_disk_with_all_it_holds(tmp_path: Path, flushed: list[str]) -> None:
+    partial = tmp_path / ".partial"
+    (partial / "sub").mkdir(parents=True)
+    (partial / "sub" / "weights").write_text("w")
+    replace_folder(partial, tmp_path / "epoch-1")
+    assert flushed == [".partial", "sub", "weights", tmp_path.name]
+
+
+def test_a_finished_folder_takes_takes_its_name(tmp_path: Path) -> None:
     partial, final = tmp_path / ".epoch-1.partial", tmp_path / "epoch-1"
     (partial / "sub").mkdir(parents=True)
     (partial / "sub" / "weights").write_text("w")

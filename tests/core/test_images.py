@@ -16,6 +16,7 @@ from PIL import Image, ImageFile
 
 from flipbench.core.errors import DataError
 from flipbench.core.images import MAX_PIXELS, ImageStore, as_rgb, check_image, decode
+from tests.fixtures.stored_run import DAMAGE
 
 RED, GREEN, BLUE, WHITE = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)
 
@@ -92,14 +93,41 @@ def test_put_twice_writes_once(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_put_repairs_a_file_that_lost_its_end(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_file_is_not_read_and_put_repairs_it(damage: str, tmp_path: Path) -> None:
     store = ImageStore(tmp_path)
     ref = store.put(encoded(noise()), "first")
-    store.path(ref).write_bytes(b"")
-    with pytest.raises(DataError, match=f"{ref.sha256}.png: not an image"):
-        store.open(ref)
+    assert store.has(ref) and store.read(ref) == encoded(noise())
+    DAMAGE[damage](store.path(ref))
+    assert not store.has(ref)
+    for use in (store.open, store.read):
+        with pytest.raises(DataError, match=rf"{ref.sha256}\.png: the image is damaged .*again to"):
+            use(ref)
     store.put(encoded(noise()), "again")
-    assert store.open(ref).size == (40, 30)
+    assert store.has(ref) and store.open(ref).size == (40, 30)
+
+
+def test_a_folder_in_place_of_a_file_is_reported(tmp_path: Path) -> None:
+    store = ImageStore(tmp_path)
+    ref = store.put(encoded(noise()), "first")
+    store.path(ref).unlink()
+    store.path(ref).mkdir()
+    assert not store.has(ref)
+    with pytest.raises(DataError, match=r"the image cannot be read \(Is a directory\)"):
+        store.open(ref)
+
+
+def test_a_file_is_hashed_once_until_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ImageStore(tmp_path)
+    ref = store.put(encoded(noise()), "first")
+    assert store.has(ref)
+    with monkeypatch.context() as unread:
+        unread.setattr(ImageStore, "read", None)
+        assert store.has(ref)
+    os.utime(store.path(ref), (1, 1))
+    assert store.has(ref)
 
 
 @pytest.mark.parametrize("step", ["write_bytes", "replace"])

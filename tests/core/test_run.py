@@ -18,6 +18,7 @@ from PIL import Image
 
 from flipbench.core.records import Caption, Edit, Failure, Flip, Response
 from flipbench.core.run import Run
+from tests.fixtures.stored_run import DAMAGE
 
 WORKER = [sys.executable, str(Path(__file__).with_name("worker.py"))]
 
@@ -173,8 +174,9 @@ def test_a_damaged_line_is_reported_set_aside_and_redone(
         assert {c.flip_id for c in run.read(Caption)} == {"a", "b", "c"}
 
 
-def test_an_edit_whose_image_is_missing_is_redone(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("lost", ["missing", *DAMAGE])
+def test_an_edit_whose_image_is_lost_is_redone(
+    lost: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     made_of: dict[str, Any] = {
         "caption_id": "c",
@@ -188,9 +190,9 @@ def test_an_edit_whose_image_is_missing_is_redone(
         old = Edit(**made_of, image=run.images.put_image(Image.new("RGB", (8, 8), "red"), "old"))
         run.append([old])
         assert run.ids(Edit) == {old.id}
-        run.images.path(old.image).unlink()
+        DAMAGE.get(lost, Path.unlink)(run.images.path(old.image))
         assert run.ids(Edit) == set()
-        assert "its image is missing" in caplog.text
+        assert f"its image is {'damaged' if lost in DAMAGE else 'missing'}" in caplog.text
         # an editor need not draw the same twice: the picture that is there counts
         new = Edit(**made_of, image=run.images.put_image(Image.new("RGB", (8, 8), "blue"), "new"))
         assert new.id == old.id

@@ -10,6 +10,7 @@ from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef
 from flipbench.imaging.derived import DerivedImages
+from tests.fixtures.stored_run import DAMAGE
 
 
 class Counter:
@@ -57,6 +58,19 @@ def test_lost_images_and_torn_lines_are_redone(store: ImageStore) -> None:
     n_made = make.n_made
     last = DerivedImages(store, "turned", make)
     assert last.of(source) == ref and last.of(other) is not None and make.n_made == n_made
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damaged_images_and_lines_are_redone(damage: str, store: ImageStore) -> None:
+    source, make = picture(store), Counter()
+    derived = DerivedImages(store, "turned", make)
+    ref = derived.of(source)
+    assert ref is not None
+    DAMAGE[damage](store.path(ref))
+    assert derived.of(source) == ref and make.n_made == 2
+    derived.index.write_bytes(b'{"source": "\xff"}\n{"source": "x", "image": {"sha256": 1}}\n')
+    again = DerivedImages(store, "turned", make)
+    assert again.of(source) == ref and make.n_made == 3
 
 
 def test_recipes_have_separate_readable_folders(store: ImageStore) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import re
-import tarfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,8 +34,8 @@ from flipbench.core.records import (
 from flipbench.models.chat.answer_judge import Judgement
 from flipbench.models.vlm.checkpoints import fingerprint
 from tests.fixtures.command_line import Flipbench, Result
+from tests.fixtures.stored_run import unpack
 
-ARCHIVE = Path(__file__).parents[1] / "fixtures" / "stored_run.tar.xz"
 N_RECORDS: dict[type[Record], int] = {
     Item: 8,
     Flip: 8,
@@ -66,9 +65,7 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture
 def stored(tmp_path: Path) -> Path:
     """Return a folder with the runs, and the configurations that made them."""
-    with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(tmp_path, filter="data")
-    return tmp_path
+    return unpack(tmp_path)
 
 
 def lines(stored: Path, kind: type[Record]) -> Iterator[str]:

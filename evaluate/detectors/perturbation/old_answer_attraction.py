@@ -197,9 +197,9 @@ def _probe(pair: Pair, prompt_settings: PromptSettings) -> Probe:
 
 
 def _is_near_unchanged(pair: Pair, benchmark: PairedBenchmark) -> bool:
-    """Return whether both images are there and almost equal."""
+    """Return whether both images are there, undamaged and almost equal."""
     refs = pair.original.images[0], pair.perturbed.images[0]
-    if not all(benchmark.images.path(ref).exists() for ref in refs):
+    if not all(benchmark.images.has(ref) for ref in refs):
         return False
     old, new = (benchmark.images.open(ref) for ref in refs)
     return is_near_unchanged(old, new)

@@ -194,10 +194,9 @@ def store_corpus(
         for ref in part[skip:]:
             kind = (types or {}).get(ref.sha256, "")
             try:
-                yield Picture(ref.sha256, store.path(ref).read_bytes(), kind)
-            except OSError as error:
-                why = f"{store.path(ref)}: {error.strerror}"
-                yield Picture(ref.sha256, type=kind, error=why)
+                yield Picture(ref.sha256, store.read(ref), kind)
+            except DataError as error:
+                yield Picture(ref.sha256, type=kind, error=str(error))
 
     def parts() -> Iterator[Part]:
         return chunks(distinct.values(), PART, read)

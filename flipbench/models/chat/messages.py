@@ -171,12 +171,7 @@ def data_url(ref: ImageRef, images: ImageStore) -> str:
         If the image is missing or damaged.
     """
     mime = _MIME.get(ref.format)
-    try:
-        data = images.path(ref).read_bytes()
-    except OSError as error:
-        raise DataError(
-            f"{images.path(ref)}: the image is missing; run the same command again to recreate it"
-        ) from error
+    data = images.read(ref)
     if mime is None or _is_rotated(data):
         buffer = io.BytesIO()
         images.open(ref).save(buffer, "PNG")
