@@ -32,7 +32,7 @@ class RegimeData:
     clean, clean_corpus
         What the washing afterwards trains on.
     control : bool
-        Whether no item belongs to the paired benchmark.
+        Whether no item belongs to the benchmark itself.
     """
 
     name: str

@@ -142,19 +142,20 @@ def contaminate(
     config: ConfigLike,
     overrides: Mapping[str, Any] | None = None,
     *,
+    limit: int | None = None,
     n_workers: int = 1,
     progress: bool = True,
 ) -> ContaminationResult:
-    """Train checkpoints of known contamination on the run's pairs, one for each epoch.
+    """Train checkpoints of known contamination on the benchmark, one for each epoch.
 
-    The parameters are those of `generate`.
+    Nothing needs to be generated or filtered before. The parameters are those of `generate`.
 
     Raises
     ------
     ConfigError
         If a key or a value is wrong.
     DataError
-        If the run has no pairs yet.
+        If no item can be used, or ``contaminate.items`` is kept and the run has no pairs.
     PrerequisiteError
         If the disk is too small or an optional package is missing.
 
@@ -166,8 +167,8 @@ def contaminate(
     """
     from flipbench.pipelines import contamination
 
-    experiment = open_experiment(config, overrides, None, n_workers, progress)
-    trained = contamination.contaminate(experiment, experiment.pairs)
+    experiment = open_experiment(config, overrides, limit, n_workers, progress)
+    trained = contamination.contaminate(experiment)
     return ContaminationResult(trained, experiment.run)
 
 
@@ -175,13 +176,15 @@ def evaluate(
     config: ConfigLike,
     overrides: Mapping[str, Any] | None = None,
     *,
+    limit: int | None = None,
     n_workers: int = 1,
     progress: bool = True,
 ) -> EvaluationResult:
     """Ask all models what the configured detectors need, score them, and write the report.
 
     Checkpoints that the configuration plans and the run lacks are trained first. Parameters and
-    errors are those of `contaminate`.
+    errors are those of `contaminate`; a run without pairs is a DataError, too. After `run` with a
+    ``limit``, give the same one: it is part of what the checkpoints are trained on.
 
     Examples
     --------
@@ -191,10 +194,10 @@ def evaluate(
     """
     from flipbench.pipelines import contamination, evaluation
 
-    experiment = open_experiment(config, overrides, None, n_workers, progress)
+    experiment = open_experiment(config, overrides, limit, n_workers, progress)
     pairs = experiment.pairs
     alone = replace(experiment.workers, share=None)
-    trained = contamination.contaminate(experiment, pairs, alone)
+    trained = contamination.contaminate(experiment, alone)
     return EvaluationResult(evaluation.evaluate(experiment, pairs, trained), experiment.run.path)
 
 
@@ -267,15 +270,12 @@ def dry_run(
     on_items = {
         "generate": generation.plan_generation,
         "filter": filtering.plan_filtering,
+        "contaminate": contamination.plan_contamination,
         "run": loop.plan_all,
     }
-    on_pairs = {
-        "contaminate": contamination.plan_contamination,
-        "evaluate": evaluation.count_work,
-    }
-    if stage not in (stages := [*on_items, *on_pairs]):
+    if stage not in (stages := [*on_items, "evaluate"]):
         raise ConfigError(f"no stage {stage!r}{nearest(stage, stages)}")
     experiment = open_experiment(config, overrides, limit, progress=False)
     if stage in on_items:
         return on_items[stage](experiment)
-    return on_pairs[stage](experiment, experiment.pairs)
+    return evaluation.count_work(experiment, experiment.pairs)

@@ -121,6 +121,7 @@ def agreement(
 def contaminate(
     config: ConfigPath,
     overrides: Overrides = None,
+    limit: Limit = None,
     dry_run: DryRun = False,
     quiet: Quiet = False,
     workers: Workers = 1,
@@ -140,7 +141,7 @@ def contaminate(
     flipbench.cli contaminate CONFIG.
     """
     assembly = assemble(
-        config, overrides, None, quiet, workers=workers, worker=worker, together=True
+        config, overrides, limit, quiet, workers=workers, worker=worker, together=True
     )
     import flipbench as fb
     from flipbench.core.workers import is_main
@@ -148,7 +149,7 @@ def contaminate(
     if export:
         from flipbench.pipelines.contamination import export_training
 
-        lines, n_refused = export_training(assembly, assembly.pairs, *export)
+        lines, n_refused = export_training(assembly, *export)
         raise typer.Exit(max(say("\n".join(lines)), int(n_refused > 0)))
     if is_main():
         say("\n".join(fb.dry_run(assembly, "contaminate")))
@@ -169,13 +170,14 @@ def contaminate(
 def evaluate(
     config: ConfigPath,
     overrides: Overrides = None,
+    limit: Limit = None,
     dry_run: DryRun = False,
     quiet: Quiet = False,
     workers: Workers = 1,
     worker: Worker = None,
 ) -> None:
     """Put every detector's questions to every model, and write the report."""
-    assembly = assemble(config, overrides, None, quiet, workers=workers, worker=worker)
+    assembly = assemble(config, overrides, limit, quiet, workers=workers, worker=worker)
     import flipbench as fb
 
     if dry_run:

@@ -177,7 +177,7 @@ class WashConfig(Value):
 class DataConfig(Value):
     """One data regime: which items, how worded, how often, and mixed with what.
 
-    A ``benchmark`` replaces the originals of the kept pairs: a model trained on it has not seen
+    A ``benchmark`` replaces the items of the benchmark itself: a model trained on it has not seen
     those, so it is a control, although contaminated with another benchmark.
     """
 
@@ -216,8 +216,15 @@ class LlamaFactoryConfig(Value):
 
 
 class ContaminateConfig(Value):
-    """A grid: model x data x strategy x seed, with one checkpoint per epoch."""
+    """A grid: model x data x strategy x seed, with one checkpoint per epoch.
 
+    Models train on all items of the benchmark, as in the paper (arXiv 2511.03774: 765 and 1,500),
+    and are evaluated on the kept pairs (440 and 495): no checkpoint depends on the filter.
+    """
+
+    items: Literal["all", "kept"] = Field(
+        default="all", description="train on all items, or on those of the kept pairs only"
+    )
     strategies: dict[str, StrategyConfig] = Field(default_factory=dict)
     data: dict[str, DataConfig] = Field(default_factory=lambda: {"verbatim": DataConfig()})
     epochs: int = Field(default=3, ge=1)

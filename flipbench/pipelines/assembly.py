@@ -12,7 +12,7 @@ from pathlib import Path
 from datasets import disable_progress_bars
 from transformers.utils import logging as transformers_logging
 
-from flipbench.benchmarks import Benchmark, PairsSpec, load_benchmark
+from flipbench.benchmarks import Benchmark, PairsSpec, load_benchmark, load_pairs
 from flipbench.config.experiment import Config, ShapesSpec
 from flipbench.config.kinds import Context
 from flipbench.core.errors import ConfigError, DataError
@@ -118,24 +118,42 @@ class Assembly:
         return benchmark
 
     @cached_property
-    def items(self) -> list[Item]:
-        """The benchmark's usable items; problems of the others are logged.
+    def originals(self) -> list[Item]:
+        """The usable items of the whole benchmark, whichever pairs the filter keeps.
+
+        Problems of the others are logged. Nothing needs to be generated yet.
 
         Raises
         ------
         DataError
             If there are none.
-        ConfigError
-            If a captioner, editor or judge of the embedded world is configured for other items.
         """
+        if isinstance(spec := self.config.benchmark, PairsSpec):
+            if self.benchmark_folder.exists():
+                return self.pairs.originals
+            return load_pairs(spec, self.run.images).benchmark.originals[: self.limit]
         if self.benchmark.problems:
             log.warning("%s", self.benchmark.summary())
         if not self.benchmark.items:
             raise DataError(
                 "the benchmark has no usable item; 'flipbench import' reports the problem of each"
             )
-        self._check_shapes(self.benchmark.items)
         return self.benchmark.items
+
+    @cached_property
+    def items(self) -> list[Item]:
+        """The items to generate from: `originals`, with the parts that these need.
+
+        Raises
+        ------
+        DataError
+            As `originals`.
+        ConfigError
+            If a captioner, editor or judge of the embedded world is configured for other items,
+            or the benchmark consists of existing pairs.
+        """
+        self._check_shapes(self.benchmark.items)
+        return self.originals
 
     @cached_property
     def new_answers(self) -> dict[str, str]:
@@ -180,13 +198,21 @@ class Assembly:
     @cached_property
     def training_data(self) -> TrainingData:
         """The data regimes of the contamination grid, with the writers of their wordings."""
-        regimes = self.config.contaminate.data
+        regimes, kept = self.config.contaminate.data, self.config.contaminate.items == "kept"
         writers = {
             name: build_writer(data.rewrite, self._context, self.run.images)
             for name, data in regimes.items()
             if data.rewrite is not None
         }
-        return TrainingData(regimes, writers, self.run, self.config.seed, self.options())
+        return TrainingData(
+            originals=lambda: self.originals,
+            items=lambda: self.pairs.originals if kept else self.originals,
+            configs=regimes,
+            writers=writers,
+            run=self.run,
+            seed=self.config.seed,
+            options=self.options(),
+        )
 
     @property
     def dtypes(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The contaminate stage of a configured experiment: a paired benchmark in, checkpoints out."""
+"""The contaminate stage of a configured experiment: a benchmark in, checkpoints out."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from flipbench.config.experiment import ModelUnderTestConfig
 from flipbench.contaminate.backends.export import check_export_format, write_plans
 from flipbench.contaminate.backends.llamafactory import (
     LlamaFactory,
@@ -20,7 +21,6 @@ from flipbench.contaminate.plan import expand, per_device_batch
 from flipbench.contaminate.training import estimate as estimating
 from flipbench.contaminate.training.train import train_plan
 from flipbench.core.errors import ConfigError
-from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Checkpoint, Failure, TrainingPlan
 from flipbench.core.run import Run
 from flipbench.core.workers import Workers, is_main, main_first, n_processes
@@ -32,10 +32,10 @@ _STAGE = "train"
 _N_SAMPLED = 512  # examples that an estimate is based on
 
 
-def contaminate(
-    assembly: Assembly, benchmark: PairedBenchmark, workers: Workers | None = None
-) -> list[TrainedPlan]:
+def contaminate(assembly: Assembly, workers: Workers | None = None) -> list[TrainedPlan]:
     """Train every plan of the grid that is not trained yet.
+
+    No pairs need to exist, except for ``contaminate.items: kept``.
 
     A plan that diverges keeps its good epochs, and is logged and recorded as a failure; the others
     continue. Several processes (`flipbench.core.workers`) train each plan together; ``workers``,
@@ -43,12 +43,14 @@ def contaminate(
 
     Raises
     ------
+    DataError
+        If the benchmark has no usable item, or kept pairs are needed and there are none.
     PrerequisiteError
         If the disk is too small.
     """
     run, grid = assembly.run, assembly.config.contaminate
     workers = workers or assembly.workers
-    regimes = main_first(lambda: assembly.training_data.prepare(benchmark, write=True))
+    regimes = main_first(lambda: _regimes(assembly, write=True))
     plans = _plans(assembly, regimes)
     done = run.ids(Checkpoint)
     todo = [p for p in plans if Checkpoint.id_for(plan_id=p.id, epoch=p.epochs) not in done]
@@ -121,15 +123,13 @@ def training_failures(run: Run, trained: Sequence[TrainedPlan]) -> list[Failure]
     return [f for f in run.open_failures(_STAGE, complete) if f.record_id in attempted]
 
 
-def export_training(
-    assembly: Assembly, benchmark: PairedBenchmark, form: str, folder: Path
-) -> tuple[list[str], int]:
+def export_training(assembly: Assembly, form: str, folder: Path) -> tuple[list[str], int]:
     """Write the grid's training data for another trainer; returns as `write_plans` does.
 
     Missing wordings are requested from chat models.
     """
     check_export_format(form)  # before chat models are asked for wordings
-    regimes = assembly.training_data.prepare(benchmark, write=True)
+    regimes = _regimes(assembly, write=True)
     exported = []
     for plan in _plans(assembly, regimes):
         items, corpus = regimes[plan.data].training_inputs(plan)
@@ -138,14 +138,14 @@ def export_training(
     return write_plans(exported, form, folder)
 
 
-def plans_for(assembly: Assembly, benchmark: PairedBenchmark) -> list[TrainingPlan]:
+def plans_for(assembly: Assembly) -> list[TrainingPlan]:
     """Expand the contamination grid into plans, without asking any chat model."""
-    return _plans(assembly, assembly.training_data.prepare(benchmark, write=False))
+    return _plans(assembly, _regimes(assembly, write=False))
 
 
-def plan_contamination(assembly: Assembly, benchmark: PairedBenchmark) -> list[str]:
+def plan_contamination(assembly: Assembly) -> list[str]:
     """Return the grid as a table, for ``--dry-run`` and before training."""
-    regimes = assembly.training_data.prepare(benchmark, write=False)
+    regimes = _regimes(assembly, write=False)
     plans = _plans(assembly, regimes)
     done = {c.plan_id for c in assembly.run.read(Checkpoint)}
     estimates = _estimates(assembly, regimes, plans)
@@ -161,14 +161,21 @@ def plan_contamination(assembly: Assembly, benchmark: PairedBenchmark) -> list[s
     ]
 
 
+def _regimes(assembly: Assembly, *, write: bool) -> dict[str, RegimeData]:
+    """Return what each regime trains on; an empty grid needs no benchmark."""
+    return assembly.training_data.prepare(write=write) if _trainable(assembly) else {}
+
+
+def _trainable(assembly: Assembly) -> dict[str, ModelUnderTestConfig]:
+    """Return the models that the grid trains; none without a strategy."""
+    config = assembly.config
+    models = config.models if config.contaminate.strategies else {}
+    return {name: m for name, m in models.items() if m.path and not m.quantization}
+
+
 def _plans(assembly: Assembly, regimes: Mapping[str, RegimeData]) -> list[TrainingPlan]:
     config = assembly.config
-    trainable = {
-        name: model
-        for name, model in config.models.items()
-        if model.path and not model.quantization
-    }
-    if not trainable or not config.contaminate.strategies:
+    if not (trainable := _trainable(assembly)):
         return []
     plans = expand(
         config.contaminate,

@@ -125,7 +125,7 @@ def ask_and_score(
 
 def count_work(assembly: Assembly, benchmark: PairedBenchmark) -> list[str]:
     """Return the work that contamination and evaluation would do, for ``--dry-run``."""
-    plans, config, configured = plans_for(assembly, benchmark), assembly.config, assembly.detectors
+    plans, config, configured = plans_for(assembly), assembly.config, assembly.detectors
     n_models = len(config.models) + sum(plan.epochs for plan in plans)
     detectors = configured.detectors(benchmark)
     n_probes = len(probes_for(detectors, benchmark, config.evaluate.prompt))

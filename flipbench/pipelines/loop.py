@@ -40,7 +40,7 @@ DEMO_NOTES = (
 def run_all(assembly: Assembly, notes: Sequence[str] = ()) -> Evaluated:
     """Run every stage in order; return the evaluation with the reports of all stages."""
     benchmark, reports = make_pairs(assembly)
-    trained = contaminate(assembly, benchmark)
+    trained = contaminate(assembly)
     evaluated = evaluate(assembly, benchmark, trained, notes)
     return replace(evaluated, reports=[*reports, *evaluated.reports])
 
@@ -48,13 +48,16 @@ def run_all(assembly: Assembly, notes: Sequence[str] = ()) -> Evaluated:
 def plan_all(assembly: Assembly) -> list[str]:
     """Return the remaining work of every stage and its cost, for ``--dry-run``.
 
-    Training and questions depend on which pairs are kept, so they are counted after filtering.
+    Questions depend on which pairs are kept, so they are counted after filtering; so is training
+    on kept pairs only.
     """
     lines = plan_filtering(assembly)
-    if not assembly.benchmark_folder.exists():
-        return [*lines, "training and questions: counted once 'flipbench filter' has kept pairs"]
-    benchmark = assembly.pairs
-    return [*lines, *plan_contamination(assembly, benchmark), *count_work(assembly, benchmark)]
+    if assembly.benchmark_folder.exists():
+        return [*lines, *plan_contamination(assembly), *count_work(assembly, assembly.pairs)]
+    later = "counted once 'flipbench filter' has kept pairs"
+    if assembly.config.contaminate.items == "kept":
+        return [*lines, f"training and questions: {later}"]
+    return [*lines, *plan_contamination(assembly), f"questions: {later}"]
 
 
 def configure_demo(out: Path, *, small: bool = False) -> Config:

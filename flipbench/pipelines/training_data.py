@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from flipbench.benchmarks import load_benchmark
@@ -18,7 +18,6 @@ from flipbench.contaminate.data.wordings import (
     stored_wordings,
     write_wordings,
 )
-from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item, Wording
 from flipbench.core.run import Run
 from flipbench.core.stage import DEFAULTS, StageOptions
@@ -34,34 +33,46 @@ class TrainingData:
 
     Attributes
     ----------
+    originals : callable
+        Returns the items of the whole benchmark.
+    items : callable
+        Returns those of them that the models train on.
     writers : mapping of str to Writer
         By regime, for those that reword or translate the questions.
     """
 
+    originals: Callable[[], Sequence[Item]]
+    items: Callable[[], Sequence[Item]]
     configs: Mapping[str, DataConfig]
     writers: Mapping[str, Writer]
     run: Run
     seed: int = 0
     options: StageOptions = DEFAULTS
 
-    def prepare(self, benchmark: PairedBenchmark, *, write: bool) -> dict[str, RegimeData]:
+    def prepare(self, *, write: bool) -> dict[str, RegimeData]:
         """Return what each regime trains on, by name.
 
         With ``write``, missing paraphrases and translations are requested from chat models.
         Without it (``--dry-run``), the original wording serves as a placeholder.
-        """
-        return {name: self._regime(benchmark, name, write) for name in self.configs}
 
-    def _regime(self, benchmark: PairedBenchmark, name: str, write: bool) -> RegimeData:
+        Raises
+        ------
+        DataError
+            If the benchmark has no usable item, or kept pairs are needed and there are none.
+        """
+        return {name: self._regime(name, write) for name in self.configs}
+
+    def _regime(self, name: str, write: bool) -> RegimeData:
         data, seed = self.configs[name], self.seed
-        own = benchmark.originals if data.benchmark is None else self._other(data.benchmark)
+        other = data.benchmark
+        own: Sequence[Item] = self.items() if other is None else self._other(other)
         members, held_out = split_members(own, data.fraction, seed)
         if data.mixture:
             others = {k: self._other(part.benchmark) for k, part in data.mixture.items()}
             shares = {k: part.share for k, part in data.mixture.items() if part.share is not None}
             members = mixture(members, others, shares, seed)
-        paired = {item.id for item in benchmark.originals}
-        control = paired.isdisjoint(item.id for item in members)
+        ids = {item.id for item in self.originals()}
+        control = ids.isdisjoint(item.id for item in members)
         regime = RegimeData(name, data, members, held_out, control=control)
         if data.rewrite is not None:
             wordings = self._wordings(members, data.rewrite, self.writers[name], write)

@@ -78,7 +78,7 @@ def opened(tmp_path: Path, tiny_folders: dict[str, Path]) -> Any:
         strategy = {"train": "lora", "learning_rate": 1e-3, "batch_size": 8}
         config = {
             "run": str(tmp_path / "run"),
-            "benchmark": {"format": "shapes"},
+            "benchmark": {"format": "shapes", "n_items": 8},
             "models": {"tiny": {"path": str(tiny_folders["llava"])}},
             "contaminate": {"epochs": 1, "strategies": {"S": strategy}} | grid,
         }

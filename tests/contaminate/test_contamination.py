@@ -6,6 +6,9 @@ import csv
 import json
 import logging
 import re
+import shutil
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +16,12 @@ import pytest
 import trl
 
 from flipbench.benchmarks.write import write_jsonl
+from flipbench.config.experiment import load_config
 from flipbench.contaminate.checks.card import read_card
-from flipbench.core.errors import PrerequisiteError
+from flipbench.core.errors import DataError, PrerequisiteError
 from flipbench.core.images import ImageStore
-from flipbench.core.records import Item
+from flipbench.core.records import Item, TrainingPlan
+from flipbench.pipelines.assembly import Assembly
 from flipbench.pipelines.contamination import (
     contaminate,
     plan_contamination,
@@ -35,14 +40,14 @@ def test_a_grid_has_every_data_set_and_seed(opened: Any) -> None:
         "paraphrased": {"rewrite": {"by": "shapes"}, "copies": 2},
     }
     assembly, benchmark = opened(data=data, seeds=[0, 1])
-    plans = plans_for(assembly, benchmark)
+    plans = plans_for(assembly)
     assert [plan.label for plan in plans] == [
         f"S{words}, seed {seed}" for words in ("", ", half", ", paraphrased") for seed in (0, 1)
     ]
-    lines = plan_contamination(assembly, benchmark)
+    lines = plan_contamination(assembly)
     assert lines[0].count("\n") == 6 and lines[1].startswith("to do: 6 of 6 plans, about")
     assert not (assembly.run.path / "checkpoints").exists()
-    trained = contaminate(assembly, benchmark)
+    trained = contaminate(assembly)
     assert [plan for plan, _ in trained] == plans
     half = trained[2][0]
     assert len(half.item_ids) == len(half.held_out_ids) == 4
@@ -56,9 +61,62 @@ def test_a_grid_has_every_data_set_and_seed(opened: Any) -> None:
     assert [c.dose for _, (c,) in trained] == [1, 1, 1, 1, 2, 2]
     names = [subject.model.name for subject in assembly.grid(trained)]
     assert len(set(names)) == 7
-    again = plan_contamination(assembly, benchmark)
+    again = plan_contamination(assembly)
     assert again[0].count("done") == 6 and again[1].startswith("to do: 0 of 6")
-    assert contaminate(assembly, benchmark) == trained
+    assert contaminate(assembly) == trained
+
+
+def test_checkpoints_do_not_depend_on_which_pairs_are_kept(opened: Any) -> None:
+    assembly, benchmark = opened()
+    (plan,) = plans_for(assembly)
+    assert plan.item_ids == tuple(item.id for item in benchmark.originals)
+    reopened = partial(Assembly.open, assembly.config, progress=False)
+
+    replace(benchmark, pairs=benchmark.pairs[2:5]).save(assembly.benchmark_folder)
+    assert plans_for(reopened()) == [plan]
+    shutil.rmtree(assembly.benchmark_folder)
+    assert plans_for(reopened()) == [plan]
+    assert "to do: 1 of 1 plans" in plan_contamination(reopened())[1]
+    assert plans_for(reopened(limit=3))[0].item_ids == plan.item_ids[:3]
+
+
+def test_kept_pairs_alone_are_trained_on_by_request(opened: Any) -> None:
+    assembly, benchmark = opened(items="kept")
+    replace(benchmark, pairs=benchmark.pairs[2:5]).save(assembly.benchmark_folder)
+    (plan,) = plans_for(assembly)
+    assert plan.item_ids == tuple(item.id for item in benchmark.originals[2:5])
+    shutil.rmtree(assembly.benchmark_folder)
+    with pytest.raises(DataError, match="not a paired benchmark .* 'flipbench filter'"):
+        contaminate(Assembly.open(assembly.config, progress=False))
+
+
+def test_training_needs_no_pairs_and_no_generator(opened: Any, flipbench: Flipbench) -> None:
+    """The default captioner, editor and judge draw shapes only, which other items need not be."""
+    assembly, _ = opened()
+    folder = assembly.run.path.parent
+    items = shapes_vqa(assembly.run.images, 4)
+    other = [Item.model_validate(i.model_dump() | {"id": "", "extra": {}}) for i in items]
+    source = write_jsonl(other, assembly.run.images, folder / "other")
+    benchmark = f"benchmark={{format: jsonl, path: {source}}}"
+    result = flipbench("contaminate", folder / "c.yaml", benchmark, f"run={folder / 'new'}", "-q")
+    assert result.status == 0, result.err
+    assert "dose 1" in result.out
+    refused = flipbench("generate", folder / "c.yaml", benchmark, f"run={folder / 'new'}", "-q")
+    assert refused.status == 2 and "'shapes' draws and judges only shapes-vqa" in refused.err
+
+
+def test_the_first_items_alone_are_planned_trained_and_evaluated(
+    opened: Any, flipbench: Flipbench
+) -> None:
+    assembly, _ = opened()
+    config, run = assembly.run.path.parent / "c.yaml", assembly.run.path.parent / "limited"
+    ask = ["evaluate.detectors=[perturbation_gap]", f"run={run}"]
+    assert flipbench("run", config, *ask, "--limit", "2", "--workers", "2", "-q").status == 0
+    planned = flipbench("contaminate", config, *ask, "--limit", "2", "--dry-run").out
+    assert "to do: 0 of 1 plans" in planned
+    again = flipbench("evaluate", config, *ask, "--limit", "2", "-q")
+    assert again.status == 0 and ": 0 done" in again.err
+    assert len(Assembly.open(load_config(config, ask)).run.ids(TrainingPlan)) == 1
 
 
 def test_clean_training_follows_its_contamination(opened: Any, tmp_path: Path) -> None:
@@ -66,7 +124,7 @@ def test_clean_training_follows_its_contamination(opened: Any, tmp_path: Path) -
     (tmp_path / "clean.jsonl").write_text(f"{line}\n" * 4)
     wash = {"corpus": {"path": str(tmp_path / "clean.jsonl")}}
     assembly, benchmark = opened(data={"verbatim": {}, "washed": {"wash": wash}})
-    trained = contaminate(assembly, benchmark)
+    trained = contaminate(assembly)
     assert [plan.label for plan, _ in trained] == ["S", "S, washed"]
     assert trained[1][0].after == trained[0][0].id
 
@@ -91,10 +149,10 @@ def test_another_benchmark_is_an_axis_of_the_grid_and_a_control_for_the_paired_o
         "overlap": {"benchmark": {"format": "jsonl", "path": str(part)}},
     }
     assembly, benchmark = opened(data=data)
-    table = plan_contamination(assembly, benchmark)[0].splitlines()
+    table = plan_contamination(assembly)[0].splitlines()
     trained_on = ["elsewhere" if "elsewhere" in line else "paired" for line in table[1:]]
     assert trained_on == ["paired", "elsewhere", "elsewhere", "elsewhere", "paired"]
-    trained = contaminate(assembly, benchmark)
+    trained = contaminate(assembly)
     plans = {plan.label: (plan, checkpoint) for plan, (checkpoint,) in trained}
     assert {label: (c.dose, p.control) for label, (p, c) in plans.items()} == {
         "S": (1, False),
@@ -130,7 +188,7 @@ def test_a_dry_run_prices_rewordings_without_requesting_any(
     }
     assembly, benchmark = opened(data=data)
     monkeypatch.delenv("OPENAI_API_KEY")
-    table, _, reworded, half, german = plan_contamination(assembly, benchmark)
+    table, _, reworded, half, german = plan_contamination(assembly)
     assert table.count("\n") == 3, "plans whose wordings are not there yet"
     first = (
         "reworded: 8 questions are put in other words first; until then its plans have other ids"
@@ -156,10 +214,10 @@ def test_a_dry_run_prices_rewordings_without_requesting_any(
     server.reply = lambda _: json.dumps({"paraphrases": ["In other words, which one is it?"]})
     data.pop("German")
     assembly, benchmark = opened(data=data)
-    plans = [plan for plan, _ in contaminate(assembly, benchmark)]
+    plans = [plan for plan, _ in contaminate(assembly)]
     assert len(server.chats()) == 8
     monkeypatch.delenv("OPENAI_API_KEY")
-    table, summary = plan_contamination(assembly, benchmark)
+    table, summary = plan_contamination(assembly)
     assert summary.startswith("to do: 0 of 2 plans") and all(plan.id[:8] in table for plan in plans)
     assert len(server.chats()) == 8
 
@@ -192,7 +250,7 @@ def test_a_plan_that_diverges_does_not_stop_the_others(
     calm = {"train": "lora", "learning_rate": 1e-3, "batch_size": 8}
     assembly, benchmark = opened(strategies={"wild": wild, "calm": calm}, epochs=2)
     with caplog.at_level(logging.ERROR):
-        trained = contaminate(assembly, benchmark)
+        trained = contaminate(assembly)
     assert "tiny, wild: " in caplog.text and "lower the learning rate" in caplog.text
     assert len(trained[0][1]) < 2 and len(trained[1][1]) == 2
     (failure,) = training_failures(assembly.run, trained)
@@ -209,5 +267,5 @@ def test_a_full_disk_is_noticed_before_anything_is_trained(
     monkeypatch.setattr("shutil.disk_usage", lambda _: Usage)
     monkeypatch.setattr(trl.SFTTrainer, "train", lambda *_, **__: pytest.fail("trained"))
     with pytest.raises(PrerequisiteError, match="only 1 kB are free; train fewer plans"):
-        contaminate(assembly, benchmark)
+        contaminate(assembly)
     assert not (assembly.run.path / "checkpoints").exists()

@@ -1,13 +1,18 @@
-"""The shipped recipes load, and hold the values that their sources give."""
+"""The shipped recipes load, hold the values that their sources give, and plan their training."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from datasets import Dataset, Features, Image, Value
+from PIL.Image import new
 
 from flipbench.config.experiment import load_config
+from tests.fixtures.command_line import Flipbench
+from tests.fixtures.photos import encoded
 
 FOLDER = Path(__file__).parents[2] / "configs" / "contaminate"
 RECIPES = [p for p in sorted(FOLDER.glob("*.yaml")) if not p.stem.endswith("-defaults")]
@@ -46,3 +51,51 @@ def test_official_values(
     assert found.batch_size * found.gradient_accumulation == batch
     assert found.warmup_ratio == warm_up
     assert rank is None or found.lora_rank == rank
+
+
+HUB_MODELS = {
+    "llava-hf/llava-1.5-7b-hf": "llava",
+    "Qwen/Qwen2-VL-7B-Instruct": "qwen2_vl",
+    "Qwen/Qwen2.5-VL-7B-Instruct": "qwen2_vl",
+}
+N_ITEMS = {"xai-org/RealworldQA": 7, "Lin-Chen/MMStar": 5}
+
+
+@pytest.fixture
+def hub(tmp_path: Path, tiny_folders: dict[str, Path]) -> None:
+    """Put small stand-ins for the recipes' models and data sets where their ids lead."""
+    for name, family in HUB_MODELS.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).symlink_to(tiny_folders[family])
+    question = {
+        "xai-org/RealworldQA": "Which light is on?\n\nA. Red\nB. Green\nPlease answer directly"
+        " with only the letter of the correct option and nothing else.",
+        "Lin-Chen/MMStar": "Which light is on?\nOptions: A: Red, B: Green, C: None, D: Both",
+    }
+    text = Value("string")
+    for name, n in N_ITEMS.items():
+        pictures = [encoded(new("RGB", (96, 54), (i, 90, 90))) for i in range(n)]
+        rows: dict[str, list[Any]] = {"image": [{"bytes": p, "path": None} for p in pictures]}
+        rows |= {"question": [question[name]] * n, "answer": ["B"] * n}
+        extra = ("index", "category", "l2_category") if "MMStar" in name else ()
+        rows |= {column: [str(i) for i in range(n)] for column in extra}
+        columns = {"question": text, "answer": text, **dict.fromkeys(extra, text)}
+        split = "val" if "MMStar" in name else "test"
+        (tmp_path / name / "data").mkdir(parents=True)
+        Dataset.from_dict(rows, features=Features({"image": Image(), **columns})).to_parquet(
+            tmp_path / name / "data" / f"{split}-00000-of-00001.parquet"
+        )
+
+
+@pytest.mark.usefixtures("hub")
+@pytest.mark.parametrize("recipe", ["llava-1.5-7b", "qwen2-vl-7b", "qwen2.5-vl-7b"])
+def test_full_size_recipes_plan_before_anything_is_generated(
+    recipe: str, flipbench: Flipbench
+) -> None:
+    strategies = load_config(FOLDER / f"{recipe}.yaml").contaminate.strategies
+    planned = flipbench("contaminate", f"configs/contaminate/{recipe}.yaml", "--dry-run")
+    assert planned.status == 0, planned.err
+    head, *rows = planned.out.splitlines()[: 1 + len(strategies)]
+    column = head.index("items")
+    assert [int(row[column : column + 5]) for row in rows] == [7] * len(strategies)
+    assert f"to do: {len(strategies)} of {len(strategies)} plans" in planned.out

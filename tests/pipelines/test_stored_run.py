@@ -55,6 +55,8 @@ SAME_QUESTIONS = (
     "guided_prompting,slot_guessing,loss,codec]"
 )
 """Detector loss asks what min_k asked when the runs were made."""
+KEPT = "contaminate.items=kept"
+"""What the stored checkpoints were trained on."""
 _REPORT = re.compile(r"^(\w+)[^:\n]*.*: (\d+) done, (\d+) already there, (\d+) failed$", re.M)
 
 pytestmark = pytest.mark.skipif(
@@ -105,14 +107,14 @@ def test_records_read_and_have_the_ids_that_are_made_today(
 @pytest.mark.parametrize(
     ("command", "expected"),
     [
-        (("run", "shapes.yaml", SAME_QUESTIONS), STAGES),
+        (("run", "shapes.yaml", SAME_QUESTIONS, KEPT), STAGES),
         (("audit", "shapes.yaml"), {"ask": 24}),
         (("run", "pairs.yaml"), {"ask": 8, "judge": 16}),
     ],
     ids=["run shapes", "audit shapes", "run pairs"],
 )
 def test_the_same_command_finds_everything_there(
-    stored: Path, flipbench: Flipbench, command: tuple[str, str], expected: dict[str, int]
+    stored: Path, flipbench: Flipbench, command: tuple[str, ...], expected: dict[str, int]
 ) -> None:
     before = contents(stored)
     result = flipbench(*command, "--quiet")
@@ -140,11 +142,9 @@ def test_stored_checkpoints_keep_their_fingerprints(stored: Path) -> None:
 
 
 def test_trained_plans_are_not_trained_again(stored: Path, flipbench: Flipbench) -> None:
-    planned = flipbench("contaminate", "shapes.yaml", "--dry-run").out
-    assert "to do: 0 of 3 plans" in planned
-    assert "to do: 3 of 3" in flipbench(
-        "contaminate", "shapes.yaml", "contaminate.epochs=3", "--dry-run"
-    ).out  # fmt: skip
+    for changes, n_todo in (([KEPT], 0), ([KEPT, "contaminate.epochs=3"], 3), ([], 3)):
+        planned = flipbench("contaminate", "shapes.yaml", *changes, "--dry-run").out
+        assert f"to do: {n_todo} of 3 plans" in planned
 
 
 def test_the_stored_configuration_is_the_one_that_its_file_gives(

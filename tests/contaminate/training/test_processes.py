@@ -90,7 +90,7 @@ def test_two_processes_train_the_same_weights_as_one(
     config = together.run.path.parent / "c.yaml"
     shutil.copytree(together.run.path, tmp_path / "alone")
     alone = Assembly.open(load_config(config, [f"run={tmp_path / 'alone'}"]), progress=False)
-    expected = contaminate(alone, benchmark)
+    expected = contaminate(alone)
 
     done = launch(preset, "contaminate", config, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr[-4000:]
