@@ -25,7 +25,8 @@ class ConsistencyConfig(Value):
     ----------
     weight : float
         Weight of the divergence: the mean of both directions of KL between the two distributions
-        over the option letters, given the image, in nats (for their sum use ``weight: 2``).
+        over the option letters, given the image, in nats (for their sum use ``weight: 2``). 0:
+        labels only, on the same batches, as a control.
     answer_weight : float
         Weight of the right answer's cross-entropy. 0: consistency only, without labels.
     grounded : bool
@@ -41,10 +42,16 @@ class ConsistencyConfig(Value):
     questions. The paper describes the grounded variant in prose; the form of its weight is ours.
     """
 
-    weight: float = Field(default=1.0, gt=0)
+    weight: float = Field(default=1.0, ge=0)
     answer_weight: float = Field(ge=0)
     grounded: bool = False
     tau: float = Field(default=0.5, gt=0)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self.weight and not self.answer_weight:
+            raise ValueError("weight or answer_weight must be above 0")
+        return self
 
 
 def _known_strategy(name: str) -> str:

@@ -120,6 +120,8 @@ class QuadrantResult(Value):
         Wordings with another answer than the question as it is, by what the wording changes.
     unchanged : dict of str to dict of str to Count
         Answers that stay on another or a black picture, by check and quadrant.
+    items : dict of str to str
+        The quadrant of each item, by the item's id.
     """
 
     counts: dict[str, Count]
@@ -134,6 +136,7 @@ class QuadrantResult(Value):
     wordings: dict[str, int] = Field(default_factory=dict)
     levels: dict[str, Count] = Field(default_factory=dict)
     unchanged: dict[str, dict[str, Count]] = Field(default_factory=dict)
+    items: dict[str, str] = Field(default_factory=dict)
 
 
 class Score(Record):

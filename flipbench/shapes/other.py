@@ -2,8 +2,9 @@
 
     python -m flipbench.shapes.other runs/other-shapes --n 480 --copies 4
 
-writes images, ``corpus.jsonl`` (conversations about them, to mix in or to wash with) and
-``benchmark.jsonl`` (the same questions as a benchmark, for mixtures). A model fine-tuned on these
+writes images, ``corpus.jsonl`` (conversations about them, to mix in or to wash with),
+``benchmark.jsonl`` (the same questions as a benchmark, for mixtures) and ``wordings.jsonl`` (their
+other phrasings, for consistency training). A model fine-tuned on these
 like a contaminated one, but on none of the benchmark's items, is the right negative control,
 because a detector may react to any such training.
 """
@@ -19,7 +20,7 @@ import numpy as np
 from flipbench.core.files import write_atomically
 from flipbench.prompting.prompts import LETTERS, choice_prompt
 from flipbench.shapes.benchmark import shapes_vqa_scenes
-from flipbench.shapes.questions import KINDS, QuestionFamily, draw_family
+from flipbench.shapes.questions import KINDS, PHRASINGS, QuestionFamily, draw_family
 from flipbench.shapes.render import render
 
 
@@ -40,14 +41,14 @@ def other_families(n: int, seed: int = 1) -> list[tuple[QuestionFamily, int]]:
 def write_corpus(folder: Path, n: int = 480, *, copies: int = 1, seed: int = 1) -> Path:
     """Write conversations about ``n`` other scenes, each ``copies`` times; return the JSONL file.
 
-    ``benchmark.jsonl`` next to it has each question once. The corpus is written last, so if it
-    exists, all images do.
+    ``benchmark.jsonl`` next to it has each question once, and ``wordings.jsonl`` its other
+    phrasings. The corpus is written last, so if it exists, all images do.
     """
-    path = folder / "corpus.jsonl"
-    if path.exists():
+    path, wordings_path = folder / "corpus.jsonl", folder / "wordings.jsonl"
+    if path.exists() and wordings_path.exists():
         return path
     (folder / "images").mkdir(parents=True, exist_ok=True)
-    lines, items = [], []
+    lines, items, wordings = [], [], []
     for number, (family, member) in enumerate(other_families(n, seed)):
         name = f"images/{number}.png"
         render(family.scenes[member]).save(folder / name)
@@ -66,6 +67,10 @@ def write_corpus(folder: Path, n: int = 480, *, copies: int = 1, seed: int = 1) 
             "category": family.question.kind,
         }
         items.append(json.dumps(item))
+        n_phrasings = len(PHRASINGS[family.question.kind])
+        others = [family.question.text(i) for i in range(1, n_phrasings)]
+        wordings.append(json.dumps({"name": item["name"], "paraphrases": others}))
+    write_atomically(wordings_path, "\n".join(wordings) + "\n")
     write_atomically(folder / "benchmark.jsonl", "\n".join(items) + "\n")
     return write_atomically(path, "\n".join(lines * copies) + "\n")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ RECIPES = [p for p in sorted(FOLDER.glob("*.yaml")) if not p.stem.endswith("-def
 def test_every_recipe_loads_and_reloads(path: Path, tmp_path: Path) -> None:
     config = load_config(path)
     assert config.contaminate.strategies and config.models and config.contaminate.data
-    assert len(config.models) == (2 if path.stem in ("shapes", "dose-study", "consistency") else 1)
+    n_models = 2 if path.stem.startswith(("shapes", "dose-study", "consistency")) else 1
+    assert len(config.models) == n_models
     (tmp_path / "again.yaml").write_text(config.to_yaml())
     assert load_config(tmp_path / "again.yaml") == config
 
@@ -30,6 +32,17 @@ def test_every_recipe_loads_and_reloads(path: Path, tmp_path: Path) -> None:
 def test_no_two_recipes_share_a_run_directory() -> None:
     runs = [yaml.safe_load(path.read_text())["run"] for path in RECIPES]
     assert len(set(runs)) == len(runs) >= 9
+
+
+def test_the_consistency_study_changes_only_what_it_compares() -> None:
+    study = load_config(FOLDER / "consistency-study.yaml").contaminate
+    settings = [s.model_dump(exclude={"consistency"}) for s in study.strategies.values()]
+    for layers in ((2, 3), None):
+        assert settings.count(settings[0] | {"lora_layers": layers}) == 5
+    losses = [s.consistency for s in study.strategies.values() if s.consistency is not None]
+    kinds = Counter((c.weight, c.answer_weight, c.grounded, c.tau) for c in losses)
+    assert set(kinds.values()) == {2} and len(kinds) == 5 and len(study.data) == 1
+    assert study.seeds is not None and len(study.seeds) >= 3
 
 
 @pytest.mark.parametrize(

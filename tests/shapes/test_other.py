@@ -52,6 +52,10 @@ def test_the_corpus_and_the_benchmark_hold_the_same_questions(tmp_path: Path) ->
     found = load_benchmark(spec, ImageStore(tmp_path / "store"))
     asked = [json.loads(line) for line in (tmp_path / "corpus.jsonl").read_text().splitlines()]
     assert len(found.items) == 6 and len(asked) == 12
+    wordings = [json.loads(line) for line in (tmp_path / "wordings.jsonl").read_text().splitlines()]
+    assert [row["name"] for row in wordings] == [item.name for item in found.items]
+    for row, item in zip(wordings, found.items, strict=True):
+        assert len({item.question, *row["paraphrases"]}) == 1 + len(row["paraphrases"]) == 3
     for item, row in zip(found.items, asked, strict=False):
         question, reply = (message["content"] for message in row["messages"])
         assert item.question in question and LETTERS[item.answer or 0] == reply

@@ -319,6 +319,7 @@ class FourQuadrants(ComparingDetector):
             wordings=dict(wordings),
             levels=self._levels(asked, answers),
             unchanged=_unchanged(asked, {p.item.id: p for p in placed}, answers),
+            items={p.item.id: p.quadrant for p in placed},
         )
 
     def _interval(

@@ -123,11 +123,12 @@ def brute_force(
 LOSSES = [
     {"weight": 1.0, "answer_weight": 0.0, "grounded": False, "tau": 0.5},
     {"weight": 3.0, "answer_weight": 0.5, "grounded": True, "tau": 0.25},
+    {"weight": 0.0, "answer_weight": 1.0, "grounded": False, "tau": 0.5},
 ]
 
 
 @pytest.mark.parametrize("family", PARENTS)
-@pytest.mark.parametrize("loss", LOSSES, ids=["plain", "grounded"])
+@pytest.mark.parametrize("loss", LOSSES, ids=["plain", "grounded", "labels only"])
 @torch.no_grad()
 def test_the_loss_equals_its_definition(
     family: str, loss: dict[str, Any], items: dict[str, Item], new_run: NewRun, tmp_path: Path
@@ -289,6 +290,16 @@ def test_items_that_cannot_be_compared_are_refused(
         )
         with pytest.raises(ConfigError, match=message):
             load_config(path)
+
+
+def test_a_loss_of_nothing_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(
+        "run: r\nbenchmark: {format: shapes}\ncontaminate:\n  strategies:\n    C: {train: lora,"
+        " learning_rate: 1, consistency: {answer_weight: 0, weight: 0}}\n"
+    )
+    with pytest.raises(ConfigError, match="weight or answer_weight must be above 0"):
+        load_config(path)
 
 
 def test_plans_that_compare_nothing_keep_their_ids() -> None:

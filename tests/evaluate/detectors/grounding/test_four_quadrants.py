@@ -78,6 +78,9 @@ def test_items_are_where_their_answers_put_them(make_world: Any) -> None:
     assert {name: (c.k, c.n) for name, c in result.counts.items()} == dict.fromkeys(
         ("ideal", "fragile", "dangerous", "worst"), (10, 10)
     )
+    names = {item.id: int(item.name) for item in world.benchmark.originals}
+    order = ("ideal", "fragile", "dangerous", "worst")
+    assert result.items == {item_id: order[name % 4] for item_id, name in names.items()}
     assert found["paper"].statistic == 0.25 and found["paper"].verdict == "not_detected"
     assert result.prior == Count(k=20, n=40)
     for interval, share in (
