@@ -228,7 +228,7 @@ def test_a_benchmarks_store_is_a_corpus(files: list[bytes], store: ImageStore) -
     found = pictures(corpus)
     assert [picture.key for picture in found] == [ref.sha256 for ref in refs]
     assert [picture.type for picture in found] == ["", "ct", ""]
-    assert found[0].data == files[0] and "No such file" in found[2].error
+    assert found[0].data == files[0] and "the image is missing" in found[2].error
 
 
 def test_patterns_count_list_and_match(tmp_path: Path) -> None:
