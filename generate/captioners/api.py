@@ -89,7 +89,8 @@ class APICaptioner:
     ----------
     Park et al., *Contamination Detection for VLMs Using Multi-Modal Semantic Perturbation*,
     ICLR 2026, arXiv 2511.03774, section 4 and its appendix on prompts. Differs from the paper in
-    the wording of the prompts, which is ours.
+    the wording of the prompts, which is ours, and by default from its released code, which does not
+    show the options; see docs/papers.md.
     """
 
     def __init__(

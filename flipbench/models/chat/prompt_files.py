@@ -4,6 +4,10 @@ A prompt file has three parts separated by lines of ``---``: a YAML header (``na
 ``about``, ``placeholders``), the instruction, which is the same for every item, and the item's
 part with the placeholders ``{question}``, ``{options}``, ``{old_answer}`` and ``{new_answer}``.
 Editing a file changes its hash, and with it the ids of the records made with it.
+
+With ``verbatim: true`` in the header, the two texts are somebody else's words and sent as they
+stand: only the placeholders named in the header are filled in, in the instruction too, which may be
+empty (no system message); other braces and further lines of ``---`` are part of the text.
 """
 
 from __future__ import annotations
@@ -41,6 +45,8 @@ class PromptFile:
         The two texts.
     sha256 : str
         Hash of the file, with normalised line ends.
+    verbatim : bool
+        Whether everything but the placeholders is sent as it stands.
     """
 
     name: str
@@ -50,6 +56,7 @@ class PromptFile:
     instruction: str
     item: str
     sha256: str
+    verbatim: bool = False
 
     @property
     def id(self) -> str:
@@ -58,7 +65,13 @@ class PromptFile:
 
     def filled(self, values: Mapping[str, str]) -> str:
         """Return the item's part with ``values`` in place of its placeholders."""
-        return _PLACEHOLDER.sub(lambda match: values[match[1]], self.item)
+        return self._fill(self.item, values)
+
+    def _fill(self, text: str, values: Mapping[str, str]) -> str:
+        def value(match: re.Match[str]) -> str:
+            return values[match[1]] if match[1] in self.placeholders else match[0]
+
+        return _PLACEHOLDER.sub(value, text)
 
     def request(self, candidate: Candidate, images: tuple[ImageRef, ...] = ()) -> ChatRequest:
         """Return the request for a candidate.
@@ -78,7 +91,7 @@ class PromptFile:
             "new_answer": flip.new_text if flip else "",
         }
         return ChatRequest(
-            instruction=self.instruction,
+            instruction=self._fill(self.instruction, values) if self.verbatim else self.instruction,
             text=self.filled(values),
             images=images,
             item_id=item.id,
@@ -139,38 +152,54 @@ def load_prompt(
 
 def _read(text: str, path: Path, known: Collection[str]) -> PromptFile:
     text = text.replace("\r\n", "\n")
-    parts = _SEPARATOR.split(text)
-    if len(parts) != 3:
+    head, *texts = _SEPARATOR.split(text, maxsplit=2)
+    header = _header(head, path) if len(texts) == 2 else {}
+    verbatim = header.get("verbatim", False)
+    if len(texts) != 2 or (not verbatim and _SEPARATOR.search(texts[1])):
         raise ConfigError(
             f"{path}: a prompt has three parts separated by lines of '---' (header, instruction,"
-            f" item), this file has {len(parts)}"
+            f" item), this file has {len(_SEPARATOR.split(text))}"
         )
-    header, instruction, item = _header(parts[0], path), parts[1].strip(), parts[2].strip()
-    if not instruction or not item:
+    if verbatim:
+        instruction, item = (part.removeprefix("\n").removesuffix("\n") for part in texts)
+    else:
+        instruction, item = (part.strip() for part in texts)
+    if not item.strip() or not (instruction or verbatim):
         raise ConfigError(f"{path}: the instruction or the item's part is empty")
-    declared = tuple(header["placeholders"])
-    used = _PLACEHOLDER.findall(item)
+    prompt = PromptFile(
+        name=str(header["name"]),
+        version=header["version"],
+        about=str(header["about"]),
+        placeholders=tuple(header["placeholders"]),
+        instruction=instruction,
+        item=item,
+        sha256=hashlib.sha256(text.encode()).hexdigest(),
+        verbatim=verbatim,
+    )
+    _check_placeholders(prompt, path, known)
+    return prompt
+
+
+def _check_placeholders(prompt: PromptFile, path: Path, known: Collection[str]) -> None:
+    declared, used = prompt.placeholders, _PLACEHOLDER.findall(prompt.item)
+    in_instruction = _PLACEHOLDER.findall(prompt.instruction)
+    if prompt.verbatim:  # all other braces are part of the text
+        used = [name for name in used if name in declared]
+        in_instruction = [name for name in in_instruction if name in declared]
     for name in (*declared, *used):
         if name not in known:
             raise ConfigError(f"{path}: unknown placeholder {{{name}}}{nearest(name, list(known))}")
+    if prompt.verbatim and known is PLACEHOLDERS:
+        used, in_instruction = [*used, *in_instruction], []
     if unused := set(declared) - set(used):
         raise ConfigError(f"{path}: {{{min(unused)}}} is declared but not used in the item's part")
     if undeclared := set(used) - set(declared):
         raise ConfigError(f"{path}: {{{min(undeclared)}}} is used but not declared in the header")
-    if misplaced := [name for name in _PLACEHOLDER.findall(instruction) if name in known]:
+    if misplaced := [name for name in in_instruction if name in known]:
         raise ConfigError(
             f"{path}: {{{misplaced[0]}}} is in the instruction, which is the same for every item;"
             " move it to the item's part"
         )
-    return PromptFile(
-        name=str(header["name"]),
-        version=header["version"],
-        about=str(header["about"]),
-        placeholders=declared,
-        instruction=instruction,
-        item=item,
-        sha256=hashlib.sha256(text.encode()).hexdigest(),
-    )
 
 
 def _header(text: str, path: Path) -> dict[str, Any]:
@@ -179,9 +208,10 @@ def _header(text: str, path: Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: its header is not YAML ({error})") from error
     types = {"name": str, "version": int, "about": str, "placeholders": list}
-    if not isinstance(header, dict) or set(header) != set(types):
+    if not isinstance(header, dict) or set(header) - {"verbatim"} != set(types):
         raise ConfigError(f"{path}: its header must have exactly the keys {', '.join(types)}")
-    for key, kind in types.items():
+    for key in header:
+        kind = types.get(key, bool)
         if not isinstance(header[key], kind):
             raise ConfigError(f"{path}: {key} in its header must be a {kind.__name__}")
     return header

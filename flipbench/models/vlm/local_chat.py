@@ -77,7 +77,9 @@ class LocalChat:
                 return [error]
             return [self._answer([request], images)[0] for request in requests]
         texts = [
-            self.vlm.conversation.render(f"{r.instruction}\n\n{r.text}", len(r.images))
+            self.vlm.conversation.render(
+                f"{r.instruction}\n\n{r.text}" if r.instruction else r.text, len(r.images)
+            )
             for r in requests
         ]
         encoded = self.vlm.conversation.encode(texts, pictures)

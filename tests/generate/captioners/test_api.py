@@ -66,6 +66,7 @@ def test_the_shipped_prompts() -> None:
         "caption-paper-v1",
         "caption-question-free-v1",
         "caption-release-v1",
+        "caption-release-without-options-v1",
         "caption-without-old-answer-v1",
         "instruction-v1",
     ]
@@ -83,6 +84,7 @@ def test_prompts_are_called_what_their_files_are_called(name: str) -> None:
     [
         ("caption-paper-v1", {"question", "options", "old_answer", "new_answer"}),
         ("caption-release-v1", {"question", "options", "old_answer", "new_answer"}),
+        ("caption-release-without-options-v1", {"question", "old_answer", "new_answer"}),
         ("instruction-v1", {"question", "options", "old_answer", "new_answer"}),
         ("caption-without-old-answer-v1", {"question", "options", "new_answer"}),
         ("caption-question-free-v1", {"old_answer", "new_answer"}),
@@ -160,6 +162,55 @@ def test_braces_in_a_question_stay(tmp_path: Path, candidate: Candidate) -> None
     path.write_text(HEAD + '---\nDraw {"x": 1}.\n---\n{question} {new_answer}\n')
     request = load_prompt(path, PROMPTS).request(candidate)
     assert request.text == "Which fruit lies on the {table}? a damson"
+
+
+VERBATIM = """name: theirs
+version: 1
+about: an author's own words
+placeholders: [question, options, old_answer, new_answer]
+verbatim: true
+---
+ Rewrite {question}
+as {"json": {caption}}.
+
+---
+Options: {options}; {old_answer} -> {new_answer}
+---
+  Only {{the}} caption!
+"""
+
+
+def test_an_author_s_exact_words_are_sent_as_they_stand(
+    server: OpenAIServer, shapes_store: ImageStore, candidate: Candidate, tmp_path: Path
+) -> None:
+    path = tmp_path / "theirs.txt"
+    path.write_text(VERBATIM)
+    APICaptioner(ChatAPI(spec(server)), path)([candidate], shapes_store)
+    (body,) = server.chats()
+    system, user = body["messages"]
+    assert system["content"] == f' Rewrite {SHOWN["question"]}\nas {{"json": {{caption}}}}.\n'
+    assert user["content"][-1]["text"] == (
+        f"Options: {SHOWN['options']}; {SHOWN['old_answer']} -> {SHOWN['new_answer']}\n---\n"
+        "  Only {{the}} caption!"
+    )
+
+
+def test_an_author_s_words_without_a_system_message(
+    server: OpenAIServer, shapes_store: ImageStore, candidate: Candidate, tmp_path: Path
+) -> None:
+    path = tmp_path / "theirs.txt"
+    path.write_text(HEAD + "verbatim: true\n---\n---\n{question} {new_answer} {old_answer}\n")
+    APICaptioner(ChatAPI(spec(server)), path)([candidate], shapes_store)
+    (body,) = server.chats()
+    (user,) = body["messages"]
+    text = f"{SHOWN['question']} {SHOWN['new_answer']} {{old_answer}}"
+    assert user["role"] == "user" and user["content"][-1]["text"] == text
+    path.write_text(HEAD + "verbatim: true\n---\n---\n{question}\n")
+    with pytest.raises(ConfigError, match="new_answer} is declared but not used"):
+        caption_prompt(path)
+    path.write_text(HEAD + "verbatim: exactly\n---\n---\n{question} {new_answer}\n")
+    with pytest.raises(ConfigError, match="verbatim in its header must be a bool"):
+        caption_prompt(path)
 
 
 def test_an_edited_prompt_makes_other_ids(
