@@ -2,30 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.randomness import generator
-from flipbench.core.records import Edit, Record
+from flipbench.core.records import Edit, JsonDict, Record
+from flipbench.core.run import versions
 from flipbench.imaging.similarity import similarity
 from flipbench.models.protocols import Editor
+
+_LIBRARY = "diffusers"
 
 
 class EditStage:
     """Edit captioned items; results have exactly the source's size and are stored losslessly.
 
     Each item's seed is derived from (seed, item id), so resuming, reordering, or adding workers
-    changes no image.
+    changes no image. The versions of the libraries that drew an image are stored with it, outside
+    of its id: the same edit drawn by another version is the same edit, and its verdicts apply if
+    the image has the same hash.
+
+    Parameters
+    ----------
+    known : mapping of str to dict, optional
+        Settings that name a library's version, as `versioned_settings` returns them: these edits
+        keep their ids.
     """
 
     name = "edit"
     record: type[Record] = Edit
 
-    def __init__(self, editor: Editor, images: ImageStore, seed: int = 0) -> None:
+    def __init__(
+        self,
+        editor: Editor,
+        images: ImageStore,
+        seed: int = 0,
+        known: Mapping[str, JsonDict] | None = None,
+    ) -> None:
         self.editor, self.images, self.seed = editor, images, seed
+        self.known, self.versions = known or {}, versions()
 
     def id_of(self, candidate: Candidate) -> str:
         """Return the id of the candidate's edit."""
@@ -52,7 +70,8 @@ class EditStage:
             image = self.images.put_image(drawing.image, candidate.subject)
             likeness = similarity(self.images.open(source), drawing.image).to_json()
             extra = drawing.extra | {"similarity": likeness}
-            out.append(Edit(**self._key(candidate), image=image, extra=extra))
+            key = self._key(candidate)
+            out.append(Edit(**key, image=image, extra=extra, versions=self.versions))
         return out
 
     def _seed(self, candidate: Candidate) -> int:
@@ -62,7 +81,7 @@ class EditStage:
         caption, item = candidate.caption, candidate.item
         if caption is None or not item.images:
             raise DataError(f"{candidate.subject}: no caption or no image to edit")
-        return {
+        key = {
             "caption_id": caption.id,
             "caption_text": caption.text,
             "source_sha256": item.images[0].sha256,
@@ -70,3 +89,28 @@ class EditStage:
             "settings": self.editor.settings,
             "seed": self._seed(candidate),
         }
+        return key | {"settings": self.known.get(Edit.id_for(**key), self.editor.settings)}
+
+
+def made_of(edit: Edit) -> JsonDict:
+    """Return the values that an edit's id is a hash of, by name."""
+    return {name: getattr(edit, name) for name in Edit.made_of}
+
+
+def versioned_settings(edits: Iterable[Mapping[str, Any]]) -> dict[str, JsonDict]:
+    """Return settings that name the version of diffusers, by the edit's id without that version.
+
+    ``edits`` are what their ids are made of, as `made_of` returns it. If an edit was drawn by
+    several versions, the installed one counts, else the last.
+    """
+    known: dict[str, JsonDict] = {}
+    installed = versions().get(_LIBRARY)
+    for parts in edits:
+        settings = parts["settings"]
+        if _LIBRARY not in settings:
+            continue
+        unversioned = {key: value for key, value in settings.items() if key != _LIBRARY}
+        edit_id = Edit.id_for(**{**parts, "settings": unversioned})
+        if edit_id not in known or known[edit_id][_LIBRARY] != installed:
+            known[edit_id] = settings
+    return known

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from flipbench.core.paired import Candidate
-from flipbench.core.records import Caption, Edit, Flip, Item
+from flipbench.core.records import Caption, Edit, Flip, Item, JsonDict
 from flipbench.core.run import Run
 from flipbench.core.stage import DEFAULTS, In, Stage, StageOptions, StageReport, run_stage
 from flipbench.core.workers import Share
 from flipbench.models.protocols import Captioner, Editor
 
 from .caption import CaptionStage
-from .edit import EditStage
+from .edit import EditStage, made_of, versioned_settings
 from .flip import FlipStage
 from .propose import ProposeStage
 
@@ -33,6 +33,8 @@ class Generator:
     asks : bool
         False in a worker that only edits: it reads stored flips and captions, so no two workers
         retry the same failed request.
+    expected : sequence of dict
+        What the edits of the recipe that is rebuilt are made of: each keeps its id there.
     """
 
     captioner: Captioner
@@ -42,6 +44,7 @@ class Generator:
     new_answers: Mapping[str, str] = field(default_factory=dict)
     proposing: ProposeStage | None = None
     asks: bool = True
+    expected: Sequence[JsonDict] = ()
 
     @property
     def _flipping(self) -> FlipStage:
@@ -53,7 +56,9 @@ class Generator:
 
     @property
     def _editing(self) -> EditStage:
-        return EditStage(self.editor, self.run.images, self.seed)
+        known = versioned_settings(map(made_of, self.run.read(Edit, lost=True)))
+        known |= versioned_settings(self.expected)
+        return EditStage(self.editor, self.run.images, self.seed, known)
 
     def progress(self, items: Sequence[Item]) -> list[Candidate]:
         """Return how far each item has got, without calling a model or writing anything.

@@ -184,14 +184,18 @@ def rebuild(
 ) -> None:
     """Draw the pictures of a recipe again, and say how many are equal to the published ones.
 
-    With --kept, only those of a list are drawn, and they have to be equal to the list's.
+    With --kept, only those of a list are drawn, and they have to be equal to the list's. With
+    run=FOLDER, everything is written there, and the recipe stays as it is.
     """
     changes = [f"run={recipe}", *(overrides or [])]
     assembly = assemble(recipe / "config.yaml", changes, quiet=quiet, worker="0/1")
-    from flipbench.export.recipe import compare_with_recipe
+    from flipbench.export.recipe import compare_with_recipe, copy_recipe
     from flipbench.pipelines.filtering import judge, rebuild_kept
     from flipbench.pipelines.generation import generate
 
+    if assembly.run.path.resolve() != recipe.resolve():
+        copy_recipe(recipe, assembly.run)
+        assembly.run.write_provenance(assembly.config.to_yaml())
     if kept:
         benchmark, reports = rebuild_kept(assembly, kept)
     else:

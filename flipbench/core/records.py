@@ -143,6 +143,9 @@ class Edit(Record):
     seed: int
     image: ImageRef
     extra: JsonDict = Field(default_factory=dict)
+    versions: dict[str, str] = Field(
+        default_factory=dict, description="of libraries; not in the id"
+    )
 
 
 class Verdict(Record):
@@ -379,8 +382,7 @@ class Checkpoint(Record):
     model: str
     strategy: str
     dose: int = Field(
-        description="how often the paired benchmark's items were seen: copies x epochs, including"
-        " those before a washing; 0 for a control"
+        description="how often the paired items were seen, before a washing too; 0 for a control"
     )
     fingerprint: str
     warnings: tuple[str, ...] = ()

@@ -96,11 +96,12 @@ class Run:
                     " safe: free some disk space and run the same command again"
                 ) from error
 
-    def read(self, kind: type[R], partition: str = "") -> Iterator[R]:
+    def read(self, kind: type[R], partition: str = "", *, lost: bool = False) -> Iterator[R]:
         """Yield every record of a kind, or of one of its partitions, once, shard by shard.
 
         An invalid line, or an edit whose image is missing or damaged, is skipped with a warning:
-        its work counts as not done, and a later line for the same work takes its place.
+        its work counts as not done, and a later line for the same work takes its place. With
+        ``lost``, edits without their image are included.
         """
         seen: set[str] = set()
         for line, where in self._lines(kind, partition):
@@ -112,9 +113,9 @@ class Run:
                 continue
             if record.id in seen:
                 continue
-            if isinstance(record, Edit) and not self.images.has(record.image):
-                lost = "damaged" if self.images.path(record.image).exists() else "missing"
-                log.warning("%s is set aside: its image is %s", where, lost)
+            if isinstance(record, Edit) and not lost and not self.images.has(record.image):
+                state = "damaged" if self.images.path(record.image).exists() else "missing"
+                log.warning("%s is set aside: its image is %s", where, state)
                 continue
             seen.add(record.id)
             yield record

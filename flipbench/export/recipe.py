@@ -17,13 +17,15 @@ from pathlib import Path
 import yaml
 
 from flipbench.core.errors import DataError
+from flipbench.core.files import write_atomically
 from flipbench.core.paired import PairedBenchmark
-from flipbench.core.records import Caption, Edit, Flip, Record, Verdict
+from flipbench.core.records import Caption, Edit, Flip, JsonDict, Record, Verdict
 from flipbench.core.run import Run
 from flipbench.export.pairs import export_name
 
 EXPECTED = "expected.jsonl"
 _KINDS: tuple[type[Record], ...] = (Flip, Caption, Verdict)
+_COLUMNS = ("edit_id", "perturbed_sha256", *(n for n in Edit.made_of if n != "caption_text"))
 _NO_DERIVATIVES = re.compile(r"(?:^|[\s_-])nd(?:[\s_-]|$)|no[\s-]?deriv", re.IGNORECASE)
 
 
@@ -70,6 +72,7 @@ def write_recipe(benchmark: PairedBenchmark, run: Run, folder: Path) -> list[Pat
             "editor": edit.editor,
             "settings": edit.settings,
             "seed": edit.seed,
+            "versions": edit.versions,
             "perturbed_sha256": edit.image.sha256,
             "kept": edit.source_sha256 in originals,
         }
@@ -105,6 +108,46 @@ class Rebuilt:
         return text
 
 
+def copy_recipe(recipe: Path, run: Run) -> None:
+    """Copy a recipe's records into another run, which then rebuilds it; the recipe stays as it is.
+
+    Raises
+    ------
+    DataError
+        If the folder is not a recipe, or the run rebuilds another one.
+    """
+    source, target = recipe / EXPECTED, run.path / EXPECTED
+    if not source.exists():
+        raise _no_recipe(source)
+    text = source.read_text()
+    if target.exists() and target.read_text() != text:
+        raise DataError(f"{run.path}: holds another recipe ({EXPECTED}); choose another run")
+    theirs = Run(recipe)
+    for kind in _KINDS:
+        known = run.ids(kind)
+        run.append([record for record in theirs.read(kind) if record.id not in known])
+    write_atomically(target, text)
+
+
+def expected_edits(run: Run) -> list[JsonDict]:
+    """Return what the edits of a recipe are made of; empty if ``run`` holds none.
+
+    Raises
+    ------
+    DataError
+        If a line is invalid.
+    """
+    if not (run.path / EXPECTED).exists():
+        return []
+    texts = {caption.id: caption.text for caption in run.read(Caption)}
+    return [
+        {name: row[name] for name in Edit.made_of if name != "caption_text"}
+        | {"caption_text": texts[row["caption_id"]]}
+        for row in _rows(run.path / EXPECTED)
+        if row["caption_id"] in texts
+    ]
+
+
 def compare_with_recipe(recipe: Path, edits: Sequence[Edit]) -> Rebuilt:
     """Compare redrawn images with a recipe's hashes.
 
@@ -114,7 +157,7 @@ def compare_with_recipe(recipe: Path, edits: Sequence[Edit]) -> Rebuilt:
         If the folder is not a recipe, or a line is invalid.
     """
     drawn = {edit.id: edit.image.sha256 for edit in edits}
-    rows = list(_rows(recipe / EXPECTED))
+    rows = [(row["edit_id"], row["perturbed_sha256"]) for row in _rows(recipe / EXPECTED)]
     equal = [i for i, sha256 in rows if drawn.get(i) == sha256]
     return Rebuilt(
         len(rows),
@@ -136,15 +179,22 @@ def _pseudonymous(run: Run, config: Path) -> Iterator[Verdict]:
         yield verdict
 
 
-def _rows(path: Path) -> Iterator[tuple[str, str]]:
+def _rows(path: Path) -> Iterator[JsonDict]:
     if not path.exists():
-        raise DataError(f"{path.parent}: not a recipe: it has no {path.name}")
+        raise _no_recipe(path)
     for number, line in enumerate(path.read_text().splitlines(), 1):
         try:
             row = json.loads(line)
-            yield str(row["edit_id"]), str(row["perturbed_sha256"])
-        except (ValueError, KeyError, TypeError) as error:
+            lacking = [name for name in _COLUMNS if name not in row]
+        except (ValueError, TypeError) as error:
             raise DataError(f"{path}:{number}: not a line of a recipe ({error})") from error
+        if lacking:
+            raise DataError(f"{path}:{number}: not a line of a recipe (it has no {lacking[0]})")
+        yield row
+
+
+def _no_recipe(path: Path) -> DataError:
+    return DataError(f"{path.parent}: not a recipe: it has no {path.name}")
 
 
 def _readme(benchmark: PairedBenchmark, name: str, n_edits: int) -> str:

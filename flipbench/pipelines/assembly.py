@@ -22,6 +22,7 @@ from flipbench.core.run import Run
 from flipbench.core.stage import DEFAULTS, StageOptions
 from flipbench.core.workers import Share, Workers, is_main
 from flipbench.evaluate.pipeline import ModelUnderTest
+from flipbench.export.recipe import expected_edits
 from flipbench.generate.captioners.api import APICaptioner
 from flipbench.generate.given_answers import read_new_answers
 from flipbench.generate.pipeline import Generator
@@ -188,6 +189,7 @@ class Assembly:
             self.new_answers,
             proposing,
             asks=self.workers.share is None,
+            expected=expected_edits(self.run),
         )
 
     @cached_property

@@ -22,7 +22,6 @@ from .batching import Batches, Drawn, Prepared, Size, Task, draw_all, drawn_imag
 from .diffusers_loading import (
     PipelineSpec,
     call_arguments,
-    diffusers,
     find_class,
     find_pipeline,
     fingerprint,
@@ -162,7 +161,6 @@ class DiffusersEditor:
             "mask": spec.mask,
             "sizes": spec.sizes.model_dump(),
             "dtype": spec.dtype,
-            "diffusers": diffusers().__version__,
         }
 
     def __call__(

@@ -119,6 +119,7 @@ class FluxControlNetEditor:
     def __init__(self, spec: FluxEditorSpec) -> None:
         self.spec, self.batches = spec, Batches(spec.batch_size)
         self._device = resolve_device(spec.device, spec.offload)
+        diffusers()  # missing? then before captions are paid for
         folder, index = find_pipeline(spec.pipeline, spec.revision)
         if not index["_class_name"].startswith("Flux"):
             raise PrerequisiteError(
@@ -146,7 +147,6 @@ class FluxControlNetEditor:
             "control": spec.control.settings,
             "sizes": spec.sizes.model_dump(),
             "dtype": spec.dtype,
-            "diffusers": diffusers().__version__,
         }
 
     def __call__(

@@ -14,7 +14,7 @@ from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Caption, Edit, Flip, Item, JsonDict
 from flipbench.generate.caption import CaptionStage
-from flipbench.generate.edit import EditStage
+from flipbench.generate.edit import EditStage, made_of, versioned_settings
 from flipbench.models.protocols import CaptionText, Drawing
 
 
@@ -181,6 +181,22 @@ def test_each_item_has_a_seed_of_its_own_whatever_the_order(
     assert [e.id for e in stage(tasks[::-1]) if isinstance(e, Edit)] == together[::-1]
     seeds = [e.seed for e in stage(tasks) if isinstance(e, Edit)]
     assert len(set(seeds)) == len(tasks)
+
+
+def test_an_edit_that_names_a_version_keeps_its_id(
+    candidates: list[Candidate], store: ImageStore
+) -> None:
+    tasks = [captioned(c) for c in candidates[:2]]
+    named = EditStage(Draws(steps=4, diffusers="0.30.0"), store)(tasks[:1])
+    older = EditStage(Draws(steps=4, diffusers="0.29.0"), store)(tasks[:1])
+    edits = [e for e in [*older, *named] if isinstance(e, Edit)]
+    stage = EditStage(Draws(steps=4), store, known=versioned_settings(map(made_of, edits)))
+    again, other = stage(tasks)
+    assert isinstance(again, Edit) and again.settings == {"steps": 4, "diffusers": "0.30.0"}
+    assert again.id == stage.id_of(tasks[0]) == edits[1].id != edits[0].id
+    assert again.versions["torch"] and "torch" not in again.settings
+    assert isinstance(other, Edit) and other.settings == {"steps": 4}
+    assert other.id == stage.id_of(tasks[1]) == EditStage(Draws(steps=4), store).id_of(tasks[1])
 
 
 def test_no_items_to_edit_is_an_error(candidates: list[Candidate], store: ImageStore) -> None:
