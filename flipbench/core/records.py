@@ -143,9 +143,7 @@ class Edit(Record):
     seed: int
     image: ImageRef
     extra: JsonDict = Field(default_factory=dict)
-    versions: dict[str, str] = Field(
-        default_factory=dict, description="of libraries; not in the id"
-    )
+    versions: dict[str, str] = Field(default_factory=dict, description="libraries; not in the id")
 
 
 class Verdict(Record):
@@ -382,7 +380,7 @@ class Checkpoint(Record):
     model: str
     strategy: str
     dose: int = Field(
-        description="how often the paired items were seen, before a washing too; 0 for a control"
+        description="copies x epochs of the paired items, also before a washing; 0 for a control"
     )
     fingerprint: str
     warnings: tuple[str, ...] = ()
