@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,8 @@ def train_plan(
 
     Existing epochs are not trained again; after a kill, training resumes from the last complete
     epoch, with the same losses as an uninterrupted run. Several processes
-    (`flipbench.core.workers`) train together; only the main one writes.
+    (`flipbench.core.workers`) train together; only the main one writes. While another command
+    trains the plan, this one waits, and finds its checkpoints.
 
     Parameters
     ----------
@@ -70,7 +72,14 @@ def train_plan(
         If a package or a GPU is missing, or GPU memory is too small.
     """
     job = TrainingJob(plan, items, run, dtype)
-    folder = job.folder
+    with run.turn(f"training {job.folder.name}") if is_main() else nullcontext():
+        return _checkpoints(job, corpus, train_with)
+
+
+def _checkpoints(
+    job: TrainingJob, corpus: Sequence[Example], train_with: Training | None
+) -> list[Checkpoint]:
+    plan, run, folder = job.plan, job.run, job.folder
     ids = [Checkpoint.id_for(plan_id=plan.id, epoch=e) for e in range(1, plan.epochs + 1)]
     done = run.index(Checkpoint)
 
@@ -82,7 +91,7 @@ def train_plan(
     complete, finished = from_main(progress)
     if complete:
         return [done[i] for i in ids]
-    examples = training_examples(plan, items, run.images, corpus)
+    examples = training_examples(plan, job.items, run.images, corpus)
     for epoch in finished:
         path = folder / f"epoch-{epoch}"
         if (plan_id := read_card(path).get("plan_id")) != plan.id:

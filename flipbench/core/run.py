@@ -28,6 +28,8 @@ from flipbench.core.errors import DataError
 from flipbench.core.files import PRIVATE, flush_folder, make_folder, write_atomically
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Edit, Failure, Record
+from flipbench.core.turns import turn
+from flipbench.core.workers import Share
 
 log = logging.getLogger(__name__)
 R = TypeVar("R", bound=Record)
@@ -49,14 +51,19 @@ _PACKAGES = (
 class Run:
     """Open a run directory; create it if missing.
 
+    Parameters
+    ----------
+    share : Share, optional
+        This process's share of the run's work, if it is a worker.
+
     Raises
     ------
     DataError
         If the folder cannot be written.
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | Path, share: Share | None = None) -> None:
+        self.path, self.share = Path(path), share
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             probe = self.path / f".writable-{uuid.uuid4().hex[:8]}"
@@ -68,6 +75,10 @@ class Run:
             ) from error
         self.images = ImageStore(self.path / "images")
         self._shards: dict[tuple[int, str], _Shard] = {}
+
+    def turn(self, work: str) -> contextlib.AbstractContextManager[None]:
+        """Wait until no other process does ``work`` on this run, and keep it for this one."""
+        return turn(self.path, work, self.share)
 
     def append(self, records: Sequence[Record]) -> None:
         """Write a batch of records and flush it to disk.

@@ -100,7 +100,8 @@ def run_stage(
 ) -> StageReport:
     """Run ``stage`` over ``inputs`` and append its records to ``run``.
 
-    Inputs whose record exists are skipped; a repeated input is processed once. An input that fails
+    Inputs whose record exists are skipped; a repeated input is processed once. While another
+    command is at this stage of the run, this one waits, and finds its records. An input that fails
     becomes a `Failure` and does not stop the others: a batch that raises is retried one by one.
     `PrerequisiteError` (a missing program, a wrong key), raised or returned, and errors of the run
     directory itself stop the stage, since they would affect every item.
@@ -111,6 +112,11 @@ def run_stage(
         If the stage violates its protocol: too few or too many results, or a result whose id is
         not that of ``id_of`` and which would therefore be redone on every run.
     """
+    with run.turn(f"{stage.name} {options.partition}".strip()):
+        return _run(stage, inputs, run, options)
+
+
+def _run(stage: Stage[In], inputs: Iterable[In], run: Run, options: StageOptions) -> StageReport:
     report = StageReport(stage.name)
     done = run.ids(stage.record, options.partition)
     todo: dict[str, In] = {}

@@ -73,7 +73,7 @@ class Assembly:
         ``n_workers`` and ``share`` are those of `Workers`.
         """
         _quiet_libraries()
-        run = Run(config.run)
+        run = Run(config.run, share)
         if share is None and is_main():
             run.write_provenance(config.to_yaml())
         workers = Workers(run, n_workers, share, limit, progress)

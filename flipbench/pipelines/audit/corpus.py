@@ -9,6 +9,7 @@ from flipbench.config.corpus import CorpusConfig, PicturesSpec
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Adjudication, Item, content_id
 from flipbench.core.run import Run
+from flipbench.core.turns import turn
 from flipbench.filters.agreement.adjudication import AdjudicationOutcome, adjudication_of
 from flipbench.filters.audit.corpus_overlap.corpora import Corpus, store_corpus
 from flipbench.filters.audit.corpus_overlap.embed import embed_corpus
@@ -123,14 +124,15 @@ def _embed(
     folder = config.embeddings or assembly.run.path / "audit" / "embeddings"
     place = folder / content_id(source.name, source.fingerprint, encoder.fingerprint)[:16]
     share = assembly.workers.share
-    return embed_corpus(
-        source,
-        encoder,
-        place,
-        batch_size=config.batch_size,
-        share=share,
-        progress=assembly.progress and share is None,
-    )
+    with turn(folder, f"embedding {source.name} {place.name}", share):
+        return embed_corpus(
+            source,
+            encoder,
+            place,
+            batch_size=config.batch_size,
+            share=share,
+            progress=assembly.progress and share is None,
+        )
 
 
 def _open(spec: PicturesSpec) -> Corpus:
