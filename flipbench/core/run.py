@@ -28,8 +28,7 @@ from flipbench.core.errors import DataError
 from flipbench.core.files import PRIVATE, flush_folder, make_folder, write_atomically
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Edit, Failure, Record
-from flipbench.core.turns import turn
-from flipbench.core.workers import Share
+from flipbench.core.workers import Share, turn
 
 log = logging.getLogger(__name__)
 R = TypeVar("R", bound=Record)

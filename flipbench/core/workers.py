@@ -1,4 +1,4 @@
-"""Several processes: independent workers that divide a run's work, or one training.
+"""Several processes: commands that take turns, workers that divide a run's work, or one training.
 
 Workers, one per GPU, are started and monitored by one command. The processes of distributed
 training are started by ``accelerate launch``; only the main one writes records, cards, checkpoints
@@ -7,18 +7,25 @@ and output.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import itertools
+import logging
 import os
+import platform
+import re
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from flipbench.core.errors import FlipbenchError
 
@@ -26,9 +33,13 @@ if TYPE_CHECKING:
     from flipbench.core.records import Record
     from flipbench.core.run import Run
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 WORKER_VARIABLE = "FLIPBENCH_WORKER"  # set in the environment of workers
 _COUNT_EVERY = 3  # seconds
+_TRY_EVERY = 0.2  # seconds
+_held: Counter[tuple[int, Path]] = Counter()
+_guard = threading.Lock()
 MAIN_PROCESS_TIMEOUT = timedelta(days=2)
 """How long other processes wait while the main one asks a chat model or verifies a checkpoint."""
 
@@ -60,6 +71,75 @@ class Share:
     def has_number(self, number: int) -> bool:
         """Return whether the ``number``-th of a few long tasks belongs to this worker."""
         return number % self.n_workers == self.worker
+
+
+@contextlib.contextmanager
+def turn(folder: Path, work: str, share: Share | None = None) -> Iterator[None]:
+    """Wait until no other process does ``work``, and keep it for this one until the block ends.
+
+    Whoever waits says so, once. Workers with different shares of the same work do not wait for each
+    other; a worker and a command that does everything do. A process that already does the work goes
+    on. The lock goes with its process, however that ends.
+
+    Parameters
+    ----------
+    folder : Path
+        What is worked on, such as a run; locks are kept in its folder ``.locks``.
+    work : str
+        A name of the work, such as that of a stage.
+    """
+    name = re.sub(r"[^\w.+-]+", "-", work)[:120]
+    key = os.getpid(), folder.absolute() / name
+    with _guard:
+        _held[key] += 1
+        is_first = _held[key] == 1
+    try:
+        with contextlib.ExitStack() as locks:
+            if is_first:
+                locks.enter_context(_locked(folder, f"{name}.lock", work, is_shared=bool(share)))
+            if is_first and share:
+                own = f"{name}.{share.worker}-of-{share.n_workers}.lock"
+                locks.enter_context(_locked(folder, own, work))
+            yield
+    finally:
+        with _guard:
+            _held[key] -= 1
+
+
+@contextlib.contextmanager
+def _locked(folder: Path, name: str, work: str, *, is_shared: bool = False) -> Iterator[None]:
+    path = folder / ".locks" / name
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a+")
+    except OSError:  # where nothing can be written, writing the results says so
+        yield
+        return
+    with file:
+        if not _try(file, is_shared):
+            log.warning("%s: %s does '%s'; waiting for it", folder, _holder(file), work)
+            while not _try(file, is_shared):
+                time.sleep(_TRY_EVERY)
+        with contextlib.suppress(OSError):  # a full disk
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {platform.node()}")
+            file.flush()
+        yield
+
+
+def _try(file: IO[str], is_shared: bool) -> bool:
+    try:
+        fcntl.flock(file, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # no locks here: opening the run's shards says so
+        return True
+    return True
+
+
+def _holder(file: IO[str]) -> str:
+    file.seek(0)
+    return file.read(200) or "another command"
 
 
 @dataclass(frozen=True)

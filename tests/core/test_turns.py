@@ -15,15 +15,13 @@ import pytest
 
 from flipbench.core.records import Caption
 from flipbench.core.run import Run
-from flipbench.core.turns import turn
-from flipbench.core.workers import Share
+from flipbench.core.workers import Share, turn
 
 WORKER = Path(__file__).parent / "worker.py"
 HOLD = """
 import sys, time
 from pathlib import Path
-from flipbench.core.turns import turn
-from flipbench.core.workers import Share
+from flipbench.core.workers import Share, turn
 share = Share.parse(sys.argv[2]) if sys.argv[2:] else None
 with turn(Path(sys.argv[1]), "edit", share):
     print("ready", flush=True)

@@ -9,7 +9,7 @@ from flipbench.config.corpus import CorpusConfig, PicturesSpec
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Adjudication, Item, content_id
 from flipbench.core.run import Run
-from flipbench.core.turns import turn
+from flipbench.core.workers import turn
 from flipbench.filters.agreement.adjudication import AdjudicationOutcome, adjudication_of
 from flipbench.filters.audit.corpus_overlap.corpora import Corpus, store_corpus
 from flipbench.filters.audit.corpus_overlap.embed import embed_corpus
