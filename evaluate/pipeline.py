@@ -115,10 +115,12 @@ def store_probes(
     benchmark: PairedBenchmark,
     prompt_settings: PromptSettings,
     run: Run,
+    of_clean: Sequence[Probe] = (),
 ) -> list[Probe]:
-    """Return all distinct probes and store them in the run."""
+    """Return all distinct probes and store them, and those of clean models, in the run."""
     probes, known = probes_for(detectors, benchmark, prompt_settings), run.ids(Probe)
-    run.append([probe for probe in probes if probe.id not in known])
+    distinct = {probe.id: probe for probe in (*probes, *of_clean)}
+    run.append([probe for probe in distinct.values() if probe.id not in known])
     return probes
 
 
@@ -129,16 +131,19 @@ def ask_all(
     prompt_settings: PromptSettings,
     run: Run,
     options: StageOptions = ASK_OPTIONS,
+    of_clean: Sequence[Probe] = (),
 ) -> list[StageReport]:
     """Ask every model every distinct probe that it supports, once.
 
-    A model whose answers are all stored is not loaded.
+    A model whose answers are all stored is not loaded. ``of_clean`` are further probes, for models
+    that are known to be clean.
     """
-    probes = store_probes(detectors, benchmark, prompt_settings, run)
+    probes = store_probes(detectors, benchmark, prompt_settings, run, of_clean)
     reports = []
     for subject in models:
         weights = subject.model.fingerprint
-        supported = [probe for probe in probes if needs_of(probe) <= subject.can]
+        asked = {p.id: p for p in (*probes, *(of_clean if subject.model.clean else ()))}
+        supported = [probe for probe in asked.values() if needs_of(probe) <= subject.can]
         ids = [Response.id_for(probe_id=p.id, model_fingerprint=weights) for p in supported]
         if run.ids(Response, weights).issuperset(ids):
             reports.append(StageReport(f"ask {subject.model.name}", n_skipped=len(ids)))

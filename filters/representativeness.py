@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from scipy import stats
@@ -77,10 +77,16 @@ class DistributionShift:
 
 @dataclass(frozen=True)
 class Representativeness:
-    """All comparisons of the kept with all items."""
+    """All comparisons of the kept with all items.
+
+    ``kept_only`` are the accuracies, by name, of models that were not asked about any of the
+    ``n_dropped`` items that were not kept.
+    """
 
     accuracies: tuple[AccuracyShift, ...]
     distributions: tuple[DistributionShift, ...]
+    kept_only: Mapping[str, Rate] = field(default_factory=dict)
+    n_dropped: int = 0
 
 
 def compare_kept(
@@ -101,11 +107,14 @@ def compare_kept(
     outcomes : mapping of str to mapping
         By model name and item id, whether the answer is correct; None if there is none.
     """
-    shifts = []
+    shifts, kept_only = [], {}
     for model, right in outcomes.items():
         answered = [item for item in items if right.get(item.id) is not None]
         kept = [item for item in answered if item.id in kept_ids]
         k_all, k_kept = (sum(bool(right[i.id]) for i in part) for part in (answered, kept))
+        if len(kept) == len(answered) < len(items):
+            kept_only[model] = Rate.wilson(k_kept, len(kept))
+            continue
         shift = accuracy_shift(
             model, Rate.wilson(k_all, len(answered)), Rate.wilson(k_kept, len(kept))
         )
@@ -115,7 +124,12 @@ def compare_kept(
         distribution_shift(what, [label(item) for item in items], is_kept, seed=seed)
         for what, label in LABELS.items()
     ]
-    return Representativeness(tuple(correct_for_models(shifts)), tuple(distributions))
+    return Representativeness(
+        tuple(correct_for_models(shifts)),
+        tuple(distributions),
+        kept_only,
+        is_kept.count(False),
+    )
 
 
 def accuracy_shift(model: str, everything: Rate, kept: Rate) -> AccuracyShift:
@@ -188,8 +202,13 @@ def distribution_shift(
 
 
 def representativeness_tables(comparison: Representativeness) -> list[Table]:
-    """Return the distributions and, if models were asked, the accuracies as tables."""
+    """Return the distributions and the accuracies as tables; captions name what is missing."""
     groups = []
+    has_models = bool(comparison.accuracies or comparison.kept_only)
+    kept_only = [
+        Row(model, tuple(map(Cell, (_NOT_ASKED, formats.rate(rate), *[formats.NOTHING] * 4))))
+        for model, rate in comparison.kept_only.items()
+    ]
     for d in comparison.distributions:
         n_all, n_kept = sum(d.everything), sum(d.kept)
         rows = [
@@ -202,23 +221,24 @@ def representativeness_tables(comparison: Representativeness) -> list[Table]:
     distributions = Table(
         "kept_distributions",
         "Labels among all and among the kept items; total variation distance between the two, and"
-        " the simulated chi-square p-value of kept against dropped items.",
+        " the simulated chi-square p-value of kept against dropped items."
+        + ("" if has_models else f" {_NO_MODEL}"),
         "Label",
         tuple(map(Column, ("All items", "Kept items", "Distance", "p"))),
         tuple(groups),
     )
-    if not comparison.accuracies:
+    if not has_models:
         return [distributions]
     accuracies = Table(
         "kept_accuracy",
         "Accuracy on all and on the kept items, and the difference in percentage points with its"
         " 95 % interval. p: Fisher's exact test of kept against dropped items; p (Holm): the same,"
-        " corrected over the models.",
+        " corrected over the models." + (_missing(comparison) if comparison.kept_only else ""),
         "Model",
         tuple(
             map(Column, ("All items", "Kept items", "Kept − all", "p", "p (Holm)", "Unanswered"))
         ),
-        (("Models", tuple(map(_accuracy_row, comparison.accuracies))),),
+        (("Models", (*map(_accuracy_row, comparison.accuracies), *kept_only)),),
     )
     return [distributions, accuracies]
 
@@ -228,6 +248,18 @@ LABELS: dict[str, Callable[[Item], str]] = {
     "answer": lambda i: "free-form" if i.answer is None else LETTERS[i.answer],
     "number of options": lambda i: "free-form" if i.options is None else str(len(i.options)),
 }
+
+
+_NOT_ASKED = "not asked"
+_NO_MODEL = "Accuracies are missing: no clean model was asked."
+
+
+def _missing(comparison: Representativeness) -> str:
+    return (
+        f" {_NOT_ASKED.capitalize()}: the model has no answer to any of the"
+        f" {comparison.n_dropped:,} items that were not kept; evaluate.originals: all asks about"
+        " them."
+    )
 
 
 def _accuracy_row(s: AccuracyShift) -> Row:

@@ -160,6 +160,11 @@ class EvaluateConfig(Value):
         default=PromptSettings(), description="how multiple-choice questions are asked"
     )
     batch_size: int = Field(default=64, ge=1)
+    originals: Literal["kept", "all"] = Field(
+        default="kept",
+        description="all: clean models are also asked the original items without a kept pair, and"
+        " the report compares their accuracy on the kept items with that on all",
+    )
     rewording: RewriteConfig | None = Field(
         default=None,
         description="other wordings of questions and captions, in their own language (how:"

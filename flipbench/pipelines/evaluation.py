@@ -9,7 +9,7 @@ from pathlib import Path
 
 from flipbench.core.errors import ConfigError
 from flipbench.core.paired import PairedBenchmark
-from flipbench.core.records import Response, Score
+from flipbench.core.records import Probe, Response, Score
 from flipbench.core.run import Run, versions
 from flipbench.core.stage import StageOptions, StageReport
 from flipbench.core.workers import Workers
@@ -26,7 +26,7 @@ from flipbench.pipelines.assembly import Assembly
 from flipbench.pipelines.contamination import plans_for
 from flipbench.pipelines.detectors import ConfiguredDetectors
 from flipbench.pipelines.grid import TrainedPlan, training_notes, warnings_of
-from flipbench.pipelines.raters import report_tables
+from flipbench.pipelines.raters import dropped_probes, report_tables
 from flipbench.prompting.prompts import PromptSettings
 from flipbench.reporting.tables import Table
 
@@ -57,12 +57,21 @@ def evaluate(
     models, config, workers = assembly.grid(trained), assembly.config.evaluate, assembly.workers
     _check_models(models, assembly.detectors.names, config.prompt)
     options, run = assembly.options(config.batch_size), assembly.run
+    dropped = dropped_probes(assembly, benchmark)
     if workers.share is not None:
         share = [model for number, model in enumerate(models) if workers.have(number)]
         detectors = assembly.detectors.detectors(benchmark)
-        return Evaluated(share, ask_all(benchmark, share, detectors, config.prompt, run, options))
+        reports = ask_all(benchmark, share, detectors, config.prompt, run, options, dropped)
+        return Evaluated(share, reports)
     scores, reports = ask_and_score(
-        benchmark, models, assembly.detectors, config.prompt, run, options, workers
+        benchmark,
+        models,
+        assembly.detectors,
+        config.prompt,
+        run,
+        options,
+        workers,
+        of_clean=dropped,
     )
     known = [*warnings_of(trained), *training_notes(trained, config.prompt.instruction)]
     n_answers = sum(r.n_done + r.n_skipped for r in reports if r.stage.startswith("ask "))
@@ -97,6 +106,7 @@ def ask_and_score(
     options: StageOptions = ASK_OPTIONS,
     workers: Workers | None = None,
     references: Callable[[GridModel], Sequence[GridModel | None]] | None = None,
+    of_clean: Sequence[Probe] = (),
 ) -> tuple[list[Score], list[StageReport]]:
     """Ask the models the detectors' questions, judge the replies, and score them.
 
@@ -108,13 +118,17 @@ def ask_and_score(
         Processes that query a share of the models each; by default only this one.
     references : callable, optional
         The models that a model is compared with; by default its own clean model.
+    of_clean : sequence of Probe
+        Further probes, for clean models only; no detector reads them.
     """
     reports = configured.reword(benchmark, options.progress)
     detectors = configured.detectors(benchmark)
     if workers is not None and workers.n_workers > 1:
-        probes = store_probes(detectors, benchmark, prompt_settings, run)
-        workers.start("evaluate", Response, len(probes) * len(models), "ask")
-    reports += ask_all(benchmark, models, detectors, prompt_settings, run, options)
+        probes = store_probes(detectors, benchmark, prompt_settings, run, of_clean)
+        n_clean = sum(entry.model.clean for entry in models)
+        n_answers = len(probes) * len(models) + len(of_clean) * n_clean
+        workers.start("evaluate", Response, n_answers, "ask")
+    reports += ask_all(benchmark, models, detectors, prompt_settings, run, options, of_clean)
     grid = [entry.model for entry in models]
     replies = (answers_of(model.name, model.fingerprint, run) for model in grid)
     reports += configured.judge_replies(detectors, benchmark, replies, options.progress)
@@ -130,6 +144,8 @@ def count_work(assembly: Assembly, benchmark: PairedBenchmark) -> list[str]:
     detectors = configured.detectors(benchmark)
     n_probes = len(probes_for(detectors, benchmark, config.evaluate.prompt))
     n_texts = len(benchmark.pairs) if configured.rewording else 0
+    n_dropped, clean = len(dropped_probes(assembly, benchmark)), [*config.models.values()]
+    n_clean = sum(model.dose == 0 for model in clean) + sum(p.epochs for p in plans if p.control)
     return work_lines(
         {
             **({"texts to reword before they are asked": n_texts} if n_texts else {}),
@@ -138,6 +154,7 @@ def count_work(assembly: Assembly, benchmark: PairedBenchmark) -> list[str]:
             "models to evaluate": n_models,
             "distinct probes": n_probes,
             "answers": n_probes * n_models,
+            **({"answers about dropped items": n_dropped * n_clean} if n_dropped else {}),
         }
     )
 

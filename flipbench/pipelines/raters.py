@@ -7,7 +7,7 @@ from pathlib import Path
 
 from flipbench.core.errors import DataError
 from flipbench.core.paired import Candidate, PairedBenchmark
-from flipbench.core.records import Item, Verdict
+from flipbench.core.records import Item, Probe, Verdict
 from flipbench.core.run import Run
 from flipbench.filters.agreement.rater_table import rater_table
 from flipbench.filters.agreement.ratings import (
@@ -99,7 +99,8 @@ def report_tables(
     ----------
     models : mapping of str to str
         Names by fingerprint of models that have not seen the benchmark. Their accuracy on all items
-        is compared with that on the kept ones, if they were asked about any others.
+        is compared with that on the kept ones, or reported as missing if they were not asked about
+        any others.
     """
     run, seed = assembly.run, assembly.config.seed
     candidates = filtered_in(run)
@@ -110,9 +111,25 @@ def report_tables(
     rater_tables = [raters] if raters else []
     if len(kept) == len(items):
         return rater_tables, []
-    outcomes = _outcomes(run, items, kept, models, assembly.config.evaluate.prompt)
+    outcomes = _outcomes(run, items, models, assembly.config.evaluate.prompt)
     comparison = compare_kept(items, kept, outcomes, seed=seed)
     return rater_tables, representativeness_tables(comparison)
+
+
+def dropped_probes(assembly: Assembly, benchmark: PairedBenchmark) -> list[Probe]:
+    """Return the questions about original items without a kept pair, if they are to be asked.
+
+    Free-form items are left out, and so are pairs that were not filtered in this run.
+    """
+    settings = assembly.config.evaluate
+    if settings.originals == "kept" or assembly.has_pairs:
+        return []
+    items = [candidate.item for candidate in filtered_in(assembly.run)]
+    kept = {pair.original.id for pair in benchmark.pairs}
+    if not kept <= {item.id for item in items}:
+        return []
+    dropped = (item for item in items if item.id not in kept and item.options is not None)
+    return [settings.prompt.probe(item, "original") for item in dropped]
 
 
 def _ratings(assembly: Assembly, candidates: list[Candidate]) -> Ratings:
@@ -123,11 +140,10 @@ def _ratings(assembly: Assembly, candidates: list[Candidate]) -> Ratings:
 def _outcomes(
     run: Run,
     items: list[Item],
-    kept: set[str],
     models: Mapping[str, str],
     prompt_settings: PromptSettings,
 ) -> dict[str, Outcomes]:
-    """Return right or wrong by model and item, for models asked about items that were not kept."""
+    """Return right or wrong by model and item, for models that were asked."""
     asked = [item for item in items if item.options is not None and item.answer is not None]
     probes = [prompt_settings.probe(item, "original") for item in asked]
     gold = [int(item.answer) for item in asked if item.answer is not None]
@@ -135,6 +151,6 @@ def _outcomes(
     for fingerprint, name in models.items():
         right = answers_of(name, fingerprint, run).outcomes(probes, gold)
         outcomes = {item.id: r for item, r in zip(asked, right, strict=True)}
-        if any(r is not None for item_id, r in outcomes.items() if item_id not in kept):
+        if any(r is not None for r in right):
             by_model[name] = outcomes
     return by_model

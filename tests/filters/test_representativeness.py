@@ -153,6 +153,22 @@ def test_accuracies_of_real_models_are_compared(
     assert [cell.text for cell in rows[-1].cells[:2]] == ["24", str(len(kept))]
 
 
+def test_what_is_missing_is_named(shapes_items: list[Item]) -> None:
+    items = shapes_items[:10]
+    kept = {item.id for item in items[:6]}
+    only_kept = {item.id: True if item.id in kept else None for item in items}
+    everything = dict.fromkeys(only_kept, True)
+    found = compare_kept(items, kept, {"a": only_kept, "b": everything})
+    assert [shift.model for shift in found.accuracies] == ["b"]
+    assert found.kept_only == {"a": Rate.wilson(6, 6)} and found.n_dropped == 4
+    distributions, accuracies = representativeness_tables(found)
+    assert [row.header for row in accuracies.rows] == ["b", "a"]
+    assert accuracies.rows[1].cells[0].text == "not asked"
+    assert "any of the 4 items" in accuracies.caption and "missing" not in distributions.caption
+    (alone,) = representativeness_tables(compare_kept(items, kept, {}))
+    assert alone.caption.endswith("Accuracies are missing: no clean model was asked.")
+
+
 def test_missing_answers_are_dropped_and_counted(shapes_items: list[Item]) -> None:
     items = shapes_items[:10]
     outcomes = {item.id: None if i < 3 else i % 2 == 0 for i, item in enumerate(items)}

@@ -11,7 +11,7 @@ import pytest
 
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate, PairedBenchmark
-from flipbench.core.records import Caption, Edit, Flip, Verdict
+from flipbench.core.records import Caption, Edit, Flip, Response, Verdict
 from flipbench.core.run import Run
 from flipbench.shapes.benchmark import scene_of, shapes_vqa
 from flipbench.shapes.wording import describe
@@ -260,6 +260,47 @@ def test_the_report_shows_rater_agreement(
     (accuracy,) = (line for line in table.splitlines() if line.startswith("| tiny "))
     assert f"/{len(every)})" in accuracy and f"/{len(kept)})" in accuracy
     assert accuracy.endswith(f"| {24 - len(every)} |"), "items that were never asked are counted"
+
+
+def test_clean_models_are_asked_all_originals(
+    flipbench: Flipbench, config: Path, tiny_folders: dict[str, Path]
+) -> None:
+    config.write_text(
+        "run: runs/w\nbenchmark: {format: shapes, n_items: 12}\nseed: 3\n"
+        "generate: {editor: {kind: shapes, wrong: 0.4}}\n"
+        "evaluate: {detectors: [perturbation_gap]}\n"
+    )
+    clean, other = (str(tiny_folders[family]) for family in ("llava", "qwen2_vl"))
+    models = (
+        f"models={json.dumps({'tiny': {'path': clean}, 'trained': {'path': other, 'dose': 1}})}"
+    )
+    folder = config.parent / "runs" / "w"
+    assert flipbench("filter", config, "-q").status == 0
+    kept = names(folder)
+    n_dropped = 12 - len(kept)
+    assert 0 < n_dropped < 12
+
+    def row(*settings: str) -> tuple[list[str], str]:
+        result = flipbench("evaluate", config, models, *settings, "-q")
+        assert result.status == 0, result.err
+        table = (folder / "report" / "table.md").read_text()
+        (_, part) = table.split("Accuracy on all and on the kept items", 1)
+        (line,) = (line for line in part.splitlines() if line.startswith("| tiny |"))
+        assert "| trained |" not in part, "a contaminated model says nothing of the items"
+        return [cell.strip() for cell in line.split("|")[2:-1]], table
+
+    cells, table = row()
+    assert cells[0] == "not asked" and f"/{len(kept)})" in cells[1] and set(cells[2:]) == {"–"}
+    assert f"any of the {n_dropped} items that were not kept; evaluate.originals: all" in table
+    before = Run(folder).ids(Response)
+    planned = flipbench("run", config, models, "evaluate.originals=all", "--dry-run")
+    assert f"{n_dropped:>9,}  answers about dropped items" in planned.out
+    cells, table = row("evaluate.originals=all")
+    assert "/12)" in cells[0] and f"/{len(kept)})" in cells[1] and cells[-1] == "0"
+    assert "not asked" not in table
+    asked = Run(folder).ids(Response) - before
+    assert len(asked) == n_dropped, "one question per dropped item, to the clean model alone"
+    assert row("evaluate.originals=all")[0] == cells and Run(folder).ids(Response) == before | asked
 
 
 def test_a_single_rater_has_no_agreement_section(
