@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from flipbench.benchmarks.report import Oddity, RowError
+from flipbench.benchmarks.report import ANSWER_TEXT, Oddity, RowError
 from flipbench.core.records import ImageRef, Item, JsonDict, Source
 from flipbench.prompting.prompts import LETTERS
 
@@ -67,9 +67,21 @@ def build_item(draft: Draft) -> tuple[Item, list[Oddity]]:
                 f"there is only one option, {options[0][0]}",
                 "give at least two; leave all options empty for a free-form question",
             )
+        if options[-1][0] not in LETTERS:
+            what = f"there is an option {options[-1][0]}, after Z"
+            raise RowError("options", what, "at most 26 are supported; remove the row")
         letters = "".join(letter for letter, _ in options)
         answer, odd = find_answer(draft.answer, options, draft.answer_is)
         oddities += odd
+        if draft.answer_is in ("auto", "letter") and answer_letter(draft.answer) not in letters:
+            oddities.append(
+                Oddity(
+                    ANSWER_TEXT,
+                    f"the answer {_short(draft.answer)} is none of the letters"
+                    f" {', '.join(letters)} but the text of option {letters[answer]}",
+                    "it is read as that text; check the row, since others give letters",
+                )
+            )
         if letters != LETTERS[: len(letters)]:
             extra["letters"] = letters
             oddities.append(

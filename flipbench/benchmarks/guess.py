@@ -152,6 +152,8 @@ def _options(
     """Return the option columns, where the options are, and their style inside a question."""
     if {"A", "B"} <= set(header):
         return (), "columns", None
+    if {"a", "b"} <= set(header):
+        return tuple(c.lower() for c in LETTERS if c.lower() in header), "columns", None
     if column is not None:
         return (column,), "list", None
     styles: tuple[QuestionStyle, ...] = ("lines", "inline", "naturalbench")

@@ -17,7 +17,7 @@ from flipbench.benchmarks.jsonl import item_of_record
 from flipbench.benchmarks.question_text import split_question
 from flipbench.benchmarks.report import Benchmark, Collector, Oddity, RowError, RowPlace
 from flipbench.benchmarks.specs import ColumnMapping, HuggingFaceSpec, Layout
-from flipbench.benchmarks.tables import check_columns
+from flipbench.benchmarks.tables import check_columns, option_columns
 from flipbench.core.errors import DataError, ServiceError, nearest
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef, JsonDict, Source
@@ -70,7 +70,7 @@ def _read_mapped(
     spec: HuggingFaceSpec, table: _Table, folder: ImageFolder, collector: Collector
 ) -> None:
     layout = spec.layout
-    option_columns = _option_columns(layout, table.columns)
+    option_columns = _option_columns(layout, table.columns, spec.path)
     columns = layout.columns
     texts = [columns.question, columns.answer, *option_columns, *columns.extra]
     texts += [c for c in (columns.index, columns.category, columns.group, columns.hint) if c]
@@ -84,7 +84,7 @@ def _read_mapped(
         name = _text(cells[columns.index]).strip() if columns.index else str(number)
         row = RowPlace(number, name, f"{spec.path}, row {number} (index {name!r})")
         if name:
-            collector.claim(name, row.where)
+            collector.claim(name, row)
         with collector.row(row):
             if not name:
                 raise RowError("index", "the index is empty", "give every row a unique index")
@@ -125,7 +125,7 @@ def _read_own(
         record = {key: value for key, value in cells.items() if value is not None}
         name = str(record.get("name", number))
         row = RowPlace(number, name, f"{spec.path}, row {number} (index {name!r})")
-        collector.claim(name, row.where, str(record.get("benchmark", "")))
+        collector.claim(name, row, str(record.get("benchmark", "")))
         with collector.row(row):
             refs = _refs(record.pop("images", []), "images", folder, row)
             item, oddities = item_of_record(record, tuple(refs), row, collector.name, table.dataset)
@@ -193,17 +193,18 @@ def _one_split(opened: Any, spec: HuggingFaceSpec, is_files: bool) -> tuple[str,
     return split, opened[split]
 
 
-def _option_columns(layout: Layout, columns: list[str]) -> list[str]:
+def _option_columns(layout: Layout, columns: list[str], where: str) -> list[str]:
     if layout.options_in == "list" or layout.columns.options:
         return list(layout.columns.options)
     if layout.options_in == "columns":
-        return [letter for letter in LETTERS if letter in columns]
+        return option_columns(columns, where)
     return []
 
 
 def _options(cells: JsonDict, layout: Layout, columns: list[str]) -> tuple[tuple[str, str], ...]:
     if layout.options_in == "columns":
-        letters = columns if set(columns) <= set(LETTERS) else LETTERS
+        beyond = [str(number) for number in range(len(LETTERS) + 1, len(columns) + 1)]
+        letters = columns if set(columns) <= set(LETTERS) else [*LETTERS, *beyond]
         return tuple(
             (letter, _text(cells[column])) for letter, column in zip(letters, columns, strict=False)
         )

@@ -30,7 +30,7 @@ def load_jsonl(spec: JsonlSpec, images: ImageStore, strict: bool = False) -> Ben
         name = str(record.get("name", number)) if isinstance(record, dict) else str(number)
         row = RowPlace(number, name, f"{spec.path.name}, line {line}, row {number} (name {name!r})")
         if isinstance(record, dict):
-            collector.claim(name, row.where, str(record.get("benchmark", "")))
+            collector.claim(name, row, str(record.get("benchmark", "")))
         with collector.row(row):
             if isinstance(record, ValueError):
                 raise RowError("json", f"the line is not JSON ({record})", "fix the line")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,11 @@ from pydantic import ValidationError
 from flipbench.core.errors import DataError
 from flipbench.core.records import Item
 
+ANSWER_TEXT = "answer_text"
+"""An answer that is an option's text; odd only if most of the file's answers are letters."""
+
 _MAX_ROWS = 8
+_MAX_TEXT_SHARE = 0.2
 
 
 @dataclass(frozen=True)
@@ -140,21 +145,32 @@ class Collector:
     problems: list[Problem] = field(default_factory=list)
     n_rows: int = 0
     _claimed: dict[tuple[str, str], str] = field(default_factory=dict)
+    _spelled: dict[tuple[str, str], str] = field(default_factory=dict)
 
-    def claim(self, name: str, where: str, benchmark: str = "") -> None:
-        """Register a row's name.
+    def claim(self, name: str, row: RowPlace, benchmark: str = "") -> None:
+        """Register a row's name; one that differs from another's in form only is noted.
 
         Raises
         ------
         DataError
             If another row has the same name; the message gives both.
         """
-        first = self._claimed.setdefault((benchmark, name), where)
-        if first != where:
+        first = self._claimed.setdefault((benchmark, name), row.where)
+        if first != row.where:
             raise DataError(
-                f"{where}: the index {name!r} is used twice, first at {first}; results are joined"
-                " by index, so give every row a unique one"
+                f"{row.where}: the index {name!r} is used twice, first at {first}; results are"
+                " joined by index, so give every row a unique one"
             )
+        folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+        other = self._spelled.setdefault((benchmark, folded), name)
+        if other != name:
+            odd = Oddity(
+                "similar_index",
+                f"the index {ascii(name)} differs from {ascii(other)}"
+                f" ({self._claimed[benchmark, other]}) by case or Unicode form only",
+                "other tools may join the two; rename one",
+            )
+            self.note(odd, row)
 
     @contextmanager
     def row(self, row: RowPlace) -> Iterator[None]:
@@ -187,7 +203,11 @@ class Collector:
 
     def finish(self) -> Benchmark:
         """Return the benchmark, with its problems in row order, its own first."""
-        order = sorted(self.problems, key=lambda p: -1 if p.row is None else p.row)
+        problems = self.problems
+        n_choices = sum(item.options is not None for item in self.items)
+        if sum(p.kind == ANSWER_TEXT for p in problems) > _MAX_TEXT_SHARE * n_choices:
+            problems = [problem for problem in problems if problem.kind != ANSWER_TEXT]
+        order = sorted(problems, key=lambda p: -1 if p.row is None else p.row)
         return Benchmark(self.name, self.items, order, self.n_rows)
 
     def _refuse(self, row: RowPlace, kind: str, what: str, remedy: str) -> None:

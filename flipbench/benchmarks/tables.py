@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from flipbench.core.errors import DataError, nearest
+from flipbench.prompting.prompts import LETTERS
 
 
 def check_file(path: Path) -> None:
@@ -42,6 +43,31 @@ def check_columns(needed: Sequence[str], found: Sequence[str], where: str) -> No
                 f"{where}: there is no column {column!r} (found: {', '.join(found)}){guess};"
                 f" rename a column to {column!r}, or map it"
             )
+
+
+def option_columns(header: Sequence[str], where: str) -> list[str]:
+    """Return the columns A, B, … of a table's options, with those after Z (AA, AB, …).
+
+    Raises
+    ------
+    DataError
+        If options are in columns a, b, …, which would be read as no options, or as fewer.
+
+    Examples
+    --------
+    >>> option_columns(["index", "B", "A", "answer"], "x.tsv")
+    ['A', 'B']
+    """
+    capital = [letter for letter in LETTERS if letter in header]
+    small = [c.lower() for c in LETTERS if c.lower() in header and c not in capital]
+    after = LETTERS[len(capital) : len(capital) + 1].lower()
+    if small[:2] == ["a", "b"] or capital and after in small:
+        raise DataError(
+            f"{where}: options are in columns named by small letters ({', '.join(small)}), and"
+            " columns of options are named A, B, …; rename them"
+        )
+    beyond = [f"A{letter}" for letter in LETTERS if f"A{letter}" in header]
+    return [*capital, *beyond] if len(capital) == len(LETTERS) else capital
 
 
 NumberedRow = tuple[int, Mapping[str, str]]

@@ -13,11 +13,10 @@ from flipbench.benchmarks.build import Draft, build_item
 from flipbench.benchmarks.image_files import decode_base64, image_folder, split_cell
 from flipbench.benchmarks.report import Benchmark, Collector, RowError, RowPlace
 from flipbench.benchmarks.specs import TsvSpec
-from flipbench.benchmarks.tables import check_columns, check_file, not_utf8
+from flipbench.benchmarks.tables import check_columns, check_file, not_utf8, option_columns
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef, Source
-from flipbench.prompting.prompts import LETTERS
 
 MAX_REFERENCE = 64
 """An ``image`` cell of at most this many characters is another row's index."""
@@ -75,7 +74,7 @@ def _read(
             rows.append(_tsv_row(cells, header, f"{path.name}, line {line}", len(rows), images))
             row = rows[-1].row
             if row.name:
-                collector.claim(row.name, row.where)
+                collector.claim(row.name, row)
     if not rows:
         raise DataError(f"{path}: there is a header but no rows; download the file again")
     return rows
@@ -137,6 +136,7 @@ def _check_header(header: list[str], path: Path, extra_columns: tuple[str, ...])
             f"{path}: there is no column 'image' (base64) or 'image_path' (found:"
             f" {', '.join(header)}); add one of them"
         )
+    option_columns(header, str(path))
 
 
 def _tsv_row(
@@ -188,7 +188,7 @@ def _draft(row: _TsvRow, refs: tuple[ImageRef, ...], spec: TsvSpec, name: str) -
         images=refs,
         question=cells["question"],
         raw_question=cells["question"],
-        options=[(letter, cells[letter]) for letter in LETTERS if letter in cells],
+        options=[(column, cells[column]) for column in option_columns(list(cells), row.row.where)],
         answer=cells["answer"],
         source=Source(
             dataset=spec.path.name,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,6 +24,9 @@ from flipbench.commands import (
     say,
 )
 from flipbench.core.errors import ConfigError, DataError, LicenceError
+
+if TYPE_CHECKING:
+    from flipbench.benchmarks import Problem
 
 
 @app.command(rich_help_panel=BENCHMARKS)
@@ -62,18 +66,50 @@ def init(
 def import_(
     config: ConfigPath, overrides: Overrides = None, limit: Limit = None, quiet: Quiet = False
 ) -> None:
-    """Read the configured benchmark and name every row that is odd or cannot be used."""
+    """Read the configured benchmark and name every row that is odd or cannot be used.
+
+    The full list is written to import/problems.csv in the run directory.
+    """
     assembly = assemble(config, overrides, limit, quiet)
     from flipbench.benchmarks import PairsSpec, load_pairs
 
     spec = assembly.config.benchmark
     if isinstance(spec, PairsSpec):
         found = load_pairs(spec, assembly.run.images)
-        say(found.summary())
-        raise typer.Exit(1 if found.unpaired else 0)
-    benchmark = assembly.benchmark
-    say(benchmark.summary())
-    raise typer.Exit(1 if any(problem.fatal for problem in benchmark.problems) else 0)
+        summary, sides, unpaired = found.summary(), found.sides, found.unpaired
+    else:
+        benchmark = assembly.benchmark
+        summary, sides, unpaired = benchmark.summary(), [benchmark], []
+    say(summary)
+    problems = [problem for side in sides for problem in side.problems]
+    path = assembly.run.path / "import" / "problems.csv"
+    _write_problems(path, problems, unpaired)
+    if problems or unpaired:
+        say(f"all {len(problems) + len(unpaired)}: {path}")
+    failed = unpaired if isinstance(spec, PairsSpec) else [p for p in problems if p.fatal]
+    raise typer.Exit(1 if failed else 0)
+
+
+def _write_problems(path: Path, problems: Sequence[Problem], unpaired: Sequence[str]) -> None:
+    """Write one line for each problem of a row, then for each item without a partner."""
+    from flipbench.core.files import write_atomically
+    from flipbench.reporting.writers import rows_csv
+
+    lines: list[Sequence[object]] = [
+        (
+            "" if problem.row is None else problem.row,
+            problem.name,
+            problem.where,
+            "refused" if problem.fatal else "odd",
+            problem.kind,
+            problem.what,
+            problem.remedy,
+        )
+        for problem in problems
+    ]
+    lines += [("", "", "", "refused", "unpaired", line, "") for line in unpaired]
+    headers = ("row", "name", "where", "result", "kind", "problem", "remedy")
+    write_atomically(path, rows_csv(headers, lines))
 
 
 @app.command(rich_help_panel=BENCHMARKS)

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import io
 import warnings
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,9 @@ _SUFFIX = {
     "BMP": "bmp",
     "TIFF": "tiff",
 }
+_ADAM7 = ((8, 0, 8, 0), (8, 4, 8, 0), (4, 0, 8, 4), (4, 2, 4, 0), (2, 0, 4, 2), (2, 1, 2, 0))
+"""Passes of an interlaced PNG: step and start of columns, then of rows; the last takes odd rows."""
+_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by the colour type in a PNG's header
 
 
 class ImageStore:
@@ -174,10 +178,39 @@ def decode(data: bytes, what: str, *, draft: int | None = None) -> tuple[str, Im
                     )
                 if draft:
                     image.draft("RGB", (draft, draft))
-                return fmt, as_rgb(image)
+                rgb = as_rgb(image)
+                if fmt == "PNG" and _lacks_rows(image, data):
+                    raise DataError(
+                        f"{what}: the image is damaged (rows of its pixels are missing); replace"
+                        " the file"
+                    )
+                return fmt, rgb
     except Image.DecompressionBombError as error:
         raise DataError(f"{what}: the image is too large to open safely ({error})") from error
     except UnidentifiedImageError as error:
         raise DataError(f"{what}: not an image ({len(data)} bytes); replace the file") from error
-    except (OSError, SyntaxError, ValueError) as error:
+    except (OSError, SyntaxError, ValueError, zlib.error) as error:
         raise DataError(f"{what}: the image is damaged ({error}); replace the file") from error
+
+
+def _lacks_rows(image: Image.Image, data: bytes) -> bool:
+    """Return whether a PNG's data ends before its last row; Pillow leaves such rows at 0.
+
+    The data are counted only if one of the last two rows is all 0.
+    """
+    width, height = image.size
+    if all(np.asarray(image.crop((0, y, width, y + 1))).any() for y in (height - 2, height - 1)):
+        return False
+    bits = data[24] * _CHANNELS[data[25]]
+    passes = (*_ADAM7, (1, 0, 2, 1)) if data[28] else ((1, 0, 1, 0),)
+    expected = 0
+    for step_x, x, step_y, y in passes:
+        columns, rows = -(-(width - x) // step_x), -(-(height - y) // step_y)
+        expected += rows * (1 + (columns * bits + 7) // 8) if columns > 0 and rows > 0 else 0
+    stream, n, at = zlib.decompressobj(), 0, 8
+    while at + 8 <= len(data) and n < expected:
+        size = int.from_bytes(data[at : at + 4])
+        if data[at + 4 : at + 8] == b"IDAT":
+            n += len(stream.decompress(data[at + 8 : at + 8 + size], expected))
+        at += 12 + size
+    return n < expected
