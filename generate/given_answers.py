@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+from flipbench.benchmarks.tables import parse_json
 from flipbench.core.errors import DataError, nearest
 
 _FIELDS = ("name", "new_answer")
@@ -56,7 +56,7 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = parse_json(line)
         except ValueError as error:
             raise DataError(f"{path}:{number}: not JSON ({error})") from error
         if not isinstance(row, dict):

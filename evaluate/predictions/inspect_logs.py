@@ -56,19 +56,23 @@ def inspect_predictions(
         If the log has no samples or lacks the scorer or epoch.
     """
     samples = log.get("samples") or []
-    if not samples:
+    if not isinstance(samples, list) or not samples:
         raise DataError(
-            f"{path}: the log has no samples (status: {log.get('status')}); run the evaluation to"
-            " the end with log_samples on"
+            f"{path}: the log has no samples (status: {str(log.get('status')):.40}); run the"
+            " evaluation to the end with log_samples on"
         )
-    scorers = list(dict.fromkeys(name for s in samples for name in (s.get("scores") or {})))
+    for number, sample in enumerate(samples, 1):
+        if not isinstance(sample, Mapping):
+            where = f"{path.name}, sample {number}"
+            raise DataError(f"{where}: {type(sample).__name__}, not an object; write the log again")
+    scorers = list(dict.fromkeys(name for s in samples for name in _object(s, "scores", path.name)))
     if scorer and scorer not in scorers:
         raise DataError(
             f"{path}: there is no scorer {scorer!r} (found: {', '.join(scorers) or 'none'})"
             + nearest(scorer, scorers)
         )
     chosen = scorer or (scorers[0] if len(scorers) == 1 else "")
-    about = log.get("eval") or {}
+    about = _object(log, "eval", path.name)
     predictions = tuple(
         _prediction(path, number, sample, chosen)
         for number, sample in enumerate(samples, 1)
@@ -85,16 +89,16 @@ def _prediction(path: Path, number: int, sample: Mapping[str, Any], scorer: str)
     name = id_text(sample.get("id"))
     if not name:
         raise DataError(f"{where}: the sample has no id")
-    error = (sample.get("error") or {}).get("message") or ""
-    output = sample.get("output") or {}
-    text = None if error else _completion(output)
+    error = str(_object(sample, "error", where).get("message") or "")
+    output = _object(sample, "output", where)
+    text = None if error else _completion(output, where)
     if not error and not (text or "").strip():
         error = str(output.get("error") or "there is no reply")
     target = sample.get("target", "")
     if isinstance(target, list) and len(target) != 1:
         raise DataError(f"{where}: {len(target)} targets; only questions with one are supported")
-    score = (sample.get("scores") or {}).get(scorer) or {}
-    choices = sample.get("choices") or []
+    score = _object(_object(sample, "scores", where), scorer, where)
+    choices = _list(sample, "choices", where)
     return Prediction(
         id=name,
         where=where,
@@ -102,28 +106,54 @@ def _prediction(path: Path, number: int, sample: Mapping[str, Any], scorer: str)
         gold=str(target[0] if isinstance(target, list) else target).strip(),
         options=tuple(zip(LETTERS, (str(c) for c in choices), strict=False)),
         correct=None if error else truth(score.get("value")),
-        question=_question(sample.get("input")),
+        question=_question(sample.get("input"), where),
         error=" ".join(error.split())[:200],
     )
 
 
-def _completion(output: Mapping[str, Any]) -> str:
+def _completion(output: Mapping[str, Any], where: str) -> str:
     if output.get("completion"):
         return str(output["completion"])
-    choices = output.get("choices") or []
-    content = choices[0].get("message", {}).get("content", "") if choices else ""
-    return _texts(content)
+    choices = _list(output, "choices", where)
+    return _texts(_object({"choice": choices[0]}, "choice", where), where) if choices else ""
 
 
-def _question(asked: Any) -> str:
+def _question(asked: Any, where: str) -> str:
     """Return the text of the last user message, or the plain input."""
     if not isinstance(asked, list):
         return str(asked or "")
-    users = [message for message in asked if message.get("role") == "user"]
-    return _texts(users[-1].get("content", "")) if users else ""
+    messages = [_object({"input": message}, "input", where) for message in asked]
+    users = [message for message in messages if message.get("role") == "user"]
+    return _texts({"message": users[-1]}, where) if users else ""
 
 
-def _texts(content: Any) -> str:
+def _texts(choice: Mapping[str, Any], where: str) -> str:
+    """Return the text of a choice's message."""
+    content = _object(choice, "message", where).get("content")
     if isinstance(content, str):
         return content
-    return "\n".join(str(part.get("text", "")) for part in content if part.get("type") == "text")
+    parts = _list({"content": content}, "content", where)
+    texts = [_object({"content": part}, "content", where) for part in parts]
+    return "\n".join(str(part.get("text", "")) for part in texts if part.get("type") == "text")
+
+
+def _object(parent: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
+    """Return an object in a log, or an empty one if it is missing or null."""
+    value = parent.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise DataError(
+            f"{where}: {key!r} is {type(value).__name__}, not an object; write the log again"
+        )
+    return value
+
+
+def _list(parent: Mapping[str, Any], key: str, where: str) -> list[Any]:
+    """Return a list in a log, or an empty one if it is missing or null."""
+    value = parent.get(key)
+    if value is not None and not isinstance(value, list):
+        raise DataError(
+            f"{where}: {key!r} is {type(value).__name__}, not a list; write the log again"
+        )
+    return value or []

@@ -48,8 +48,14 @@ def read_predictions(path: Path, options: ReadOptions | None = None) -> Predicti
     PrerequisiteError
         If an optional package is missing.
     """
-    options = options or ReadOptions()
     check_file(path)
+    try:
+        return _read(path, options or ReadOptions())
+    except RecursionError as error:
+        raise DataError(f"{path}: a value is nested too deeply; remove it") from error
+
+
+def _read(path: Path, options: ReadOptions) -> PredictionFile:
     if path.suffix.lower() == ".eval":
         return inspect_predictions(path, read_eval(path), options.scorer, options.epoch)
     if path.suffix.lower() == ".json":

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
-from flipbench.benchmarks.tables import check_file, not_utf8
+from flipbench.benchmarks.tables import check_file, not_utf8, parse_json
 from flipbench.benchmarks.tsv import wide_cells
 from flipbench.core.errors import DataError, need
 
@@ -77,10 +77,12 @@ def utf8_text(path: Path) -> str:
 def _parsed(text: str, path: Path, line: int) -> Any:
     """Parse JSON that starts on ``line`` of the file."""
     try:
-        return json.loads(text)
+        return parse_json(text)
     except json.JSONDecodeError as error:
         where = f"{path}, line {line + error.lineno - 1}"
         raise DataError(f"{where}: not JSON ({error.msg}); is the file complete?") from error
+    except ValueError as error:
+        raise DataError(f"{path}, line {line}: cannot be read ({error}); fix the file") from error
 
 
 def _delimited(path: Path) -> Iterator[TableRow]:
@@ -116,20 +118,21 @@ def _xlsx(path: Path) -> Iterator[TableRow]:
     """
     openpyxl = need("openpyxl", "predictions")
     try:
-        book = openpyxl.load_workbook(path, read_only=True, data_only=False)
-    except (BadZipFile, KeyError, ValueError, OSError) as error:
+        with contextlib.closing(openpyxl.load_workbook(path, read_only=True)) as book:
+            if not book.worksheets:
+                raise DataError(f"{path}: the workbook has no sheet of cells; write it again")
+            sheet = book.worksheets[0].iter_rows(values_only=True)
+            header = ["" if cell is None else str(cell) for cell in next(sheet, ())]
+            _check_header(path, header)
+            for number, values in enumerate(sheet, 2):
+                if any(value is not None for value in values):
+                    yield TableRow(
+                        f"{path.name}, row {number}", dict(zip(header, values, strict=False))
+                    )
+    except DataError:
+        raise
+    except Exception as error:  # zip, XML and openpyxl share no base class
         raise DataError(f"{path}: not an .xlsx workbook ({error}); write it again") from error
-    try:
-        sheet = book.worksheets[0].iter_rows(values_only=True)
-        header = ["" if cell is None else str(cell) for cell in next(sheet, ())]
-        _check_header(path, header)
-        for number, values in enumerate(sheet, 2):
-            if any(value is not None for value in values):
-                yield TableRow(
-                    f"{path.name}, row {number}", dict(zip(header, values, strict=False))
-                )
-    finally:
-        book.close()
 
 
 def _json(path: Path) -> Iterator[TableRow]:

@@ -103,6 +103,7 @@ def score_pairs(
                 f"{first.where}: replies cannot be parsed: the right answer {first.gold!r} is not a"
                 " letter and there are no options; add columns A, B, …, or use the file's own marks"
             )
+    _check_replies(pairs)
     unmarked = [
         prediction.where
         for pair in pairs
@@ -141,6 +142,18 @@ def _parse(pairs: Sequence[PredictionPair]) -> tuple[list[ScoredPair], dict[str,
         replies = _parsed(pair.original, texts, before), _parsed(pair.perturbed, texts, after)
         scored.append(ScoredPair(*replies, (before, after), len(options)))
     return scored, left_out
+
+
+def _check_replies(pairs: Sequence[PredictionPair]) -> None:
+    """Raise a DataError if one file has replies or marks, and the other has neither."""
+    sides = [pair.original for pair in pairs], [pair.perturbed for pair in pairs]
+    empty = [side for side in sides if all(p.text is None and p.correct is None for p in side)]
+    if len(empty) == 1:
+        first = empty[0][0]
+        raise DataError(
+            f"{first.where}: {first.error or 'there is no reply'}, nor is there one to any of the"
+            f" {len(pairs)} items of this file; run the model on it again"
+        )
 
 
 def _gold(answer: str, options: Sequence[tuple[str, str]]) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 import re
 from collections import Counter
@@ -17,6 +16,7 @@ import yaml
 from jmespath.exceptions import JMESPathError
 from pydantic import Field, model_validator
 
+from flipbench.benchmarks.tables import parse_json
 from flipbench.config.loading import validated
 from flipbench.core.errors import ConfigError
 from flipbench.core.records import Value
@@ -278,9 +278,9 @@ def _data(path: Path) -> Any:
     try:
         match path.suffix:
             case ".json":
-                return json.loads(text)
+                return parse_json(text)
             case ".jsonl":
-                return [json.loads(line) for line in text.splitlines() if line.strip()]
+                return [parse_json(line) for line in text.splitlines() if line.strip()]
             case ".yaml" | ".yml":
                 return yaml.safe_load(text)
             case ".csv" | ".tsv":

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from flipbench.benchmarks.tables import parse_json
 from flipbench.core.errors import DataError
 from flipbench.models.chat.prompt_files import lettered
 from flipbench.prompting.parsing import parse_choice
@@ -133,7 +133,7 @@ def _rows(name: str, lines: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
             continue
         where = f"{name}, line {number}"
         try:
-            row = json.loads(line)
+            row = parse_json(line)
         except ValueError as error:
             raise DataError(f"{where}: not JSON ({error})") from error
         if not isinstance(row, dict):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from flipbench.benchmarks.tables import parse_json
 
 from .counts import Verdict
 
@@ -168,7 +169,7 @@ def _object(text: str) -> dict[str, Any] | None:
     """Return the JSON object in a reply, which may stand in a sentence or a code fence."""
     match = re.search(r"\{.*\}", text, re.DOTALL)
     try:
-        found = json.loads(match[0]) if match else None
+        found = parse_json(match[0]) if match else None
     except ValueError:
         return None
     return found if isinstance(found, dict) else None

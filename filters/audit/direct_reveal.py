@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from flipbench.benchmarks.tables import parse_json
 from flipbench.config.audit import AuditSettings
 from flipbench.core.errors import DataError, attempt
 from flipbench.core.records import Item, Probe, Value
@@ -153,7 +153,7 @@ def read_reveal(text: str, item: Item) -> list[LeakSpan]:
     stripped = strip_thoughts(text)
     fenced = _FENCE.match(stripped)
     try:
-        reply = RevealReply.model_validate(json.loads(fenced[1] if fenced else stripped))
+        reply = RevealReply.model_validate(parse_json(fenced[1] if fenced else stripped))
     except ValueError as error:
         raise DataError("the reader’s reply is not the requested JSON") from error
     if reply.has_leak != bool(reply.leaked_options):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from flipbench.benchmarks.build import AnswerIs, Draft, build_item
 from flipbench.benchmarks.image_files import ImageFolder, image_folder
 from flipbench.benchmarks.report import Benchmark, Collector, Oddity, RowError, RowPlace
 from flipbench.benchmarks.specs import JsonlSpec
-from flipbench.benchmarks.tables import check_file, not_utf8
+from flipbench.benchmarks.tables import check_file, not_utf8, parse_json
 from flipbench.core.errors import DataError, nearest
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef, Item, JsonDict, Source
@@ -62,8 +61,8 @@ def read_lines(path: Path) -> Iterator[tuple[int, Any]]:
             if not text.strip():
                 continue
             try:
-                yield number, json.loads(text)
-            except (ValueError, RecursionError) as error:
+                yield number, parse_json(text)
+            except ValueError as error:
                 yield number, ValueError(str(error))
 
 
@@ -107,7 +106,7 @@ def item_of_record(
     answer, answer_is = _answer(record, bool(options))
     extra = record.get("extra", {})
     if isinstance(extra, str):
-        extra = json.loads(extra or "{}")
+        extra = parse_json(extra or "{}")
     source = record.get("source") or {"dataset": dataset, "row": row.number}
     if not isinstance(extra, dict) or not isinstance(source, dict):
         raise RowError("text", "'extra' and 'source' must be objects", "fix the row")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from flipbench.core.errors import DataError, nearest
 from flipbench.prompting.prompts import LETTERS
@@ -68,6 +70,32 @@ def option_columns(header: Sequence[str], where: str) -> list[str]:
         )
     beyond = [f"A{letter}" for letter in LETTERS if f"A{letter}" in header]
     return [*capital, *beyond] if len(capital) == len(LETTERS) else capital
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return the content of a JSON text, of which one bad part must not end the program.
+
+    Raises
+    ------
+    ValueError
+        If it is not JSON (`json.JSONDecodeError`), is nested too deeply, or has an integer of more
+        digits than Python converts.
+
+    Examples
+    --------
+    >>> parse_json("[" * 100_000)
+    Traceback (most recent call last):
+    ...
+    ValueError: nested too deeply
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    except ValueError as error:
+        if "int_max_str_digits" in str(error):
+            raise ValueError("an integer has thousands of digits") from None
+        raise
 
 
 NumberedRow = tuple[int, Mapping[str, str]]

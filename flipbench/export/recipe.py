@@ -16,6 +16,7 @@ from pathlib import Path
 
 import yaml
 
+from flipbench.benchmarks.tables import parse_json
 from flipbench.core.errors import DataError
 from flipbench.core.files import write_atomically
 from flipbench.core.paired import PairedBenchmark
@@ -184,7 +185,7 @@ def _rows(path: Path) -> Iterator[JsonDict]:
         raise _no_recipe(path)
     for number, line in enumerate(path.read_text().splitlines(), 1):
         try:
-            row = json.loads(line)
+            row = parse_json(line)
             lacking = [name for name in _COLUMNS if name not in row]
         except (ValueError, TypeError) as error:
             raise DataError(f"{path}:{number}: not a line of a recipe ({error})") from error
