@@ -73,7 +73,7 @@ def build_item(draft: Draft) -> tuple[Item, list[Oddity]]:
         letters = "".join(letter for letter, _ in options)
         answer, odd = find_answer(draft.answer, options, draft.answer_is)
         oddities += odd
-        if draft.answer_is in ("auto", "letter") and answer_letter(draft.answer) not in letters:
+        if draft.answer_is in ("auto", "letter") and answer_letter(draft.answer) not in [*letters]:
             oddities.append(
                 Oddity(
                     ANSWER_TEXT,
