@@ -8,6 +8,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from flipbench.config.local_models import ModelConfig
+from flipbench.core.images import ImageStore
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Probe, Response, Score
 from flipbench.core.run import Run
@@ -141,15 +142,25 @@ def ask_all(
     probes = store_probes(detectors, benchmark, prompt_settings, run, of_clean)
     reports = []
     for subject in models:
-        weights = subject.model.fingerprint
         asked = {p.id: p for p in (*probes, *(of_clean if subject.model.clean else ()))}
-        supported = [probe for probe in asked.values() if needs_of(probe) <= subject.can]
-        ids = [Response.id_for(probe_id=p.id, model_fingerprint=weights) for p in supported]
-        if run.ids(Response, weights).issuperset(ids):
-            reports.append(StageReport(f"ask {subject.model.name}", n_skipped=len(ids)))
-        else:
-            reports.append(ask(supported, subject.load(), run, benchmark.images, options))
+        reports.append(ask_one(subject, list(asked.values()), run, benchmark.images, options))
     return reports
+
+
+def ask_one(
+    subject: ModelUnderTest,
+    probes: Sequence[Probe],
+    run: Run,
+    images: ImageStore,
+    options: StageOptions = ASK_OPTIONS,
+) -> StageReport:
+    """Ask a model those of the ``probes`` that it supports and has not answered yet."""
+    weights = subject.model.fingerprint
+    supported = [probe for probe in probes if needs_of(probe) <= subject.can]
+    ids = {Response.id_for(probe_id=p.id, model_fingerprint=weights) for p in supported}
+    if run.ids(Response, weights).issuperset(ids):
+        return StageReport(f"ask {subject.model.name}", n_skipped=len(ids))
+    return ask(supported, subject.load(), run, images, options)
 
 
 def score(

@@ -16,6 +16,7 @@ from flipbench.core.records import Score
 from flipbench.reporting import writers
 from flipbench.reporting.figures import Figure
 from flipbench.reporting.pages import environment
+from flipbench.reporting.sections import Section
 from flipbench.reporting.tables import Table
 
 from ..protocol.grid import GridModel, Requirements
@@ -67,6 +68,8 @@ class ReportData:
         The kept items compared with all items.
     groups : Table or None
         NaturalBench's group metrics of each model.
+    sections : list of Section
+        Further sections of the page; their figures are in the report's folder already.
     """
 
     title: str
@@ -80,6 +83,7 @@ class ReportData:
     raters: list[Table] = field(default_factory=list)
     kept: list[Table] = field(default_factory=list)
     groups: Table | None = None
+    sections: list[Section] = field(default_factory=list)
 
 
 def write_report(data: ReportData, folder: Path) -> Path:
@@ -111,7 +115,8 @@ def write_report(data: ReportData, folder: Path) -> Path:
         _write_validation(validations, validation, data.notes, folder)
     checks = make_validation_figures(validations, data.grid, data.scores, folder)
     figures = make_figures(data.benchmark, data.grid, data.scores, folder)
-    sections = list(filter(None, [quadrant_section(data.grid, data.scores, folder)]))
+    quadrants = quadrant_section(data.grid, data.scores, folder)
+    sections = [*([quadrants] if quadrants else []), *data.sections]
     for section in sections:
         _write_markdown(folder / f"{section.key}.md", section.tables, section.notes)
     script = (_TEMPLATES / "report.js").read_text(encoding="utf-8")

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Score
+from flipbench.reporting import formats
 
+from ..diagnosis.diagnosis import NO_MEMORY, Diagnosis
 from ..protocol.rules import Verdict
 from ..report.tables import GAP, TEST
 from ..scoring import old_answers
@@ -33,6 +35,8 @@ class Evidence:
         The clean reference models' own scores, by model name.
     not_run : mapping of str to str
         Detectors that could not be run on the model, and why.
+    diagnosis : Diagnosis, optional
+        Why items fell.
     """
 
     benchmark: PairedBenchmark
@@ -40,6 +44,12 @@ class Evidence:
     scores: Sequence[Score]
     references: Mapping[str, Sequence[Score]]
     not_run: Mapping[str, str] = field(default_factory=dict)
+    diagnosis: Diagnosis | None = None
+
+    @property
+    def explained(self) -> Diagnosis | None:
+        """The diagnosis, if something fell and was asked about."""
+        return self.diagnosis if self.diagnosis is not None and self.diagnosis.was_asked else None
 
     def clusters(self) -> dict[str, str]:
         """Return what each original shares with others, by its id."""
@@ -57,6 +67,32 @@ class Evidence:
             by_construction=benchmark.exchangeable is True,
             p_value=drop_p(changes, self.clusters()),
         )
+
+    def explained_away(self, gap: Score) -> list[Doubt]:
+        """Return the doubt that the gap is no evidence, if only items without memory make it one.
+
+        That is the case if it is not significant without the fallen items that a bad edit or a
+        text prior explains.
+        """
+        if (diagnosis := self.explained) is None or not diagnosis.attributed:
+            return []
+        left = {id_: v for id_, v in gap.per_item.items() if id_ not in diagnosis.attributed}
+        p_value = drop_p(left, self.clusters()) if left else 1.0
+        if p_value <= gap.alpha:
+            return []
+        parts = " and ".join(
+            f"{name} {formats.rate(diagnosis.share(name))}"
+            for name in NO_MEMORY
+            if diagnosis.counts[name]
+        )
+        return [
+            Doubt(
+                f"the gap is not significant ({formats.p_equation(p_value)}) without the fallen"
+                f" items that something other than memory explains ({parts})",
+                "look at these items, and compare with a clean model that has the same expectations"
+                " (--reference), on pairs whose originals are as unusual as their edits",
+            )
+        ]
 
     def guessing(self, gap: Score) -> list[Guessing]:
         """Return the right answers to perturbed items of the model, then of its references."""

@@ -12,6 +12,7 @@ from flipbench.core.records import JsonDict, Score
 from flipbench.reporting import formats, writers
 from flipbench.reporting.pages import environment
 
+from ..diagnosis.section import diagnosis_of_one
 from ..protocol.grid import GridModel
 from ..report.gallery import Gallery, make_gallery
 from ..report.tables import TEST, VERDICTS
@@ -100,6 +101,10 @@ def markdown(page: VerdictPage, gallery: Gallery) -> str:
     lines += [f"- {formats.as_sentence(text)}" for text in finding.leading.warnings]
     readings = readings_table(finding)
     lines += ["", writers.markdown(readings)] if readings else []
+    if finding.diagnosis is not None:
+        why = diagnosis_of_one(finding.model, finding.diagnosis)
+        lines += ["", f"## {why.title}", "", *map(writers.markdown, why.tables)]
+        lines += [f"- {note}" for note in why.notes]
     lines += ["", "## What would change this verdict", ""]
     lines += [f"- {text}" for text in finding.sensitivity.sentences]
     for heading, table in (
@@ -154,6 +159,7 @@ def as_json(page: VerdictPage, gallery: Gallery) -> JsonDict:
             }
             for result in finding.other_detectors
         ],
+        "diagnosis": finding.diagnosis.to_json() if finding.diagnosis else None,
         "suspect_items": [card.name for card in gallery.cards],
         "settings": dict(page.settings),
     }
@@ -183,6 +189,7 @@ def html(page: VerdictPage, gallery: Gallery) -> str:
         verdict=_stamp(finding),
         gap=gap_table(finding, page.evidence),
         readings=readings_table(finding),
+        why=diagnosis_of_one(finding.model, finding.diagnosis) if finding.diagnosis else None,
         power=power_table(finding),
         others=other_detectors_table(finding),
         warnings=[formats.as_sentence(text) for text in finding.leading.warnings],

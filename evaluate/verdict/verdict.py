@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from flipbench.core.records import Score
 
+from ..diagnosis.diagnosis import Diagnosis
 from ..protocol.rules import Verdict
 from ..report.tables import RELATIVE, TEST
 from ..scoring.soundness import Doubt, Guessing, Judged, doubts
@@ -47,6 +48,8 @@ class DetectionVerdict:
         The gaps of several references.
     readings : tuple of Score
         Old-answer attraction and the confidence gap, which read the same replies.
+    diagnosis : Diagnosis or None
+        Why items fell, if they were asked about.
     """
 
     model: str
@@ -64,6 +67,7 @@ class DetectionVerdict:
     doubts: tuple[Doubt, ...] = ()
     panel: Panel | None = None
     readings: tuple[Score, ...] = ()
+    diagnosis: Diagnosis | None = None
 
 
 def find(evidence: Evidence) -> DetectionVerdict:
@@ -91,6 +95,8 @@ def find(evidence: Evidence) -> DetectionVerdict:
         alpha=gap.alpha,
         has_reference=bool(against),
     )
+    if leading.verdict == "contaminated":
+        found += evidence.explained_away(gap)
     changes = changes_of(gap, evidence.clusters())
     clean_gaps = [s.reference.statistic for s in against if s.reference is not None]
     known = [clean for clean in clean_gaps if clean is not None]
@@ -122,4 +128,5 @@ def find(evidence: Evidence) -> DetectionVerdict:
         doubts=facts.doubts,
         panel=facts.panel,
         readings=tuple(evidence.readings()),
+        diagnosis=evidence.explained,
     )

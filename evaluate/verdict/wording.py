@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from flipbench.core.records import Count, Interval, Score
 from flipbench.reporting import formats
 
+from ..diagnosis.section import sentence as diagnosis_sentence
 from ..report.tables import VERDICTS
 from ..scoring.soundness import EASIER, attraction_sentence
 from .basis import Facts
@@ -63,6 +64,8 @@ def qualifiers(facts: Facts) -> list[str]:
     if not facts.against and leading is gap and leading.verdict == "not_detected":
         lines.append(f"{EASIER} Only a clean model (--reference) can show whether these are.")
     lines.append(attraction_sentence(leading.verdict, facts.evidence.attraction()))
+    if (explained := facts.evidence.explained) is not None:
+        lines.append(diagnosis_sentence(explained))
     if benchmark.exchangeable is not False:
         lines.append(facts.judged.text())
     if facts.guessing:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from flipbench.core.paired import PairedBenchmark
     from flipbench.core.records import Score
     from flipbench.core.stage import StageReport
+    from flipbench.evaluate.diagnosis.diagnosis import Diagnosis
     from flipbench.evaluate.protocol.rules import Verdict
     from flipbench.evaluate.verdict.page import VerdictPage
     from flipbench.models.protocols import VLM
@@ -108,6 +109,11 @@ class DetectionResult:
         """Detectors that were left out, and why."""
         return self.content.evidence.not_run
 
+    @property
+    def diagnosis(self) -> Diagnosis | None:
+        """Why items fell; mostly "not asked" unless `detect` was given ``diagnose``."""
+        return self.content.evidence.diagnosis
+
     @cached_property
     def page(self) -> Path:
         """The verdict page in the run directory, written on first use."""
@@ -167,6 +173,7 @@ def detect(
     device: str = "auto",
     quantization: Quantization | None = None,
     progress: bool = True,
+    diagnose: bool = False,
 ) -> DetectionResult:
     """Ask a model about a paired benchmark, and return whether it was trained on the originals.
 
@@ -202,6 +209,9 @@ def detect(
         How weights are loaded: "float32", "bfloat16" or "float16"; "cpu", "cuda" or "auto"; "4bit".
     progress : bool
         Whether to show progress bars.
+    diagnose : bool
+        Whether to ask further questions about the items that fell, up to 18 each, and say why they
+        did; see `flipbench.evaluate.diagnosis`.
 
     Raises
     ------
@@ -236,6 +246,7 @@ def detect(
         quantization=quantization,
         progress=progress,
         command="flipbench.detect in Python",
+        diagnose=diagnose,
     )
     return examined(plan(settings))
 

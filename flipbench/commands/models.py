@@ -272,6 +272,9 @@ def detect(
         str, typer.Option(help="an OpenAI-compatible server that has --model (vLLM, SGLang, …)")
     ] = "",
     judged_by: JudgedBy = "",
+    diagnose: Annotated[
+        bool, typer.Option("--diagnose", help="ask about the items that fell, and say why they did")
+    ] = False,
     limit: Limit = None,
     dry_run: DryRun = False,
     quiet: Quiet = False,
@@ -302,6 +305,7 @@ def detect(
         quantization=quantization,
         progress=not quiet,
         command="flipbench " + shlex.join(sys.argv[1:]),
+        diagnose=diagnose,
     )
     planned = plan(settings)
     if dry_run:

@@ -165,6 +165,10 @@ class EvaluateConfig(Value):
         description="all: clean models are also asked the original items without a kept pair, and"
         " the report compares their accuracy on the kept items with that on all",
     )
+    diagnose: bool = Field(
+        default=False,
+        description="ask further questions about the items that fell, and report why they did",
+    )
     rewording: RewriteConfig | None = Field(
         default=None,
         description="other wordings of questions and captions, in their own language (how:"

@@ -38,7 +38,7 @@ from flipbench.models.vlm.checkpoints import check_card, resolve_path
 from flipbench.models.vlm.loading import as_vlm
 from flipbench.models.vlm.served import APIVLM, resolve_model
 from flipbench.pipelines.detectors import ConfiguredDetectors
-from flipbench.pipelines.evaluation import ask_and_score, work_lines
+from flipbench.pipelines.evaluation import ask_and_score, diagnose_all, follow_ups, work_lines
 from flipbench.prompting.prompts import PromptSettings
 
 _FAMILY = "detect"
@@ -70,6 +70,7 @@ class DetectionSettings:
     quantization: Quantization | None = None
     progress: bool = True
     command: str = ""
+    diagnose: bool = False
 
     def benchmark(self) -> tuple[PairedBenchmark, EvaluateConfig]:
         """Return the pairs, and the configuration they come with."""
@@ -79,6 +80,8 @@ class DetectionSettings:
         else:
             benchmark = read_paired(where := Path(pairs), limit)
             config = load_config(where).evaluate if _is_config(where) else config
+        if self.diagnose:
+            config = config.model_copy(update={"diagnose": True})
         return benchmark.as_judged_by(self.judged_by), config
 
     def under_test(self, source: str | VLM, strategy: str, dose: int) -> ModelUnderTest:
@@ -257,6 +260,7 @@ def count_work(detection: Detection) -> list[str]:
             **costly,
             "models to ask": n_models,
             "answers": n_probes * n_models,
+            **follow_ups(detection.configured, benchmark),
         }
     )
 
@@ -283,6 +287,10 @@ def examine(detection: Detection) -> tuple[VerdictPage, list[StageReport]]:
         detection.options,
         references=lambda model: (clean or [None]) if model == subject else [None],
     )
+    diagnoses, asked = diagnose_all(
+        detection.benchmark, detection.models, configured, prompt_settings, run, detection.options
+    )
+    reports += asked
     alone = {name for name in configured.names if not isinstance(DETECTORS[name], GridDetector)}
     evidence = Evidence(
         benchmark=benchmark,
@@ -295,19 +303,13 @@ def examine(detection: Detection) -> tuple[VerdictPage, list[StageReport]]:
             for m in clean
         },
         not_run=detection.not_run,
+        diagnosis=diagnoses.get(subject.fingerprint),
     )
     replies = replies_of(
         benchmark, prompt_settings, answers_of(subject.name, subject.fingerprint, run)
     )
-    page = VerdictPage(
-        find(evidence),
-        evidence,
-        grid,
-        replies,
-        settings,
-        [*_notes(detection), *configured.notes()],
-    )
-    return page, reports
+    notes = [*_notes(detection), *configured.notes()]
+    return VerdictPage(find(evidence), evidence, grid, replies, settings, notes), reports
 
 
 def _notes(detection: Detection) -> list[str]:

@@ -25,6 +25,7 @@ from flipbench.evaluate.detectors.registry import (
     make_detector,
     names_of,
 )
+from flipbench.evaluate.diagnosis.questions import Inquiry
 from flipbench.evaluate.protocol.detector import AnyDetector, Helpers, JudgedDetector, asked_of
 from flipbench.models.chat.answer_judge import AnswerJudge, Judgement, recorded_judge
 from flipbench.models.chat.cost import Spent
@@ -80,6 +81,7 @@ class ConfiguredDetectors:
         names = names_of(detectors, "evaluate.detectors")
         parameters = _checked_parameters(config)
         helpers = {helper for name in names for helper in DETECTORS[name].about.helpers}
+        helpers |= {"rewording"} if config.diagnose else set()
         rewording, judge, labels = None, None, None
         spec, context = config.rewording, backend_context(run, seed)
         if spec is not None and spec.by != "shapes" and "rewording" in helpers:
@@ -158,6 +160,10 @@ class ConfiguredDetectors:
         n_wordings = 1 if isinstance(self.rewording, BackTranslation) else 2
         recorded = RecordedWordings(wordings)
         return Helpers(recorded, n_wordings, judge, label, recorded.level_of)
+
+    def inquiry(self, benchmark: PairedBenchmark) -> Inquiry:
+        """Return how fallen items are asked about, with the wordings stored in the run."""
+        return Inquiry(self._helpers(benchmark).reword)
 
     def notes(self) -> list[str]:
         """Return notes for a report: non-default parameters, the judge and its cost."""

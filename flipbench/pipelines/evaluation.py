@@ -8,19 +8,32 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flipbench.core.errors import ConfigError
+from flipbench.core.files import write_atomically
 from flipbench.core.paired import PairedBenchmark
-from flipbench.core.records import Probe, Response, Score
+from flipbench.core.records import Probe, Response, Score, Verdict
 from flipbench.core.run import Run, versions
 from flipbench.core.stage import StageOptions, StageReport
 from flipbench.core.workers import Workers
 from flipbench.evaluate.detectors.registry import DETECTORS
-from flipbench.evaluate.pipeline import ModelUnderTest, ask_all, probes_for, score, store_probes
+from flipbench.evaluate.diagnosis.diagnosis import Diagnosis, diagnose
+from flipbench.evaluate.diagnosis.evidence import outcomes
+from flipbench.evaluate.diagnosis.questions import questions_about
+from flipbench.evaluate.diagnosis.section import diagnosis_section
+from flipbench.evaluate.pipeline import (
+    ModelUnderTest,
+    ask_all,
+    ask_one,
+    probes_for,
+    score,
+    store_probes,
+)
 from flipbench.evaluate.protocol.detector import needs_when
 from flipbench.evaluate.protocol.grid import GridModel, Requirements
 from flipbench.evaluate.report.group_metrics import cells_of, group_metrics, group_table, has_groups
 from flipbench.evaluate.report.report import ReportData, write_report
 from flipbench.evaluate.report.tables import GAP
 from flipbench.evaluate.validation.requirements import requirements
+from flipbench.filters.effective_verdicts import effective_verdicts
 from flipbench.models.engine import ASK_OPTIONS, answers_of
 from flipbench.pipelines.assembly import Assembly
 from flipbench.pipelines.contamination import plans_for
@@ -73,9 +86,14 @@ def evaluate(
         workers,
         of_clean=dropped,
     )
+    diagnoses, asked = diagnose_all(
+        benchmark, models, assembly.detectors, config.prompt, run, options
+    )
+    reports += asked
     known = [*warnings_of(trained), *training_notes(trained, config.prompt.instruction)]
+    known += notes
     n_answers = sum(r.n_done + r.n_skipped for r in reports if r.stage.startswith("ask "))
-    page = _write_report(assembly, benchmark, models, scores, n_answers, [*known, *notes])
+    page = _write_report(assembly, benchmark, models, scores, n_answers, known, diagnoses)
     return Evaluated(models, reports, scores, page)
 
 
@@ -137,6 +155,57 @@ def ask_and_score(
     return configured.mark_plug_ins(scores), reports
 
 
+def diagnose_all(
+    benchmark: PairedBenchmark,
+    models: Sequence[ModelUnderTest],
+    configured: ConfiguredDetectors,
+    prompt_settings: PromptSettings,
+    run: Run,
+    options: StageOptions,
+) -> tuple[dict[str, Diagnosis], list[StageReport]]:
+    """Ask why items fell, if so configured; return the diagnoses by the models' fingerprints.
+
+    Raters' objections are read where the benchmark's images are, before these move to the run.
+    """
+    diagnoses: dict[str, Diagnosis] = {}
+    reports: list[StageReport] = []
+    if not configured.config.diagnose:
+        return diagnoses, reports
+    doubted, benchmark = objections(benchmark), benchmark.with_images_in(run.images)
+    inquiry = configured.inquiry(benchmark)
+    for entry in models:
+        name, weights = entry.model.name, entry.model.fingerprint
+        fell = outcomes(benchmark, prompt_settings, answers_of(name, weights, run)).fell
+        asked = questions_about(fell, benchmark, prompt_settings, inquiry)
+        probes = {probe.id: probe for questions in asked for probe in questions.follow_ups}
+        known = run.ids(Probe)
+        run.append([probe for probe in probes.values() if probe.id not in known])
+        reports.append(ask_one(entry, list(probes.values()), run, benchmark.images, options))
+        answers = answers_of(name, weights, run)
+        diagnoses[weights] = diagnose(benchmark, prompt_settings, answers, inquiry, doubted)
+    return diagnoses, reports
+
+
+def objections(benchmark: PairedBenchmark) -> dict[str, bool]:
+    """Return whether a rater objects to the perturbed picture of a pair, by the original's id.
+
+    All verdicts in the run directory that holds the benchmark's images count, whatever the policy
+    made of them; pairs without any are left out.
+    """
+    folder = benchmark.images.folder.parent
+    if not (folder / Verdict.kind).is_dir():
+        return {}
+    decisions: dict[str, list[str]] = {}
+    for verdict in effective_verdicts(Run(folder).read(Verdict)):
+        decisions.setdefault(verdict.image_sha256, []).append(verdict.decision)
+    found = {}
+    for pair in benchmark.pairs:
+        about = [d for ref in pair.perturbed.images for d in decisions.get(ref.sha256, ())]
+        if about:
+            found[pair.original.id] = any(decision != "keep" for decision in about)
+    return found
+
+
 def count_work(assembly: Assembly, benchmark: PairedBenchmark) -> list[str]:
     """Return the work that contamination and evaluation would do, for ``--dry-run``."""
     plans, config, configured = plans_for(assembly), assembly.config, assembly.detectors
@@ -155,8 +224,17 @@ def count_work(assembly: Assembly, benchmark: PairedBenchmark) -> list[str]:
             "distinct probes": n_probes,
             "answers": n_probes * n_models,
             **({"answers about dropped items": n_dropped * n_clean} if n_dropped else {}),
+            **follow_ups(configured, benchmark),
         }
     )
+
+
+def follow_ups(configured: ConfiguredDetectors, benchmark: PairedBenchmark) -> dict[str, int]:
+    """Return the largest number of questions about an item that falls, for ``--dry-run``."""
+    if not configured.config.diagnose:
+        return {}
+    most = configured.inquiry(benchmark).n_most
+    return {"further questions, at most, about each item that falls": most}
 
 
 def work_lines(counts: Mapping[str, int]) -> list[str]:
@@ -171,6 +249,7 @@ def _write_report(
     scores: Sequence[Score],
     n_answers: int,
     notes: Sequence[str],
+    diagnoses: Mapping[str, Diagnosis],
 ) -> Path:
     """Write tables, figures, scores and the page; return the page's path."""
     config, run, grid = assembly.config, assembly.run, [entry.model for entry in models]
@@ -184,6 +263,10 @@ def _write_report(
         ]
     unseen = {model.fingerprint: model.name for model in grid if model.clean}
     raters, kept = report_tables(assembly, benchmark, unseen)
+    folder = run.path / "report"
+    why = diagnosis_section(grid, diagnoses, folder)
+    if why is not None:
+        write_atomically(folder / f"{why.key}.json", json.dumps(why.data, indent=2) + "\n")
     data = ReportData(
         title=config.title,
         benchmark=benchmark,
@@ -200,8 +283,8 @@ def _write_report(
         raters=raters,
         kept=kept,
         groups=_groups(benchmark, grid, prompt_settings, run) if GAP in names else None,
+        sections=[why] if why is not None else [],
     )
-    folder = run.path / "report"
     page = write_report(data, folder)
     rows = [json.loads(s.model_dump_json()) for s in scores]
     (folder / "scores.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
