@@ -28,6 +28,7 @@ HEADERS = (
     "decided_by",
     "reason",
 )
+_PART_OF = {"choose picture": "caption"}  # without the image to redraw, there is no caption
 _STEPS = (("flipped", "flip"), ("captioned", "caption"), ("edited", "edit"))
 
 
@@ -94,7 +95,10 @@ def losses_of(
         The run's failures, which explain why an item was not flipped, captioned or edited.
     """
     by_item = {ruling.candidate.item.id: ruling for ruling in rulings}
-    messages = {(failure.stage, failure.subject): failure.message for failure in failures}
+    messages = {
+        (_PART_OF.get(failure.stage, failure.stage), failure.subject): failure.message
+        for failure in failures
+    }
     losses = []
     for candidate in candidates:
         step, stage = _lost_at(candidate)

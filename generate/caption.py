@@ -48,4 +48,5 @@ class CaptionStage:
             "captioner": self.captioner.name,
             "prompt": self.captioner.prompt,
             "settings": self.captioner.settings,
+            "picture": candidate.picture,
         }

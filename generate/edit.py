@@ -62,7 +62,7 @@ class EditStage:
             if isinstance(drawing, Exception):
                 out.append(drawing)
                 continue
-            source = candidate.item.images[0]
+            source = candidate.source
             if drawing.image.size != (source.width, source.height):
                 sizes = f"{drawing.image.size} pixels, the source {(source.width, source.height)}"
                 out.append(DataError(f"the edited image has {sizes}"))
@@ -78,13 +78,13 @@ class EditStage:
         return int(generator(self.seed, candidate.item.id, "edit").integers(2**63))
 
     def _key(self, candidate: Candidate) -> dict[str, Any]:
-        caption, item = candidate.caption, candidate.item
-        if caption is None or not item.images:
+        caption = candidate.caption
+        if caption is None or not candidate.item.images:
             raise DataError(f"{candidate.subject}: no caption or no image to edit")
         key = {
             "caption_id": caption.id,
             "caption_text": caption.text,
-            "source_sha256": item.images[0].sha256,
+            "source_sha256": candidate.source.sha256,
             "editor": self.editor.name,
             "settings": self.editor.settings,
             "seed": self._seed(candidate),

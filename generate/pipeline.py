@@ -1,11 +1,11 @@
-"""Turn items into edited candidates: flip, caption, edit."""
+"""Turn items into edited candidates: flip, choose the image to redraw, caption, edit."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from flipbench.core.paired import Candidate
+from flipbench.core.paired import Candidate, PictureChoice
 from flipbench.core.records import Caption, Edit, Flip, Item, JsonDict
 from flipbench.core.run import Run
 from flipbench.core.stage import DEFAULTS, In, Stage, StageOptions, StageReport, run_stage
@@ -15,6 +15,7 @@ from flipbench.models.protocols import Captioner, Editor
 from .caption import CaptionStage
 from .edit import EditStage, made_of, versioned_settings
 from .flip import FlipStage
+from .pictures import ChoosePictureStage
 from .propose import ProposeStage
 
 _FLIPS_PER_BATCH = 256
@@ -22,7 +23,7 @@ _FLIPS_PER_BATCH = 256
 
 @dataclass(frozen=True)
 class Generator:
-    """The three steps from an item to its perturbed version.
+    """The steps from an item to its perturbed version.
 
     Attributes
     ----------
@@ -30,6 +31,8 @@ class Generator:
         New answers supplied by the user, by item name; all others are drawn.
     proposing : ProposeStage, optional
         Proposes the new answers of free-form items, which cannot be drawn.
+    choosing : ChoosePictureStage, optional
+        Chooses the image to redraw of items with several; without it, that is the first.
     asks : bool
         False in a worker that only edits: it reads stored flips and captions, so no two workers
         retry the same failed request.
@@ -43,6 +46,7 @@ class Generator:
     seed: int = 0
     new_answers: Mapping[str, str] = field(default_factory=dict)
     proposing: ProposeStage | None = None
+    choosing: ChoosePictureStage | None = None
     asks: bool = True
     expected: Sequence[JsonDict] = ()
 
@@ -68,14 +72,15 @@ class Generator:
         """
         run, captioning, editing = self.run, self._captioning, self._editing
         flips, captions, edits = run.index(Flip), run.index(Caption), run.index(Edit)
+        choices = run.index(PictureChoice) if self.choosing else {}
         candidates = []
         for item, drawn in zip(items, self._flipping(items), strict=True):
             flip = drawn if isinstance(drawn, Flip) else None
             proposing = self._proposing_for(item)
             if proposing is not None:
                 flip = flips.get(proposing.id_of(item))
-            candidate = Candidate(item, flip)
-            if flip:
+            candidate = self._with_choice(Candidate(item, flip), choices)
+            if self._is_ready(candidate):
                 candidate = replace(candidate, caption=captions.get(captioning.id_of(candidate)))
             if candidate.caption:
                 candidate = replace(candidate, edit=edits.get(editing.id_of(candidate)))
@@ -100,15 +105,27 @@ class Generator:
         candidates = [Candidate(item, flips.get(i)) for item, i in zip(items, ids, strict=True)]
         return candidates, reports
 
+    def choose(
+        self, candidates: Sequence[Candidate], options: StageOptions = DEFAULTS
+    ) -> tuple[list[Candidate], list[StageReport]]:
+        """Choose the image to redraw of flipped candidates with several."""
+        if self.choosing is None:
+            return list(candidates), []
+        tasks = [c for c in candidates if c.flip and self.choosing.needs(c)]
+        reports = self._ask(self.choosing, tasks, options)
+        choices = self.run.index(PictureChoice)
+        return [self._with_choice(c, choices) for c in candidates], reports
+
     def caption(
         self, candidates: Sequence[Candidate], options: StageOptions = DEFAULTS
     ) -> tuple[list[Candidate], list[StageReport]]:
         """Describe the scenes in which the new answers are true."""
         stage = self._captioning
-        reports = self._ask(stage, [c for c in candidates if c.flip], options)
+        reports = self._ask(stage, [c for c in candidates if self._is_ready(c)], options)
         captions = self.run.index(Caption)
         return [
-            replace(c, caption=captions.get(stage.id_of(c))) if c.flip else c for c in candidates
+            replace(c, caption=captions.get(stage.id_of(c))) if self._is_ready(c) else c
+            for c in candidates
         ], reports
 
     def edit(
@@ -130,6 +147,18 @@ class Generator:
         self, stage: Stage[In], tasks: Sequence[In], options: StageOptions
     ) -> list[StageReport]:
         return [run_stage(stage, tasks, self.run, options)] if self.asks else []
+
+    def _with_choice(self, candidate: Candidate, choices: Mapping[str, PictureChoice]) -> Candidate:
+        choosing = self.choosing
+        if choosing is None or candidate.flip is None or not choosing.needs(candidate):
+            return candidate
+        return replace(candidate, choice=choices.get(choosing.id_of(candidate)))
+
+    def _is_ready(self, candidate: Candidate) -> bool:
+        """Return whether a candidate can be captioned: flipped, and its image chosen."""
+        if self.choosing is not None and self.choosing.needs(candidate) and not candidate.choice:
+            return False
+        return candidate.flip is not None
 
     def _proposing_for(self, item: Item) -> ProposeStage | None:
         """Return the stage that proposes an item's new answer; None if supplied or drawn."""

@@ -45,7 +45,9 @@ class Option:
 class Card:
     """A pair as displayed. ``fell`` names the contaminated models that went right → wrong.
 
-    ``control`` is the ControlNet's control image, if the editor stored one.
+    ``control`` is the ControlNet's control image, if the editor stored one. Of items with several
+    images, ``original`` and ``perturbed`` are those that differ, ``others`` the rest, and ``place``
+    names the former.
     """
 
     name: str
@@ -57,6 +59,8 @@ class Card:
     original: Sequence[Thumbnail]
     perturbed: Sequence[Thumbnail]
     control: Thumbnail | None
+    others: Sequence[Thumbnail]
+    place: str
     fell: tuple[str, ...]
     n_asked: int
     n_clean_fell: int
@@ -132,19 +136,29 @@ def _fit(
 def _thumbnails(
     pair: Pair, store: ImageStore, make: _Make, size: int, quality: int
 ) -> tuple[list[Thumbnail], ...]:
-    """Return original and perturbed at the same scale, and at half the control image if stored."""
-    refs = (*pair.original.images, *pair.perturbed.images)
+    """Return the images that differ, at the same scale; at half, the control image, the others."""
+    versions = [
+        [item.images[at] for at in pair.changed if at < len(item.images)]
+        for item in (pair.original, pair.perturbed)
+    ]
+    refs = [ref for version in versions for ref in version]
     widest = max((ref.width for ref in refs), default=1)
     scale = min(1.0, size / max((max(ref.width, ref.height) for ref in refs), default=1))
     sides = [
-        [Thumbnail(*make(ref, scale, quality), ref.width / widest) for ref in item.images]
-        for item in (pair.original, pair.perturbed)
+        [Thumbnail(*make(ref, scale, quality), ref.width / widest) for ref in version]
+        for version in versions
     ]
     control = pair.control
-    if control is None or not store.has(control):
-        return *sides, []
-    half = min(1.0, size / (2 * max(control.width, control.height)))
-    return *sides, [Thumbnail(*make(control, half, quality), 0.5)]
+    controls = [control] if control and store.has(control) else []
+    others = [ref for at, ref in enumerate(pair.original.images) if at not in pair.changed]
+    small = (
+        [
+            Thumbnail(*make(ref, min(1.0, size / (2 * max(ref.width, ref.height))), quality), 0.5)
+            for ref in refs
+        ]
+        for refs in (controls, others)
+    )
+    return *sides, *small
 
 
 def _card(
@@ -153,7 +167,7 @@ def _card(
     thumbnails: tuple[list[Thumbnail], ...],
     suspicion: dict[str, Suspicion],
 ) -> Card:
-    original, perturbed, control = thumbnails
+    original, perturbed, control, others = thumbnails
     fell, n_asked = _fallen(pair, scored, clean=False)
     clean_fell, n_clean_asked = _fallen(pair, scored, clean=True)
     return Card(
@@ -166,12 +180,21 @@ def _card(
         original,
         perturbed,
         control[0] if control else None,
+        others,
+        _place(pair) if others else "",
         tuple(fell),
         n_asked,
         len(clean_fell),
         n_clean_asked,
         suspicion[pair.original.id],
     )
+
+
+def _place(pair: Pair) -> str:
+    """Return which of several images differ, for people."""
+    numbers = [str(at + 1) for at in pair.changed]
+    n_images = max(len(item.images) for item in (pair.original, pair.perturbed))
+    return f"image{'s' * (len(numbers) > 1)} {', '.join(numbers)} of {n_images}"
 
 
 def _fallen(

@@ -66,8 +66,9 @@ def swapped_probes(
 ) -> Callable[[Item], list[Probe]]:
     """Return a function from an item to its question on other items' pictures.
 
-    They are ``n_swaps`` sets of as many pictures as the item has, drawn from (seed, item id); no
-    probes if there are fewer.
+    They are ``n_swaps`` sets of as many pictures as the item has, drawn from (seed, item id): those
+    of items with as many, and if that is too few, the first pictures of items with more. There are
+    no probes if there are fewer.
     """
     pool = sorted(
         {item.images for item in benchmark.originals if item.images},
@@ -81,6 +82,12 @@ def swapped_probes(
             for images in pool
             if len(images) == len(item.images) and own.isdisjoint(ref.sha256 for ref in images)
         ]
+        if len(others) < n_swaps and len(item.images) > 1:
+            others += [
+                images[: len(item.images)]
+                for images in pool
+                if len(images) > len(item.images) and own.isdisjoint(r.sha256 for r in images)
+            ]
         drawn = generator(seed, item.id, "image-swap").permutation(len(others))[:n_swaps]
         if len(drawn) < n_swaps:
             return []

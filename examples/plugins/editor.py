@@ -33,7 +33,7 @@ class BannerEditor:
     def _draw(self, candidate: Candidate, images: ImageStore) -> Drawing | Exception:
         if candidate.caption is None:
             return DataError(f"{candidate.subject}: no caption yet")
-        image = images.open(candidate.item.images[0]).convert("RGB")
+        image = images.open(candidate.source).convert("RGB")
         top = round(image.height * (1 - self.height))
         draw = ImageDraw.Draw(image)
         draw.rectangle((0, top, *image.size), fill="black")

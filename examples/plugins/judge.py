@@ -35,7 +35,7 @@ class ChangedPixels:
     def _judge(self, candidate: Candidate, images: ImageStore) -> JudgeDecision | Exception:
         if candidate.edit is None:
             return DataError(f"{candidate.subject}: no edited image yet")
-        refs = (candidate.item.images[0], candidate.edit.image)
+        refs = (candidate.source, candidate.edit.image)
         before, after = (np.asarray(images.open(ref).convert("RGB")) for ref in refs)
         share = float((before != after).any(axis=2).mean())
         decision: Literal["keep", "reject"] = "keep" if share >= self.at_least else "reject"

@@ -76,7 +76,7 @@ def ratings_of(candidates: Sequence[Candidate], verdicts: VerdictIndex, policy: 
             continue
         edit_id = candidate.edit.id
         ratings.categories[edit_id] = candidate.item.category
-        ratings.originals[edit_id] = candidate.item.images[0].sha256
+        ratings.originals[edit_id] = candidate.source.sha256
         votes: dict[str, list[Decision]] = defaultdict(list)
         for verdict in verdicts_on(candidate, verdicts):
             ratings.kinds[verdict.rater] = verdict.rater_kind

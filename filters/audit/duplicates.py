@@ -11,7 +11,7 @@ from scipy.sparse.csgraph import connected_components
 
 from flipbench.config.audit import AuditSettings
 from flipbench.core.images import ImageStore
-from flipbench.core.records import Item
+from flipbench.core.records import ImageRef, Item
 
 from .finding import Action, AuditFinding, FlaggedItem, flag, n_items, not_run, rate
 from .image_hashes import Fingerprints, fingerprints, near_pairs
@@ -77,7 +77,7 @@ def duplicates(items: Sequence[Item], groups: ImageGroups) -> AuditFinding:
     """
     flagged = {item.id: f for item in items if (f := _unreadable(item, groups))}
     first: dict[tuple[object, ...], Item] = {}
-    near: dict[int, Item] = {}
+    near: dict[int, tuple[Item, ImageRef]] = {}
     for item in items:
         if not item.images or item.id in flagged:
             continue
@@ -85,11 +85,12 @@ def duplicates(items: Sequence[Item], groups: ImageGroups) -> AuditFinding:
         if earlier is not item:
             for repeat in _repeat(item, earlier):
                 flagged.setdefault(repeat.item_id, repeat)
-        elif other := _near_copy(item, groups, near):
-            why = f"its image is nearly that of {other.name}, with another question"
-            flagged[item.id] = _flag_pair(item, other, "look", why)
+        elif copies := _near_copy(item, groups, near):
+            ref, other, its = copies
+            why = f"{_its_image(item, ref)} is nearly that of {other.name}, with another question"
+            flagged[item.id] = flag(item, "look", why, pictures=(ref, its))
         for ref in item.images:
-            near.setdefault(groups.of[ref.sha256], item)
+            near.setdefault(groups.of[ref.sha256], (item, ref))
     with_images = [item for item in items if item.images]
     n_files = len(groups.of)
     n_near = sum(size for size in groups.sizes.values() if size > 1)
@@ -159,7 +160,7 @@ def train_overlap(
             continue
         own, other = matches[0]
         nearly = "" if own.sha256 == other.sha256 else "nearly "
-        why = f"its image is {nearly}that of training item {uses[other.sha256].name}"
+        why = f"{_its_image(item, own)} is {nearly}that of training item {uses[other.sha256].name}"
         if any((o.sha256, _folded(item.question)) in asked for _, o in matches):
             why += ", which asks the same question"
         flagged.append(flag(item, "drop", why, pictures=(own, other)))
@@ -215,14 +216,22 @@ def _answers(item: Item, other: Item) -> str:
     return f"“{item.answer_text}” here, “{other.answer_text}” there"
 
 
-def _near_copy(item: Item, groups: ImageGroups, near: dict[int, Item]) -> Item | None:
-    """Return an earlier item with another file of the same picture."""
+def _near_copy(
+    item: Item, groups: ImageGroups, near: dict[int, tuple[Item, ImageRef]]
+) -> tuple[ImageRef, Item, ImageRef] | None:
+    """Return an image of the item, and an earlier item with another file of the same picture."""
     own = {ref.sha256 for ref in item.images}
     for ref in item.images:
-        earlier = near.get(groups.of[ref.sha256])
+        earlier, its = near.get(groups.of[ref.sha256], (None, ref))
         if earlier is not None and not own & {r.sha256 for r in earlier.images}:
-            return earlier
+            return ref, earlier, its
     return None
+
+
+def _its_image(item: Item, ref: ImageRef) -> str:
+    """Return "its image", with its place if the item has several."""
+    n_images = len(item.images)
+    return f"its image {item.images.index(ref) + 1} of {n_images}" if n_images > 1 else "its image"
 
 
 def _flag_pair(item: Item, other: Item, action: Action, why: str) -> FlaggedItem:
@@ -232,7 +241,7 @@ def _flag_pair(item: Item, other: Item, action: Action, why: str) -> FlaggedItem
 def _unreadable(item: Item, groups: ImageGroups) -> FlaggedItem | None:
     for ref in item.images:
         if ref.sha256 in groups.prints.lost:
-            why = f"its image cannot be opened: {groups.prints.lost[ref.sha256]}"
+            why = f"{_its_image(item, ref)} cannot be opened: {groups.prints.lost[ref.sha256]}"
             return flag(item, "person", why)
     return None
 
@@ -240,9 +249,16 @@ def _unreadable(item: Item, groups: ImageGroups) -> FlaggedItem | None:
 def _blank(items: Sequence[Item], groups: ImageGroups) -> list[FlaggedItem]:
     pairs = zip(groups.prints.refs, groups.prints.flat, strict=True)
     flat = {ref.sha256 for ref, is_flat in pairs if is_flat}
-    why = "its image is blank: a single uniform tone"
+    blank = [
+        (item, next((ref for ref in item.images if ref.sha256 in flat), None)) for item in items
+    ]
     return [
-        flag(item, "look", why, pictures=item.images[:1])
-        for item in items
-        if any(ref.sha256 in flat for ref in item.images)
+        flag(
+            item,
+            "look",
+            f"{_its_image(item, ref)} is blank: a single uniform tone",
+            pictures=(ref,),
+        )
+        for item, ref in blank
+        if ref is not None
     ]

@@ -23,8 +23,6 @@ from flipbench.models.protocols import Decision, JudgeDecision
 from flipbench.prompting.parsing import parse_choice
 from flipbench.prompting.prompts import LETTERS
 
-from .stage import edit_of
-
 PROMPTS = Path(__file__).parent / "prompts"
 _ANSWER_LINE = re.compile(r"^[\s>*_#`-]*answer[\s*_`]*[:\uff1a](.*)$", re.IGNORECASE)
 _WRAPPING = " \t*_`\"'.!()[]<>"
@@ -138,8 +136,8 @@ class APIJudge:
         return ask_each(self.chat, candidates, images, self._request, self._decision)
 
     def _request(self, candidate: Candidate) -> ChatRequest:
-        images = (edit_of(candidate).image, *candidate.item.images[1:])
-        return replace(self.prompt_file.request(candidate, images), schema=self._schema)
+        request = self.prompt_file.request(candidate, candidate.perturbed_images)
+        return replace(request, schema=self._schema)
 
     def _decision(self, candidate: Candidate, reply: ChatReply) -> JudgeDecision:
         return replace(self._read(candidate, reply), usage=reply.usage)

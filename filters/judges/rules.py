@@ -88,7 +88,7 @@ def equal_options(candidate: Candidate, edit: Edit, images: ImageStore) -> str:
 
 def wrong_size(candidate: Candidate, edit: Edit, images: ImageStore) -> str:
     """Reject if the edited image differs from the original in width or height."""
-    old, new = candidate.item.images[0], edit.image
+    old, new = candidate.source, edit.image
     if (old.width, old.height) == (new.width, new.height):
         return ""
     sizes = f"{new.width} x {new.height} pixels, the original {old.width} x {old.height}"
@@ -114,13 +114,13 @@ def duplicate_rule(candidates: Sequence[Candidate]) -> Rule:
     drawn: dict[str, dict[str, Candidate]] = defaultdict(dict)
     for c, edit in edited:
         first.setdefault(_content(c), c)
-        drawn[edit.image.sha256].setdefault(c.item.images[0].sha256, c)
+        drawn[edit.image.sha256].setdefault(c.source.sha256, c)
 
     def objection(candidate: Candidate, edit: Edit, images: ImageStore) -> str:
         earlier = first.get(_content(candidate), candidate)
         if earlier.item.id != candidate.item.id:
             return f"the same question and picture as {earlier.subject}"
-        source = candidate.item.images[0].sha256
+        source = candidate.source.sha256
         others = [c for s, c in drawn.get(edit.image.sha256, {}).items() if s != source]
         if not others:
             return ""
@@ -145,7 +145,7 @@ def unchanged(candidate: Candidate, edit: Edit, images: ImageStore) -> str:
         return "every pixel is the original's"
     if label in ("edited", "unrelated"):
         return ""
-    old, new = images.open(candidate.item.images[0]), images.open(edit.image)
+    old, new = images.open(candidate.source), images.open(edit.image)
     if old.size != new.size or (change := largest_change(old, new)) >= LEAST_CHANGE:
         return ""
     return f"no part differs by more than {change:.1f} levels of 255"
@@ -158,7 +158,7 @@ def unrelated(candidate: Candidate, edit: Edit, images: ImageStore) -> str:
     and SSIM is below .25. A single-colour image is rejected too, unless the original is one. A
     similar image of a different scene passes; that is for people and judges to notice.
     """
-    old, new = images.open(candidate.item.images[0]), images.open(edit.image)
+    old, new = images.open(candidate.source), images.open(edit.image)
     if _is_blank(new) and not _is_blank(old):
         return "the edited picture is of one colour"
     label = _label(edit)

@@ -17,8 +17,6 @@ from flipbench.core.records import Probe, Response, Value, content_id
 from flipbench.models.protocols import VLM, JudgeDecision
 from flipbench.prompting.prompts import LETTERS, PromptSettings
 
-from .stage import edit_of
-
 
 class VLMJudgeSpec(Value):
     """A model on this machine that answers the question without knowing the new answer."""
@@ -92,14 +90,13 @@ class VLMJudge:
         ]
 
     def _probe(self, candidate: Candidate) -> Probe:
-        item, edit = candidate.item, edit_of(candidate)
+        item = candidate.item
         if item.options is None:
             raise DataError(
                 f"{candidate.subject} is free-form: it has no options to choose from;"
                 " use a judge of kind 'api' or 'local', or people"
             )
-        images = (edit.image, *item.images[1:])
-        return self.prompt_settings.probe(item, "edited", images=images)
+        return self.prompt_settings.probe(item, "edited", images=candidate.perturbed_images)
 
     def _result(
         self, candidate: Candidate, response: Response | Exception

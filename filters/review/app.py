@@ -25,7 +25,7 @@ from flipbench.reporting.pages import TEMPLATES, environment
 from ..effective_verdicts import join_reason
 from .exchange import MAX_NOTE, export_csv, import_rows, read_rows
 from .guard import Guard
-from .label_studio import export_tasks, label_config
+from .label_studio import export_tasks, have_several, label_config
 from .ledger import SHOW, Judges, Ledger, Refused
 from .pairs import image_path
 from .view import Viewer
@@ -223,10 +223,14 @@ class ReviewApp:
             return _error(403, "this review is blind: 'flipbench review RUN --export FILE' exports")
         task = self.ledger.task
         name = request.path_params["name"]
+        several = have_several(self.ledger)
         writers: dict[str, tuple[str, Callable[[], str]]] = {
             f"{task.record.kind}.csv": ("text/csv", lambda: export_csv(self.ledger)),
             "label-studio.json": ("application/json", lambda: export_tasks(self.ledger)),
-            "label-studio.xml": ("application/xml", lambda: label_config(task)),
+            "label-studio.xml": (
+                "application/xml",
+                lambda: label_config(task, several=several),
+            ),
         }
         if name not in writers:
             return _error(404, f"no export {name!r}; there are {', '.join(writers)}")

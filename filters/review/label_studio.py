@@ -17,11 +17,15 @@ from .ledger import ImportedRow, Ledger
 from .pairs import REVIEW
 from .task import Pair, RaterVerdict, Task
 
+OTHERS = "others"
 LOCAL_FILES = "/data/local-files/?d=images/"
 
 
-def label_config(task: Task = REVIEW) -> str:
-    """Return the labelling configuration of a task, as XML."""
+def label_config(task: Task = REVIEW, *, several: bool = False) -> str:
+    """Return the labelling configuration of a task, as XML.
+
+    ``several``: some pairs have further images, which are the same on both sides.
+    """
     left, right = task.sides
     labels = "\n".join(
         f'    <Choice value="{label.value}" hotkey="{label.key}"/>' for label in task.labels
@@ -32,12 +36,14 @@ def label_config(task: Task = REVIEW) -> str:
   </Choices>
 """
     single = 'choice="single" required="true" showInLine="true"'
+    others = f'  <Image name="{OTHERS}" valueList="${OTHERS}"/>\n' if several else ""
     answer = '  <Text name="answer" value="$answer"/>\n'
     return f"""<View>
   <View style="display: grid; grid-template-columns: 1fr 1fr; gap: 1em">
     <Image name="{left}" value="${left}"/>
     <Image name="{right}" value="${right}"/>
   </View>
+{others}\
   <Header value="$question"/>
 {answer if task.reasons else ""}\
   <Choices name="{task.label_column}" toName="{right}" {single}>
@@ -50,13 +56,18 @@ def label_config(task: Task = REVIEW) -> str:
 """
 
 
+def have_several(ledger: Ledger) -> bool:
+    """Return whether some pairs have further images, the same on both sides."""
+    return any(len(pair.pictures) > 2 for pair in ledger.pairs)
+
+
 def export_tasks(ledger: Ledger) -> str:
     """Return a task per pair, with the effective verdicts."""
-    task, tasks = ledger.task, []
+    task, tasks, several = ledger.task, [], have_several(ledger)
     for position, pair in enumerate(ledger.pairs):
         verdicts = ledger.decided(position)
         exported = {
-            "data": _data(pair, task),
+            "data": _data(pair, task, several),
             "annotations": [
                 {"result": list(_result(pair, task, verdict, rater)), "lead_time": verdict.seconds}
                 for rater, verdict in verdicts.items()
@@ -100,13 +111,12 @@ def read_tasks(text: str, name: str, task: Task) -> tuple[list[ImportedRow], lis
     return rows, problems
 
 
-def _data(pair: Pair, task: Task) -> dict[str, Any]:
-    images = (
-        f"{LOCAL_FILES}{ref.sha256}.{ref.format}" for ref in (pair.pictures[0], pair.pictures[-1])
-    )
+def _data(pair: Pair, task: Task, several: bool) -> dict[str, Any]:
+    images = [f"{LOCAL_FILES}{ref.sha256}.{ref.format}" for ref in pair.pictures]
     return (
         dict(zip(task.key_columns, pair.key, strict=True))
-        | dict(zip(task.sides, images, strict=True))
+        | dict(zip(task.sides, (images[0], images[-1]), strict=True))
+        | ({OTHERS: images[1:-1]} if several else {})
         | pair.facts()
     )
 

@@ -24,7 +24,10 @@ _FORMAT = re.compile(r"[a-z]{3,4}")
 
 @dataclass(frozen=True, slots=True)
 class EditedPair:
-    """An item and one edit of it. ``old_answer`` and ``new_answer`` index ``options``."""
+    """An item and one edit of it. ``old_answer`` and ``new_answer`` index ``options``.
+
+    ``redrawn`` is the position, from 0, of the image in ``originals`` that ``edited`` replaces.
+    """
 
     edit_id: str
     item: str
@@ -38,6 +41,7 @@ class EditedPair:
     caption: str
     originals: tuple[ImageRef, ...]
     edited: ImageRef
+    redrawn: int = 0
 
     @property
     def key(self) -> tuple[str, str]:
@@ -46,8 +50,20 @@ class EditedPair:
 
     @property
     def pictures(self) -> tuple[ImageRef, ...]:
-        """The original images, then the edited one."""
-        return *self.originals, self.edited
+        """The image that was redrawn, the other originals in order, then the edited image."""
+        at = self.redrawn
+        return (
+            *self.originals[at : at + 1],
+            *self.originals[:at],
+            *self.originals[at + 1 :],
+            self.edited,
+        )
+
+    @property
+    def place(self) -> str:
+        """Which of several images was redrawn, for people; empty if there is only one."""
+        n_images = len(self.originals)
+        return f"image {self.redrawn + 1} of {n_images}" if n_images > 1 else ""
 
     def shown(self) -> dict[str, Any]:
         """Return the question and the edited image."""
@@ -57,13 +73,18 @@ class EditedPair:
             "question": self.question,
             "options": self.options,
             "right": picture(self.edited),
-            "more": [picture(ref) for ref in self.originals[1:]],
+            "more": [
+                picture(ref) | {"number": number}
+                for number, ref in enumerate(self.originals, 1)
+                if number != self.redrawn + 1
+            ],
+            "place": self.place,
         }
 
     def revealed(self) -> dict[str, Any]:
         """Return the answers, the original image and the caption."""
         return {
-            "left": picture(self.originals[0]) if self.originals else None,
+            "left": picture(self.pictures[0]) if self.originals else None,
             "old_answer": self.old_answer,
             "old_text": self.old_text,
             "new_answer": self.new_answer,
@@ -77,6 +98,7 @@ class EditedPair:
             "item": self.item,
             "category": self.category,
             "question": self.question,
+            **({"redrawn": self.place} if self.place else {}),
             "options": list(self.options),
             "answer": f"New answer: {self.new_text} (before: {self.old_text})",
             "old_answer": self.old_text,
@@ -114,13 +136,14 @@ def edited_pairs(run: Run, edit_ids: Collection[str] | None = None) -> list[Edit
         items[item.id] = item.model_copy(update={"extra": {}, "raw_question": ""})
     order = {item_id: number for number, item_id in enumerate(items)}
     flips = {f.id: (f.item_id, f.new_answer, f.new_text) for f in run.read(Flip)}
-    captions = {c.id: c.flip_id for c in run.read(Caption)}
+    captions = {c.id: (c.flip_id, c.picture) for c in run.read(Caption)}
     numbered: list[tuple[int, EditedPair]] = []
     skipped: list[str] = []
     for edit in run.read(Edit):
         if edit_ids is not None and edit.id not in edit_ids:
             continue
-        item_id, new_answer, new_text = flips.get(captions.get(edit.caption_id, ""), ("", None, ""))
+        flip_id, redrawn = captions.get(edit.caption_id, ("", 0))
+        item_id, new_answer, new_text = flips.get(flip_id, ("", None, ""))
         if item_id not in items:
             skipped.append(f"edit {edit.id}: its item, flip or caption is not in the run")
             continue
@@ -138,6 +161,7 @@ def edited_pairs(run: Run, edit_ids: Collection[str] | None = None) -> list[Edit
             caption=edit.caption_text,
             originals=item.images,
             edited=edit.image,
+            redrawn=redrawn,
         )
         lost = [
             r for r in pair.pictures if isinstance(attempt(image_path, run.images, r), DataError)

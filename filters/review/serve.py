@@ -18,7 +18,7 @@ from flipbench.core.run import Run
 
 from .exchange import ImportReport, export_csv, import_rows, read_rows
 from .guard import is_loopback
-from .label_studio import export_tasks, label_config
+from .label_studio import export_tasks, have_several, label_config
 from .ledger import Ledger
 from .pairs import REVIEW
 from .task import Task
@@ -107,7 +107,8 @@ def export_verdicts(
     out.parent.mkdir(parents=True, exist_ok=True)
     if out.suffix == ".json":
         out.write_text(export_tasks(ledger))
-        out.with_suffix(".xml").write_text(label_config(task))
+        config = label_config(task, several=have_several(ledger))
+        out.with_suffix(".xml").write_text(config)
     else:
         out.write_text(export_csv(ledger), newline="")
     return len(ledger.pairs)

@@ -43,7 +43,7 @@ class Pair(Protocol):
 
     @property
     def pictures(self) -> tuple[ImageRef, ...]:
-        """The left pictures, then the right one."""
+        """The left picture, any others that are the same on both sides, then the right one."""
 
     def shown(self) -> dict[str, Any]:
         """Return what a reviewer sees at once, as JSON for the page."""

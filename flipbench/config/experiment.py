@@ -33,6 +33,38 @@ class ShapesSpec(Value):
     n_items: int = Field(default=480, ge=1, le=480, description="the first n of its 480 items")
 
 
+class PictureConfig(Value):
+    """Which image of an item with several is redrawn."""
+
+    by: Literal["position", "largest", "captioner", "model"] = Field(
+        default="position",
+        description="captioner: the captioning model is shown all images and names one; model: the"
+        " image that alone gives the right answer the most probability",
+    )
+    position: int = Field(default=1, description="1: the first, -1: the last")
+    prompt: str = Field(
+        default="choose-picture-v1",
+        description="what the captioner is asked: a prompt in generate/prompts, or a .txt file",
+    )
+    model: str = Field(default="", description="the name of one of 'models'")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.position == 0:
+            raise ValueError("position counts from 1, and from -1 backwards; 0 is no position")
+        if (self.by == "model") != bool(self.model):
+            raise ValueError("give 'model' with 'by: model', and only then")
+        return self
+
+    def __str__(self) -> str:
+        """Return the rule for people."""
+        if self.by == "position":
+            return {1: "the first", -1: "the last"}.get(self.position, f"number {self.position}")
+        if self.by == "largest":
+            return "the largest"
+        return f"chosen by {self.model or 'the captioner'}"
+
+
 class GenerateConfig(Value):
     """How perturbed versions are generated."""
 
@@ -42,6 +74,7 @@ class GenerateConfig(Value):
     )
     captioner: CaptionerSpec = Field(default="shapes", validate_default=True)
     editor: EditorSpec = Field(default="shapes", validate_default=True)
+    picture: PictureConfig = PictureConfig()
     batch_size: int = Field(default=16, ge=1, description="items between two writes to disk")
 
 

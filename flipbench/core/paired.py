@@ -7,16 +7,27 @@ import json
 import os
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
+from typing import ClassVar
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from flipbench.core.errors import DataError
 from flipbench.core.files import write_atomically
 from flipbench.core.images import ImageStore
 from flipbench.core.randomness import generator
 from flipbench.core.record_base import plain
-from flipbench.core.records import Caption, Edit, Flip, ImageRef, Item, content_id
+from flipbench.core.records import (
+    Caption,
+    Edit,
+    Flip,
+    ImageRef,
+    Item,
+    JsonDict,
+    Record,
+    content_id,
+)
 
 UNJUDGED = "unjudged"
 """The verdict on a pair that nobody judged."""
@@ -44,6 +55,12 @@ class Pair:
             raise DataError(f"{a.subject}: both versions have the same answer")
         if a.images == b.images:
             raise DataError(f"{a.subject}: both versions have the same image")
+
+    @property
+    def changed(self) -> tuple[int, ...]:
+        """The positions, from 0, at which the two versions have different images."""
+        sides = zip_longest(self.original.images, self.perturbed.images)
+        return tuple(i for i, (old, new) in enumerate(sides) if old != new)
 
     @property
     def control(self) -> ImageRef | None:
@@ -235,19 +252,88 @@ class PairedBenchmark:
         return benchmark
 
 
+class PictureChoice(Record):
+    """Which image of an item with several is redrawn.
+
+    Attributes
+    ----------
+    index : int
+        The position of the image among the item's, from 0.
+    shares : tuple of float, shape (n_images,)
+        With each image alone, the share of the options' probability that a model gave to the
+        right one; empty if no model was asked that way.
+    """
+
+    kind: ClassVar[str] = "picture_choices"
+    made_of: ClassVar[tuple[str, ...]] = ("flip_id", "chooser", "settings")
+
+    flip_id: str
+    chooser: str = Field(description="the rule, or the model and its prompt")
+    settings: JsonDict = Field(default_factory=dict)
+    index: int = Field(ge=0)
+    shares: tuple[float, ...] = ()
+    reply: str = ""
+    usage: JsonDict = Field(default_factory=dict)
+
+
 @dataclass(frozen=True)
 class Candidate:
-    """An item on its way to becoming a pair, with its records so far."""
+    """An item on its way to becoming a pair, with its records so far.
+
+    ``choice`` is the choice of the image to redraw; None if it is the first, or the only one.
+    """
 
     item: Item
     flip: Flip | None = None
     caption: Caption | None = None
     edit: Edit | None = None
+    choice: PictureChoice | None = None
 
     @property
     def subject(self) -> str:
         """The item's benchmark and name, for messages."""
         return self.item.subject
+
+    @property
+    def picture(self) -> int:
+        """The position, from 0, of the image to redraw."""
+        if self.caption is not None:
+            return self.caption.picture
+        return self.choice.index if self.choice else 0
+
+    @property
+    def source(self) -> ImageRef:
+        """The image to redraw.
+
+        Raises
+        ------
+        DataError
+            If the item has no such image.
+        """
+        images = self.item.images
+        if not images:
+            raise DataError(f"{self.subject}: there is no image")
+        if self.picture >= len(images):
+            raise DataError(
+                f"{self.subject}: image {self.picture + 1} was chosen to be redrawn, but it has"
+                f" only {len(images)}; was the run made with another benchmark?"
+            )
+        return images[self.picture]
+
+    @property
+    def perturbed_images(self) -> tuple[ImageRef, ...]:
+        """The item's images in order, with the edited one in place of its source.
+
+        Raises
+        ------
+        DataError
+            If there is no edit, or the item has no such image.
+        """
+        if self.edit is None:
+            raise DataError(f"{self.subject}: there is no edited image")
+        _ = self.source  # refuses a position beyond the last image
+        images, at = self.item.images, self.picture
+        return (*images[:at], self.edit.image, *images[at + 1 :])
 
     def pair(self, verdict: str = "keep") -> Pair:
         """Return the pair.
@@ -262,7 +348,7 @@ class Candidate:
         perturbed = self.item.model_copy(
             update={
                 "id": "",
-                "images": (self.edit.image, *self.item.images[1:]),
+                "images": self.perturbed_images,
                 "answer": self.flip.new_answer,
                 "answer_text": self.flip.new_text,
                 "extra": self.item.extra | self.edit.extra,

@@ -109,15 +109,17 @@ class Flip(Record):
 
 
 class Caption(Record):
-    """A description of the image as it would look if the new answer were true."""
+    """A description of image ``picture``, from 0, as it would look if the new answer were true."""
 
     kind: ClassVar[str] = "captions"
-    made_of: ClassVar[tuple[str, ...]] = ("flip_id", "captioner", "prompt", "settings")
+    made_of: ClassVar[tuple[str, ...]] = ("flip_id", "captioner", "prompt", "settings", "picture")
+    optional: ClassVar[tuple[str, ...]] = ("picture",)
 
     flip_id: str
     captioner: str
     prompt: str = Field(description="name and version of the prompt")
     settings: JsonDict = Field(default_factory=dict)
+    picture: int = Field(default=0, ge=0)
     text: str
     usage: JsonDict = Field(default_factory=dict)
 
@@ -303,9 +305,7 @@ class Wording(Record):
     options: tuple[str, ...] = Field(default=(), description="empty: the item's own")
     candidates: tuple[str, ...] = Field(default=(), description="the wordings it was chosen from")
     levels: tuple[str, ...] = Field(default=(), description="of the candidates, if stated")
-    overlap: float | None = Field(
-        default=None, description="fraction of its 5-grams that are in the original"
-    )
+    overlap: float | None = Field(default=None, description="share of its 5-grams in the original")
     usage: JsonDict = Field(default_factory=dict)
 
 

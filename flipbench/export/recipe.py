@@ -19,13 +19,13 @@ import yaml
 from flipbench.benchmarks.tables import parse_json
 from flipbench.core.errors import DataError
 from flipbench.core.files import write_atomically
-from flipbench.core.paired import PairedBenchmark
+from flipbench.core.paired import PairedBenchmark, PictureChoice
 from flipbench.core.records import Caption, Edit, Flip, JsonDict, Record, Verdict
 from flipbench.core.run import Run
 from flipbench.export.pairs import export_name
 
 EXPECTED = "expected.jsonl"
-_KINDS: tuple[type[Record], ...] = (Flip, Caption, Verdict)
+_KINDS: tuple[type[Record], ...] = (Flip, PictureChoice, Caption, Verdict)
 _COLUMNS = ("edit_id", "perturbed_sha256", *(n for n in Edit.made_of if n != "caption_text"))
 _NO_DERIVATIVES = re.compile(r"(?:^|[\s_-])nd(?:[\s_-]|$)|no[\s-]?deriv", re.IGNORECASE)
 
@@ -64,7 +64,12 @@ def write_recipe(benchmark: PairedBenchmark, run: Run, folder: Path) -> list[Pat
             records = run.read(kind) if kind is not Verdict else _pseudonymous(run, config)
             recipe.append([record for record in records if record.id not in known])
     captions = run.index(Caption)
-    originals = {p.original.images[0].sha256 for p in benchmark.pairs if p.original.images}
+    originals = {
+        p.original.images[at].sha256
+        for p in benchmark.pairs
+        for at in p.changed
+        if at < len(p.original.images)
+    }
     rows = [
         {
             "edit_id": edit.id,

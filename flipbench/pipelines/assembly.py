@@ -13,9 +13,9 @@ from datasets import disable_progress_bars
 from transformers.utils import logging as transformers_logging
 
 from flipbench.benchmarks import Benchmark, PairsSpec, load_benchmark, load_pairs
-from flipbench.config.experiment import Config, ShapesSpec
+from flipbench.config.experiment import Config, ModelConfig, ShapesSpec
 from flipbench.config.kinds import Context
-from flipbench.core.errors import ConfigError, DataError
+from flipbench.core.errors import ConfigError, DataError, nearest
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item
 from flipbench.core.run import Run
@@ -25,6 +25,14 @@ from flipbench.evaluate.pipeline import ModelUnderTest
 from flipbench.export.recipe import expected_edits
 from flipbench.generate.captioners.api import APICaptioner
 from flipbench.generate.given_answers import read_new_answers
+from flipbench.generate.pictures import (
+    ByChat,
+    ByModel,
+    ByPosition,
+    ChoosePictureStage,
+    Chooser,
+    Largest,
+)
 from flipbench.generate.pipeline import Generator
 from flipbench.generate.propose import ProposeStage
 from flipbench.models.protocols import Captioner, Editor, Judge
@@ -188,9 +196,48 @@ class Assembly:
             self.config.seed,
             self.new_answers,
             proposing,
+            self._choosing,
             asks=self.workers.share is None,
             expected=expected_edits(self.run),
         )
+
+    @property
+    def _choosing(self) -> ChoosePictureStage | None:
+        """Chooses the images to redraw; None for the first, which needs no record."""
+        picture, captioner = self.config.generate.picture, self.captioner
+        chooser: Chooser
+        if picture.by == "captioner":
+            if not isinstance(captioner, APICaptioner):
+                raise ConfigError(
+                    "generate.picture: by: captioner needs a captioner of kind api or local, which"
+                    f" can be asked, not {self.config.generate.captioner.kind}; choose by position,"
+                    " largest or model"
+                )
+            chooser = ByChat(captioner.chat, picture.prompt)
+        elif picture.by == "model":
+            chooser = self._asking(picture.model)
+        elif picture.by == "largest":
+            chooser = Largest()
+        elif picture.position == 1:
+            return None
+        else:
+            chooser = ByPosition(picture.position)
+        return ChoosePictureStage(chooser, self.run.images)
+
+    def _asking(self, name: str) -> ByModel:
+        """Return the chooser that asks a configured model; weights are loaded when it is used."""
+        from flipbench.models.vlm.loading import on_demand
+
+        if name not in self.config.models:
+            close = nearest(name, list(self.config.models))
+            raise ConfigError(
+                f"generate.picture.model: {name!r} is not under 'models'{close or '; add it there'}"
+            )
+        model = self.model(name)
+        if model.weights is None:
+            return ByModel(model.load(), self.config.evaluate.prompt, name)
+        fields = model.weights.model_dump(include=set(ModelConfig.model_fields))
+        return ByModel(on_demand(ModelConfig(**fields)), self.config.evaluate.prompt, name)
 
     @cached_property
     def judges(self) -> list[Judge]:

@@ -18,6 +18,7 @@ from flipbench.generate.captioners.api import APICaptionerSpec
 from flipbench.models.chat.batch_api import BATCH_PRICE, server_chat
 from flipbench.models.chat.cost import CostEstimate, estimate_cost, typical_request
 from flipbench.models.chat.messages import Chat
+from flipbench.models.chat.prompt_files import PromptFile
 from flipbench.models.plugins import PythonVLM
 from flipbench.models.protocols import VLM
 
@@ -74,12 +75,15 @@ def batch_size_for(spec: PartSettings, configured: int, n_items: int) -> int:
     return max(n_items, 1) if isinstance(spec, APISpec) and spec.batch else configured
 
 
-def api_cost(spec: PartSettings, candidates: Sequence[Candidate]) -> CostEstimate | None:
+def api_cost(
+    spec: PartSettings, candidates: Sequence[Candidate], prompt: PromptFile | None = None
+) -> CostEstimate | None:
     """Return the cost of a caption or verdict per candidate, image tokens included.
 
-    None unless ``spec`` configures an API.
+    None unless ``spec`` configures an API. ``prompt`` is asked instead of the spec's own.
     """
     if not isinstance(spec, APICaptionerSpec | APIJudgeSpec):
         return None
-    requests = [typical_request(c, spec.prompt_file) for c in candidates if c.item.images]
+    asked = prompt or spec.prompt_file
+    requests = [typical_request(c, asked) for c in candidates if c.item.images]
     return estimate_cost(requests, spec.chat, price_factor=BATCH_PRICE if spec.batch else 1.0)

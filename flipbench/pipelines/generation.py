@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Edit, Item
 from flipbench.core.stage import StageReport
+from flipbench.generate.pictures import choosing_prompt
 from flipbench.pipelines.assembly import Assembly
 from flipbench.pipelines.backends import api_cost, batch_size_for, missing_key
 
@@ -31,10 +32,11 @@ def generate(
     options = assembly.options(spec.batch_size)
     caption_batch = batch_size_for(spec.captioner, spec.batch_size, len(items))
     flipped, flip_reports = generator.flip(items, options)
-    captioned, caption_reports = generator.caption(flipped, assembly.options(caption_batch))
+    chosen, choice_reports = generator.choose(flipped, assembly.options(caption_batch))
+    captioned, caption_reports = generator.caption(chosen, assembly.options(caption_batch))
     workers.start("generate", Edit, sum(c.caption is not None for c in captioned), "edit")
     edited, edit_reports = generator.edit(captioned, options, workers.share)
-    return edited, [*flip_reports, *caption_reports, *edit_reports]
+    return edited, [*flip_reports, *choice_reports, *caption_reports, *edit_reports]
 
 
 def plan_generation(assembly: Assembly) -> list[str]:
@@ -45,7 +47,13 @@ def plan_generation(assembly: Assembly) -> list[str]:
     if n_open:
         lines.append(f"  {n_open:,} of them are free-form: their new answers are proposed first")
     candidates = [Candidate(item) for item in items]
-    if cost := api_cost(config.generate.captioner, candidates):
+    captioner, picture = config.generate.captioner, config.generate.picture
+    if several := [c for c in candidates if len(c.item.images) > 1]:
+        lines.append(f"  {len(several):,} of them have several images; redrawn: {picture}")
+    if picture.by == "captioner":
+        if cost := api_cost(captioner, several, choosing_prompt(picture.prompt)):
+            lines.append(f"images to redraw: {cost}")
+    if cost := api_cost(captioner, candidates):
         lines.append(f"captions: {cost}")
     for spec in config.filter.judges:
         if cost := api_cost(spec, candidates * config.filter.policy.n_runs):

@@ -7,6 +7,7 @@ from itertools import chain, zip_longest
 from pathlib import Path
 
 from flipbench.core.paired import Pair, PairedBenchmark
+from flipbench.core.records import Item
 from flipbench.prompting.prompts import LETTERS
 
 
@@ -23,13 +24,18 @@ def contact_sheet(benchmark: PairedBenchmark, path: Path, n_pairs: int = 6) -> N
         cell.suptitle(title, fontsize=10, fontweight="bold")
         sides = {"original": pair.original, "perturbed": pair.perturbed}
         for axes, (side, item) in zip(cell.subplots(1, 2), sides.items(), strict=True):
-            axes.imshow(benchmark.images.open(item.images[0]))
+            axes.imshow(benchmark.images.open(item.images[_first_changed(pair, item)]))
             axes.set_xticks([])
             axes.set_yticks([])
             letter = "" if item.answer is None else f"{LETTERS[item.answer]}. "
             axes.set_xlabel(f"{side}: {letter}{item.answer_text}", fontsize=10)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
+
+
+def _first_changed(pair: Pair, item: Item) -> int:
+    """Return the position of the first image that differs, or of the item's last."""
+    return min(pair.changed[0], len(item.images) - 1)
 
 
 def _spread(pairs: tuple[Pair, ...], n_pairs: int) -> list[Pair]:

@@ -119,7 +119,7 @@ def caption_prompt(prompt: str | Path) -> PromptFile:
 
 
 def caption_request(prompt: PromptFile, candidate: Candidate) -> ChatRequest:
-    """Fill in the prompt for a candidate; of several images, the first is described.
+    """Fill in the prompt for a candidate; of several images, it names the one to describe.
 
     Raises
     ------
@@ -132,7 +132,8 @@ def caption_request(prompt: PromptFile, candidate: Candidate) -> ChatRequest:
     request = prompt.request(candidate, refs)
     if len(refs) == 1:
         return request
-    note = f"There are {len(refs)} pictures; the one to describe and change is the first."
+    place = f"number {candidate.picture + 1}" if candidate.picture else "the first"
+    note = f"There are {len(refs)} pictures; the one to describe and change is {place}."
     return replace(request, text=f"{note}\n{request.text}")
 
 

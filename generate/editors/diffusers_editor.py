@@ -192,7 +192,7 @@ class DiffusersEditor:
             old_answer=candidate.item.answer_text,
             new_answer=candidate.flip.new_text if candidate.flip else "",
         )
-        source = images.open(candidate.item.images[0])
+        source = images.open(candidate.source)
         plan = self.spec.sizes.plan(*source.size, self.factor, candidate.subject)
         mask = None
         if self.spec.mask == "whole":
@@ -243,7 +243,7 @@ def mask_of(candidate: Candidate, size: tuple[int, int], images: ImageStore) -> 
     """Return an item's mask (L), 255 where the image may change.
 
     ``extra['mask']`` is either ``{"boxes": [[left, top, right, bottom], ...]}`` in pixels or an
-    image reference (white may change).
+    image reference (white may change), or a list of these: one for each of the item's images.
 
     Raises
     ------
@@ -251,6 +251,8 @@ def mask_of(candidate: Candidate, size: tuple[int, int], images: ImageStore) -> 
         If ``extra['mask']`` is missing or not a mask of this size.
     """
     source = candidate.item.extra.get("mask")
+    if isinstance(source, list) and len(source) == len(candidate.item.images):
+        source = source[candidate.picture]
     if isinstance(source, dict) and "boxes" in source:
         mask = Image.new("L", size, 0)
         try:

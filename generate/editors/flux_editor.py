@@ -193,7 +193,7 @@ class FluxControlNetEditor:
     def _prepare(self, candidate: Candidate, seed: int, images: ImageStore) -> Prepared:
         if candidate.caption is None or not candidate.item.images:
             raise DataError(f"{candidate.subject}: no caption or no image to edit")
-        source = images.open(candidate.item.images[0])
+        source = images.open(candidate.source)
         plan = self.spec.sizes.plan(*source.size, self.factor, candidate.subject)
         control = self.spec.control(fit(source, plan))
         ref = images.put_image(control, f"control image of {candidate.subject}")

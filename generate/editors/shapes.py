@@ -70,5 +70,5 @@ class SceneEditor:
         if candidate.flip and rng.random() < self.wrong:
             family, right = family_of(candidate), candidate.flip.new_text
             extra["fault"], scene = add_fault(scene, original, family, right, rng)
-        image = render(scene, candidate.item.images[0].width)
+        image = render(scene, candidate.source.width)
         return Drawing(image, {"scene": scene.to_json(), **extra})

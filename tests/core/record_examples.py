@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from flipbench.core.paired import PictureChoice
 from flipbench.core.records import (
     Adjudication,
     Caption,
@@ -79,6 +80,7 @@ EXAMPLES: list[tuple[Record, dict[str, Any]]] = [
             "captioner": "n",
             "prompt": "p/2",
             "settings": {"t": 0.6},
+            "picture": 1,
             "text": "A moon.",
             "usage": {"tokens": 3},
         },
@@ -312,6 +314,18 @@ EXAMPLES: list[tuple[Record, dict[str, Any]]] = [
             "subject": "made-up q2",
             "error": "ValueError",
             "message": "why",
+        },
+    ),
+    (
+        PictureChoice(flip_id="f", chooser="largest", index=1),
+        {
+            "flip_id": "g",
+            "chooser": "position -1",
+            "settings": {"t": 0.6},
+            "index": 0,
+            "shares": (0.25, 0.5),
+            "reply": "Picture: 2",
+            "usage": {"tokens": 3},
         },
     ),
 ]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from flipbench.core import records
+from flipbench.core.paired import PictureChoice
 from flipbench.core.records import (
     Caption,
     Item,
@@ -34,7 +35,7 @@ CHANGES, ID_CHANGES = (
 )
 KINDS = {
     kind
-    for kind in vars(records).values()
+    for kind in (*vars(records).values(), PictureChoice)
     if isinstance(kind, type) and issubclass(kind, Record) and kind is not Record
 }
 RECORD_PARAMS = [pytest.param(record, id=record.kind) for record, _ in EXAMPLES]
@@ -52,6 +53,7 @@ GOLDEN_IDS = {  # a change here means that no earlier run directory can be conti
     "plans": "80ad622224bb742a4b4d0ea6",
     "checkpoints": "7b3ca0f40a07721d822166da",
     "failures": "a73732f295643c2f1ef0c70d",
+    "picture_choices": "7e37c3a07b086f113ab72d33",
 }
 
 

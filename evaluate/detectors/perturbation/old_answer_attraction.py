@@ -197,9 +197,15 @@ def _probe(pair: Pair, prompt_settings: PromptSettings) -> Probe:
 
 
 def _is_near_unchanged(pair: Pair, benchmark: PairedBenchmark) -> bool:
-    """Return whether both images are there, undamaged and almost equal."""
-    refs = pair.original.images[0], pair.perturbed.images[0]
-    if not all(benchmark.images.has(ref) for ref in refs):
+    """Return whether all images that differ are there, undamaged and almost equal."""
+    sides = pair.original.images, pair.perturbed.images
+    if len(sides[0]) != len(sides[1]):
         return False
-    old, new = (benchmark.images.open(ref) for ref in refs)
-    return is_near_unchanged(old, new)
+    for at in pair.changed:
+        refs = [images[at] for images in sides]
+        if not all(benchmark.images.has(ref) for ref in refs):
+            return False
+        old, new = (benchmark.images.open(ref) for ref in refs)
+        if not is_near_unchanged(old, new):
+            return False
+    return True

@@ -12,7 +12,7 @@ export function element(name, text = "", className = "") {
 }
 
 export function draw(pair, onAnswer) {
-  $("item").textContent = [pair.item, pair.category].filter(Boolean).join(" · ");
+  $("item").textContent = [pair.item, pair.category, pair.place].filter(Boolean).join(" · ");
   $("question").textContent = pair.question;
   $("options").replaceChildren(...(pair.hidden ? choices(pair, onAnswer) : answers(pair)));
   $("free").hidden = !(pair.hidden && !pair.options.length);
@@ -68,10 +68,10 @@ function choices(pair, onAnswer) {
   });
 }
 
-function furtherImage(image, index) {
+function furtherImage(image) {
   const img = new Image();
   img.src = image.src;
-  img.alt = `Image ${index + 2}, the same before and after`;
+  img.alt = `Image ${image.number}, the same before and after`;
   return img;
 }
 

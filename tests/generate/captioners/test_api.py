@@ -26,7 +26,11 @@ from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.models.vlm.local_chat import LocalChat
 from tests.fixtures.openai_server import CAPTION, KEY, OpenAIServer
 
-SHIPPED = sorted(p.stem for p in PROMPTS.glob("*.txt") if not p.stem.startswith("counterfactual"))
+SHIPPED = sorted(
+    p.stem
+    for p in PROMPTS.glob("*.txt")
+    if not p.stem.startswith(("counterfactual", "choose-picture"))
+)
 QUESTION = "Which fruit lies on the {table}?"
 SHOWN = {
     "question": QUESTION,
