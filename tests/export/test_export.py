@@ -16,12 +16,16 @@ import pytest
 import yaml
 from PIL import Image
 
+from flipbench.benchmarks import JsonlSpec, TsvSpec, load_benchmark
 from flipbench.core.images import ImageStore
-from flipbench.core.paired import Pair, PairedBenchmark
+from flipbench.core.paired import Pair, PairedBenchmark, PictureChoice
 from flipbench.core.records import Item
+from flipbench.core.run import Run
 from flipbench.export import FORMATS, forbids_derivatives
 from flipbench.export.pairs import export_name
+from flipbench.export.recipe import write_recipe
 from flipbench.export.vlmeval import write_vlmeval
+from tests.fixtures.cases import paired_cases
 
 NASTY = (
     "NA",
@@ -118,6 +122,42 @@ def test_several_pictures_are_a_list(
     benchmark = PairedBenchmark("two", (Pair(*two),), store)
     for path in write_vlmeval(benchmark, tmp_path / "out"):
         assert len(ast.literal_eval(as_the_kit_reads(path)["image"][0])) == 2
+
+
+def test_cases_of_many_pictures_come_back_from_every_format(tmp_path: Path) -> None:
+    with Run(tmp_path / "run") as run:
+        benchmark = paired_cases(run, 3)
+    counts = [len(pair.original.images) for pair in benchmark.pairs]
+    pixels = [
+        [benchmark.images.open(ref).tobytes() for ref in item.images]
+        for item in benchmark.perturbed
+    ]
+    store = ImageStore(tmp_path / "read")
+    _, perturbed = write_vlmeval(benchmark, tmp_path / "kit")
+    read = load_benchmark(TsvSpec(path=perturbed), store)
+    assert [[store.open(ref).tobytes() for ref in i.images] for i in read.items] == pixels
+    assert [item.answer for item in read.items] == [item.answer for item in benchmark.perturbed]
+    _, lines = FORMATS["jsonl"](benchmark, tmp_path / "lines")
+    again = load_benchmark(JsonlSpec(path=lines), store)
+    assert [item.id for item in again.items] == [item.id for item in benchmark.perturbed]
+    FORMATS["huggingface"](benchmark, tmp_path / "many-pictures")
+    rows = datasets.load_dataset(str(tmp_path / "many-pictures"), "perturbed")["test"]
+    assert [len(row["images"]) for row in rows] == counts
+    task = FORMATS["lmms-eval"](benchmark, tmp_path / "lmms")[1]
+    table = datasets.load_dataset("parquet", data_files=str(task.parent / "perturbed.parquet"))
+    assert [len(doc["images"]) for doc in table["train"]] == counts
+
+
+def test_a_recipe_holds_the_choices_of_pictures(tmp_path: Path) -> None:
+    with Run(tmp_path / "run") as run:
+        benchmark = paired_cases(run, 3)
+        run.write_provenance("run: run\n")
+        written = write_recipe(benchmark, run, tmp_path / "out")
+    recipe = written[0].parent
+    choices = {choice.index for choice in Run(recipe).read(PictureChoice)}
+    assert choices == {pair.original.extra["decides"] for pair in benchmark.pairs}
+    rows = [json.loads(line) for line in (recipe / "expected.jsonl").read_text().splitlines()]
+    assert [row["kept"] for row in rows] == [True] * 3
 
 
 def test_open_questions_have_files_of_their_own(

@@ -13,9 +13,11 @@ from PIL import Image
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.records import Item
+from flipbench.core.run import Run
 from flipbench.evaluate.report.gallery import make_gallery
 from flipbench.evaluate.report.report import ReportData, write_report
 from flipbench.evaluate.scoring.suspicion import suspicions
+from tests.fixtures.cases import paired_cases
 from tests.fixtures.report_data import (
     make_benchmark,
     make_data,
@@ -94,6 +96,21 @@ def test_a_control_image_is_shown_with_its_pair(tmp_path: Path) -> None:
     loaded.save(tmp_path / "third")
     item = loaded.pairs[0].perturbed.model_copy(update={"extra": {"control": "group A"}})
     assert Pair(loaded.pairs[0].original, item).control is None, "a user's own word of that name"
+
+
+def test_of_several_images_those_that_differ_are_shown_in_full(tmp_path: Path) -> None:
+    with Run(tmp_path) as run:
+        benchmark = paired_cases(run, 4)
+    cards = {card.name: card for card in make_gallery(benchmark, [], []).cards}
+    for pair in benchmark.pairs:
+        card, n_images = cards[pair.original.name], len(pair.original.images)
+        assert (len(card.original), len(card.perturbed)) == (1, 1)
+        assert len(card.others) == n_images - 1
+        assert card.place == f"image {pair.original.extra['decides'] + 1} of {n_images}"
+        assert card.original[0].data != card.perturbed[0].data
+        assert card.others[0].width <= card.original[0].width // 2 + 1
+    one = make_gallery(make_benchmark(tmp_path / "one", 2), [], []).cards[0]
+    assert one.others == [] and one.place == ""
 
 
 @pytest.mark.slow
