@@ -125,6 +125,7 @@ EXAMPLES: list[tuple[Record, dict[str, Any]]] = [
             "seed": 1,
             "image": OTHER_IMAGE,
             "extra": {"size": [64, 64]},
+            "versions": {"diffusers": "1"},
         },
     ),
     (
