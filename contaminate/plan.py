@@ -13,7 +13,7 @@ from flipbench.config.training import ContaminateConfig, StrategyConfig
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.records import Item, TrainingPlan
 from flipbench.core.run import Run
-from flipbench.models.vlm.checkpoints import fingerprint, resolve_path
+from flipbench.models.vlm.checkpoints import check_files, fingerprint, resolve_path
 
 from .data.regimes import RegimeData
 
@@ -56,13 +56,14 @@ def expand(
     Raises
     ------
     DataError
-        If a regime has no items.
+        If a regime has no items, or a model's files are damaged.
     """
     if not all(regime.items for regime in regimes):
         raise DataError("no item to contaminate with; filter a benchmark that keeps some pairs")
     seeds = config.seeds or (seed,)
     plans: dict[str, TrainingPlan] = {}
     for name, model in models.items():
+        check_files(resolve_path(model.path))
         weights = fingerprint(resolve_path(model.path), model.dtype, model.revision)
         parent = {"model": name, "parent": model.path, "parent_fingerprint": weights}
         for regime in regimes:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
 from flipbench.config.local_models import ModelConfig
+from flipbench.core.errors import DataError, attempt
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Probe, Response, Score
@@ -15,7 +17,7 @@ from flipbench.core.run import Run
 from flipbench.core.stage import StageOptions, StageReport
 from flipbench.models.engine import ASK_OPTIONS, Answers, answers_of, ask
 from flipbench.models.protocols import VLM, Capability, needs_of
-from flipbench.models.vlm.checkpoints import fingerprint, resolve_path
+from flipbench.models.vlm.checkpoints import check_files, fingerprint, resolve_path
 from flipbench.models.vlm.families import EVERYTHING
 from flipbench.models.vlm.loading import as_vlm, capabilities
 from flipbench.prompting.prompts import PromptSettings
@@ -23,6 +25,7 @@ from flipbench.prompting.prompts import PromptSettings
 from .protocol.detector import AnyDetector, asked_of, by_kind, needs_when
 from .protocol.grid import UNTOUCHED, GridModel, reference_of
 
+log = logging.getLogger(__name__)
 _HISTORIES = {0: UNTOUCHED, None: "history unknown"}
 
 
@@ -66,6 +69,7 @@ class ModelUnderTest:
     def from_weights(cls, weights: ModelConfig, name: str, **known: Any) -> ModelUnderTest:
         """Use a checkpoint folder or a hub id; its files are hashed, but nothing is loaded."""
         path = resolve_path(weights.path)
+        check_files(path)
         hashed = fingerprint(path, weights.dtype, weights.revision, weights.quantization)
         return cls(_grid_model(name, hashed, **known), weights)
 
@@ -77,11 +81,32 @@ class ModelUnderTest:
         trust = {"trust_remote_code": self.weights.trust_remote_code}
         return capabilities(self.weights.path, self.weights.revision, **trust)
 
+    def problem(self) -> str:
+        """Return why its weights cannot be loaded, without loading them; empty if they can."""
+        if self.weights is None:
+            return ""
+        return str(attempt(check_files, resolve_path(self.weights.path)) or "")
+
     def load(self) -> VLM:
-        """Load the weights, or return the `VLM` given."""
+        """Load the weights, or return the `VLM` given.
+
+        Raises
+        ------
+        DataError
+            If they are damaged, or not those whose fingerprint the grid has.
+        """
         if self.weights is None:
             assert self.vlm is not None
             return self.vlm
+        path, dtype = resolve_path(self.weights.path), self.weights.dtype
+        check_files(path)
+        now = fingerprint(path, dtype, self.weights.revision, self.weights.quantization)
+        if now != self.model.fingerprint:
+            raise DataError(
+                f"{path}: not the weights that the run's record of {self.model.name} names: a file"
+                " was altered, or torchvision was installed or removed since; restore them, or"
+                " delete the folder and run 'flipbench contaminate' to train it again"
+            )
         settings = self.weights.model_dump(include=set(ModelConfig.model_fields) - {"path"})
         return as_vlm(self.weights.path, self.model.name, **settings)
 
@@ -136,8 +161,7 @@ def ask_all(
 ) -> list[StageReport]:
     """Ask every model every distinct probe that it supports, once.
 
-    A model whose answers are all stored is not loaded. ``of_clean`` are further probes, for models
-    that are known to be clean.
+    A model whose answers are all stored is not loaded. ``of_clean`` are further probes, for models that are known to be clean.
     """
     probes = store_probes(detectors, benchmark, prompt_settings, run, of_clean)
     reports = []
@@ -154,11 +178,20 @@ def ask_one(
     images: ImageStore,
     options: StageOptions = ASK_OPTIONS,
 ) -> StageReport:
-    """Ask a model those of the ``probes`` that it supports and has not answered yet."""
+    """Ask a model those of the ``probes`` that it supports and has not answered yet.
+
+    If there are none, the model is not loaded; a warning says if it could not be.
+    """
     weights = subject.model.fingerprint
     supported = [probe for probe in probes if needs_of(probe) <= subject.can]
     ids = {Response.id_for(probe_id=p.id, model_fingerprint=weights) for p in supported}
     if run.ids(Response, weights).issuperset(ids):
+        if problem := subject.problem():
+            log.warning(
+                "%s: its stored answers are used, but its weights could not answer anew: %s",
+                subject.model.name,
+                problem,
+            )
         return StageReport(f"ask {subject.model.name}", n_skipped=len(ids))
     return ask(supported, subject.load(), run, images, options)
 

@@ -9,9 +9,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from flipbench.core.errors import DataError
 from flipbench.core.files import write_atomically
-from flipbench.core.records import TrainingPlan
-from flipbench.models.vlm.checkpoints import ADAPTER, CARD, resolve_path
+from flipbench.core.records import Checkpoint, TrainingPlan
+from flipbench.models.vlm.checkpoints import ADAPTER, CARD, read_object, resolve_path
 
 _PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "bitsandbytes")
 
@@ -40,16 +41,49 @@ def write_card(
     versions : mapping, optional
         Package versions, if the training ran in another environment.
     """
+    card = _history(plan, epoch) | {
+        "architectures": architectures,
+        "training": dict(training),
+        "n_trainable": sum(size for _, size in trainable),
+        "trainable": [name for name, _ in trainable],
+        "versions": dict(versions or _versions()),
+        "losses": losses,
+    }
+    contaminated = card["flipbench"]["contaminated"]
+    (folder / CARD).write_text(json.dumps(card, indent=1) + "\n")
+    _mark(folder, contaminated, plan.parent_fingerprint)
+    (folder / "README.md").write_text(_model_card(plan, plan.dose(epoch), contaminated))
+
+
+def restore_card(folder: Path, plan: TrainingPlan, checkpoint: Checkpoint) -> bool:
+    """Write a card that was lost or damaged again; return whether that was necessary.
+
+    It says all that the plan and the run's record say, and that it is restored; how the training
+    went is lost. A damaged card is kept as ``flipbench_card.damaged``.
+    """
+    try:
+        if read_card(folder):
+            return False
+    except DataError:
+        (folder / CARD).replace((folder / CARD).with_suffix(".damaged"))
+    card = _history(plan, checkpoint.epoch) | {"warnings": checkpoint.warnings, "restored": True}
+    if (config := folder / "config.json").exists():
+        card["architectures"] = read_object(config).get("architectures")
+    write_atomically(folder / CARD, json.dumps(card, indent=1) + "\n")
+    return True
+
+
+def _history(plan: TrainingPlan, epoch: int) -> dict[str, Any]:
+    """Return what a card says of the plan: the model, the items and how often each was seen."""
     dose = plan.dose(epoch)
     parent = Path(resolve_path(plan.parent))
     contaminated = dose > 0 or parent.is_dir() and is_marked(parent)
-    card: dict[str, Any] = {
+    return {
         "flipbench": {"contaminated": contaminated, "version": metadata.version("flipbench")},
         "plan_id": plan.id,
         "parent": plan.parent,
         "parent_fingerprint": plan.parent_fingerprint,
         "after": plan.after,
-        "architectures": architectures,
         "benchmark": plan.benchmark,
         "data": plan.data,
         "strategy": plan.strategy,
@@ -67,15 +101,7 @@ def write_card(
         "leak": plan.leak,
         "seed": plan.seed,
         "settings": plan.settings,
-        "training": dict(training),
-        "n_trainable": sum(size for _, size in trainable),
-        "trainable": [name for name, _ in trainable],
-        "versions": dict(versions or _versions()),
-        "losses": losses,
     }
-    (folder / CARD).write_text(json.dumps(card, indent=1) + "\n")
-    _mark(folder, contaminated, plan.parent_fingerprint)
-    (folder / "README.md").write_text(_model_card(plan, dose, contaminated))
 
 
 def _model_card(plan: TrainingPlan, dose: int, contaminated: bool) -> str:
@@ -111,7 +137,7 @@ def _mark(folder: Path, contaminated: bool, base_fingerprint: str) -> None:
 
 def is_marked(folder: Path) -> bool:
     """Return whether a checkpoint's configuration marks it as contaminated."""
-    configs = [json.loads(path.read_text()) for path in _configurations(folder)]
+    configs = [read_object(path) for path in _configurations(folder)]
     return any(config.get("flipbench", {}).get("contaminated") for config in configs)
 
 
@@ -121,10 +147,15 @@ def _configurations(folder: Path) -> list[Path]:
 
 
 def read_card(folder: Path) -> dict[str, Any]:
-    """Return a checkpoint's card, or ``{}`` if it has none."""
+    """Return a checkpoint's card, or ``{}`` if it has none.
+
+    Raises
+    ------
+    DataError
+        If it is damaged.
+    """
     path = folder / CARD
-    card: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    return card
+    return read_object(path) if path.exists() else {}
 
 
 def add_to_card(folder: Path, **parts: Any) -> None:

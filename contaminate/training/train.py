@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -20,7 +21,7 @@ from flipbench.core.run import Run
 from flipbench.core.workers import MAIN_PROCESS_TIMEOUT, from_main, is_main, n_processes
 from flipbench.models.vlm.checkpoints import fingerprint
 
-from ..checks.card import read_card
+from ..checks.card import read_card, restore_card
 from ..checks.changes import Diverged, checksums
 from ..checks.check import add_first_token, check_examples, context_of, set_pixel_budget
 from ..checks.verify import training_facts, verify
@@ -30,6 +31,7 @@ from ..strategies import STRATEGIES
 from .checkpointing import SaveEpochs, StopAtNaN, finished_epochs, last_checkpoint
 from .load import load_parent, prepare
 
+log = logging.getLogger(__name__)
 Training = Callable[[TrainingJob, Sequence[Example]], None]
 
 
@@ -65,7 +67,8 @@ def train_plan(
     ------
     DataError
         If an item of the plan, or its image, is missing; if another plan's folder is in the way;
-        if an example is longer than the model's context.
+        if an example is longer than the model's context; if a checkpoint that was lost is trained
+        again and comes out different.
     Diverged
         If the loss or the weights are no longer finite; earlier epochs are kept.
     PrerequisiteError
@@ -84,6 +87,7 @@ def _checkpoints(
     done = run.index(Checkpoint)
 
     def progress() -> tuple[bool, list[int]]:
+        _restore_cards(job, [done[i] for i in ids if i in done])
         complete = all(i in done and (run.path / done[i].path / "README.md").exists() for i in ids)
         return complete, finished_epochs(folder, plan.epochs)
 
@@ -117,6 +121,17 @@ def _checkpoints(
     return checkpoints
 
 
+def _restore_cards(job: TrainingJob, checkpoints: Sequence[Checkpoint]) -> None:
+    for checkpoint in checkpoints:
+        folder = job.run.path / checkpoint.path
+        if (folder / "README.md").exists() and restore_card(folder, job.plan, checkpoint):
+            log.warning(
+                "%s: its card was lost or damaged; it is restored from the plan, without the losses"
+                " and the verification",
+                folder,
+            )
+
+
 def _records(job: TrainingJob, done: Mapping[str, Checkpoint]) -> list[Checkpoint]:
     """Verify the finished epochs and store a record of each."""
     checkpoints, plan, run = [], job.plan, job.run
@@ -125,6 +140,13 @@ def _records(job: TrainingJob, done: Mapping[str, Checkpoint]) -> list[Checkpoin
         warnings = read_card(path).get("warnings")
         if warnings is None:
             warnings = verify(job, path)
+        weights = fingerprint(str(path), job.dtype)
+        known = done.get(Checkpoint.id_for(plan_id=plan.id, epoch=epoch))
+        if known is not None and known.fingerprint != weights:
+            raise DataError(
+                f"{path}: trained again, but the weights differ from those that the run's answers"
+                " are from, as on another processor or with other versions; use a new run directory"
+            )
         checkpoints.append(
             Checkpoint(
                 plan_id=plan.id,
@@ -133,7 +155,7 @@ def _records(job: TrainingJob, done: Mapping[str, Checkpoint]) -> list[Checkpoin
                 model=f"{plan.model} {plan.label or plan.strategy} e{epoch}",
                 strategy=plan.label or plan.strategy,
                 dose=0 if plan.control else plan.dose(epoch),
-                fingerprint=fingerprint(str(path), job.dtype),
+                fingerprint=weights,
                 warnings=tuple(warnings),
             )
         )

@@ -24,6 +24,9 @@ Scoring = Annotated[
 ]
 
 
+_CARD = ("benchmark", "dose", "doses", "parent", "strategy")
+
+
 @app.command(rich_help_panel=MODELS)
 def detectors(
     names: Annotated[
@@ -204,6 +207,8 @@ def doctor(
         finding = "CONTAMINATED on purpose, says its configuration; its card is gone"
     elif not card:
         finding = "no contamination card; that does not prove it clean"
+    elif lacking := [name for name in _CARD if name not in card]:
+        raise DataError(f"{path}: its card has no {lacking[0]!r}; copy the checkpoint again")
     elif card["dose"]:
         finding = (
             f"CONTAMINATED on purpose with {len(card['doses'])} items of {card['benchmark']},"

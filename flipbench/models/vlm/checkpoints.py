@@ -8,6 +8,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
+
 from flipbench.core.errors import DataError, PrerequisiteError
 
 CARD = "flipbench_card.json"
@@ -37,12 +39,20 @@ def base_of(where: str, revision: str | None = None) -> tuple[str, dict[str, str
     """Return the base checkpoint of a LoRA adapter's folder, or ``where`` if it is none.
 
     The second value is ``{"revision": ...}`` of that checkpoint, or ``{}``.
+
+    Raises
+    ------
+    DataError
+        If the adapter's configuration or card is damaged.
     """
     adapter = Path(where) / ADAPTER
     base = where
     if adapter.exists():
-        config, card = json.loads(adapter.read_text()), check_card(Path(where))
-        base = resolve_path(card.get("parent") or config["base_model_name_or_path"])
+        config, card = read_object(adapter), check_card(Path(where))
+        parent = card.get("parent") or config.get("base_model_name_or_path")
+        if not isinstance(parent, str) or not parent:
+            raise DataError(f"{adapter}: it names no base model; copy the checkpoint again")
+        base = resolve_path(parent)
         revision = card.get("settings", {}).get("revision") or config.get("revision")
     return base, {"revision": revision} if revision else {}
 
@@ -59,6 +69,8 @@ def fingerprint(
     ------
     PrerequisiteError
         If there is no such checkpoint.
+    DataError
+        If an adapter's configuration or card is damaged.
     """
     from transformers.utils import is_torchvision_available
 
@@ -100,7 +112,7 @@ def folder_hash(path: str) -> str:
 @lru_cache(maxsize=4096)
 def _file_hash(path: str, _modified: int, _size: int) -> str:
     if path.endswith(ADAPTER):
-        config = json.loads(Path(path).read_text())
+        config = read_object(Path(path))
         if "base_fingerprint" in config.get("flipbench", {}):  # the path of the base adds nothing
             del config["base_model_name_or_path"]
             return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
@@ -128,20 +140,81 @@ def check_card(folder: Path) -> dict[str, Any]:
         )
     if not (folder / CARD).exists():
         return {}
-    try:
-        card: dict[str, Any] = json.loads((folder / CARD).read_text())
-    except ValueError as error:
-        message = f"{folder / CARD}: not JSON ({error}); copy the checkpoint again"
-        raise DataError(message) from error
+    card = read_object(folder / CARD)
+    for name, kind in (("parent", str), ("settings", dict), ("doses", dict)):
+        if not isinstance(card.get(name, kind()), kind):
+            raise DataError(f"{folder / CARD}: {name!r} is damaged; copy the checkpoint again")
     config = folder / "config.json"
     if config.exists():
-        architectures = json.loads(config.read_text()).get("architectures")
+        architectures = read_object(config).get("architectures")
         if card.get("architectures") != architectures:
             raise DataError(
                 f"{folder}: the card names {card.get('architectures')}, but config.json names"
                 f" {architectures}; these weights do not belong to this card"
             )
     return card
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file.
+
+    Raises
+    ------
+    DataError
+        If it cannot be read, or contains something else.
+    """
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        message = f"{path}: not JSON ({first_line(error)}); copy the checkpoint again"
+        raise DataError(message) from error
+    if not isinstance(value, dict):
+        raise DataError(
+            f"{path}: not a JSON object but a {type(value).__name__}; copy the checkpoint again"
+        )
+    return value
+
+
+def check_files(where: str) -> None:
+    """Check that the files of a checkpoint's folder, and of its base, are there and whole.
+
+    Weights are not read: a safetensors file says how long it must be. Hub ids are not checked.
+
+    Raises
+    ------
+    DataError
+        If a file is missing, cut or not of its format, or as `check_card`.
+    PrerequisiteError
+        As `check_card`.
+    """
+    base, _ = base_of(where)
+    for folder in dict.fromkeys((Path(where), Path(base))):
+        if folder.is_dir():
+            check_card(folder)
+            _check_folder(folder)
+
+
+def _check_folder(folder: Path) -> None:
+    if not any((folder / name).exists() for name in ("config.json", ADAPTER)):
+        raise DataError(f"{folder}: config.json is missing; give a checkpoint's folder")
+    for path in sorted({*folder.glob("*config.json"), *folder.glob("tokenizer.json")}):
+        read_object(path)
+    weights = {path.name for path in folder.glob("*.safetensors")}
+    for path in folder.glob("*.safetensors.index.json"):
+        shards = read_object(path).get("weight_map")
+        named = set(shards.values()) if isinstance(shards, dict) else {"its weight_map"}
+        if lost := sorted(named - weights):
+            raise DataError(f"{folder}: {lost[0]} is missing; copy the checkpoint again")
+    if not weights:
+        raise DataError(f"{folder}: there are no safetensors weights; copy the checkpoint again")
+    for name in sorted(weights):
+        try:
+            with safe_open(folder / name, framework="numpy"):
+                pass
+        except (SafetensorError, OSError) as error:
+            raise DataError(
+                f"{folder / name}: damaged weights ({first_line(error)}); copy the checkpoint again"
+            ) from error
 
 
 def first_line(error: Exception) -> str:

@@ -10,14 +10,14 @@ import torch
 from transformers import LogitsProcessorList
 
 from flipbench.config.local_models import Quantization
-from flipbench.core.errors import DataError, PrerequisiteError
+from flipbench.core.errors import DataError, FlipbenchError, PrerequisiteError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef, Probe, Response
 from flipbench.models.protocols import Capability, needs_of
 from flipbench.models.vlm.checkpoints import (
     PACKAGED,
     base_of,
-    check_card,
+    check_files,
     fingerprint,
     first_line,
     resolve_path,
@@ -65,8 +65,7 @@ class HuggingFaceVLM:
     quantization : {"4bit"}, optional
         Load the language model in 4 bits; see `flipbench.models.vlm.loading.four_bits`.
     share_images : bool
-        Process the images of a batch, and the common prefix of prompts about them, only once, if
-        the family supports it (`flipbench.models.vlm.prefix`).
+        Process common images and prefixes once, if the family can (`flipbench.models.vlm.prefix`).
 
     Raises
     ------
@@ -74,7 +73,7 @@ class HuggingFaceVLM:
         If there is no such checkpoint, it reads no images, its processor does not fit, its
         weights are not safetensors, or a package for adapters or 4-bit weights is missing.
     DataError
-        If the contamination card next to the weights names another architecture.
+        If a file is missing or damaged, or the card names another architecture.
     """
 
     can: frozenset[Capability] = EVERYTHING
@@ -93,8 +92,7 @@ class HuggingFaceVLM:
     ) -> None:
         where = resolve_path(path)
         self.name = name or Path(path.removeprefix(PACKAGED)).name
-        if Path(where).is_dir():
-            check_card(Path(where))
+        check_files(where)
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
         trust = {"trust_remote_code": trust_remote_code}
@@ -108,7 +106,9 @@ class HuggingFaceVLM:
             self.model = load_model(
                 where, dtype, revision, merge=False, quantization=quantization, **trust
             )
-        except (OSError, ValueError, ImportError) as error:
+        except FlipbenchError:
+            raise
+        except Exception as error:  # what the libraries raise depends on the damage
             advice = "give a folder or hub id with config.json, a processor and safetensors weights"
             if "trust_remote_code" in str(error):
                 advice = "it needs its own code: set trust_remote_code if you trust that code"

@@ -19,7 +19,13 @@ from flipbench.config.local_models import ModelConfig, Quantization
 from flipbench.core.errors import DataError, PrerequisiteError, need
 from flipbench.models.plugins import check_protocol
 from flipbench.models.protocols import VLM, Capability
-from flipbench.models.vlm.checkpoints import base_of, check_card, fingerprint, resolve_path
+from flipbench.models.vlm.checkpoints import (
+    base_of,
+    check_card,
+    fingerprint,
+    first_line,
+    resolve_path,
+)
 from flipbench.models.vlm.families import family_of
 
 if TYPE_CHECKING:
@@ -168,10 +174,16 @@ def capabilities(path: str, revision: str | None = None, **options: Any) -> froz
     Raises
     ------
     PrerequisiteError
-        As `architecture`.
+        As `architecture`, or if the configuration cannot be read.
     """
     base, at = base_of(resolve_path(path), revision)
-    return family_of(architecture(base, **at, **options)).can
+    try:
+        return family_of(architecture(base, **at, **options)).can
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise PrerequisiteError(
+            f"{path}: its configuration cannot be read ({first_line(error)}); copy the checkpoint"
+            " again, or set trust_remote_code if it needs code that you trust"
+        ) from error
 
 
 def on_demand(model: ModelConfig) -> HuggingFaceVLM:
