@@ -87,7 +87,7 @@ class ChatSpec(Value):
     structured: bool = Field(
         default=True, description="send a JSON schema for replies that have one"
     )
-    timeout: float = Field(default=120.0, gt=0, description="seconds per attempt")
+    timeout: float = Field(default=120.0, gt=0, description="seconds for a whole attempt")
     max_retries: int = Field(default=5, ge=0, description="after 429, 5xx and time-outs")
     n_concurrent: int = Field(default=8, ge=1, description="requests at the same time")
     requests_per_minute: float | None = Field(default=None, gt=0)

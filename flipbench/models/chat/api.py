@@ -19,6 +19,7 @@ from flipbench.config.chat import ChatSpec
 from flipbench.core.errors import FlipbenchError, PrerequisiteError, ServiceError, need
 from flipbench.core.images import ImageStore
 from flipbench.core.records import JsonDict
+from flipbench.models.chat.bounds import bound
 from flipbench.models.chat.cost import Spent
 from flipbench.models.chat.messages import ChatReply, ChatRequest, read_reply
 from flipbench.models.chat.rate_limit import RateLimiter
@@ -92,12 +93,14 @@ class ChatAPI:
         PrerequisiteError
             If the openai package or the key is missing.
         """
-        return self.openai.OpenAI(
+        client = self.openai.OpenAI(
             api_key=_key(self.spec),
             base_url=self.spec.base_url,
             timeout=self.spec.timeout,
             max_retries=self.spec.max_retries,
         )
+        bound(client)
+        return client
 
     @cached_property
     def scrub(self) -> Scrubber:

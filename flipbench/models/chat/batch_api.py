@@ -31,10 +31,12 @@ log = logging.getLogger(__name__)
 ENDPOINT = "/v1/chat/completions"
 BATCH_PRICE = 0.5
 """A Batch API's share of the regular price."""
+_WORKING = ("validating", "in_progress", "finalizing", "cancelling")
 _ENDED = ("completed", "expired", "cancelled", "failed")
 _TRANSIENT = ("batch_expired", "token_limit_exceeded", "server_error", "rate_limit_exceeded")
 _MAX_FAILED_POLLS = 5
-_UPLOAD_SECONDS = 900.0
+_MAX_NAMED = 3
+_FILE_SECONDS = 900.0
 _Replies = dict[str, ChatReply | Exception]
 
 
@@ -63,6 +65,8 @@ class BatchAPI:
         Limits of one batch file. With images, the limit of bytes is reached first.
     poll_seconds : float
         Time between two polls of pending batches.
+    max_wait_seconds : float
+        How long one call waits for batches; servers promise to end them within 24 hours.
     max_rounds : int
         How often, in one call, a request is sent whose batch expired or failed transiently.
     """
@@ -70,6 +74,7 @@ class BatchAPI:
     max_requests = 50_000
     max_bytes = 200_000_000
     poll_seconds = 30.0
+    max_wait_seconds = 26 * 3600.0
     max_rounds = 3
 
     def __init__(self, api: ChatAPI, folder: Path) -> None:
@@ -168,7 +173,7 @@ class BatchAPI:
 
     def _submit(self, path: Path, sent: dict[str, JsonDict]) -> Shard:
         """Upload a file and create a batch; the state is on disk after each step."""
-        client = self.api.client.with_options(timeout=_UPLOAD_SECONDS)
+        client = self.api.client.with_options(timeout=_FILE_SECONDS)
         uploaded = self._call(client.files.create, file=path, purpose="batch")
         shard = Shard(name=path.stem.split(".")[0], sent=sent, file_id=self._text(uploaded, "id"))
         self.folder.keep(shard)
@@ -199,7 +204,8 @@ class BatchAPI:
         raise AssertionError("the last attempt either returns or raises")
 
     def _finish(self, shards: Sequence[Shard]) -> list[Shard]:
-        """Wait until every batch has ended and its files are here."""
+        """Wait until every batch has ended and its files are here, at most `max_wait_seconds`."""
+        end = time.monotonic() + self.max_wait_seconds
         pending = {shard.name: shard for shard in shards if not shard.collected}
         done = [shard for shard in shards if shard.collected]
         for shard in list(pending.values()):
@@ -215,7 +221,14 @@ class BatchAPI:
                         done.append(self._collect(pending[shard.name], batch, status))
                         del pending[shard.name]
                     elif status != shard.status:
-                        log.info("batch %s: %s", shard.batch_id, status)
+                        if status in _WORKING:
+                            log.info("batch %s: %s", shard.batch_id, status)
+                        else:
+                            log.warning(
+                                "batch %s: unknown state %s; waiting for it to end",
+                                shard.batch_id,
+                                self.api.scrub.error(repr(status)),
+                            )
                         pending[shard.name] = self.folder.keep(shard, status=status)
                     n_failed = 0
                 except _StopError as stop:
@@ -223,9 +236,26 @@ class BatchAPI:
                     if isinstance(stop.reason, PrerequisiteError) or n_failed > _MAX_FAILED_POLLS:
                         raise
                     log.warning("batch %s: %s; trying again", shard.batch_id, stop.reason)
+            if pending and time.monotonic() >= end:
+                raise self._overdue(list(pending.values()))
             if pending:
                 time.sleep(self.poll_seconds)
         return done
+
+    def _overdue(self, pending: Sequence[Shard]) -> _StopError:
+        """Return the error for batches that do not end."""
+        states = ", ".join(
+            f"{shard.batch_id} is still {self.api.scrub.error(repr(shard.status))}"
+            for shard in pending[:_MAX_NAMED]
+        )
+        more = f" and {len(pending) - _MAX_NAMED} more" if len(pending) > _MAX_NAMED else ""
+        return _StopError(
+            ServiceError(
+                f"{self.api.server}: batch {states}{more} after waiting for"
+                f" {self.max_wait_seconds / 3600:g} hours; run the same command again to wait"
+                f" longer, or move {self.folder.path} away to send the requests again"
+            )
+        )
 
     def _adopt(self, shard: Shard) -> Shard | None:
         """Find the batch that was created from a shard's file just before a kill."""
@@ -237,10 +267,11 @@ class BatchAPI:
         return None
 
     def _collect(self, shard: Shard, batch: Any, status: str) -> Shard:
+        client = self.api.client.with_options(timeout=_FILE_SECONDS)
         for kind in ("output", "error"):
             name = f"{kind}_file_id"
             if getattr(batch, name, None):
-                content = self._call(self.api.client.files.content, self._text(batch, name))
+                content = self._call(client.files.content, self._text(batch, name))
                 self.folder.keep_rows(shard, kind, self.api.scrub.lines(content.content))
         problems = getattr(getattr(batch, "errors", None), "data", None)
         if not isinstance(problems, list):

@@ -287,3 +287,24 @@ def _kill_when(server: OpenAIServer, folder: Path, condition: Callable[[], bool]
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
+
+
+@pytest.mark.parametrize("status", ["in_progress", "paused"])
+def test_waiting_ends_and_names_the_state(
+    status: str,
+    server: OpenAIServer,
+    store: ImageStore,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server.edit_batch = lambda row: row | {"status": status}
+    batch = batch_api(server, tmp_path / "batches", max_wait_seconds=0.2)
+    for reply in batch.ask(questions(2), store):
+        assert isinstance(reply, ServiceError)
+        assert f"batch_1 is still '{status}' after waiting for" in str(reply)
+        assert "run the same command again to wait longer" in str(reply)
+    assert caplog.text.count("unknown state 'paused'") == (status == "paused")
+    server.edit_batch = lambda row: row
+    again = batch_api(server, tmp_path / "batches")
+    assert texts(again.ask(questions(2), store)) == ["number 0", "number 1"]
+    assert len(server.batches) == 1
