@@ -185,7 +185,7 @@ def check_files(where: str) -> None:
     DataError
         If a file is missing, cut or not of its format, or as `check_card`.
     PrerequisiteError
-        As `check_card`.
+        If a folder holds no checkpoint, or as `check_card`.
     """
     base, _ = base_of(where)
     for folder in dict.fromkeys((Path(where), Path(base))):
@@ -196,7 +196,10 @@ def check_files(where: str) -> None:
 
 def _check_folder(folder: Path) -> None:
     if not any((folder / name).exists() for name in ("config.json", ADAPTER)):
-        raise DataError(f"{folder}: config.json is missing; give a checkpoint's folder")
+        raise PrerequisiteError(
+            f"{folder}: cannot load a vision-language model (there is no config.json); give a folder"
+            " or hub id with config.json, a processor and safetensors weights"
+        )
     for path in sorted({*folder.glob("*config.json"), *folder.glob("tokenizer.json")}):
         read_object(path)
     weights = {path.name for path in folder.glob("*.safetensors")}
