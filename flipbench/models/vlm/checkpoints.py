@@ -197,8 +197,8 @@ def check_files(where: str) -> None:
 def _check_folder(folder: Path) -> None:
     if not any((folder / name).exists() for name in ("config.json", ADAPTER)):
         raise PrerequisiteError(
-            f"{folder}: cannot load a vision-language model (there is no config.json); give a folder"
-            " or hub id with config.json, a processor and safetensors weights"
+            f"{folder}: cannot load a vision-language model (no config.json); give a folder or hub"
+            " id with config.json, a processor and safetensors weights"
         )
     for path in sorted({*folder.glob("*config.json"), *folder.glob("tokenizer.json")}):
         read_object(path)
