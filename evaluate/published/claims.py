@@ -18,6 +18,7 @@ from pydantic import Field, model_validator
 
 from flipbench.benchmarks.tables import parse_json
 from flipbench.config.loading import validated
+from flipbench.config.yaml_text import parse_yaml, read_yaml
 from flipbench.core.errors import ConfigError
 from flipbench.core.records import Value
 from flipbench.reporting import formats
@@ -132,11 +133,9 @@ def read_claims(path: Path) -> list[Claim]:
         If it is missing, not YAML, or has an unknown or missing key; the message names the claim.
     """
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = read_yaml(path.read_text(encoding="utf-8"), str(path))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read ({error})") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not YAML ({error})") from error
     return list(validated(Claims, data, path).claims)
 
 
@@ -282,7 +281,7 @@ def _data(path: Path) -> Any:
             case ".jsonl":
                 return [parse_json(line) for line in text.splitlines() if line.strip()]
             case ".yaml" | ".yml":
-                return yaml.safe_load(text)
+                return parse_yaml(text)
             case ".csv" | ".tsv":
                 rows = csv.DictReader(
                     text.splitlines(), delimiter="\t" if path.suffix == ".tsv" else ","

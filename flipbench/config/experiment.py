@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from flipbench.benchmarks import HuggingFaceSpec, JsonlSpec, PairsSpec, TsvSpec
 from flipbench.config.audit import AuditSettings
@@ -237,6 +237,13 @@ class Config(Value):
     models: dict[str, ModelUnderTestConfig] = Field(default_factory=dict)
     contaminate: ContaminateConfig = ContaminateConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
+
+    @field_validator("run", mode="before")
+    @classmethod
+    def _named(cls, run: Any) -> Any:
+        if isinstance(run, str) and not run.strip():
+            raise ValueError("name the folder, e.g. runs/first")
+        return run
 
     def to_yaml(self) -> str:
         """Return the resolved configuration as YAML that loads to an equal one."""

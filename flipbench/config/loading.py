@@ -12,7 +12,8 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from flipbench.config.kinds import ByKind
-from flipbench.core.errors import ConfigError, nearest
+from flipbench.config.yaml_text import MAX_DEPTH, explain, parse_yaml, read_yaml
+from flipbench.core.errors import ConfigError, nearest, shorten
 
 log = logging.getLogger(__name__)
 Model = TypeVar("Model", bound=BaseModel)
@@ -36,7 +37,10 @@ def find_config(name: str | Path, folder: Path = Path()) -> Path:
     ``configs/…`` and ``../flipbench/shapes/demo.yaml`` work from any folder.
     """
     path, shipped = folder / name, _shipped(name)
-    return shipped if shipped.is_file() and not path.exists() else path
+    try:
+        return shipped if shipped.is_file() and not path.exists() else path
+    except OSError:  # too long a name: reading it says so
+        return path
 
 
 def _shipped(name: str | Path) -> Path:
@@ -62,13 +66,17 @@ def read_mapping(source: Path | Mapping[str, Any], overrides: Sequence[str] = ()
     overridden: set[tuple[str, ...]] = set()
     for override in overrides:
         key, equals, value = override.partition("=")
+        short = shorten(override)
         if not equals or not key:
-            raise ConfigError(f"{override!r}: overrides have the form key=value, e.g. seed=1")
+            raise ConfigError(f"{short!r}: overrides have the form key=value, e.g. seed=1")
+        keys = key.split(".")
+        if len(keys) > MAX_DEPTH:
+            raise ConfigError(f"{short!r}: a key has at most {MAX_DEPTH} parts")
         try:
-            _set(data, key.split("."), yaml.safe_load(value), overridden)
+            _set(data, keys, parse_yaml(value), overridden)
         except yaml.YAMLError as error:
-            raise ConfigError(f"{override!r}: the value is not YAML ({error})") from error
-        rename_keys(data, override)
+            raise ConfigError(f"{short!r}: the value is not YAML ({explain(error)})") from error
+        rename_keys(data, short)
     return data
 
 
@@ -108,15 +116,14 @@ def _read(path: Path, extended_by: tuple[Path, ...]) -> dict[str, Any]:
     try:
         if path.resolve() in extended_by:
             raise ConfigError(f"{path}: circular 'extends'")
-        data = yaml.safe_load(path.read_text())
+        data = read_yaml(path.read_text(), str(path))
     except FileNotFoundError as error:
         folders = (path.parent, _shipped(path).parent)
         close = nearest(path.name, [p.name for folder in folders for p in folder.glob("*.yaml")])
         raise ConfigError(f"{path}: no such configuration file{close}") from error
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error})") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not YAML ({error})") from error
+        short, why = shorten(str(path)), shorten(str(error))
+        raise ConfigError(f"{short}: cannot be read ({why})") from error
     if not isinstance(data, dict):
         raise ConfigError(
             f"{path}: a configuration must be a mapping of keys, not {type(data).__name__}"
@@ -129,7 +136,8 @@ def _extended(data: dict[str, Any], path: Path, extended_by: tuple[Path, ...]) -
     extends = data.pop("extends", [])
     bases = [extends] if isinstance(extends, str) else extends
     if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
-        raise ConfigError(f"{path}: 'extends' must be a file or a list of files, not {extends!r}")
+        given = shorten(repr(extends))
+        raise ConfigError(f"{path}: 'extends' must be a file or a list of files, not {given}")
     merged: dict[str, Any] = {}
     for base in bases:
         _merge(merged, _read(find_config(base, path.parent), extended_by))
@@ -158,7 +166,9 @@ def _set(
     for key in keys[:-1]:
         inner = data.setdefault(key, {})
         if not isinstance(inner, dict):
-            raise ConfigError(f"{'.'.join(keys)}: {key} is {inner!r}, which has no keys")
+            raise ConfigError(
+                f"{'.'.join(keys)}: {key} is {shorten(repr(inner))}, which has no keys"
+            )
         data = inner
     *above, last = keys
     is_tag = last in _TAGS and isinstance(value, str) and above[-1:] != ["control"]
@@ -179,9 +189,26 @@ def validated(cls: type[Model], data: Any, where: str | Path) -> Model:
         One message lists all problems, with the closest known name for each unknown key.
     """
     try:
-        return cls.model_validate(data)
+        model = cls.model_validate(data)
     except ValidationError as error:
         raise ConfigError(f"{where}:\n" + "\n".join(_explain(error, data, cls))) from error
+    if wrong := list(_numbers_given_as_booleans(data, model, "")):
+        lines = [f"  {key}: a number, not {str(value).lower()}" for key, value in wrong]
+        raise ConfigError(f"{where}:\n" + "\n".join(lines))
+    return model
+
+
+def _numbers_given_as_booleans(data: Any, value: Any, key: str) -> Iterator[tuple[str, bool]]:
+    """Yield the keys with true or false that became 1 or 0."""
+    if isinstance(data, bool) and isinstance(value, int | float) and not isinstance(value, bool):
+        yield key, data
+    elif isinstance(data, Mapping) and isinstance(value, BaseModel | Mapping):
+        for name, inner in data.items():
+            found = value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+            yield from _numbers_given_as_booleans(inner, found, f"{key}.{name}".lstrip("."))
+    elif isinstance(data, list) and isinstance(value, list | tuple):
+        for number, (inner, found) in enumerate(zip(data, value, strict=False)):
+            yield from _numbers_given_as_booleans(inner, found, f"{key}.{number}")
 
 
 def _explain(error: ValidationError, data: Any, cls: type[BaseModel]) -> Iterator[str]:
@@ -191,11 +218,12 @@ def _explain(error: ValidationError, data: Any, cls: type[BaseModel]) -> Iterato
             known = sorted(_field_names(cls))
             name = str(problem["loc"][-1])
             others = [other for other in known if other != name]  # it may be valid elsewhere
-            yield f"  {where}: unknown key{nearest(name, others)}"
+            yield f"  {shorten(where)}: unknown key{nearest(name, others)}"
         elif problem["type"] == "missing":
             yield f"  {where}: missing"
         else:
-            yield f"  {where}: {problem['msg']} (got {problem['input']!r})"
+            given = shorten(repr(problem["input"]))
+            yield f"  {where}: {shorten(problem['msg'], 300)} (got {given})"
 
 
 def _keys(location: Sequence[int | str], data: Any) -> Iterator[str]:

@@ -21,6 +21,7 @@ from typing import Any
 
 import yaml
 
+from flipbench.config.yaml_text import explain, parse_yaml
 from flipbench.core.errors import ConfigError, DataError, nearest
 from flipbench.core.paired import Candidate
 from flipbench.core.records import ImageRef
@@ -204,9 +205,9 @@ def _check_placeholders(prompt: PromptFile, path: Path, known: Collection[str]) 
 
 def _header(text: str, path: Path) -> dict[str, Any]:
     try:
-        header = yaml.safe_load(text)
+        header = parse_yaml(text)
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: its header is not YAML ({error})") from error
+        raise ConfigError(f"{path}: its header is not YAML ({explain(error)})") from error
     types = {"name": str, "version": int, "about": str, "placeholders": list}
     if not isinstance(header, dict) or set(header) - {"verbatim"} != set(types):
         raise ConfigError(f"{path}: its header must have exactly the keys {', '.join(types)}")
