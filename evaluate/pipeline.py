@@ -161,7 +161,8 @@ def ask_all(
 ) -> list[StageReport]:
     """Ask every model every distinct probe that it supports, once.
 
-    A model whose answers are all stored is not loaded. ``of_clean`` are further probes, for models that are known to be clean.
+    A model whose answers are all stored is not loaded. ``of_clean`` are further probes, for models
+    that are known to be clean.
     """
     probes = store_probes(detectors, benchmark, prompt_settings, run, of_clean)
     reports = []
