@@ -106,16 +106,12 @@ def test_a_file_to_extend_that_cannot_be(name: str, tmp_path: Path) -> None:
         ("", None),
         ("a: &x {b: 1}\nc: {<<: *x, b: 2}\n", {"a": {"b": 1}, "c": {"b": 2}}),
         ("a: &x [1]\nb: *x\nc: *x\n", {"a": [1], "b": [1], "c": [1]}),
-        ("[0, -0, +5, 0x1f, 0b11, 1_000, 0.5, '010', 1e-3, 2026-11-22]", None),
+        ("[0, -0, +5, 0x1f, 0b11, 1_000, 0.5, '010']", [0, 0, 5, 31, 3, 1000, 0.5, "010"]),
         ("{1: a, '1': b}", {1: "a", "1": "b"}),
     ],
 )
 def test_what_is_read(text: str, value: object) -> None:
-    read = read_yaml(text, "x")
-    if value is not None:
-        assert read == value
-    elif text:
-        assert read[:8] == [0, 0, 5, 31, 3, 1000, 0.5, "010"]
+    assert read_yaml(text, "x") == value
 
 
 def test_booleans_stay_booleans(tmp_path: Path) -> None:
