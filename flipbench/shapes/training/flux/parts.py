@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,7 @@ class Parts:
         )
 
     def export(self, folder: Path) -> None:
-        """Write the pipeline in bfloat16, as safetensors."""
+        """Write the pipeline in bfloat16, as safetensors, without the path of any part."""
         rounded = {
             name: copy.deepcopy(part).to(torch.bfloat16)
             if isinstance(part, torch.nn.Module)
@@ -64,3 +65,7 @@ class Parts:
             for name, part in vars(self).items()
         }
         Parts(**rounded).pipeline().save_pretrained(folder)
+        for file in folder.glob("*/config.json"):
+            config = json.loads(file.read_text())
+            config.pop("_name_or_path", None)
+            file.write_text(json.dumps(config, indent=2) + "\n")

@@ -1,0 +1,89 @@
+"""The Flux with a ControlNet that is shipped: small, of the real classes, and it draws answers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import flipbench.shapes
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import Candidate
+from flipbench.core.randomness import generator
+from flipbench.core.records import Caption, Flip, Item
+from flipbench.generate.editors.diffusers_loading import find_pipeline
+from flipbench.generate.editors.flux_editor import FluxControlNetEditor, FluxEditorSpec
+from flipbench.models.protocols import Drawing
+from flipbench.shapes.benchmark import family_of
+from flipbench.shapes.reading import read_picture
+from flipbench.shapes.wording import describe
+
+CHECKPOINT = Path(flipbench.shapes.__file__).parent / "checkpoints" / "flux"
+CLASSES = {
+    "controlnet": ["diffusers", "FluxControlNetModel"],
+    "text_encoder": ["transformers", "CLIPTextModel"],
+    "text_encoder_2": ["transformers", "T5EncoderModel"],
+    "transformer": ["diffusers", "FluxTransformer2DModel"],
+    "vae": ["diffusers", "AutoencoderKL"],
+}
+N = 20
+
+pytestmark = pytest.mark.skipif(
+    not CHECKPOINT.is_dir(), reason="this copy of the source has no trained checkpoints"
+)
+
+
+def test_it_is_small_safe_and_made_of_the_real_classes() -> None:
+    folder, index = find_pipeline("shapes:flux")
+    files = [file for file in folder.rglob("*") if file.is_file()]
+    assert sum(file.stat().st_size for file in files) <= 16_000_000
+    assert {file.suffix for file in files} == {".json", ".safetensors"}
+    assert index["_class_name"] == "FluxControlNetPipeline"
+    assert index.items() >= CLASSES.items()
+    paths = [text for file in files if file.suffix == ".json" for text in strings(file)]
+    assert not [text for text in paths if text.startswith("/")], "no path of whoever trained it"
+
+
+def strings(file: Path) -> list[str]:
+    found, todo = [], [json.loads(file.read_text())]
+    while todo:
+        value = todo.pop()
+        if isinstance(value, dict):
+            todo += value.values()
+        elif isinstance(value, list):
+            todo += value
+        elif isinstance(value, str) and len(value) > 1:
+            found.append(value)
+    return found
+
+
+@pytest.mark.slow
+def test_it_draws_the_new_answer_by_caption_and_edges(
+    all_items: list[Item], shapes_store: ImageStore
+) -> None:
+    spec = {"pipeline": "shapes:flux", "dtype": "float32", "batch_size": N}
+    settings = {"sizes": {"min_edge": 224}, "settings": {"steps": 12, "true_cfg": 1.0}}
+    editor = FluxControlNetEditor(FluxEditorSpec.model_validate(spec | settings))
+    tasks = [task(item) for item in all_items[:N]]
+    seeds = [int(generator(0, c.item.id, "edit").integers(2**63)) for c in tasks]
+    answers = [
+        read_picture(drawing.image).answer(family_of(candidate).question)
+        for candidate, drawing in zip(tasks, editor(tasks, seeds, shapes_store), strict=True)
+        if isinstance(drawing, Drawing)
+    ]
+    right = sum(a == c.flip.new_text for a, c in zip(answers, tasks, strict=True) if c.flip)
+    assert right >= N / 2, f"{right}/{N} show the new answer"  # chance is about one in three
+    old = sum(a == c.item.answer_text for a, c in zip(answers, tasks, strict=True))
+    assert old <= N / 10
+
+
+def task(item: Item) -> Candidate:
+    """Return an item with another answer, and the exact caption of the scene to draw."""
+    assert item.options and item.answer is not None
+    new = (item.answer + 1) % len(item.options)
+    flip = Flip(item_id=item.id, method="next", seed=0, new_answer=new, new_text=item.options[new])
+    family = family_of(Candidate(item))
+    text = describe(family.scenes[family.options.index(flip.new_text)])
+    caption = Caption(flip_id=flip.id, captioner="shapes", prompt="scene", text=text)
+    return Candidate(item, flip, caption)
