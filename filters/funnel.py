@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flipbench.core.errors import DataError
+from flipbench.core.files import plain_cell
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Failure
 from flipbench.reporting import formats
@@ -158,7 +159,8 @@ def read_columns(path: Path, first: str, second: str) -> list[tuple[str, str]]:
     """
     try:
         with path.open(newline="", encoding="utf-8") as file:
-            return [(row[first], row[second]) for row in csv.DictReader(file)]
+            rows = csv.DictReader(file)
+            return [(plain_cell(row[first] or ""), plain_cell(row[second] or "")) for row in rows]
     except (OSError, KeyError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path}: {error!r}; 'flipbench filter' rewrites it") from error
 

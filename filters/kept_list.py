@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flipbench.core.errors import DataError
+from flipbench.core.files import plain_cell
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Item
@@ -50,7 +51,10 @@ def read_kept(path: Path) -> list[KeptRow]:
     """
     try:
         with path.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
+            rows = [
+                {key: plain_cell(cell or "") for key, cell in row.items() if key is not None}
+                for row in csv.DictReader(file)
+            ]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path}: cannot be read as a kept list ({error})") from error
     if not rows or not {"item_id", "image_sha256"} <= set(rows[0]):

@@ -175,10 +175,12 @@ def training_command(plan: TrainingPlan) -> str:
     known = "" if plan.after else _ORIGINALS.get(plan.parent, "")
     model = f"${{MODEL:-{known}}}" if known else f"${{MODEL:?{_MODEL_HELP}}}"
     lines = " \\\n    ".join(options)
+    about = f"{where}: contaminated on purpose with {plan.benchmark}"
+    about = " ".join(about.split())  # on one line, which is a comment
     return (
         "#!/bin/bash\n"
         "# Run this in a checkout of https://github.com/haotian-liu/LLaVA.\n"
-        f"# {where}: contaminated on purpose with {plan.benchmark} ({len(plan.item_ids)} items).\n"
+        f"# {about} ({len(plan.item_ids)} items).\n"
         "set -e\n"
         'DATA=$(cd "$(dirname "$0")" && pwd)\n'
         f"MODEL={model}\n"

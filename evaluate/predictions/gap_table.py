@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flipbench.core.errors import ConfigError
+from flipbench.core.files import without_html
 from flipbench.core.rates import Rate, wilson_interval
 from flipbench.core.records import Score
 from flipbench.reporting import formats, writers
@@ -188,7 +189,7 @@ class GapTable:
         )
         parts += ["", *(f"- {text}" for text in self.qualifiers)]
         parts += [f"- Note: {text}" for text in self.warnings]
-        return "\n".join(parts) + "\n"
+        return without_html("\n".join(parts) + "\n")
 
     def latex(self) -> str:
         """Return the table for LaTeX with booktabs."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from flipbench.core.files import write_atomically
+from flipbench.core.files import markdown_text, without_html, write_atomically
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Score
 from flipbench.reporting import writers
@@ -225,7 +225,7 @@ def _results(
 
 
 def _write_tables(data: ReportData, tables: Sequence[Table], needed: Table, folder: Path) -> None:
-    head = f"# {data.title}\n\n{' '.join(headline(data.grid, data.scores))}\n"
+    head = f"# {markdown_text(data.title)}\n\n{' '.join(headline(data.grid, data.scores))}\n"
     first = [tables[0], *([data.groups] if data.groups else [])]
     others = [*tables[1:], *data.raters, *data.kept]
     _write_markdown(folder / "gap.md", first, data.notes, head)
@@ -241,7 +241,7 @@ def _write_markdown(
     path: Path, tables: Sequence[Table], notes: Sequence[str], head: str = ""
 ) -> None:
     parts = [head, *map(writers.markdown, tables), "".join(f"- {note}\n" for note in notes)]
-    write_atomically(path, "\n".join(filter(None, parts)))
+    write_atomically(path, without_html("\n".join(filter(None, parts))))
 
 
 def _thumbnail_bytes(data: ReportData, figures: Sequence[Figure]) -> int:

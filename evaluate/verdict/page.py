@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from flipbench.core.files import write_atomically
+from flipbench.core.files import markdown_text, without_html, write_atomically
 from flipbench.core.records import JsonDict, Score
 from flipbench.reporting import formats, writers
 from flipbench.reporting.pages import environment
@@ -95,7 +95,7 @@ def fallen_pairs(page: VerdictPage, most: int = N_EXAMPLES) -> Gallery:
 def markdown(page: VerdictPage, gallery: Gallery) -> str:
     """Return the verdict as Markdown."""
     finding = page.finding
-    lines = [f"# {page.title}", "", finding.sentence, ""]
+    lines = [f"# {markdown_text(page.title)}", "", finding.sentence, ""]
     lines += [f"- {text}" for text in (*finding.qualifiers, *page.notes)]
     lines += ["", "## The gap", "", writers.markdown(gap_table(page.finding, page.evidence))]
     lines += [f"- {formats.as_sentence(text)}" for text in finding.leading.warnings]
@@ -122,7 +122,7 @@ def markdown(page: VerdictPage, gallery: Gallery) -> str:
         )
     lines += ["", "## How this was made", ""]
     lines += [f"- {name}: {value}" for name, value in page.settings.items()]
-    return "\n".join(lines) + "\n"
+    return without_html("\n".join(lines) + "\n")
 
 
 def as_json(page: VerdictPage, gallery: Gallery) -> JsonDict:

@@ -14,7 +14,7 @@ from pydantic_core import to_jsonable_python
 
 from flipbench.benchmarks import write_jsonl
 from flipbench.core.errors import DataError, attempt
-from flipbench.core.files import write_atomically
+from flipbench.core.files import markdown_text, without_html, write_atomically
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef
 from flipbench.reporting import formats, sections, writers
@@ -86,7 +86,7 @@ def headline(report: AuditReport, more: Sequence[Section] = ()) -> str:
 def markdown(report: AuditReport, more: Sequence[Section] = ()) -> str:
     """Return the audit as Markdown."""
     lines = [
-        f"# Audit of {report.benchmark.name}",
+        f"# Audit of {markdown_text(report.benchmark.name)}",
         "",
         headline(report, more),
         "",
@@ -114,7 +114,7 @@ def markdown(report: AuditReport, more: Sequence[Section] = ()) -> str:
             ]
         if len(finding.items) > N_SHOWN:
             lines.append(f"- and {len(finding.items) - N_SHOWN:,} more, see items.csv")
-    return "\n".join(lines) + "\n" + sections.markdown(more, STATUS)
+    return without_html("\n".join(lines) + "\n" + sections.markdown(more, STATUS))
 
 
 def html(report: AuditReport, more: Sequence[Section] = ()) -> str:

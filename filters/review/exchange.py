@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from flipbench.core.errors import DataError
+from flipbench.core.files import plain_cell, spreadsheet_cell
 
 from ..effective_verdicts import join_reason, split_reason
 from .label_studio import read_tasks
@@ -18,7 +19,6 @@ from .pairs import REVIEW
 from .task import RaterVerdict, Task
 
 MAX_NOTE = 2000
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 @dataclass
@@ -58,7 +58,9 @@ def export_csv(ledger: Ledger) -> str:
         if not any(verdict.kind == "person" for verdict in decided.values()):
             rows.append({})
         for row in rows:
-            writer.writerow({name: _safe(text) for name, text in (columns | row).items()})
+            writer.writerow(
+                {name: spreadsheet_cell(text) for name, text in (columns | row).items()}
+            )
     return buffer.getvalue()
 
 
@@ -86,7 +88,7 @@ def read_rows(data: bytes, name: str, task: Task = REVIEW) -> tuple[list[Importe
     problems: list[str] = []
     try:
         for cells in reader:
-            row = {key: _unsafe(text or "") for key, text in cells.items() if key is not None}
+            row = {key: plain_cell(text or "") for key, text in cells.items() if key is not None}
             where = f"{name}:{reader.line_num}"
             try:
                 rows.append(_row(row, where, task))
@@ -195,11 +197,3 @@ def _row(cells: dict[str, str], where: str, task: Task) -> ImportedRow:
 def _plain(text: str) -> str:
     """Return text on one line, without lone surrogates, which JSON can contain."""
     return " ".join(text.split()).encode(errors="replace").decode()[:MAX_NOTE]
-
-
-def _safe(text: str) -> str:
-    return "'" + text if text.startswith(_FORMULA) else text
-
-
-def _unsafe(text: str) -> str:
-    return text[1:] if text[:1] == "'" and text[1:].startswith(_FORMULA) else text

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flipbench.core.errors import DataError, nearest
+from flipbench.core.files import plain_cell
 from flipbench.prompting.prompts import LETTERS
 
 
@@ -102,7 +103,7 @@ NumberedRow = tuple[int, Mapping[str, str]]
 
 
 def numbered_rows(path: Path) -> tuple[list[str], list[NumberedRow]]:
-    """Return the header of a CSV file, and its rows with their line numbers.
+    """Return the header of a CSV file, and its rows with their line numbers, as `plain_cell`.
 
     Raises
     ------
@@ -123,7 +124,8 @@ def numbered_rows(path: Path) -> tuple[list[str], list[NumberedRow]]:
     for line, row in rows:
         if None in row or None in row.values():
             raise DataError(f"{path}, line {line}: the number of cells differs from the header's")
-    return header, rows
+    plain = ((line, {key: plain_cell(cell) for key, cell in row.items()}) for line, row in rows)
+    return header, list(plain)
 
 
 def not_utf8(path: Path) -> DataError:

@@ -164,7 +164,12 @@ def validate(
         scoring=scoring,
         out=out,
     )
-    say(result.markdown() if form == "markdown" else result.to_frame().to_csv(index=False))
+    if form == "csv":
+        from flipbench.reporting.writers import frame_csv
+
+        say(frame_csv(result.to_frame()))
+    else:
+        say(result.markdown())
 
 
 @app.command(rich_help_panel=MODELS)

@@ -1,9 +1,13 @@
-"""Atomic writes: a file or folder is complete or absent, even if the writer is killed."""
+"""Atomic writes, and text in files that no program may take for a formula or markup.
+
+A file or folder is complete or absent, even if the writer is killed.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +16,9 @@ from flipbench.core.errors import DataError
 
 PRIVATE = 0o600
 """The permissions of a file that only its user may read."""
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_NUMBERS = re.compile(r"[+-][\d.,:;%±<>\[\]() –−+/-]*")  # "-0.3 [-0.5, -0.1]": calls nothing
 
 
 def write_atomically(path: Path, data: str | bytes, mode: int = 0o666) -> Path:
@@ -100,3 +107,41 @@ def flush_folder(folder: Path) -> None:
     """Flush a folder's entries to disk, so that new names survive a power failure."""
     with contextlib.suppress(OSError):  # some network file systems cannot flush folders
         _flush(folder)
+
+
+def spreadsheet_cell(text: str) -> str:
+    """Return a text for a CSV cell: an apostrophe is put before what would be a formula.
+
+    `plain_cell` takes it away again. Numbers with a sign stay as they are.
+
+    >>> [spreadsheet_cell(text) for text in ("=1+1", "-cmd", "-0.5 [-1.0, +2.0]", "a = b")]
+    ["'=1+1", "'-cmd", '-0.5 [-1.0, +2.0]', 'a = b']
+    """
+    if text.startswith("'"):
+        return "'" + text if text.lstrip("'").startswith(_FORMULA) else text
+    return "'" + text if text.startswith(_FORMULA) and not _NUMBERS.fullmatch(text) else text
+
+
+def plain_cell(text: str) -> str:
+    """Return the text of a cell that `spreadsheet_cell` wrote.
+
+    >>> plain_cell("'=1+1"), plain_cell("'quoted'")
+    ('=1+1', "'quoted'")
+    """
+    guarded = text.startswith("'") and text.lstrip("'").startswith(_FORMULA)
+    return text[1:] if guarded else text
+
+
+def markdown_text(text: str) -> str:
+    r"""Return a text for a line of Markdown, with what would end a cell or start markup escaped.
+
+    >>> markdown_text("a*b |\n<script> p <.001")
+    'a\\*b \\| &lt;script> p <.001'
+    """
+    text = re.sub(r"([\\|`*])", r"\\\1", " ".join(text.split())).replace("](", "]\\(")
+    return without_html(text)
+
+
+def without_html(document: str) -> str:
+    """Return a Markdown document in which no text starts an HTML tag; ``<.001`` stays readable."""
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", document)

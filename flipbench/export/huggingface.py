@@ -8,6 +8,7 @@ from pathlib import Path
 import yaml
 
 from flipbench.benchmarks.write import write_parquet
+from flipbench.core.files import markdown_text, without_html
 from flipbench.core.paired import PairedBenchmark
 from flipbench.export.pairs import export_name, sides
 
@@ -58,11 +59,15 @@ def dataset_card(benchmark: PairedBenchmark) -> str:
         "|---|---|",
         f"| pairs | {len(items):,} |",
         f"| content hash | `{benchmark.id}` |",
-        *(f"| source | {name}: {n:,} items |" for name, n in sources.most_common()),
-        *(f"| licence of the source | {name}: {n:,} items |" for name, n in licences.most_common()),
+        *(f"| source | {markdown_text(name)}: {n:,} items |" for name, n in sources.most_common()),
+        *(
+            f"| licence of the source | {markdown_text(name)}: {n:,} items |"
+            for name, n in licences.most_common()
+        ),
         *(f"| {step} | {n:,} |" for step, n in benchmark.funnel.items()),
-        *(f"| {what} | {value} |" for what, value in benchmark.made_by.items()),
+        *(f"| {what} | {markdown_text(value)} |" for what, value in benchmark.made_by.items()),
         "",
         "The images in `perturbed` are synthetic. Do not train on either part.",
     ]
-    return f"---\n{yaml.safe_dump(head, sort_keys=False)}---\n" + "\n".join(lines) + "\n"
+    card = without_html("\n".join(lines))
+    return f"---\n{yaml.safe_dump(head, sort_keys=False)}---\n{card}\n"

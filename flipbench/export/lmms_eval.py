@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from flipbench.core.files import write_atomically
+from flipbench.core.files import markdown_text, write_atomically
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item
@@ -136,7 +136,7 @@ def _readme(benchmark: PairedBenchmark, tasks: Sequence[Path], models: Mapping[s
     ]
     span = f"{min(sizes):,} to {max(sizes):,} pixels" if sizes else "none"
     known = "".join(
-        f"- `{name}`: `min_pixels={fewest},max_pixels={most}`\n"
+        f"- `{markdown_text(name)}`: `min_pixels={fewest},max_pixels={most}`\n"
         for name, (fewest, most) in limits.items()
     )
     names = ",".join(path.stem for path in tasks)

@@ -18,7 +18,7 @@ import yaml
 
 from flipbench.benchmarks.tables import parse_json
 from flipbench.core.errors import DataError
-from flipbench.core.files import write_atomically
+from flipbench.core.files import markdown_text, write_atomically
 from flipbench.core.paired import PairedBenchmark, PictureChoice
 from flipbench.core.records import Caption, Edit, Flip, JsonDict, Record, Verdict
 from flipbench.core.run import Run
@@ -204,10 +204,13 @@ def _no_recipe(path: Path) -> DataError:
 
 
 def _readme(benchmark: PairedBenchmark, name: str, n_edits: int) -> str:
-    made_by = "".join(f"- {what}: {value}\n" for what, value in benchmark.made_by.items())
+    made_by = "".join(
+        f"- {what}: {markdown_text(value)}\n" for what, value in benchmark.made_by.items()
+    )
+    source = markdown_text(benchmark.name)
     return f"""# {name}
 
-A recipe for the answer-flipped version of {benchmark.name}: {len(benchmark.pairs):,} pairs kept
+A recipe for the answer-flipped version of {source}: {len(benchmark.pairs):,} pairs kept
 of {n_edits:,} edited. It contains new answers, captions, verdicts, settings, seeds and image
 hashes, but no images, for sources whose licence forbids sharing edited ones.
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flipbench.core.files import write_atomically
+from flipbench.core.files import markdown_text, spreadsheet_cell, write_atomically
 from flipbench.reporting.tables import Column, Table
 
 _LATEX = {
@@ -43,9 +42,11 @@ def markdown(table: Table) -> str:
     lines = [_md_line(heads), "|" + "|".join(aligned) + "|"]
     for name, rows in table.groups:
         if name:
-            lines.append(_md_line([f"**{_md(name)}**", *("" for _ in table.columns)], escape=False))
+            lines.append(
+                _md_line([f"**{markdown_text(name)}**", *("" for _ in table.columns)], escape=False)
+            )
         lines += [_md_line([row.header, *(cell.plain() for cell in row.cells)]) for row in rows]
-    return "\n".join(lines) + f"\n\n{_md(table.caption)}\n"
+    return "\n".join(lines) + f"\n\n{markdown_text(table.caption)}\n"
 
 
 def latex(table: Table) -> str:
@@ -87,10 +88,19 @@ def table_csv(table: Table) -> str:
 
 
 def rows_csv(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Return rows as CSV with a header line."""
+    """Return rows as CSV with a header line; texts pass `spreadsheet_cell`."""
     file = io.StringIO()
-    csv.writer(file, lineterminator="\n").writerows([headers, *rows])
+    csv.writer(file, lineterminator="\n").writerows(
+        [spreadsheet_cell(cell) if isinstance(cell, str) else cell for cell in row]
+        for row in [headers, *rows]
+    )
     return file.getvalue()
+
+
+def frame_csv(frame: Any) -> str:
+    """Return a data frame as CSV, without its index; texts pass `spreadsheet_cell`."""
+    safe = frame.map(lambda cell: spreadsheet_cell(cell) if isinstance(cell, str) else cell)
+    return str(safe.to_csv(index=False))
 
 
 def records_csv(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -110,7 +120,7 @@ def write_tables(tables: Sequence[Table], folder: Path, page: str, title: str) -
     for table in tables:
         write_atomically(folder / f"{table.key}.csv", table_csv(table))
     body = "\n".join(markdown(table) for table in tables)
-    return write_atomically(folder / page, f"# {title}\n\n{body}")
+    return write_atomically(folder / page, f"# {markdown_text(title)}\n\n{body}")
 
 
 def _full_header(table: Table, column: Column) -> str:
@@ -120,13 +130,7 @@ def _full_header(table: Table, column: Column) -> str:
 
 
 def _md_line(cells: list[str], *, escape: bool = True) -> str:
-    return "| " + " | ".join(_md(cell) if escape else cell for cell in cells) + " |"
-
-
-def _md(text: str) -> str:
-    """Escape what would end a cell or start markup; ``<.001`` stays readable."""
-    text = re.sub(r"([\\|`*])", r"\\\1", " ".join(text.split())).replace("](", "]\\(")
-    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text)
+    return "| " + " | ".join(markdown_text(cell) if escape else cell for cell in cells) + " |"
 
 
 def _tex_line(cells: list[str]) -> str:
