@@ -145,7 +145,7 @@ class Collector:
     problems: list[Problem] = field(default_factory=list)
     n_rows: int = 0
     _claimed: dict[tuple[str, str], str] = field(default_factory=dict)
-    _spelled: dict[tuple[str, str], str] = field(default_factory=dict)
+    _spelled: dict[tuple[str, str], str] = field(default_factory=dict)  # by folded name
 
     def claim(self, name: str, row: RowPlace, benchmark: str = "") -> None:
         """Register a row's name; one that differs from another's in form only is noted.
@@ -161,9 +161,11 @@ class Collector:
                 f"{row.where}: the index {name!r} is used twice, first at {first}; results are"
                 " joined by index, so give every row a unique one"
             )
-        folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
-        other = self._spelled.setdefault((benchmark, folded), name)
-        if other != name:
+        folded = _folded(name)
+        other = self._spelled.get((benchmark, folded), folded)
+        if folded != name:
+            self._spelled.setdefault((benchmark, folded), name)
+        if other != name and (benchmark, other) in self._claimed:
             odd = Oddity(
                 "similar_index",
                 f"the index {ascii(name)} differs from {ascii(other)}"
@@ -215,3 +217,10 @@ class Collector:
         if self.strict:
             raise DataError(str(problem))
         self.problems.append(problem)
+
+
+def _folded(name: str) -> str:
+    """Return what names that differ by case or Unicode form only have in common."""
+    if name.isascii():
+        return name.lower()
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,50 +34,62 @@ class _TsvRow:
     images: tuple[_Pending, ...]
     error: DataError | None
 
+    @property
+    def own(self) -> tuple[ImageRef, ...]:
+        """Its images, if all are in the row itself."""
+        refs = tuple(ref for ref in self.images if isinstance(ref, ImageRef))
+        return refs if len(refs) == len(self.images) else ()
+
 
 def load_tsv(spec: TsvSpec, images: ImageStore, strict: bool = False) -> Benchmark:
     """Read a VLMEvalKit file; see `flipbench.benchmarks.load_benchmark`.
 
-    Images are stored row by row, so that a file of many gigabytes needs little memory; references
-    to other rows' images are followed afterwards.
+    A row becomes an item as soon as it is read, so that a file of many gigabytes needs little
+    memory; only rows that refer to the image of a later row wait for it.
     """
     check_file(spec.path)
     folder = image_folder(spec.image_root, spec.path.parent, images)
     collector = Collector(spec.name or spec.path.stem, strict)
-    rows = _read(spec.path, images, collector, spec.extra_columns)
-    by_index = {row.row.name: row for row in rows if row.row.name}
-    for tsv_row in rows:
-        row = tsv_row.row
-        with collector.row(row):
-            if tsv_row.error is not None:
-                raise tsv_row.error
-            if not row.name:
-                raise RowError("index", "the index is empty", "give every row a unique index")
-            refs = _follow(tsv_row, by_index)
-            if not refs:
-                paths = split_cell(tsv_row.cells.get("image_path", ""))
-                refs = tuple(folder.put(path, row) for path in paths)
-            if not refs:
-                raise RowError("image", "there is no image", "add one, or remove the row")
-            item, oddities = build_item(_draft(tsv_row, refs, spec, collector.name))
-            collector.keep(row, item, oddities)
+    known: dict[str, tuple[ImageRef, ...] | DataError] = {}
+    waiting: list[_TsvRow] = []
+    with open_tsv(spec.path, spec.extra_columns) as (header, lines):
+        options = option_columns(header, str(spec.path))
+
+        def build(tsv_row: _TsvRow) -> None:
+            row = tsv_row.row
+            with collector.row(row):
+                if tsv_row.error is not None:
+                    raise tsv_row.error
+                if not row.name:
+                    raise RowError("index", "the index is empty", "give every row a unique index")
+                refs = _follow(tsv_row, known)
+                if not refs:
+                    paths = split_cell(tsv_row.cells.get("image_path", ""))
+                    refs = tuple(folder.put(path, row) for path in paths)
+                if not refs:
+                    raise RowError("image", "there is no image", "add one, or remove the row")
+                draft = _draft(tsv_row, refs, options, spec, collector.name)
+                collector.keep(row, *build_item(draft))
+
+        n_rows = 0
+        for line, cells in lines:
+            tsv_row = _tsv_row(cells, header, f"{spec.path.name}, line {line}", n_rows, images)
+            n_rows += 1
+            if tsv_row.row.name:
+                collector.claim(tsv_row.row.name, tsv_row.row)
+                known[tsv_row.row.name] = tsv_row.error or tsv_row.own
+            if all(isinstance(ref, ImageRef) or ref in known for ref in tsv_row.images):
+                build(tsv_row)
+            else:
+                waiting.append(tsv_row)
+    if not n_rows:
+        raise DataError(f"{spec.path}: there is a header but no rows; download the file again")
+    for tsv_row in waiting:
+        build(tsv_row)
+    if waiting:
+        collector.items.sort(key=lambda item: item.source.row)
     folder.note_relocated(collector)
     return collector.finish()
-
-
-def _read(
-    path: Path, images: ImageStore, collector: Collector, extra_columns: tuple[str, ...]
-) -> list[_TsvRow]:
-    rows: list[_TsvRow] = []
-    with open_tsv(path, extra_columns) as (header, lines):
-        for line, cells in lines:
-            rows.append(_tsv_row(cells, header, f"{path.name}, line {line}", len(rows), images))
-            row = rows[-1].row
-            if row.name:
-                collector.claim(row.name, row)
-    if not rows:
-        raise DataError(f"{path}: there is a header but no rows; download the file again")
-    return rows
 
 
 @contextmanager
@@ -159,26 +171,30 @@ def _tsv_row(
         return _TsvRow(row, cells, (), bad_image)
 
 
-def _follow(row: _TsvRow, by_index: dict[str, _TsvRow]) -> tuple[ImageRef, ...]:
+def _follow(
+    row: _TsvRow, known: Mapping[str, tuple[ImageRef, ...] | DataError]
+) -> tuple[ImageRef, ...]:
+    """Return a row's images; ``known`` are those of the rows it may refer to, or their errors."""
     refs: list[ImageRef] = []
     for pending in row.images:
         if isinstance(pending, ImageRef):
             refs.append(pending)
             continue
-        other = by_index.get(pending)
+        other = known.get(pending)
         what = f"the image cell refers to the row with index {pending!r}"
         if other is None:
             raise RowError("image", f"{what}, which does not exist", "put the image's base64 there")
-        if other.error is not None:
-            raise RowError("image", f"{what}: {other.error}", "fix that row first")
-        own = [ref for ref in other.images if isinstance(ref, ImageRef)]
-        if not own or len(own) != len(other.images):
+        if isinstance(other, DataError):
+            raise RowError("image", f"{what}: {other}", "fix that row first")
+        if not other:
             raise RowError("image", f"{what}, which has no image", "put the base64 there")
-        refs += own
+        refs += other
     return tuple(refs)
 
 
-def _draft(row: _TsvRow, refs: tuple[ImageRef, ...], spec: TsvSpec, name: str) -> Draft:
+def _draft(
+    row: _TsvRow, refs: tuple[ImageRef, ...], options: Sequence[str], spec: TsvSpec, name: str
+) -> Draft:
     cells = row.cells
     extra = {column: cells[column] for column in spec.extra_columns if cells[column]}
     subcategory = next((cells[column] for column in _L2 if cells.get(column)), "")
@@ -188,7 +204,7 @@ def _draft(row: _TsvRow, refs: tuple[ImageRef, ...], spec: TsvSpec, name: str) -
         images=refs,
         question=cells["question"],
         raw_question=cells["question"],
-        options=[(column, cells[column]) for column in option_columns(list(cells), row.row.where)],
+        options=[(column, cells[column]) for column in options],
         answer=cells["answer"],
         source=Source(
             dataset=spec.path.name,

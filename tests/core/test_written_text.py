@@ -66,7 +66,7 @@ def test_files_that_are_read_again_give_the_names_back(text: str, tmp_path: Path
 
 
 def test_csv_files_are_written_in_one_place() -> None:
-    """A new writer of CSV would have to think of formulas; kits' own formats are no spreadsheets."""
+    """Any other writer would have to think of formulas; kits' own formats are no spreadsheets."""
     own = {"flipbench/reporting/writers.py", "filters/review/exchange.py"}
     kits = {"flipbench/export/vlmeval.py"}
     rooms = ("flipbench", "generate", "filters", "contaminate", "evaluate")

@@ -14,7 +14,7 @@ from flipbench.core.paired import PairedBenchmark
 from flipbench.evaluate.predictions.gap import gap_of_predictions
 from flipbench.evaluate.report.report import _write_tables
 from flipbench.evaluate.report.tables import gap_table
-from flipbench.export.huggingface import _card
+from flipbench.export.huggingface import dataset_card
 from flipbench.export.recipe import _readme
 from flipbench.filters.audit.page import markdown
 from tests.fixtures.prediction_files import both
@@ -55,4 +55,8 @@ def test_audit_md(tmp_path: Path) -> None:
 def test_readmes_of_exports(tmp_path: Path, kind: str) -> None:
     store = ImageStore(tmp_path)
     benchmark = PairedBenchmark(TAG, (), store, made_by={"raters": TAG})
-    check(_readme(benchmark, "name", 3) if kind == "recipe" else _card(benchmark).split("---")[2])
+    check(
+        _readme(benchmark, "name", 3)
+        if kind == "recipe"
+        else dataset_card(benchmark).split("---")[2]
+    )
