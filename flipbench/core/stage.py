@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TextIO, TypeVar
 
 from tqdm import tqdm
+from tqdm.contrib.logging import logging_redirect_tqdm
 
-from flipbench.core.errors import ConfigError, FlipbenchError, PrerequisiteError
+from flipbench.core.errors import ConfigError, FlipbenchError, PrerequisiteError, shorten
 from flipbench.core.records import Failure, Record
 from flipbench.core.run import Run
 
@@ -135,7 +138,7 @@ def _run(stage: Stage[In], inputs: Iterable[In], run: Run, options: StageOptions
         file=sys.stderr,
         dynamic_ncols=True,
     )
-    with bar:
+    with bar, messages_above(bar):
         tasks = list(todo.items())
         for start in range(0, len(tasks), options.batch_size):
             batch = tasks[start : start + options.batch_size]
@@ -151,6 +154,31 @@ def _run(stage: Stage[In], inputs: Iterable[In], run: Run, options: StageOptions
             if report.failures:
                 bar.set_postfix(failed=len(report.failures))
     return report
+
+
+@contextlib.contextmanager
+def messages_above(bar: tqdm[Any]) -> Iterator[None]:
+    """Print log messages and warnings on lines of their own, above a progress bar."""
+    if bar.disable:
+        yield
+        return
+    show, warnings.showwarning = warnings.showwarning, _log_warning
+    try:
+        with logging_redirect_tqdm():
+            yield
+    finally:
+        warnings.showwarning = show
+
+
+def _log_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    log.warning("%s: %s", category.__name__, shorten(str(message), 300))
 
 
 def _attempt(stage: Stage[In], batch: Sequence[In]) -> Sequence[Record | Exception]:

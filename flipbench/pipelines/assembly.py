@@ -12,7 +12,7 @@ from pathlib import Path
 from datasets import disable_progress_bars
 from transformers.utils import logging as transformers_logging
 
-from flipbench.benchmarks import Benchmark, PairsSpec, load_benchmark, load_pairs
+from flipbench.benchmarks import Benchmark, HuggingFaceSpec, PairsSpec, load_benchmark, load_pairs
 from flipbench.config.experiment import Config, ModelConfig, ShapesSpec
 from flipbench.config.kinds import Context
 from flipbench.core.errors import ConfigError, DataError, nearest
@@ -36,6 +36,7 @@ from flipbench.generate.pictures import (
 from flipbench.generate.pipeline import Generator
 from flipbench.generate.propose import ProposeStage
 from flipbench.models.protocols import Captioner, Editor, Judge
+from flipbench.models.vlm.hub import check_hub
 from flipbench.pipelines.backends import backend_context, build_writer
 from flipbench.pipelines.detectors import ConfiguredDetectors
 from flipbench.pipelines.grid import TrainedPlan, checkpoint_models, model_under_test
@@ -121,6 +122,8 @@ class Assembly:
             return Benchmark(name=SHAPES_NAME, items=items, problems=[], n_rows=len(items))
         if isinstance(spec, PairsSpec):
             raise ConfigError("benchmark.format: pairs: the pairs exist already; nothing to make")
+        if isinstance(spec, HuggingFaceSpec) and not Path(spec.path).exists():
+            check_hub()
         benchmark = load_benchmark(spec, self.run.images)
         if self.limit is not None:
             del benchmark.items[self.limit :]
@@ -314,4 +317,7 @@ def _quiet_libraries() -> None:
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
     disable_progress_bars()
-    warnings.filterwarnings("ignore", category=FutureWarning, module=r"(transformers|trl|peft)\.")
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    libraries = r"(accelerate|datasets|diffusers|huggingface_hub|peft|torch|transformers|trl)\."
+    for category in (FutureWarning, DeprecationWarning):
+        warnings.filterwarnings("ignore", category=category, module=libraries)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import shutil
 import subprocess
@@ -201,6 +202,13 @@ def test_an_unknown_export_format_is_refused(flipbench: Flipbench, config: Path)
     flipbench("filter", config, "--limit", "4", "-q")
     result = flipbench("export", config, "out", "--format", "xml")
     assert result.status == 2 and "no such format" in result.err and "vlmeval" in result.err
+
+
+@pytest.mark.parametrize("name", ["httpx", "httpx2", "transformers", "datasets"])
+def test_libraries_report_no_progress_of_their_own(flipbench: Flipbench, name: str) -> None:
+    logging.getLogger(name).setLevel(logging.NOTSET)
+    assert flipbench("detectors", "perturbation_gap").status == 0
+    assert not logging.getLogger(name).isEnabledFor(logging.INFO)
 
 
 @pytest.mark.parametrize("command", ["contaminate", "evaluate"])

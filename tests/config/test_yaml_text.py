@@ -114,6 +114,11 @@ def test_what_is_read(text: str, value: object) -> None:
     assert read_yaml(text, "x") == value
 
 
+def test_a_name_that_is_not_close_is_not_suggested(tmp_path: Path) -> None:
+    message = refusal(BASE + "evaluate: {perturbed: 1}\n", tmp_path)
+    assert message.endswith("evaluate.perturbed: unknown key")
+
+
 def test_booleans_stay_booleans(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text(BASE + "models: {m: {path: x, trust_remote_code: true}}\n")
     assert load_config(tmp_path / "c.yaml").models["m"].trust_remote_code is True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import random
 import re
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -338,3 +340,25 @@ def test_killed_at_any_moment_and_continued_leaves_every_record_once(tmp_path: P
     server.close()
     assert n_kills >= N_KILLS
     assert n_midway >= N_KILLS // 2
+
+
+def test_messages_and_warnings_stand_above_the_progress_bar(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [handler])
+    answer = Captions.__call__
+
+    def noisy(self: Captions, names: Sequence[str]) -> Sequence[Record | Exception]:
+        logging.getLogger("library").warning("a message")
+        warnings.warn("one\nof several lines", UserWarning, stacklevel=1)
+        return answer(self, names)
+
+    show = warnings.showwarning
+    monkeypatch.setattr(Captions, "__call__", noisy)
+    with Run(tmp_path) as run:
+        run_stage(Captions(), ["a"], run, StageOptions(progress=True))
+    lines = capsys.readouterr().err.replace("\r", "\n").splitlines()
+    assert "a message" in lines
+    assert "UserWarning: one of several lines" in lines
+    assert warnings.showwarning is show

@@ -11,6 +11,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from flipbench.core.errors import DataError, PrerequisiteError
+from flipbench.models.vlm.hub import check_hub
 
 CARD = "flipbench_card.json"
 ADAPTER = "adapter_config.json"
@@ -178,7 +179,8 @@ def read_object(path: Path) -> dict[str, Any]:
 def check_files(where: str) -> None:
     """Check that the files of a checkpoint's folder, and of its base, are there and whole.
 
-    Weights are not read: a safetensors file says how long it must be. Hub ids are not checked.
+    Weights are not read: a safetensors file says how long it must be. Of hub ids, only
+    whether the hub can be reached is checked.
 
     Raises
     ------
@@ -189,9 +191,11 @@ def check_files(where: str) -> None:
     """
     base, _ = base_of(where)
     for folder in dict.fromkeys((Path(where), Path(base))):
-        if folder.is_dir():
-            check_card(folder)
-            _check_folder(folder)
+        if not folder.is_dir():
+            check_hub()
+            continue
+        check_card(folder)
+        _check_folder(folder)
 
 
 def _check_folder(folder: Path) -> None:
