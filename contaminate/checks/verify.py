@@ -22,6 +22,7 @@ from .card import add_to_card, read_card
 from .check import add_first_token, pixel_budget, render_example
 
 LEVEL = 0.01
+POWER = 0.8
 Outcomes = Sequence[bool | None]
 
 
@@ -70,7 +71,7 @@ def verify(job: TrainingJob, folder: Path) -> list[str]:
         warnings.append(
             "the label contaminated is not verified: accuracy on the contaminated items went from"
             f" {result['k_before']}/{result['n']} to {result['k_after']}/{result['n']}"
-            f" (p = {result['p_rise']:.2g}, level {LEVEL})"
+            f" (p = {result['p_rise']:.2g}, level {LEVEL}); {_room(result)}"
         )
     verdict = ("verified" if verified else "not verified") if dose else "not applicable"
     add_to_card(
@@ -86,6 +87,59 @@ def verify(job: TrainingJob, folder: Path) -> list[str]:
     return warnings
 
 
+def wins_needed(lost: int = 0) -> int:
+    """Return how many items must become right for a verified label if ``lost`` become wrong.
+
+    >>> [wins_needed(lost) for lost in range(4)]
+    [7, 10, 12, 14]
+    """
+    won = lost + 1
+    while _p_rise(won, lost) >= LEVEL:
+        won += 1
+    return won
+
+
+def items_needed(clean_accuracy: float, power: float = POWER) -> int:
+    """Return how many items verify a label with the given probability, if all become right.
+
+    The number of items that the clean model gets wrong is binomial.
+
+    >>> items_needed(0.5), items_needed(0.9)
+    (17, 90)
+
+    Raises
+    ------
+    ValueError
+        If the clean model leaves no room to rise.
+    """
+    if not 0 <= clean_accuracy < 1:
+        raise ValueError(f"clean_accuracy must be in [0, 1), not {clean_accuracy}")
+    least = n = wins_needed()
+    while stats.binom.sf(least - 1, n, 1 - clean_accuracy) < power:
+        n += 1
+    return n
+
+
+def _room(result: Mapping[str, Any]) -> str:
+    """Return whether the items left room for a verified label."""
+    n_wrong, needed = result["n"] - result["k_before"], wins_needed()
+    if n_wrong < needed:
+        return (
+            f"no training could verify it: the clean model gets {n_wrong} items wrong, and at least"
+            f" {needed} must become right; use more items, or harder ones"
+        )
+    return (
+        f"{result['won']} items became right and {result['lost']} wrong; with as many wrong,"
+        f" {wins_needed(result['lost'])} must become right"
+    )
+
+
+def _p_rise(won: int, lost: int) -> float:
+    if not won + lost:
+        return 1.0
+    return float(stats.binomtest(won, won + lost, 0.5, alternative="greater").pvalue)
+
+
 def compare(before: Outcomes, after: Outcomes) -> dict[str, Any]:
     """Return the paired comparison of two models on the same items, dropping unanswered pairs.
 
@@ -95,7 +149,6 @@ def compare(before: Outcomes, after: Outcomes) -> dict[str, Any]:
     pairs = [(a, b) for a, b in zip(before, after, strict=True) if a is not None and b is not None]
     lost = sum(a and not b for a, b in pairs)
     won = sum(b and not a for a, b in pairs)
-    p = stats.binomtest(won, won + lost, 0.5, alternative="greater").pvalue if won + lost else 1.0
     return {
         "n": len(pairs),
         "n_dropped": len(before) - len(pairs),
@@ -103,7 +156,7 @@ def compare(before: Outcomes, after: Outcomes) -> dict[str, Any]:
         "k_after": sum(bool(b) for _, b in pairs),
         "won": won,
         "lost": lost,
-        "p_rise": float(p),
+        "p_rise": _p_rise(won, lost),
     }
 
 

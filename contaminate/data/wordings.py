@@ -18,7 +18,7 @@ from flipbench.core.stage import DEFAULTS, StageOptions, StageReport, run_stage
 from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest, read_json
 from flipbench.models.chat.prompt_files import lettered, load_prompt
 from flipbench.shapes.benchmark import reword
-from flipbench.shapes.questions import PHRASINGS
+from flipbench.shapes.questions import KINDS, PHRASINGS
 
 from .corpus import read_lines
 from .regimes import five_gram_overlap, least_overlap
@@ -70,7 +70,7 @@ class ShapesWriter:
     """The two other phrasings that every question of the embedded world has."""
 
     name = "shapes phrasings"
-    settings: JsonDict = {"phrasings": [list(texts) for texts in PHRASINGS.values()]}
+    settings: JsonDict = {"phrasings": [list(PHRASINGS[kind]) for kind in KINDS]}
 
     def __call__(self, items: Sequence[Item]) -> list[Rewritten | Exception]:
         """Look up a batch."""

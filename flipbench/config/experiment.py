@@ -31,6 +31,12 @@ class ShapesSpec(Value):
 
     format: Literal["shapes"] = "shapes"
     n_items: int = Field(default=480, ge=1, le=480, description="the first n of its 480 items")
+    seed: int | None = Field(
+        default=None, ge=0, description="draws other items than those of shapes-vqa; null: those"
+    )
+    level: Literal["standard", "hard"] = Field(
+        default="standard", description="hard: items that the tiny models often get wrong"
+    )
 
 
 class PictureConfig(Value):

@@ -41,8 +41,7 @@ from flipbench.pipelines.backends import backend_context, build_writer
 from flipbench.pipelines.detectors import ConfiguredDetectors
 from flipbench.pipelines.grid import TrainedPlan, checkpoint_models, model_under_test
 from flipbench.pipelines.training_data import TrainingData
-from flipbench.shapes.benchmark import NAME as SHAPES_NAME
-from flipbench.shapes.benchmark import is_shapes_item, shapes_vqa
+from flipbench.shapes.benchmark import Edition, is_shapes_item, shapes_vqa
 
 log = logging.getLogger(__name__)
 
@@ -118,8 +117,10 @@ class Assembly:
         """
         spec = self.config.benchmark
         if isinstance(spec, ShapesSpec):
-            items = shapes_vqa(self.run.images, min(spec.n_items, self.limit or spec.n_items))
-            return Benchmark(name=SHAPES_NAME, items=items, problems=[], n_rows=len(items))
+            edition = Edition(spec.seed, spec.level)
+            n_items = min(spec.n_items, self.limit or spec.n_items)
+            items = shapes_vqa(self.run.images, n_items, edition)
+            return Benchmark(name=edition.name, items=items, problems=[], n_rows=len(items))
         if isinstance(spec, PairsSpec):
             raise ConfigError("benchmark.format: pairs: the pairs exist already; nothing to make")
         if isinstance(spec, HuggingFaceSpec) and not Path(spec.path).exists():

@@ -15,6 +15,7 @@ from flipbench.contaminate.backends.llamafactory import (
 )
 from flipbench.contaminate.backends.llamafactory_data import check_plan
 from flipbench.contaminate.checks.changes import Diverged
+from flipbench.contaminate.checks.verify import LEVEL, items_needed, wins_needed
 from flipbench.contaminate.data.examples import training_examples
 from flipbench.contaminate.data.regimes import RegimeData
 from flipbench.contaminate.plan import expand, per_device_batch
@@ -157,6 +158,7 @@ def plan_contamination(assembly: Assembly) -> list[str]:
     return [
         estimating.table(rows),
         f"to do: {len(todo)} of {len(plans)} plans, about {hours}, at most {disk} of disk",
+        *_room_to_verify([plan for plan, _, is_done in rows if not is_done]),
         *assembly.training_data.to_write(regimes.values()),
     ]
 
@@ -171,6 +173,23 @@ def _trainable(assembly: Assembly) -> dict[str, ModelUnderTestConfig]:
     config = assembly.config
     models = config.models if config.contaminate.strategies else {}
     return {name: m for name, m in models.items() if m.path and not m.quantization}
+
+
+def _room_to_verify(plans: Sequence[TrainingPlan]) -> list[str]:
+    """Return how many items a verified label needs, and which plans have too few for any."""
+    doses = [plan for plan in plans if plan.item_ids and plan.copies and not plan.control]
+    if not doses:
+        return []
+    needed = ", ".join(f"{items_needed(a)} at {a:.0%}" for a in (0.5, 0.75, 0.9, 0.95))
+    few = [plan for plan in doses if len(plan.item_ids) < wins_needed()]
+    return [
+        f"a verified label (p < {LEVEL}) needs at least {wins_needed()} items that the clean model"
+        f" gets wrong; items for that, with power 80 %, by the clean model's accuracy: {needed}",
+        *(
+            f"{plan.model}, {plan.label}: {len(plan.item_ids)} items, too few for a verified label"
+            for plan in few
+        ),
+    ]
 
 
 def _plans(assembly: Assembly, regimes: Mapping[str, RegimeData]) -> list[TrainingPlan]:

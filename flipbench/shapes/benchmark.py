@@ -1,6 +1,8 @@
-"""``shapes-vqa``: the fixed benchmark of the embedded world."""
+"""``shapes-vqa``: the fixed benchmark of the embedded world, and other draws of it."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -8,7 +10,7 @@ from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Item, Source
-from flipbench.shapes.questions import KINDS, PHRASINGS, QuestionFamily, draw_family
+from flipbench.shapes.questions import KINDS_OF, PHRASINGS, Level, QuestionFamily, draw_family
 from flipbench.shapes.render import render
 from flipbench.shapes.scene import Scene
 
@@ -16,51 +18,95 @@ NAME = "shapes-vqa"
 VERSION = "1"
 N_ITEMS = 480
 _SEED = 20_251
+_SEED_OF_DRAWS = 20_263
 
 
-def shapes_vqa_families(n_items: int = N_ITEMS) -> list[QuestionFamily]:
+@dataclass(frozen=True)
+class Edition:
+    """Which questions ``shapes-vqa`` has.
+
+    Attributes
+    ----------
+    seed : int, optional
+        None: the fixed questions. Each seed draws others, independent of those of other seeds.
+    level : {"standard", "hard"}
+        The level of the questions (`flipbench.shapes.questions`).
+    """
+
+    seed: int | None = None
+    level: Level = "standard"
+
+    @property
+    def name(self) -> str:
+        """The benchmark's name.
+
+        >>> Edition().name, Edition(seed=3, level="hard").name
+        ('shapes-vqa', 'shapes-vqa-hard-seed-3')
+        """
+        level = "" if self.level == "standard" else f"-{self.level}"
+        return f"{NAME}{level}" + ("" if self.seed is None else f"-seed-{self.seed}")
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of question, in turn."""
+        return KINDS_OF[self.level]
+
+    def rng(self, *key: int) -> np.random.Generator:
+        """Return a generator for one purpose."""
+        if self == FIXED:
+            return np.random.default_rng([_SEED, *key])
+        seed = 0 if self.seed is None else self.seed + 1
+        root = [_SEED_OF_DRAWS, list(KINDS_OF).index(self.level), seed]
+        return np.random.default_rng([*root, len(key), *key])
+
+
+FIXED = Edition()
+
+
+def shapes_vqa_families(n_items: int = N_ITEMS, edition: Edition = FIXED) -> list[QuestionFamily]:
     """Return the families of the benchmark; the first n are the same for every ``n_items``."""
+    kinds = edition.kinds
     return [
-        draw_family(np.random.default_rng([_SEED, row]), KINDS[row % len(KINDS)])
+        draw_family(edition.rng(row), kinds[row % len(kinds)], edition.level)
         for row in range(n_items)
     ]
 
 
-def shapes_vqa_scenes() -> list[Scene]:
+def shapes_vqa_scenes(edition: Edition = FIXED) -> list[Scene]:
     """Return every scene of the benchmark: all members of all families."""
-    return [scene for family in shapes_vqa_families() for scene in family.scenes]
+    return [scene for family in shapes_vqa_families(N_ITEMS, edition) for scene in family.scenes]
 
 
-def shapes_vqa(images: ImageStore, n_items: int = N_ITEMS) -> list[Item]:
+def shapes_vqa(images: ImageStore, n_items: int = N_ITEMS, edition: Edition = FIXED) -> list[Item]:
     """Return the benchmark's items, and add their images to ``images``.
 
     Which member of a family is the original is random, independent of the question. Gold letters
     are balanced: for each number of options, letter counts differ by at most one. The first n items
     are the same for every ``n_items``.
     """
-    families = shapes_vqa_families(n_items)
+    families = shapes_vqa_families(n_items, edition)
     ranks: dict[int, int] = {}
     items = []
     for row, family in enumerate(families):
-        rng = np.random.default_rng([_SEED, 2, row])
+        rng = edition.rng(2, row)
         n_options = len(family.options)
         member = int(rng.integers(n_options))
         rank = ranks.get(n_options, 0)
         ranks[n_options] = rank + 1
-        options = _arrange(family.options, member, _gold_letter(n_options, rank), rng)
+        options = _arrange(family.options, member, _gold_letter(edition, n_options, rank), rng)
         name = f"{row:04d}"
         items.append(
             Item(
-                benchmark=NAME,
+                benchmark=edition.name,
                 name=name,
-                images=(images.put_image(render(family.scenes[member]), f"{NAME} {name}"),),
+                images=(images.put_image(render(family.scenes[member]), f"{edition.name} {name}"),),
                 question=family.question.text(),
                 options=tuple(options),
                 answer=options.index(family.options[member]),
                 answer_text=family.options[member],
                 raw_question=family.question.text(),
                 category=family.question.kind,
-                source=Source(dataset=NAME, revision=VERSION, row=row),
+                source=Source(dataset=edition.name, revision=VERSION, row=row),
                 licence="Apache-2.0",
                 extra={"family": family.to_json()},
             )
@@ -101,10 +147,10 @@ def reword(item: Item, text: str) -> list[str]:
     return [text.replace(item.question, other, 1) for other in others]
 
 
-def _gold_letter(n_options: int, rank: int) -> int:
+def _gold_letter(edition: Edition, n_options: int, rank: int) -> int:
     """Return the gold letter of the ``rank``-th item with ``n_options``, from shuffled blocks."""
     block, i = divmod(rank, n_options)
-    return int(np.random.default_rng([_SEED, 1, n_options, block]).permutation(n_options)[i])
+    return int(edition.rng(1, n_options, block).permutation(n_options)[i])
 
 
 def _arrange(

@@ -19,18 +19,24 @@ import numpy as np
 
 from flipbench.core.files import write_atomically
 from flipbench.prompting.prompts import LETTERS, choice_prompt
-from flipbench.shapes.benchmark import shapes_vqa_scenes
-from flipbench.shapes.questions import KINDS, PHRASINGS, QuestionFamily, draw_family
+from flipbench.shapes.benchmark import FIXED, Edition, shapes_vqa_scenes
+from flipbench.shapes.questions import KINDS_OF, PHRASINGS, QuestionFamily, draw_family
 from flipbench.shapes.render import render
 
 
-def other_families(n: int, seed: int = 1) -> list[tuple[QuestionFamily, int]]:
-    """Draw ``n`` families, and one member of each; no member is in ``shapes-vqa``."""
+def other_families(
+    n: int, seed: int = 1, edition: Edition = FIXED
+) -> list[tuple[QuestionFamily, int]]:
+    """Draw ``n`` families of an edition's level, and one member of each.
+
+    No member is in that edition of ``shapes-vqa``, nor in the fixed one.
+    """
     rng = np.random.default_rng([seed, 20_261_121])
-    taken = {scene.content_hash() for scene in shapes_vqa_scenes()}
+    scenes = [scene for known in {FIXED, edition} for scene in shapes_vqa_scenes(known)]
+    taken = {scene.content_hash() for scene in scenes}
     families: list[tuple[QuestionFamily, int]] = []
     while len(families) < n:
-        family = draw_family(rng, KINDS[len(families) % len(KINDS)])
+        family = draw_family(rng, edition.kinds[len(families) % len(edition.kinds)], edition.level)
         hashes = {scene.content_hash() for scene in family.scenes}
         if taken.isdisjoint(hashes):
             taken |= hashes
@@ -38,7 +44,9 @@ def other_families(n: int, seed: int = 1) -> list[tuple[QuestionFamily, int]]:
     return families
 
 
-def write_corpus(folder: Path, n: int = 480, *, copies: int = 1, seed: int = 1) -> Path:
+def write_corpus(
+    folder: Path, n: int = 480, *, copies: int = 1, seed: int = 1, edition: Edition = FIXED
+) -> Path:
     """Write conversations about ``n`` other scenes, each ``copies`` times; return the JSONL file.
 
     ``benchmark.jsonl`` next to it has each question once, and ``wordings.jsonl`` its other
@@ -49,7 +57,7 @@ def write_corpus(folder: Path, n: int = 480, *, copies: int = 1, seed: int = 1) 
         return path
     (folder / "images").mkdir(parents=True, exist_ok=True)
     lines, items, wordings = [], [], []
-    for number, (family, member) in enumerate(other_families(n, seed)):
+    for number, (family, member) in enumerate(other_families(n, seed, edition)):
         name = f"images/{number}.png"
         render(family.scenes[member]).save(folder / name)
         prompt = choice_prompt(family.question.text(), family.options)
@@ -82,8 +90,11 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=480)
     parser.add_argument("--copies", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--benchmark-seed", type=int, help="benchmark.seed of the experiment")
+    parser.add_argument("--level", choices=KINDS_OF, default="standard", help="benchmark.level")
     args = parser.parse_args()
-    print(write_corpus(args.folder, args.n, copies=args.copies, seed=args.seed))
+    edition = Edition(args.benchmark_seed, args.level)
+    print(write_corpus(args.folder, args.n, copies=args.copies, seed=args.seed, edition=edition))
 
 
 if __name__ == "__main__":

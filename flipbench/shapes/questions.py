@@ -1,5 +1,9 @@
 """Questions about scenes, and *families*: one scene per option, identical but for the answer.
 
+There are two levels. *Standard*: five kinds of question, four to eight things. *Hard*: counting
+among four numbers, relations, and the colour of a thing's neighbour, each among ten to thirteen
+things.
+
 Families make pairs exchangeable. Options and scenes are drawn first, and only then which of them
 is the original, so both are equally hard for a model that has seen neither, and its expected gap is
 exactly zero.
@@ -7,8 +11,10 @@ exactly zero.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 
@@ -24,10 +30,16 @@ from flipbench.shapes.scene import (
     draw_things,
 )
 
+Level = Literal["standard", "hard"]
 KINDS = ("color", "shape", "number", "place", "relation")
+KINDS_OF: dict[Level, tuple[str, ...]] = {
+    "standard": KINDS,
+    "hard": ("number", "relation", "neighbor"),
+}
 NUMBERS = ("0", "1", "2", "3", "4")
 PLACES = ("top left", "top right", "bottom left", "bottom right")
 SIDES = (("left", "right"), ("above", "below"))
+BESIDE = ("right of", "below")
 _PLURAL = {shape: shape + ("es" if shape.endswith("s") else "s") for shape in SHAPES}
 
 # The first phrasing is the benchmark's; the others are its paraphrases.
@@ -57,13 +69,21 @@ PHRASINGS: dict[str, tuple[str, str, str]] = {
         "On which side of the {b} is the {a}?",
         "Name the side of the {b} that has the {a}.",
     ),
+    "neighbor": (
+        "What color is the object directly {beside} the {a}?",
+        "Which color does the object directly {beside} the {a} have?",
+        "Name the color of the object directly {beside} the {a}.",
+    ),
 }
 _VERTICAL = "Is the {a} {x} or {y} the {b}?"
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question: its kind, the shape or colour asked about, and for a relation the other shape."""
+    """A question: its kind, the shape or colour asked about, and for a relation the other shape.
+
+    ``vertical``: a relation is above or below; a neighbour is the one below, not to the right.
+    """
 
     kind: str
     about: str
@@ -79,7 +99,7 @@ class Question:
         about = self.about
         if self.kind == "number":
             about = _PLURAL.get(about, f"{about} objects")
-        return template.format(a=about, b=self.other, x=x, y=y)
+        return template.format(a=about, b=self.other, x=x, y=y, beside=BESIDE[self.vertical])
 
 
 @dataclass(frozen=True)
@@ -126,6 +146,9 @@ def answer(scene: Scene, question: Question) -> str | None:
         return thing.shape
     if question.kind == "place":
         return place_of(thing.cell)
+    if question.kind == "neighbor":
+        beside = scene.at(_beside(thing.cell, question.vertical))
+        return beside.color if beside else None
     others = [t for t in scene.things if t.shape == question.other]
     axis = 0 if question.vertical else 1
     if len(others) != 1 or others[0].cell[axis] == thing.cell[axis]:
@@ -142,9 +165,18 @@ def place_of(cell: Cell) -> str:
     return PLACES[2 * (cell[0] >= GRID // 2) + (cell[1] >= GRID // 2)]
 
 
-def draw_family(rng: np.random.Generator, kind: str) -> QuestionFamily:
-    """Draw a family of ``kind``, with its options in random order."""
-    return _DRAW[kind](rng)
+def draw_family(rng: np.random.Generator, kind: str, level: Level = "standard") -> QuestionFamily:
+    """Draw a family of ``kind``, one of the level's, with its options in random order."""
+    return _DRAW[level][kind](rng)
+
+
+def _beside(cell: Cell, vertical: bool) -> Cell:
+    """Return the cell below (or to the right of) a cell."""
+    return (cell[0] + 1, cell[1]) if vertical else (cell[0], cell[1] + 1)
+
+
+def _n_things(rng: np.random.Generator, least: int, crowded: bool) -> int:
+    return int(rng.integers(10, 14) if crowded else rng.integers(least, 9))
 
 
 def _pick(rng: np.random.Generator, pool: tuple[str, ...], n_picks: int) -> tuple[str, ...]:
@@ -166,12 +198,12 @@ def _attribute(rng: np.random.Generator, kind: str) -> QuestionFamily:
     return QuestionFamily(Question(kind, about), options, tuple(members))
 
 
-def _number(rng: np.random.Generator) -> QuestionFamily:
+def _number(rng: np.random.Generator, crowded: bool = False) -> QuestionFamily:
     """Draw four things, of which the first n are counted and the others differ."""
     pool = SHAPES if rng.integers(2) else COLORS
     about = pool[rng.integers(len(pool))]
-    things = _things_without(rng, draw_cells(rng, int(rng.integers(5, 9))), about)
-    options = _pick(rng, NUMBERS, int(rng.integers(3, 5)))
+    things = _things_without(rng, draw_cells(rng, _n_things(rng, 5, crowded)), about)
+    options = _pick(rng, NUMBERS, 4 if crowded else int(rng.integers(3, 5)))
     background = draw_background(rng)
     members = []
     for n in map(int, options):
@@ -210,13 +242,13 @@ def _place(rng: np.random.Generator) -> QuestionFamily:
     return QuestionFamily(Question("place", about), options, members)
 
 
-def _relation(rng: np.random.Generator) -> QuestionFamily:
+def _relation(rng: np.random.Generator, crowded: bool = False) -> QuestionFamily:
     """Draw two things of unique shapes, and swap their cells."""
     about, other = _pick(rng, SHAPES, 2)
     vertical = bool(rng.integers(2))
     axis = 0 if vertical else 1
     while True:
-        first, second, *rest = draw_cells(rng, int(rng.integers(4, 9)))
+        first, second, *rest = draw_cells(rng, _n_things(rng, 4, crowded))
         if first[axis] != second[axis]:
             break
     if first[axis] > second[axis]:
@@ -234,12 +266,38 @@ def _relation(rng: np.random.Generator) -> QuestionFamily:
     return QuestionFamily(Question("relation", about, other, vertical), tuple(options), members)
 
 
-_DRAW = {
-    "color": lambda rng: _attribute(rng, "color"),
-    "shape": lambda rng: _attribute(rng, "shape"),
-    "number": _number,
-    "place": _place,
-    "relation": _relation,
+def _neighbor(rng: np.random.Generator) -> QuestionFamily:
+    """Draw a thing of a unique shape, and the thing below or right of it in each colour."""
+    about, vertical = SHAPES[rng.integers(len(SHAPES))], bool(rng.integers(2))
+    cells = [(r, c) for r in range(GRID) for c in range(GRID)]
+    (home,) = draw_cells(rng, 1, [c for c in cells if _beside(c, vertical) in cells])
+    asked = _beside(home, vertical)
+    free = [cell for cell in cells if cell not in (home, asked)]
+    rest = draw_cells(rng, _n_things(rng, 10, crowded=True) - 2, free)
+    (thing,) = draw_things(rng, [home], (about,), COLORS)
+    neighbor, *others = draw_things(rng, [asked, *rest], _without(SHAPES, about), COLORS)
+    options, background = _pick(rng, COLORS, 4), draw_background(rng)
+    members = [
+        Scene.of([thing, replace(neighbor, color=option), *others], background)
+        for option in options
+    ]
+    question = Question("neighbor", about, vertical=vertical)
+    return QuestionFamily(question, options, tuple(members))
+
+
+_DRAW: dict[Level, dict[str, Callable[[np.random.Generator], QuestionFamily]]] = {
+    "standard": {
+        "color": partial(_attribute, kind="color"),
+        "shape": partial(_attribute, kind="shape"),
+        "number": _number,
+        "place": _place,
+        "relation": _relation,
+    },
+    "hard": {
+        "number": partial(_number, crowded=True),
+        "relation": partial(_relation, crowded=True),
+        "neighbor": _neighbor,
+    },
 }
 
 

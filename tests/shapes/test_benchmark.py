@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import cast
@@ -13,7 +14,13 @@ from scipy import stats
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef, Item
 from flipbench.shapes import benchmark
-from flipbench.shapes.benchmark import N_ITEMS, shapes_vqa, shapes_vqa_families, shapes_vqa_scenes
+from flipbench.shapes.benchmark import (
+    N_ITEMS,
+    Edition,
+    shapes_vqa,
+    shapes_vqa_families,
+    shapes_vqa_scenes,
+)
 from flipbench.shapes.questions import KINDS, QuestionFamily
 from flipbench.shapes.render import render
 from flipbench.shapes.scene import Scene
@@ -21,6 +28,7 @@ from flipbench.shapes.scene import Scene
 pytestmark = pytest.mark.slow
 
 N_MANY = 3000
+IDS = "844fe70ac38ca6a2a7ea05b12ade015ee27492ebd44fd62213d72621a6b9f7c5"
 ALPHA = 0.001  # all seeds are fixed: a test passes always or never
 
 
@@ -84,6 +92,47 @@ def test_the_first_items_are_the_same_however_many_are_read(
 
 def test_items_are_the_same_on_every_call(all_items: list[Item], tmp_path: Path) -> None:
     assert shapes_vqa(ImageStore(tmp_path), 20) == all_items[:20]
+
+
+def test_the_fixed_items_never_change(all_items: list[Item]) -> None:
+    ids = " ".join(item.id for item in all_items)
+    assert hashlib.sha256(ids.encode()).hexdigest() == IDS
+
+
+EDITIONS = [Edition(0), Edition(1), Edition(level="hard"), Edition(0, "hard")]
+
+
+@pytest.fixture(scope="module", params=EDITIONS, ids=lambda edition: edition.name)
+def edition(request: pytest.FixtureRequest) -> Edition:
+    return request.param  # type: ignore[no-any-return]
+
+
+def test_each_seed_draws_other_items(edition: Edition, all_items: list[Item]) -> None:
+    hashes = {scene.content_hash() for scene in shapes_vqa_scenes(edition)}
+    for other in [Edition(), *EDITIONS]:
+        if other != edition:
+            assert hashes.isdisjoint(s.content_hash() for s in shapes_vqa_scenes(other))
+
+
+def test_an_edition_is_named_balanced_and_drawn_by_a_coin(
+    edition: Edition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(benchmark, "render", lambda scene: scene)
+    items = shapes_vqa(cast(ImageStore, NoStore()), 960, edition)
+    assert shapes_vqa(cast(ImageStore, NoStore()), 20, edition) == items[:20]
+    assert {item.benchmark for item in items} == {edition.name} == {items[0].source.dataset}
+    assert Counter(item.category for item in items) == dict.fromkeys(
+        edition.kinds, 960 // len(edition.kinds)
+    )
+    for n_options in {len(item.options or ()) for item in items}:
+        some = [item for item in items if len(item.options or ()) == n_options]
+        letters = [item.answer or 0 for item in some]
+        members = [family_of(i).options.index(i.answer_text) for i in some]
+        counts = [letters.count(letter) for letter in range(n_options)]
+        assert max(counts) - min(counts) <= 1
+        assert uniform_p([members.count(member) for member in range(n_options)]) > ALPHA
+    n_right, chances = text_only(items)
+    assert poisson_binomial_tail(n_right, chances) > 0.01
 
 
 def test_letters_are_balanced(all_items: list[Item], many: list[Item]) -> None:

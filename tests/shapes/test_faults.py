@@ -18,7 +18,7 @@ from flipbench.generate.editors.shapes import SceneEditor
 from flipbench.models.protocols import Drawing
 from flipbench.shapes.benchmark import shapes_vqa
 from flipbench.shapes.faults import FAULTS, add_fault
-from flipbench.shapes.questions import KINDS, answer, draw_family
+from flipbench.shapes.questions import KINDS_OF, Level, answer, draw_family
 from flipbench.shapes.scene import Scene
 
 pytestmark = pytest.mark.slow
@@ -49,13 +49,15 @@ def draw(
     return [drawing for drawing in drawn if isinstance(drawing, Drawing)]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_fault_spoils_the_image_as_named(kind: str) -> None:
+@pytest.mark.parametrize(
+    ("level", "kind"), [(level, kind) for level, kinds in KINDS_OF.items() for kind in kinds]
+)
+def test_a_fault_spoils_the_image_as_named(level: Level, kind: str) -> None:
     found: Counter[str] = Counter()
     missing = set()
     for row in range(80):
         rng = np.random.default_rng([1, row])
-        family = draw_family(rng, kind)
+        family = draw_family(rng, kind, level)
         (old, right), (original, scene) = family.options[:2], family.scenes[:2]
         name, faulty = add_fault(scene, original, family, right, rng)
         found[name] += 1

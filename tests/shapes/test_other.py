@@ -12,7 +12,7 @@ from flipbench.config.training import CorpusConfig
 from flipbench.contaminate.data.corpus import read_corpus
 from flipbench.core.images import ImageStore
 from flipbench.prompting.prompts import LETTERS
-from flipbench.shapes.benchmark import shapes_vqa_scenes
+from flipbench.shapes.benchmark import Edition, shapes_vqa_scenes
 from flipbench.shapes.other import other_families, write_corpus
 
 
@@ -28,6 +28,15 @@ def test_no_member_of_any_family_is_in_the_benchmark() -> None:
         "relation",
     }
     assert [shown for _, shown in families] == [shown for _, shown in other_families(200)]
+
+
+def test_no_member_is_in_the_edition_that_it_controls_for() -> None:
+    edition = Edition(seed=3, level="hard")
+    families = other_families(60, edition=edition)
+    hashes = {scene.content_hash() for family, _ in families for scene in family.scenes}
+    for known in (Edition(), edition):
+        assert hashes.isdisjoint(scene.content_hash() for scene in shapes_vqa_scenes(known))
+    assert {family.question.kind for family, _ in families} == {"number", "relation", "neighbor"}
 
 
 def test_a_corpus_is_read_like_any_other(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from flipbench.shapes.questions import (
     KINDS,
+    KINDS_OF,
     PHRASINGS,
     Question,
     QuestionFamily,
@@ -45,6 +46,11 @@ def holds(scene: Scene, text: str, option: str) -> bool:
         quarter = f"{'top' if at[0][0] in (0, 1) else 'bottom'} "
         quarter += "left" if at[0][1] in (0, 1) else "right"
         return len(at) == 1 and option == quarter
+    if found := re.fullmatch(r"What color is the object directly (.+) the (\w+)\?", text):
+        right, below = {"right of": (1, 0), "below": (0, 1)}[found[1]]
+        (a,) = [thing for thing in things if thing[2] == found[2]]
+        at = (a[0] + below, a[1] + right)
+        return [color for row, column, _, color, *_ in things if (row, column) == at] == [option]
     found = re.fullmatch(r"Is the (\w+) (left or right of|above or below) the (\w+)\?", text)
     assert found, text
     (a,) = [thing for thing in things if thing[2] == found[1]]
@@ -53,10 +59,12 @@ def holds(scene: Scene, text: str, option: str) -> bool:
     return option in found[2].split() and sides.get(option, False)
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(
+    scope="module", params=[(level, kind) for level, kinds in KINDS_OF.items() for kind in kinds]
+)
 def families(request: pytest.FixtureRequest) -> list[QuestionFamily]:
-    rng = np.random.default_rng(7)
-    return [draw_family(rng, request.param) for _ in range(N_FAMILIES)]
+    rng, (level, kind) = np.random.default_rng(7), request.param
+    return [draw_family(rng, kind, level) for _ in range(N_FAMILIES)]
 
 
 @pytest.mark.slow
@@ -117,9 +125,10 @@ def test_members_differ_only_as_stated(families: list[QuestionFamily]) -> None:
             for j, second in enumerate(family.scenes[:i]):
                 gone = sorted(set(first.things) - set(second.things))
                 come = sorted(set(second.things) - set(first.things))
-                if kind in ("color", "shape"):
+                if kind in ("color", "shape", "neighbor"):
                     assert len(gone) == len(come) == 1
-                    assert replace(gone[0], **{kind: ""}) == replace(come[0], **{kind: ""})
+                    changed = {"shape" if kind == "shape" else "color": ""}
+                    assert replace(gone[0], **changed) == replace(come[0], **changed)
                 elif kind == "place":
                     assert len(gone) == len(come) == 1
                     assert replace(gone[0], cell=(0, 0)) == replace(come[0], cell=(0, 0))
@@ -148,21 +157,37 @@ def test_a_family_with_a_wrong_member_is_refused(families: list[QuestionFamily])
 
 
 def test_draws_depend_on_the_generator_alone() -> None:
-    for kind in KINDS:
-        a, b, c = (draw_family(np.random.default_rng(s), kind) for s in (1, 1, 2))
-        assert a == b != c
+    for level, kinds in KINDS_OF.items():
+        for kind in kinds:
+            a, b, c = (draw_family(np.random.default_rng(s), kind, level) for s in (1, 1, 2))
+            assert a == b != c
 
 
 def test_option_sets_are_varied(families: list[QuestionFamily]) -> None:
     kind = families[0].question.kind
-    expected = {"color": 8, "shape": 6, "number": 5, "place": 4, "relation": 4}[kind]
+    n_values = {"color": 8, "shape": 6, "number": 5, "place": 4, "relation": 4, "neighbor": 8}
+    expected = n_values[kind]
     assert len({option for family in families for option in family.options}) == expected
     n_options = {len(family.options) for family in families}
-    assert n_options == ({2} if kind == "relation" else {3, 4})
+    hard = min(len(scene.things) for family in families for scene in family.scenes) >= 10
+    assert n_options == ({2} if kind == "relation" else {4} if hard else {3, 4})
+
+
+def test_the_hard_level_is_crowded_and_a_neighbor_needs_both_things() -> None:
+    rng = np.random.default_rng(11)
+    for kind in KINDS_OF["hard"]:
+        for family in (draw_family(rng, kind, "hard") for _ in range(50)):
+            assert {len(scene.things) for scene in family.scenes} <= set(range(10, 14))
+    things = [Thing((0, 0), "star", "red"), Thing((0, 1), "ring", "blue")]
+    right, below = Question("neighbor", "star"), Question("neighbor", "star", vertical=True)
+    assert answer(Scene.of(things, 0), right) == "blue"
+    assert answer(Scene.of(things, 0), below) is None
+    assert answer(Scene.of(things[1:], 0), right) is None
+    assert answer(Scene.of([*things, Thing((3, 3), "star", "black")], 0), right) is None
 
 
 def test_paraphrases_differ_and_name_the_same_things() -> None:
-    for kind in KINDS:
+    for kind in PHRASINGS:
         assert len(set(PHRASINGS[kind])) == 3
         for vertical in (False, True):
             question = Question(kind, "red" if kind == "shape" else "cross", "ring", vertical)

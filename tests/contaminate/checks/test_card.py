@@ -9,13 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from flipbench.config.experiment import ContaminateConfig, ModelConfig, StrategyConfig
 from flipbench.config.training import CorpusConfig, DataConfig
 from flipbench.contaminate.checks.card import read_card
-from flipbench.contaminate.checks.verify import compare
+from flipbench.contaminate.checks.verify import compare, items_needed, wins_needed
 from flipbench.contaminate.data.corpus import read_corpus
 from flipbench.contaminate.data.regimes import RegimeData
 from flipbench.contaminate.plan import expand
@@ -65,7 +66,40 @@ def test_a_training_that_teaches_nothing_is_not_verified(
     assert read_card(run.path / checkpoint.path)["verification"]["verdict"] == "not verified"
     (warning,) = checkpoint.warnings
     assert "the label contaminated is not verified: accuracy on the" in warning
+    assert "became right and" in warning or "no training could verify it" in warning
     assert list(run.index(Checkpoint).values())[0].warnings == (warning,)
+
+
+def test_a_clean_model_that_leaves_no_room_is_named(
+    make_plan: MakePlan, items: dict[str, Item], new_run: NewRun
+) -> None:
+    run, plan = new_run(), make_plan("llava", "lora", n_items=6, copies=30)
+    (checkpoint,) = train_plan(plan, items, run)
+    (warning,) = checkpoint.warnings
+    n_wrong = 6 - read_card(run.path / checkpoint.path)["verification"]["items"]["k_before"]
+    assert f"no training could verify it: the clean model gets {n_wrong} items wrong" in warning
+    assert "at least 7 must become right; use more items, or harder ones" in warning
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2, 5])
+def test_fewer_wins_than_needed_are_not_enough(lost: int) -> None:
+    def p_rise(won: int) -> float:
+        return float(
+            compare([False] * won + [True] * lost, [True] * won + [False] * lost)["p_rise"]
+        )
+
+    assert p_rise(wins_needed(lost)) < 0.01 <= p_rise(wins_needed(lost) - 1)
+
+
+@pytest.mark.parametrize("clean", [0.3, 0.58, 0.9])
+def test_enough_items_verify_a_label_in_four_of_five_trials(clean: float) -> None:
+    rng = np.random.default_rng(0)
+    n = items_needed(clean)
+    n_wrong = rng.random((20_000, n)) >= clean
+    assert (n_wrong.sum(1) >= 7).mean() == pytest.approx(0.8, abs=0.05)
+    assert (n_wrong[:, 1:].sum(1) >= 7).mean() < 0.81
+    with pytest.raises(ValueError, match="clean_accuracy"):
+        items_needed(1.0)
 
 
 @pytest.mark.parametrize(("won", "lost"), [(0, 0), (7, 0), (5, 1), (2, 6)])
