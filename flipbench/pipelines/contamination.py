@@ -155,10 +155,11 @@ def plan_contamination(assembly: Assembly) -> list[str]:
     scratch = max((e.scratch for e in todo), default=0)
     disk = estimating.size_text(sum(e.disk for e in todo) + scratch)
     hours = estimating.time_text(sum(e.seconds for e in todo))
+    summary = f"to do: {len(todo)} of {len(plans)} plans, about {hours}, at most {disk} of disk"
+    room = _room_to_verify([plan for plan, _, is_done in rows if not is_done])
     return [
         estimating.table(rows),
-        f"to do: {len(todo)} of {len(plans)} plans, about {hours}, at most {disk} of disk",
-        *_room_to_verify([plan for plan, _, is_done in rows if not is_done]),
+        "\n".join([summary, *room]),
         *assembly.training_data.to_write(regimes.values()),
     ]
 
