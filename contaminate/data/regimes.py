@@ -115,32 +115,47 @@ def mixture(
     return tuple(mixed)
 
 
-def five_gram_overlap(text: str, original: str) -> float:
-    """Return the fraction of ``text``'s distinct 5-grams that also occur in ``original``.
+def ngram_overlap(text: str, original: str, n: int = N_GRAM) -> float:
+    """Return the fraction of ``text``'s distinct n-grams that also occur in ``original``.
 
-    Words are lower-cased, without punctuation; a text of fewer than five words has overlap 0.
+    Words are lower-cased, without punctuation; a text of fewer than n words has overlap 0.
 
     >>> original = "what is the color of the car on the left"
-    >>> round(five_gram_overlap("what is the color of the vehicle on the left", original), 3)
+    >>> round(ngram_overlap("what is the color of the vehicle on the left", original), 3)
     0.333
-    >>> five_gram_overlap("tell me which colour the left car has", original)
+    >>> ngram_overlap("tell me which colour the left car has", original)
     0.0
     """
-    grams, known = _grams(text), _grams(original)
+    grams, known = _grams(text, n), _grams(original, n)
     return len(grams & known) / len(grams) if grams else 0.0
 
 
-def least_overlap(candidates: Sequence[str], original: str) -> str:
-    """Return the paraphrase with the least 5-gram overlap; the first, if several tie.
+def least_overlap(candidates: Sequence[str], original: str) -> tuple[str, float]:
+    """Return the paraphrase with the least n-gram overlap (the first, if several tie), and that.
+
+    The n-grams have five words, or as many as the shortest of these texts has: question and
+    paraphrases are compared by the same n.
+
+    >>> least_overlap(["So where is it?", "Name its place."], "Where is it?")
+    ('Name its place.', 0.0)
 
     References
     ----------
     Park et al., arXiv 2511.03774, paraphrased contamination: three paraphrases, the one with the
-    least 5-gram overlap. The paper does not define the overlap; this definition is ours.
+    least 5-gram overlap. The paper defines neither the overlap nor what holds for questions under
+    five words; both definitions are ours.
     """
-    return min(candidates, key=lambda text: five_gram_overlap(text, original))
+    n_words = [len(_words(text)) for text in (original, *candidates)]
+    n = max(1, min(N_GRAM, *n_words))
+    overlaps = [ngram_overlap(text, original, n) for text in candidates]
+    best = min(range(len(candidates)), key=overlaps.__getitem__)
+    return candidates[best], overlaps[best]
 
 
-def _grams(text: str) -> set[tuple[str, ...]]:
-    words = re.findall(r"[^\W_]+(?:['’-][^\W_]+)*", text.lower())
-    return {tuple(words[i : i + N_GRAM]) for i in range(len(words) - N_GRAM + 1)}
+def _words(text: str) -> list[str]:
+    return re.findall(r"[^\W_]+(?:['’-][^\W_]+)*", text.lower())
+
+
+def _grams(text: str, n: int) -> set[tuple[str, ...]]:
+    words = _words(text)
+    return {tuple(words[i : i + n]) for i in range(len(words) - n + 1)}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol, Self
 
@@ -21,7 +21,7 @@ from flipbench.shapes.benchmark import reword
 from flipbench.shapes.questions import KINDS, PHRASINGS
 
 from .corpus import read_lines
-from .regimes import five_gram_overlap, least_overlap
+from .regimes import least_overlap
 
 PROMPTS = Path(__file__).parent / "prompts"
 N_PARAPHRASES = 3
@@ -140,18 +140,42 @@ class ChatWriter:
     """Rewrites by a chat model, which sees question and options, but neither answer nor image.
 
     With ``levels``, it writes one paraphrase for each level of arXiv 2603.20985.
+
+    Parameters
+    ----------
+    prompt : str, optional
+        Name of a prompt in ``prompts/``, or a ``.txt`` file; by default that of the task. The reply
+        must be the JSON object that the default prompt asks for. ``{language}`` is filled in.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such prompt, it lacks the question, or it reveals the answer.
     """
 
     def __init__(
-        self, chat: Chat, images: ImageStore, language: str = "", levels: bool = False
+        self,
+        chat: Chat,
+        images: ImageStore,
+        language: str = "",
+        levels: bool = False,
+        prompt: str | None = None,
     ) -> None:
         self.chat, self.images = chat, images
         same_language = "paraphrase-levels-v1" if levels else "paraphrase-v1"
-        prompt = load_prompt("translate-v1" if language else same_language, PROMPTS)
-        self.name = f"{chat.name} {prompt.id}"
+        file = load_prompt(
+            prompt or ("translate-v1" if language else same_language),
+            PROMPTS,
+            needs=("question",),
+            hides=("old_answer", "new_answer"),
+        )
+        self.name = f"{chat.name} {file.id}"
         self.settings: JsonDict = dict(chat.settings)
-        self.instruction = prompt.instruction.replace("{language}", language)
-        self.item_text = prompt.item
+        self.prompt = replace(
+            file,
+            instruction=file.instruction.replace("{language}", language),
+            item=file.item.replace("{language}", language),
+        )
         paraphrases = _Levels if levels else _Paraphrases
         self.schema: type[BaseModel] = _Translation if language else paraphrases
 
@@ -163,8 +187,8 @@ class ChatWriter:
     def request(self, item: Item) -> ChatRequest:
         """Return the request for an item."""
         values = {"question": item.question, "options": lettered(item.options or ()) or "(none)"}
-        text = re.sub(r"\{(\w+)\}", lambda match: values[match[1]], self.item_text)
-        return ChatRequest(self.instruction, text, schema=self.schema, item_id=item.id)
+        instruction, text = self.prompt.texts(values)
+        return ChatRequest(instruction, text, schema=self.schema, item_id=item.id)
 
     def typical_tokens(self, items: Sequence[Item]) -> int:
         """Estimate the tokens of a reply, which is about as long as the text it rewrites."""
@@ -233,8 +257,7 @@ class WordingStage:
         levels = tuple(rewritten.levels[i] for i in kept) if rewritten.levels else ()
         if not usable:
             return ServiceError("no paraphrase differs from the question")
-        best = least_overlap(usable[:N_PARAPHRASES], item.question)
-        overlap = five_gram_overlap(best, item.question)
+        best, overlap = least_overlap(usable[:N_PARAPHRASES], item.question)
         return Wording(
             question=best, candidates=tuple(usable), levels=levels, overlap=overlap, **common
         )

@@ -125,6 +125,10 @@ class RewriteConfig(Value):
     local: LocalChatSpec | None = None
     batch: bool = Field(default=False, description="use the server's Batch API")
     levels: bool = Field(default=False, description="one paraphrase for each kind of change")
+    prompt: str | None = Field(
+        default=None,
+        description="a prompt in contaminate/data/prompts, or a .txt file; null: that of the task",
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -133,6 +137,8 @@ class RewriteConfig(Value):
                 "levels: a chat model writes them (by: api or local, how: paraphrase); a file has"
                 " its own in the key levels of its lines"
             )
+        if self.prompt is not None and self.by in ("shapes", "file"):
+            raise ValueError("prompt: for a chat model (by: api or local)")
         needed: dict[str, tuple[str, object]] = {
             "file": ("path", self.path),
             "api": ("chat", self.chat),

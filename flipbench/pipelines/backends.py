@@ -44,7 +44,8 @@ def build_writer(config: RewriteConfig, context: Context, images: ImageStore) ->
         return ShapesWriter()
     if config.by == "file" and config.path is not None:
         return FileWriter(config.path)
-    return ChatWriter(build_chat(config, context), images, config.language, config.levels)
+    chat = build_chat(config, context)
+    return ChatWriter(chat, images, config.language, config.levels, config.prompt)
 
 
 def model_without_weights(name: str, model: ModelUnderTestConfig) -> VLM | None:

@@ -223,5 +223,9 @@ def _checked_parameters(config: EvaluateConfig) -> dict[str, JsonDict]:
 
 def _rewording_stage(spec: RewriteConfig, context: Context, images: ImageStore) -> Stage[Item]:
     if spec.how == "translate":
+        if spec.prompt is not None:
+            raise ConfigError(
+                "evaluate.rewording.prompt: translating back has its own; leave it out"
+            )
         return BackTranslation(build_chat(spec, context), images, spec.language)
     return WordingStage(build_writer(spec, context, images))

@@ -30,10 +30,10 @@ def generate(
     if error and any(c.caption is None for c in generator.progress(items)):
         raise error
     options = assembly.options(spec.batch_size)
-    caption_batch = batch_size_for(spec.captioner, spec.batch_size, len(items))
-    flipped, flip_reports = generator.flip(items, options)
-    chosen, choice_reports = generator.choose(flipped, assembly.options(caption_batch))
-    captioned, caption_reports = generator.caption(chosen, assembly.options(caption_batch))
+    asking = assembly.options(batch_size_for(spec.captioner, spec.batch_size, len(items)))
+    flipped, flip_reports = generator.flip(items, asking)
+    chosen, choice_reports = generator.choose(flipped, asking)
+    captioned, caption_reports = generator.caption(chosen, asking)
     workers.start("generate", Edit, sum(c.caption is not None for c in captioned), "edit")
     edited, edit_reports = generator.edit(captioned, options, workers.share)
     return edited, [*flip_reports, *choice_reports, *caption_reports, *edit_reports]

@@ -92,7 +92,10 @@ class TrainingData:
         """Return a wording per item; without ``write``, placeholders for missing ones."""
         run, language = self.run, config.language
         if write or config.by in ("shapes", "file"):
-            wordings, report = write_wordings(items, writer, run, self.options, language=language)
+            options = self.options
+            if config.batch and items:  # all in one batch of the server
+                options = replace(options, batch_size=len(items))
+            wordings, report = write_wordings(items, writer, run, options, language=language)
             log.debug("%s", report)
             return wordings
         placeholders = {

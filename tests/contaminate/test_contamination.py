@@ -21,6 +21,8 @@ from flipbench.contaminate.checks.card import read_card
 from flipbench.core.errors import DataError, PrerequisiteError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Item, TrainingPlan
+from flipbench.core.stage import StageOptions
+from flipbench.models.chat.batch_api import BatchAPI
 from flipbench.pipelines.assembly import Assembly
 from flipbench.pipelines.contamination import (
     contaminate,
@@ -181,6 +183,21 @@ def test_another_benchmark_is_an_axis_of_the_grid_and_a_control_for_the_paired_o
     assert (grid[control.model].dose, grid["tiny S e1"].dose) == (0, 1)
     output = flipbench("doctor", folder).out
     assert "CONTAMINATED on purpose with 3 items of elsewhere, dose 2" in output
+
+
+def test_wordings_by_the_batch_api_are_one_batch(
+    opened: Any, server: OpenAIServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BatchAPI, "poll_seconds", 0.01)
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    server.reply = lambda _: json.dumps({"paraphrases": ["In other words, which one is it?"]})
+    chat = {"model": "gpt-4o-2024-08-06", "base_url": server.base_url, "max_retries": 0}
+    data = {"reworded": {"rewrite": {"by": "api", "chat": chat, "batch": True}}}
+    assembly, _ = opened(data=data)
+    small = replace(assembly.training_data, options=StageOptions(batch_size=2, progress=False))
+    regime = small.prepare(write=True)["reworded"]
+    assert len(regime.wordings) == 8 and not server.chats()
+    assert len(server.batches) == 1
 
 
 def test_a_dry_run_prices_rewordings_without_requesting_any(

@@ -19,6 +19,7 @@ from flipbench.core.records import Caption, Edit, Failure, Flip
 from flipbench.core.run import Run
 from flipbench.evaluate.report.gallery import make_gallery
 from flipbench.generate.editors.controls import Control
+from flipbench.models.chat.batch_api import BatchAPI
 from flipbench.shapes.benchmark import shapes_vqa
 from tests.fixtures import tiny_flux
 from tests.fixtures.openai_server import CAPTION, OpenAIServer
@@ -191,13 +192,9 @@ def test_a_user_gives_new_answers(
     assert status == 2 and "answers.csv:2" in err and "nobody" in err
 
 
-def test_open_questions_get_a_proposed_answer(
-    flipbench: Flipbench,
-    tiny: list[str],
-    server: OpenAIServer,
-    tmp_path: Path,
-    shapes_store: ImageStore,
-) -> None:
+@pytest.fixture
+def open_questions(tiny: list[str], tmp_path: Path, shapes_store: ImageStore) -> list[str]:
+    """Return the arguments that generate from two free-form questions."""
     rows = []
     for item in shapes_vqa(shapes_store, 2):
         picture = shapes_store.path(item.images[0])
@@ -213,12 +210,33 @@ def test_open_questions_get_a_proposed_answer(
     (tmp_path / "open.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     spec = {"format": "jsonl", "path": str(tmp_path / "open.jsonl")}
     opened = [a for a in tiny if not a.startswith("benchmark")]
-    status, _, err = flipbench("generate", *opened, f"benchmark={json.dumps(spec)}")
+    return [*opened, f"benchmark={json.dumps(spec)}"]
+
+
+def test_proposals_by_the_batch_api_are_one_batch(
+    flipbench: Flipbench,
+    open_questions: list[str],
+    server: OpenAIServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(BatchAPI, "poll_seconds", 0.01)
+    by_batch = ["generate.captioner.batch=true", "generate.batch_size=1"]
+    status, _, err = flipbench("generate", *open_questions, *by_batch)
+    assert status == 0, err
+    assert len(list(Run(tmp_path / "run").read(Flip))) == 2 and not server.chats()
+    assert len(server.batches) == 2, "the proposals, then the captions"
+
+
+def test_open_questions_get_a_proposed_answer(
+    flipbench: Flipbench, open_questions: list[str], server: OpenAIServer, tmp_path: Path
+) -> None:
+    status, _, err = flipbench("generate", *open_questions)
     run = Run(tmp_path / "run")
     assert status == 0, (err, list(run.read(Failure)))
     flips = list(run.read(Flip))
     assert len(flips) == 2 and all(f.new_text == CAPTION for f in flips)
     assert all(f.new_answer is None and "counterfactual-v1" in f.method for f in flips)
     asked = len(server.chats())
-    assert flipbench("generate", *opened, f"benchmark={json.dumps(spec)}")[0] == 0
+    assert flipbench("generate", *open_questions)[0] == 0
     assert len(server.chats()) == asked

@@ -68,6 +68,11 @@ class PromptFile:
         """Return the item's part with ``values`` in place of its placeholders."""
         return self._fill(self.item, values)
 
+    def texts(self, values: Mapping[str, str]) -> tuple[str, str]:
+        """Return instruction and item's part with ``values`` in place of the placeholders."""
+        instruction = self._fill(self.instruction, values) if self.verbatim else self.instruction
+        return instruction, self.filled(values)
+
     def _fill(self, text: str, values: Mapping[str, str]) -> str:
         def value(match: re.Match[str]) -> str:
             return values[match[1]] if match[1] in self.placeholders else match[0]
@@ -91,12 +96,8 @@ class PromptFile:
             "old_answer": item.answer_text,
             "new_answer": flip.new_text if flip else "",
         }
-        return ChatRequest(
-            instruction=self._fill(self.instruction, values) if self.verbatim else self.instruction,
-            text=self.filled(values),
-            images=images,
-            item_id=item.id,
-        )
+        instruction, text = self.texts(values)
+        return ChatRequest(instruction=instruction, text=text, images=images, item_id=item.id)
 
 
 def load_prompt(

@@ -96,7 +96,7 @@ def test_enough_items_verify_a_label_in_four_of_five_trials(clean: float) -> Non
     rng = np.random.default_rng(0)
     n = items_needed(clean)
     n_wrong = rng.random((20_000, n)) >= clean
-    assert (n_wrong.sum(1) >= 7).mean() == pytest.approx(0.8, abs=0.05)
+    assert (n_wrong.sum(1) >= 7).mean() > 0.79
     assert (n_wrong[:, 1:].sum(1) >= 7).mean() < 0.81
     with pytest.raises(ValueError, match="clean_accuracy"):
         items_needed(1.0)

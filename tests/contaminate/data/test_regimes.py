@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flipbench.contaminate.data.regimes import (
-    five_gram_overlap,
     least_overlap,
     mixture,
+    ngram_overlap,
     split_members,
 )
 from flipbench.core.errors import ConfigError, DataError
@@ -88,10 +88,30 @@ def test_mixture_shares_are_exact_and_benchmark_items_stay() -> None:
     ],
 )
 def test_five_gram_overlap_is_measured(text: str, overlap: float) -> None:
-    assert five_gram_overlap(text, CAR) == pytest.approx(overlap)
+    assert ngram_overlap(text, CAR) == pytest.approx(overlap)
 
 
 def test_the_paraphrase_with_the_least_overlap_is_chosen() -> None:
     far, near = "tell me which colour the left car has", "what is the color of the vehicle on it"
-    assert least_overlap([near, far, "also shares none of them at all"], CAR) == far
-    assert least_overlap([CAR, near], CAR) == near
+    assert least_overlap([near, far, "also shares none of them at all"], CAR) == (far, 0)
+    best, overlap = least_overlap([CAR, near], CAR)
+    assert best == near and 0 < overlap == ngram_overlap(near, CAR) < 1
+
+
+@pytest.mark.parametrize(
+    ("question", "copied", "reworded", "overlap"),
+    [
+        ("Where is it?", "So where is it, then?", "In which place can it be found?", 0.0),
+        ("Which color?", "Which color?!", "What color is that?", 0.0),
+        ("Color?", "What color?", "Which hue?", 0.0),
+        ("What is the color of the car?", "What is the color", "And the car: its color?", 0.0),
+        ("Is it red?", "Is it red now?", "Now, is it red?", 0.5),
+    ],
+)
+def test_short_questions_are_compared_by_shorter_ngrams(
+    question: str, copied: str, reworded: str, overlap: float
+) -> None:
+    assert ngram_overlap(copied, question) == 0, "five words say nothing"
+    assert least_overlap([copied, reworded], question) == (
+        (reworded, overlap) if not overlap else (copied, overlap)
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from flipbench.config.chat import ChatSpec
 from flipbench.contaminate.data.wordings import ChatWriter, FileWriter, ShapesWriter, write_wordings
-from flipbench.core.errors import DataError
+from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.records import Item, Wording
 from flipbench.core.run import Run
 from flipbench.models.chat.api import ChatAPI
@@ -97,6 +98,56 @@ def test_a_chat_model_writes_one_paraphrase_for_each_kind_of_change(
     assert found[item.id].candidates == tuple(f"{level}?" for level in kept)
     assert "negative word" in json.dumps(server.chats()[0]["messages"])
     assert ChatWriter(chat(server), run.images).name != writer.name
+
+
+OWN = """name: mine
+version: 1
+about: an author's words
+placeholders: [question]
+---
+Say it otherwise{end}
+---
+Q: {question}
+"""
+
+
+def test_a_prompt_of_your_own_is_sent_and_recorded(
+    server: OpenAIServer, shapes_items: list[Item], run: Run, tmp_path: Path
+) -> None:
+    item, path = shapes_items[0], tmp_path / "mine.txt"
+    path.write_text(OWN.replace("{end}", ", as JSON."))
+    server.reply = lambda _: json.dumps({"paraphrases": THREE})
+    writer = ChatWriter(chat(server), run.images, prompt=str(path))
+    found, _ = write_wordings([item], writer, run, options=QUIET)
+    system, user = server.chats()[0]["messages"]
+    assert "Say it otherwise, as JSON." in json.dumps(system)
+    assert f"Q: {item.question}" in json.dumps(user)
+    assert "mine-v1 " in writer.name == found[item.id].writer
+    assert ChatWriter(chat(server), run.images).name != writer.name
+
+    path.write_text(OWN.replace("{end}", " in {language}."))
+    german = ChatWriter(chat(server), run.images, "German", prompt=str(path))
+    assert german.request(item).instruction == "Say it otherwise in German."
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("question", "options", "does not use {question}"),
+        ("[question]", "[question, old_answer]", "declared but not used"),
+        ("Q: {question}", "Q: {question} {old_answer}", "not declared"),
+    ],
+)
+def test_a_prompt_without_the_question_is_refused(
+    server: OpenAIServer, run: Run, tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    (path := tmp_path / "mine.txt").write_text(OWN.replace(old, new))
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        ChatWriter(chat(server), run.images, prompt=str(path))
+    revealing = OWN.replace("[question]", "[question, old_answer]").replace("Q: ", "{old_answer} ")
+    path.write_text(revealing)
+    with pytest.raises(ConfigError, match="must not know"):
+        ChatWriter(chat(server), run.images, prompt=str(path))
 
 
 def test_a_file_may_state_what_each_paraphrase_changes(
