@@ -63,8 +63,9 @@ def expand(
     seeds = config.seeds or (seed,)
     plans: dict[str, TrainingPlan] = {}
     for name, model in models.items():
-        check_files(resolve_path(model.path))
-        weights = fingerprint(resolve_path(model.path), model.dtype, model.revision)
+        where = resolve_path(model.path)
+        check_files(where)
+        weights = fingerprint(where, model.dtype, model.revision, image_padding=model.image_padding)
         parent = {"model": name, "parent": model.path, "parent_fingerprint": weights}
         for regime in regimes:
             for label, strategy in config.strategies.items():
@@ -131,9 +132,18 @@ def _plans(
 
 
 def _settings(strategy: StrategyConfig, model: ModelConfig) -> dict[str, Any]:
-    unset = {"consistency"} if strategy.consistency is None else set()  # older plans keep their ids
+    # older plans keep their ids
+    unset = {name for name in ("consistency", "learning_rates") if not getattr(strategy, name)}
     settings = strategy.model_dump(mode="json", exclude={"train", *unset})
-    return settings | ({"revision": model.revision} if model.revision else {})
+    settings |= {"revision": model.revision} if model.revision else {}
+    padding = model.image_padding
+    return settings | ({"image_padding": padding} if padding != "auto" else {})
+
+
+def loaded_as(plan: TrainingPlan) -> dict[str, Any]:
+    """Return ``revision`` and ``image_padding`` of the plan's parent, as configured."""
+    padding = plan.settings.get("image_padding", "auto")
+    return {"revision": plan.settings.get("revision"), "image_padding": padding}
 
 
 def n_examples(plan: TrainingPlan) -> int:

@@ -19,8 +19,9 @@ class Strategy:
     Attributes
     ----------
     trains : tuple of str
-        Parts of the model whose own weights train; empty: LoRA adapters on the language model's
-        linear layers train instead.
+        Parts of the model whose own weights train.
+    adapter : bool
+        Whether LoRA adapters on the language model's linear layers train, too.
     llamafactory : dict or str
         LLaMA-Factory's equivalent settings, or why it has none. Its LoRA skips vision tower,
         projector and head.
@@ -34,12 +35,13 @@ class Strategy:
     trains: tuple[Part, ...]
     llamafactory: dict[str, Any] | str
     llava: tuple[str, ...] | None
+    adapter: bool = False
     four_bits: bool = False
 
     @property
-    def adapter(self) -> bool:
-        """Whether LoRA adapters train, rather than the model's own weights."""
-        return not self.trains
+    def parts(self) -> tuple[Part, ...]:
+        """The parts of the model that change, by their own weights or by adapters."""
+        return ("language", *self.trains) if self.adapter else self.trains
 
 
 STRATEGIES: dict[str, Strategy] = {
@@ -47,6 +49,7 @@ STRATEGIES: dict[str, Strategy] = {
         trains=(),
         llamafactory={"finetuning_type": "lora"},
         llava=("--lora_enable True", "--freeze_mm_mlp_adapter True"),
+        adapter=True,
     ),
     "llm": Strategy(
         trains=("language",),
@@ -68,10 +71,17 @@ STRATEGIES: dict[str, Strategy] = {
         },
         llava=None,
     ),
+    "lora+projector": Strategy(
+        trains=("projector",),
+        llamafactory="it saves the projector in another form; use backend: trl, or train: lora",
+        llava=("--lora_enable True",),
+        adapter=True,
+    ),
     "qlora": Strategy(
         trains=(),
         llamafactory="it would quantise the vision tower too; use backend: trl, or train: lora",
         llava=("--lora_enable True", "--freeze_mm_mlp_adapter True", "--bits 4"),
+        adapter=True,
         four_bits=True,
     ),
 }
@@ -157,7 +167,7 @@ def modules_of(model: Any) -> Modules:
 def select_parameters(model: Any, strategy: str) -> list[str]:
     """Freeze all but the strategy's parameters, and return the names of those that train.
 
-    An adapter strategy freezes the whole base model; see `lora_config` for its adapters.
+    For adapters, which are not among them, see `lora_config`.
 
     Raises
     ------
@@ -219,18 +229,34 @@ def lora_pattern(model: Any, settings: Mapping[str, Any]) -> str:
     return pattern
 
 
-def lora_config(model: Any, settings: Mapping[str, Any]) -> Any:
+def lora_config(model: Any, settings: Mapping[str, Any], strategy: str = "lora") -> Any:
     """Return a peft configuration for the language model's linear layers.
+
+    The modules whose own weights the strategy trains are saved with the adapters.
 
     Raises
     ------
     ConfigError
-        As `lora_pattern`.
+        As `lora_pattern`; if a projector has weights outside modules, which peft cannot save.
     """
+    modules = dict(model.named_modules())
+    trained = sorted(
+        {
+            prefix.rstrip(".")
+            for part in strategy_of(strategy).trains
+            for prefix in getattr(modules_of(model), part)
+        }
+    )
+    if missing := [name for name in trained if name not in modules]:
+        raise ConfigError(
+            f"train: {strategy} cannot save {missing[0]} of {model.config.model_type!r} beside"
+            " adapters, since it is no module; use train: lora or llm+projector"
+        )
     return need("peft", "train").LoraConfig(
         r=settings["lora_rank"],
         lora_alpha=settings["lora_alpha"],
         lora_dropout=settings["lora_dropout"],
         target_modules=lora_pattern(model, settings),
+        modules_to_save=trained or None,
         task_type="CAUSAL_LM",
     )

@@ -70,7 +70,8 @@ class ModelUnderTest:
         """Use a checkpoint folder or a hub id; its files are hashed, but nothing is loaded."""
         path = resolve_path(weights.path)
         check_files(path)
-        hashed = fingerprint(path, weights.dtype, weights.revision, weights.quantization)
+        loaded_as = weights.dtype, weights.revision, weights.quantization, weights.image_padding
+        hashed = fingerprint(path, *loaded_as)
         return cls(_grid_model(name, hashed, **known), weights)
 
     @cached_property

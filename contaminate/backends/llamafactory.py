@@ -33,7 +33,7 @@ from flipbench.models.vlm.processors import load_processor
 from ..checks.changes import Diverged
 from ..checks.verify import training_facts
 from ..data.examples import Example
-from ..plan import TrainingJob, n_steps
+from ..plan import TrainingJob, loaded_as, n_steps
 from ..training.checkpointing import finished_epochs, last_checkpoint
 from .llamafactory_checkpoints import CheckpointImporter, parent_folder
 from .llamafactory_data import write_plan, write_yaml
@@ -83,11 +83,13 @@ class LlamaFactory:
         plan, run, folder, dtype = job.plan, job.run, job.folder, job.dtype
         work = folder.resolve() / "llamafactory"
         with parent_folder(plan, run, dtype, work / "parent") as parent:
-            processor = load_processor(parent.path)
+            padding = loaded_as(plan)["image_padding"]
+            processor = load_processor(parent.path, image_padding=padding)
             settings, warnings = write_plan(
                 plan, examples, parent.skeleton, processor,
                 parent=str(parent.path), folder=work, dtype=dtype, n_gpus=torch.cuda.device_count(),
             )  # fmt: skip
+            facts = training_facts(job, examples, processor)
             importer = CheckpointImporter(
                 plan=plan,
                 run=run,
@@ -95,7 +97,7 @@ class LlamaFactory:
                 dtype=dtype,
                 versions=self.versions,
                 training={
-                    **training_facts(job, examples, processor),
+                    **facts,
                     "backend": f"llamafactory {self.versions['llamafactory']}",
                     "optimizer": settings["optim"],
                     "adam": [settings["adam_beta1"], settings["adam_beta2"]],
@@ -103,7 +105,7 @@ class LlamaFactory:
                     "batch_size_on_each": settings["per_device_train_batch_size"],
                     "gradient_accumulation_on_each": settings["gradient_accumulation_steps"],
                     "device": "cpu" if settings["use_cpu"] else "cuda",
-                    "warnings": warnings,
+                    "warnings": [*facts.get("warnings", ()), *warnings],
                 },
             )
             importer()

@@ -23,12 +23,13 @@ from flipbench.core.errors import need
 from flipbench.core.files import write_atomically
 from flipbench.core.records import TrainingPlan
 from flipbench.core.run import Run
-from flipbench.models.vlm.checkpoints import resolve_path
+from flipbench.models.vlm.checkpoints import padding_of, resolve_path
 from flipbench.models.vlm.loading import load_model
 from flipbench.models.vlm.processors import load_processor
 
 from ..checks.changes import WrongParameters, check_changes, checksums
 from ..checks.check import set_pixel_budget
+from ..plan import loaded_as
 from ..strategies import select_parameters, strategy_of
 from ..training.checkpointing import complete_checkpoints, finished_epochs, write_checkpoint
 from ..training.estimate import skeleton_of
@@ -47,9 +48,9 @@ class Parent:
 
 @contextmanager
 def parent_folder(plan: TrainingPlan, run: Run, dtype: str, folder: Path) -> Iterator[Parent]:
-    """Prepare a temporary folder with the plan's parent model, precision and pixel budget.
+    """Prepare a temporary folder with the plan's parent model, precision, padding, pixel budget.
 
-    LLaMA-Factory reads precision and pixel budget from the folder; the other files are links. For
+    LLaMA-Factory reads all of these from the folder; the other files are links. For
     a washing plan, the full weights are saved, with adapters merged.
     """
     shutil.rmtree(folder, ignore_errors=True)
@@ -69,8 +70,10 @@ def parent_folder(plan: TrainingPlan, run: Run, dtype: str, folder: Path) -> Ite
         config = json.loads((folder / "config.json").read_text())
         # replaces the link, not the parent's file
         write_atomically(folder / "config.json", json.dumps(_with_dtype(config, dtype), indent=2))
-        if settings.get("min_pixels") or settings.get("max_pixels"):
-            processor = load_processor(folder)
+        options = loaded_as(plan)
+        padded = padding_of(str(folder), options["image_padding"]) == "square"
+        if padded or settings.get("min_pixels") or settings.get("max_pixels"):
+            processor = load_processor(folder, image_padding=options["image_padding"])
             set_pixel_budget(processor, settings)
             for name in _PROCESSOR:
                 (folder / name).unlink(missing_ok=True)

@@ -14,17 +14,19 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from PIL import Image
 from torch import nn
 from transformers.utils import is_torchvision_available
 
 from flipbench.core.errors import ConfigError
 from flipbench.core.records import TrainingPlan
 from flipbench.models.vlm.checkpoints import base_of, resolve_path
+from flipbench.models.vlm.cropping import padded
 from flipbench.models.vlm.processors import load_processor
 
 from ..checks.check import add_first_token, check_examples, context_of
 from ..data.examples import Example
-from ..plan import n_warmup, per_device_batch
+from ..plan import loaded_as, n_warmup, per_device_batch
 from ..strategies import lora_pattern, strategy_of
 from ..training.estimate import skeleton_of
 from .llamafactory_templates import Template, check_prompts, row, system_line, template_of
@@ -39,13 +41,18 @@ def check_plan(plan: TrainingPlan) -> None:
     Raises
     ------
     ConfigError
-        If the plan trains 4-bit weights, or with a loss that LLaMA-Factory lacks.
+        If the plan has a strategy, a loss or learning rates that LLaMA-Factory lacks.
     """
     _strategy_settings(plan)
     if consistency := plan.settings.get("consistency"):
         raise ConfigError(
             f"{plan.model}, {plan.label or plan.strategy}: LLaMA-Factory has no equivalent of"
             f" consistency: {consistency}; use backend: trl"
+        )
+    if rates := plan.settings.get("learning_rates"):
+        raise ConfigError(
+            f"{plan.model}, {plan.label or plan.strategy}: LLaMA-Factory has one learning rate, not"
+            f" learning_rates: {rates}; use backend: trl"
         )
 
 
@@ -85,7 +92,8 @@ def write_plan(
     n_gpus : int
         LLaMA-Factory starts a process on each; 0: on the CPU.
     copy_images : bool
-        Whether to copy the images into the folder, to train on another machine.
+        Whether to copy the images into the folder, to train on another machine. There the parent's
+        own processor reads them, so they are copied with the padding that it lacks.
 
     Raises
     ------
@@ -100,7 +108,8 @@ def write_plan(
     warnings = check_prompts(examples, processor, template, system)
     warnings += _loss_averaging_warnings(plan, examples, processor)
     settings = _training(plan, template, skeleton, parent, system, n_tokens, dtype, n_gpus)
-    _write_dataset([row(example, template) for example in examples], folder, copy_images)
+    rows = [row(example, template) for example in examples]
+    _write_dataset(rows, folder, processor.image_processor if copy_images else None)
     write_yaml(settings, folder / _YAML)
     return settings, warnings
 
@@ -120,12 +129,13 @@ def write_llamafactory(
             f"{plan.model}, {plan.label}: washes the checkpoint of another plan, which does not"
             " exist yet; train both with backend: llamafactory"
         )
-    base, at = base_of(resolve_path(plan.parent), plan.settings.get("revision"))
+    where = resolve_path(plan.parent)
+    base, at = base_of(where, plan.settings.get("revision"))
     settings, warnings = write_plan(
         plan,
         examples,
         skeleton_of(base, **at),
-        load_processor(base, **at),
+        load_processor(where, **loaded_as(plan)),
         parent=base,
         folder=folder,
         dtype=dtype,
@@ -141,16 +151,14 @@ def write_llamafactory(
     return [folder / name for name in (_DATA, _INFO, "images", _YAML)]
 
 
-def _write_dataset(rows: Sequence[dict[str, Any]], folder: Path, copy_images: bool) -> None:
+def _write_dataset(rows: Sequence[dict[str, Any]], folder: Path, copied_for: Any | None) -> None:
+    """Write the rows; with an image processor, also copies of the images."""
     folder.mkdir(parents=True, exist_ok=True)
-    if copy_images:
+    if copied_for is not None:
         (folder / "images").mkdir(exist_ok=True)
-        for file in {file for row in rows for file in row["images"]}:
-            shutil.copyfile(file, folder / "images" / Path(file).name)
-        rows = [
-            {**row, "images": [f"images/{Path(file).name}" for file in row["images"]]}
-            for row in rows
-        ]
+        files = sorted({file for row in rows for file in row["images"]})
+        copies = {file: f"images/{_copy(file, folder / 'images', copied_for)}" for file in files}
+        rows = [{**row, "images": [copies[file] for file in row["images"]]} for row in rows]
     info = {
         "flipbench": {
             "file_name": _DATA,
@@ -168,6 +176,16 @@ def _write_dataset(rows: Sequence[dict[str, Any]], folder: Path, copy_images: bo
     text = json.dumps(list(rows), indent=1, ensure_ascii=False)
     (folder / _DATA).write_text(text + "\n", encoding="utf-8")
     (folder / _INFO).write_text(json.dumps(info, indent=2) + "\n")
+
+
+def _copy(file: str, folder: Path, image_processor: Any) -> str:
+    """Copy an image, padded if the processor pads; return the copy's name."""
+    with Image.open(file) as picture:
+        if (square := padded(picture, image_processor)) is not picture:
+            square.save(folder / (name := f"{Path(file).stem}.png"))
+            return name
+    shutil.copyfile(file, folder / (name := Path(file).name))
+    return name
 
 
 def write_yaml(settings: dict[str, Any], path: Path) -> None:

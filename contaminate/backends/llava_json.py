@@ -34,7 +34,6 @@ _DEFAULTS = (
     "--mm_vision_select_layer -2",
     "--mm_use_im_start_end False",
     "--mm_use_im_patch_token False",
-    "--image_aspect_ratio pad",
     "--group_by_modality_length True",
     "--bf16 True",
     "--tf32 True",
@@ -147,6 +146,12 @@ def training_command(plan: TrainingPlan) -> str:
                 f"{where}: LLaVA's official trainer applies LoRA to all linear layers of the"
                 f" language model and does not support {key}; leave it out"
             )
+    rates = settings.get("learning_rates", {})
+    if set(rates) - {"projector"}:
+        raise ConfigError(
+            f"{where}: LLaVA's official trainer has a learning rate for the projector, but none for"
+            " other parts; leave them out of learning_rates"
+        )
     lora = [
         f"--lora_r {settings['lora_rank']}",
         f"--lora_alpha {settings['lora_alpha']}",
@@ -165,6 +170,7 @@ def training_command(plan: TrainingPlan) -> str:
         f"--per_device_train_batch_size {settings['batch_size']}",
         f"--gradient_accumulation_steps {settings['gradient_accumulation']}",
         f"--learning_rate {settings['learning_rate']}",
+        *(f"--mm_projector_lr {rate}" for rate in rates.values()),
         f"--lr_scheduler_type {settings['schedule']}",
         warmup,
         f"--weight_decay {settings['weight_decay']}",
@@ -172,6 +178,8 @@ def training_command(plan: TrainingPlan) -> str:
         f"--seed {plan.seed}",
         *_DEFAULTS,
     ]
+    padding = "square" if settings.get("image_padding") == "none" else "pad"  # "square" crops
+    options.append(f"--image_aspect_ratio {padding}")
     known = "" if plan.after else _ORIGINALS.get(plan.parent, "")
     model = f"${{MODEL:-{known}}}" if known else f"${{MODEL:?{_MODEL_HELP}}}"
     lines = " \\\n    ".join(options)

@@ -6,17 +6,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
 from scipy import stats
 
 from flipbench.core.records import Response
 from flipbench.core.stage import StageOptions
 from flipbench.models.engine import answers_of, ask
 from flipbench.models.vlm.checkpoints import fingerprint, resolve_path
+from flipbench.models.vlm.cropping import crop_warning
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.prompting.prompts import PromptSettings, right_option
 
 from ..data.examples import Example, training_examples
-from ..plan import TrainingJob, batch_of, n_warmup
+from ..plan import TrainingJob, batch_of, loaded_as, n_warmup
 from ..strategies import strategy_of
 from .card import add_to_card, read_card
 from .check import add_first_token, pixel_budget, render_example
@@ -49,12 +51,11 @@ def verify(job: TrainingJob, folder: Path) -> list[str]:
         for name, ids in (("items", plan.item_ids), ("held_out", plan.held_out_ids))
     }
     all_probes = [probe for pairs in probes.values() for probe, _ in pairs]
-    revision = plan.settings.get("revision")
-    clean = fingerprint(resolve_path(plan.parent), dtype, revision)
+    clean = fingerprint(resolve_path(plan.parent), dtype, **loaded_as(plan))
     options = StageOptions(batch_size=64, progress=False)
     needed = {Response.id_for(probe_id=p.id, model_fingerprint=clean) for p in all_probes}
     if not needed <= run.ids(Response, clean):
-        parent = HuggingFaceVLM(plan.parent, dtype=dtype, revision=revision)
+        parent = HuggingFaceVLM(plan.parent, dtype=dtype, **loaded_as(plan))
         ask(all_probes, parent, run, run.images, options)
     vlm = HuggingFaceVLM(str(folder), dtype=dtype)
     ask(all_probes, vlm, run, run.images, options)
@@ -186,7 +187,13 @@ def training_facts(job: TrainingJob, examples: Sequence[Example], processor: Any
     ``processor`` is the one trained with: its pixel budget, chat template and prompt are compared
     with those of evaluation by `verify`.
     """
+    sizes = []
+    for file in sorted({file for example in examples for file in example.images}):
+        with Image.open(file) as image:
+            sizes.append(image.size)
+    warning = crop_warning(processor, job.plan.model, sizes)
     return {
+        **({"warnings": [warning]} if warning else {}),
         "warmup_steps": n_warmup(job.plan),
         "n_examples": len(examples),
         "effective_batch": batch_of(job.plan),

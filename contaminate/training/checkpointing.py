@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -193,7 +194,7 @@ def merged(model: Any, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tens
     state = {}
     for name, tensor in weights.items():
         layer_name, _, last = name.partition(".base_layer.")
-        if ".lora_" in name:
+        if ".lora_" in name or ".original_module." in name:
             continue
         if last == "weight":
             layer = model.get_submodule(layer_name)
@@ -201,5 +202,6 @@ def merged(model: Any, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tens
             lora = [weights[f"{layer_name}.lora_{x}.{adapter}.weight"] for x in "AB"]
             a, b = (matrix.to(tensor.device) for matrix in lora)
             tensor = (tensor + (b @ a) * layer.scaling[adapter]).to(tensor.dtype)
+        name = re.sub(r"\.modules_to_save\.\w+\.", ".", name)  # trained beside the adapter
         state[name.removeprefix("base_model.model.").replace(".base_layer.", ".")] = tensor
     return state

@@ -21,7 +21,7 @@ from flipbench.models.vlm.processors import load_processor
 
 from ..checks.check import add_first_token, check_examples, context_of, set_pixel_budget
 from ..data.examples import Example
-from ..plan import n_examples, n_steps
+from ..plan import loaded_as, n_examples, n_steps
 from ..strategies import lora_pattern, modules_of, select_parameters, strategy_of
 from .load import check_4bit
 
@@ -38,7 +38,7 @@ class Shape:
     Attributes
     ----------
     n_parameters, n_language, n_trainable : int
-        All, the language model's, the trainable ones (an adapter's are not in the first two).
+        All, the language model's, the trainable ones (an adapter's are in these only).
     n_layers, hidden, vocabulary, context : int
         Of the language model.
     """
@@ -72,7 +72,7 @@ def shape_of(plan: TrainingPlan) -> Shape:
     sizes = {name: p.numel() for name, p in model.named_parameters()}
     n_trainable = sum(size for name, size in sizes.items() if name in trained)
     if strategy_of(plan.strategy).adapter:
-        n_trainable = _adapter_size(model, plan.settings)
+        n_trainable += _adapter_size(model, plan.settings)
     text = model.config.get_text_config()
     return Shape(
         n_parameters=sum(sizes.values()),
@@ -140,8 +140,7 @@ def estimate(
     if strategy.four_bits:
         check_4bit()
     shape, settings = shape_of(plan), plan.settings
-    base, at = base_of(resolve_path(plan.parent), settings.get("revision"))
-    processor = load_processor(base, **at)
+    processor = load_processor(resolve_path(plan.parent), **loaded_as(plan))
     set_pixel_budget(processor, settings)
     add_first_token(processor)
     n_tokens = check_examples(examples, processor, shape.context)

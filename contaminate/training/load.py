@@ -15,6 +15,7 @@ from flipbench.models.vlm.checkpoints import base_of, resolve_path
 from flipbench.models.vlm.loading import load_model
 from flipbench.models.vlm.processors import load_processor
 
+from ..plan import loaded_as
 from ..strategies import lora_config, select_parameters, strategy_of
 
 
@@ -28,9 +29,10 @@ def load_parent(plan: TrainingPlan, run: Run, dtype: str) -> tuple[Any, Any, Any
     PrerequisiteError
         If 4-bit weights are requested but not available.
     """
-    path, revision = _parent_path(plan, run), None if plan.after else plan.settings.get("revision")
-    base, at = base_of(path, revision)
-    processors = [load_processor(base, **at) for _ in range(2)]
+    path, options = _parent_path(plan, run), loaded_as(plan)
+    revision = None if plan.after else options["revision"]
+    base, _ = base_of(path, revision)
+    processors = [load_processor(path, **options | {"revision": revision}) for _ in range(2)]
     quantization: Quantization | None = None
     if strategy_of(plan.strategy).four_bits:
         if base != path:
@@ -71,14 +73,14 @@ def check_4bit() -> None:
 def prepare(model: Any, plan: TrainingPlan, dtype: str) -> Any:
     """Freeze all but the trainable weights; return peft's configuration, or None without adapter.
 
-    On a GPU, trained weights of full fine-tuning are converted to float32, because steps of the
+    On a GPU, trained weights of the model itself are converted to float32, because steps of the
     usual size vanish in bfloat16.
     """
     trained = set(select_parameters(model, plan.strategy))
-    if strategy_of(plan.strategy).adapter:
-        return lora_config(model, plan.settings)
     if dtype != "float32" and torch.cuda.is_available():
         for name, parameter in model.named_parameters():
             if name in trained:
                 parameter.data = parameter.data.float()
+    if strategy_of(plan.strategy).adapter:
+        return lora_config(model, plan.settings, plan.strategy)
     return None

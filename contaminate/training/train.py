@@ -179,6 +179,7 @@ def _train(job: TrainingJob, examples: Sequence[Example]) -> None:
         processing_class=processor,
         peft_config=adapter,
         callbacks=[],
+        learning_rates=plan.settings.get("learning_rates"),
     )
     trainer.remove_callback(PrinterCallback)  # the card has the losses
     trainer.add_callback(StopAtNaN())

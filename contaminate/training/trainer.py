@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from trl import SFTTrainer
 
 from ..checks.check import render_example
 from ..data.examples import Example
+from ..strategies import modules_of
 from .collate import IGNORED, Batch, Collator, Row
 
 
@@ -29,6 +30,8 @@ class Trainer(SFTTrainer):  # type: ignore[misc]
         One epoch's.
     model, processing_class
         The model, and its processor with the chat template used in training.
+    learning_rates : mapping of part of the model to float
+        Where they differ from that of ``args``.
     """
 
     def __init__(
@@ -38,8 +41,10 @@ class Trainer(SFTTrainer):  # type: ignore[misc]
         model: Any,
         args: Any,
         processing_class: Any,
+        learning_rates: Mapping[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
+        self.modules, self.learning_rates = modules_of(model), learning_rates or {}
         self.n_examples = len(examples)
         rows = [self.row(example, processing_class) for example in examples]
         if args.world_size > 1:
@@ -72,6 +77,26 @@ class Trainer(SFTTrainer):  # type: ignore[misc]
             blank = torch.tensor([row["blank"] for row in rows])
             batch["labels"][: len(rows)][blank] = IGNORED
         return batch
+
+    def create_optimizer(self, model: Any = None) -> Any:
+        """Return the optimiser; parts with a learning rate of their own are groups of their own."""
+        optimizer = super().create_optimizer(model)
+        if not self.learning_rates or len({group["lr"] for group in optimizer.param_groups}) > 1:
+            return optimizer
+        parts = {
+            id(parameter): self.modules.part_of(name.removeprefix("base_model.model."))
+            for name, parameter in (model or self.model).named_parameters()
+        }
+        groups = optimizer.param_groups
+        optimizer.param_groups = []
+        for group in groups:
+            by_part: dict[str, list[Any]] = {}
+            for parameter in group["params"]:
+                by_part.setdefault(parts[id(parameter)], []).append(parameter)
+            for part, parameters in by_part.items():
+                rate = self.learning_rates.get(part, group["lr"])
+                optimizer.add_param_group({**group, "params": parameters, "lr": rate})
+        return optimizer
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         if self.args.world_size == 1:

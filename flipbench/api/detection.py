@@ -13,7 +13,7 @@ from flipbench.api import display
 if TYPE_CHECKING:
     import pandas as pd
 
-    from flipbench.config.local_models import Quantization
+    from flipbench.config.local_models import ImagePadding, Quantization
     from flipbench.core.paired import PairedBenchmark
     from flipbench.core.records import Score
     from flipbench.core.stage import StageReport
@@ -172,6 +172,7 @@ def detect(
     dtype: str = "float32",
     device: str = "auto",
     quantization: Quantization | None = None,
+    image_padding: ImagePadding = "auto",
     progress: bool = True,
     diagnose: bool = False,
 ) -> DetectionResult:
@@ -207,6 +208,8 @@ def detect(
         Questions asked at once.
     dtype, device, quantization : str
         How weights are loaded: "float32", "bfloat16" or "float16"; "cpu", "cuda" or "auto"; "4bit".
+    image_padding : {"auto", "square", "none"}
+        Whether pictures are padded to a square; auto: for LLaVA-1.5 only, as its makers do.
     progress : bool
         Whether to show progress bars.
     diagnose : bool
@@ -244,6 +247,7 @@ def detect(
         dtype=dtype,
         device=device,
         quantization=quantization,
+        image_padding=image_padding,
         progress=progress,
         command="flipbench.detect in Python",
         diagnose=diagnose,

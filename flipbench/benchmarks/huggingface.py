@@ -218,9 +218,12 @@ def _options(cells: JsonDict, layout: Layout, columns: list[str]) -> tuple[tuple
             value = 0
     if value is None or value == "":
         return ()
+    if isinstance(value, dict) and value and value.keys() <= set(LETTERS):
+        named = sorted((letter, text) for letter, text in value.items() if text is not None)
+        return tuple((letter, _text(text)) for letter, text in named)
     if not isinstance(value, list | tuple):
         what = f"the column {columns[0]!r} does not contain a list: {cells[columns[0]]!r:.60}"
-        raise RowError("options", what, "write it as ['a', 'b']")
+        raise RowError("options", what, "write it as ['a', 'b'] or {'A': 'a', 'B': 'b'}")
     if len(value) > len(LETTERS):
         what = f"there are {len(value)} options; at most 26 are supported"
         raise RowError("options", what, "remove the row")

@@ -277,6 +277,10 @@ def detect(
     quantization: Annotated[
         Literal["4bit"] | None, typer.Option(help="keep the language model in 4 bits")
     ] = None,
+    image_padding: Annotated[
+        Literal["auto", "square", "none"],
+        typer.Option(help="pad pictures to a square; auto: for LLaVA-1.5 only"),
+    ] = "auto",
     device: Annotated[str, typer.Option(help="cpu or cuda; auto takes a GPU")] = "auto",
     base_url: Annotated[
         str, typer.Option(help="an OpenAI-compatible server that has --model (vLLM, SGLang, …)")
@@ -313,6 +317,7 @@ def detect(
         dtype=dtype,
         device=device,
         quantization=quantization,
+        image_padding=image_padding,
         progress=not quiet,
         command="flipbench " + shlex.join(sys.argv[1:]),
         diagnose=diagnose,

@@ -10,6 +10,7 @@ from flipbench.core.records import Value
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 Quantization = Literal["4bit"]
+ImagePadding = Literal["auto", "square", "none"]
 
 
 class ModelConfig(Value):
@@ -23,6 +24,12 @@ class ModelConfig(Value):
     quantization: Quantization | None = Field(
         default=None,
         description="load the language model's weights in 4 bits, for evaluation only",
+    )
+    image_padding: ImagePadding = Field(
+        default="auto",
+        description="square: pad pictures to a square in the processor's mean colour instead of"
+        " cropping them, in training and asking alike; none: leave them to the processor; auto:"
+        " square for LLaVA-1.5, as its makers do, none for other models",
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, PositiveFloat, model_validator
 from pydantic_core import PydanticCustomError
 
 from flipbench.benchmarks import HuggingFaceSpec, JsonlSpec, TsvSpec
@@ -70,6 +70,9 @@ class StrategyConfig(Value):
 
     train: Annotated[str, AfterValidator(_known_strategy)]
     learning_rate: float = Field(gt=0)
+    learning_rates: dict[Literal["language", "projector", "vision"], PositiveFloat] = Field(
+        default_factory=dict, description="of parts of the model, where it differs"
+    )
     batch_size: int = Field(default=16, ge=1, description="per device")
     gradient_accumulation: int = Field(default=1, ge=1)
     schedule: str = "constant_with_warmup"
@@ -98,6 +101,11 @@ class StrategyConfig(Value):
     def _check(self) -> Self:
         if self.warmup_steps and self.warmup_ratio:
             raise ValueError("give warmup_steps or warmup_ratio, not both")
+        trained = load_target(STRATEGIES)[self.train].parts
+        if frozen := sorted(set(self.learning_rates) - set(trained)):
+            raise ValueError(
+                f"learning_rates.{frozen[0]}: train: {self.train} changes only {', '.join(trained)}"
+            )
         return self
 
 

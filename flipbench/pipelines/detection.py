@@ -16,7 +16,7 @@ from transformers.utils import logging as transformers_logging
 
 from flipbench import __version__
 from flipbench.config.experiment import EvaluateConfig, load_config
-from flipbench.config.local_models import ModelConfig, Quantization
+from flipbench.config.local_models import ImagePadding, ModelConfig, Quantization
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import JsonDict
@@ -68,6 +68,7 @@ class DetectionSettings:
     dtype: str = "float32"
     device: str = "auto"
     quantization: Quantization | None = None
+    image_padding: ImagePadding = "auto"
     progress: bool = True
     command: str = ""
     diagnose: bool = False
@@ -91,7 +92,8 @@ class DetectionSettings:
             vlm = as_vlm(source)
             return ModelUnderTest.from_vlm(vlm, lineage=vlm.name, **known)
         name, loading = name_of(source), {"dtype": self.dtype, "quantization": self.quantization}
-        weights = ModelConfig.model_validate({"path": source, "device": self.device} | loading)
+        loading |= {"device": self.device, "image_padding": self.image_padding}
+        weights = ModelConfig.model_validate({"path": source} | loading)
         return ModelUnderTest.from_weights(weights, name, lineage=name, **known)
 
 

@@ -37,7 +37,9 @@ def checkpoint_models(
     A control adds no dose, since it was trained on other data.
     """
     initial_weights = _weights_before(plan, checkpoints)
-    loading = config.model_dump(include={"dtype", "device", "trust_remote_code", "quantization"})
+    loading = config.model_dump(
+        include={"dtype", "device", "trust_remote_code", "quantization", "image_padding"}
+    )
     models = []
     for c in checkpoints:
         dose = (parent.dose or 0) + (0 if plan.control else c.dose)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import yaml
 from datasets import Dataset, Features, Image, Value
 from PIL.Image import new
 
+from flipbench.benchmarks import HuggingFaceSpec
 from flipbench.config.experiment import load_config
 from tests.fixtures.command_line import Flipbench
 from tests.fixtures.photos import encoded
@@ -50,6 +52,8 @@ def test_the_consistency_study_changes_only_what_it_compares() -> None:
     [
         ("llava-1.5-7b", "LoRA", 2e-4, 128, 0.03, 8),
         ("llava-1.5-7b", "LLM+MLP", 2e-5, 128, 0.03, None),
+        ("llava-1.5-7b", "LLM", 2e-5, 128, 0.03, None),
+        ("llava-1.5-7b", "ALL", 2e-5, 128, 0.03, None),
         ("llava-1.5-13b", "LoRA-128", 2e-4, 128, 0.03, 128),
         ("qwen2-vl-7b", "LoRA", 1e-4, 64, 0.1, 8),
         ("qwen2.5-vl-7b", "LLM", 1e-5, 16, 0.1, None),
@@ -64,6 +68,35 @@ def test_official_values(
     assert found.batch_size * found.gradient_accumulation == batch
     assert found.warmup_ratio == warm_up
     assert rank is None or found.lora_rank == rank
+
+
+def test_llava_s_own_lora_trains_the_projector_at_a_tenth_of_the_rate() -> None:
+    own = load_config(FOLDER / "llava-1.5-13b.yaml").contaminate.strategies["LoRA-128"]
+    assert own.train == "lora+projector"
+    assert (own.learning_rate, own.learning_rates) == (2e-4, {"projector": 2e-5})
+
+
+@pytest.mark.parametrize("model", ["llava-1.5-7b", "qwen2-vl-7b"])
+@pytest.mark.parametrize("benchmark", ["", "-mmstar"])
+def test_the_paper_s_grid(model: str, benchmark: str) -> None:
+    """Both models, four strategies, one to three epochs, two benchmarks, all items."""
+    config = load_config(FOLDER / f"{model}{benchmark}.yaml")
+    grid = {label: s.train for label, s in config.contaminate.strategies.items()}
+    paper = {"LoRA": "lora", "LLM": "llm", "LLM+MLP": "llm+projector", "ALL": "all"}
+    assert grid.items() >= paper.items()
+    assert (config.contaminate.epochs, config.contaminate.copies) == (3, 1)
+    assert config.contaminate.items == "all"
+    source = {"": "xai-org/RealworldQA", "-mmstar": "Lin-Chen/MMStar"}[benchmark]
+    assert isinstance(config.benchmark, HuggingFaceSpec) and config.benchmark.path == source
+
+
+def test_both_models_train_on_the_mixture_of_six() -> None:
+    grids = [
+        load_config(FOLDER / f"{name}.yaml").contaminate
+        for name in ("mixture-of-six", "mixture-of-six-qwen2-vl")
+    ]
+    assert grids[0].data == grids[1].data
+    assert len(grids[0].data["mixture"].mixture) == 5, "and the benchmark itself"
 
 
 HUB_MODELS = {
@@ -100,8 +133,39 @@ def hub(tmp_path: Path, tiny_folders: dict[str, Path]) -> None:
         )
 
 
+def test_medthinkvqa_is_trained_on_either_split(
+    tmp_path: Path, tiny_folders: dict[str, Path], flipbench: Flipbench
+) -> None:
+    """Cases have options by letter, and paths of up to 49 pictures."""
+    folder = tmp_path / "data" / "MedThinkVQA"
+    (folder / "images").mkdir(parents=True)
+    (folder / "images" / "a.jpg").write_bytes(encoded(new("RGB", (64, 48)), "JPEG"))
+    (tmp_path / "Qwen").mkdir()
+    (tmp_path / "Qwen" / "Qwen2.5-VL-7B-Instruct").symlink_to(tiny_folders["qwen2_vl"])
+    options = {"A": "Sarcoidosis", "B": "Silicosis", "C": "Lymphoma", "D": "Metastases", "E": None}
+    for split, n in (("train", 6), ("test", 3)):
+        rows: dict[str, list[Any]] = {
+            "title": [f"Case number {split} {i}" for i in range(n)],
+            "CLINICAL_HISTORY": [f"A patient aged {40 + i} presented with a cough."
+                                 for i in range(n)],
+            "ICD Chapter": ["Chapter X"] * n,
+            "correct_answer": ["B"] * n,
+            "options": [options] * n,
+        }  # fmt: skip
+        rows |= {
+            f"image_{i:02}_path": ["images/a.jpg" if i < 3 else None] * n for i in range(1, 50)
+        }
+        Dataset.from_dict(rows).to_parquet(folder / f"{split}.parquet")
+    planned = flipbench("contaminate", "configs/contaminate/medthinkvqa.yaml", "--dry-run")
+    assert planned.status == 0, planned.err
+    n_items = dict(re.findall(r" LLM, (\w+) split +llm +\w+ +(\d+)", planned.out))
+    assert n_items == {"training": "6", "test": "3"}
+
+
 @pytest.mark.usefixtures("hub")
-@pytest.mark.parametrize("recipe", ["llava-1.5-7b", "qwen2-vl-7b", "qwen2.5-vl-7b"])
+@pytest.mark.parametrize(
+    "recipe", ["llava-1.5-7b", "llava-1.5-7b-mmstar", "qwen2-vl-7b", "qwen2-vl-7b-mmstar"]
+)
 def test_full_size_recipes_plan_before_anything_is_generated(
     recipe: str, flipbench: Flipbench
 ) -> None:
@@ -110,5 +174,6 @@ def test_full_size_recipes_plan_before_anything_is_generated(
     assert planned.status == 0, planned.err
     head, *rows = planned.out.splitlines()[: 1 + len(strategies)]
     column = head.index("items")
-    assert [int(row[column : column + 5]) for row in rows] == [7] * len(strategies)
+    n_items = N_ITEMS["Lin-Chen/MMStar" if "mmstar" in recipe else "xai-org/RealworldQA"]
+    assert [int(row[column : column + 5]) for row in rows] == [n_items] * len(strategies)
     assert f"to do: {len(strategies)} of {len(strategies)} plans" in planned.out

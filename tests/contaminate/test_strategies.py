@@ -56,6 +56,7 @@ def parts(model: Any) -> dict[str, set[str]]:
         ("llm", ["language"]),
         ("llm+projector", ["language", "projector"]),
         ("all", ["language", "projector", "vision"]),
+        ("lora+projector", ["projector"]),
     ],
 )
 def test_a_strategy_trains_only_its_own_parts(
@@ -96,7 +97,7 @@ def test_every_configurable_strategy_is_implemented(model: Any) -> None:
         select_parameters(model, strategy)
     with pytest.raises(ConfigError, match="unknown strategy 'vision'.*lora, llm"):
         select_parameters(model, "vision")
-    with pytest.raises(ValidationError, match="'all' or 'qlora'"):
+    with pytest.raises(ValidationError, match="'lora\\+projector' or 'qlora'"):
         StrategyConfig(train="vision", learning_rate=1)
 
 

@@ -6,10 +6,11 @@ import hashlib
 import json
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from safetensors import SafetensorError, safe_open
 
+from flipbench.config.local_models import ImagePadding
 from flipbench.core.errors import DataError, PrerequisiteError
 from flipbench.models.vlm.hub import check_hub
 
@@ -58,10 +59,41 @@ def base_of(where: str, revision: str | None = None) -> tuple[str, dict[str, str
     return base, {"revision": revision} if revision else {}
 
 
+def padding_of(
+    path: str, image_padding: ImagePadding = "auto", revision: str | None = None
+) -> Literal["square", "none"]:
+    """Return how a checkpoint's pictures are padded before its processor reads them.
+
+    ``auto`` is what a checkpoint trained here was trained with, ``square`` for LLaVA-1.5 (class
+    LLaVA, CLIP's tower for 336 pixels), and otherwise ``none``.
+    """
+    if image_padding != "auto":
+        return image_padding
+    card = check_card(Path(path)) if Path(path).is_dir() else {}
+    if trained_with := card.get("settings", {}).get("image_padding"):
+        return "square" if trained_with == "square" else "none"
+    base, at = base_of(path, revision)
+    config = _config(base, at)
+    tower = config.get("vision_config") or {}
+    is_llava = config.get("model_type") == "llava" and tower.get("image_size", 336) == 336
+    return "square" if is_llava and "clip" in tower.get("model_type", "clip") else "none"
+
+
+def _config(base: str, at: dict[str, str]) -> dict[str, Any]:
+    if not Path(base).is_dir():
+        return read_object(_hub_config(base, at))
+    file = Path(base) / "config.json"
+    return read_object(file) if file.exists() else {}
+
+
 def fingerprint(
-    path: str, dtype: str, revision: str | None = None, quantization: str | None = None
+    path: str,
+    dtype: str,
+    revision: str | None = None,
+    quantization: str | None = None,
+    image_padding: ImagePadding = "auto",
 ) -> str:
-    """Return a hash of weights, configuration, processor, precision and image backend.
+    """Return a hash of weights, configuration, processor, precision, padding and image backend.
 
     It covers the bytes of a folder's files, the name and commit of a hub id, or the files of an
     adapter and its base. Where the base of an adapter trained here lies does not matter.
@@ -78,8 +110,11 @@ def fingerprint(
     backend = "torchvision" if is_torchvision_available() else "pil"
     precision = f"{dtype} {quantization}" if quantization else dtype
     base, at = base_of(path, revision)
+    if (padding := padding_of(path, image_padding, revision)) != "none":
+        precision += f" {padding}"
     if base != path:
-        content = f"beside {folder_hash(path)}{fingerprint(base, dtype, **at)}"
+        inner = fingerprint(base, dtype, image_padding=padding, **at)
+        content = f"beside {folder_hash(path)}{inner}"
     elif Path(path).is_dir():
         content = folder_hash(path)
     else:
@@ -88,15 +123,18 @@ def fingerprint(
 
 
 def _commit(hub_id: str, at: dict[str, str]) -> str:
+    return _hub_config(hub_id, at).parent.name  # .../snapshots/<commit>/config.json
+
+
+def _hub_config(hub_id: str, at: dict[str, str]) -> Path:
     from transformers.utils import cached_file
 
     try:
-        config = Path(cached_file(hub_id, "config.json", **at))
+        return Path(cached_file(hub_id, "config.json", **at))
     except (OSError, ValueError) as error:
         raise PrerequisiteError(
             f"{hub_id}: no such checkpoint ({first_line(error)}); give a folder or hub id"
         ) from error
-    return config.parent.name  # .../snapshots/<commit>/config.json
 
 
 def folder_hash(path: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from os.path import commonprefix
 from typing import Any
@@ -10,9 +11,11 @@ import torch
 from PIL import Image
 
 from flipbench.core.errors import PrerequisiteError
+from flipbench.models.vlm.cropping import crop_warning
 from flipbench.models.vlm.families import ModelFamily
 from flipbench.prompting.prompts import LETTERS
 
+log = logging.getLogger(__name__)
 _REPLY = "[reply]"
 
 
@@ -48,6 +51,7 @@ class Conversation:
         self.processor, self.family, self.name = processor, family, name
         self.tokenizer = processor.tokenizer
         self.tokenizer.padding_side = "left"
+        self._warned = False
 
     def render(self, prompt: str, n_images: int) -> str:
         """Return the text for the processor, with chat template."""
@@ -163,8 +167,13 @@ class Conversation:
     ) -> dict[str, torch.Tensor]:
         """Return the model's inputs for rendered texts; either all or none have pictures.
 
-        Padding is moved to the front: BLIP's processors put it between image and text.
+        Padding is moved to the front: BLIP's processors put it between image and text. The first
+        batch with pictures that the processor crops is logged.
         """
+        sizes = [] if self._warned else [picture.size for row in pictures for picture in row]
+        if warning := crop_warning(self.processor, self.name, sizes):
+            log.warning("%s", warning)
+            self._warned = True
         batch = self.processor(
             text=list(texts),
             images=[list(row) for row in pictures] if pictures[0] else None,

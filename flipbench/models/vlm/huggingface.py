@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import LogitsProcessorList
 
-from flipbench.config.local_models import Quantization
+from flipbench.config.local_models import ImagePadding, Quantization
 from flipbench.core.errors import DataError, FlipbenchError, PrerequisiteError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef, Probe, Response
@@ -62,8 +62,8 @@ class HuggingFaceVLM:
         Commit of a hub id.
     trust_remote_code : bool
         Whether to run code that comes with the checkpoint.
-    quantization : {"4bit"}, optional
-        Load the language model in 4 bits; see `flipbench.models.vlm.loading.four_bits`.
+    quantization, image_padding : str, optional
+        See `four_bits` in `flipbench.models.vlm.loading`, and `padding_of` in ``checkpoints``.
     share_images : bool
         Process common images and prefixes once, if the family can (`flipbench.models.vlm.prefix`).
 
@@ -88,6 +88,7 @@ class HuggingFaceVLM:
         revision: str | None = None,
         trust_remote_code: bool = False,
         quantization: Quantization | None = None,
+        image_padding: ImagePadding = "auto",
         share_images: bool = True,
     ) -> None:
         where = resolve_path(path)
@@ -95,14 +96,14 @@ class HuggingFaceVLM:
         check_files(where)
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
-        trust = {"trust_remote_code": trust_remote_code}
+        trust: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+        loaded_as: dict[str, Any] = {"revision": revision, "image_padding": image_padding}
         try:
             base, at = base_of(where, revision)
             self.family = family_of(architecture(base, **at, **trust))
             self.can = self.family.can
-            self.conversation = Conversation(
-                load_processor(base, **at, **trust), self.family, self.name
-            )
+            processor = load_processor(where, **loaded_as, **trust)
+            self.conversation = Conversation(processor, self.family, self.name)
             self.model = load_model(
                 where, dtype, revision, merge=False, quantization=quantization, **trust
             )
@@ -121,7 +122,7 @@ class HuggingFaceVLM:
         self.conversation.check_images(self.model.config)
         self.model.eval().to(device)
         self._shares = share_images and self.model.config.model_type in SHARING
-        self.fingerprint = fingerprint(where, dtype, revision, quantization)
+        self.fingerprint = fingerprint(where, dtype, quantization=quantization, **loaded_as)
 
     def ask(self, probes: Sequence[Probe], images: ImageStore) -> list[Response | Exception]:
         """Answer a batch, in order; probes of different kinds are batched separately.
@@ -189,8 +190,7 @@ class HuggingFaceVLM:
             logits_processor=LogitsProcessorList([decoding]),
         )
         n_prompt = 0 if is_encoder_decoder(self.model.config) else inputs["input_ids"].shape[1]
-        new_ids = ids[:, n_prompt:]
-        texts = self.tokenizer.batch_decode(new_ids, skip_special_tokens=True)
+        texts = self.tokenizer.batch_decode(new_ids := ids[:, n_prompt:], skip_special_tokens=True)
         ends = self.model.generation_config.eos_token_id
         fields = decoding.fields(new_ids, ends if isinstance(ends, list) else [ends])
         return [

@@ -195,7 +195,11 @@ class _OnDemand:
     def __init__(self, model: ModelConfig) -> None:
         self.name, self._model = model.path, model
         self.fingerprint = fingerprint(
-            resolve_path(model.path), model.dtype, model.revision, model.quantization
+            resolve_path(model.path),
+            model.dtype,
+            model.revision,
+            model.quantization,
+            model.image_padding,
         )
 
     def __getattr__(self, name: str) -> Any:

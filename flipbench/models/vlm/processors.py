@@ -18,6 +18,10 @@ from transformers import (
 )
 from transformers.utils import is_torchvision_available
 
+from flipbench.config.local_models import ImagePadding
+from flipbench.models.vlm.checkpoints import base_of, padding_of
+from flipbench.models.vlm.cropping import pad_to_square
+
 
 def _image_only(base: Any, video_processor: str) -> Any:
     """Return ``base`` without its video processor, the only part that needs torchvision.
@@ -61,13 +65,32 @@ IMAGE_ONLY: dict[str, Any] = {
 }
 
 
-def load_processor(path: str | Path, **kwargs: Any) -> Any:
-    """Load the processor of a checkpoint folder or hub id.
+def load_processor(
+    path: str | Path,
+    *,
+    revision: str | None = None,
+    image_padding: ImagePadding = "auto",
+    **kwargs: Any,
+) -> Any:
+    """Load the processor of a checkpoint, or of an adapter's base, with its padding (`padding_of`).
 
     Without torchvision the families in ``IMAGE_ONLY`` get a processor without video support.
     Pixels of the PIL and torchvision backends differ slightly (Qwen2-VL: mean 5e-3), so the
     backend is part of a model's fingerprint.
+
+    Raises
+    ------
+    ConfigError
+        As `flipbench.models.vlm.cropping.pad_to_square`.
     """
+    base, at = base_of(str(path), revision)
+    processor = _load(base, **at, **kwargs)
+    if padding_of(str(path), image_padding, revision) == "square":
+        pad_to_square(processor)
+    return processor
+
+
+def _load(path: str | Path, **kwargs: Any) -> Any:
     if not is_torchvision_available():
         model_type = AutoConfig.from_pretrained(path, **kwargs).model_type
         if model_type in IMAGE_ONLY:
