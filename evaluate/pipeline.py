@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
-from flipbench.config.local_models import ModelConfig
+from flipbench.config.local_models import ImagePadding, ModelConfig
 from flipbench.core.errors import DataError, attempt
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import PairedBenchmark
@@ -70,8 +70,7 @@ class ModelUnderTest:
         """Use a checkpoint folder or a hub id; its files are hashed, but nothing is loaded."""
         path = resolve_path(weights.path)
         check_files(path)
-        loaded_as = weights.dtype, weights.revision, weights.quantization, weights.image_padding
-        hashed = fingerprint(path, *loaded_as)
+        hashed = fingerprint(path, *_loaded_as(weights))
         return cls(_grid_model(name, hashed, **known), weights)
 
     @cached_property
@@ -99,10 +98,9 @@ class ModelUnderTest:
         if self.weights is None:
             assert self.vlm is not None
             return self.vlm
-        path, dtype = resolve_path(self.weights.path), self.weights.dtype
+        path = resolve_path(self.weights.path)
         check_files(path)
-        now = fingerprint(path, dtype, self.weights.revision, self.weights.quantization)
-        if now != self.model.fingerprint:
+        if fingerprint(path, *_loaded_as(self.weights)) != self.model.fingerprint:
             raise DataError(
                 f"{path}: not the weights that the run's record of {self.model.name} names: a file"
                 " was altered, or torchvision was installed or removed since; restore them, or"
@@ -110,6 +108,11 @@ class ModelUnderTest:
             )
         settings = self.weights.model_dump(include=set(ModelConfig.model_fields) - {"path"})
         return as_vlm(self.weights.path, self.model.name, **settings)
+
+
+def _loaded_as(weights: ModelConfig) -> tuple[str, str | None, str | None, ImagePadding]:
+    """Return the settings that are part of a fingerprint."""
+    return weights.dtype, weights.revision, weights.quantization, weights.image_padding
 
 
 def _grid_model(
