@@ -8,9 +8,11 @@ from os.path import commonprefix
 from typing import Any
 
 import torch
+from jinja2 import TemplateError
 from PIL import Image
 
-from flipbench.core.errors import PrerequisiteError
+from flipbench.core.errors import DataError, PrerequisiteError
+from flipbench.models.vlm.checkpoints import first_line
 from flipbench.models.vlm.cropping import crop_warning
 from flipbench.models.vlm.families import ModelFamily
 from flipbench.prompting.prompts import LETTERS
@@ -88,7 +90,13 @@ class Conversation:
         chat = [{"role": "user", "content": [*parts, {"type": "text", "text": prompt}]}]
         if reply is not None:
             chat.append({"role": "assistant", "content": [{"type": "text", "text": reply}]})
-        return str(self.processor.apply_chat_template(chat, tokenize=False, **options))
+        try:
+            return str(self.processor.apply_chat_template(chat, tokenize=False, **options))
+        except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+            raise DataError(
+                f"{self.name}: its chat template cannot be used ({first_line(error)}); copy"
+                " chat_template.jinja from the original checkpoint"
+            ) from error
 
     def reply_ids(self, replies: Sequence[str]) -> list[list[int]]:
         """Return the tokens of each reply after a prompt, without the end token.

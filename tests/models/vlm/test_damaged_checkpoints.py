@@ -122,3 +122,10 @@ def test_what_a_model_can_do_needs_a_readable_configuration(copy: Path) -> None:
     (copy / "config.json").write_text("{")
     with pytest.raises(PrerequisiteError, match="copy: its configuration cannot be read"):
         capabilities(str(copy))
+
+
+@pytest.mark.parametrize("template", ["{% for", "{{ messages.x.y }}<image>", "{{ 1 / 0 }}"])
+def test_a_damaged_chat_template_is_refused(template: str, copy: Path) -> None:
+    (copy / "chat_template.jinja").write_text(template)
+    with pytest.raises(DataError, match="copy: its chat template cannot be used"):
+        HuggingFaceVLM(str(copy))
