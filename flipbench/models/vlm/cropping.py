@@ -64,8 +64,8 @@ def lost_share(images: Any, width: int, height: int) -> float:
     """Return the share of a picture's pixels that an image processor's centre crop cuts off.
 
     >>> from transformers import CLIPImageProcessorPil
-    >>> lost_share(CLIPImageProcessorPil(), 1920, 1080)
-    0.4375
+    >>> round(lost_share(CLIPImageProcessorPil(), 1920, 1080), 3)
+    0.437
     """
     settings = images.to_dict() if hasattr(images, "to_dict") else {}
     crop, size = settings.get("crop_size"), dict(settings.get("size") or {})
