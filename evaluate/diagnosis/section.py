@@ -116,7 +116,7 @@ def figure(groups: Mapping[str, Named], folder: Path | None = None) -> Figure:
         ]
         with settings():
             made = Canvas(figsize=(7.2, 1.5 + 0.34 * len(named)), layout="constrained")
-            _draw(made, named)
+            draw(made, named)
         return made
 
     if folder is not None:
@@ -182,7 +182,8 @@ def diagnosis_of_one(name: str, diagnosis: Diagnosis) -> Section:
     )
 
 
-def _draw(canvas: Canvas, named: Named) -> None:
+def draw(canvas: Canvas, named: Named) -> None:
+    """Draw each model's fallen items by category as stacked bars, one model a row."""
     axes = canvas.add_subplot()
     left = [0.0] * len(named)
     for at, category in enumerate(CATEGORIES):
