@@ -303,9 +303,8 @@ def known_causes(
         if data != "prior":
             vlm = as_vlm(str(checkpoints[data]), name)
             found.append((name, diagnosed(vlm, benchmark, run)))
-    found.append(
-        (f"pictures blurred by {BLUR:g} pixels", diagnosed(Blurred(clean), benchmark, run))
-    )
+    blurred = Blurred(clean, f"pictures blurred by {BLUR:g} pixels")
+    found.append((blurred.name, diagnosed(blurred, benchmark, run)))
     right = seen(answers_of(clean.name, clean.fingerprint, run), benchmark)
     caused = [(name, only(d, right)) for name, d in found[1:]]
     spoilt, faulty = spoil(benchmark, seed)
