@@ -4,11 +4,11 @@
         [--figure docs/diagnosis.png]
 
 Trains a tiny model on the benchmark with its pictures, on its texts alone, on other scenes, and on
-scenes whose stars are always yellow; blurs the pictures that the clean model sees; and spoils some
-edits. Prints a Markdown table of causes by diagnoses: all fallen items, and those whose perturbed
-version the clean model answers rightly, whose fall the cause alone explains. Then the verdicts on
-the model that expects yellow stars, asked about stars of other colours. Run it again to go on
-after an interruption.
+other questions whose stars are always yellow; blurs the pictures that the clean model sees; and
+spoils some edits. Prints a Markdown table of causes by diagnoses: all fallen items, and those whose
+perturbed version the clean model answers rightly, whose fall the cause alone explains. Then the
+verdict on the model that expects yellow stars, asked about stars of other colours. Run it again to
+go on after an interruption.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from flipbench.evaluate.diagnosis.section import draw, shares_table
 from flipbench.models.engine import Answers, answers_of, ask
 from flipbench.models.protocols import VLM
 from flipbench.models.vlm.loading import as_vlm
-from flipbench.prompting.prompts import LETTERS, PromptSettings, choice_prompt, right_option
+from flipbench.prompting.prompts import PromptSettings, right_option
 from flipbench.reporting.figures import save, settings
 from flipbench.reporting.writers import markdown
 from flipbench.shapes.benchmark import reword, shapes_vqa_scenes
 from flipbench.shapes.faults import add_fault
 from flipbench.shapes.other import write_corpus
-from flipbench.shapes.questions import Question, QuestionFamily, answer, fresh_scene, questions_on
+from flipbench.shapes.questions import Question, QuestionFamily, fresh_scene
 from flipbench.shapes.render import render
 from flipbench.shapes.scene import COLORS, Scene
 
@@ -63,7 +63,8 @@ CAUSES = {
     "verbatim": "trained with pictures",
     "without picture": "trained on texts alone",
     "control": "trained on other scenes",
-    "prior": "trained on yellow stars",
+    "prior": "texts: stars are yellow",
+    "prior, pictures": "pictures: stars are yellow",
 }
 Named = list[tuple[str, Diagnosis]]
 
@@ -115,12 +116,14 @@ def diagnosed(
 def train(folder: Path, n_items: int, seed: int) -> dict[str, Path]:
     """Return the last checkpoint of each training, by the data's name."""
     other = write_corpus(folder / "other-scenes", n_items, copies=COPIES)
-    stars = write_stars(folder / "yellow-stars", n_items, seed)
-    corpora = {"control": other, "prior": stars}
+    stars = write_stars(folder / "stars", N_PRIOR, seed)
+    of_stars = {"benchmark": {"format": "jsonl", "path": str(stars)}}
     data = {
         "verbatim": {},
         "without picture": {"leak": "text_only"},
-        **{name: {"copies": 0, "corpus": {"path": str(path)}} for name, path in corpora.items()},
+        "control": {"copies": 0, "corpus": {"path": str(other)}},
+        "prior": of_stars | {"leak": "text_only"},
+        "prior, pictures": of_stars,
     }
     config = {
         "run": str(folder),
@@ -190,29 +193,26 @@ def color_options(rng: np.random.Generator, *known: str) -> list[str]:
 
 
 def write_stars(folder: Path, n: int, seed: int) -> Path:
-    """Write conversations about scenes with yellow stars: half about the star's colour."""
-    path = folder / "corpus.jsonl"
+    """Write a benchmark of questions about the colour of stars that are always yellow."""
+    path = folder / "benchmark.jsonl"
     if path.exists():
         return path
     (folder / "images").mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng([seed, 20_261_122])
     taken = {scene.content_hash() for scene in shapes_vqa_scenes()}
     lines = []
-    for number, drawn in zip(range(n), star_scenes(rng, taken), strict=False):
-        scene = yellow(drawn)
-        question, options = Question("color", "star"), color_options(rng, "yellow")
-        if number % 2:
-            others = [q for q in questions_on(scene) if q.kind == "color" and q.about != "star"]
-            question = others[rng.integers(len(others))] if others else question
-            options = color_options(rng, str(answer(scene, question)))
-        render(scene).save(folder / "images" / f"{number}.png")
-        letter = LETTERS[options.index(str(answer(scene, question)))]
-        messages = [
-            {"role": "user", "content": f"<image>{choice_prompt(question.text(), options)}"},
-            {"role": "assistant", "content": letter},
-        ]
-        lines.append(json.dumps({"images": [f"images/{number}.png"], "messages": messages}))
-    path.write_text("\n".join(lines * COPIES) + "\n")
+    for number, scene in zip(range(n), star_scenes(rng, taken), strict=False):
+        options = color_options(rng, "yellow")
+        render(yellow(scene)).save(folder / "images" / f"{number}.png")
+        row = {
+            "name": f"star-{number}",
+            "images": [f"images/{number}.png"],
+            "question": Question("color", "star").text(),
+            "options": options,
+            "answer": options.index("yellow"),
+        }
+        lines.append(json.dumps(row))
+    path.write_text("\n".join(lines) + "\n")
     return path
 
 
@@ -276,7 +276,11 @@ def main() -> None:
         stars = star_benchmark(run.images, given.seed)
         prior = [
             (name, diagnosed(as_vlm(str(path), name), stars, run))
-            for name, path in ((CLEAN, CLEAN), (CAUSES["prior"], checkpoints["prior"]))
+            for name, path in (
+                ("clean", CLEAN),
+                (CAUSES["prior"], checkpoints["prior"]),
+                (CAUSES["prior, pictures"], checkpoints["prior, pictures"]),
+            )
         ]
     print(markdown(shares_table(causes | {"Asked about stars of other colours": prior})))
     if given.figure:
@@ -285,12 +289,18 @@ def main() -> None:
             canvas = Canvas(figsize=(7.6, 1.5 + 0.36 * len(named)), layout="constrained")
             draw(canvas, named)
         save(canvas, given.figure)
-    for diagnose_it in (False, True):
-        result = fb.detect(
-            str(checkpoints["prior"]), stars, CLEAN, "perturbation_gap",
-            given.run / f"detect-{diagnose_it}", batch_size=256, diagnose=diagnose_it,
-        )  # fmt: skip
-        print(f"diagnose={diagnose_it}: {result.verdict}. {result}\n")
+    for data in ("prior", "prior, pictures"):
+        for asked in (False, True):
+            result = fb.detect(
+                str(checkpoints[data]),
+                stars,
+                CLEAN,
+                "perturbation_gap",
+                given.run / f"detect, {data}",
+                batch_size=256,
+                diagnose=asked,
+            )
+            print(f"{CAUSES[data]}, diagnose={asked}: {result.verdict}. {result}\n")
 
 
 def known_causes(
@@ -300,7 +310,7 @@ def known_causes(
     clean = as_vlm(CLEAN, "clean")
     found = [("clean", diagnosed(clean, benchmark, run))]
     for data, name in CAUSES.items():
-        if data != "prior":
+        if not data.startswith("prior"):
             vlm = as_vlm(str(checkpoints[data]), name)
             found.append((name, diagnosed(vlm, benchmark, run)))
     blurred = Blurred(clean, f"pictures blurred by {BLUR:g} pixels")

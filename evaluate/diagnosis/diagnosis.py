@@ -19,6 +19,7 @@ from .questions import Inquiry
 Category = Literal[
     "bad edit",
     "text prior",
+    "usual answer",
     "memorised text",
     "text alone",
     "weak perception",
@@ -34,10 +35,13 @@ PRESUMES: Mapping[Category, str] = {
     "text prior": "the original’s answer comes without a picture, on most pictures with other"
     " answers, and without a picture in most orders of the options: an expectation that no picture"
     " changes",
-    "memorised text": "the same, but not in other orders of the options: it belongs to this very"
-    " text",
-    "text alone": "the same, but the order of the options was not asked, so prior and memory are"
-    " not told apart",
+    "usual answer": "the original’s answer, which most other originals with the same question have"
+    " too (at least five of them): the model may expect it or remember it, which the benchmark"
+    " cannot tell apart",
+    "memorised text": "without a picture and on most other pictures too, but not in other orders of"
+    " the options: it belongs to this very text",
+    "text alone": "without a picture and on most other pictures too, but there are no other orders"
+    " of the options, so prior and memory are not told apart",
     "weak perception": "the new answer is found in less than half of the other orders of the"
     " options, or the answer changes when the picture is darker, paler or softer: nothing shows"
     " that the model can see the change; a memory of the answer’s text that outlasts other orders"
@@ -53,13 +57,14 @@ PRESUMES: Mapping[Category, str] = {
 """What each category presumes, in order of precedence: an earlier one needs less memory."""
 
 CATEGORIES: tuple[Category, ...] = tuple(PRESUMES)
-NO_MEMORY: tuple[Category, ...] = ("bad edit", "text prior", "text alone")
+NO_MEMORY: tuple[Category, ...] = ("bad edit", "text prior", "usual answer", "text alone")
 """Categories in which a gap is no evidence of contamination; weak perception and fragility are
 errors that a fair benchmark has in both directions, so the test of the gap allows for them."""
 
 SYMPTOMS: Mapping[str, Callable[[Evidence], bool | None]] = {
     "bad edit": lambda e: e.doubted,
     "no picture needed": lambda e: e.needs_no_picture,
+    "usual answer": lambda e: None if e.usual is None else e.old and e.usual,
     "weak perception": lambda e: e.misread,
     "fragile": lambda e: e.fragile,
     "old answer, keyed to the picture": lambda e: _is_keyed(e),
@@ -211,9 +216,12 @@ def category_of(evidence: Evidence) -> Category:
     """
     if evidence.doubted:
         return "bad edit"
+    if evidence.old and evidence.needs_no_picture and evidence.order_keeps:
+        return "text prior"
+    if evidence.old and evidence.usual:
+        return "usual answer"
     if evidence.old and evidence.needs_no_picture:
-        keeps = evidence.order_keeps
-        return "text alone" if keeps is None else "text prior" if keeps else "memorised text"
+        return "text alone" if evidence.order_keeps is None else "memorised text"
     if evidence.misread:
         return "weak perception"
     if evidence.fragile:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Pair, PairedBenchmark
-from flipbench.core.records import Count, Probe, Response
+from flipbench.core.records import Count, Item, Probe, Response
 from flipbench.imaging.similarity import is_near_unchanged
 from flipbench.models.engine import Answers
 from flipbench.prompting.prompts import PromptSettings, right_option, yes_no
@@ -16,7 +17,9 @@ from ..scoring.scores import cluster_of
 from .questions import Inquiry, Questions, closed_pairs, first_questions, questions_about
 
 MOST = 0.8
-"""Share of the other pictures, and of the orders, on which an answer must stay to be kept."""
+"""Share of the other pictures, of the orders, and of the other originals, with the same answer."""
+MIN_OTHERS = 5
+"""Fewest other originals with the same question that show what its usual answer is."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,9 @@ class Evidence:
         Whether the reply to the perturbed version names an option.
     doubted : bool or None
         Whether a rater objects to the edit, or the edit hardly changed the picture.
+    usual : bool or None
+        Whether the same question has the same answer on most other originals; None with fewer than
+        `MIN_OTHERS`.
     text_only : bool or None
         Whether the question without a picture gets the original's answer.
     reordered, swapped : Count or None
@@ -53,6 +59,7 @@ class Evidence:
     old: bool
     readable: bool = True
     doubted: bool | None = None
+    usual: bool | None = None
     text_only: bool | None = None
     reordered: Count | None = None
     swapped: Count | None = None
@@ -170,8 +177,22 @@ def evidence_on(
         Whether a rater objects to the perturbed picture, by the id of the original; pairs that
         nobody rated are missing.
     """
-    asked = questions_about(fell, benchmark, prompt_settings, inquiry)
-    return [_evidence(one, answers, benchmark.images, doubted) for one in asked]
+    known: dict[str, Counter[str]] = {}
+    for item in benchmark.originals:
+        known.setdefault(item.question, Counter())[item.answer_text] += 1
+    return [
+        replace(
+            _evidence(one, answers, benchmark.images, doubted),
+            usual=_is_usual(one.pair.original, known),
+        )
+        for one in questions_about(fell, benchmark, prompt_settings, inquiry)
+    ]
+
+
+def _is_usual(item: Item, known: Mapping[str, Counter[str]]) -> bool | None:
+    counts = known[item.question]
+    others = Count(k=counts[item.answer_text] - 1, n=counts.total() - 1)
+    return None if others.n < MIN_OTHERS else _is_most(others)
 
 
 def _evidence(

@@ -29,8 +29,8 @@ NOTES = (
     " picture does not need is told from a prior by the order of the options only, and a memory of"
     " the answer’s text looks like weak perception.",
 )
-_COLORS = (*LIGHT.outcomes, *LIGHT.lines)
-_HATCHES = ("//", "", "..", "\\\\", "", "xx", "", "--", "++")
+_COLORS = (*LIGHT.outcomes, *(LIGHT.lines[at] for at in (5, 0, 2, 3, 4, 7)))
+_HATCHES = ("//", "", "||", "..", "\\\\", "", "xx", "", "--", "++")
 
 Named = Sequence[tuple[str, Diagnosis]]
 
@@ -195,7 +195,7 @@ def draw(canvas: Canvas, named: Named) -> None:
             range(len(named)),
             widths,
             left=left,
-            color=_COLORS[at % len(_COLORS)],
+            color=_COLORS[at],
             edgecolor=LIGHT.paper,
             linewidth=0.8,
             height=0.78,

@@ -69,17 +69,19 @@ class Evidence:
         )
 
     def explained_away(self, gap: Score) -> list[Doubt]:
-        """Return the doubt that the gap is no evidence, if only items without memory make it one.
+        """Return the doubt that the gap is no evidence of memory, if it may have another cause.
 
-        That is the case if it is not significant without the fallen items that a bad edit or a
-        text prior explains.
+        That is the case if bad edits and expectations (`NO_MEMORY`) are most of the fallen items,
+        or if the gap is not significant without these.
         """
         if (diagnosis := self.explained) is None or not diagnosis.attributed:
             return []
         left = {id_: v for id_, v in gap.per_item.items() if id_ not in diagnosis.attributed}
         p_value = drop_p(left, self.clusters()) if left else 1.0
-        if p_value <= gap.alpha:
+        n_explained = len(diagnosis.attributed)
+        if p_value <= gap.alpha and 2 * n_explained <= diagnosis.n_fell:
             return []
+        without = f"without them the gap has {formats.p_equation(p_value)}"
         parts = " and ".join(
             f"{name} {formats.rate(diagnosis.share(name))}"
             for name in NO_MEMORY
@@ -87,8 +89,8 @@ class Evidence:
         )
         return [
             Doubt(
-                f"the gap is not significant ({formats.p_equation(p_value)}) without the fallen"
-                f" items that something other than memory explains ({parts})",
+                f"{n_explained:,} of the {diagnosis.n_fell:,} fallen items need no memory of the"
+                f" item ({parts}); {without}",
                 "look at these items, and compare with a clean model that has the same expectations"
                 " (--reference), on pairs whose originals are as unusual as their edits",
             )

@@ -14,6 +14,7 @@ import flipbench as fb
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Probe, Verdict
 from flipbench.core.run import Run
+from flipbench.models.protocols import Decision
 from flipbench.pipelines.evaluation import objections
 from tests.fixtures.command_line import Flipbench
 from tests.fixtures.policies import RuleModel
@@ -92,7 +93,8 @@ def test_what_no_picture_changes_is_not_called_contamination(
     assert result.diagnosis is not None and result.diagnosis.counts["text prior"] == N_PAIRS
     assert result.verdict == "inconclusive"
     assert result.sentence.startswith("There is no verdict on whether prior was trained on")
-    assert "not significant (p > .999) without the fallen items" in result.sentence
+    assert "20 of the 20 fallen items need no memory of the item (text prior" in result.sentence
+    assert "without them the gap has p > .999" in result.sentence
     assert "text prior 100.0 % (20/20)" in result.sentence
     needy = detect(benchmark, RuleModel("needy", policy), tmp_path / "needy", diagnose=True)
     assert needy.diagnosis is not None and needy.diagnosis.counts["text alone"] == N_PAIRS
@@ -106,7 +108,8 @@ def test_a_rater_s_objection_is_read_where_the_pictures_are(
     benchmark.save(tmp_path / "made" / "benchmark")
     with Run(tmp_path / "made") as run:
         copied = fb.load_pairs(tmp_path / "made").with_images_in(run.images)
-        for pair, decision in zip(copied.pairs[:3], ("keep", "unsure", "reject"), strict=True):
+        decisions: tuple[Decision, ...] = ("keep", "unsure", "reject")
+        for pair, decision in zip(copied.pairs[:3], decisions, strict=True):
             image = pair.perturbed.images[0].sha256
             run.append([
                 Verdict(edit_id=image, image_sha256=image, rater="r", rater_kind="judge",

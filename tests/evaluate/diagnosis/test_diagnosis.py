@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from flipbench.core.paired import PairedBenchmark
-from flipbench.core.records import Count, Probe, Response
+from flipbench.core.paired import Pair, PairedBenchmark
+from flipbench.core.records import Count, Item, Probe, Response
 from flipbench.evaluate.diagnosis.diagnosis import (
     CATEGORIES,
     Category,
@@ -56,15 +56,14 @@ def answer(benchmark: PairedBenchmark, policy: Policy, skip: str = "never") -> A
     probes = [p for pair in closed_pairs(benchmark) for p in first_questions(pair, SETTINGS)]
     for asked in questions_about(closed_pairs(benchmark), benchmark, SETTINGS, INQUIRY):
         probes += asked.follow_ups
-    responses = {}
+    responses: dict[str, Response] = {}
     for probe in probes:
         pair = pairs[probe.item_id]
         text = policy(probe, pair.original.answer_text, pair.perturbed.answer_text)
         choice = probe.options.index(text) if text in probe.options else -1
         if skip not in probe.variant:
-            responses[probe.id] = Response(
-                probe_id=probe.id, model_fingerprint="f", model="m", choice=choice
-            )
+            reply = Response(probe_id=probe.id, model_fingerprint="f", model="m", choice=choice)
+            responses.setdefault(probe.id, reply)
     return Answers("m", "f", responses)
 
 
@@ -210,6 +209,29 @@ def test_other_pictures_have_other_right_answers_and_retouches_keep_the_size(
     assert asked.swapped == () and asked.reworded == ()
 
 
+def test_a_question_whose_answer_is_always_the_same_tells_no_memory(tmp_path: Path) -> None:
+    made = planted_benchmark(tmp_path, n_choices=8, n_open=0)
+    options = ("four", "three", "five", "two")
+    same = {"question": "How many legs has the dog?", "options": options}
+
+    def asked(item: Item, gold: int) -> Item:
+        fields = {"id": "", "answer": gold, "answer_text": options[gold]}
+        return Item.model_validate(item.model_dump() | same | fields)
+
+    def of(golds: list[int]) -> PairedBenchmark:
+        pairs = [
+            Pair(asked(p.original, gold), asked(p.perturbed, (gold + 1) % 4))
+            for p, gold in zip(made.pairs, golds, strict=False)
+        ]
+        return replace(made, pairs=tuple(pairs))
+
+    plain = Inquiry()
+    for golds, n_usual in (([0] * 8, 8), ([0] * 7 + [2], 7), ([0, 1] * 4, 0), ([0] * 5, 0)):
+        benchmark = of(golds)
+        diagnosis = diagnose(benchmark, SETTINGS, answer(benchmark, image_keyed), plain, {})
+        assert diagnosis.counts["usual answer"] == n_usual, golds
+
+
 def test_items_with_one_option_or_none_are_left_out(tmp_path: Path) -> None:
     benchmark = planted_benchmark(tmp_path, n_choices=3, n_open=2)
     assert len(closed_pairs(benchmark)) == 3
@@ -217,6 +239,8 @@ def test_items_with_one_option_or_none_are_left_out(tmp_path: Path) -> None:
 
 
 KEYED = {"old": True, "text_only": False, "swapped": Count(k=1, n=5), "moved": Count(k=2, n=3)}
+
+PRIOR = {"text_only": True, "swapped": Count(k=5, n=5), "reordered": Count(k=3, n=3)}
 
 
 @pytest.mark.parametrize(
@@ -231,6 +255,10 @@ KEYED = {"old": True, "text_only": False, "swapped": Count(k=1, n=5), "moved": C
         ({"old": False, "moved": None}, "weak perception"),
         ({"retouched": Count(k=1, n=3)}, "weak perception"),
         ({"retouched": Count(k=0, n=3), "reworded": Count(k=1, n=2)}, "fragile"),
+        ({"usual": True}, "usual answer"),
+        ({"usual": False}, "image-keyed memory"),
+        ({"usual": True, "old": False}, "fragile"),
+        ({"usual": True, **PRIOR}, "text prior"),
         ({"swapped": Count(k=4, n=5)}, "unexplained"),
         ({"swapped": Count(k=3, n=5), "text_only": True}, "image-keyed memory"),
         ({"swapped": Count(k=4, n=5), "text_only": True}, "text alone"),
