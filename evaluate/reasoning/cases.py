@@ -156,6 +156,11 @@ def _case(row: dict[str, Any], where: str) -> Case:
             raise DataError(f"{where}: {key} must be a list of texts")
     if not isinstance(sections, dict) or not all(isinstance(t, str) for t in sections.values()):
         raise DataError(f"{where}: case_discussion must be an object of texts by section")
+    if len(options) == 1:
+        raise DataError(
+            f"{where}: there is only one option, {options[0]!r}, so every answer is right; give at"
+            " least two, or leave options out"
+        )
     texts = {key: str(row.get(key, "")).strip() for key in _TEXTS}
     if options and parse_choice(texts["answer"], options) < 0:
         raise DataError(f"{where}: the answer {texts['answer']!r} is none of the options")

@@ -2,8 +2,9 @@
 
 Reading order: ``experiments`` (a configured experiment, stage by stage, and its ``results``),
 ``detection`` (one model, one verdict), ``predictions`` (the gap of files or of right and wrong
-answers), ``reasoning`` (a judge of rationales), ``validation`` (detectors on models that others
-have asked), ``listing`` (detectors, power), ``display`` (how results are shown in a notebook).
+answers), ``reasoning`` (a judge of rationales; hints), ``validation`` (detectors on models that
+others have asked), ``listing`` (detectors, power), ``display`` (how results are shown in a
+notebook).
 
 A function here builds what ``pipelines`` needs, calls it, and returns a result; the command line
 calls these functions. Nothing heavy is imported at module level. To add a function, write it here
@@ -22,7 +23,7 @@ from flipbench.api.experiments import (
 )
 from flipbench.api.listing import DetectorTable, detectors, pairs_needed, power
 from flipbench.api.predictions import GapResult, gap
-from flipbench.api.reasoning import ReasoningResult, judge_reasoning
+from flipbench.api.reasoning import HintResults, ReasoningResult, hint_ablation, judge_reasoning
 from flipbench.api.results import (
     ContaminationResult,
     EvaluationResult,
@@ -39,6 +40,7 @@ __all__ = [
     "FilterResult",
     "GapResult",
     "GenerationResult",
+    "HintResults",
     "ReasoningResult",
     "ValidationResult",
     "contaminate",
@@ -50,6 +52,7 @@ __all__ = [
     "filter",
     "gap",
     "generate",
+    "hint_ablation",
     "judge_reasoning",
     "load_pairs",
     "pairs_needed",

@@ -1,4 +1,4 @@
-"""Judging the reasoning in a file."""
+"""Judging the reasoning in a file, and asking models with hints and summaries."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pandas as pd
 
-    from flipbench.pipelines.reasoning import JudgedReasoning
+    from flipbench.api.experiments import ConfigLike
+    from flipbench.pipelines.reasoning import HintAblation, JudgedReasoning
 
 
 @dataclass(frozen=True, repr=False)
@@ -102,3 +103,88 @@ def judge_reasoning(
             progress=progress,
         )
     )
+
+
+@dataclass(frozen=True, repr=False)
+class HintResults:
+    """Accuracies with images only, with hints, with a summary, and with models' own texts.
+
+    Attributes
+    ----------
+    content : HintAblation
+        The results, the page with the table, and reports of what failed.
+    """
+
+    content: HintAblation
+
+    @property
+    def page(self) -> Path:
+        """The Markdown page with the table."""
+        return self.content.page
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row for each model and variant; accuracies and differences are fractions."""
+        import pandas as pd
+
+        rows = []
+        for result in self.content.results:
+            paired = result.paired
+            rows.append(
+                {
+                    "model": result.model,
+                    "variant": result.variant,
+                    "n": paired.n,
+                    "k": paired.k_perturbed,
+                    "k_images_only": paired.k_original,
+                    "difference": paired.gap,
+                    "low": paired.interval.low if paired.interval else None,
+                    "high": paired.interval.high if paired.interval else None,
+                    "p_value": paired.p_two_sided,
+                    "p_holm": result.p_holm,
+                    "text_names_answer": result.reveals.k,
+                    "n_unparsed": result.n_unparsed,
+                    "n_left_out": paired.n_dropped,
+                }
+            )
+        return pd.DataFrame(rows)
+
+    def __str__(self) -> str:
+        """Return the page's text."""
+        return self.page.read_text()
+
+    __repr__ = __str__
+
+
+def hint_ablation(
+    config: ConfigLike,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    limit: int | None = None,
+    progress: bool = True,
+) -> HintResults:
+    """Ask models with images only, with hints, with a summary, and with texts of their own.
+
+    Parameters
+    ----------
+    config : str, Path, mapping or Config
+        A configuration with ``benchmark`` and ``models``; ``evaluate.hints`` names the texts.
+    overrides, limit, progress
+        As in `generate`.
+
+    Raises
+    ------
+    ConfigError
+        If no model is configured, or a key is wrong.
+    DataError
+        If no item has a text, and models shall not write any.
+
+    Examples
+    --------
+    >>> import flipbench as fb
+    >>> print(fb.hint_ablation("cases.yaml"))  # doctest: +SKIP
+    """
+    from flipbench.api.experiments import open_experiment
+    from flipbench.pipelines import reasoning
+
+    experiment = open_experiment(config, overrides, limit, progress=progress)
+    return HintResults(reasoning.hint_ablation(experiment))

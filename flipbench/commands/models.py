@@ -9,7 +9,18 @@ from typing import Annotated, Literal
 
 import typer
 
-from flipbench.commands import MODELS, DryRun, Limit, Quiet, app, finish, say
+from flipbench.commands import (
+    MODELS,
+    ConfigPath,
+    DryRun,
+    Limit,
+    Overrides,
+    Quiet,
+    app,
+    assemble,
+    finish,
+    say,
+)
 from flipbench.core.errors import ConfigError, DataError
 
 JudgedBy = Annotated[
@@ -122,6 +133,27 @@ def judge_reasoning(
         cases, judge, out, people=people, limit=limit, n_attempts=attempts, progress=not quiet
     )
     say(f"{result.page.read_text()}\n{result}")
+    finish(result.content.reports)
+
+
+@app.command(rich_help_panel=MODELS)
+def hints(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    limit: Limit = None,
+    dry_run: DryRun = False,
+    quiet: Quiet = False,
+) -> None:
+    """Ask models with images only, with hints, with a summary, and with texts of their own."""
+    assembly = assemble(config, overrides, limit, quiet)
+    if dry_run:
+        from flipbench.pipelines import reasoning
+
+        raise typer.Exit(say("\n".join(reasoning.plan_hints(assembly))))
+    import flipbench as fb
+
+    result = fb.hint_ablation(assembly)
+    say(f"{result}\n{result.page}")
     finish(result.content.reports)
 
 

@@ -13,6 +13,7 @@ from flipbench.benchmarks import HuggingFaceSpec, JsonlSpec, PairsSpec, TsvSpec
 from flipbench.config.audit import AuditSettings
 from flipbench.config.chat import ChatSpec
 from flipbench.config.corpus import CohortConfig, CorpusConfig
+from flipbench.config.hints import HintSettings
 from flipbench.config.kinds import CaptionerSpec, EditorSpec, JudgeSpec, PythonTarget
 from flipbench.config.loading import find_config, read_mapping, validated
 from flipbench.config.local_models import LocalChatSpec
@@ -207,6 +208,9 @@ class EvaluateConfig(Value):
     diagnose: bool = Field(
         default=False,
         description="ask further questions about the items that fell, and report why they did",
+    )
+    hints: HintSettings = Field(
+        default=HintSettings(), description="of 'flipbench hints': texts that help, and own ones"
     )
     rewording: RewriteConfig | None = Field(
         default=None,

@@ -1,4 +1,4 @@
-"""Judge the reasoning in a file, and compare the judge with people."""
+"""Judge the reasoning in a file, and ask models with hints and summaries."""
 
 from __future__ import annotations
 
@@ -8,15 +8,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flipbench.benchmarks import PairsSpec, load_pairs
 from flipbench.benchmarks.tables import numbered_rows
 from flipbench.config.experiment import AnswerJudgeConfig
 from flipbench.config.loading import read_mapping, validated
-from flipbench.core.errors import DataError
+from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.files import write_atomically
+from flipbench.core.records import Response
 from flipbench.core.run import Run
 from flipbench.core.stage import StageReport
 from flipbench.evaluate.reasoning.cases import SECTIONS, Case, read_cases
 from flipbench.evaluate.reasoning.counts import matthews
+from flipbench.evaluate.reasoning.hints import (
+    HintedItem,
+    HintResult,
+    compare_hints,
+    hint_table,
+    hinted_items,
+    probes_for_model,
+)
 from flipbench.evaluate.reasoning.judge import (
     JudgedCase,
     Question,
@@ -31,7 +41,9 @@ from flipbench.evaluate.reasoning.tables import reasoning_tables, step_rows, ver
 from flipbench.filters.agreement.agreement import Agreement, Decisions, agreement
 from flipbench.models.chat.batch_api import BATCH_PRICE
 from flipbench.models.chat.cost import estimate_cost
+from flipbench.models.engine import answers_of, ask
 from flipbench.models.protocols import Decision
+from flipbench.pipelines.assembly import Assembly
 from flipbench.pipelines.backends import backend_context, build_chat
 from flipbench.reporting import formats
 from flipbench.reporting.tables import Cell, Column, Row, Table, estimate_cell
@@ -87,15 +99,75 @@ def judge_reasoning(
     read = read_cases(cases)[:limit]
     with Run(out) as run:
         chat = build_chat(judge, backend_context(run, 0))
-        ask = ReasoningJudge(chat, run, n_attempts=n_attempts, progress=progress,
-                             batch_size=None if judge.batch else 16)  # fmt: skip
-        judged = ask(read)
+        judging = ReasoningJudge(chat, run, n_attempts=n_attempts, progress=progress,
+                                 batch_size=None if judge.batch else 16)  # fmt: skip
+        judged = judging(read)
     tables = reasoning_tables(judged, chat.name)
     if people is not None:
         tables.append(agreement_table(judged, people, chat.name))
     write_atomically(out / "verdicts.csv", records_csv(verdict_rows(judged)))
     write_atomically(out / TO_RATE, records_csv(step_rows(judged)))
-    return JudgedReasoning(judged, write_tables(tables, out, PAGE, "Reasoning"), ask.reports)
+    return JudgedReasoning(judged, write_tables(tables, out, PAGE, "Reasoning"), judging.reports)
+
+
+@dataclass(frozen=True)
+class HintAblation:
+    """Models asked with images only, with hints and with summaries: results, page and calls."""
+
+    results: Sequence[HintResult]
+    page: Path
+    reports: Sequence[StageReport]
+
+
+def hint_ablation(assembly: Assembly) -> HintAblation:
+    """Ask the configured models in every variant, and write the table into ``hints/`` of the run.
+
+    Raises
+    ------
+    ConfigError
+        If no model is configured.
+    DataError
+        If no item has a text, and models shall not write any.
+    """
+    config, run = assembly.config.evaluate, assembly.run
+    hinted, left_out = _hinted(assembly)
+    results, reports, lacking = [], [], {}
+    for model in assembly.grid():
+        name, weights = model.model.name, model.model.fingerprint
+        probes, lacking[name] = probes_for_model(hinted, model.can)
+        ids = [Response.id_for(probe_id=p.id, model_fingerprint=weights) for p in probes]
+        if run.ids(Response, weights).issuperset(ids):
+            reports.append(StageReport(f"ask {name}", n_skipped=len(ids)))
+        else:
+            options = assembly.options(config.batch_size)
+            reports.append(ask(probes, model.load(), run, run.images, options))
+        results += compare_hints(hinted, answers_of(name, weights, run))
+    table = hint_table(results, left_out, lacking)
+    page = write_tables([table], run.path / "hints", "hints.md", "Hints and summaries")
+    return HintAblation(results, page, reports)
+
+
+def plan_hints(assembly: Assembly) -> list[str]:
+    """Return how much each model would be asked, for ``--dry-run``."""
+    hinted, left_out = _hinted(assembly)
+    lines = [f"would leave out {n} items {reason}" for reason, n in left_out.items()]
+    for model in assembly.grid():
+        probes, lacking = probes_for_model(hinted, model.can)
+        lines.append(f"{model.model.name}: {len(probes):,} questions about {len(hinted):,} items")
+        lines += [f"  not {variant}: it {why}" for variant, why in lacking.items()]
+    return lines
+
+
+def _hinted(assembly: Assembly) -> tuple[list[HintedItem], dict[str, int]]:
+    config = assembly.config
+    if not config.models:
+        raise ConfigError("hints: name at least one model under 'models'")
+    spec = config.benchmark
+    if isinstance(spec, PairsSpec):
+        items = load_pairs(spec, assembly.run.images).benchmark.originals[: assembly.limit]
+    else:
+        items = assembly.benchmark.items
+    return hinted_items(items, config.evaluate.prompt, config.evaluate.hints)
 
 
 def cost_of_judging(cases: Path, judge: AnswerJudgeConfig, limit: int | None = None) -> list[str]:

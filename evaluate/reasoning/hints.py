@@ -1,0 +1,311 @@
+"""What a model lacks: accuracy with images only, with hints, with a summary, with its own texts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from flipbench.config.hints import HintSettings
+from flipbench.core.errors import DataError
+from flipbench.core.rates import Rate
+from flipbench.core.records import FIRST_REPLY, Item, Probe
+from flipbench.models.chat.prompt_files import PromptFile, load_prompt
+from flipbench.models.engine import Answers
+from flipbench.models.protocols import Capability, needs_of
+from flipbench.prompting.prompts import PromptSettings, right_option
+from flipbench.reporting import formats
+from flipbench.reporting.tables import Cell, Column, Row, Table, rate_cell
+
+from ..statistics.paired import PairedOutcome, adjust_p_values, paired_comparison
+
+PROMPTS = Path(__file__).parent / "prompts"
+IMAGES_ONLY = "images only"
+Text = Literal["hints", "summary"]
+_HEADINGS: Mapping[Text, str] = {
+    "hints": "What the images show:",
+    "summary": "Summary of the case:",
+}
+_GIVEN: Mapping[str, tuple[Text, ...]] = {
+    "+ hints": ("hints",),
+    "+ summary": ("summary",),
+    "+ hints, summary": ("hints", "summary"),
+}
+_OWN: Mapping[str, Text] = {"+ own hints": "hints", "+ own summary": "summary"}
+VARIANTS = (IMAGES_ONLY, *_GIVEN, *_OWN)
+
+
+@dataclass(frozen=True)
+class HintedItem:
+    """An item's probes by variant, and the texts that they add.
+
+    Attributes
+    ----------
+    probes : mapping of str to Probe
+        Without the variants whose text the item lacks.
+    first : mapping of str to Probe
+        The probes that ask for the model's own texts, by the variant that quotes the reply.
+    texts : mapping of str to str
+        The given texts by variant.
+    """
+
+    item: Item
+    right: int
+    probes: Mapping[str, Probe]
+    first: Mapping[str, Probe]
+    texts: Mapping[str, str]
+
+    @property
+    def cluster(self) -> str:
+        """What it shares with other items: its group, or its images."""
+        return self.item.group or " ".join(ref.sha256 for ref in self.item.images)
+
+
+@dataclass(frozen=True)
+class HintResult:
+    """One model's answers in one variant, beside those to the same items with images only.
+
+    Attributes
+    ----------
+    paired : PairedOutcome
+        First images only, then the variant; its "gap" is what the text adds.
+    p_holm : float
+        Two-sided exact p-value, corrected over the variants of the model.
+    n_unparsed : int
+        Replies that name no option; they count as wrong.
+    reveals : Rate
+        Share of the items whose added text contains the right option's words.
+    """
+
+    model: str
+    variant: str
+    paired: PairedOutcome
+    p_holm: float
+    n_unparsed: int
+    reveals: Rate
+
+
+def hinted_items(
+    items: Sequence[Item], prompt_settings: PromptSettings, settings: HintSettings
+) -> tuple[list[HintedItem], dict[str, int]]:
+    """Return the items that can be asked, and how many others there are, by reason.
+
+    The texts are those under ``settings.hints`` and ``settings.summary`` in an item's ``extra``: a
+    text, or a list with one for each image. Blank texts are missing ones.
+
+    Raises
+    ------
+    DataError
+        If such an entry is neither a text nor a list of texts, or none of the items has any.
+    """
+    hinted, left_out = [], dict.fromkeys(("without an image", "free-form", "with one option"), 0)
+    for item in items:
+        right = right_option(item)
+        if not item.images:
+            left_out["without an image"] += 1
+        elif right is None:
+            left_out["free-form"] += 1
+        elif item.options is not None and len(item.options) < 2:
+            left_out["with one option"] += 1
+        else:
+            hinted.append(_hinted(item, right, prompt_settings, settings))
+    if not settings.own and not any(one.texts for one in hinted):
+        raise DataError(
+            f"no item has a text under {settings.hints!r} or {settings.summary!r} in 'extra': name"
+            " the columns in benchmark.extra_columns and evaluate.hints, or set own: true"
+        )
+    return hinted, {reason: n for reason, n in left_out.items() if n}
+
+
+def _hinted(
+    item: Item, right: int, prompt_settings: PromptSettings, settings: HintSettings
+) -> HintedItem:
+    given: dict[Text, str] = {}
+    for what, key in (("hints", settings.hints), ("summary", settings.summary)):
+        if text := given_text(item, key):
+            given[what] = text  # type: ignore[index]
+    texts = {
+        variant: _context({part: given[part] for part in parts})
+        for variant, parts in _GIVEN.items()
+        if all(part in given for part in parts)
+    }
+    probes = {IMAGES_ONLY: prompt_settings.closed_probe(item, IMAGES_ONLY)}
+    for variant, text in texts.items():
+        question = f"{text}\n\n{item.question}"
+        probes[variant] = prompt_settings.closed_probe(item, variant, question=question)
+    first = {}
+    for variant, part in _OWN.items() if settings.own else ():
+        first[variant] = Probe(
+            item_id=item.id,
+            variant=variant.removeprefix("+ "),
+            images=item.images,
+            prompt=_request(part, item),
+            ask="generate",
+            max_new_tokens=settings.max_new_tokens,
+        )
+        question = f"{_context({part: FIRST_REPLY})}\n\n{item.question}"
+        quoting = prompt_settings.closed_probe(item, variant, question=question)
+        probes[variant] = Probe(**{**quoting.__dict__, "id": "", "follows": first[variant].id})
+    return HintedItem(item, right, probes, first, texts)
+
+
+def given_text(item: Item, key: str) -> str:
+    r"""Return the text under ``key`` in an item's ``extra``; a list becomes one line per image.
+
+    A text that is a list in JSON, as in a cell of a table, is read as one.
+
+    Raises
+    ------
+    DataError
+        If it is neither a text nor a list of texts.
+    """
+    value = item.extra.get(key)
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            pass  # a text that begins with a bracket
+    if value is None or isinstance(value, str):
+        return (value or "").strip()
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+        raise DataError(
+            f"{item.subject}: extra[{key!r}] must be a text, or a list with one for each image, not"
+            f" {value!r:.80}"
+        )
+    lines = enumerate(value, 1)
+    return "\n".join(f"Image {number}: {text.strip()}" for number, text in lines if text.strip())
+
+
+def probes_for_model(
+    hinted: Sequence[HintedItem], can: frozenset[Capability]
+) -> tuple[list[Probe], dict[str, str]]:
+    """Return the probes that a model supports, and the variants it cannot be asked, with why."""
+    probes: list[Probe] = []
+    lacking: dict[str, str] = {}
+    for variant in VARIANTS:
+        asked = [p for one in hinted for p in _chain(one, variant)]
+        missing = frozenset().union(*(needs_of(probe) for probe in asked)) - can
+        if missing:
+            lacking[variant] = f"needs {', '.join(sorted(missing))}"
+        else:
+            probes += asked
+    return probes, lacking
+
+
+def _chain(one: HintedItem, variant: str) -> list[Probe]:
+    return [p for p in (one.first.get(variant), one.probes.get(variant)) if p is not None]
+
+
+def compare_hints(hinted: Sequence[HintedItem], answers: Answers) -> list[HintResult]:
+    """Compare each variant with images only, on the items that were answered both ways.
+
+    A model's own text that is blank counts as missing.
+    """
+    results = []
+    for variant in VARIANTS:
+        outcomes, base, n_unparsed, revealed = [], [], 0, []
+        for one in hinted:
+            probe, text = one.probes.get(variant), one.texts.get(variant, "")
+            if variant in one.first:
+                written = answers.to(one.first[variant])
+                text = written.text.strip() if written is not None else ""
+            reply = None
+            if probe is not None and (text or variant == IMAGES_ONLY):
+                reply = answers.to(probe)
+            first = answers.to(one.probes[IMAGES_ONLY])
+            outcomes.append(None if reply is None else reply.choice == one.right)
+            base.append(None if first is None else first.choice == one.right)
+            if reply is not None:
+                n_unparsed += reply.choice < 0
+                revealed.append(_names_answer(text, one.item))
+        paired = paired_comparison(base, outcomes, clusters=[one.cluster for one in hinted])
+        reveals = Rate.wilson(sum(revealed), len(revealed))
+        results.append(HintResult(answers.model, variant, paired, 1.0, n_unparsed, reveals))
+    return _corrected([result for result in results if result.paired.n])
+
+
+def _corrected(results: Sequence[HintResult]) -> list[HintResult]:
+    tested = [result for result in results if result.variant != IMAGES_ONLY]
+    corrected = adjust_p_values([result.paired.p_two_sided for result in tested])
+    by_variant = dict(zip((result.variant for result in tested), corrected, strict=True))
+    return [replace(r, p_holm=by_variant.get(r.variant, 1.0)) for r in results]
+
+
+def hint_table(
+    results: Sequence[HintResult],
+    left_out: Mapping[str, int],
+    lacking: Mapping[str, Mapping[str, str]],
+) -> Table:
+    """Return a row for each model and variant, and what was left out in the caption."""
+    notes = [f"{n} items {reason}" for reason, n in left_out.items()]
+    if notes:
+        notes = [f"Not asked: {', '.join(notes)}."]
+    notes += [
+        f"{model} was not asked {variant}: it {why}."
+        for model, variants in lacking.items()
+        for variant, why in variants.items()
+    ]
+    models = dict.fromkeys(result.model for result in results)
+    return Table(
+        "hints",
+        "Accuracy in percent (Wilson interval), and the difference to images only on the same items"
+        " in percentage points (paired interval, exact two-sided McNemar test; items with the same"
+        " images count as one cluster; Holm's correction over the variants of a model). A rise says"
+        " that reading the images, or putting together what they show, held the model back, unless"
+        " the text names the right option. No rise may also mean that the model does not read the"
+        " text: a text that names the answer shows whether it does. " + " ".join(notes),
+        "Images, and",
+        tuple(
+            map(
+                Column,
+                ("Accuracy", "Images only, same items", "Difference", "p", "p (Holm)",
+                 "Wrong → right, right → wrong", "Text names the answer", "Unparsed", "Left out"),
+            )
+        ),
+        tuple((model, _rows([r for r in results if r.model == model])) for model in models),
+    )  # fmt: skip
+
+
+def _rows(results: Sequence[HintResult]) -> tuple[Row, ...]:
+    rows = []
+    for result in results:
+        paired = result.paired
+        accuracy = rate_cell(Rate.wilson(paired.k_perturbed, paired.n))
+        counts = Cell(str(result.n_unparsed)), Cell(str(paired.n_dropped))
+        if result.variant == IMAGES_ONLY:
+            blank = (Cell(formats.NOTHING),) * 6
+            rows.append(Row(result.variant, (accuracy, *blank, *counts)))
+            continue
+        cells = (
+            rate_cell(Rate.wilson(paired.k_original, paired.n)),
+            Cell(formats.points(paired.gap), formats.interval(paired.interval)),
+            Cell(formats.p_value(paired.p_two_sided)),
+            Cell(formats.p_value(result.p_holm)),
+            Cell(f"{paired.c}, {paired.b}"),
+            rate_cell(result.reveals),
+        )
+        rows.append(Row(result.variant, (accuracy, *cells, *counts)))
+    return tuple(rows)
+
+
+def _names_answer(text: str, item: Item) -> bool:
+    answer = " ".join(item.answer_text.casefold().split()).rstrip(".")
+    return bool(answer) and answer in " ".join(text.casefold().split())
+
+
+def _context(texts: Mapping[Text, str]) -> str:
+    return "\n\n".join(f"{_HEADINGS[part]}\n{text}" for part, text in texts.items())
+
+
+def _request(part: Text, item: Item) -> str:
+    prompt = own_prompt(part)
+    return f"{prompt.instruction}\n\n{prompt.filled({'question': item.question})}"
+
+
+@cache
+def own_prompt(part: Text) -> PromptFile:
+    """Return the prompt that asks a model for its own hints or summary."""
+    return load_prompt(f"own-{part}", PROMPTS, needs=("question",), known=("question",))
