@@ -107,6 +107,9 @@ def test_missing_verdicts_are_asked_again_and_then_left_out(
         ({"error_types": ["image"]}, replies.CONTRADICTION),
         ({"number": 7}, replies.NO_VERDICT),
         ({"number": "1"}, replies.NO_VERDICT),
+        ({"number": True}, replies.INVALID),
+        ({"factual": "真"}, replies.INVALID),
+        ({"critical": "nein"}, replies.INVALID),
     ],
 )
 def test_verdicts_in_another_form_are_named(entry: dict[str, Any], why: str) -> None:
@@ -118,6 +121,32 @@ def test_verdicts_in_another_form_are_named(entry: dict[str, Any], why: str) -> 
     assert twice.problems == {1: replies.TWICE} and not twice.verdicts
     fenced = f"Gerne:\n```json\n{json.dumps({'verdicts': [good]})}\n```"
     assert replies.read_verdicts(fenced, [1]).verdicts[1].factual
+
+
+@pytest.mark.parametrize("rationale", ["", " \n\t", None, "\u3000"])
+def test_empty_rationales_are_not_asked_about_and_counted(
+    rationale: str | None, server: OpenAIServer, write_cases: Write, tmp_path: Path
+) -> None:
+    (one,) = judged(
+        server, write_cases({"prediction": "B", "rationale": rationale}), tmp_path / "r"
+    )
+    assert one.steps == () and one.problems == [NO_RATIONALE] and not server.chats()
+    assert reasoning_tables([one], "o3")[0].key == "reasoning_left_out"
+
+
+def test_verdicts_in_another_language_are_asked_again_and_then_left_out(
+    server: OpenAIServer, rules: Rules, write_cases: Write, tmp_path: Path
+) -> None:
+    prose = "步骤一正确，步骤二错误。"
+    rules.instead["steps"] = lambda user: prose
+    (one,) = judged(server, write_cases(RIGHT), tmp_path / "prose")
+    assert one.verdicts == {} and len(one.steps) == 3
+    assert set(one.problems) == {f"step: {replies.NOT_JSON}"}
+    rules.instead["steps"] = lambda user: '{"urteile": [{"nummer": 1, "faktisch": true}]}'
+    (one,) = judged(server, write_cases(RIGHT), tmp_path / "keys", n_attempts=2)
+    assert set(one.problems) == {f"step: {replies.NOT_THE_FORM}"}
+    (row,) = table(reasoning_tables([one], "o3"), "reasoning_steps")
+    assert row[3] == "– (0/0)", "never counted as wrong"
 
 
 @pytest.mark.parametrize("text", ["Paso 1: hay fiebre.", '{"pasos": ["x"]}', '{"steps": []}'])
@@ -208,6 +237,7 @@ def test_the_command_its_cost_and_people(
         ({"answer": ""}, "answer is missing or empty"),
         ({"options": "A"}, "options must be a list of texts"),
         ({"rationale": ["x"]}, "rationale must be a text, not list"),
+        ({"options": ["a cyst"], "answer": "A"}, "there is only one option, 'a cyst'"),
         ({"id": "c0"}, "case 'c0' is also at cases.jsonl, line 1"),
     ],
 )

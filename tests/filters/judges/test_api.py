@@ -81,6 +81,9 @@ def judge_one(judge: APIJudge, candidate: Candidate, store: ImageStore) -> Judge
         ("The answer is to keep it.", "unsure"),
         ("Answer: UPKEEP", "unsure"),
         ("I would say Answer: KEEP", "unsure"),
+        ("Answer：KEEP", "keep"),
+        ("Antwort: KEEP", "unsure"),
+        ("Answer: 保留", "unsure"),
         ("", "unsure"),
     ],
 )
