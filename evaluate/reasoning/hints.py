@@ -30,11 +30,11 @@ _HEADINGS: Mapping[Text, str] = {
     "summary": "Summary of the case:",
 }
 _GIVEN: Mapping[str, tuple[Text, ...]] = {
-    "+ hints": ("hints",),
-    "+ summary": ("summary",),
-    "+ hints, summary": ("hints", "summary"),
+    "hints": ("hints",),
+    "summary": ("summary",),
+    "hints and summary": ("hints", "summary"),
 }
-_OWN: Mapping[str, Text] = {"+ own hints": "hints", "+ own summary": "summary"}
+_OWN: Mapping[str, Text] = {"own hints": "hints", "own summary": "summary"}
 VARIANTS = (IMAGES_ONLY, *_GIVEN, *_OWN)
 
 
@@ -140,7 +140,7 @@ def _hinted(
     for variant, part in _OWN.items() if settings.own else ():
         first[variant] = Probe(
             item_id=item.id,
-            variant=variant.removeprefix("+ "),
+            variant=f"{variant}, asked for",
             images=item.images,
             prompt=_request(part, item),
             ask="generate",
@@ -244,7 +244,7 @@ def hint_table(
     if notes:
         notes = [f"Not asked: {', '.join(notes)}."]
     notes += [
-        f"{model} was not asked {variant}: it {why}."
+        f"{model} was not asked with {variant}: it {why}."
         for model, variants in lacking.items()
         for variant, why in variants.items()
     ]

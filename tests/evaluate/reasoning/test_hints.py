@@ -81,42 +81,42 @@ def test_each_variant_adds_its_texts_before_the_question(hinted: list[HintedItem
     assert tuple(one.probes) == VARIANTS
     plain = one.probes[IMAGES_ONLY]
     assert plain == ASKING.probe(one.item, IMAGES_ONLY), "the same probe as every other detector's"
-    both = one.probes["+ hints, summary"].prompt
+    both = one.probes["hints and summary"].prompt
     assert both.startswith("What the images show:\nImage 1: A scan.\nImage 2: ")
     assert f"Summary of the case:\nIn all, it is {one.item.answer_text}.\n\n" in both
     assert both.endswith(plain.prompt)
-    assert "Summary" not in one.probes["+ hints"].prompt
+    assert "Summary" not in one.probes["hints"].prompt
     assert all(probe.images == one.item.images for probe in one.probes.values())
-    own = one.probes["+ own hints"]
-    assert own.follows == one.first["+ own hints"].id and "{first reply}" in own.prompt
-    asked = one.first["+ own hints"]
+    own = one.probes["own hints"]
+    assert own.follows == one.first["own hints"].id and "{first reply}" in own.prompt
+    asked = one.first["own hints"]
     assert one.item.question in asked.prompt and asked.ask == "generate"
     assert not any(option in asked.prompt.splitlines()[0] for option in one.item.options or ())
 
 
 def test_differences_are_paired_and_tested_exactly(hinted: list[HintedItem]) -> None:
-    helped = {"+ summary", "+ hints, summary"}
+    helped = {"summary", "hints and summary"}
     found = answers(hinted, lambda one, variant: variant in helped or one is hinted[0])
     results = {result.variant: result for result in compare_hints(hinted, found)}
     base = results[IMAGES_ONLY]
     assert (base.paired.k_perturbed, base.paired.n, base.paired.n_dropped) == (1, 8, 0)
-    summary = results["+ summary"].paired
+    summary = results["summary"].paired
     assert (summary.n, summary.c, summary.b, summary.n_dropped) == (6, 5, 0, 2)
     assert summary.gap == pytest.approx(5 / 6) and summary.p_two_sided == 2 * 0.5**5
-    assert results["+ summary"].p_holm == pytest.approx(5 * 2 * 0.5**5)
-    hints = results["+ hints"].paired
+    assert results["summary"].p_holm == pytest.approx(5 * 2 * 0.5**5)
+    hints = results["hints"].paired
     assert (hints.n, hints.gap, hints.p_two_sided) == (7, 0.0, 1.0)
-    assert results["+ own hints"].paired.n == 4, "blank texts of its own are missing ones"
-    assert (results["+ summary"].reveals.k, results["+ summary"].reveals.n) == (6, 6)
-    assert results["+ own hints"].reveals.k == 0
-    lacking = {"n": {"+ own hints": "needs x"}}
+    assert results["own hints"].paired.n == 4, "blank texts of its own are missing ones"
+    assert (results["summary"].reveals.k, results["summary"].reveals.n) == (6, 6)
+    assert results["own hints"].reveals.k == 0
+    lacking = {"n": {"own hints": "needs x"}}
     table = hint_table([*results.values()], {"with one option": 2}, lacking)
     rows = {row.header: [cell.plain() for cell in row.cells] for row in table.rows}
     assert rows[IMAGES_ONLY][0].startswith("12.5 (1/8)")
-    assert rows["+ summary"][1].startswith("16.7 (1/6)")
-    assert rows["+ summary"][2].startswith("+83.3 [") and rows["+ summary"][5] == "5, 0"
+    assert rows["summary"][1].startswith("16.7 (1/6)")
+    assert rows["summary"][2].startswith("+83.3 [") and rows["summary"][5] == "5, 0"
     assert "Not asked: 2 items with one option." in table.caption
-    assert "n was not asked + own hints: it needs x." in table.caption
+    assert "n was not asked with own hints: it needs x." in table.caption
 
 
 def test_items_that_share_their_images_are_one_cluster(items: list[Item]) -> None:
@@ -124,18 +124,18 @@ def test_items_that_share_their_images_are_one_cluster(items: list[Item]) -> Non
     twins = [Item.model_validate(item.model_dump() | {"id": ""}) for item in (*twins, items[1])]
     hinted, _ = hinted_items(twins, ASKING, SETTINGS)
     results = compare_hints(hinted, answers(hinted, lambda one, variant: variant != IMAGES_ONLY))
-    assert {r.paired.n_independent for r in results if r.variant == "+ hints"} == {2}
+    assert {r.paired.n_independent for r in results if r.variant == "hints"} == {2}
 
 
 def test_unanswered_and_unreadable_replies(hinted: list[HintedItem]) -> None:
     found = answers(hinted, lambda one, variant: True)
-    lost, odd = hinted[0].probes["+ hints"].id, hinted[1].probes["+ hints"].id
+    lost, odd = hinted[0].probes["hints"].id, hinted[1].probes["hints"].id
     responses = {i: r for i, r in found.responses.items() if i != lost}
     responses[odd] = responses[odd].model_copy(update={"choice": -1})
     results = {r.variant: r for r in compare_hints(hinted, Answers("m", "f", responses))}
-    hints = results["+ hints"].paired
+    hints = results["hints"].paired
     assert (hints.n, hints.b, hints.n_dropped) == (6, 1, 2)
-    assert results["+ hints"].n_unparsed == 1, "unparsed counts as wrong, unanswered as missing"
+    assert results["hints"].n_unparsed == 1, "unparsed counts as wrong, unanswered as missing"
 
 
 def test_what_cannot_be_asked_is_counted_by_reason(items: list[Item]) -> None:
@@ -177,7 +177,7 @@ def test_no_texts_and_none_of_their_own_is_an_error(store: ImageStore) -> None:
 
 def test_a_model_that_cannot_write_is_asked_the_rest(hinted: list[HintedItem]) -> None:
     probes, lacking = probes_for_model(hinted, frozenset({"choose"}))
-    assert lacking == {"+ own hints": "needs generate", "+ own summary": "needs generate"}
+    assert lacking == {"own hints": "needs generate", "own summary": "needs generate"}
     assert {probe.variant for probe in probes} == set(VARIANTS[:4])
     assert probes_for_model(hinted, ALL)[1] == {}
 
@@ -215,7 +215,7 @@ def test_a_real_tiny_model_in_all_variants(
     assert again.page.read_text() in result.out + again.page.read_text()
     assert all(report.n_done == 0 for report in again.content.reports), "nothing is asked again"
     frame = again.to_frame()
-    assert list(frame["variant"])[:2] == ["images only", "+ hints"]
+    assert list(frame["variant"])[:2] == ["images only", "hints"]
     assert frame.loc[0, "n"] == 8 and frame.loc[1, "n"] == 7
 
 
