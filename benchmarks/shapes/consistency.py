@@ -5,16 +5,17 @@
         [--workers 2] [--figure docs/consistency.png] [key=value ...]
 
 Trains every strategy with every seed, asks all models the questions of the four quadrants, and
-prints Markdown tables: quadrants after training, where the dangerous items come from, and paired
-differences between kinds of training. Any configuration of consistency training with the detector
-four_quadrants will do. Run it again to go on after an interruption.
+prints Markdown tables: quadrants after training, where the dangerous items come from, dangerous
+items by kind of question, and paired differences between kinds of training. Any configuration of
+consistency training with the detector four_quadrants will do. Run it again to go on after an
+interruption.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,7 @@ from flipbench.reporting.tables import Cell, Column, Row, Table
 from flipbench.reporting.writers import markdown
 
 Flags = NDArray[np.float64]
+ALL = "all layers"
 MEASURES = {
     "FR": "flip rate, %",
     "DF": "dangerous fraction, %",
@@ -59,15 +61,20 @@ class Kind:
         config = ConsistencyConfig.model_validate(plan.settings["consistency"])
         layers = plan.settings["lora_layers"]
         return cls(
-            "all layers" if layers is None else f"layers {', '.join(map(str, layers))}",
+            ALL if layers is None else f"layers {', '.join(map(str, layers))}",
             config.answer_weight > 0,
             "none" if not config.weight else "grounded" if config.grounded else "plain",
         )
 
+    @property
+    def loss(self) -> str:
+        """The loss, in words."""
+        if self.divergence == "none":
+            return "labels only"
+        return f"{self.divergence} KL{' + labels' if self.labels else ''}"
+
     def __str__(self) -> str:
-        divergence = {"none": "labels only"}.get(self.divergence, f"{self.divergence} KL")
-        labels = " + labels" if self.labels and self.divergence != "none" else ""
-        return f"{divergence}{labels}, {self.layers}"
+        return f"{self.loss}, {self.layers}"
 
 
 @dataclass(frozen=True)
@@ -88,10 +95,11 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Family:
-    """A clean model, and its descendants by kind of training."""
+    """A clean model, and its descendants by kind of training; the category of each item."""
 
     clean: Outcome
     trained: dict[Kind, Outcome]
+    categories: NDArray[np.str_]
 
     def before(self, *names: str) -> NDArray[np.bool_]:
         """Return which items are in these quadrants of the clean model."""
@@ -135,6 +143,7 @@ def measured(assembly: Assembly) -> dict[str, Family]:
         family: Family(
             stacked(outcomes[None]),
             {kind: stacked(o) for kind, o in outcomes.items() if kind is not None},
+            np.array([item.category for item in items]),
         )
         for family, outcomes in found.items()
     }
@@ -181,6 +190,22 @@ def rate_cell(values: Flags, *purpose: str) -> Cell:
     return Cell(text, small)
 
 
+def groups_of(
+    families: dict[str, Family], row: Callable[[str, Family, Outcome], Row]
+) -> tuple[tuple[str, tuple[Row, ...]], ...]:
+    """Return a row for each model, before and after training."""
+    return tuple(
+        (
+            name,
+            (
+                row("none", family, family.clean),
+                *(row(str(kind), family, outcome) for kind, outcome in family.trained.items()),
+            ),
+        )
+        for name, family in families.items()
+    )
+
+
 def quadrant_table(families: dict[str, Family]) -> Table:
     """Return the four measures, DF among consistent items, and the oracle's DF."""
 
@@ -200,16 +225,7 @@ def quadrant_table(families: dict[str, Family]) -> Table:
         "",
         "training",
         tuple(map(Column, columns)),
-        tuple(
-            (
-                name,
-                (
-                    row("none", family, family.clean),
-                    *(row(str(kind), family, family.trained[kind]) for kind in family.trained),
-                ),
-            )
-            for name, family in families.items()
-        ),
+        groups_of(families, row),
     )
 
 
@@ -235,22 +251,44 @@ def origin_table(families: dict[str, Family]) -> Table:
     )
 
 
+def category_table(families: dict[str, Family]) -> Table:
+    """Return how many items of each category are dangerous, and how many answers are right."""
+    names = np.unique(np.concatenate([f.categories for f in families.values()])).tolist()
+
+    def row(name: str, family: Family, outcome: Outcome) -> Row:
+        cells = []
+        for category in names:
+            among = family.categories == category
+            shares = (outcome.among("dangerous")[:, among], outcome.right[:, among])
+            text = " / ".join(
+                formats.percent(x.mean()) if x.size else formats.NOTHING for x in shares
+            )
+            cells.append(Cell(text))
+        return Row(name, tuple(cells))
+
+    return Table(
+        "categories",
+        "",
+        "dangerous / right, %",
+        tuple(Column(f"{name} questions") for name in names),
+        groups_of(families, row),
+    )
+
+
 def differences(kinds: Sequence[Kind]) -> list[tuple[str, Kind, Kind]]:
     """Return pairs of kinds that differ in one thing: a name, the first, and the second."""
-    found = [
-        (f"grounded − plain: {other}", kind, other)
-        for kind in kinds
-        for other in kinds
-        if (kind.layers, kind.labels) == (other.layers, other.labels)
-        and (kind.divergence, other.divergence) == ("grounded", "plain")
-    ]
-    found += [
-        (f"all − {other.layers}: {kind}", kind, other)
-        for kind in kinds
-        for other in kinds
-        if (kind.labels, kind.divergence) == (other.labels, other.divergence)
-        and kind.layers == "all layers" != other.layers
-    ]
+    found = []
+    for first, second in (("plain", "none"), ("grounded", "plain")):
+        for kind in kinds:
+            other = replace(kind, divergence=second)
+            if kind.divergence == first and other in kinds:
+                labels = "with labels" if kind.labels else "without labels"
+                name = f"{first} − {second}, {labels}, {kind.layers}"
+                found.append((name.replace("none", "labels only"), kind, other))
+    for kind in kinds:
+        for other in kinds:
+            if kind.layers == ALL != other.layers and replace(other, layers=ALL) == kind:
+                found.append((f"{ALL} − {other.layers}: {kind.loss}", kind, other))
     return found
 
 
@@ -292,12 +330,14 @@ def write_figure(families: dict[str, Family], path: Path) -> None:
         for panel, (measure, title) in zip(axes, MEASURES.items(), strict=True):
             for at, (name, family) in enumerate(families.items()):
                 color, shift = LIGHT.lines[at], 0.3 * (at - (len(families) - 1) / 2)
-                clean = family.measure(family.clean, measure)
-                if clean.size:
-                    label = f"{name}, before" if panel is axes[0] else None
-                    style = {"color": color, "linestyle": ":", "linewidth": 1.2}
-                    if measure != "fragile":
-                        panel.axvline(100 * clean.mean(), label=label, **style)
+                if measure != "fragile":  # before training, none is dangerous
+                    panel.axvline(
+                        100 * family.measure(family.clean, measure).mean(),
+                        label=f"{name}, before" if panel is axes[0] else None,
+                        color=color,
+                        linestyle=":",
+                        linewidth=1.2,
+                    )
                 for row, kind in enumerate(kinds):
                     if kind not in family.trained:
                         continue
@@ -334,8 +374,8 @@ def main() -> None:
     args = parser.parse_args()
     config = load_config(args.config, args.changes)
     families = measured(open_experiment(config, n_workers=args.workers))
-    for table in (quadrant_table(families), origin_table(families), difference_table(families)):
-        print(markdown(table), end="\n\n")
+    for make in (quadrant_table, origin_table, category_table, difference_table):
+        print(markdown(make(families)).strip(), end="\n\n")
     if args.figure:
         write_figure(families, args.figure)
 
