@@ -6,9 +6,9 @@
 
 Trains every strategy with every seed, asks all models the questions of the four quadrants, and
 prints Markdown tables: quadrants after training, where the dangerous items come from, dangerous
-items by kind of question, and paired differences between kinds of training. Any configuration of
-consistency training with the detector four_quadrants will do. Run it again to go on after an
-interruption.
+items by kind of question, paired differences between kinds of training, and how much of the
+divergence the grounded loss counts. Any configuration of consistency training with the detector
+four_quadrants will do. Run it again to go on after an interruption.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from numpy.typing import NDArray
 from flipbench.api.experiments import open_experiment
 from flipbench.config.experiment import load_config
 from flipbench.config.training import ConsistencyConfig
+from flipbench.contaminate.checks.card import read_card
 from flipbench.core.randomness import generator
 from flipbench.core.records import Checkpoint, Count, Item, TrainingPlan
+from flipbench.core.run import Run
 from flipbench.evaluate.statistics.quadrants import QUADRANTS
 from flipbench.evaluate.statistics.seeds import SeedMean, seed_mean
 from flipbench.models.engine import answers_of
@@ -319,6 +321,18 @@ def difference_table(families: dict[str, Family]) -> Table:
     )
 
 
+def counted_divergence(run: Run) -> str:
+    """Return how much of the divergence the weight of the grounded loss lets count, as Markdown."""
+    lines, plans = [], {plan.id: plan for plan in run.read(TrainingPlan)}
+    for c in sorted(run.read(Checkpoint), key=lambda c: c.model):
+        kind = Kind.of(plans[c.plan_id])
+        if kind.divergence == "grounded" and not kind.labels:
+            steps = read_card(run.path / c.path)["losses"]
+            counted, all_of_it = (sum(s[key] for s in steps) for key in ("loss", "divergence"))
+            lines.append(f"* {c.model}: {formats.percent(counted / all_of_it)} % counted")
+    return "\n".join(lines)
+
+
 def write_figure(families: dict[str, Family], path: Path) -> None:
     """Draw each measure of each kind: the mean over seeds, its interval over items, the seeds."""
     from matplotlib.figure import Figure
@@ -373,9 +387,11 @@ def main() -> None:
     parser.add_argument("--figure", type=Path)
     args = parser.parse_args()
     config = load_config(args.config, args.changes)
-    families = measured(open_experiment(config, n_workers=args.workers))
+    assembly = open_experiment(config, n_workers=args.workers)
+    families = measured(assembly)
     for make in (quadrant_table, origin_table, category_table, difference_table):
         print(markdown(make(families)).strip(), end="\n\n")
+    print(counted_divergence(assembly.run))
     if args.figure:
         write_figure(families, args.figure)
 
