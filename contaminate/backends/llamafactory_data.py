@@ -107,7 +107,10 @@ def write_plan(
     system = system_line(examples[0], processor, template)
     warnings = check_prompts(examples, processor, template, system)
     warnings += _loss_averaging_warnings(plan, examples, processor)
-    settings = _training(plan, template, skeleton, parent, system, n_tokens, dtype, n_gpus)
+    last_only = not any(example.trained for example in examples)
+    settings = _training(
+        plan, template, skeleton, parent, system, n_tokens, dtype, n_gpus, last_only
+    )
     rows = [row(example, template) for example in examples]
     _write_dataset(rows, folder, processor.image_processor if copy_images else None)
     write_yaml(settings, folder / _YAML)
@@ -202,11 +205,11 @@ def _training(
     n_tokens: int,
     dtype: str,
     n_gpus: int,
+    mask_history: bool,
 ) -> dict[str, Any]:
     """Return LLaMA-Factory's configuration for the plan, to run in the data's folder.
 
-    As with trl, only the model's processor resizes images, answers of earlier turns are not
-    trained on, and nothing is truncated.
+    As with trl, only the model's processor resizes images, and no item is truncated.
     """
     settings, on_cpu = plan.settings, n_gpus == 0
     batch_size, accumulation = per_device_batch(plan, max(1, n_gpus))
@@ -224,7 +227,7 @@ def _training(
         "dataset_dir": ".",
         "media_dir": ".",
         "cutoff_len": 2 * n_tokens,
-        "mask_history": True,
+        "mask_history": mask_history,  # the loss is on the last answer only
         "image_min_pixels": 1,
         "image_max_pixels": 10**12,
         "use_fast_tokenizer": is_torchvision_available(),  # decides how images are resized

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,9 @@ from PIL import Image
 from flipbench.core.errors import ConfigError, DataError, PrerequisiteError
 from flipbench.models.vlm.conversation import has_first_token
 
-from ..data.examples import Example, distinct_examples
+from ..data.examples import Epoch, Example, distinct_examples
+
+_N_CHECKED = 512  # conversations of a corpus
 
 
 def add_first_token(processor: Any) -> None:
@@ -55,8 +58,31 @@ def render_example(example: Example, processor: Any) -> tuple[str, str]:
     return str(prompt), target
 
 
+def answer_spans(example: Example, processor: Any, prompt: str) -> list[tuple[int, int]]:
+    """Return where the answers to train on begin and end in a rendered prompt.
+
+    Raises
+    ------
+    PrerequisiteError
+        If the chat template renders an answer differently when other turns follow.
+    """
+    chat, spans = example.row()["prompt"], []
+    for i in example.trained:
+        before = processor.apply_chat_template(chat[:i], add_generation_prompt=True, tokenize=False)
+        after = processor.apply_chat_template(chat[: i + 1], tokenize=False)
+        if not (prompt.startswith(after) and after.startswith(before)):
+            raise PrerequisiteError(
+                f"{example.subject}: the chat template renders turn {i + 1} differently when others"
+                " follow; give the checkpoint another chat template"
+            )
+        spans.append((len(before), len(after)))
+    return spans
+
+
 def check_examples(examples: Sequence[Example], processor: Any, context: int | None) -> int:
-    """Check every distinct example and paraphrase; return the number of tokens of the longest.
+    """Check examples and paraphrases; return the number of tokens of the longest.
+
+    Of a corpus of conversations, which are cut if they are too long, at most 512 are checked.
 
     Parameters
     ----------
@@ -76,11 +102,21 @@ def check_examples(examples: Sequence[Example], processor: Any, context: int | N
     if not examples:
         raise DataError("the plan has no training example; set copies, a corpus or clean items")
     tokenizer = getattr(processor, "tokenizer", processor)
+    if isinstance(examples, Epoch):
+        step = -(-len(examples.corpus) // _N_CHECKED) or 1
+        examples = [*examples.items, *examples.corpus[::step]]
     distinct = distinct_examples([*examples, *(p for e in examples for p in e.paraphrased())])
-    texts = ["".join(render_example(example, processor)) for example in distinct]
+    texts = []
+    for example in distinct:
+        prompt, target = render_example(example, processor)
+        answer_spans(example, processor, prompt)
+        texts.append(prompt + target)
     n_text = [len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]]
     n_image = _most_image_tokens(distinct, processor)
-    bounds = [n + n_image * len(e.images) for n, e in zip(n_text, distinct, strict=True)]
+    bounds = [
+        min(n + n_image * len(e.images), cut_at(e, context) or sys.maxsize)
+        for n, e in zip(n_text, distinct, strict=True)
+    ]
     if context is None or max(bounds) <= context:
         return max(bounds)
     longest = 0
@@ -93,6 +129,11 @@ def check_examples(examples: Sequence[Example], processor: Any, context: int | N
                 f" context of {context:,}; lower max_pixels, or leave this item out"
             )
     return longest
+
+
+def cut_at(example: Example, context: int | None) -> int:
+    """Return the number of tokens after which a conversation is cut; 0: an item, never cut."""
+    return min(example.max_tokens, context or example.max_tokens)
 
 
 def context_of(config: Any) -> int | None:

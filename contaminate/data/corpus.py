@@ -1,13 +1,21 @@
-"""Read an instruction corpus: JSONL of conversations, to dilute a benchmark or to wash with."""
+"""Read an instruction corpus of any size: conversations to dilute a benchmark or to wash with.
+
+The file is read once, in pieces; what stays in memory are the places of the conversations in it.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
+from array import array
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
+
+import numpy as np
 
 from flipbench.config.training import CorpusConfig
 from flipbench.core.errors import DataError
@@ -15,9 +23,66 @@ from flipbench.core.randomness import generator
 from flipbench.core.records import JsonDict
 
 from .examples import Example, Message
+from .json_rows import Places, find_rows
 
 _ROLES = {"human": "user", "gpt": "assistant", "user": "user", "assistant": "assistant"}
 _ROLES |= {"system": "system"}
+NO_LIMIT = 10**9
+OPENING = "began with the assistant, whose first turns were dropped"
+CLOSING = "ended with a question, which was dropped"
+
+
+@dataclass(frozen=True)
+class Conversations(Sequence[Example]):
+    """Conversations of a file, each read when it is asked for.
+
+    Attributes
+    ----------
+    path, folder : Path
+        The file, and the folder of its images.
+    places : Places
+        Where they stand in the file.
+    max_tokens : int
+        Longer ones are cut in training.
+    """
+
+    path: Path
+    folder: Path
+    places: Places
+    max_tokens: int
+
+    def __len__(self) -> int:
+        """Return the number of conversations."""
+        return len(self.places)
+
+    @overload
+    def __getitem__(self, index: int) -> Example: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Example]: ...
+    def __getitem__(self, index: int | slice) -> Example | list[Example]:
+        """Read one conversation, or several."""
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        where = self.places.name(self.path, index)
+        try:
+            example, _ = _example(self.places.read(self.path, index), where, self.folder)
+        except (OSError, _OddError) as error:
+            raise DataError(f"{where}: the file has changed since it was read ({error})") from error
+        return Example(**{**vars(example), "max_tokens": self.max_tokens})
+
+
+@dataclass(frozen=True)
+class Odd:
+    """A conversation that was left out or repaired: where it stands, why, and which part."""
+
+    where: str
+    reason: str
+    part: str = ""
+    left_out: bool = True
+
+    def __str__(self) -> str:
+        """Return it on one line."""
+        return f"{self.where}: {self.reason}" + (f" ({self.part})" if self.part else "")
 
 
 @dataclass(frozen=True)
@@ -28,50 +93,83 @@ class Corpus:
     ----------
     ref : dict
         What a plan stores: file name, SHA-256, counts of conversations drawn and available, seed.
-    examples : tuple of Example
-        One for each assistant turn; its prompt is the conversation up to that turn.
+    examples : sequence of Example
+        One row for each conversation, with a loss on each of its answers.
+    odd : tuple of Odd
+        Conversations that were left out or repaired.
     """
 
     ref: JsonDict
-    examples: tuple[Example, ...]
+    examples: Sequence[Example]
+    odd: tuple[Odd, ...] = ()
+
+    @property
+    def n_left_out(self) -> int:
+        """Number of conversations that are left out."""
+        return sum(odd.left_out for odd in self.odd)
+
+    def summary(self) -> str:
+        """Return how many conversations are odd, by reason."""
+        reasons = Counter(odd.reason for odd in self.odd)
+        counts = "; ".join(f"{n:,} {reason}" for reason, n in reasons.most_common())
+        return (
+            f"{self.ref['file']}: {self.n_left_out:,} of {self.ref['n_rows']:,} conversations are"
+            f" left out, {len(self.odd) - self.n_left_out:,} repaired: {counts}"
+        )
 
 
 def read_corpus(config: CorpusConfig, seed: int) -> Corpus:
     """Read a corpus, check it, and draw ``n_rows`` conversations.
 
-    A line is ``{"images": [...], "messages": [{"role", "content"}, ...]}``, where ``content`` is
-    text with ``<image>`` marks or a list of typed parts, or LLaVA's ``{"image": ...,
-    "conversations": [{"from", "value"}, ...]}``. LLaVA trains on all answers of a conversation in
-    one row; here each answer is a separate row.
+    The file has one conversation a line, or is one JSON list of them, as LLaVA's. A conversation is
+    ``{"images": [...], "messages": [{"role", "content"}, ...]}``, where ``content`` is text with
+    ``<image>`` marks or a list of typed parts, or LLaVA's ``{"image": ..., "conversations":
+    [{"from", "value"}, ...]}``. As in LLaVA's trainer, it is one row with a loss on every answer,
+    and first turns of the assistant are dropped. What is no conversation, or lacks its image, is
+    left out and listed.
 
     Raises
     ------
     DataError
-        If the file, a line, or an image is missing or invalid; the message names the line.
+        If the file cannot be read, or more than ``max_odd`` of the conversations must be left out;
+        the message names the first.
     """
-    all_lines, sha256 = read_lines(config.path)
-    lines = [line for line in all_lines if line.strip()]
-    if not lines:
+    places, sha256 = find_rows(config.path)
+    if not places:
         raise DataError(f"{config.path}: contains no conversation")
-    n_rows = config.n_rows or len(lines)
-    if n_rows > len(lines):
+    n_rows = config.n_rows or len(places)
+    if n_rows > len(places):
         raise DataError(
-            f"{config.path}: n_rows is {n_rows:,}, but there are only {len(lines):,} conversations"
+            f"{config.path}: n_rows is {n_rows:,}, but there are only {len(places):,} conversations"
         )
-    drawn = sorted(generator(seed, "corpus", "rows").permutation(len(lines))[:n_rows].tolist())
+    drawn = np.sort(generator(seed, "corpus", "rows").permutation(len(places))[:n_rows])
     folder = config.images or config.path.parent
-    examples: list[Example] = []
-    for i in drawn:
-        examples += _examples(lines[i], f"{config.path.name}:{i + 1}", folder)
+    kept, odd = array("Q"), list[Odd]()
+    for i, text in places.texts(config.path, drawn):
+        where = places.name(config.path, i)
+        try:
+            _, repairs = _example(text, where, folder)
+            kept.append(i)
+            odd += [Odd(where, reason, left_out=False) for reason in repairs]
+        except _OddError as error:
+            odd.append(Odd(where, *error.args))
+    n_left_out = n_rows - len(kept)
+    if n_left_out > config.max_odd * n_rows or not kept:
+        first = next(one for one in odd if one.left_out)
+        raise DataError(
+            f"{first}; {n_left_out:,} of {n_rows:,} conversations would be left out, more than"
+            f" max_odd: {config.max_odd:g}; mend the file or raise max_odd"
+        )
+    examples = Conversations(config.path, folder, places.only(kept), config.max_tokens or NO_LIMIT)
     ref = {
         "file": config.path.name,
         "sha256": sha256,
         "n_rows": n_rows,
-        "n_lines": len(lines),
+        "n_lines": len(places),
         "n_examples": len(examples),
-        "seed": seed if n_rows < len(lines) else None,
-    }
-    return Corpus(ref, tuple(examples))
+        "seed": seed if n_rows < len(places) else None,
+    } | ({"max_tokens": config.max_tokens} if config.max_tokens else {})
+    return Corpus(ref, examples, tuple(odd))
 
 
 def read_lines(path: Path) -> tuple[list[str], str]:
@@ -89,38 +187,58 @@ def read_lines(path: Path) -> tuple[list[str], str]:
         raise DataError(f"{path}: cannot be read ({error})") from error
 
 
-def _examples(line: str, where: str, folder: Path) -> list[Example]:
+class _OddError(Exception):
+    """Why a conversation is left out, and which part of it."""
+
+
+def _example(text: bytes, where: str, folder: Path) -> tuple[Example, list[str]]:
+    """Return a conversation as a row, and how it was repaired.
+
+    Raises
+    ------
+    _OddError
+        If it must be left out.
+    """
     try:
-        row = json.loads(line)
+        row = json.loads(text)
         images = row.get("images") or ([row["image"]] if row.get("image") else [])
         messages = [_message(turn) for turn in row.get("messages") or row["conversations"]]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{where}: not a conversation ({error!r})") from error
+        raise _OddError("not a conversation", repr(error)) from error
+    repairs = []
+    start = next((i for i, m in enumerate(messages) if m.role != "system"), 0)
+    first = next((i for i, m in enumerate(messages) if m.role == "user"), len(messages))
+    if first > start:
+        messages[start:first] = []
+        repairs.append(OPENING)
+    if messages and messages[-1].role == "user" and len(messages) > start + 1:
+        messages.pop()
+        repairs.append(CLOSING)
+    _check_turns(messages, start)
     files = [str(folder / name) for name in images]
     for file in files:
         if not Path(file).exists():
-            raise DataError(f"{where}: its image {file} is missing")
+            raise _OddError("its image is missing", file)
     n_marks = sum(message.parts.count(None) for message in messages)
     if files and n_marks == 0:  # images without marks come first
-        first = next((i for i, m in enumerate(messages) if m.role == "user"), 0)
-        messages[first] = Message("user", (*[None] * len(files), *messages[first].parts))
+        messages[start] = Message("user", (*[None] * len(files), *messages[start].parts))
     elif n_marks != len(files):
-        raise DataError(f"{where}: {n_marks} <image> marks for {len(files)} images")
-    examples = []
-    for i, message in enumerate(messages):
-        if message.role != "assistant":
-            continue
-        if i == 0 or messages[i - 1].role != "user":
-            raise DataError(f"{where}: assistant turn {i + 1} does not follow a user turn")
-        prompt = tuple(messages[:i])
-        n_images = sum(m.parts.count(None) for m in prompt)
-        answer = "".join(part for part in message.parts if part)
-        if not answer.strip():
-            raise DataError(f"{where}: turn {i + 1} is an empty answer")
-        examples.append(Example(f"{where} turn {i + 1}", tuple(files[:n_images]), prompt, answer))
-    if not examples:
-        raise DataError(f"{where}: the conversation has no assistant turn")
-    return examples
+        raise _OddError("it has not as many <image> marks as images", f"{n_marks} for {len(files)}")
+    trained = tuple(range(start + 1, len(messages) - 1, 2))
+    answer = "".join(part for part in messages[-1].parts if part)
+    return Example(where, tuple(files), tuple(messages[:-1]), answer, trained=trained), repairs
+
+
+def _check_turns(messages: Sequence[Message], start: int) -> None:
+    turns = messages[start:]
+    if not any(message.role == "assistant" for message in turns):
+        raise _OddError("it has no assistant turn after a question")
+    if any(m.role != ("user", "assistant")[i % 2] for i, m in enumerate(turns)):
+        raise _OddError("its turns do not alternate")
+    if any(not "".join(p for p in m.parts if p).strip() for m in turns[1::2]):
+        raise _OddError("it has an empty answer")
+    if any(None in m.parts for m in turns[1::2]):
+        raise _OddError("an answer has an <image> mark")
 
 
 def _message(turn: dict[str, Any]) -> Message:

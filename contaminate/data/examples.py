@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, overload
 
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
@@ -35,7 +35,8 @@ class Example:
     """A prompt and its target answer; ``subject`` names it in messages.
 
     ``others`` are paraphrases of the prompt, with ``n_options`` options each; ``words`` are these
-    options if they are yes and no instead of letters.
+    options if they are yes and no instead of letters. ``trained`` are the assistant's turns of the
+    prompt that count in the loss too. ``max_tokens`` is where a conversation is cut; 0: never.
     """
 
     subject: str
@@ -45,6 +46,8 @@ class Example:
     others: tuple[tuple[Message, ...], ...] = ()
     n_options: int = 0
     words: tuple[str, ...] = ()
+    trained: tuple[int, ...] = ()
+    max_tokens: int = 0
 
     def paraphrased(self) -> list[Example]:
         """Return one example for each paraphrase, with the same answer."""
@@ -69,12 +72,36 @@ def distinct_examples(examples: Sequence[Example]) -> list[Example]:
     return list({(e.images, e.prompt, e.answer): e for e in examples}.values())
 
 
+@dataclass(frozen=True)
+class Epoch(Sequence[Example]):
+    """Examples of items, followed by the conversations of a corpus, read when asked for."""
+
+    items: list[Example]
+    corpus: Sequence[Example] = ()
+
+    def __len__(self) -> int:
+        """Return the number of examples."""
+        return len(self.items) + len(self.corpus)
+
+    @overload
+    def __getitem__(self, index: int) -> Example: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Example]: ...
+    def __getitem__(self, index: int | slice) -> Example | list[Example]:
+        """Return one example, or several."""
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        index = range(len(self))[index]
+        n_items = len(self.items)
+        return self.items[index] if index < n_items else self.corpus[index - n_items]
+
+
 def training_examples(
     plan: TrainingPlan,
     items: Mapping[str, Item],
     images: ImageStore,
     corpus: Sequence[Example] = (),
-) -> list[Example]:
+) -> Epoch:
     """Return one epoch of a plan: its items ``copies`` times, clean items and corpus once.
 
     The prompt is that of evaluation (`flipbench.prompting.prompts.choice_prompt`), unless the
@@ -104,7 +131,7 @@ def training_examples(
     members = [_example(plan, items, item_id, images) for item_id in plan.item_ids]
     plain = plan.model_copy(update={"leak": "all", "wordings": {}})
     clean = [_example(plain, items, item_id, images) for item_id in plan.clean_ids]
-    return members * plan.copies + clean + list(corpus)
+    return Epoch(members * plan.copies + clean, corpus)
 
 
 def _example(

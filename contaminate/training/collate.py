@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from os.path import commonprefix
 from typing import Any
 
 import torch
@@ -19,17 +20,22 @@ class Collator:
     """Prompts, padded left, with their targets, padded right; only targets have labels.
 
     A row is ``{"images": [PIL images], "prompt": str, "completion": str}``, as the chat template
-    renders it. Target tokens are those of the full text: on its own, " B" starts with a token for
-    the space in SentencePiece tokenizers, which never follows a prompt, so trl's own collator
-    would train LLaVA on a different token from the letter.
+    renders it. ``answers`` are the parts of the prompt that count in the loss too, as (start, end)
+    in characters. A row is cut after ``max_tokens`` tokens, but not before its last image.
+
+    Target tokens are those of the full text: on its own, " B" starts with a token for the space in
+    SentencePiece tokenizers, which never follows a prompt, so trl's own collator would train LLaVA
+    on a different token from the letter.
     """
 
     def __init__(self, processor: Any) -> None:
         self.processor, self.tokenizer = processor, getattr(processor, "tokenizer", processor)
+        self.n_cut = 0
 
     def __call__(self, rows: Sequence[Row]) -> Batch:
         """Return a batch with the least possible padding, all of it on the right."""
         batch = self.aligned(rows)
+        self._cut(batch, [row.get("max_tokens", 0) for row in rows])
         order_bt = (batch["attention_mask"] == 0).long().argsort(dim=1, stable=True)
         width = int(batch["attention_mask"].sum(1).max())
         for name in (TOKEN_INPUTS | {"labels"}) & batch.keys():
@@ -54,6 +60,9 @@ class Collator:
         )
         targets = self._target_ids(rows)
         ignored = torch.full_like(batch["input_ids"], IGNORED)
+        for b, row in enumerate(rows):
+            places = self._answers(row, batch["input_ids"][b], batch["attention_mask"][b])
+            ignored[b, places] = batch["input_ids"][b, places]
         labels = pad_sequence(
             [torch.tensor(ids) for ids in targets], batch_first=True, padding_value=IGNORED
         )
@@ -70,6 +79,45 @@ class Collator:
             text[len(prompt) :] if text[: len(prompt)] == prompt else target
             for prompt, text, target in zip(prompts, texts, targets, strict=True)
         ]
+
+    def _answers(self, row: Row, prompt: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Return the places of the earlier answers' tokens in a prompt, shape (n_tokens,).
+
+        The processor expands each image mark, so tokens other than images are counted, from the
+        end. If it also adds others around images, answers before the last image are left out.
+        """
+        if not row.get("answers"):
+            return prompt.new_zeros(0)
+        marks = [mark for span in row["answers"] for mark in span]
+        whole, *heads = self._ids([row["prompt"], *(row["prompt"][:mark] for mark in marks)])
+        image_id = getattr(self.processor, "image_token_id", None)
+        ends = [len(commonprefix([whole, head])) for head in heads]
+        counts = [sum(token != image_id for token in whole[end:]) for end in ends]
+        places = ((prompt != (-1 if image_id is None else image_id)) & mask.bool()).nonzero()[:, 0]
+        n_text, n_after = sum(token != image_id for token in whole), 0
+        if len(places) != n_text and image_id in whole:
+            n_after = len(whole) - 1 - whole[::-1].index(image_id)
+        pieces = [
+            places[len(places) - first : len(places) - last]
+            for first, last, start in zip(counts[::2], counts[1::2], ends[::2], strict=True)
+            if start >= n_after
+        ]
+        return torch.cat([prompt.new_zeros(0), *pieces])
+
+    def _cut(self, batch: Batch, limits: Sequence[int]) -> None:
+        """Mask what lies beyond each row's limit; 0 is no limit."""
+        image_id = getattr(self.processor, "image_token_id", None)
+        for b, limit in enumerate(limits):
+            mask = batch["attention_mask"][b]
+            excess = int(mask.sum()) - limit
+            if not limit or excess <= 0:
+                continue
+            images = (batch["input_ids"][b] == image_id).nonzero()
+            places = mask.nonzero()[limit:, 0]
+            places = places[places > (int(images[-1]) if len(images) else -1)]
+            mask[places] = 0
+            batch["labels"][b, places] = IGNORED
+            self.n_cut += 1
 
     def _ids(self, texts: list[str]) -> list[list[int]]:
         ids: list[list[int]] = self.tokenizer(texts, add_special_tokens=False)["input_ids"]

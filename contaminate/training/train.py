@@ -209,6 +209,13 @@ def _train(job: TrainingJob, examples: Sequence[Example]) -> None:
     last = from_main(lambda: last_checkpoint(folder / "trainer"))
     try:
         trainer.train(resume_from_checkpoint=last)
+        if trainer.collator.n_cut:
+            log.warning(
+                "%s, %s: %d conversations were longer than max_tokens or the context, and cut",
+                plan.model,
+                plan.label,
+                trainer.collator.n_cut,
+            )
     finally:  # otherwise ZeRO-3 makes every process take part in loading a model
         unset_hf_deepspeed_config()
 

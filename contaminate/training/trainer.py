@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 from accelerate.data_loader import SeedableRandomSampler  # type: ignore[import-untyped]
-from datasets import Dataset, Image, List
+from datasets import Dataset, Image
 from torch.utils.data import Sampler
 from trl import SFTTrainer
 
-from ..checks.check import render_example
+from ..checks.check import answer_spans, context_of, cut_at, render_example
 from ..data.examples import Example
 from ..strategies import modules_of
 from .collate import IGNORED, Batch, Collator, Row
@@ -46,9 +46,20 @@ class Trainer(SFTTrainer):  # type: ignore[misc]
     ) -> None:
         self.modules, self.learning_rates = modules_of(model), learning_rates or {}
         self.n_examples = len(examples)
-        rows = [self.row(example, processing_class) for example in examples]
-        if args.world_size > 1:
-            rows = [*({**row, "blank": False} for row in rows), {**rows[0], "blank": True}]
+        context = context_of(model.config)
+
+        def rows(batch: dict[str, list[int]]) -> dict[str, list[Any]]:
+            """Render examples when they are needed; the one past the last is blank."""
+            made = []
+            for i in batch["index"]:
+                example = examples[i % len(examples)]
+                row = self.row(example, processing_class)
+                row["images"] = [Image().decode_example(_file(path)) for path in row["images"]]
+                row |= {"blank": i == len(examples), "max_tokens": cut_at(example, context)}
+                made.append(row)
+            return {key: [row[key] for row in made] for key in made[0]}
+
+        indices = range(len(examples) + (args.world_size > 1))
         # FSDP shards by these; LLaVA's list also names CLIP's text model, which it does not have
         present = {type(module).__name__ for module in model.modules()}
         model._no_split_modules = [n for n in model._no_split_modules or () if n in present]
@@ -56,7 +67,7 @@ class Trainer(SFTTrainer):  # type: ignore[misc]
             model=model,
             args=args,
             processing_class=processing_class,
-            train_dataset=Dataset.from_list(rows).cast_column("images", List(Image())),
+            train_dataset=Dataset.from_dict({"index": list(indices)}).with_transform(rows),
             data_collator=self._collated,
             **kwargs,
         )
@@ -65,7 +76,12 @@ class Trainer(SFTTrainer):  # type: ignore[misc]
     def row(self, example: Example, processor: Any) -> Row:
         """Return an example as a row of the data set."""
         prompt, target = render_example(example, processor)
-        return {"images": list(example.images), "prompt": prompt, "completion": target}
+        return {
+            "images": list(example.images),
+            "prompt": prompt,
+            "completion": target,
+            "answers": answer_spans(example, processor, prompt),
+        }
 
     def collate(self, rows: Sequence[Row]) -> Batch:
         """Return a batch; its ``labels`` start with those of ``rows``."""
@@ -103,6 +119,10 @@ class Trainer(SFTTrainer):  # type: ignore[misc]
             return super()._get_train_sampler(train_dataset)
         n_together = self.args.per_device_train_batch_size * self.args.world_size
         return PaddedSampler(self.n_examples, n_together, self.args.data_seed)
+
+
+def _file(path: str) -> dict[str, Any]:
+    return {"path": path, "bytes": None}
 
 
 class PaddedSampler(Sampler[int]):

@@ -170,7 +170,10 @@ class MixturePart(Value):
 
 
 class CorpusConfig(Value):
-    """An instruction corpus: JSONL of conversations (``messages`` or LLaVA's ``conversations``)."""
+    """An instruction corpus: conversations, one a line or as one JSON list.
+
+    They have ``messages`` or LLaVA's ``conversations``.
+    """
 
     path: Path
     images: Path | None = Field(
@@ -178,6 +181,14 @@ class CorpusConfig(Value):
     )
     n_rows: int | None = Field(
         default=None, ge=1, description="number of rows to draw at random; null: all"
+    )
+    max_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        description="longer conversations are cut, images included; null: the model's context",
+    )
+    max_odd: float = Field(
+        default=0.01, ge=0, le=1, description="share of conversations that may be left out"
     )
 
 

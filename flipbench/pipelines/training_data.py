@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from flipbench.benchmarks import load_benchmark
-from flipbench.config.training import DataConfig, OtherBenchmark, RewriteConfig
-from flipbench.contaminate.data.corpus import read_corpus
+from flipbench.config.training import CorpusConfig, DataConfig, OtherBenchmark, RewriteConfig
+from flipbench.contaminate.data.corpus import Corpus, read_corpus
 from flipbench.contaminate.data.regimes import RegimeData, mixture, split_members
 from flipbench.contaminate.data.wordings import (
     N_PARAPHRASES,
@@ -18,6 +18,7 @@ from flipbench.contaminate.data.wordings import (
     stored_wordings,
     write_wordings,
 )
+from flipbench.core.files import write_atomically
 from flipbench.core.records import Item, Wording
 from flipbench.core.run import Run
 from flipbench.core.stage import DEFAULTS, StageOptions
@@ -78,13 +79,24 @@ class TrainingData:
             wordings = self._wordings(members, data.rewrite, self.writers[name], write)
             regime = replace(regime, wordings=wordings)
         if data.corpus is not None:
-            regime = replace(regime, corpus=read_corpus(data.corpus, seed))
+            regime = replace(regime, corpus=self._corpus(data.corpus))
         wash = data.wash
         if wash is not None and wash.corpus is not None:
-            regime = replace(regime, clean_corpus=read_corpus(wash.corpus, seed))
+            regime = replace(regime, clean_corpus=self._corpus(wash.corpus))
         if wash is not None and wash.benchmark is not None:
             regime = replace(regime, clean=tuple(self._other(wash.benchmark)))
         return regime
+
+    def _corpus(self, config: CorpusConfig) -> Corpus:
+        """Read a corpus, and list its odd conversations in the run."""
+        corpus = read_corpus(config, self.seed)
+        if corpus.odd:
+            lines = "".join(f"{odd}\n" for odd in corpus.odd)
+            path = self.run.path / "corpora" / f"{config.path.stem}-{corpus.ref['sha256'][:8]}.txt"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, lines)
+            log.warning("%s; all are listed in %s", corpus.summary(), path)
+        return corpus
 
     def _wordings(
         self, items: Sequence[Item], config: RewriteConfig, writer: Writer, write: bool

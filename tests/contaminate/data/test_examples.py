@@ -113,14 +113,15 @@ def test_both_conversation_formats_are_read(tmp_path: Path, shapes_store: ImageS
         "messages": [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}]
     }
     corpus = read_corpus(write(tmp_path / "c.jsonl", llava, messages, text), 0)
-    assert [example.answer for example in corpus.examples] == ["A star.", "Red.", "Yes.", "4"]
-    one, two, three, four = corpus.examples
-    assert one.prompt[0].parts == (None, "What is this?")
+    assert [example.answer for example in corpus.examples] == ["Red.", "Yes.", "4"]
+    two, three, four = corpus.examples
+    assert two.prompt[0].parts == (None, "What is this?")
     assert [m.role for m in two.prompt] == ["user", "assistant", "user"] and len(two.images) == 1
+    assert (two.trained, three.trained, four.trained) == ((1,), (), ())
     assert [m.role for m in three.prompt] == ["system", "user"]
     assert three.prompt[1].parts == ("See", None)
     assert four.images == () and four.row()["images"] == []
-    assert (corpus.ref["n_rows"], corpus.ref["n_examples"], corpus.ref["file"]) == (3, 4, "c.jsonl")
+    assert (corpus.ref["n_rows"], corpus.ref["n_examples"], corpus.ref["file"]) == (3, 3, "c.jsonl")
 
 
 def test_the_seed_determines_the_rows(tmp_path: Path) -> None:
@@ -144,13 +145,14 @@ GOOD = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
     [
         ({"text": "x"}, "c.jsonl:2: not a conversation"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "c.jsonl:2: not a conversation"),
-        ({"messages": GOOD[:1]}, "c.jsonl:2: the conversation has no assistant turn"),
-        ({"messages": GOOD[1:]}, "c.jsonl:2: assistant turn 1 does not follow"),
-        ({"messages": [GOOD[0], GOOD[1] | {"content": " "}]}, "c.jsonl:2: turn 2 is an empty"),
-        ({"messages": GOOD, "images": ["gone.png"]}, r"c.jsonl:2: its image .*gone.png is missing"),
+        ({"messages": GOOD[:1]}, "c.jsonl:2: it has no assistant turn"),
+        ({"messages": GOOD[1:]}, "c.jsonl:2: it has no assistant turn after a question"),
+        ({"messages": [*GOOD, GOOD[1]]}, "c.jsonl:2: its turns do not alternate"),
+        ({"messages": [GOOD[0], GOOD[1] | {"content": " "}]}, "c.jsonl:2: it has an empty answer"),
+        ({"messages": GOOD, "images": ["gone.png"]}, r"c.jsonl:2: its image is missing .*gone.png"),
         (
             {"messages": [{"role": "user", "content": "<image> ?"}, GOOD[1]]},
-            "c.jsonl:2: 1 <image> marks for 0 images",
+            r"c.jsonl:2: .*as many <image> marks as images \(1 for 0\)",
         ),
     ],
 )
