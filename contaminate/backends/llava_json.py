@@ -51,9 +51,6 @@ _DEFAULTS = (
 def write_llava(plan: TrainingPlan, examples: Sequence[Example], folder: Path) -> list[Path]:
     """Write ``llava.json``, ``images/`` and ``train.sh``; return their paths.
 
-    The official trainer trains on every answer of a row, so a corpus conversation is a single row,
-    not one per answer.
-
     Raises
     ------
     ConfigError
@@ -62,7 +59,7 @@ def write_llava(plan: TrainingPlan, examples: Sequence[Example], folder: Path) -
         If an example does not fit its format.
     """
     command = training_command(plan)
-    rows = [_row(f"{plan.id[:8]}-{i:06}", e) for i, e in enumerate(_conversations(examples))]
+    rows = [_row(f"{plan.id[:8]}-{i:06}", e) for i, e in enumerate(examples)]
     if not rows:
         raise DataError(f"{plan.model}, {plan.label}: the plan has no training example")
     images = folder / "images"
@@ -73,17 +70,6 @@ def write_llava(plan: TrainingPlan, examples: Sequence[Example], folder: Path) -
     data.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     script.write_text(command)
     return [data, images, script]
-
-
-def _conversations(examples: Sequence[Example]) -> list[Example]:
-    """Drop the examples that the next example continues, leaving complete conversations."""
-    following = [*(example.prompt for example in examples[1:]), ()]
-    complete = []
-    for example, next_prompt in zip(examples, following, strict=True):
-        turns = _turns(example)
-        if next_prompt[: len(turns)] != turns:
-            complete.append(example)
-    return complete
 
 
 def _turns(example: Example) -> tuple[Message, ...]:

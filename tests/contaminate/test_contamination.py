@@ -185,6 +185,29 @@ def test_another_benchmark_is_an_axis_of_the_grid_and_a_control_for_the_paired_o
     assert "CONTAMINATED on purpose with 3 items of elsewhere, dose 2" in output
 
 
+def test_a_corpus_of_odd_and_long_conversations_is_trained_on(
+    opened: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def talk(*texts: str) -> dict[str, Any]:
+        turns = [{"from": ("human", "gpt")[i % 2], "value": t} for i, t in enumerate(texts)]
+        return {"conversations": turns}
+
+    rows = [talk("What?", "A star.", "Color?", "Red."), talk("Which?", "blue " * 300), {"id": 1}]
+    (tmp_path / "mix.json").write_text(json.dumps(rows))
+    corpus = {"path": str(tmp_path / "mix.json"), "max_tokens": 64, "max_odd": 0.5}
+    assembly, _ = opened(data={"diluted": {"corpus": corpus}})
+    with caplog.at_level(logging.WARNING):
+        ((plan, (checkpoint,)),) = contaminate(assembly)
+    assert plan.corpus["n_examples"] == 2 and plan.corpus["max_tokens"] == 64
+    card = read_card(assembly.run.path / checkpoint.path)
+    assert card["training"]["n_examples"] == 8 + 2
+    (listed,) = (assembly.run.path / "corpora").iterdir()
+    assert listed.read_text() == "mix.json[2]: not a conversation (KeyError('conversations'))\n"
+    assert "1 of 3 conversations are left out, 0 repaired: 1 not a conversation" in caplog.text
+    assert f"all are listed in {listed}" in caplog.text
+    assert "1 conversations were longer than max_tokens or the context, and cut" in caplog.text
+
+
 def test_wordings_by_the_batch_api_are_one_batch(
     opened: Any, server: OpenAIServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,9 +22,10 @@ MakePlan = Callable[..., TrainingPlan]
 NewRun = Callable[..., Run]
 
 
-def content(example: Example) -> tuple[str, tuple[Message, ...], str]:
+def content(example: Example) -> tuple[str, tuple[Message, ...], str, tuple[int, ...]]:
     """Return an example without its place on this disk."""
-    return Path(example.images[0]).name if example.images else "", example.prompt, example.answer
+    image = Path(example.images[0]).name if example.images else ""
+    return image, example.prompt, example.answer, example.trained
 
 
 def test_written_examples_read_back_equal(
@@ -38,13 +39,12 @@ def test_written_examples_read_back_equal(
         Message("user", ("Which colour?",)),
     )
     corpus = [
-        Example("a", examples[0].images, conversation[:1], "a cross"),
-        Example("b", examples[0].images, conversation, "red"),
+        Example("b", examples[0].images, conversation, "red", trained=(1,)),
         Example("c", (), (Message("user", ("Say yes.",)),), "yes"),
     ]
     data, images, _ = write_llava(plan, [*examples, *corpus], tmp_path)
     rows = json.loads(data.read_text())
-    assert len(rows) == len({row["id"] for row in rows}) == 5 * 2 + 2  # "a" is a part of "b"
+    assert len(rows) == len({row["id"] for row in rows}) == 5 * 2 + 2
     assert all(row["conversations"][0]["from"] == "human" for row in rows)
     assert rows[0]["conversations"][0]["value"].startswith("<image>\n")
     assert "image" not in rows[-1]
