@@ -148,7 +148,7 @@ def test_the_loss_equals_its_definition(
         peft_config=prepare(model, plan, "float32"),
     )
     trainer.model.eval()
-    examples = training_examples(plan, items, run.images)
+    examples = list(training_examples(plan, items, run.images))
     # a conversation that is compared with nothing, of another length
     examples.append(Example("c", (), examples[0].without_images().prompt, "D. red"))
     rows = [trainer.row(example, processor) for example in examples]
