@@ -12,11 +12,12 @@ from PIL import Image
 
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Pair, PairedBenchmark
-from flipbench.core.records import Item
+from flipbench.core.records import ImageRef, Item
 from flipbench.core.run import Run
 from flipbench.evaluate.report.gallery import make_gallery
 from flipbench.evaluate.report.report import ReportData, write_report
 from flipbench.evaluate.scoring.suspicion import suspicions
+from flipbench.reporting.contact_sheet import contact_sheet
 from tests.fixtures.cases import paired_cases
 from tests.fixtures.report_data import (
     make_benchmark,
@@ -111,6 +112,28 @@ def test_of_several_images_those_that_differ_are_shown_in_full(tmp_path: Path) -
         assert card.others[0].width <= card.original[0].width // 2 + 1
     one = make_gallery(make_benchmark(tmp_path / "one", 2), [], []).cards[0]
     assert one.others == [] and one.place == ""
+
+
+def test_a_contact_sheet_shows_the_images_that_differ(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Run(tmp_path) as run:
+        benchmark = paired_cases(run, 3)
+    opened: list[ImageRef] = []
+    read = ImageStore.open
+
+    def remember(store: ImageStore, ref: ImageRef) -> Image.Image:
+        opened.append(ref)
+        return read(store, ref)
+
+    monkeypatch.setattr(ImageStore, "open", remember)
+    contact_sheet(benchmark, tmp_path / "pairs.png", 3)
+    expected = {
+        item.images[pair.changed[0]]
+        for pair in benchmark.pairs
+        for item in (pair.original, pair.perturbed)
+    }
+    assert set(opened) == expected and len(expected) == 6
 
 
 @pytest.mark.slow
