@@ -166,8 +166,9 @@ def _parquet(path: Path) -> Iterator[TableRow]:
 
     try:
         table = pyarrow.parquet.read_table(path)
-    except pyarrow.ArrowException as error:
-        raise DataError(f"{path}: not a parquet file ({error}); write it again") from error
+    except (pyarrow.ArrowException, OSError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise DataError(f"{path}: not a parquet file ({reason}); write it again") from error
     for number, cells in enumerate(table.to_pylist(), 1):
         yield TableRow(f"{path.name}, row {number}", cells)
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from flipbench.core.errors import DataError
@@ -139,3 +140,15 @@ def test_the_file_without_replies_is_the_one_that_is_named(tmp_path: Path, empty
     paths = [plain_csv(tmp_path / f"{name}.csv", side(name)) for name in names]
     with pytest.raises(DataError, match=rf"^{empty}.csv, line 2: there is no reply, nor .* 12"):
         gap_of_predictions(paths[0], paths[1])
+
+
+@pytest.mark.parametrize("at", range(5, 1500, 100))
+def test_a_parquet_file_with_an_altered_byte_is_read_or_refused(tmp_path: Path, at: int) -> None:
+    path = tmp_path / "x.parquet"
+    pd.DataFrame(rows("original")).to_parquet(path)
+    data = path.read_bytes()
+    path.write_bytes(data[:-at] + bytes([data[-at] ^ 255]) + data[len(data) - at + 1 :])
+    try:
+        read_predictions(path)
+    except DataError as error:
+        assert "x.parquet" in str(error) and "\n" not in str(error)
