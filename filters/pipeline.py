@@ -13,7 +13,7 @@ from flipbench.core.paired import UNJUDGED, Candidate, PairedBenchmark
 from flipbench.core.records import Caption, Edit, Failure, Flip, Item, Verdict
 from flipbench.core.run import Run
 from flipbench.core.stage import DEFAULTS, StageOptions, StageReport, run_stage
-from flipbench.models.protocols import Judge
+from flipbench.models.protocols import Judge, release
 from flipbench.reporting.writers import rows_csv, write_tables
 
 from . import funnel, kept_list
@@ -141,6 +141,7 @@ def rate(
     for judge in judges:
         tasks = edited if _rates_rejected(judge, policy) else unopposed
         reports += [run_stage(stage, tasks, run, options) for stage in _runs_of(judge, run, policy)]
+        release(judge)
     return raters, reports
 
 

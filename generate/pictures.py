@@ -15,7 +15,7 @@ from flipbench.core.paired import Candidate, PictureChoice
 from flipbench.core.records import JsonDict, Probe, Record, Response
 from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest, ask_each
 from flipbench.models.chat.prompt_files import PromptFile, load_prompt
-from flipbench.models.protocols import VLM
+from flipbench.models.protocols import VLM, release
 from flipbench.prompting.prompts import PromptSettings, right_option
 
 from .captioners.api import PROMPTS, declines
@@ -169,6 +169,10 @@ class ByModel:
             else _most_telling(candidate, [next(responses) for _ in row])
             for candidate, row in zip(candidates, asked, strict=True)
         ]
+
+    def release(self) -> None:
+        """Free the weights, if they are loaded on demand."""
+        release(self.vlm)
 
     def _probes(self, candidate: Candidate) -> list[Probe]:
         item = candidate.item

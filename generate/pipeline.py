@@ -36,6 +36,8 @@ class Generator:
     asks : bool
         False in a worker that only edits: it reads stored flips and captions, so no two workers
         retry the same failed request.
+    share : Share, optional
+        The share of the items that a worker stores, flips and captions, if it does.
     expected : sequence of dict
         What the edits of the recipe that is rebuilt are made of: each keeps its id there.
     """
@@ -48,6 +50,7 @@ class Generator:
     proposing: ProposeStage | None = None
     choosing: ChoosePictureStage | None = None
     asks: bool = True
+    share: Share | None = None
     expected: Sequence[JsonDict] = ()
 
     @property
@@ -93,7 +96,7 @@ class Generator:
     ) -> tuple[list[Candidate], list[StageReport]]:
         """Store ``items`` in the run and set their new answers: supplied, drawn or proposed."""
         known = self.run.ids(Item)
-        self.run.append([item for item in items if item.id not in known])
+        self.run.append([i for i in items if i.id not in known and self._has(i)])
         flipping = self._flipping
         to_draw = [item for item in items if not self._proposing_for(item)]
         reports = self._ask(flipping, to_draw, replace(options, batch_size=_FLIPS_PER_BATCH))
@@ -146,7 +149,14 @@ class Generator:
     def _ask(
         self, stage: Stage[In], tasks: Sequence[In], options: StageOptions
     ) -> list[StageReport]:
-        return [run_stage(stage, tasks, self.run, options)] if self.asks else []
+        if not self.asks:
+            return []
+        return [run_stage(stage, [t for t in tasks if self._has(t)], self.run, options)]
+
+    def _has(self, task: object) -> bool:
+        """Return whether an item or candidate is in this worker's share."""
+        item = task.item if isinstance(task, Candidate) else task
+        return self.share is None or not isinstance(item, Item) or self.share.has(item.id)
 
     def _with_choice(self, candidate: Candidate, choices: Mapping[str, PictureChoice]) -> Candidate:
         choosing = self.choosing

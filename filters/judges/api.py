@@ -19,7 +19,7 @@ from flipbench.core.records import Value, content_id
 from flipbench.models.chat.batch_api import server_chat
 from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest, ask_each
 from flipbench.models.chat.prompt_files import PromptFile, load_prompt
-from flipbench.models.protocols import Decision, JudgeDecision
+from flipbench.models.protocols import Decision, JudgeDecision, release
 from flipbench.prompting.parsing import parse_choice
 from flipbench.prompting.prompts import LETTERS
 
@@ -134,6 +134,10 @@ class APIJudge:
     ) -> list[JudgeDecision | Exception]:
         """Judge a batch, in order."""
         return ask_each(self.chat, candidates, images, self._request, self._decision)
+
+    def release(self) -> None:
+        """Free a local model's weights."""
+        release(self.chat)
 
     def _request(self, candidate: Candidate) -> ChatRequest:
         request = self.prompt_file.request(candidate, candidate.perturbed_images)

@@ -10,7 +10,7 @@ from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import content_id
 from flipbench.models.plugins import build_target
-from flipbench.models.protocols import Judge, JudgeDecision
+from flipbench.models.protocols import Judge, JudgeDecision, release
 
 
 class PythonJudgeSpec(PythonTarget):
@@ -37,3 +37,7 @@ class PythonJudge:
     ) -> Sequence[JudgeDecision | Exception]:
         """Judge a batch, in order."""
         return self.judge(candidates, images)
+
+    def release(self) -> None:
+        """Free what it holds, if it can."""
+        release(self.judge)

@@ -14,7 +14,7 @@ from flipbench.core.errors import DataError, attempt
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Probe, Response, Value, content_id
-from flipbench.models.protocols import VLM, JudgeDecision
+from flipbench.models.protocols import VLM, JudgeDecision, release
 from flipbench.prompting.prompts import LETTERS, PromptSettings
 
 
@@ -88,6 +88,10 @@ class VLMJudge:
             self._result(candidate, next(responses)) if isinstance(probe, Probe) else probe
             for candidate, probe in zip(candidates, probes, strict=True)
         ]
+
+    def release(self) -> None:
+        """Free the weights, if they are loaded on demand."""
+        release(self.vlm)
 
     def _probe(self, candidate: Candidate) -> Probe:
         item = candidate.item

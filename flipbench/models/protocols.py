@@ -1,7 +1,13 @@
-"""The protocols of the four kinds of model that flipbench uses."""
+"""The protocols of the four kinds of model that flipbench uses.
+
+Captioners, editors and judges work in turn, so that each has the GPU for itself. One that holds
+weights may have a method ``release``, which frees them; it is called once its turn is over.
+"""
 
 from __future__ import annotations
 
+import gc
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -75,6 +81,21 @@ _NEEDS: dict[str, Capability] = {
     "continue_text": "raw_text",
     "embed": "hidden_states",
 }
+
+
+def release(part: object) -> None:
+    """Free the memory of a captioner, editor or judge that has a method ``release``.
+
+    It may be called again afterwards, and then loads its weights anew.
+    """
+    free = getattr(part, "release", None)
+    if not callable(free):
+        return
+    free()
+    gc.collect()  # modules and their hooks refer to each other
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ from flipbench.generate.pipeline import Generator
 from flipbench.generate.propose import ProposeStage
 from flipbench.models.protocols import Captioner, Editor, Judge
 from flipbench.models.vlm.hub import check_hub
-from flipbench.pipelines.backends import backend_context, build_writer
+from flipbench.pipelines.backends import backend_context, build_writer, runs_here
 from flipbench.pipelines.detectors import ConfiguredDetectors
 from flipbench.pipelines.grid import TrainedPlan, checkpoint_models, model_under_test
 from flipbench.pipelines.training_data import TrainingData
@@ -189,7 +189,11 @@ class Assembly:
     @cached_property
     def generator(self) -> Generator:
         """The steps from an item to its perturbed version."""
-        captioner, proposing = self.captioner, None
+        captioner, proposing, share = self.captioner, None, self.workers.share
+        # a share of one is a rebuild, which asks nobody
+        helps = (
+            share is not None and share.n_workers > 1 and runs_here(self.config.generate.captioner)
+        )
         if isinstance(captioner, APICaptioner):
             prompt = captioner.counterfactual_prompt
             proposing = ProposeStage(captioner.chat, self.run.images, prompt)
@@ -201,7 +205,8 @@ class Assembly:
             self.new_answers,
             proposing,
             self._choosing,
-            asks=self.workers.share is None,
+            asks=share is None or helps,
+            share=share,
             expected=expected_edits(self.run),
         )
 

@@ -22,7 +22,7 @@ from flipbench.filters.kept_list import listed_items, read_kept, select_kept
 from flipbench.filters.pipeline import keep_valid, raters_text, unjudged
 from flipbench.models.chat.cost import Spent
 from flipbench.pipelines.assembly import Assembly
-from flipbench.pipelines.backends import api_cost, batch_size_for, missing_key
+from flipbench.pipelines.backends import api_cost, batch_size_for, memory_plan, missing_key
 from flipbench.pipelines.generation import generate
 
 log = logging.getLogger(__name__)
@@ -116,7 +116,7 @@ def plan_filtering(assembly: Assembly) -> list[str]:
         lines.append(f"would ask {name} for {len(todo):,} verdicts")
         if todo and (cost := api_cost(spec, todo)):
             lines.append(f"verdicts: {cost}")
-    return lines
+    return [*lines, *memory_plan(assembly.config)]
 
 
 def spent_on_verdicts(run: Run) -> dict[str, Spent]:

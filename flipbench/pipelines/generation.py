@@ -5,17 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flipbench.core.paired import Candidate
-from flipbench.core.records import Edit, Item
+from flipbench.core.records import Caption, Edit, Item
 from flipbench.core.stage import StageReport
-from flipbench.generate.pictures import choosing_prompt
+from flipbench.generate.pictures import ByModel, choosing_prompt
+from flipbench.models.protocols import release
 from flipbench.pipelines.assembly import Assembly
-from flipbench.pipelines.backends import api_cost, batch_size_for, missing_key
+from flipbench.pipelines.backends import (
+    api_cost,
+    batch_size_for,
+    memory_plan,
+    missing_key,
+    runs_here,
+)
 
 
 def generate(
     assembly: Assembly, items: Sequence[Item] | None = None
 ) -> tuple[list[Candidate], list[StageReport]]:
-    """Flip, caption and edit ``items``, by default all; a worker only edits its share.
+    """Flip, caption and edit ``items``, by default all; a worker its share of them.
+
+    Captions from a chat model on this machine are shared out like edits; a captioner behind a
+    server is asked by the main process alone. The captioner's memory is freed before the editor is
+    loaded, and the editor's afterwards.
 
     Raises
     ------
@@ -24,18 +35,28 @@ def generate(
     PrerequisiteError
         If captions are missing and so is the captioner's key.
     """
-    items = assembly.items if items is None else items
+    items, run = assembly.items if items is None else items, assembly.run
     spec, generator, workers = assembly.config.generate, assembly.generator, assembly.workers
     error = missing_key(spec.captioner) if generator.asks else None
     if error and any(c.caption is None for c in generator.progress(items)):
         raise error
     options = assembly.options(spec.batch_size)
     asking = assembly.options(batch_size_for(spec.captioner, spec.batch_size, len(items)))
+    if shares_captions := runs_here(spec.captioner) and workers.n_workers > 1:
+        total, what = 2 * len(items), "caption and edit"
+        workers.start("generate", lambda: run.count(Caption) + run.count(Edit), total, what)
     flipped, flip_reports = generator.flip(items, asking)
+    chooser = generator.choosing.chooser if generator.choosing else None
+    if isinstance(chooser, ByModel):
+        release(assembly.captioner)  # which may have proposed answers
     chosen, choice_reports = generator.choose(flipped, asking)
+    release(chooser)
     captioned, caption_reports = generator.caption(chosen, asking)
-    workers.start("generate", Edit, sum(c.caption is not None for c in captioned), "edit")
+    release(assembly.captioner)
+    if not shares_captions:
+        workers.start("generate", Edit, sum(c.caption is not None for c in captioned), "edit")
     edited, edit_reports = generator.edit(captioned, options, workers.share)
+    release(assembly.editor)
     return edited, [*flip_reports, *choice_reports, *caption_reports, *edit_reports]
 
 
@@ -58,4 +79,4 @@ def plan_generation(assembly: Assembly) -> list[str]:
     for spec in config.filter.judges:
         if cost := api_cost(spec, candidates * config.filter.policy.n_runs):
             lines.append(f"verdicts: {cost}")
-    return lines
+    return [*lines, *memory_plan(config)]

@@ -20,7 +20,7 @@ from flipbench.core.records import Value
 from flipbench.models.chat.batch_api import server_chat
 from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest, ask_each
 from flipbench.models.chat.prompt_files import PromptFile, load_prompt
-from flipbench.models.protocols import CaptionText
+from flipbench.models.protocols import CaptionText, release
 
 PROMPTS = Path(__file__).parents[1] / "prompts"
 DEFAULT_PROMPT = "caption-release-v1"
@@ -111,6 +111,10 @@ class APICaptioner:
         """Describe a batch, in order."""
         request = partial(caption_request, self.prompt_file)
         return ask_each(self.chat, candidates, images, request, _caption)
+
+    def release(self) -> None:
+        """Free a local model's weights."""
+        release(self.chat)
 
 
 def caption_prompt(prompt: str | Path) -> PromptFile:

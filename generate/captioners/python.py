@@ -10,7 +10,7 @@ from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import JsonDict
 from flipbench.models.plugins import build_target
-from flipbench.models.protocols import Captioner, CaptionText
+from flipbench.models.protocols import Captioner, CaptionText, release
 
 
 class PythonCaptionerSpec(PythonTarget):
@@ -36,3 +36,7 @@ class PythonCaptioner:
     ) -> Sequence[CaptionText | Exception]:
         """Describe a batch, in order."""
         return self.captioner(candidates, images)
+
+    def release(self) -> None:
+        """Free what it holds, if it can."""
+        release(self.captioner)

@@ -169,6 +169,11 @@ class DiffusersEditor:
         """Redraw a batch, in order."""
         return draw_all(candidates, seeds, images, self._prepare, self._draw, self.batches)
 
+    def release(self) -> None:
+        """Drop the weights; the next image loads them again."""
+        for part in ("_loaded", "_pipeline"):
+            vars(self).pop(part, None)
+
     @property
     def factor(self) -> int:
         """Both sides of an image must be a multiple of this."""

@@ -14,6 +14,7 @@ from flipbench.config.local_models import Dtype
 from flipbench.core.errors import ConfigError, PrerequisiteError, nearest, need
 from flipbench.core.records import JsonDict, Value
 from flipbench.models.vlm.checkpoints import folder_hash, resolve_path
+from flipbench.models.vlm.weights import BYTES, n_weights
 
 from .sizes import SizeRule
 
@@ -38,6 +39,21 @@ class PipelineSpec(Value):
         default=False,
         description="compile the transformer's repeated blocks; the first images take minutes",
     )
+
+    def memory(self) -> int | None:
+        """Return the bytes of the weights on the device at a time; None if they are not known."""
+        parts = self.n_weights()
+        if parts is None:
+            return None
+        sizes = [BYTES[self.dtype] * n for n in parts.values()]
+        return max(sizes) if self.offload == "model" else sum(sizes)
+
+    def n_weights(self) -> dict[str, int] | None:
+        """Return the number of weights of each part; None if they are not known."""
+        parts = n_weights(self.pipeline, self.revision)
+        if parts is None:
+            return None
+        return {part: n for part, n in parts.items() if part}  # beside them, a copy in one file
 
 
 def diffusers() -> Any:

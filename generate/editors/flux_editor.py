@@ -18,6 +18,7 @@ from flipbench.core.paired import Candidate
 from flipbench.core.records import JsonDict, Value
 from flipbench.models.protocols import Drawing
 from flipbench.models.vlm.checkpoints import folder_hash
+from flipbench.models.vlm.weights import BYTES, n_weights
 
 from .batching import Batches, Drawn, Prepared, Size, Task, draw_all, drawn_images
 from .controls import Control
@@ -87,6 +88,22 @@ class FluxEditorSpec(PipelineSpec):
     controlnet_revision: str | None = None
     settings: FluxSettings = FluxSettings()
     control: Control = Control()
+
+    def memory(self) -> int | None:
+        """Return the bytes on the device at a time; offloaded texts are there before the rest."""
+        parts = self.n_weights()
+        if self.offload != "text" or parts is None:
+            return super().memory()
+        texts = sum(n for part, n in parts.items() if part in _TEXT_PARTS)
+        return BYTES[self.dtype] * max(texts, sum(parts.values()) - texts)
+
+    def n_weights(self) -> dict[str, int] | None:
+        """Return the number of weights of each part, of the ControlNet too."""
+        parts = super().n_weights()
+        if parts is None or self.controlnet is None:
+            return parts
+        control = n_weights(self.controlnet, self.controlnet_revision)
+        return None if control is None else parts | {"controlnet": sum(control.values())}
 
     def build(self, context: Context) -> FluxControlNetEditor:
         """Return the editor; weights are loaded when the first image is drawn."""
@@ -163,6 +180,11 @@ class FluxControlNetEditor:
             before=self._encode,
         )
 
+    def release(self) -> None:
+        """Drop the weights; the next image loads them again."""
+        for part in ("_loaded", "_texts", "_pipeline"):
+            vars(self).pop(part, None)
+
     @property
     def factor(self) -> int:
         """Both sides of an image must be a multiple of this."""
@@ -201,7 +223,14 @@ class FluxControlNetEditor:
         return Prepared(plan, task, {"control": ref.model_dump(mode="json")})
 
     def _encode(self, tasks: Sequence[Task]) -> None:
-        self._texts.encode([self.spec.settings.negative_prompt, *(task.prompt for task in tasks)])
+        texts = [self.spec.settings.negative_prompt, *(task.prompt for task in tasks)]
+        makes_room = self.spec.offload == "text" and "_pipeline" in vars(self)
+        if makes_room and not self._texts.has(texts):
+            self._pipeline.to("cpu")  # so that encoders and transformer are never there together
+            self._texts.encode(texts)
+            self._pipeline.to(self._device)
+        else:
+            self._texts.encode(texts)
 
     def _draw(self, size: Size, tasks: Sequence[Task]) -> list[Drawn]:
         import torch
@@ -268,6 +297,10 @@ class _Texts:
     def __getitem__(self, text: str) -> tuple[torch.Tensor, torch.Tensor]:
         """Return embeddings (1, T, D) and pooled embeddings (1, P) of an encoded text."""
         return self._encoded[text]
+
+    def has(self, texts: Sequence[str]) -> bool:
+        """Return whether all texts are encoded."""
+        return all(text in self._encoded for text in texts)
 
     def encode(self, texts: Sequence[str]) -> None:
         """Encode new texts; of those not in ``texts``, evict the oldest beyond 256."""

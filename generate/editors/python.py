@@ -10,7 +10,7 @@ from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import JsonDict
 from flipbench.models.plugins import build_target
-from flipbench.models.protocols import Drawing, Editor
+from flipbench.models.protocols import Drawing, Editor, release
 
 
 class PythonEditorSpec(PythonTarget):
@@ -36,3 +36,7 @@ class PythonEditor:
     ) -> Sequence[Drawing | Exception]:
         """Redraw a batch, in order."""
         return self.editor(candidates, seeds, images)
+
+    def release(self) -> None:
+        """Free what it holds, if it can."""
+        release(self.editor)

@@ -130,6 +130,23 @@ def test_two_workers_draw_the_same_pictures(
     assert sum(written) == 4, "no picture is drawn twice"
 
 
+def test_two_workers_share_the_captions_of_a_model_on_this_machine(
+    flipbench: Flipbench, tiny: list[str], tmp_path: Path
+) -> None:
+    local = [a for a in tiny if not a.startswith("generate.captioner")]
+    status, out, _ = flipbench("generate", *local, "--dry-run")
+    assert status == 0 and "weights in memory, one phase at a time" in out
+    assert "  captions: " in out and "  images: " in out
+    assert flipbench("generate", *local, "-q")[0] == 0
+    status, _, err = flipbench("generate", *local, f"run={tmp_path / 'two'}", "--workers", "2")
+    assert status == 0 and "caption and edit, 2 workers" in err, err
+    assert "caption: 0 done, 4 already there, 0 failed" in err
+    assert pictures(tmp_path / "two") == pictures(tmp_path / "run")
+    for kind in ("captions", "edits"):
+        written = [p.read_text().count("\n") for p in (tmp_path / "two" / kind).glob("*.jsonl")]
+        assert sum(written) == 4
+
+
 def test_a_worker_runs_only_the_edit_stage(
     flipbench: Flipbench, tiny: list[str], server: OpenAIServer, tmp_path: Path
 ) -> None:

@@ -205,6 +205,10 @@ class _OnDemand:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loaded, name)
 
+    def release(self) -> None:
+        """Drop the weights; the next use loads them again."""
+        vars(self).pop("_loaded", None)
+
     @cached_property
     def _loaded(self) -> HuggingFaceVLM:
         from flipbench.models.vlm.huggingface import HuggingFaceVLM

@@ -13,6 +13,7 @@ from flipbench.core.images import ImageStore
 from flipbench.core.randomness import generator
 from flipbench.core.records import JsonDict
 from flipbench.models.chat.messages import ChatReply, ChatRequest, strip_thoughts
+from flipbench.models.protocols import release
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.models.vlm.loading import on_demand
 
@@ -53,6 +54,10 @@ class LocalChat:
         }
         if temperature:
             self.settings["seed"] = seed
+
+    def release(self) -> None:
+        """Free the weights, if they are loaded on demand."""
+        release(self.vlm)
 
     def ask(
         self, requests: Sequence[ChatRequest], images: ImageStore

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,9 +18,10 @@ from PIL import Image
 from flipbench.core.errors import ConfigError, DataError, PrerequisiteError, ServiceError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
-from flipbench.generate.editors.flux_editor import FluxControlNetEditor
+from flipbench.generate.editors.batching import Task
+from flipbench.generate.editors.flux_editor import FluxControlNetEditor, FluxEditorSpec
 from flipbench.generate.editors.sizes import SizeRule
-from flipbench.models.protocols import Drawing
+from flipbench.models.protocols import Drawing, release
 from tests.fixtures.drawings import furthest
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -76,6 +78,64 @@ def test_text_encoders_stay_in_main_memory(
     assert moves == ["cpu", "cpu"]  # there and back, were there a GPU
     draws([candidate("a")], [1], pictures)
     assert len(moves) == 2
+
+
+def test_encoders_and_transformer_are_never_on_the_gpu_together(
+    flux_editor: Editor,
+    candidate: Build,
+    pictures: ImageStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    target = "flipbench.generate.editors.flux_editor.resolve_device"
+    expected = flux_editor()([candidate("b", text="a dog")], [1], pictures)
+    monkeypatch.setattr(target, lambda device, offload: "cpu")
+    draws = flux_editor(offload="text")
+    moves: list[tuple[str, str]] = []
+    draws([candidate("a")], [1], pictures)
+    monkeypatch.setattr(draws._pipeline, "to", lambda device: moves.append(("pipeline", device)))
+    monkeypatch.setattr(draws._texts._encoder, "to", lambda device: moves.append(("texts", device)))
+    draws._device = "gpu"
+    draws._texts._device = "cpu"
+    draws._encode([Task("a dog", Image.new("RGB", (8, 8)), 1)])
+    draws._encode([Task("a dog", Image.new("RGB", (8, 8)), 1)])
+    parts = [("pipeline", "cpu"), ("texts", "cpu"), ("texts", "cpu"), ("pipeline", "gpu")]
+    assert moves == parts, "away before new texts are encoded, back after it, and only then"
+    draws._device = "cpu"
+    assert furthest(*expected, *draws([candidate("b", text="a dog")], [1], pictures)) == 0
+
+
+def test_freed_weights_are_loaded_again(
+    flux_editor: Editor, candidate: Build, pictures: ImageStore
+) -> None:
+    draws = flux_editor()
+    expected = draws([candidate("a")], [1], pictures)
+    held = [weakref.ref(part) for part in (draws._pipeline.transformer, draws._pipeline.vae)]
+    held.append(weakref.ref(draws._texts._encoder.text_encoder_2))
+    release(draws)
+    assert [part() for part in held] == [None] * 3
+    assert furthest(*expected, *draws([candidate("a")], [1], pictures)) == 0
+
+
+def test_the_memory_of_the_weights_is_known_beforehand(
+    flux_editor: Editor, diffusion_folder: Callable[[str], str]
+) -> None:
+    pipeline = flux_editor()._loaded
+    parts = {
+        name: sum(w.numel() for w in getattr(pipeline, name).parameters())
+        for name in ("transformer", "controlnet", "vae", "text_encoder", "text_encoder_2")
+    }
+    texts = parts["text_encoder"] + parts["text_encoder_2"]
+    rest = sum(parts.values()) - texts
+    for offload, n_weights in (
+        ("none", texts + rest),
+        ("text", max(texts, rest)),
+        ("model", max(parts.values())),
+    ):
+        folders = {"pipeline": diffusion_folder("flux"), "controlnet": diffusion_folder("standard")}
+        spec = FluxEditorSpec.model_validate({**folders, "offload": offload, "dtype": "bfloat16"})
+        assert spec.memory() == 2 * n_weights
+    alone = FluxEditorSpec(pipeline=diffusion_folder("flux"), controlnet="nobody/nothing")
+    assert alone.memory() is None
 
 
 def test_offloading_draws_the_same(

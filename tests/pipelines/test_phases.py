@@ -1,0 +1,172 @@
+"""Captioner, editor and judges in turn: one's memory is freed before the next is loaded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flipbench.config.experiment import Config
+from flipbench.core.records import Caption, Edit, Flip
+from flipbench.core.run import Run
+from flipbench.core.workers import Share
+from flipbench.generate.captioners.api import APICaptioner
+from flipbench.models.vlm.local_chat import LocalChat
+from flipbench.pipelines.assembly import Assembly
+from flipbench.pipelines.backends import memory_plan
+from flipbench.pipelines.generation import generate
+from tests.fixtures.command_line import Flipbench
+
+PARTS = '''
+from pathlib import Path
+from flipbench.models.protocols import CaptionText, Drawing, JudgeDecision
+
+
+class Part:
+    """Notes when it loads, works and is freed."""
+
+    settings, prompt, rater_kind = {}, "p-v1", "judge"
+
+    def __init__(self, name):
+        self.name, self.loaded = name, False
+
+    def note(self, event):
+        with open("events.txt", "a") as file:
+            print(self.name, event, file=file)
+
+    def work(self):
+        if not self.loaded:
+            self.note("loaded")
+        self.loaded = True
+
+    def release(self):
+        if self.loaded:
+            self.note("freed")
+        self.loaded = False
+
+
+class Captioner(Part):
+    def __call__(self, candidates, images):
+        self.work()
+        return [CaptionText("a scene") for _ in candidates]
+
+
+class Editor(Part):
+    def __call__(self, candidates, seeds, images):
+        self.work()
+        pictures = (images.open(c.item.images[0]) for c in candidates)
+        return [Drawing(p.transpose(0)) for p in pictures]
+
+
+class Judge(Part):
+    def __call__(self, candidates, images):
+        self.work()
+        return [JudgeDecision("keep") for _ in candidates]
+'''
+
+
+def plug_in(kind: str, name: str) -> dict[str, Any]:
+    return {"kind": "python", "target": f"parts_in_turn:{kind}", "arguments": {"name": name}}
+
+
+@pytest.fixture(autouse=True)
+def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "parts_in_turn.py").write_text(PARTS)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_each_is_freed_before_the_next_is_loaded(flipbench: Flipbench, tmp_path: Path) -> None:
+    settings = {
+        "run": str(tmp_path / "run"),
+        "benchmark": {"format": "shapes", "n_items": 5},
+        "generate": {
+            "batch_size": 2,
+            "captioner": plug_in("Captioner", "captioner"),
+            "editor": plug_in("Editor", "editor"),
+        },
+        "filter": {
+            "judges": [plug_in("Judge", "first"), plug_in("Judge", "second")],
+            "policy": {"rules": []},
+        },
+    }
+    (tmp_path / "c.yaml").write_text(json.dumps(settings))
+    result = flipbench("filter", tmp_path / "c.yaml", "-q")
+    assert result.status == 0, result.err
+    events = (tmp_path / "events.txt").read_text().splitlines()
+    names = ("captioner", "editor", "first", "second")
+    assert events == [f"{name} {event}" for name in names for event in ("loaded", "freed")]
+
+
+def local(tmp_path: Path, path: str, name: str = "run") -> Config:
+    return Config.model_validate(
+        {
+            "run": tmp_path / name,
+            "benchmark": {"format": "shapes", "n_items": 6},
+            "generate": {
+                "captioner": {
+                    "kind": "local",
+                    "chat": {"model": {"path": path}, "max_tokens": 30},
+                },
+                "editor": {"kind": "python", "target": "parts_in_turn:Editor",
+                           "arguments": {"name": "editor"}},
+            },
+            "filter": {"judges": [{"kind": "vlm", "model": {"path": path}}]},
+        }
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_workers_share_the_captions_of_a_local_model(tmp_path: Path) -> None:
+    alone = Assembly.open(local(tmp_path, "shapes:qwen2_vl"), progress=False)
+    generate(alone)
+    expected = {c.id: c.text for c in alone.run.read(Caption)}
+    assert len(expected) == 6
+    assert isinstance(alone.captioner, APICaptioner)
+    assert isinstance(alone.captioner.chat, LocalChat)
+    assert "_loaded" not in vars(alone.captioner.chat.vlm), "its weights are freed"
+    config, done = local(tmp_path, "shapes:qwen2_vl", "shared"), set[str]()
+    for number in range(2):
+        share = Share(number, 2)
+        worker = Assembly.open(config, progress=False, share=share)
+        _, reports = generate(worker)
+        n_mine = sum(share.has(item.id) for item in worker.items)
+        assert 0 < n_mine < 6 and [r.n_done + r.n_failed for r in reports[:2]] == [n_mine] * 2
+        flips = {f.id: f.item_id for f in worker.run.read(Flip)}
+        captions = {c.id: flips[c.flip_id] for c in worker.run.read(Caption)}
+        assert all(share.has(captions[i]) for i in captions.keys() - done)
+        done |= captions.keys()
+        worker.run.close()
+    shared = Run(tmp_path / "shared")
+    assert {c.id: c.text for c in shared.read(Caption)} == expected
+    assert shared.ids(Edit) == alone.run.ids(Edit)
+
+
+def test_a_rebuild_requests_no_captions(tmp_path: Path, tiny_folders: dict[str, Path]) -> None:
+    config = local(tmp_path, str(tiny_folders["qwen2_vl"]))
+    rebuild = Assembly.open(config, progress=False, share=Share(0, 1))
+    generate(rebuild)
+    assert not rebuild.run.ids(Flip) and not rebuild.run.ids(Caption)
+
+
+def test_the_memory_of_each_phase_is_planned(
+    tmp_path: Path, tiny_folders: dict[str, Path], tiny_vlm: Callable[[str], Any]
+) -> None:
+    config = local(tmp_path, str(tiny_folders["qwen2_vl"]))
+    first, *phases = memory_plan(config)
+    n_bytes = 4 * sum(w.numel() for w in tiny_vlm("qwen2_vl").model.parameters())
+    megabytes = f"{n_bytes / 1e6:.3g} MB"
+    assert first.startswith("weights in memory, one phase at a time: at most")
+    assert [line.split(" (")[0] for line in phases] == [
+        f"  captions: {megabytes}",
+        f"  verdicts: {megabytes}",
+    ]
+    away = config.model_dump(mode="json")
+    away["generate"]["captioner"]["chat"]["model"]["path"] = "nobody/nothing-7b"
+    first, *phases = memory_plan(Config.model_validate(away))
+    assert "at most" not in first
+    assert "captions: size not known until it is downloaded (nobody/nothing-7b" in phases[0]
+    assert memory_plan(Config.model_validate({"run": "r", "benchmark": {"format": "shapes"}})) == []
