@@ -8,9 +8,6 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from huggingface_hub import HfApi, snapshot_download
-from huggingface_hub import parse_local_safetensors_file_metadata as read_header
-
 from flipbench.models.vlm.checkpoints import base_of, resolve_path
 
 log = logging.getLogger(__name__)
@@ -39,6 +36,8 @@ def n_weights(path: str, revision: str | None = None) -> dict[str, int] | None:
 
 
 def _in_folder(folder: Path) -> dict[str, int] | None:
+    from huggingface_hub import parse_local_safetensors_file_metadata as read_header
+
     counts = Counter[str]()
     for part in (folder, *(path for path in sorted(folder.iterdir()) if path.is_dir())):
         files = set(_weight_files([path.name for path in part.iterdir()]))
@@ -52,6 +51,8 @@ def _in_folder(folder: Path) -> dict[str, int] | None:
 
 
 def _of_hub_id(hub_id: str, revision: str | None) -> dict[str, int] | None:
+    from huggingface_hub import HfApi, snapshot_download
+
     try:
         cached = _in_folder(
             Path(snapshot_download(hub_id, revision=revision, local_files_only=True))
