@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from flipbench.models.vlm.checkpoints import base_of, resolve_path
+from flipbench.models.vlm.hub import check_hub
 
 log = logging.getLogger(__name__)
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -62,6 +63,7 @@ def _of_hub_id(hub_id: str, revision: str | None) -> dict[str, int] | None:
         cached = None
     if cached:
         return cached
+    check_hub()
     hub, counts = HfApi(), Counter[str]()
     try:
         for file in _weight_files(hub.list_repo_files(hub_id, revision=revision)):
