@@ -25,7 +25,7 @@ from flipbench.models.chat.messages import Chat
 from flipbench.models.chat.prompt_files import PromptFile
 from flipbench.models.plugins import PythonVLM
 from flipbench.models.protocols import VLM
-from flipbench.models.vlm.weights import BYTES, n_weights
+from flipbench.models.vlm.checkpoints import BYTES, n_weights
 
 
 def backend_context(run: Run, seed: int) -> Context:

@@ -13,8 +13,7 @@ from pydantic import Field
 from flipbench.config.local_models import Dtype
 from flipbench.core.errors import ConfigError, PrerequisiteError, nearest, need
 from flipbench.core.records import JsonDict, Value
-from flipbench.models.vlm.checkpoints import folder_hash, resolve_path
-from flipbench.models.vlm.weights import BYTES, n_weights
+from flipbench.models.vlm.checkpoints import BYTES, folder_hash, n_weights, resolve_path
 
 from .sizes import SizeRule
 

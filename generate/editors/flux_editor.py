@@ -17,8 +17,7 @@ from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import JsonDict, Value
 from flipbench.models.protocols import Drawing
-from flipbench.models.vlm.checkpoints import folder_hash
-from flipbench.models.vlm.weights import BYTES, n_weights
+from flipbench.models.vlm.checkpoints import BYTES, folder_hash, n_weights
 
 from .batching import Batches, Drawn, Prepared, Size, Task, draw_all, drawn_images
 from .controls import Control

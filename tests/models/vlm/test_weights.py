@@ -10,7 +10,7 @@ import torch
 from huggingface_hub import HfApi
 from safetensors.torch import save_file
 
-from flipbench.models.vlm.weights import n_weights
+from flipbench.models.vlm.checkpoints import n_weights
 
 
 def test_folders_and_subfolders_are_counted_without_loading(tmp_path: Path) -> None:
