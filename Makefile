@@ -7,6 +7,7 @@ STAMP := $(VENV)/.installed
 .PHONY: demo test test-fast lint clean
 
 demo: $(STAMP)  ## run the whole loop on the embedded world; then open runs/demo/report/index.html
+	@echo "The demo takes about 10 minutes on two idle cores, and continues where it was stopped."
 	$(BIN)/flipbench demo
 
 test: $(STAMP)  ## tests, types, style
@@ -23,6 +24,7 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 
 $(STAMP): pyproject.toml constraints.txt
+	@echo "Installing flipbench and what its tests need into $(VENV): 2.5 GB with a CPU build of torch, once."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q "torch==2.13.0" -c constraints.txt
 	$(BIN)/pip install -q -e ".[dev]" -c constraints.txt
