@@ -27,7 +27,7 @@ from tests.fixtures.openai_server import CAPTION, OpenAIServer
 pytestmark = pytest.mark.slow
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-BASES = ("reference", "llava-defaults", "qwen-vl-defaults")  # extended by others, not run
+BASES = ("reference", "llava-defaults", "mixture-defaults", "qwen-vl-defaults")  # not run
 COMPLETE = sorted(
     p for p in CONFIGS.rglob("*.yaml") if p.stem not in BASES and p.parent.name != "accelerate"
 )
