@@ -30,6 +30,7 @@ class Task:
     image: Image.Image
     seed: int
     mask: Image.Image | None = None
+    control: Image.Image | None = None
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from string import Formatter
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from PIL import Image, ImageDraw
 from pydantic import Field, ValidationError
@@ -28,11 +28,16 @@ from .diffusers_loading import (
     load,
     place,
     resolve_device,
+    seeded,
     size_factor,
 )
+from .loras import lora_settings, with_loras
 from .sizes import fit, fit_mask
 
-_RESERVED = ("image", "prompt", "mask_image", "height", "width", "generator")
+_RESERVED = (
+    *("image", "prompt", "mask_image", "control_image", "control_mask"),
+    *("height", "width", "generator"),
+)
 FIELDS = ("caption", "question", "old_answer", "new_answer")
 
 
@@ -44,6 +49,8 @@ class Adapter:
     ----------
     defaults : dict
         Default call arguments.
+    distilled : dict
+        Those of a checkpoint whose index says ``is_distilled``, where they differ.
     mask : bool
         Whether it takes a mask of what may change.
     batches : bool
@@ -56,6 +63,7 @@ class Adapter:
     """
 
     defaults: JsonDict = field(default_factory=dict)
+    distilled: JsonDict = field(default_factory=dict)
     mask: bool = False
     batches: bool = False
     exact_size: bool = False
@@ -86,7 +94,10 @@ ADAPTERS: dict[str, Adapter] = {
         {"num_inference_steps": 28, "guidance_scale": 7.0, "strength": 0.85}, batches=True
     ),
     "Flux2Pipeline": Adapter({"num_inference_steps": 50, "guidance_scale": 4.0}),
-    "Flux2KleinPipeline": Adapter({"num_inference_steps": 50, "guidance_scale": 4.0}),
+    "Flux2KleinPipeline": Adapter(
+        {"num_inference_steps": 50, "guidance_scale": 4.0},
+        distilled={"num_inference_steps": 4, "guidance_scale": 1.0},
+    ),
     "QwenImageEditPipeline": Adapter(_QWEN),
     "QwenImageEditPlusPipeline": Adapter(_QWEN | {"num_inference_steps": 40}),
     "QwenImageEditInpaintPipeline": Adapter(_QWEN | {"strength": 1.0}, mask=True),
@@ -98,10 +109,9 @@ ADAPTERS: dict[str, Adapter] = {
 }
 
 
-class DiffusersEditorSpec(PipelineSpec):
-    """Any diffusers editing pipeline: Flux Kontext, Qwen-Image-Edit, Flux Fill, and others."""
+class CallSpec(PipelineSpec):
+    """How any diffusers pipeline is called."""
 
-    kind: Literal["diffusers"] = "diffusers"
     pipeline_class: str | None = Field(
         default=None, description="default: the class in the pipeline's index"
     )
@@ -118,6 +128,12 @@ class DiffusersEditorSpec(PipelineSpec):
         description="what may change, for pipelines that take a mask: the whole image, or the"
         " item's extra['mask']; pixels outside it are restored from the source",
     )
+
+
+class DiffusersEditorSpec(CallSpec):
+    """Any diffusers editing pipeline: Flux Kontext, Qwen-Image-Edit, Flux Fill, and others."""
+
+    kind: Literal["diffusers"] = "diffusers"
 
     def build(self, context: Context) -> DiffusersEditor:
         """Return the editor; weights are loaded when the first image is drawn."""
@@ -142,17 +158,20 @@ class DiffusersEditor:
     Weights are loaded when the first image is drawn: resuming a finished run needs none.
     """
 
-    def __init__(self, spec: DiffusersEditorSpec) -> None:
+    adapters: ClassVar[dict[str, Adapter]] = ADAPTERS
+
+    def __init__(self, spec: CallSpec) -> None:
         self.spec, self.batches = spec, Batches(spec.batch_size)
         _check_template(spec.instruction)
         self._device = resolve_device(spec.device, spec.offload)
         self._folder, index = find_pipeline(spec.pipeline, spec.revision)
-        self.name: str = spec.pipeline_class or index["_class_name"]
+        self.name: str = spec.pipeline_class or self._class_for(index["_class_name"])
         self._class = find_class(self.name)
         self._parameters = call_arguments(self._class)
-        self.adapter = ADAPTERS.get(self.name) or _default_adapter(self.name, self._parameters)
+        self.adapter = self.adapters.get(self.name) or self._default_adapter()
         _check_mask(spec.mask, self.name, self.adapter)
-        self.arguments = self._check_arguments(spec.arguments)
+        distilled = self.adapter.distilled if index.get("is_distilled") is True else {}
+        self.arguments = self._check_arguments(distilled | spec.arguments)
         self.settings: JsonDict = {
             "pipeline_class": self.name,
             "pipeline": fingerprint(self._folder, index),
@@ -161,6 +180,7 @@ class DiffusersEditor:
             "mask": spec.mask,
             "sizes": spec.sizes.model_dump(),
             "dtype": spec.dtype,
+            **lora_settings(spec.loras),
         }
 
     def __call__(
@@ -182,11 +202,23 @@ class DiffusersEditor:
     @cached_property
     def _loaded(self) -> Any:
         """The loaded pipeline, before it is placed on a device."""
-        return load(self._class, self._folder, self.spec.dtype)
+        loaded = load(self._class, self._folder, self.spec.dtype, **self._parts())
+        return with_loras(loaded, self.spec.loras)
 
     @cached_property
     def _pipeline(self) -> Any:
         return place(self._loaded, self.spec, self._device)
+
+    def _class_for(self, index_class: str) -> str:
+        """Return the class to load a checkpoint as, by default that of its index."""
+        return index_class
+
+    def _parts(self) -> dict[str, Any]:
+        """Load components that are not part of the pipeline's folder."""
+        return {}
+
+    def _default_adapter(self) -> Adapter:
+        return _default_adapter(self.name, self._parameters)
 
     def _prepare(self, candidate: Candidate, seed: int, images: ImageStore) -> Prepared:
         if candidate.caption is None or not candidate.item.images:
@@ -216,11 +248,8 @@ class DiffusersEditor:
     def _call(self, size: Size, tasks: Sequence[Task]) -> list[Drawn]:
         import torch
 
-        arguments: dict[str, Any] = dict(self.arguments)
-        arguments["image"] = _one_or_list([task.image for task in tasks])
-        arguments["prompt"] = _one_or_list([task.prompt for task in tasks])
-        if tasks[0].mask is not None:
-            arguments["mask_image"] = _one_or_list([task.mask for task in tasks])
+        arguments = self.arguments | self._inputs(tasks)
+        arguments["prompt"] = one_or_list([task.prompt for task in tasks])
         if len(tasks) > 1 and isinstance(arguments.get("negative_prompt"), str):
             arguments["negative_prompt"] = [arguments["negative_prompt"]] * len(tasks)
         if "height" in self._parameters:
@@ -228,7 +257,16 @@ class DiffusersEditor:
         if self.adapter.exact_size:
             arguments |= {"max_area": size[0] * size[1], "_auto_resize": False}
         arguments["generator"] = [torch.Generator().manual_seed(task.seed) for task in tasks]
-        return drawn_images(self._pipeline(**arguments))
+        pipeline = self._pipeline
+        with seeded(tasks[0].seed, self._device):
+            return drawn_images(pipeline(**arguments))
+
+    def _inputs(self, tasks: Sequence[Task]) -> dict[str, Any]:
+        """Return the call arguments that are images."""
+        inputs = {"image": one_or_list([task.image for task in tasks])}
+        if tasks[0].mask is not None:
+            inputs["mask_image"] = one_or_list([task.mask for task in tasks])
+        return inputs
 
     def _check_arguments(self, given: JsonDict) -> JsonDict:
         for key in given:
@@ -284,7 +322,8 @@ def mask_of(candidate: Candidate, size: tuple[int, int], images: ImageStore) -> 
     return mask
 
 
-def _one_or_list(values: list[Any]) -> Any:
+def one_or_list(values: list[Any]) -> Any:
+    """Return a single value as it is, since some pipelines read a list otherwise."""
     return values[0] if len(values) == 1 else values
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,9 +15,28 @@ from pydantic import Field
 from flipbench.config.local_models import Dtype
 from flipbench.core.errors import ConfigError, PrerequisiteError, nearest, need
 from flipbench.core.records import JsonDict, Value
-from flipbench.models.vlm.checkpoints import BYTES, folder_hash, n_weights, resolve_path
+from flipbench.models.vlm.checkpoints import (
+    BYTES,
+    file_hash,
+    folder_hash,
+    n_weights,
+    resolve_path,
+)
 
 from .sizes import SizeRule
+
+LORA_FILE = "pytorch_lora_weights.safetensors"
+
+
+class LoRA(Value):
+    """LoRA weights for the transformer of a diffusers pipeline."""
+
+    path: str = Field(
+        description="a file, owner/repository/file on the hub, or a folder or hub id with"
+        f" {LORA_FILE}"
+    )
+    revision: str | None = Field(default=None, description="commit of a hub id")
+    weight: float = Field(default=1.0, description="factor of what it adds to the weights")
 
 
 class PipelineSpec(Value):
@@ -24,6 +45,9 @@ class PipelineSpec(Value):
     pipeline: str = Field(description="folder or hub id")
     revision: str | None = Field(default=None, description="commit of a hub id")
     sizes: SizeRule = SizeRule()
+    loras: tuple[LoRA, ...] = Field(
+        default=(), description="LoRA weights to add to the transformer, each with its weight"
+    )
     batch_size: int = Field(
         default=1, ge=1, description="1 makes results independent of other items"
     )
@@ -120,14 +144,39 @@ def load(cls: Any, folder: Path, dtype: str, **components: Any) -> Any:
         ) from error
 
 
-def find_part(path: str, revision: str | None = None) -> Path:
-    """Return a single model's folder, downloaded if ``path`` is a hub id.
+def load_part(cls: Any, path: Path, dtype: str) -> Any:
+    """Load a single model from its folder, or from one file of safetensors.
 
     Raises
     ------
     PrerequisiteError
-        If there is no such folder and no such repository.
+        If it is not a ``cls``.
     """
+    if path.is_dir():
+        return load(cls, path, dtype)
+    import torch
+
+    try:
+        return cls.from_single_file(str(path), torch_dtype=getattr(torch, dtype))
+    except (OSError, ValueError, TypeError, KeyError, RuntimeError, AttributeError) as error:
+        raise PrerequisiteError(
+            f"{path}: cannot load a {cls.__name__} ({first_line(error)}); give its folder or hub id"
+        ) from error
+
+
+def find_part(path: str, revision: str | None = None) -> Path:
+    """Return a single model's folder, or its weights if they are one file.
+
+    ``path`` is a folder, a hub id, or either with the name of a file at its end
+    (``owner/repository/weights.safetensors``); what is on the hub is downloaded.
+
+    Raises
+    ------
+    PrerequisiteError
+        If there is no such folder, file or repository.
+    """
+    if path.endswith(".safetensors"):
+        return find_file(path, revision)
     if Path(path).is_dir():
         if not (Path(path) / "config.json").exists():
             raise PrerequisiteError(f"{path}: not a model (no config.json)")
@@ -143,6 +192,46 @@ def find_part(path: str, revision: str | None = None) -> Path:
             f"{path}: neither a folder nor a model that can be downloaded from the hub"
             f" ({first_line(error)})"
         ) from error
+
+
+def find_file(path: str, revision: str | None = None) -> Path:
+    """Return a file of safetensors, downloaded if ``path`` is a hub id and a file's name.
+
+    Raises
+    ------
+    PrerequisiteError
+        If there is no such file.
+    """
+    if Path(path).is_file():
+        return Path(path)
+    from huggingface_hub import hf_hub_download
+
+    owner, name, file = (*path.split("/", 2), "", "")[:3]
+    try:
+        return Path(hf_hub_download(f"{owner}/{name}", file, revision=revision))
+    except (OSError, ValueError) as error:
+        raise PrerequisiteError(
+            f"{path}: neither a file nor one that can be downloaded from the hub"
+            f" ({first_line(error)})"
+        ) from error
+
+
+def part_hash(path: Path) -> str:
+    """Return a hash of a single model: a folder's files, or one file."""
+    if path.is_dir():
+        return folder_hash(str(path))
+    return file_hash(path)
+
+
+def with_controlnet(
+    parts: dict[str, int] | None, controlnet: str | None, revision: str | None
+) -> dict[str, int] | None:
+    """Add a ControlNet's number of weights to those of a pipeline's parts; None if not known."""
+    if parts is None or controlnet is None:
+        return parts
+    single_file = controlnet.endswith(".safetensors")
+    counts = None if single_file else n_weights(controlnet, revision)
+    return None if counts is None else parts | {"controlnet": sum(counts.values())}
 
 
 def find_class(name: str) -> Any:
@@ -180,6 +269,21 @@ def place(pipeline: Any, spec: PipelineSpec, device: str) -> Any:
     if spec.compile:
         pipeline.transformer.compile_repeated_blocks(dynamic=True)
     return pipeline
+
+
+@contextmanager
+def seeded(seed: int, device: str) -> Iterator[None]:
+    """Seed torch's global generators for a while, then restore them.
+
+    Some pipelines draw from them although they are given a generator: Qwen-Image's, when they
+    encode a masked image.
+    """
+    import torch
+
+    cuda = torch.device(device).type == "cuda"
+    with torch.random.fork_rng([torch.cuda.current_device()] if cuda else []):
+        torch.manual_seed(seed)
+        yield
 
 
 def resolve_device(device: str, offload: str) -> str:

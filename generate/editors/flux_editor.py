@@ -17,7 +17,7 @@ from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import JsonDict, Value
 from flipbench.models.protocols import Drawing
-from flipbench.models.vlm.checkpoints import BYTES, folder_hash, n_weights
+from flipbench.models.vlm.checkpoints import BYTES
 
 from .batching import Batches, Drawn, Prepared, Size, Task, draw_all, drawn_images
 from .controls import Control
@@ -29,10 +29,14 @@ from .diffusers_loading import (
     fingerprint,
     first_line,
     load,
+    load_part,
+    part_hash,
     place,
     resolve_device,
     size_factor,
+    with_controlnet,
 )
+from .loras import lora_settings, with_loras
 from .sizes import fit
 from .true_guidance import true_guidance
 
@@ -98,11 +102,7 @@ class FluxEditorSpec(PipelineSpec):
 
     def n_weights(self) -> dict[str, int] | None:
         """Return the number of weights of each part, of the ControlNet too."""
-        parts = super().n_weights()
-        if parts is None or self.controlnet is None:
-            return parts
-        control = n_weights(self.controlnet, self.controlnet_revision)
-        return None if control is None else parts | {"controlnet": sum(control.values())}
+        return with_controlnet(super().n_weights(), self.controlnet, self.controlnet_revision)
 
     def build(self, context: Context) -> FluxControlNetEditor:
         """Return the editor; weights are loaded when the first image is drawn."""
@@ -159,10 +159,11 @@ class FluxControlNetEditor:
         self.settings: JsonDict = {
             **spec.settings.model_dump(),
             "pipeline": fingerprint(folder, index),
-            "controlnet": folder_hash(str(control_folder or folder / "controlnet"))[:24],
+            "controlnet": part_hash(control_folder or folder / "controlnet")[:24],
             "control": spec.control.settings,
             "sizes": spec.sizes.model_dump(),
             "dtype": spec.dtype,
+            **lora_settings(spec.loras),
         }
 
     def __call__(
@@ -194,8 +195,11 @@ class FluxControlNetEditor:
         """The loaded pipeline, before it is placed on a device."""
         parts, dtype = {}, self.spec.dtype
         if self._control_folder:
-            parts["controlnet"] = load(diffusers().FluxControlNetModel, self._control_folder, dtype)
-        return load(diffusers().FluxControlNetPipeline, self._folder, dtype, **parts)
+            parts["controlnet"] = load_part(
+                diffusers().FluxControlNetModel, self._control_folder, dtype
+            )
+        loaded = load(diffusers().FluxControlNetPipeline, self._folder, dtype, **parts)
+        return with_loras(loaded, self.spec.loras)
 
     @cached_property
     def _texts(self) -> _Texts:

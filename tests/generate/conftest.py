@@ -33,7 +33,7 @@ def one_thread() -> Iterator[None]:
 def diffusion_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
     """Return a function that writes a tiny checkpoint, once, and says where."""
     pytest.importorskip("diffusers")
-    from tests.fixtures import tiny_flux
+    from tests.fixtures import tiny_controlled, tiny_flux
 
     root = tmp_path_factory.mktemp("diffusion")
 
@@ -42,6 +42,8 @@ def diffusion_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str]
         if not path.exists():
             if name in tiny_flux.LAYOUTS:
                 tiny_flux.build_controlnet(path, name)
+            elif name in tiny_controlled.BUILDERS:
+                tiny_controlled.BUILDERS[name](path)
             else:
                 kind, _, halvings = name.partition("-")
                 tiny_flux.build_pipeline(path, kind, halvings=int(halvings or 1))

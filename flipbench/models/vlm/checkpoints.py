@@ -150,10 +150,15 @@ def folder_hash(path: str) -> str:
     digest = hashlib.sha256()
     for file in sorted(Path(path).iterdir()):
         if file.suffix in (".safetensors", ".json", ".jinja") and file.name != CARD:
-            about = file.stat()
             digest.update(file.name.encode() + b"\0")
-            digest.update(_file_hash(str(file), about.st_mtime_ns, about.st_size).encode())
+            digest.update(file_hash(file).encode())
     return digest.hexdigest()
+
+
+def file_hash(file: Path) -> str:
+    """Return a file's hash; it is read again only after a change."""
+    about = file.stat()
+    return _file_hash(str(file), about.st_mtime_ns, about.st_size)
 
 
 @lru_cache(maxsize=4096)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -216,6 +217,19 @@ def test_the_table_matches_the_installed_diffusers(name: str) -> None:
     assert ("mask_image" in takes) == adapter.mask
     assert ("_auto_resize" in takes) == adapter.exact_size
     assert ("height" in takes) == (name != "StableDiffusionInstructPix2PixPipeline")
+
+
+@pytest.mark.parametrize(("distilled", "steps", "guidance"), [(True, 4, 1.0), (False, 50, 4.0)])
+def test_a_distilled_checkpoint_gets_few_steps(
+    distilled: bool, steps: int, guidance: float, tmp_path: Path
+) -> None:
+    index = {"_class_name": "Flux2KleinPipeline", "is_distilled": distilled}
+    (tmp_path / "model_index.json").write_text(json.dumps(index))
+    given: dict[str, Any] = {"pipeline": str(tmp_path), "device": "cpu"}
+    draws = DiffusersEditor(DiffusersEditorSpec(**given))
+    assert draws.arguments == {"num_inference_steps": steps, "guidance_scale": guidance}
+    own = DiffusersEditorSpec(**given, arguments={"num_inference_steps": 8})
+    assert DiffusersEditor(own).arguments["num_inference_steps"] == 8
 
 
 def test_a_class_outside_the_table_is_called_by_its_signature(
