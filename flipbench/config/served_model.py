@@ -33,6 +33,10 @@ class ServedModelConfig(ChatSpec):
     logprobs: bool | None = Field(
         default=None, description="whether the server returns log-probabilities; null: try it"
     )
+    prompt_logprobs: bool | None = Field(
+        default=None,
+        description="whether the server returns log-probabilities of given texts; null: try it",
+    )
     top_logprobs: int = Field(
         default=20, ge=2, description="how many of the most likely tokens to request"
     )
@@ -44,4 +48,6 @@ class ServedModelConfig(ChatSpec):
                 raise ValueError(f"{name} has no effect here: {why}")
         if self.logprobs and self.traits.reasoning:
             raise ValueError("logprobs: a reasoning model's first token is not its answer")
+        if self.prompt_logprobs and (self.traits.reasoning or self.logprobs is False):
+            raise ValueError("prompt_logprobs: needs logprobs, and a model that does not reason")
         return self

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flipbench.core.records import Item, Source
-from flipbench.models.vlm.served import letter_log_probs
+from flipbench.models.chat.log_probs import letter_log_probs
 from flipbench.prompting.prompts import PromptSettings, right_option, split_labels, yes_no
 
 

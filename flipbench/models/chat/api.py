@@ -21,7 +21,7 @@ from flipbench.core.images import ImageStore
 from flipbench.core.records import JsonDict
 from flipbench.models.chat.bounds import bound
 from flipbench.models.chat.cost import Spent
-from flipbench.models.chat.messages import ChatReply, ChatRequest, read_reply
+from flipbench.models.chat.messages import EXTENSIONS, ChatReply, ChatRequest, read_reply
 from flipbench.models.chat.rate_limit import RateLimiter
 from flipbench.models.chat.scrubbing import Scrubber, parse
 
@@ -167,19 +167,21 @@ class ChatAPI:
                 parameters |= {"logprobs": True, "top_logprobs": request.top_log_probs}
             if request.schema is not None and spec.structured:
                 parameters["response_format"] = _response_format(request.schema)
-            return {
+            chosen = {
                 name: value
                 for name, value in parameters.items()
                 if value is not None and name not in self._rejected
             }
+        return chosen | request.extensions
 
     def drop_rejected(self, problem: Any, sent: JsonDict) -> bool:
         """Find the parameter that caused a "bad request", and omit it from now on.
 
         ``problem`` is the error as JSON (message, code, param), ``sent`` the parameters. Returns
-        whether one was found, so that the request can be sent again without it.
+        whether one was found, so that the request can be sent again without it. A request with
+        vLLM's extensions means nothing without them, and is never changed.
         """
-        if not isinstance(problem, dict):
+        if not isinstance(problem, dict) or sent.keys() & EXTENSIONS:
             return False
         message = str(problem.get("message") or "")
         if "logprobs" in sent and _LOG_PROBS.search(f"{problem.get('param')} {message}"):
@@ -248,7 +250,10 @@ class ChatAPI:
             self._limiter.wait(1, cost)
             try:
                 raw = self.client.chat.completions.with_raw_response.create(
-                    model=self.spec.model, messages=messages, **parameters
+                    model=self.spec.model,
+                    messages=messages,
+                    extra_body=request.extensions or None,
+                    **{k: v for k, v in parameters.items() if k not in EXTENSIONS},
                 )
                 body = self.scrub.json(parse(raw.http_response.content))
             except (

@@ -6,7 +6,6 @@ import base64
 import contextlib
 import io
 import json
-import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from flipbench.config.chat import ChatSpec, image_tokens
 from flipbench.core.errors import DataError, ServiceError, attempt
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef, JsonDict, content_id
+from flipbench.models.chat.log_probs import INVALID, PromptToken, most_likely, prompt_tokens
 
 Schema = TypeVar("Schema", bound=BaseModel)
 _MIME = {"png": "image/png", "jpg": "image/jpeg", "webp": "image/webp"}
@@ -26,9 +26,13 @@ _ORIENTATION = 0x0112
 _THOUGHTS = re.compile(r"^\s*(?:<think>)?.*?</think>", re.DOTALL)
 _OPEN_THOUGHTS = re.compile(r"^\s*<think>(?!.*</think>)", re.DOTALL)
 _CHARACTERS_PER_TOKEN = 4
+EXTENSIONS = frozenset(
+    "continue_final_message add_generation_prompt prompt_logprobs logprob_token_ids"
+    " return_tokens_as_token_ids".split()
+)
+"""The parameters of `ChatRequest.extensions`."""
 Task = TypeVar("Task")
 Result = TypeVar("Result")
-_UNKNOWN = -9999.0  # OpenAI's and vLLM's value for a log-probability that is not given
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,12 @@ class ChatRequest:
         Number of most likely tokens to return at each position.
     temperature, seed : optional
         Sampling parameters of a model behind a server, instead of the model's settings.
+    reply : str
+        The beginning of the reply; the prompt ends with it.
+    prompt_log_probs : bool
+        Whether to return the log-probabilities of the prompt's tokens, and no text.
+    token_ids : tuple of int
+        The tokens whose log-probabilities to return at each position, instead of the most likely.
     """
 
     instruction: str
@@ -64,6 +74,9 @@ class ChatRequest:
     top_log_probs: int = 0
     temperature: float | None = None
     seed: int | None = None
+    reply: str = ""
+    prompt_log_probs: bool = False
+    token_ids: tuple[int, ...] = ()
 
     def id(self, settings: JsonDict) -> str:
         """Return a hash of the request and of the settings it is sent with."""
@@ -72,6 +85,7 @@ class ChatRequest:
         given = [
             ((self.max_tokens, self.top_log_probs), (None, 0)),
             ((self.temperature, self.seed), (None, None)),
+            ((self.reply, self.prompt_log_probs, self.token_ids), ("", False, ())),
         ]
         more = [value for values, none in given if values != none for value in values]
         return content_id("chat", settings, self.instruction, self.text, images, schema, *more)
@@ -90,11 +104,24 @@ class ChatRequest:
             parts.append({"type": "image_url", "image_url": url})
         parts.append({"type": "text", "text": self.text})
         system = [{"role": "system", "content": self.instruction}] if self.instruction else []
-        return [*system, {"role": "user", "content": parts}]
+        reply = [{"role": "assistant", "content": self.reply}] if self.reply else []
+        return [*system, {"role": "user", "content": parts}, *reply]
+
+    @property
+    def extensions(self) -> JsonDict:
+        """VLLM's parameters beyond OpenAI's protocol that the request needs."""
+        more: JsonDict = {}
+        if self.reply:
+            more |= {"continue_final_message": True, "add_generation_prompt": False}
+        if self.prompt_log_probs:
+            more["prompt_logprobs"] = 0  # the prompt's own tokens alone
+        if self.token_ids:
+            more |= {"logprob_token_ids": [*self.token_ids], "return_tokens_as_token_ids": True}
+        return more
 
     def n_tokens(self, spec: ChatSpec) -> tuple[int, int]:
         """Estimate the request's tokens of text and of images."""
-        n_text = -(-len(self.instruction + self.text) // _CHARACTERS_PER_TOKEN)
+        n_text = -(-len(self.instruction + self.text + self.reply) // _CHARACTERS_PER_TOKEN)
         n_image = sum(
             image_tokens(r.width, r.height, spec.traits, spec.detail) for r in self.images
         )
@@ -108,7 +135,8 @@ class ChatReply:
     ``first_tokens`` are the most likely first tokens as (text, log-probability in nats), if they
     were requested and the server returns them; ``token_log_probs`` are the log-probabilities of
     each token of the reply and of the most likely tokens at its position. ``reasoned`` is whether
-    it was preceded by reasoning, which ``text`` leaves out.
+    it was preceded by reasoning, which ``text`` leaves out. ``prompt_tokens`` are those of the
+    prompt, if they were requested and the server returns them.
     """
 
     text: str
@@ -117,6 +145,7 @@ class ChatReply:
     first_tokens: tuple[tuple[str, float], ...] = ()
     token_log_probs: tuple[tuple[float, tuple[float, ...]], ...] = ()
     reasoned: bool = False
+    prompt_tokens: tuple[PromptToken, ...] = ()
 
 
 class Chat(Protocol):
@@ -236,6 +265,13 @@ def read_reply(
     reason = choice.get("finish_reason")
     if reason == "content_filter":
         return ServiceError("the server's content filter stopped the reply"), usage
+    if request.prompt_log_probs:
+        try:
+            return ChatReply(
+                "", usage, prompt_tokens=prompt_tokens(body.get("prompt_logprobs"))
+            ), usage
+        except INVALID as error:
+            return _invalid(error), usage
     if request.max_tokens is not None:
         unfinished = reason == "length" and spec.traits.reasoning
         return _answer(message, log_probs, usage, unfinished=unfinished), usage
@@ -264,10 +300,10 @@ def _answer(
             " reasoning_tokens"
         )
     try:
-        tokens = [_most_likely(token) for token in log_probs or []]
+        tokens = [most_likely(token) for token in log_probs or []]
         own = [float(token["logprob"]) for token in log_probs or []]
-    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-        return ServiceError(f"the server's log-probabilities are invalid ({error!r})")
+    except INVALID as error:
+        return _invalid(error)
     return ChatReply(
         _THOUGHTS.sub("", text),
         usage,
@@ -279,16 +315,15 @@ def _answer(
     )
 
 
-def _most_likely(token: JsonDict) -> tuple[tuple[str, float], ...]:
-    """Return the most likely tokens at a position, and the sampled one if not among them."""
-    top = [(str(t["token"]), float(t["logprob"])) for t in token.get("top_logprobs") or []]
-    sampled = (str(token["token"]), float(token["logprob"]))
-    if sampled[0] not in (text for text, _ in top):
-        top.append(sampled)
-    for text, value in top:
-        if math.isnan(value) or value > 0.01:  # tolerates rounding of 0
-            raise ValueError(f"{value} for the token {text!r}")
-    return tuple((text, value) for text, value in top if value > _UNKNOWN)
+def _prompt(rows: Any, usage: JsonDict) -> ChatReply | ServiceError:
+    try:
+        return ChatReply("", usage, prompt_tokens=prompt_tokens(rows))
+    except INVALID as error:
+        return _invalid(error)
+
+
+def _invalid(error: Exception) -> ServiceError:
+    return ServiceError(f"the server's log-probabilities are invalid ({_short(repr(error))})")
 
 
 def _usage(

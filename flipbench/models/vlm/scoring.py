@@ -13,9 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from flipbench.core.errors import DataError
+from flipbench.models.chat.log_probs import N_WITH_STATISTICS
 
-N_WITH_STATISTICS = 256
-"""Only the sum is stored for longer texts without images, which may hold many items."""
 _MAX_LOGITS = 2**26
 _STATE = "<f4"  # little-endian float32
 

@@ -5,18 +5,23 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from pydantic import ValidationError
 
 from flipbench.config.served_model import ServedModelConfig
-from flipbench.core.errors import ConfigError, PrerequisiteError, ServiceError
+from flipbench.core.errors import ConfigError, DataError, PrerequisiteError, ServiceError
 from flipbench.core.images import ImageStore
-from flipbench.core.records import Probe, Response, content_id
+from flipbench.core.records import ImageRef, Probe, Response, content_id
 from flipbench.models.chat.api import ChatAPI
+from flipbench.models.chat.log_probs import (
+    by_id,
+    letter_log_probs,
+    reply_statistics,
+    reply_tokens,
+    text_fields,
+)
 from flipbench.models.chat.messages import ChatReply, ChatRequest
 from flipbench.models.protocols import Capability, needs_of
 from flipbench.models.vlm.checkpoints import PACKAGED
@@ -26,6 +31,7 @@ from flipbench.prompting.prompts import LETTERS, choice_prompt, split_labels
 log = logging.getLogger(__name__)
 _TRIAL = choice_prompt("Which is a colour?", ["red", "seven"])
 _TRIAL_TOKENS = 16
+_TRIAL_LETTERS = LETTERS[:4]
 
 
 class APIVLM:
@@ -37,7 +43,9 @@ class APIVLM:
     probes, never answers.
 
     The constructor asks the server one short question, to learn the model's name there and whether
-    it returns log-probabilities.
+    it returns log-probabilities; if so, it tries vLLM's extensions: log-probabilities of given
+    texts (``prompt_logprobs`` with ``continue_final_message``), and of the option letters' own
+    tokens (``logprob_token_ids``).
 
     Parameters
     ----------
@@ -54,8 +62,8 @@ class APIVLM:
         under the same name, old responses are reused.
     can : frozenset of str
         ``generate`` and ``text_only``; ``choose`` and ``reply_logprobs`` if the server returns
-        log-probabilities; ``sample`` if it accepts a temperature. Chat servers cannot score a given
-        text.
+        log-probabilities; ``token_logprobs`` if it returns those of a given text as well, as vLLM
+        does; ``sample`` if it accepts a temperature.
     reported_model : str
         The model's name as reported by the server.
 
@@ -72,9 +80,14 @@ class APIVLM:
         trial, has_log_probs = self._trial()
         self.reported_model = str(trial.usage.get("model") or spec.model)
         self._temperature = trial.usage["sent"].get("temperature")
+        self._label_ids: dict[str, tuple[int, ...]] = {}
+        scores = has_log_probs and self._scores()
+        self._exact = scores and self._names_tokens()
         can: set[Capability] = {"generate", "text_only"}
         if has_log_probs:
             can |= {"choose", "reply_logprobs"}
+        if scores:
+            can.add("token_logprobs")
         if self._temperature is not None:
             can.add("sample")
         self.can: frozenset[Capability] = frozenset(can)
@@ -89,30 +102,57 @@ class APIVLM:
                 "reasoning_effort": spec.reasoning_effort,
                 "seed": spec.seed,
                 "detail": spec.detail,
+                **({"letters": "exact"} if self._exact else {}),
             },
         )
 
     def ask(self, probes: Sequence[Probe], images: ImageStore) -> list[Response | Exception]:
         """Answer a batch, in order, several at a time."""
         supported = [i for i, probe in enumerate(probes) if needs_of(probe) <= self.can]
-        replies = self._chat.ask([self._request(probes[i]) for i in supported], images)
-        by_row = dict(zip(supported, replies, strict=True))
-        return [self._response(probe, by_row.get(i)) for i, probe in enumerate(probes)]
+        asked = [probes[i] for i in supported]
+        if self._exact:
+            self._learn({label for p in asked if p.ask == "choose" for label in _labels(p)})
+        scored = dict.fromkeys((p.prompt, p.images) for p in asked if p.ask == "score")
+        requests = [*map(self._request, asked), *(_given(*prompt) for prompt in scored)]
+        replies = self._chat.ask(requests, images)
+        before = dict(zip(scored, replies[len(asked) :], strict=True))
+        by_row = dict(zip(supported, replies, strict=False))
+        return [
+            self._response(probe, by_row.get(i), before.get((probe.prompt, probe.images)))
+            for i, probe in enumerate(probes)
+        ]
 
     def _request(self, probe: Probe) -> ChatRequest:
+        if probe.ask == "score":
+            return _given(probe.prompt, probe.images, probe.continuation.strip())
         choose, sampled = probe.ask == "choose", probe.temperature > 0
+        ids = self._letter_ids(probe)
+        top = self.spec.top_logprobs if choose or probe.token_statistics else 0
         return ChatRequest(
             instruction="",
             text=probe.prompt,
             images=probe.images,
             item_id=probe.item_id,
             max_tokens=1 if choose else probe.max_new_tokens,
-            top_log_probs=self.spec.top_logprobs if choose or probe.token_statistics else 0,
+            top_log_probs=1 if ids else top,
             temperature=probe.temperature if sampled else None,
             seed=probe.seed if sampled else None,
+            token_ids=ids,
         )
 
-    def _response(self, probe: Probe, reply: ChatReply | Exception | None) -> Response | Exception:
+    def _letter_ids(self, probe: Probe) -> tuple[int, ...]:
+        """Return the first token of each option's label, or () if they are not known apart."""
+        if not (self._exact and probe.ask == "choose"):
+            return ()
+        ids = [self._label_ids[label][0] for label in _labels(probe) if label in self._label_ids]
+        return tuple(ids) if len(set(ids)) == probe.n_options else ()
+
+    def _response(
+        self,
+        probe: Probe,
+        reply: ChatReply | Exception | None,
+        before: ChatReply | Exception | None = None,
+    ) -> Response | Exception:
         if reply is None:
             return ConfigError(
                 f"{self.name} does not support ask: {probe.ask}; it supports"
@@ -131,6 +171,8 @@ class APIVLM:
             )
         if probe.ask == "choose":
             return self._choose(probe, reply)
+        if probe.ask == "score":
+            return self._score(probe, reply, before)
         choice = parse_choice(reply.text, probe.options, probe.labels or LETTERS)
         fields = {"text": reply.text, "choice": choice}
         if probe.token_statistics:
@@ -142,9 +184,10 @@ class APIVLM:
     def _choose(self, probe: Probe, reply: ChatReply) -> Response | Exception:
         if not reply.first_tokens:
             return ServiceError(f"{self._chat.server} returned no log-probabilities this time")
-        log_probs = letter_log_probs(
-            reply.first_tokens, probe.n_options, split_labels(probe.labels)
-        )
+        if ids := self._letter_ids(probe):
+            log_probs = by_id(reply.first_tokens, ids)
+        else:
+            log_probs = letter_log_probs(reply.first_tokens, probe.n_options, _labels(probe))
         known = [value for value in log_probs if value is not None]
         if not known:
             top = max(reply.first_tokens, key=lambda pair: pair[1])[0]
@@ -155,6 +198,22 @@ class APIVLM:
         # a letter that is not returned is less likely than any that is
         complete = tuple(known) if len(known) == len(log_probs) else ()
         return self._record(probe, choice=log_probs.index(max(known)), option_log_probs=complete)
+
+    def _score(
+        self, probe: Probe, reply: ChatReply, before: ChatReply | Exception | None
+    ) -> Response | Exception:
+        where = f"{probe.variant} of item {probe.item_id}"
+        if not probe.continuation.strip():
+            return DataError(f"{where}: nothing to score")
+        if not isinstance(before, ChatReply):
+            return before or ServiceError(f"{where}: the prompt alone was not asked")
+        if not (before.prompt_tokens and reply.prompt_tokens):
+            return ServiceError(f"{self._chat.server} returned no prompt_logprobs this time")
+        try:
+            tokens = reply_tokens(before.prompt_tokens, reply.prompt_tokens)
+        except ValueError as error:
+            return ServiceError(f"{where}: {error}")
+        return self._record(probe, **text_fields(tokens, every_token=bool(probe.images)))
 
     def _record(self, probe: Probe, **fields: Any) -> Response:
         return Response(
@@ -187,79 +246,63 @@ class APIVLM:
             log.warning("%s: it supports generate, but not choose", problem)
         return reply, has_log_probs
 
+    def _scores(self) -> bool:
+        """Return whether the server returns log-probabilities of a given text."""
+        if self.spec.prompt_logprobs is False:
+            return False
+        problem = f"{self._chat.server} scores no given texts for {self.spec.model}"
+        (reply,) = self._chat.ask([_given(_TRIAL)], ImageStore(Path()))
+        if isinstance(reply, Exception):
+            problem += f" ({reply})"
+        elif reply.prompt_tokens:
+            why = self._learn(set(_TRIAL_LETTERS))
+            if not why:
+                return True
+            problem += f" ({why})"
+        if self.spec.prompt_logprobs:
+            raise PrerequisiteError(
+                f"{problem}; set prompt_logprobs: null, and leave out detectors that read"
+                " likelihoods"
+            )
+        log.info("%s: detectors that read likelihoods do not apply", problem)
+        return False
 
-def reply_statistics(
-    token_log_probs: Sequence[tuple[float, Sequence[float]]],
-) -> dict[str, Any]:
-    """Return the fields of a response for a reply of T tokens.
+    def _learn(self, labels: set[str]) -> Exception | None:
+        """Ask for the tokens of labels as replies; return why one of them stays unknown."""
+        new = sorted(labels - self._label_ids.keys())
+        if not new:
+            return None
+        requests = [_given(_TRIAL), *(_given(_TRIAL, reply=label) for label in new)]
+        before, *replies = self._chat.ask(requests, ImageStore(Path()))
+        why: Exception | None = None
+        for label, reply in zip(new, replies, strict=True):
+            failed = next((r for r in (before, reply) if isinstance(r, Exception)), None)
+            if isinstance(before, ChatReply) and isinstance(reply, ChatReply):
+                try:
+                    tokens = reply_tokens(before.prompt_tokens, reply.prompt_tokens)
+                    self._label_ids[label] = tuple(t.id for t in tokens if t.id is not None)
+                except ValueError as error:
+                    failed = error
+            why = why or failed
+        return why
 
-    Means and deviations are those of the most likely tokens, renormalised, since a server returns
-    no others; a local checkpoint's are over its whole vocabulary.
-
-    Parameters
-    ----------
-    token_log_probs : sequence of (float, sequence of float), shape (T,)
-        Log-probability, in nats, of the token and of the most likely ones.
-
-    Examples
-    --------
-    >>> reply_statistics([(-0.1, [-0.7, -0.7])])["token_means"]
-    (-0.69315,)
-    """
-    own = [value for value, _ in token_log_probs]
-    means, deviations = [], []
-    for _, top in token_log_probs:
-        log_p = np.array(top) - np.logaddexp.reduce(top)
-        mean = float(np.exp(log_p) @ log_p)
-        means.append(round(mean, 5))
-        deviations.append(round(float(np.sqrt(np.exp(log_p) @ (log_p - mean) ** 2)), 5))
-    return {
-        "log_likelihood": float(sum(own)),
-        "n_tokens": len(own),
-        "token_log_probs": tuple(round(value, 5) for value in own),
-        "token_means": tuple(means),
-        "token_deviations": tuple(deviations),
-    }
-
-
-def letter_log_probs(
-    first_tokens: Sequence[tuple[str, float]], n_options: int, labels: Sequence[str] = LETTERS
-) -> list[float | None]:
-    """Return each letter's log-probability, or None if it is not among the tokens.
-
-    The probabilities of a letter with and without a leading space are added. `HuggingFaceVLM` uses
-    only the spelling that the chat template writes, so the values differ if the model gives weight
-    to the other.
-
-    Parameters
-    ----------
-    first_tokens : sequence of (str, float)
-        The most likely first tokens and their log-probabilities, in nats.
-    n_options : int
-        K.
-    labels : sequence of str
-        The options' labels.
-
-    Returns
-    -------
-    list of float or None, shape (K,)
-
-    Examples
-    --------
-    >>> letter_log_probs([("B", -0.1), (" A", -3.0), ("The", -4.0)], 3)
-    [-3.0, -0.1, None]
-    """
-    log_probs: list[float | None] = []
-    for letter in labels[:n_options]:
-        spellings = [value for token, value in first_tokens if _is_label(token, letter)]
-        log_probs.append(float(reduce(np.logaddexp, spellings)) if spellings else None)
-    return log_probs
+    def _names_tokens(self) -> bool:
+        """Return whether the server returns log-probabilities of the tokens that are named."""
+        ids = tuple(self._label_ids[letter][0] for letter in _TRIAL_LETTERS)
+        if len(set(ids)) < len(ids):
+            return False
+        request = ChatRequest("", _TRIAL, max_tokens=1, top_log_probs=1, token_ids=ids)
+        (reply,) = self._chat.ask([request], ImageStore(Path()))
+        return isinstance(reply, ChatReply) and None not in by_id(reply.first_tokens, ids)
 
 
-def _is_label(token: str, label: str) -> bool:
-    """Return whether a token is a letter, or a word such as "yes" in any case."""
-    text = token.strip(" ▁Ġ")
-    return text == label or len(label) > 1 and text.casefold() == label.casefold()
+def _given(prompt: str, images: tuple[ImageRef, ...] = (), reply: str = "") -> ChatRequest:
+    """Return the request for the log-probabilities of a prompt, and of a reply's beginning."""
+    return ChatRequest("", prompt, images, max_tokens=1, reply=reply, prompt_log_probs=True)
+
+
+def _labels(probe: Probe) -> Sequence[str]:
+    return split_labels(probe.labels)[: probe.n_options]
 
 
 def resolve_model(model: str, base_url: str = "") -> str | APIVLM:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Item, Probe
+from flipbench.models.chat.log_probs import N_WITH_STATISTICS
 from flipbench.models.vlm import huggingface, scoring
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.models.vlm.scoring import token_statistics, windows
@@ -45,7 +46,7 @@ def test_an_impossible_token_gives_no_nan() -> None:
 def test_a_nan_is_refused_and_a_long_text_keeps_only_its_sum() -> None:
     with pytest.raises(DataError, match="NaN"):
         token_statistics(torch.tensor([[math.nan, 0.0]]), torch.tensor([0])).fields()
-    n = scoring.N_WITH_STATISTICS + 1
+    n = N_WITH_STATISTICS + 1
     fields = token_statistics(torch.zeros(n, 4), torch.zeros(n, dtype=torch.long)).fields()
     assert fields["n_tokens"] == n and "token_log_probs" not in fields
     assert fields["log_likelihood"] == pytest.approx(-n * math.log(4), rel=1e-6)

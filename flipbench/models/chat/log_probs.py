@@ -1,0 +1,232 @@
+"""Log-probabilities that a chat server returns: of replies, of given texts, of option letters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from flipbench.core.records import JsonDict
+from flipbench.prompting.prompts import LETTERS
+
+N_WITH_STATISTICS = 256
+"""Only the sum is stored for longer texts without images, which may hold many items."""
+_UNKNOWN = -9999.0  # OpenAI's and vLLM's value for a log-probability that is not given
+_ROUNDING = 0.01  # by which a log-probability may exceed 0
+_TOKEN_ID = "token_id:"
+INVALID = (AttributeError, KeyError, OverflowError, TypeError, ValueError)
+"""What the readers of this module raise if a server's log-probabilities have an odd form."""
+
+
+@dataclass(frozen=True)
+class PromptToken:
+    """A token of a prompt.
+
+    Attributes
+    ----------
+    id : int, optional
+        None for the first token, of which a server says nothing.
+    log_prob : float, optional
+        In nats, given all tokens before it; None if it is not given.
+    """
+
+    id: int | None = None
+    log_prob: float | None = None
+
+
+def prompt_tokens(rows: Any) -> tuple[PromptToken, ...]:
+    """Return the tokens of a prompt from vLLM's ``prompt_logprobs``.
+
+    Parameters
+    ----------
+    rows : JSON value
+        One object per token, by token id as text, the prompt's own token first; null where nothing
+        is given, as for the first token. Null: the server returns none.
+
+    Returns
+    -------
+    tuple of PromptToken, shape (T,)
+
+    Raises
+    ------
+    ValueError, TypeError, AttributeError, KeyError, OverflowError
+        If the value has another form, or a log-probability is NaN or positive.
+
+    Examples
+    --------
+    >>> prompt_tokens([None, {"42": {"logprob": -0.5, "rank": 1, "decoded_token": "B"}}])[1]
+    PromptToken(id=42, log_prob=-0.5)
+    """
+    if rows is not None and not isinstance(rows, list):
+        raise ValueError("prompt_logprobs is not a list")
+    return tuple(PromptToken() if row is None else _prompt_token(row) for row in rows or [])
+
+
+def _prompt_token(row: JsonDict) -> PromptToken:
+    if not row:
+        raise ValueError("prompt_logprobs holds an empty object")
+    name, entry = next(iter(row.items()))
+    value = checked(entry["logprob"], name)
+    return PromptToken(int(name), value if value > _UNKNOWN else None)
+
+
+def reply_tokens(
+    before: Sequence[PromptToken], whole: Sequence[PromptToken]
+) -> tuple[PromptToken, ...]:
+    """Return the tokens of a given reply: those of the whole conversation after the prompt's.
+
+    Raises
+    ------
+    ValueError
+        If the conversation does not begin with the prompt's tokens, nothing follows them, or a
+        token's log-probability is missing.
+    """
+    n = len(before)
+    if [token.id for token in whole[:n]] != [token.id for token in before]:
+        raise ValueError(
+            "the prompt's tokens change when a reply follows, so it is unknown where the reply"
+            " begins"
+        )
+    if len(whole) == n:
+        raise ValueError("nothing to score")
+    if any(token.log_prob is None for token in whole[n:]):
+        raise ValueError("the log-probability of a token is missing")
+    return tuple(whole[n:])
+
+
+def text_fields(tokens: Sequence[PromptToken], *, every_token: bool) -> dict[str, Any]:
+    """Return the fields of a response for a given text of T tokens.
+
+    Means and deviations over the vocabulary are left out, since a server returns no more than a few
+    of the most likely tokens.
+
+    Parameters
+    ----------
+    tokens : sequence of PromptToken, shape (T,)
+        Each with a log-probability.
+    every_token : bool
+        Whether to return each token's log-probability even if there are more than
+        `N_WITH_STATISTICS`.
+
+    Examples
+    --------
+    >>> fields = text_fields([PromptToken(5, -0.25), PromptToken(6, -0.5)], every_token=False)
+    >>> fields["log_likelihood"], fields["n_tokens"], fields["token_log_probs"]
+    (-0.75, 2, (-0.25, -0.5))
+    """
+    values = [token.log_prob for token in tokens if token.log_prob is not None]
+    fields: dict[str, Any] = {"log_likelihood": math.fsum(values), "n_tokens": len(values)}
+    if every_token or len(values) <= N_WITH_STATISTICS:
+        fields["token_log_probs"] = tuple(round(value, 5) for value in values)
+    return fields
+
+
+def most_likely(token: JsonDict) -> tuple[tuple[str, float], ...]:
+    """Return the most likely tokens at a position, and the sampled one if not among them.
+
+    Raises
+    ------
+    ValueError, TypeError, AttributeError, KeyError, OverflowError
+        If the value has another form, or a log-probability is NaN or positive.
+    """
+    top = [(str(t["token"]), float(t["logprob"])) for t in token.get("top_logprobs") or []]
+    sampled = (str(token["token"]), float(token["logprob"]))
+    if sampled[0] not in (text for text, _ in top):
+        top.append(sampled)
+    return tuple((text, value) for text, value in top if checked(value, text) > _UNKNOWN)
+
+
+def checked(value: Any, token: str) -> float:
+    """Return a log-probability as a float; a `ValueError` if it is NaN or positive."""
+    number = float(value)
+    if math.isnan(number) or number > _ROUNDING:
+        raise ValueError(f"{number} for the token {token!r}")
+    return number
+
+
+def by_id(first_tokens: Sequence[tuple[str, float]], ids: Sequence[int]) -> list[float | None]:
+    """Return the log-probabilities of tokens that the server names by id; None: not returned.
+
+    >>> by_id([("token_id:7", -0.5), ("token_id:3", -2.0)], [3, 4])
+    [-2.0, None]
+    """
+    found = dict(first_tokens)
+    return [found.get(f"{_TOKEN_ID}{i}") for i in ids]
+
+
+def reply_statistics(
+    token_log_probs: Sequence[tuple[float, Sequence[float]]],
+) -> dict[str, Any]:
+    """Return the fields of a response for a reply of T tokens.
+
+    Means and deviations are those of the most likely tokens, renormalised, since a server returns
+    no others; a local checkpoint's are over its whole vocabulary.
+
+    Parameters
+    ----------
+    token_log_probs : sequence of (float, sequence of float), shape (T,)
+        Log-probability, in nats, of the token and of the most likely ones.
+
+    Examples
+    --------
+    >>> reply_statistics([(-0.1, [-0.7, -0.7])])["token_means"]
+    (-0.69315,)
+    """
+    own = [value for value, _ in token_log_probs]
+    means, deviations = [], []
+    for _, top in token_log_probs:
+        log_p = np.array(top) - np.logaddexp.reduce(top)
+        mean = float(np.exp(log_p) @ log_p)
+        means.append(round(mean, 5))
+        deviations.append(round(float(np.sqrt(np.exp(log_p) @ (log_p - mean) ** 2)), 5))
+    return {
+        "log_likelihood": float(sum(own)),
+        "n_tokens": len(own),
+        "token_log_probs": tuple(round(value, 5) for value in own),
+        "token_means": tuple(means),
+        "token_deviations": tuple(deviations),
+    }
+
+
+def letter_log_probs(
+    first_tokens: Sequence[tuple[str, float]], n_options: int, labels: Sequence[str] = LETTERS
+) -> list[float | None]:
+    """Return each letter's log-probability, or None if it is not among the tokens.
+
+    The probabilities of a letter with and without a leading space are added. `HuggingFaceVLM` uses
+    only the spelling that the chat template writes, so the values differ if the model gives weight
+    to the other.
+
+    Parameters
+    ----------
+    first_tokens : sequence of (str, float)
+        The most likely first tokens and their log-probabilities, in nats.
+    n_options : int
+        K.
+    labels : sequence of str
+        The options' labels.
+
+    Returns
+    -------
+    list of float or None, shape (K,)
+
+    Examples
+    --------
+    >>> letter_log_probs([("B", -0.1), (" A", -3.0), ("The", -4.0)], 3)
+    [-3.0, -0.1, None]
+    """
+    log_probs: list[float | None] = []
+    for letter in labels[:n_options]:
+        spellings = [value for token, value in first_tokens if _is_label(token, letter)]
+        log_probs.append(float(reduce(np.logaddexp, spellings)) if spellings else None)
+    return log_probs
+
+
+def _is_label(token: str, label: str) -> bool:
+    """Return whether a token is a letter, or a word such as "yes" in any case."""
+    text = token.strip(" ▁Ġ")
+    return text == label or len(label) > 1 and text.casefold() == label.casefold()
