@@ -13,6 +13,11 @@ import numpy as np
 from flipbench.core.records import JsonDict
 from flipbench.prompting.prompts import LETTERS
 
+EXTENSIONS = frozenset(
+    "continue_final_message add_generation_prompt prompt_logprobs logprob_token_ids"
+    " return_tokens_as_token_ids".split()
+)
+"""vLLM's parameters beyond OpenAI's protocol."""
 N_WITH_STATISTICS = 256
 """Only the sum is stored for longer texts without images, which may hold many items."""
 _UNKNOWN = -9999.0  # OpenAI's and vLLM's value for a log-probability that is not given

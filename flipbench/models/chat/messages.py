@@ -26,11 +26,6 @@ _ORIENTATION = 0x0112
 _THOUGHTS = re.compile(r"^\s*(?:<think>)?.*?</think>", re.DOTALL)
 _OPEN_THOUGHTS = re.compile(r"^\s*<think>(?!.*</think>)", re.DOTALL)
 _CHARACTERS_PER_TOKEN = 4
-EXTENSIONS = frozenset(
-    "continue_final_message add_generation_prompt prompt_logprobs logprob_token_ids"
-    " return_tokens_as_token_ids".split()
-)
-"""The parameters of `ChatRequest.extensions`."""
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
