@@ -9,12 +9,12 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from flipbench.config.local_models import ImagePadding, ModelConfig
-from flipbench.core.errors import DataError, attempt
+from flipbench.core.errors import DataError, PrerequisiteError, attempt
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Probe, Response, Score
 from flipbench.core.run import Run
-from flipbench.core.stage import StageOptions, StageReport
+from flipbench.core.stage import Here, StageOptions, StageReport
 from flipbench.models.engine import ASK_OPTIONS, Answers, answers_of, ask
 from flipbench.models.protocols import VLM, Capability, needs_of
 from flipbench.models.vlm.checkpoints import check_files, fingerprint, resolve_path
@@ -110,6 +110,31 @@ class ModelUnderTest:
         return as_vlm(self.weights.path, self.model.name, **settings)
 
 
+class LoadedThere:
+    """A model under test whose weights are loaded by the process that asks it."""
+
+    def __init__(self, subject: ModelUnderTest) -> None:
+        self.subject, self.can = subject, subject.can
+        self.name, self.fingerprint = subject.model.name, subject.model.fingerprint
+
+    def ask(self, probes: Sequence[Probe], images: ImageStore) -> Sequence[Response | Exception]:
+        """Answer a batch, as the model does.
+
+        Raises
+        ------
+        PrerequisiteError
+            If the weights cannot be loaded, which concerns every probe.
+        """
+        return self._loaded.ask(probes, images)
+
+    @cached_property
+    def _loaded(self) -> VLM:
+        loaded = attempt(self.subject.load)
+        if isinstance(loaded, DataError):
+            raise PrerequisiteError(str(loaded))
+        return loaded
+
+
 def _loaded_as(weights: ModelConfig) -> tuple[str, str | None, str | None, ImagePadding]:
     """Return the settings that are part of a fingerprint."""
     return weights.dtype, weights.revision, weights.quantization, weights.image_padding
@@ -198,7 +223,8 @@ def ask_one(
                 problem,
             )
         return StageReport(f"ask {subject.model.name}", n_skipped=len(ids))
-    return ask(supported, subject.load(), run, images, options)
+    vlm = subject.load() if isinstance(options.executor, Here) else LoadedThere(subject)
+    return ask(supported, vlm, run, images, options)
 
 
 def score(

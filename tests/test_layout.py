@@ -36,6 +36,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "benchmarks": ("core", "prompting"),
     "export": ("core", "prompting", "benchmarks"),
     "config": ("core", "prompting", "benchmarks"),
+    "distributed": ("core", "config"),
     "models": ("core",),
     "models/chat": ("core", "prompting", "config"),
     "models/vlm": ("core", "prompting", "config", "models", "models/chat"),

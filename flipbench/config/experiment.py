@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, cast, get_args
 
 import yaml
 from pydantic import Field, field_validator, model_validator
@@ -234,6 +234,57 @@ class EvaluateConfig(Value):
         return self
 
 
+StageName = Literal["caption", "edit", "judge", "rules", "ask", "embed"]
+
+
+class RayStage(Value):
+    """What each actor of a stage takes of a Ray cluster."""
+
+    actors: int | None = Field(
+        default=None, ge=1, description="default: as many as the cluster has room for"
+    )
+    cpus: float = Field(default=1, ge=0)
+    gpus: float | None = Field(
+        default=None,
+        ge=0,
+        description="default: 1 where the cluster has GPUs, none for rules; 0.5: two share one",
+    )
+    batch_size: int | None = Field(default=None, ge=1, description="default: the stage's own")
+
+
+class ExecutorConfig(Value):
+    """Where stages run; ``executor: ray`` is ``executor: {kind: ray}``."""
+
+    kind: Literal["local", "ray"] = "local"
+    address: str = Field(
+        default="auto",
+        min_length=1,
+        description="of the Ray cluster; auto: the one that runs on this machine or is named by"
+        " RAY_ADDRESS; local: one is started on this machine for the time of the command",
+    )
+    stages: dict[StageName, RayStage | None] = Field(
+        default_factory=dict, description="by stage; null: it stays in the process of the command"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_kind(cls, value: Any) -> Any:
+        return {"kind": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.kind == "local" and self.model_fields_set - {"kind"} and self != ExecutorConfig():
+            raise ValueError("address and stages need kind: ray")
+        return self
+
+    def stage(self, name: str) -> RayStage | None:
+        """Return what the actors of a stage take; None if it stays in one process."""
+        key = name.partition(" ")[0]
+        if self.kind == "local" or key not in get_args(StageName):
+            return None
+        return self.stages.get(cast(StageName, key), RayStage())
+
+
 class Config(Value):
     """A complete experiment."""
 
@@ -247,6 +298,7 @@ class Config(Value):
     models: dict[str, ModelUnderTestConfig] = Field(default_factory=dict)
     contaminate: ContaminateConfig = ContaminateConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
+    executor: ExecutorConfig = ExecutorConfig()
 
     @field_validator("run", mode="before")
     @classmethod

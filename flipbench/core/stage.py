@@ -8,7 +8,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TextIO, TypeVar
+from typing import Any, NamedTuple, Protocol, TextIO, TypeAlias, TypeVar
 
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
@@ -20,6 +20,8 @@ from flipbench.core.run import Run
 log = logging.getLogger(__name__)
 In_contra = TypeVar("In_contra", contravariant=True)
 In = TypeVar("In")
+Batch: TypeAlias = Sequence[tuple[str, In]]
+"""Inputs with the ids of their records."""
 
 
 class Stage(Protocol[In_contra]):
@@ -40,6 +42,36 @@ class Stage(Protocol[In_contra]):
 
     def __call__(self, tasks: Sequence[In_contra], /) -> Sequence[Record | Exception]:
         """Process a batch."""
+
+
+class Processed(NamedTuple):
+    """What became of a batch: its number of inputs, the records, and what stops the stage."""
+
+    n_inputs: int
+    records: list[Record]
+    stop: PrerequisiteError | None = None
+
+
+class Executor(Protocol):
+    """Where batches are processed; records are written by `run_stage` alone."""
+
+    def batch_size(self, stage: str, configured: int) -> int:
+        """Return the number of inputs in a batch of a stage."""
+
+    def process(self, stage: Stage[In], batches: Sequence[Batch[In]]) -> Iterator[Processed]:
+        """Yield what became of each batch, in any order."""
+
+
+class Here:
+    """The executor of one process: one batch after the other, in order."""
+
+    def batch_size(self, stage: str, configured: int) -> int:
+        """Return the configured size."""
+        return configured
+
+    def process(self, stage: Stage[In], batches: Sequence[Batch[In]]) -> Iterator[Processed]:
+        """Yield what became of each batch, before the next begins."""
+        return (process_batch(stage, batch) for batch in batches)
 
 
 @dataclass
@@ -79,6 +111,8 @@ class StageOptions:
         Whether to show a progress bar.
     partition : str
         The partition that holds the stage's records, if there is only one.
+    executor : Executor
+        Where batches are processed; by default here.
 
     Raises
     ------
@@ -89,6 +123,7 @@ class StageOptions:
     batch_size: int = 16
     progress: bool = True
     partition: str = ""
+    executor: Executor = Here()
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -140,17 +175,16 @@ def _run(stage: Stage[In], inputs: Iterable[In], run: Run, options: StageOptions
     )
     with bar, messages_above(bar):
         tasks = list(todo.items())
-        for start in range(0, len(tasks), options.batch_size):
-            batch = tasks[start : start + options.batch_size]
-            results = _attempt(stage, [task for _, task in batch])
-            records, stop = _records(stage, batch, results)
+        size = options.executor.batch_size(stage.name, options.batch_size)
+        batches = [tasks[start : start + size] for start in range(0, len(tasks), size)]
+        for n_inputs, records, stop in options.executor.process(stage, batches):
             run.append(records)
             if stop:
                 raise stop
             failures = [r for r in records if isinstance(r, Failure)]
             report.failures += failures
             report.n_done += len(records) - len(failures)
-            bar.update(len(batch))
+            bar.update(n_inputs)
             if report.failures:
                 bar.set_postfix(failed=len(report.failures))
     return report
@@ -181,6 +215,19 @@ def _log_warning(
     log.warning("%s: %s", category.__name__, shorten(str(message), 300))
 
 
+def process_batch(stage: Stage[In], batch: Batch[In]) -> Processed:
+    """Return what becomes of a batch: one that raises is retried one by one.
+
+    Raises
+    ------
+    PrerequisiteError
+        If the stage raises it.
+    ValueError
+        If the stage violates its protocol; see `run_stage`.
+    """
+    return _processed(stage, batch, _attempt(stage, [task for _, task in batch]))
+
+
 def _attempt(stage: Stage[In], batch: Sequence[In]) -> Sequence[Record | Exception]:
     try:
         return stage(batch)
@@ -193,17 +240,16 @@ def _attempt(stage: Stage[In], batch: Sequence[In]) -> Sequence[Record | Excepti
     return [_attempt(stage, [task])[0] for task in batch]
 
 
-def _records(
-    stage: Stage[In], batch: Sequence[tuple[str, In]], results: Sequence[Record | Exception]
-) -> tuple[list[Record], PrerequisiteError | None]:
-    """Return the records to append, and the error that stops the stage, if any."""
+def _processed(
+    stage: Stage[In], batch: Batch[In], results: Sequence[Record | Exception]
+) -> Processed:
     records: list[Record] = []
     stop: PrerequisiteError | None = None
     for (task_id, task), result in zip(batch, results, strict=True):
         if isinstance(result, PrerequisiteError):
             stop = stop or result
         elif isinstance(result, Exception):
-            records.append(_failure(stage, task_id, task, result))
+            records.append(failed(stage, task_id, task, result))
         elif isinstance(result, Failure) or result.id == task_id:
             records.append(result)
         else:
@@ -211,10 +257,11 @@ def _records(
                 f"{stage.name}: {stage.subject(task)} should become {stage.record.kind} {task_id},"
                 f" but the stage returned {result.kind} {result.id}; fix its id_of"
             )
-    return records, stop
+    return Processed(len(batch), records, stop)
 
 
-def _failure(stage: Stage[In], task_id: str, task: In, error: Exception) -> Failure:
+def failed(stage: Stage[In], task_id: str, task: In, error: Exception) -> Failure:
+    """Return the record of an input that failed."""
     name = type(error).__name__
     return Failure(
         stage=stage.name,

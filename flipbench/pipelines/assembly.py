@@ -21,6 +21,7 @@ from flipbench.core.records import Item
 from flipbench.core.run import Run
 from flipbench.core.stage import DEFAULTS, StageOptions
 from flipbench.core.workers import Share, Workers, is_main
+from flipbench.distributed.cluster import RayCluster
 from flipbench.evaluate.pipeline import ModelUnderTest
 from flipbench.export.recipe import expected_edits
 from flipbench.generate.captioners.api import APICaptioner
@@ -80,6 +81,10 @@ class Assembly:
 
         ``n_workers`` and ``share`` are those of `Workers`.
         """
+        if config.executor.kind == "ray" and (n_workers > 1 or share is not None):
+            raise ConfigError(
+                "executor: ray shares the work out itself; drop --workers, or set executor=local"
+            )
         _quiet_libraries()
         run = Run(config.run, share)
         if share is None and is_main():
@@ -89,7 +94,17 @@ class Assembly:
 
     def options(self, batch_size: int = DEFAULTS.batch_size) -> StageOptions:
         """Return the options of a stage."""
-        return StageOptions(batch_size=batch_size, progress=self.progress)
+        return StageOptions(
+            batch_size=batch_size,
+            progress=self.progress,
+            executor=self.cluster or DEFAULTS.executor,
+        )
+
+    @cached_property
+    def cluster(self) -> RayCluster | None:
+        """The Ray cluster that stages run on; None if they run here."""
+        config = self.config.executor
+        return RayCluster(config, self.run.path) if config.kind == "ray" else None
 
     @property
     def benchmark_folder(self) -> Path:

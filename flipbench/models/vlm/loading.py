@@ -205,6 +205,9 @@ class _OnDemand:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loaded, name)
 
+    def __reduce__(self) -> tuple[type[_OnDemand], tuple[ModelConfig]]:
+        return _OnDemand, (self._model,)  # without its weights, which the other process loads
+
     def release(self) -> None:
         """Drop the weights; the next use loads them again."""
         vars(self).pop("_loaded", None)
