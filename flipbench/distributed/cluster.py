@@ -155,7 +155,7 @@ class RayCluster:
             yield from Here().process(stage, batches)
             return
         options = self._options(ray, settings, stage.name)
-        n_actors = min(settings.actors or _room(ray, options), len(batches))
+        n_actors = min(self.n_actors(stage.name), len(batches))
         kind = ray.remote(StageActor).options(max_restarts=-1, **options)
         actors = [kind.remote() for _ in range(n_actors)]
         try:
@@ -185,6 +185,14 @@ class RayCluster:
             for ref in done:
                 if problem := _result(ray, ref):
                     raise PrerequisiteError(problem)
+
+    def n_actors(self, stage: str) -> int:
+        """Return how many actors a stage gets; 1 if it stays in this process."""
+        settings = self._settings(stage)
+        if settings is None:
+            return 1
+        ray = self._connected()
+        return settings.actors or _room(ray, self._options(ray, settings, stage))
 
     def _settings(self, stage: str) -> RayStage | None:
         return self.config.stage(stage)

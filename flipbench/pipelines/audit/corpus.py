@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from flipbench.config.corpus import CorpusConfig, PicturesSpec
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Adjudication, Item, content_id
 from flipbench.core.run import Run
-from flipbench.core.workers import turn
+from flipbench.core.workers import Share, turn
 from flipbench.filters.agreement.adjudication import AdjudicationOutcome, adjudication_of
 from flipbench.filters.audit.corpus_overlap.corpora import Corpus, store_corpus
 from flipbench.filters.audit.corpus_overlap.embed import embed_corpus
@@ -24,7 +25,7 @@ from flipbench.filters.audit.corpus_overlap.presentation import (
 )
 from flipbench.filters.audit.corpus_overlap.result import CorpusOverlap
 from flipbench.filters.audit.corpus_overlap.sharded_corpora import open_corpus
-from flipbench.filters.audit.corpus_overlap.shards import n_embedded
+from flipbench.filters.audit.corpus_overlap.shards import n_embedded, read_manifest
 from flipbench.filters.audit.page import N_SHOWN, thumbnail
 from flipbench.pipelines.assembly import Assembly
 from flipbench.reporting.sections import PicturePair, Section
@@ -54,6 +55,7 @@ def audit_corpus(assembly: Assembly, config: CorpusConfig) -> CorpusAudit:
     results, pairs, failed = [], [], dict[str, list[str]]()
     for name in config.encoders:
         encoder = load_encoder(name, device=config.device, dtype=config.dtype)
+        _embed_on_cluster(assembly, config, name, _place(assembly, config, encoder, corpus))
         found, flagged = _compare(assembly, config, encoder, corpus, pictures, failed)
         results.append(_named(found, items))
         pairs += flagged
@@ -121,10 +123,9 @@ def embed_share(assembly: Assembly, config: CorpusConfig) -> None:
 def _embed(
     assembly: Assembly, config: CorpusConfig, encoder: ImageEncoder, source: Corpus
 ) -> Embeddings:
-    folder = config.embeddings or assembly.run.path / "audit" / "embeddings"
-    place = folder / content_id(source.name, source.fingerprint, encoder.fingerprint)[:16]
+    place = _place(assembly, config, encoder, source)
     share = assembly.workers.share
-    with turn(folder, f"embedding {source.name} {place.name}", share):
+    with turn(place.parent, f"embedding {source.name} {place.name}", share):
         return embed_corpus(
             source,
             encoder,
@@ -133,6 +134,38 @@ def _embed(
             share=share,
             progress=assembly.progress and share is None,
         )
+
+
+def _place(assembly: Assembly, config: CorpusConfig, encoder: ImageEncoder, source: Corpus) -> Path:
+    """Return the folder of a corpus' vectors by one encoder."""
+    folder = config.embeddings or assembly.run.path / "audit" / "embeddings"
+    return folder / content_id(source.name, source.fingerprint, encoder.fingerprint)[:16]
+
+
+def _embed_on_cluster(assembly: Assembly, config: CorpusConfig, encoder: str, place: Path) -> None:
+    """Embed the corpus on the Ray cluster, if one is configured and the corpus is not embedded."""
+    cluster = assembly.cluster
+    if cluster is None or "n" in (read_manifest(place) or {}):
+        return
+    n_shares = cluster.n_actors("embed")
+    if n_shares < 2:
+        return
+    shares = [Share(number, n_shares) for number in range(n_shares)]
+    with turn(place.parent, f"embedding by {encoder} {place.name}"):
+        calls = [(config, encoder, place.absolute(), share) for share in shares]
+        cluster.call_each("embed", _embed_there, calls)
+
+
+def _embed_there(config: CorpusConfig, encoder: str, place: Path, share: Share) -> None:
+    """Embed a share of the corpus, on a machine of the cluster."""
+    embed_corpus(
+        _open(config.pictures),
+        load_encoder(encoder, device=config.device, dtype=config.dtype),
+        place,
+        batch_size=config.batch_size,
+        share=share,
+        progress=False,
+    )
 
 
 def _open(spec: PicturesSpec) -> Corpus:
