@@ -5,7 +5,8 @@
 Writes a run with a synthetic paired benchmark and that many responses, by as many models of one
 family as necessary, in the files and with the ids of a real run. Then, in separate processes: read
 all lines as JSON and nothing else (baseline), and score the perturbation gap of every model and
-write gap.md and scores.csv. Queries no model; needs about 0.3 kB of disk per response.
+write gap.md and scores.csv, first from the lines and then from the copies made of them. Queries no
+model; needs about 0.4 kB of disk per response.
 """
 
 from __future__ import annotations
@@ -35,7 +36,11 @@ from flipbench.prompting.prompts import PromptSettings
 from flipbench.reporting.writers import markdown
 
 PROMPT_SETTINGS = PromptSettings()
-STEPS = {"json": "read every line as JSON (baseline)", "tables": "score all models, write tables"}
+STEPS = {
+    "json": "read every line as JSON (baseline)",
+    "tables": "score all models, write tables: first time",
+    "again": "again, from the copies",
+}
 
 
 def synthetic(n_pairs: int, folder: Path) -> PairedBenchmark:

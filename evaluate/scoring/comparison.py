@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import compress
 from typing import Any
 
@@ -26,13 +27,13 @@ from .conditions import (
     Query,
     QueryPair,
     Settings,
+    cluster_of,
     left_out_note,
     probes_of,
 )
 from .scores import (
     PairedResult,
-    answered,
-    cluster_of,
+    complete,
     no_reference_warning,
     one_sided_p,
     paired,
@@ -99,6 +100,11 @@ class Contrast:
     unit: str = "fraction"
     reason: str = ""
     notes: tuple[str, ...] = ()
+
+    @cached_property
+    def clusters(self) -> list[str]:
+        """What each item shares with others, shape (N,)."""
+        return [cluster_of(item) for item in self.items]
 
 
 def two_conditions(
@@ -202,13 +208,18 @@ def compare(
 ) -> Comparison:
     """Read a model's answers, and those of a clean ``reference`` model, in a contrast."""
     out = contrast.leave_out(answers)
-    kept = [item.id not in out for item in contrast.items]
-    items = list(compress(contrast.items, kept))
+    items, clusters, kept = contrast.items, contrast.clusters, []
+    if out:
+        kept = [item.id not in out for item in items]
+        items, clusters = list(compress(items, kept)), list(compress(clusters, kept))
 
-    def read(model: Answers) -> list[Condition]:
+    def read(model: Answers) -> Sequence[Condition]:
+        conditions = contrast.read(model)
+        if not out:
+            return conditions
         return [
             replace(condition, outcomes=list(compress(condition.outcomes, kept)))
-            for condition in contrast.read(model)
+            for condition in conditions
         ]
 
     own, clean = read(answers), read(reference) if reference else []
@@ -235,6 +246,7 @@ def compare(
         reason=contrast.reason,
         details=contrast.describe(answers),
         settings=detector.settings,
+        clusters=clusters,
     )
 
 
@@ -344,12 +356,12 @@ def _against_reference(comparison: Comparison) -> tuple[PairedResult, GapDiffere
         clean_first,
         clean_second,
         generator(comparison.settings.seed, comparison.answers.model, "relative"),
-        clusters=[cluster_of(item) for item in comparison.items],
+        clusters=comparison.clusters,
         n_permutations=comparison.settings.n_permutations,
         rises=comparison.direction == "rises",
     )
-    rows, n = answered(comparison.items, sides).values(), between.n
-    accuracies, means = tallies(comparison.reference, [row[2:] for row in rows])
+    columns, n = complete(sides), between.n
+    accuracies, means = tallies(comparison.reference, columns[2:])
     result = ReferenceResult(
         model=comparison.reference_answers.model if comparison.reference_answers else "",
         statistic=between.reference_gap if n else None,
@@ -358,7 +370,7 @@ def _against_reference(comparison: Comparison) -> tuple[PairedResult, GapDiffere
         means=means,
         unparsed={side.name: side.n_unparsed for side in comparison.reference},
     )
-    totals = [sum(row[i] for row in rows) for i in range(4)]
+    totals = [sum(column) for column in columns]
     changes = {
         condition.name: (totals[i] - totals[2 + i]) / n if n else None
         for i, condition in enumerate(comparison.reference)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import ImageRef, Item, JsonDict, Probe, Response
@@ -13,7 +17,9 @@ from ..protocol import rules
 from ..protocol.detector import Answers
 from ..protocol.rules import Direction
 from ..statistics.paired import Value
+from ..statistics.resampling import Array
 
+Mask = NDArray[np.bool_]
 Reading = Callable[[Response], float | None]
 """The value of a reply in [0, 1] (True for right, False for wrong); None if it cannot be read."""
 
@@ -31,11 +37,34 @@ def mean(values: Sequence[float]) -> float:
 
 
 @dataclass(frozen=True)
+class Picks:
+    """The reading "the reply names option ``gold``"; None if it names no option."""
+
+    gold: int | None
+
+    def __call__(self, reply: Response) -> bool | None:
+        """Return whether the reply names it."""
+        return self.of(reply.choice)
+
+    def of(self, choice: int) -> bool | None:
+        """Return whether a choice is it."""
+        return None if choice < 0 else choice == self.gold
+
+
+@dataclass(frozen=True)
 class Query:
     """One item in one condition: its probes, how each reply is read and the values combined."""
 
     parts: tuple[tuple[Probe, Reading], ...]
     combine: Callable[[Sequence[float]], float] = _first
+
+    @cached_property
+    def picked(self) -> tuple[Probe, Picks] | None:
+        """Its only probe, if all that it needs of the reply is the choice."""
+        probe, reading = self.parts[0]
+        if len(self.parts) > 1 or self.combine is not _first or not isinstance(reading, Picks):
+            return None
+        return probe, reading
 
     @property
     def probes(self) -> list[Probe]:
@@ -67,6 +96,9 @@ class Condition:
 
         An unreadable reply counts as 0, and in ``n_unparsed``.
         """
+        choices = [picked for query in queries if (picked := query.picked)]
+        if len(choices) == len(queries):
+            return cls._of_choices(name, answers, choices, n_trials)
         outcomes: list[Value] = []
         n_unparsed = n_replies = 0
         for query in queries:
@@ -79,6 +111,42 @@ class Condition:
                 query.combine([False if v is None else v for v in values]) if complete else None
             )
         return cls(name, outcomes, n_unparsed, n_replies, n_trials)
+
+    @classmethod
+    def _of_choices(
+        cls,
+        name: str,
+        answers: Answers,
+        queries: Sequence[tuple[Probe, Picks]],
+        n_trials: int | None,
+    ) -> Condition:
+        choices = answers.choices([probe for probe, _ in queries])
+        values = [
+            None if choice is None else picks.of(choice)
+            for choice, (_, picks) in zip(choices, queries, strict=True)
+        ]
+        n_replies = len(choices) - choices.count(None)
+        n_unparsed = n_replies - (len(values) - values.count(None))
+        outcomes = [
+            False if value is None and choice is not None else value
+            for value, choice in zip(values, choices, strict=True)
+        ]
+        return cls(name, outcomes, n_unparsed, n_replies, n_trials)
+
+    @cached_property
+    def answered(self) -> Mask:
+        """Which items have an outcome, shape (N,)."""
+        return np.array([outcome is not None for outcome in self.outcomes], dtype=bool)
+
+    @cached_property
+    def values(self) -> Array:
+        """The outcomes as numbers, shape (N,); NaN for those that are missing."""
+        return np.array(self.outcomes, dtype=float)
+
+    @cached_property
+    def right_or_wrong(self) -> bool:
+        """Whether all outcomes are."""
+        return all(outcome is None or isinstance(outcome, bool) for outcome in self.outcomes)
 
 
 @dataclass(frozen=True)
@@ -129,6 +197,8 @@ class Comparison:
         Why no item can be compared, in a few words; empty otherwise.
     details : dict
         Added to every score's details.
+    clusters : sequence of str, shape (N,)
+        What each item shares with others; by default `cluster_of` each.
     """
 
     detector: str
@@ -147,6 +217,12 @@ class Comparison:
     reason: str = ""
     details: JsonDict = field(default_factory=dict)
     settings: Settings = field(default_factory=Settings)
+    clusters: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        """Find the clusters."""
+        if not self.clusters:
+            object.__setattr__(self, "clusters", [cluster_of(item) for item in self.items])
 
 
 @dataclass(frozen=True)
@@ -163,6 +239,11 @@ class QueryPair:
         return [*self.first.probes, *self.second.probes]
 
 
+def cluster_of(item: Item) -> str:
+    """Return what an item shares with others: its group, else its images, else only its id."""
+    return item.group or " ".join(image.sha256 for image in item.images) or item.id
+
+
 def probes_of(queries: Iterable[Query | QueryPair]) -> list[Probe]:
     """Return the probes of all queries."""
     return [probe for query in queries for probe in query.probes]
@@ -175,7 +256,7 @@ def multiple_choice_items(benchmark: PairedBenchmark) -> list[Item]:
 
 def picks(gold: int | None) -> Reading:
     """Return the reading "the reply names option ``gold``"; None if it names no option."""
-    return lambda reply: None if reply.choice < 0 else reply.choice == gold
+    return Picks(gold)
 
 
 def choice(

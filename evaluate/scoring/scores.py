@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import compress
 from typing import Any, cast
+
+import numpy as np
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
-from flipbench.core.records import Count, Item, JsonDict, Mean, PairedCounts, ReferenceResult, Score
+from flipbench.core.records import Count, JsonDict, Mean, PairedCounts, ReferenceResult, Score
 
 from ..protocol import rules
 from ..protocol.detector import Answers
 from ..protocol.rules import Verdict
 from ..statistics.paired import Outcome, PairedOutcome, paired_comparison
-from .conditions import Comparison, Condition, Settings, dropped_note
+from .conditions import Comparison, Condition, Mask, Settings, dropped_note
+from .conditions import cluster_of as cluster_of
 from .means import MeanOutcome, mean_comparison
 
 PairedResult = PairedOutcome | MeanOutcome
@@ -107,9 +112,10 @@ def score_of(
     compared = outcome is not None and outcome.n > 0
     if p_value is None and outcome is not None and verdict != "not_applicable":
         p_value = one_sided_p(comparison, outcome)
-    rows = answered(comparison.items, (*conditions, *clean))
-    accuracies, means = tallies(conditions, rows.values())
-    changes = {} if comparison.first is None else {i: row[1] - row[0] for i, row in rows.items()}
+    sides = (*conditions, *clean)
+    columns = complete(sides)
+    accuracies, means = tallies(conditions, columns)
+    changes = {} if comparison.first is None else _changes(comparison, sides)
     n_unanswered = outcome.n_dropped if outcome else 0
     return make_score(
         comparison.detector,
@@ -127,7 +133,7 @@ def score_of(
         p_value=p_value if compared else None,
         verdict=verdict,
         reason=comparison.reason,
-        n=len(rows),
+        n=len(columns[0]),
         n_dropped=comparison.n_left_out + n_unanswered,
         accuracies=accuracies,
         means=means,
@@ -168,7 +174,7 @@ def _cautions(
 ) -> list[str]:
     """Return the warnings that do not prevent a verdict."""
     cautions = [*dropped_note(outcome.n_dropped, len(comparison.items))]
-    n_clusters = len({cluster_of(item) for item in comparison.items})
+    n_clusters = len(set(comparison.clusters))
     if n_clusters < len(comparison.items):
         cautions.append(
             f"{len(comparison.items)} items share {n_clusters} images or groups: test and interval"
@@ -182,23 +188,35 @@ def _cautions(
     return cautions
 
 
-def answered(items: Sequence[Item], sides: Sequence[Condition]) -> dict[str, tuple[float, ...]]:
-    """Return the outcomes in all conditions of the items that have them, by item id."""
-    columns = zip(*(side.outcomes for side in sides), strict=True)
-    return {
-        item.id: tuple(float(outcome) for outcome in row if outcome is not None)
-        for item, row in zip(items, columns, strict=True)
-        if None not in row
-    }
+def answered(sides: Sequence[Condition]) -> Mask:
+    """Return which items have an outcome in all conditions, shape (N,)."""
+    return np.array([side.answered for side in sides]).all(axis=0).astype(bool)
+
+
+def complete(sides: Sequence[Condition]) -> list[list[float]]:
+    """Return each condition's outcomes of the items that have one in all of them."""
+    kept = answered(sides)
+    return [side.values[kept].tolist() for side in sides]
+
+
+def _changes(comparison: Comparison, sides: Sequence[Condition]) -> dict[str, float]:
+    """Return the second condition's outcome minus the first's, by the id of complete items."""
+    kept = answered(sides)
+    changes = (sides[1].values - sides[0].values)[kept].tolist()
+    ids = (item.id for item in compress(comparison.items, kept.tolist()))
+    return dict(zip(ids, changes, strict=True))
 
 
 def tallies(
-    conditions: Sequence[Condition], rows: Collection[Sequence[float]]
+    conditions: Sequence[Condition], columns: Sequence[Sequence[float]]
 ) -> tuple[dict[str, Count], dict[str, Mean]]:
-    """Return correct answers as k of n by condition, and means of outcomes that are not shares."""
-    accuracies, means, n = {}, {}, len(rows)
-    for i, condition in enumerate(conditions):
-        total = sum(row[i] for row in rows)
+    """Return correct answers as k of n by condition, and means of outcomes that are not shares.
+
+    ``columns`` holds each condition's outcomes of the same n items.
+    """
+    accuracies, means, n = {}, {}, len(columns[0])
+    for condition, column in zip(conditions, columns, strict=False):
+        total = sum(column)
         if condition.n_trials is None:
             means[condition.name] = Mean(mean=total / n if n else None, n=n)
         else:
@@ -217,29 +235,24 @@ def one_sided_p(comparison: Comparison, outcome: PairedResult) -> float:
 def paired(comparison: Comparison, also: Sequence[Condition] = ()) -> PairedResult:
     """Compare the two conditions, on the items that have an outcome in the conditions ``also``."""
     assert comparison.first is not None
-    kept = answered(comparison.items, (comparison.first, *also))
-    before = zip(comparison.items, comparison.first.outcomes, strict=True)
-    first = [outcome if item.id in kept else None for item, outcome in before]
-    second = comparison.second.outcomes
-    settings, clusters = comparison.settings, [cluster_of(item) for item in comparison.items]
+    before, after = comparison.first, comparison.second
+    if also:
+        kept = zip(before.outcomes, answered((before, *also)).tolist(), strict=True)
+        before = replace(before, outcomes=[value if keep else None for value, keep in kept])
+    settings, clusters = comparison.settings, comparison.clusters
     rng = generator(settings.seed, comparison.answers.model, "bootstrap")
-    if all(outcome is None or isinstance(outcome, bool) for outcome in (*first, *second)):
+    if before.right_or_wrong and after.right_or_wrong:
         return paired_comparison(
-            cast(Sequence[Outcome], first),
-            cast(Sequence[Outcome], second),
+            cast(Sequence[Outcome], before.outcomes),
+            cast(Sequence[Outcome], after.outcomes),
             clusters=clusters,
         )
     return mean_comparison(
-        first,
-        second,
+        before.outcomes,
+        after.outcomes,
         comparison.direction,
         rng,
         clusters=clusters,
         n_bootstrap=settings.n_bootstrap,
         n_permutations=settings.n_permutations,
     )
-
-
-def cluster_of(item: Item) -> str:
-    """Return what an item shares with others: its group, else its images, else only its id."""
-    return item.group or " ".join(image.sha256 for image in item.images) or item.id

@@ -289,6 +289,6 @@ def _complete(
     n = len(conditions[0])
     if any(len(values) != n for values in [*conditions, *([] if clusters is None else [clusters])]):
         raise ValueError("all conditions (and clusters) must have one value for each item")
-    keep = [i for i in range(n) if all(condition[i] is not None for condition in conditions)]
-    arrays = [np.array([c[i] for i in keep], dtype=float) for c in conditions]
-    return arrays, None if clusters is None else [clusters[i] for i in keep]
+    keep = np.logical_and.reduce([[value is not None for value in c] for c in conditions])
+    arrays = [np.array(c, dtype=float)[keep] for c in conditions]
+    return arrays, None if clusters is None else list(itertools.compress(clusters, keep.tolist()))

@@ -154,7 +154,8 @@ def by_cluster(values: Array, clusters: Sequence[str] | None) -> tuple[Array, Ar
     if clusters is None:
         totals, sizes = values, np.ones_like(values)
     else:
-        _, index = np.unique(np.asarray(clusters, dtype=str), return_inverse=True)
+        numbers: dict[str, int] = {}
+        index = [numbers.setdefault(cluster, len(numbers)) for cluster in clusters]
         totals = np.bincount(index, weights=values).astype(np.float64)
         sizes = np.bincount(index).astype(np.float64)
     order = np.lexsort((sizes, totals))

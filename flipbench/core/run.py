@@ -142,6 +142,10 @@ class Run:
         """Return the number of lines of a kind; cheap, for progress bars only."""
         return sum(1 for _ in self._lines(kind, ""))
 
+    def shards(self, kind: type[Record], partition: str = "") -> list[Path]:
+        """Return the files that hold a kind, or one of its partitions, in reading order."""
+        return sorted((self.path / kind.kind / partition).rglob("*.jsonl"))
+
     def open_failures(self, stage: str, done: set[str]) -> list[Failure]:
         """Return the last failure of each record of ``stage`` that is not in ``done``."""
         last = {f.record_id: f for f in self.read(Failure) if f.stage == stage}
@@ -171,7 +175,7 @@ class Run:
         self.close()
 
     def _lines(self, kind: type[Record], partition: str) -> Iterator[tuple[bytes, str]]:
-        for path in sorted((self.path / kind.kind / partition).rglob("*.jsonl")):
+        for path in self.shards(kind, partition):
             with _open_shard(path) as file:
                 for number, line in enumerate(file, 1):
                     if not line.endswith(b"\n"):

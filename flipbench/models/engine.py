@@ -11,6 +11,7 @@ from flipbench.core.records import FIRST_REPLY, Probe, Record, Response
 from flipbench.core.run import Run
 from flipbench.core.stage import StageOptions, StageReport, run_stage
 from flipbench.models.protocols import VLM
+from flipbench.models.stored import StoredResponses
 
 ASK_OPTIONS = StageOptions(batch_size=64)
 
@@ -27,16 +28,23 @@ class Answers:
         """Return the response to a probe, or None if it failed."""
         return self.responses.get(probe.id)
 
+    def choices(self, probes: Sequence[Probe]) -> list[int | None]:
+        """Return the ``choice`` of each response; None if the probe failed."""
+        if isinstance(self.responses, StoredResponses):
+            stored = self.responses.choices
+            return [stored.get(probe.id) for probe in probes]
+        return [None if (r := self.to(probe)) is None else r.choice for probe in probes]
+
     def outcomes(self, probes: Sequence[Probe], gold: Sequence[int]) -> list[bool | None]:
         """Return whether each response is right; None if the probe failed (never "wrong")."""
         return [
-            None if (response := self.to(probe)) is None else response.choice == right
-            for probe, right in zip(probes, gold, strict=True)
+            None if choice is None else choice == right
+            for choice, right in zip(self.choices(probes), gold, strict=True)
         ]
 
     def n_unparsed(self, probes: Sequence[Probe]) -> int:
         """Count the replies that name no option."""
-        return sum((r := self.to(p)) is not None and r.choice < 0 for p in probes)
+        return sum(choice is not None and choice < 0 for choice in self.choices(probes))
 
 
 class AskStage:
@@ -130,6 +138,5 @@ def batching_key(probe: Probe) -> tuple[str, int, int, int, list[str], str, str]
 
 
 def answers_of(vlm_name: str, fingerprint: str, run: Run) -> Answers:
-    """Return all of a model's responses in ``run``."""
-    responses = {r.probe_id: r for r in run.read(Response, fingerprint)}
-    return Answers(vlm_name, fingerprint, responses)
+    """Return all of a model's responses in ``run``, which are read when they are used."""
+    return Answers(vlm_name, fingerprint, StoredResponses(run, fingerprint))

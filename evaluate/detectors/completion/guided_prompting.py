@@ -29,7 +29,7 @@ from ...scoring.comparison import (
     two_conditions,
 )
 from ...scoring.conditions import Query, QueryPair, open_question
-from ...scoring.scores import answered
+from ...scoring.scores import complete
 from ...scoring.text_match import continuation, fold, rouge_l
 from ...statistics.resampling import Array
 
@@ -231,7 +231,7 @@ class GuidedPrompting(ComparingDetector):
     def _overlap(self, comparison: Comparison) -> Score:
         assert comparison.first is not None
         sides = (comparison.first, comparison.second)
-        pairs = sorted(answered(comparison.items, sides).values())
+        pairs = sorted(zip(*complete(sides), strict=True))
         if not pairs:
             return gap_score(comparison, "overlap", lambda _: "not_detected")
         general, guided = np.array(pairs, dtype=float).T

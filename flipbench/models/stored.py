@@ -1,0 +1,116 @@
+"""A model's stored responses, read when they are needed, and a columnar copy of its choices."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from flipbench.core.errors import DataError
+from flipbench.core.files import PRIVATE, write_atomically
+from flipbench.core.records import Response
+from flipbench.core.run import Run
+
+COPY = "choices.parquet"
+"""The copy's file, beside the shards that it was made from."""
+
+WORTH_COPYING = 1_000
+"""Fewer responses than this are read faster than a copy."""
+
+_SHARDS = b"shards"
+_BLOCK = 1 << 20
+
+
+class StoredResponses(Mapping[str, Response]):
+    """A model's responses in a run by probe id; nothing is read before it is needed.
+
+    Scoring choices needs no more than `choices`. Whoever looks up a response gets every line read
+    and checked against its id.
+    """
+
+    def __init__(self, run: Run, fingerprint: str) -> None:
+        self._run, self._fingerprint = run, fingerprint
+
+    @cached_property
+    def _records(self) -> dict[str, Response]:
+        return {r.probe_id: r for r in self._run.read(Response, self._fingerprint)}
+
+    @cached_property
+    def choices(self) -> Mapping[str, int]:
+        """Each response's ``choice`` by probe id.
+
+        They are read from a columnar copy, `COPY`, if the shards still are the very bytes it was
+        made from, by SHA-256. Otherwise all responses are read and checked, and copied if there
+        are many of them and no line had to be set aside.
+        """
+        paths = self._run.shards(Response, self._fingerprint)
+        if "_records" in vars(self) or not paths:
+            return {probe_id: r.choice for probe_id, r in self._records.items()}
+        path = self._run.path / Response.kind / self._fingerprint / COPY
+        shards = _summary(paths)
+        if (stored := _read(path, shards)) is not None:
+            return stored
+        choices = {probe_id: r.choice for probe_id, r in self._records.items()}
+        n_lines = sum(n for _, n in shards.values())
+        now = self._run.shards(Response, self._fingerprint)
+        if len(choices) == n_lines >= WORTH_COPYING and _summary(now) == shards:
+            with contextlib.suppress(DataError):  # all works without a copy
+                _write(path, choices, shards)
+        return choices
+
+    def __getitem__(self, probe_id: str) -> Response:
+        return self._records[probe_id]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._records)
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+
+def _summary(paths: list[Path]) -> dict[str, tuple[str, int]]:
+    """Return each shard's SHA-256 and number of complete lines, by name; none if unreadable."""
+    summary = {}
+    for path in paths:
+        digest, n_lines = hashlib.sha256(), 0
+        try:
+            with path.open("rb") as file:
+                while block := file.read(_BLOCK):
+                    digest.update(block)
+                    n_lines += block.count(b"\n")
+        except OSError:
+            return {}
+        summary[path.name] = digest.hexdigest(), n_lines
+    return summary
+
+
+def _write(path: Path, choices: Mapping[str, int], shards: dict[str, tuple[str, int]]) -> None:
+    table = pa.table(
+        {"probe_id": list(choices), "choice": pa.array(choices.values(), pa.int64())},
+        metadata={_SHARDS: json.dumps(shards)},
+    )
+    data = io.BytesIO()
+    pq.write_table(table, data, use_dictionary=["choice"], write_page_checksum=True)
+    write_atomically(path, data.getvalue(), PRIVATE)
+
+
+def _read(path: Path, shards: dict[str, tuple[str, int]]) -> dict[str, int] | None:
+    """Return the choices of a copy of these shards; None if there is none, or it is damaged."""
+    try:
+        table = pq.read_table(
+            path, use_threads=False, page_checksum_verification=True, partitioning=None
+        )
+        made_from = json.loads(table.schema.metadata[_SHARDS])
+        if not shards or made_from != {name: list(known) for name, known in shards.items()}:
+            return None
+        columns = (table[name].to_pylist() for name in ("probe_id", "choice"))
+        return dict(zip(*columns, strict=True))
+    except (OSError, pa.ArrowException, KeyError, TypeError, ValueError):
+        return None
