@@ -17,7 +17,7 @@ __all__ = ["app", "benchmarks", "main", "models", "people", "stages"]
 
 
 def main() -> None:
-    """Run the command line; every flipbench error is one message and exit status 2."""
+    """Run the command line; errors are one message and exit status 2."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     for name in ("httpx", "httpx2", "transformers", "datasets", "accelerate", "faiss"):
@@ -27,6 +27,16 @@ def main() -> None:
     except FlipbenchError as error:
         who = "flipbench" if is_main() else f"flipbench (process {os.environ['RANK']})"
         print(f"{who}: {error}", file=sys.stderr)
+        raise SystemExit(2) from error
+    except OSError as error:
+        if error.errno is None:  # a library's own error, such as of a connection
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        print(
+            f"flipbench: {where}cannot be read or written ({error.strerror}); finished"
+            " work is safe, run the same command again when this is mended",
+            file=sys.stderr,
+        )
         raise SystemExit(2) from error
     except (KeyboardInterrupt, SystemExit) as stop:
         if isinstance(stop, SystemExit) and stop.code != 130:  # typer's status for an interrupt

@@ -86,13 +86,13 @@ def attack(path: Path, read: Read, rng: random.Random, n: int) -> Counter[str]:
     """Return how many damaged copies of a file were read, refused by name, or a defect."""
     whole, counts = path.read_bytes(), Counter[str]()
     read(path)
-    bad = [_damaged(whole, rng) for _ in range(n)]
+    bad = [damaged(whole, rng) for _ in range(n)]
     if path.suffix in (".json", ".jsonl"):
         head, *rest = [whole] if path.suffix == ".json" else whole.splitlines()
         value = json.loads(head)
-        places = list(_parts(value))
+        places = list(parts(value))
         for _ in range(n):
-            odd = json.dumps(_replaced(value, rng.choice(places), rng.choice(ODD))).encode()
+            odd = json.dumps(replaced(value, rng.choice(places), rng.choice(ODD))).encode()
             bad.append(b"\n".join([odd, *rest]))
     for data in bad:
         path.write_bytes(data)
@@ -107,7 +107,7 @@ def attack(path: Path, read: Read, rng: random.Random, n: int) -> Counter[str]:
     return counts
 
 
-def _damaged(data: bytes, rng: random.Random) -> bytes:
+def damaged(data: bytes, rng: random.Random) -> bytes:
     at = rng.randrange(len(data))
     to = min(len(data), at + rng.randrange(1, 40))
     how = rng.choice(("cut", "flip", "remove", "repeat", "insert"))
@@ -123,15 +123,15 @@ def _damaged(data: bytes, rng: random.Random) -> bytes:
     return data[:at] + rng.choice(odd) + data[at:]
 
 
-def _parts(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+def parts(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     if path:
         yield path
     if isinstance(value, dict | list):
         for key in value if isinstance(value, dict) else range(len(value)):
-            yield from _parts(value[key], (*path, key))
+            yield from parts(value[key], (*path, key))
 
 
-def _replaced(value: Any, path: tuple[Any, ...], by: Any) -> Any:
+def replaced(value: Any, path: tuple[Any, ...], by: Any) -> Any:
     changed = json.loads(json.dumps(value))
     parent = changed
     for step in path[:-1]:

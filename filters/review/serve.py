@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from flipbench.core.errors import ConfigError, DataError, need
+from flipbench.core.files import write_atomically
 from flipbench.core.run import Run
 
 from .exchange import ImportReport, export_csv, import_rows, read_rows
@@ -104,13 +105,12 @@ def export_verdicts(
     """
     run = Run(_existing(run_path, task))
     ledger = Ledger(run, task.load(run, edit_ids), task)
-    out.parent.mkdir(parents=True, exist_ok=True)
     if out.suffix == ".json":
-        out.write_text(export_tasks(ledger))
+        write_atomically(out, export_tasks(ledger))
         config = label_config(task, several=have_several(ledger))
-        out.with_suffix(".xml").write_text(config)
+        write_atomically(out.with_suffix(".xml"), config)
     else:
-        out.write_text(export_csv(ledger), newline="")
+        write_atomically(out, export_csv(ledger))
     return len(ledger.pairs)
 
 

@@ -287,7 +287,8 @@ def _write_report(
     )
     page = write_report(data, folder)
     rows = [json.loads(s.model_dump_json()) for s in scores]
-    (folder / "scores.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    write_atomically(folder / "scores.jsonl", lines)
     return page
 
 

@@ -6,6 +6,7 @@ import textwrap
 from itertools import chain, zip_longest
 from pathlib import Path
 
+from flipbench.core.files import atomic_file
 from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.records import Item
 from flipbench.prompting.prompts import LETTERS
@@ -29,8 +30,9 @@ def contact_sheet(benchmark: PairedBenchmark, path: Path, n_pairs: int = 6) -> N
             axes.set_yticks([])
             letter = "" if item.answer is None else f"{LETTERS[item.answer]}. "
             axes.set_xlabel(f"{side}: {letter}{item.answer_text}", fontsize=10)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    path = path if path.suffix else path.with_suffix(".png")
+    with atomic_file(path) as partial:
+        figure.savefig(partial, format=path.suffix[1:].lower())
 
 
 def _first_changed(pair: Pair, item: Item) -> int:

@@ -14,6 +14,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
+from flipbench.core.files import atomic_file
 from flipbench.core.records import Interval
 
 
@@ -135,10 +136,17 @@ def svg_text(canvas: Canvas) -> str:
 
 
 def save(canvas: Canvas, path: Path) -> None:
-    """Write a figure as ``path.svg`` and ``path.png``."""
-    with settings():
-        canvas.savefig(path.with_suffix(".svg"), metadata={"Date": None})
-        canvas.savefig(path.with_suffix(".png"), dpi=200)
+    """Write a figure as ``path.svg`` and ``path.png``.
+
+    Raises
+    ------
+    DataError
+        If it cannot be written.
+    """
+    options: dict[str, Any]
+    for form, options in (("svg", {"metadata": {"Date": None}}), ("png", {"dpi": 200})):
+        with settings(), atomic_file(path.with_suffix(f".{form}")) as partial:
+            canvas.savefig(partial, format=form, **options)
 
 
 def draw_interval(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
+import os
 import re
 import shutil
 import subprocess
@@ -112,6 +114,20 @@ def test_wrong_use_is_one_message_and_status_2(
     assert result.err.startswith("flipbench: ") and said in result.err
     assert len(result.err.splitlines()) <= 2
     assert result.out == ""
+
+
+@pytest.mark.parametrize("filename", ["run/report/gap.png", None])
+def test_an_error_of_the_disk_is_one_message(
+    flipbench: Flipbench, monkeypatch: pytest.MonkeyPatch, filename: str | None
+) -> None:
+    def full() -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), filename)
+
+    monkeypatch.setattr(cli, "app", full)
+    result = flipbench("evaluate")
+    assert result.status == 2 and len(result.err.splitlines()) == 1
+    where = f"{filename}: " if filename else ""
+    assert f"flipbench: {where}cannot be read or written (No space left on device)" in result.err
 
 
 @pytest.mark.parametrize(

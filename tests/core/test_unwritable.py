@@ -9,10 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 from flipbench.core.errors import DataError
 from flipbench.core.records import Caption
 from flipbench.core.run import Run
+from flipbench.reporting import figures
 
 WORKER = [sys.executable, str(Path(__file__).with_name("worker.py"))]
 
@@ -151,3 +153,11 @@ def test_a_configuration_that_cannot_be_written_leaves_the_old_one(
         with pytest.raises(DataError, match=r"config\.1\.yaml: cannot be written \(No space left"):
             run.write_provenance("seed: 1\n")
     assert (tmp_path / "config.yaml").read_text() == "seed: 0\n"
+
+
+@pytest.mark.parametrize("form", ["svg", "png"])
+def test_a_figure_that_cannot_be_written_is_named(tmp_path: Path, form: str) -> None:
+    (tmp_path / f"gap.{form}").mkdir()
+    with pytest.raises(DataError, match=rf"gap\.{form}: cannot be written \(Is a directory\)"):
+        figures.save(Figure(figsize=(1, 1)), tmp_path / "gap")
+    assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []

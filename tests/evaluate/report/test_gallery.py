@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.records import ImageRef, Item
@@ -134,6 +135,12 @@ def test_a_contact_sheet_shows_the_images_that_differ(
         for item in (pair.original, pair.perturbed)
     }
     assert set(opened) == expected and len(expected) == 6
+
+
+def test_a_contact_sheet_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "pairs.png").mkdir()
+    with pytest.raises(DataError, match=r"pairs\.png: cannot be written"):
+        contact_sheet(make_benchmark(tmp_path / "made", 2), tmp_path / "pairs.png")
 
 
 @pytest.mark.slow
