@@ -12,6 +12,7 @@ or an item. Requests to the review page must get a reply that is no server error
 from __future__ import annotations
 
 import argparse
+import http.client
 import json
 import random
 import shutil
@@ -22,12 +23,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import yaml
 from PIL import Image
 
 from benchmarks.robustness.bad_files import ODD, damaged, parts, replaced
-from benchmarks.robustness.commands import DEFECT, Command, gist, warm
+from benchmarks.robustness.commands import Command, gist, warm
+from benchmarks.robustness.served import open_page
 
 LONGEST = 60.0
 MOST_LINES = 12
@@ -170,69 +173,57 @@ def attempt(kind: Kind, base: Path, rng: random.Random) -> tuple[str, str]:
 
 
 GOOD: dict[str, Any] = {"reviewer": "Ada", "key": ["", ""], "decision": "keep", "seconds": 2.5}
-PATHS = ("/api/verdicts", "/api/answers", "/api/undo", "/api/import", "/api/queue", "/api/pairs/0")
-PATHS += ("/images/x", "/page/x", "/export/x", "/")
+PATHS = "/api/verdicts /api/answers /api/undo /api/import /api/queue /api/pairs/0 /images/x".split()
+PATHS += ["/page/x", "/export/x", "/"]
 TEXTS = ("", "0", "-1", "9" * 5000, "../../etc/passwd", "%2e%2e/x", "\u202e", "a" * 100_000, "%00")
 
 
-def ask_page(run: Path, seed: int, n: int, out: Path) -> None:
-    """Send ``n`` bad requests to the review page; write the status of each."""
-    from starlette.testclient import TestClient
-
+def requests(base: Path, seed: int, n: int) -> tuple[Counter[str], list[str]]:
+    """Send ``n`` bad requests to a blind review page, and count the replies."""
     from flipbench.core.run import Run
-    from flipbench.filters.review.app import ReviewApp, make_app
-    from flipbench.filters.review.ledger import Ledger
     from flipbench.filters.review.pairs import edited_pairs
 
     rng = random.Random(seed)
-    with Run(run) as opened, out.open("w") as file:
-        pairs = edited_pairs(opened)
-        app = make_app(ReviewApp(Ledger(opened, pairs), opened.images, "run", blind=True))
-        client = TestClient(app, "http://127.0.0.1", raise_server_exceptions=False)
-        good = GOOD | {"key": list(pairs[0].key)}
-        for _ in range(n):
-            path = rng.choice(PATHS)
-            if path.endswith("x") or path.endswith("0"):
-                path = path[:-1] + rng.choice(TEXTS)
-            if rng.random() < 0.3:
-                path += f"?{rng.choice(('reviewer', 'show', 'category', 'judges', 'after'))}="
-                path += rng.choice(TEXTS)[:5000]
-            body: bytes = json.dumps(good).encode()
-            if rng.random() < 0.5:
-                places = list(parts(good))
-                odd = rng.choice(ODD)
-                body = json.dumps(replaced(good, rng.choice(places), odd)).encode()
-            else:
-                body = damaged(body, rng)
-            method = rng.choice(("POST", "POST", "GET", "PUT"))
-            reply = client.request(method, path, content=body)
-            file.write(f"{reply.status_code} {method} {path[:80]} {body[:200]!r}\n")
-
-
-def requests(base: Path, seed: int, n: int) -> tuple[Counter[str], list[str]]:
-    """Count the replies of the review page to bad requests."""
-    folder = base / "review"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    config = {"run": "run", "benchmark": {"format": "shapes", "n_items": 4}}
-    (folder / "c.yaml").write_text(yaml.safe_dump(config))
-    assert warm(("generate", "c.yaml", "-q"), folder).status == 0
-    out = folder / "statuses.txt"
-
-    def work() -> None:
-        ask_page(Path("run"), seed, n, out)
-
-    ended = Command(work, folder).wait(300)
+    folder = base / "template"
+    shutil.copytree(folder / "pairs", folder / "run")
+    with Run(folder / "run") as run:
+        good = GOOD | {"key": list(edited_pairs(run)[0].key)}
+    page, port = open_page(folder, blind=True)
     counts: Counter[str] = Counter()
     problems = []
-    for line in out.read_text().splitlines():
-        status = int(line[:3])
+    for _ in range(n):
+        path = rng.choice(PATHS)
+        if path.endswith("x") or path.endswith("0"):
+            path = path[:-1] + quote(rng.choice(TEXTS))
+        if rng.random() < 0.3:
+            path += f"?{rng.choice(('reviewer', 'show', 'category', 'judges', 'after'))}="
+            path += quote(rng.choice(TEXTS))
+        body = json.dumps(good).encode()
+        if rng.random() < 0.5:
+            odd = replaced(good, rng.choice(list(parts(good))), rng.choice(ODD))
+            body = json.dumps(odd).encode()
+        else:
+            body = damaged(body, rng)
+        method = rng.choice(("POST", "POST", "GET", "PUT"))
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        headers = {"Content-Type": "application/json", "Origin": f"http://127.0.0.1:{port}"}
+        try:
+            connection.request(method, path, body, headers)
+            status = connection.getresponse().status
+        except (OSError, http.client.HTTPException) as error:
+            status = 599
+            problems.append(str(error))
+        connection.close()
+        page.wait(0)
         counts["defect" if status >= 500 else "refused" if status >= 400 else "ended well"] += 1
         if status >= 500:
-            problems.append(line)
-    if ended is None or ended.status == DEFECT:
+            problems.append(f"{status} {method} {path[:80]} {body[:200]!r}")
+    page.stop(signal.SIGKILL)
+    page.wait(5)
+    if b"Traceback" in page.text:
         counts["defect"] += 1
-        problems.append(gist(ended.text) if ended else "hangs")
+        problems.append(gist(page.text.decode(errors="replace")))
+    shutil.rmtree(folder / "run")
     return counts, problems
 
 

@@ -13,7 +13,6 @@ each round are appended to a file, so that the command can be stopped and starte
 from __future__ import annotations
 
 import argparse
-import contextlib
 import hashlib
 import json
 import os
@@ -40,6 +39,7 @@ from benchmarks.robustness.commands import (
     warm,
     wrong_clock,
 )
+from benchmarks.robustness.served import BatchServer, review_round
 
 CONFIG = """\
 run: run
@@ -60,8 +60,18 @@ contaminate:
        lora_targets: [q_proj]}
 evaluate: {detectors: [perturbation_gap, circular_eval], batch_size: 4}
 """
-RECORDS = ("items", "flips", "captions", "edits", "verdicts", "probes", "responses", "wordings")
-RECORDS += ("plans",)
+RECORDS = ("items", "flips", "captions", "edits", "verdicts", "probes", "responses", "plans")
+BATCH = """\
+run: run
+seed: 3
+benchmark: {{format: shapes, n_items: 8}}
+generate:
+  captioner:
+    kind: api
+    batch: true
+    chat: {{model: gpt-4o-2024-08-06, base_url: "{base_url}", max_retries: 2, timeout: 5}}
+  editor: {{kind: shapes, wrong: 0.3}}
+"""
 LONGEST = 120.0
 """Seconds after which a command hangs."""
 MOST = 12
@@ -75,13 +85,17 @@ class Work:
     name: str
     command: tuple[str, ...]
     after: tuple[str, ...] = ()
+    counts_requests: bool = False
 
 
+REVIEW = Work("review", ())
 WORKS = (
+    REVIEW,
     Work("generate", ("generate", "c.yaml", "--quiet")),
     Work("filter", ("filter", "c.yaml", "--quiet"), ("generate",)),
     Work("contaminate", ("contaminate", "c.yaml", "--quiet"), ("generate", "filter")),
     Work("evaluate", ("evaluate", "c.yaml", "--quiet"), ("generate", "filter", "contaminate")),
+    Work("Batch API", ("generate", "batch.yaml", "--quiet"), counts_requests=True),
     Work("audit", ("audit", "c.yaml", "--quiet"), ("generate", "filter")),
 )
 WAYS = {
@@ -158,7 +172,7 @@ def _plain(line: bytes) -> str:
 
 def _is_volatile(place: Path) -> bool:
     """Whether a file of an undisturbed run differs from time to time."""
-    return place.parts[0] in ("config.yaml", "environment.json", "failures")
+    return place.parts[0] in ("config.yaml", "environment.json", "failures", "batches")
 
 
 class Templates:
@@ -166,9 +180,10 @@ class Templates:
 
     def __init__(self, base: Path) -> None:
         self.base = base
+        self.server = BatchServer(base)
         self.seconds: dict[str, float] = {}
         pictures = base / "corpus"
-        pictures.mkdir(parents=True)
+        pictures.mkdir()
         rng = np.random.default_rng(0)
         for number in range(20):
             pixels = rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)
@@ -182,6 +197,7 @@ class Templates:
         if not stages:
             folder.mkdir()
             (folder / "c.yaml").write_text(CONFIG)
+            (folder / "batch.yaml").write_text(BATCH.format(base_url=self.server.base_url))
             shutil.copytree(self.base / "corpus", folder / "pictures")
             return folder
         shutil.copytree(self.folder(stages[:-1]), folder)
@@ -203,6 +219,7 @@ class Templates:
             print(f"{work.name}: two undisturbed runs differ: {names[:5]}", file=sys.stderr)
             first.files = {n: h for n, h in first.files.items() if second.files.get(n) == h}
         shutil.rmtree(again)
+        self.server.new_requests()
         return first
 
 
@@ -221,6 +238,7 @@ class Round:
         """Return the counts of disturbances and of what was lost."""
         shutil.rmtree(self.folder, ignore_errors=True)
         shutil.copytree(self.templates.folder(self.work.after), self.folder)
+        self.templates.server.new_requests()
         names = list(WAYS)
         for _ in range(MOST):
             way = str(self.rng.choice(names, p=[WAYS[name] for name in names]))
@@ -233,6 +251,10 @@ class Round:
         found = self.expected.compare(state)
         if found.total():
             self.problems += self.expected.differences(state)[:6]
+        if self.work.counts_requests:
+            paid = self.templates.server.new_requests()
+            if twice := paid.total() - len(paid):
+                self._problem("doubled", f"{twice} requests were sent twice")
         self.counts.update(found)
         self.counts["rounds"] += 1
         return self.counts
@@ -340,25 +362,29 @@ def main() -> int:
     os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     base = args.out.absolute().with_suffix("")
     shutil.rmtree(base, ignore_errors=True)
+    base.mkdir(parents=True)
     templates = Templates(base)
     works = [work for work in WORKS if work.name in args.stages.split(",")]
-    expected = {work.name: templates.prepare(work) for work in works}
+    expected = {work.name: templates.prepare(work) for work in works if work is not REVIEW}
     base.chmod(0o755)
     start = time.monotonic()
     while sum(sum(row["counts"].get(way, 0) for way in WAYS) for row in rows) < args.kills:
         number = len(rows)
         work = works[number % len(works)]
         rng = np.random.default_rng([args.seed, number])
-        played = Round(work, templates, expected[work.name], rng)
-        counts = played.run()
+        if work is REVIEW:
+            counts, problems = review_round(templates.folder(["generate"]), base / "round", rng)
+        else:
+            played = Round(work, templates, expected[work.name], rng)
+            counts, problems = played.run(), played.problems
         rows.append({"work": work.name, "number": number, "counts": counts})
-        if played.problems:
-            rows[-1]["problems"] = played.problems
-            print(number, work.name, *played.problems, sep="\n  ", file=sys.stderr, flush=True)
+        if problems:
+            rows[-1]["problems"] = problems
+            print(number, work.name, *problems, sep="\n  ", file=sys.stderr, flush=True)
         with args.out.open("a") as file:
             file.write(json.dumps(rows[-1]) + "\n")
-    with contextlib.suppress(OSError):
-        shutil.rmtree(base)
+    templates.server.stop()
+    shutil.rmtree(base, ignore_errors=True)
     print(table(rows))
     print(f"{time.monotonic() - start:.0f} s", file=sys.stderr)
     return int(any(row.get("problems") for row in rows))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from transformers import (
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
     AutoConfig,
@@ -179,7 +180,7 @@ def capabilities(path: str, revision: str | None = None, **options: Any) -> froz
     base, at = base_of(resolve_path(path), revision)
     try:
         return family_of(architecture(base, **at, **options)).can
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, StrictDataclassError) as error:
         raise PrerequisiteError(
             f"{path}: its configuration cannot be read ({first_line(error)}); copy the checkpoint"
             " again, or set trust_remote_code if it needs code that you trust"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from transformers import AutoModelForImageTextToText
@@ -118,8 +119,13 @@ def test_missing_weights_and_shards_are_named(copy: Path) -> None:
         HuggingFaceVLM(str(copy))
 
 
-def test_what_a_model_can_do_needs_a_readable_configuration(copy: Path) -> None:
-    (copy / "config.json").write_text("{")
+@pytest.mark.parametrize("changes", [None, {"use_cache": "x"}, {"model_type": 5}])
+def test_what_a_model_can_do_needs_a_readable_configuration(
+    changes: dict[str, Any] | None, copy: Path
+) -> None:
+    config = json.loads((copy / "config.json").read_text())
+    text = "{" if changes is None else json.dumps(config | changes)
+    (copy / "config.json").write_text(text)
     with pytest.raises(PrerequisiteError, match="copy: its configuration cannot be read"):
         capabilities(str(copy))
 
