@@ -25,9 +25,9 @@ KILLS = 8
 
 def open_page(folder: Path, *, blind: bool = False) -> tuple[Command, int]:
     """Serve the review page of ``folder/run``; return its process and port."""
-    from flipbench.filters.review.serve import serve_review
-
-    page = Command(lambda: serve_review("run", port=0, blind=blind), folder)
+    words = [sys.executable, "-m", "flipbench.cli", "review", "run", "--port", "0"]
+    words += ["--blind"] if blind else []
+    page = Command(lambda: os.execv(sys.executable, words), folder)
     while not (address := re.search(rb"http://127.0.0.1:(\d+)/", page.text)):
         if ended := page.wait(0.02):
             raise RuntimeError(gist(ended.text))
@@ -119,7 +119,7 @@ def review_round(
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
         while True:
             n_sent += 1
-            decision = str(rng.choice(["keep", "drop", "unsure"]))
+            decision = str(rng.choice(["keep", "reject", "unsure"]))
             body: dict[str, Any] = {"reviewer": "Ada", "decision": decision}
             body |= {"key": keys[int(rng.integers(len(keys)))], "note": f"number {n_sent}."}
             try:
