@@ -6,6 +6,7 @@ import copy
 import json
 import logging
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -16,9 +17,12 @@ from tokenizers.pre_tokenizers import Split
 from flipbench.config.served_model import ServedModelConfig
 from flipbench.core.errors import DataError, PrerequisiteError, ServiceError
 from flipbench.core.images import ImageStore
+from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.records import Item, Probe, Response
+from flipbench.evaluate.detectors.registry import DETECTORS
 from flipbench.evaluate.scoring.likelihood import answer_probe, text_probe
 from flipbench.models.chat.log_probs import N_WITH_STATISTICS
+from flipbench.models.engine import Answers
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.models.vlm.served import APIVLM
 from flipbench.prompting.prompts import PromptSettings
@@ -96,6 +100,42 @@ def test_a_served_model_scores_texts_as_it_does_in_memory(
         assert there.log_likelihood == pytest.approx(here.log_likelihood, abs=NATS * n)
         assert bool(there.token_log_probs) == (bool(probe.images) or n <= N_WITH_STATISTICS)
         assert there.token_means == (), "no more is stored than was measured"
+
+
+@pytest.mark.parametrize("name", ["codec", "loss", "min_k", "order_trend", "shared_likelihood"])
+def test_a_detector_that_reads_likelihoods_finds_the_same_on_a_served_model(
+    server: OpenAIServer,
+    local: HuggingFaceVLM,
+    shapes_items: list[Item],
+    shapes_store: ImageStore,
+    name: str,
+) -> None:
+    pairs = tuple(_pair(a, b) for a, b in pairwise(shapes_items[:9]) if a.options and b.images)
+    benchmark, detector = PairedBenchmark("shapes", pairs, shapes_store), DETECTORS[name]
+    probes = list({p.id: p for p in detector.probes(benchmark, CHOOSE)}.values())
+    served = vlm(server, local)
+    assert detector.about.needs <= served.can
+    found = []
+    for model in (served, local):
+        replies = [r for r in model.ask(probes, shapes_store) if isinstance(r, Response)]
+        assert len(replies) == len(probes)
+        by_probe = {reply.probe_id: reply for reply in replies}
+        found.append(detector.score(benchmark, CHOOSE, Answers("m", model.fingerprint, by_probe)))
+    for there, here in zip(*found, strict=True):
+        if there.rule == "min_k_plus_plus":
+            assert there.verdict == "not_applicable", "a server sends no whole distribution"
+            continue
+        assert (there.rule, there.n, there.verdict) == (here.rule, here.n, here.verdict)
+        assert (there.p_value is None) == (here.p_value is None)
+        assert there.statistic == pytest.approx(here.statistic, abs=1e-3)
+
+
+def _pair(item: Item, other: Item) -> Pair:
+    assert item.options is not None and item.answer is not None
+    answer = (item.answer + 1) % len(item.options)
+    changed = {"id": "", "images": other.images, "answer": answer}
+    changed["answer_text"] = item.options[answer]
+    return Pair(item, Item(**(item.model_dump() | changed)))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
