@@ -11,7 +11,7 @@ from flipbench.benchmarks.image_files import ImageFolder, image_folder
 from flipbench.benchmarks.report import Benchmark, Collector, Oddity, RowError, RowPlace
 from flipbench.benchmarks.specs import JsonlSpec
 from flipbench.benchmarks.tables import check_file, not_utf8, parse_json
-from flipbench.core.errors import DataError, nearest
+from flipbench.core.errors import DataError, nearest, shorten
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef, Item, JsonDict, Source
 from flipbench.prompting.prompts import LETTERS
@@ -97,7 +97,7 @@ def item_of_record(
     """
     unknown = [key for key in record if key not in KEYS]
     if unknown:
-        what = f"unknown key {unknown[0]!r}{nearest(unknown[0], list(KEYS))}"
+        what = f"unknown key {shorten(unknown[0])!r}{nearest(unknown[0], list(KEYS))}"
         raise RowError("keys", what, f"the keys are {', '.join(KEYS)}; move others into 'extra'")
     for key in ("id", "benchmark", *TEXTS):
         if not isinstance(record.get(key, ""), str):

@@ -59,3 +59,11 @@ def test_other_errors_name_their_line() -> None:
     with pytest.raises(json.JSONDecodeError, match="line 2 column 1"):
         parse_json('{"a":\n}')
     assert parse_json(b'{"a": 1}') == {"a": 1}
+
+
+def test_a_long_key_of_a_row_is_cut_in_the_message(tmp_path: Path) -> None:
+    path = tmp_path / "bench.jsonl"
+    path.write_text(json.dumps({"name": "1", "[" * 100_000: 1}) + "\n")
+    with pytest.raises(DataError, match="unknown key") as refused:
+        load_benchmark(JsonlSpec(path=path), ImageStore(tmp_path / "store"))
+    assert len(str(refused.value)) < 1000
