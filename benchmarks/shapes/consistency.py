@@ -192,6 +192,13 @@ def rate_cell(values: Flags, *purpose: str) -> Cell:
     return Cell(text, small)
 
 
+def share_cell(count: Count) -> Cell:
+    """Return percent and count."""
+    if not count.n:
+        return Cell(formats.NOTHING)
+    return Cell(f"{formats.percent(count.k / count.n)} ({count.k}/{count.n})")
+
+
 def groups_of(
     families: dict[str, Family], row: Callable[[str, Family, Outcome], Row]
 ) -> tuple[tuple[str, tuple[Row, ...]], ...]:
@@ -212,14 +219,12 @@ def quadrant_table(families: dict[str, Family]) -> Table:
     """Return the four measures, DF among consistent items, and the oracle's DF."""
 
     def row(name: str, family: Family, outcome: Outcome) -> Row:
-        consistent = outcome.among("ideal", "dangerous").sum()
-        given = outcome.among("dangerous").sum() / consistent
-        measures = [rate_cell(family.measure(outcome, m), name, m) for m in MEASURES]
-        prior = outcome.prior
-        return Row(
-            name,
-            (*measures, Cell(formats.percent(given)), Cell(formats.percent(prior.k / prior.n))),
+        dangerous, consistent = (
+            int(outcome.among(*names).sum()) for names in (("dangerous",), ("ideal", "dangerous"))
         )
+        measures = [rate_cell(family.measure(outcome, m), name, m) for m in MEASURES]
+        given = Count(k=dangerous, n=consistent)
+        return Row(name, (*measures, share_cell(given), share_cell(outcome.prior)))
 
     columns = (*MEASURES.values(), "DF if consistent, %", "oracle’s DF, %")
     return Table(
@@ -253,25 +258,22 @@ def origin_table(families: dict[str, Family]) -> Table:
     )
 
 
-def category_table(families: dict[str, Family]) -> Table:
-    """Return how many items of each category are dangerous, and how many answers are right."""
+def category_table(families: dict[str, Family], measure: str) -> Table:
+    """Return one of ``MEASURES`` by category."""
     names = np.unique(np.concatenate([f.categories for f in families.values()])).tolist()
 
     def row(name: str, family: Family, outcome: Outcome) -> Row:
-        cells = []
-        for category in names:
-            among = family.categories == category
-            shares = (outcome.among("dangerous")[:, among], outcome.right[:, among])
-            text = " / ".join(
-                formats.percent(x.mean()) if x.size else formats.NOTHING for x in shares
-            )
-            cells.append(Cell(text))
+        values = family.measure(outcome, measure)
+        cells = (
+            rate_cell(values[:, family.categories == category], name, measure, category)
+            for category in names
+        )
         return Row(name, tuple(cells))
 
     return Table(
-        "categories",
+        f"categories_{measure}",
         "",
-        "dangerous / right, %",
+        MEASURES[measure],
         tuple(Column(f"{name} questions") for name in names),
         groups_of(families, row),
     )
@@ -389,8 +391,10 @@ def main() -> None:
     config = load_config(args.config, args.changes)
     assembly = open_experiment(config, n_workers=args.workers)
     families = measured(assembly)
-    for make in (quadrant_table, origin_table, category_table, difference_table):
-        print(markdown(make(families)).strip(), end="\n\n")
+    tables = [quadrant_table(families), origin_table(families)]
+    tables += [category_table(families, measure) for measure in ("DF", "right")]
+    for table in (*tables, difference_table(families)):
+        print(markdown(table).strip(), end="\n\n")
     print(counted_divergence(assembly.run))
     if args.figure:
         write_figure(families, args.figure)

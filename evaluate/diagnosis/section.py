@@ -18,8 +18,9 @@ from .diagnosis import CATEGORIES, PRESUMES, SYMPTOMS, Diagnosis
 
 KEY, TITLE = "diagnosis", "Why items fell"
 CAPTION = (
-    "Items right on the original and wrong on the perturbed version, by what explains them; each is"
-    " counted once, in the first category whose evidence is there, from left to right."
+    "Items right on the original and wrong on the perturbed version, by what their answers look"
+    " like; each is counted once, in the first category whose evidence is there, from left to"
+    " right."
 )
 NOTES = (
     "Only fallen items are placed: an item that is wrong on both versions did not fall, and adds"
@@ -43,8 +44,8 @@ def sentence(diagnosis: Diagnosis) -> str:
     counts = sorted(diagnosis.counts.items(), key=lambda pair: -pair[1])
     parts = [f"{name} {formats.rate(diagnosis.share(name))}" for name, k in counts if k]
     return (
-        f"{n:,} of {diagnosis.n:,} items fell and {diagnosis.n_rose:,} rose. What explains the"
-        f" fallen ones: {'; '.join(parts)}."
+        f"{n:,} of {diagnosis.n:,} items fell and {diagnosis.n_rose:,} rose. What the answers to"
+        f" the fallen ones look like: {'; '.join(parts)}."
     )
 
 

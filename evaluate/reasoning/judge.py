@@ -40,7 +40,7 @@ PLACEHOLDERS = (
 NO_RATIONALE, NO_REPLY = "the rationale is empty", "no reply"
 N_ATTEMPTS = 3
 _AGAIN = "\n\nThis is attempt {}. Reply with the JSON object only."
-_SENTENCE_END = re.compile(r"(?<=[.!?。！？])\s+")
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])\s*")
 
 
 class ReasoningReply(Record):
@@ -308,6 +308,8 @@ def sentences_of(discussion: Mapping[str, str]) -> list[tuple[str, str]]:
 
     >>> sentences_of({"Outcome": "She recovered. No relapse."})
     [('Outcome', 'She recovered.'), ('Outcome', 'No relapse.')]
+    >>> sentences_of({"Outcome": "患者康复。没有复发。"})
+    [('Outcome', '患者康复。'), ('Outcome', '没有复发。')]
     """
     return [
         (name, sentence)

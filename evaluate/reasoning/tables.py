@@ -159,19 +159,28 @@ def _step_cells(counts: dict[str, StepCounts]) -> list[Cell]:
     ]
 
 
+def _of(rate: Rate) -> tuple[int, int]:
+    return rate.k, rate.n
+
+
 def _errors(judged: Sequence[JudgedCase]) -> Table:
     rows = []
     for model, cases in _by_model(judged).items():
-        total = reduce(add, (count_steps(one.by_step) for one in cases))
+        counts = {one.case.key: count_steps(one.by_step) for one in cases}
         for key, title in ERROR_TYPES.items():
-            rates = (total.coverage(key), total.coverage(key, critical=True))
+            rates = [
+                clustered_rate(
+                    {case: _of(c.coverage(key, critical=only)) for case, c in counts.items()}
+                )
+                for only in (False, True)
+            ]
             rows.append(Row(model, (Cell(title), *map(rate_cell, rates))))
-        untyped = Rate.wilson(total.untyped, total.errors)
+        untyped = clustered_rate({case: (c.untyped, c.errors) for case, c in counts.items()})
         rows.append(Row(model, (Cell("none of these"), rate_cell(untyped), Cell(formats.NOTHING))))
     return Table(
         "reasoning_errors",
-        "Types of error, in percent of wrong steps (Wilson intervals). A step may have several, so"
-        " the shares may sum to more than 100.",
+        f"Types of error, in percent of wrong steps. {_INTERVALS}. A step may have several, so the"
+        " shares may sum to more than 100.",
         "Model",
         (Column("Error", numeric=False), Column("Wrong steps"), Column("Wrong critical steps")),
         (("", tuple(rows)),),

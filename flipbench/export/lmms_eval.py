@@ -134,7 +134,8 @@ def _readme(benchmark: PairedBenchmark, tasks: Sequence[Path], models: Mapping[s
         for item in (*benchmark.originals, *benchmark.perturbed)
         for ref in item.images
     ]
-    span = f"{min(sizes):,} to {max(sizes):,} pixels" if sizes else "none"
+    ends = dict.fromkeys(f"{size:,}" for size in (min(sizes), max(sizes))) if sizes else ()
+    span = f"{' to '.join(ends) or 'no'} pixels"
     known = "".join(
         f"- `{markdown_text(name)}`: `min_pixels={fewest},max_pixels={most}`\n"
         for name, (fewest, most) in limits.items()

@@ -62,9 +62,10 @@ def test_transitions_start_from_the_model_before_training(study: Any, families: 
     main = rows(study.quadrant_table(families))
     assert main["none"][0].startswith("50.0 (2/4)") and main["none"][3].startswith("50.0 (2/4)")
     assert main[plain][1].startswith("75.0 (6/8)") and "75.0–75.0" in main[plain][1]
-    assert main[grounded][4:] == ["60.0", "50.0"]
-    by_category = rows(study.category_table(families))
-    assert by_category[plain] == ["50.0 / 75.0", "100.0 / 100.0"]
+    assert main[grounded][4:] == ["60.0 (3/5)", "50.0 (2/4)"]
+    dangerous, right = (rows(study.category_table(families, name)) for name in ("DF", "right"))
+    starts = [[cell.split(" [")[0] for cell in table[plain]] for table in (dangerous, right)]
+    assert starts == [["50.0 (2/4)", "100.0 (4/4)"], ["75.0 (3/4)", "100.0 (4/4)"]]
 
 
 def test_differences_are_paired_and_between_kinds_that_differ_in_one_thing(

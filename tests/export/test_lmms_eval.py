@@ -154,7 +154,7 @@ def test_the_readme_states_the_pixel_limits_of_each_model(
     models = {"mine": checkpoint, "none": tmp_path / "no-such"}
     path, _ = write_lmms_eval(make([("red", "blue")]), tmp_path / "out", models)
     readme = (path.parent / "README.md").read_text()
-    assert "1,200 to 1,200 pixels" in readme and path.stem in readme
+    assert "have 1,200 pixels." in readme and path.stem in readme
     stated = limits and f"- `mine`: `min_pixels={limits[0]},max_pixels={limits[1]}`"
     assert stated in readme if stated else "`mine`" not in readme
     assert "`none`" not in readme

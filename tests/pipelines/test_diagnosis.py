@@ -72,7 +72,7 @@ def test_a_memory_of_pictures_stays_a_verdict_and_is_explained(
     assert result.verdict == "contaminated"
     assert result.diagnosis is not None and result.diagnosis.n_fell == N_PAIRS
     assert result.diagnosis.counts["image-keyed memory"] == N_PAIRS
-    explained = "What explains the fallen ones: image-keyed memory 100.0 % (20/20) [83.9, 100.0]."
+    explained = "fallen ones look like: image-keyed memory 100.0 % (20/20) [83.9, 100.0]."
     assert any(text.endswith(explained) for text in result.qualifiers)
     page = result.page.read_text()
     assert 'id="why"' in page and "Why items fell" in page and "<svg" not in explained

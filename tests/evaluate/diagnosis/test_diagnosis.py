@@ -273,8 +273,8 @@ def test_the_order_of_precedence(changes: dict[str, object], category: Category)
 def test_sentence_tables_figure_and_section(benchmark: PairedBenchmark, tmp_path: Path) -> None:
     keyed, nothing = found(benchmark, image_keyed), found(benchmark, lambda p, old, new: "none")
     assert sentence(keyed) == (
-        "24 of 24 items fell and 0 rose. What explains the fallen ones: image-keyed memory 100.0 %"
-        " (24/24) [86.2, 100.0]."
+        "24 of 24 items fell and 0 rose. What the answers to the fallen ones look like:"
+        " image-keyed memory 100.0 % (24/24) [86.2, 100.0]."
     )
     assert sentence(nothing) == "No item of 24 fell, so there is nothing to explain."
     groups = {"f": [("keyed", keyed), ("nothing", nothing)]}

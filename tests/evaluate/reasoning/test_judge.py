@@ -70,6 +70,8 @@ def test_steps_are_judged_by_the_outcome(
     errors = {row[1]: row[2].split(" [")[0] for row in table(tables, "reasoning_errors")}
     assert errors["Image Understanding"] == errors["Reasoning"] == "100.0 (2/2)"
     assert errors["Medical Knowledge"] == errors["none of these"] == "0.0 (0/2)"
+    (cell,) = {row[2] for row in table(tables, "reasoning_errors") if row[1] == "Reasoning"}
+    assert cell == "100.0 (2/2)", "two steps of one case have no interval"
     assert table(tables, "reasoning_left_out") == []
 
 
