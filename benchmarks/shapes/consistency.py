@@ -265,7 +265,7 @@ def category_table(families: dict[str, Family], measure: str) -> Table:
     def row(name: str, family: Family, outcome: Outcome) -> Row:
         values = family.measure(outcome, measure)
         cells = (
-            rate_cell(values[:, family.categories == category], name, measure, category)
+            rate_cell(values[:, family.categories == category], name, f"{measure}, {category}")
             for category in names
         )
         return Row(name, tuple(cells))
