@@ -26,6 +26,7 @@ from flipbench.config.experiment import load_config
 from flipbench.config.training import ConsistencyConfig
 from flipbench.contaminate.checks.card import read_card
 from flipbench.core.randomness import generator
+from flipbench.core.rates import Rate
 from flipbench.core.records import Checkpoint, Count, Item, TrainingPlan
 from flipbench.core.run import Run
 from flipbench.evaluate.statistics.quadrants import QUADRANTS
@@ -185,7 +186,10 @@ def rate_cell(values: Flags, *purpose: str) -> Cell:
     if found.mean is None:
         return Cell(formats.NOTHING)
     text = f"{formats.percent(found.mean)} ({int(values.sum())}/{values.size})"
-    small = formats.interval(found.over_items, formats.percent)
+    over_items = found.over_items
+    if found.mean in (0, 1) and values.shape[1] > 1:  # where a bootstrap has no width
+        over_items = Rate.wilson(int(found.mean) * values.shape[1], values.shape[1]).interval
+    small = formats.interval(over_items, formats.percent)
     if len(found.by_seed) > 1:
         low, high = min(found.by_seed), max(found.by_seed)
         small += f" {formats.percent(low)}–{formats.percent(high)}"
@@ -222,7 +226,12 @@ def quadrant_table(families: dict[str, Family]) -> Table:
         dangerous, consistent = (
             int(outcome.among(*names).sum()) for names in (("dangerous",), ("ideal", "dangerous"))
         )
-        measures = [rate_cell(family.measure(outcome, m), name, m) for m in MEASURES]
+        measures = [
+            rate_cell(family.measure(outcome, m), name, m)
+            if m != "fragile" or outcome is not family.clean
+            else Cell(formats.NOTHING)
+            for m in MEASURES
+        ]
         given = Count(k=dangerous, n=consistent)
         return Row(name, (*measures, share_cell(given), share_cell(outcome.prior)))
 

@@ -56,11 +56,12 @@ def test_transitions_start_from_the_model_before_training(study: Any, families: 
     origins = rows(study.origin_table(families))
     plain, grounded = "plain KL + labels, all layers", "grounded KL + labels, all layers"
     fragile = QUADRANTS.index("fragile")
-    assert origins[plain][fragile].startswith("100.0 (4/4)")
+    assert origins[plain][fragile].startswith("100.0 (4/4) [34.2, 100.0]"), "two items, two seeds"
     assert origins[grounded][fragile].startswith("25.0 (1/4)")
     assert origins[plain][QUADRANTS.index("worst")] == "–"
     main = rows(study.quadrant_table(families))
     assert main["none"][0].startswith("50.0 (2/4)") and main["none"][3].startswith("50.0 (2/4)")
+    assert main["none"][2] == "–", "what is fragile is not dangerous"
     assert main[plain][1].startswith("75.0 (6/8)") and "75.0–75.0" in main[plain][1]
     assert main[grounded][4:] == ["60.0 (3/5)", "50.0 (2/4)"]
     dangerous, right = (rows(study.category_table(families, name)) for name in ("DF", "right"))
