@@ -226,23 +226,15 @@ def quadrant_table(families: dict[str, Family]) -> Table:
         dangerous, consistent = (
             int(outcome.among(*names).sum()) for names in (("dangerous",), ("ideal", "dangerous"))
         )
-        measures = [
-            rate_cell(family.measure(outcome, m), name, m)
-            if m != "fragile" or outcome is not family.clean
-            else Cell(formats.NOTHING)
-            for m in MEASURES
-        ]
+        cells = {m: rate_cell(family.measure(outcome, m), name, m) for m in MEASURES}
+        if outcome is family.clean:
+            cells["fragile"] = Cell(formats.NOTHING)
         given = Count(k=dangerous, n=consistent)
-        return Row(name, (*measures, share_cell(given), share_cell(outcome.prior)))
+        return Row(name, (*cells.values(), share_cell(given), share_cell(outcome.prior)))
 
     columns = (*MEASURES.values(), "DF if consistent, %", "oracle’s DF, %")
-    return Table(
-        "consistency",
-        "",
-        "training",
-        tuple(map(Column, columns)),
-        groups_of(families, row),
-    )
+    titles = tuple(map(Column, columns))
+    return Table("consistency", "", "training", titles, groups_of(families, row))
 
 
 def origin_table(families: dict[str, Family]) -> Table:
@@ -356,13 +348,9 @@ def write_figure(families: dict[str, Family], path: Path) -> None:
             for at, (name, family) in enumerate(families.items()):
                 color, shift = LIGHT.lines[at], 0.3 * (at - (len(families) - 1) / 2)
                 if measure != "fragile":  # before training, none is dangerous
-                    panel.axvline(
-                        100 * family.measure(family.clean, measure).mean(),
-                        label=f"{name}, before" if panel is axes[0] else None,
-                        color=color,
-                        linestyle=":",
-                        linewidth=1.2,
-                    )
+                    before = 100 * family.measure(family.clean, measure).mean()
+                    label = f"{name}, before" if panel is axes[0] else None
+                    panel.axvline(before, label=label, color=color, linestyle=":", linewidth=1.2)
                 for row, kind in enumerate(kinds):
                     if kind not in family.trained:
                         continue
@@ -371,9 +359,7 @@ def write_figure(families: dict[str, Family], path: Path) -> None:
                     if found.mean is None:
                         continue
                     by_seed = [100 * value for value in found.by_seed]
-                    panel.plot(
-                        by_seed, [y] * len(by_seed), ".", color=color, alpha=0.45, markersize=4
-                    )
+                    panel.plot(by_seed, [y] * len(by_seed), ".", color=color, alpha=0.45, ms=4)
                     if found.over_items is not None:
                         ends = [100 * found.over_items.low, 100 * found.over_items.high]
                         panel.plot(ends, [y, y], color=color, linewidth=1.2)
