@@ -70,5 +70,5 @@ def test_an_extra_brings_the_package_that_is_needed(file: str, module: str, extr
 
 
 def test_a_wrong_extra_would_be_noticed() -> None:
-    assert package_of("skimage.metrics") in packages(PROJECT["dependencies"])
+    assert package_of("scipy.stats") in packages(PROJECT["dependencies"])
     assert package_of("openai") not in packages(PROJECT["optional-dependencies"]["diffusion"])

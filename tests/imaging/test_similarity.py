@@ -9,9 +9,12 @@ import pytest
 from PIL import Image, ImageDraw, ImageFilter
 
 from flipbench.core.errors import DataError
-from flipbench.imaging.similarity import label_of, perceptual_hash, similarity
-
-pytest.importorskip("skimage")
+from flipbench.imaging.similarity import (
+    label_of,
+    perceptual_hash,
+    similarity,
+    structural_similarity,
+)
 
 
 def scene(seed: int = 0, size: tuple[int, int] = (96, 64)) -> Image.Image:
@@ -106,3 +109,20 @@ def test_images_that_cannot_be_compared_are_refused() -> None:
         similarity(scene(), scene(size=(64, 96)))
     with pytest.raises(DataError, match="too small"):
         similarity(scene(size=(2, 9)), scene(size=(2, 9)))
+
+
+@pytest.mark.parametrize("size", [(3, 3), (4, 9), (7, 7), (100, 8), (38, 45), (39, 200), (128, 70)])
+def test_structural_similarity_is_that_of_scikit_image(size: tuple[int, int]) -> None:
+    metrics = pytest.importorskip("skimage.metrics")
+    rng, edge = np.random.default_rng(0), min(size)
+    window = min(7, edge - 1 + edge % 2)
+    old = rng.integers(0, 256, (*size, 3), dtype=np.uint8)
+    black, white = np.zeros_like(old), np.full_like(old, 255)
+    noisy = np.clip(old + rng.normal(0, 20, old.shape), 0, 255).astype(np.uint8)
+    for new in (old, noisy, 255 - old, black, white):
+        for first, second in ((old, new), (white, new)):
+            expected = metrics.structural_similarity(
+                first, second, channel_axis=2, data_range=255, win_size=window
+            )
+            got = structural_similarity(first, second, window)
+            assert got == pytest.approx(expected, abs=1e-12)
