@@ -13,6 +13,7 @@ from flipbench.core.errors import ConfigError, PrerequisiteError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 
+from .bad_input import check_control
 from .batching import Prepared, Task
 from .controls import Control
 from .diffusers_editor import Adapter, CallSpec, DiffusersEditor, one_or_list
@@ -178,6 +179,7 @@ class ControlNetEditor(DiffusersEditor):
     def _prepare(self, candidate: Candidate, seed: int, images: ImageStore) -> Prepared:
         prepared = super()._prepare(candidate, seed, images)
         control = self.spec.control(prepared.task.image)
+        check_control(control, self.spec.control.settings, candidate.subject)
         ref = images.put_image(control, f"control image of {candidate.subject}")
         extra = prepared.extra | {"control": ref.model_dump(mode="json")}
         return replace(prepared, task=replace(prepared.task, control=control), extra=extra)

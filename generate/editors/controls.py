@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 from pydantic import Field, model_validator
 
-from flipbench.core.errors import PrerequisiteError, nearest, need
+from flipbench.core.errors import DataError, PrerequisiteError, nearest, need
 from flipbench.core.records import JsonDict, Value
 
 # kind: (controlnet-aux class, whether it loads weights, call arguments)
@@ -29,6 +29,7 @@ DETECTORS: dict[str, tuple[str, bool, JsonDict]] = {
 }
 KINDS = ("canny", "none", *DETECTORS)
 WEIGHTS = "lllyasviel/Annotators"
+_MAX_DETECTED = 2**28
 
 
 class Control(Value):
@@ -136,6 +137,11 @@ def _canny_x_flux(pixels: np.ndarray, low: int, high: int) -> np.ndarray:
     height, width = pixels.shape[:2]
     scale = max(height, width) / min(height, width)
     tall, wide = round(height * scale), round(width * scale)
+    if tall * wide > _MAX_DETECTED:
+        raise DataError(
+            f"an image of {width} x {height} pixels is too long for detect 'x-flux', which would"
+            f" find its edges at {wide:,} x {tall:,}; set detect to 'run size'"
+        )
     larger = cv2.resize(pixels, (wide, tall), interpolation=cv2.INTER_AREA)
     padded = np.pad(larger, ((0, -tall % 64), (0, -wide % 64), (0, 0)), mode="edge")
     edges: np.ndarray = cv2.resize(_canny(padded, low, high)[:tall, :wide], (width, height))

@@ -18,6 +18,7 @@ from flipbench.core.paired import Candidate
 from flipbench.core.records import ImageRef, JsonDict
 from flipbench.models.protocols import Drawing
 
+from .bad_input import cut_of, finite, only_finite
 from .batching import Batches, Drawn, Prepared, Size, Task, draw_all, drawn_images
 from .diffusers_loading import (
     PipelineSpec,
@@ -238,7 +239,11 @@ class DiffusersEditor:
             mask = mask_of(candidate, source.size, images)
         task = Task(prompt, fit(source, plan), seed, mask and fit_mask(mask, plan))
         finish = partial(Image.composite, image2=source, mask=mask) if mask else None
-        return Prepared(plan, task, {"prompt": prompt}, finish)
+        most = self.arguments.get(
+            "max_sequence_length", self._parameters.get("max_sequence_length")
+        )
+        cut = cut_of(self._loaded, prompt, most, candidate.subject)
+        return Prepared(plan, task, {"prompt": prompt} | cut, finish)
 
     def _draw(self, size: Size, tasks: Sequence[Task]) -> list[Drawn]:
         if self.adapter.batches:
@@ -258,8 +263,9 @@ class DiffusersEditor:
             arguments |= {"max_area": size[0] * size[1], "_auto_resize": False}
         arguments["generator"] = [torch.Generator().manual_seed(task.seed) for task in tasks]
         pipeline = self._pipeline
-        with seeded(tasks[0].seed, self._device):
-            return drawn_images(pipeline(**arguments))
+        with seeded(tasks[0].seed, self._device), finite(pipeline) as flags:
+            drawn = drawn_images(pipeline(**arguments))
+        return only_finite(drawn, flags, self.spec.dtype)
 
     def _inputs(self, tasks: Sequence[Task]) -> dict[str, Any]:
         """Return the call arguments that are images."""

@@ -19,6 +19,7 @@ from flipbench.core.records import JsonDict, Value
 from flipbench.models.protocols import Drawing
 from flipbench.models.vlm.checkpoints import BYTES
 
+from .bad_input import check_control, cut_of, finite, only_finite
 from .batching import Batches, Drawn, Prepared, Size, Task, draw_all, drawn_images
 from .controls import Control
 from .diffusers_loading import (
@@ -221,9 +222,12 @@ class FluxControlNetEditor:
         source = images.open(candidate.source)
         plan = self.spec.sizes.plan(*source.size, self.factor, candidate.subject)
         control = self.spec.control(fit(source, plan))
+        check_control(control, self.spec.control.settings, candidate.subject)
         ref = images.put_image(control, f"control image of {candidate.subject}")
         task = Task(candidate.caption.text, control, seed)
-        return Prepared(plan, task, {"control": ref.model_dump(mode="json")})
+        most = self.spec.settings.max_text_tokens
+        cut = cut_of(self._loaded, task.prompt, most, candidate.subject)
+        return Prepared(plan, task, {"control": ref.model_dump(mode="json")} | cut)
 
     def _encode(self, tasks: Sequence[Task]) -> None:
         texts = [self.spec.settings.negative_prompt, *(task.prompt for task in tasks)]
@@ -252,7 +256,7 @@ class FluxControlNetEditor:
             start=flux.true_cfg_start,
             negative_control=flux.negative_control,
         )
-        with guided:
+        with guided, finite(pipeline) as flags:
             result = pipeline(
                 prompt_embeds=torch.cat([text for text, _ in texts]).to(self._device),
                 pooled_prompt_embeds=torch.cat([pooled for _, pooled in texts]).to(self._device),
@@ -267,7 +271,7 @@ class FluxControlNetEditor:
                 height=size[1],
                 generator=[torch.Generator().manual_seed(task.seed) for task in tasks],
             )
-        return drawn_images(result)
+        return only_finite(drawn_images(result), flags, self.spec.dtype)
 
 
 def _shifts(folder: Path) -> bool:
