@@ -155,6 +155,10 @@ class ControlNetEditor(DiffusersEditor):
         if self.adapter.controlnet:
             self.settings["controlnet"] = part_hash(self._control_folder or included)[:24]
 
+    @property
+    def _has_controlnet(self) -> bool:
+        return self.adapter.controlnet is not None
+
     def _class_for(self, index_class: str) -> str:
         fitting = [pair for start, pair in FAMILIES.items() if index_class.startswith(start)]
         if not fitting:

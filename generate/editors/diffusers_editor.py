@@ -20,6 +20,7 @@ from flipbench.models.protocols import Drawing
 
 from .bad_input import cut_of, finite, only_finite
 from .batching import Batches, Drawn, Prepared, Size, Task, draw_all, drawn_images
+from .caches import cache_settings, with_cache
 from .diffusers_loading import (
     PipelineSpec,
     call_arguments,
@@ -182,6 +183,12 @@ class DiffusersEditor:
             "sizes": spec.sizes.model_dump(),
             "dtype": spec.dtype,
             **lora_settings(spec.loras),
+            **cache_settings(
+                spec.cache,
+                self._class,
+                controlnet=self._has_controlnet,
+                batch_size=spec.batch_size,
+            ),
         }
 
     def __call__(
@@ -208,7 +215,11 @@ class DiffusersEditor:
 
     @cached_property
     def _pipeline(self) -> Any:
-        return place(self._loaded, self.spec, self._device)
+        return with_cache(place(self._loaded, self.spec, self._device), self.spec.cache)
+
+    @property
+    def _has_controlnet(self) -> bool:
+        return False
 
     def _class_for(self, index_class: str) -> str:
         """Return the class to load a checkpoint as, by default that of its index."""

@@ -39,6 +39,15 @@ class LoRA(Value):
     weight: float = Field(default=1.0, description="factor of what it adds to the weights")
 
 
+class FirstBlockCache(Value):
+    """Reuse the other blocks' output of the last step if the first block's hardly changes."""
+
+    kind: Literal["first-block"] = "first-block"
+    threshold: float = Field(
+        default=0.05, gt=0, description="relative change of the first block's output"
+    )
+
+
 class PipelineSpec(Value):
     """Settings shared by all editors that run a diffusers pipeline."""
 
@@ -47,6 +56,9 @@ class PipelineSpec(Value):
     sizes: SizeRule = SizeRule()
     loras: tuple[LoRA, ...] = Field(
         default=(), description="LoRA weights to add to the transformer, each with its weight"
+    )
+    cache: FirstBlockCache | None = Field(
+        default=None, description="skip blocks of similar steps; refused with a ControlNet"
     )
     batch_size: int = Field(
         default=1, ge=1, description="1 makes results independent of other items"

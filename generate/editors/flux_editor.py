@@ -21,6 +21,7 @@ from flipbench.models.vlm.checkpoints import BYTES
 
 from .bad_input import check_control, cut_of, finite, only_finite
 from .batching import Batches, Drawn, Prepared, Size, Task, draw_all, drawn_images
+from .caches import cache_settings
 from .controls import Control
 from .diffusers_loading import (
     PipelineSpec,
@@ -165,6 +166,12 @@ class FluxControlNetEditor:
             "sizes": spec.sizes.model_dump(),
             "dtype": spec.dtype,
             **lora_settings(spec.loras),
+            **cache_settings(
+                spec.cache,
+                diffusers().FluxControlNetPipeline,
+                controlnet=True,
+                batch_size=spec.batch_size,
+            ),
         }
 
     def __call__(
