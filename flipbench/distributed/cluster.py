@@ -54,10 +54,11 @@ def go_to(directory: str, folder: str) -> str:
 
 @dataclass
 class _Lot(Generic[In]):
-    """A batch, and how many actors have died over it."""
+    """A batch, how many actors have died over it, and when it was handed out."""
 
     batch: Batch[In]
     n_deaths: int = 0
+    order: int = 0
 
 
 @dataclass
@@ -72,6 +73,7 @@ class _Pool(Generic[In]):
     def __post_init__(self) -> None:
         self.at_work: dict[Any, tuple[int, _Lot[In]]] = {}
         self.starting: dict[Any, int] = {}
+        self.n_handed_out = 0
         self.ready: set[int] = set()
         for number in range(len(self.actors)):
             self.start(number)
@@ -83,6 +85,12 @@ class _Pool(Generic[In]):
             ready = self.actors[number].ready.options(max_task_retries=-1)
             self.starting[ready.remote(*self.prepared_with)] = number
 
+    def take_back(self, number: int) -> list[_Lot[In]]:
+        """Return an actor's batches; it began the first, since it processes them in order."""
+        refs = [ref for ref, (at, _) in self.at_work.items() if at == number]
+        refs.sort(key=lambda ref: self.at_work[ref][1].order)
+        return [self.at_work.pop(ref)[1] for ref in refs]
+
     def hand_out(self) -> None:
         """Give each actor that is there its next batches, one round after the other."""
         n_held = dict.fromkeys(self.ready, 0)
@@ -93,6 +101,8 @@ class _Pool(Generic[In]):
             for number in sorted(self.ready):
                 if self.lots and n_held[number] <= level:
                     lot = self.lots.popleft()
+                    self.n_handed_out += 1
+                    lot.order = self.n_handed_out
                     self.at_work[self.actors[number].process.remote(lot.batch)] = number, lot
                     n_held[number] += 1
 
@@ -246,13 +256,18 @@ def _work(stage: Stage[In], pool: _Pool[In], needs: str) -> Iterator[Processed]:
                     raise PrerequisiteError(problem)
                 pool.ready.add(number)
                 continue
+            if ref not in pool.at_work:  # taken back from an actor that died
+                continue
             number, lot = pool.at_work.pop(ref)
             try:
                 done = _result(ray, ref)
             except ray.exceptions.RayError as error:
                 log.debug("%s: an actor was lost: %s", stage.name, error)
+                pool.at_work[ref] = number, lot
+                begun, *unbegun = pool.take_back(number)
                 pool.start(number)
-                yield from _again(stage, pool, lot)
+                pool.lots.extendleft(unbegun)
+                yield from _again(stage, pool, begun)
             else:
                 yield done
 

@@ -82,7 +82,7 @@ def test_an_actor_is_killed_and_nothing_is_lost_or_doubled(cluster: Any, tmp_pat
         os.kill(int(next(pids.iterdir()).name), signal.SIGKILL)
 
     with meanwhile(run, 12, kill):
-        report = go(run, range(80), Numbers(0.1, pids))
+        report = go(run, range(80), Numbers(0.4, pids))
     assert (report.n_done, report.n_failed) == (80, 0)
     assert len(list(pids.iterdir())) == 3, "the actor was started again"
     assert lines(run) == here(tmp_path / "one", range(80))
