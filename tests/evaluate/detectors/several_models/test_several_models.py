@@ -126,11 +126,10 @@ def test_constat_on_the_worked_example() -> None:
     assert 0.70 - expected == pytest.approx(0.15)
 
 
-@given(
-    st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=8),
-    st.floats(0, 1),
-    st.floats(0, 1),
-)
+ACCURACIES = st.integers(1, 2_000).flatmap(lambda n: st.integers(0, n).map(lambda k: k / n))
+
+
+@given(st.lists(st.tuples(ACCURACIES, ACCURACIES), min_size=1, max_size=8), ACCURACIES, ACCURACIES)
 def test_the_curve_is_monotone_and_stays_within_chance_and_one(
     models: list[tuple[float, float]], one: float, two: float
 ) -> None:
