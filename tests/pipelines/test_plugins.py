@@ -117,7 +117,10 @@ def test_each_protocol_names_what_an_object_lacks(tmp_path: Path) -> None:
         ("generate.editor.traget=x", "generate.editor.traget: unknown key; did you mean 'target'?"),
         ("generate.editor={kind: pyton}", "generate.editor: unknown kind 'pyton' (known:"),
         ("generate.editor={kind: pyton}", "did you mean 'python'?"),
-        ("generate.editor={target: x}", "kind is missing; choose diffusers, flux-controlnet"),
+        (
+            "generate.editor={target: x}",
+            "kind is missing; choose controlnet, diffusers, flux-controlnet",
+        ),
         ("models.guesser.dtype=bfloat16", "dtype applies to checkpoints only"),
         ("models.guesser.path=x", "give exactly one of path, api and python"),
     ],

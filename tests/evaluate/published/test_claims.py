@@ -135,17 +135,18 @@ def test_the_papers_claims() -> None:
 
 
 def test_our_own_claims_hold_and_a_changed_figure_is_noticed(tmp_path: Path) -> None:
-    for name in ("README.md", "docs/claims.yaml", "docs/performance.md", "docs/results/demo.json"):
+    pages = ("README.md", "docs/demo.md", "docs/performance.md")
+    for name in (*pages, "docs/claims.yaml", "docs/results/demo.json"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / name, tmp_path / name)
     command = ["claims", str(tmp_path / "docs/claims.yaml")]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
-    readme = tmp_path / "README.md"
-    text = readme.read_text()
+    page = tmp_path / "docs" / "demo.md"
+    text = page.read_text()
     n_answers = f"{json.loads((ROOT / 'docs/results/demo.json').read_text())['n_answers']:,}"
     assert text.count(f"({n_answers} answers)") == 1
-    readme.write_text(text.replace(f"({n_answers} answers)", "(1,234 answers)"))
+    page.write_text(text.replace(f"({n_answers} answers)", "(1,234 answers)"))
     changed = CliRunner().invoke(app, [*command, "--out", str(tmp_path / "out")])
     assert changed.exit_code == 1 and "1 contradicted" in changed.output
     assert "contradicted" in (tmp_path / "out" / "claims.csv").read_text()
