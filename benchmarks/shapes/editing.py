@@ -5,17 +5,20 @@
 Draws the first items of shapes-vqa with the editor `flux-controlnet`, each from the exact caption
 of the scene with another answer, and reads the pictures. Prints a Markdown table by kind of
 question: pictures that show the new answer, the old answer, and an unreadable cell; and cells drawn
-as wanted, among those alike before and after and among those to change.
+as wanted, among those alike before and after and among those to change. Then, how far the backdrops
+of edits are from those of their originals, and those of two originals from each other.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import tempfile
 import time
 from collections import defaultdict
 from pathlib import Path
 
+import numpy as np
 from PIL import Image
 
 from flipbench.config.loading import read_mapping
@@ -30,7 +33,7 @@ from flipbench.reporting.tables import Column, Row, Table, rate_cell
 from flipbench.reporting.writers import markdown
 from flipbench.shapes.benchmark import family_of, scene_of, shapes_vqa
 from flipbench.shapes.questions import KINDS
-from flipbench.shapes.reading import read_picture
+from flipbench.shapes.reading import fit_backdrop, read_picture
 from flipbench.shapes.scene import GRID, Scene
 from flipbench.shapes.wording import describe
 
@@ -95,6 +98,7 @@ def main() -> None:
     items = [captioned(item) for item in shapes_vqa(images, args.items)]
     outcomes: Outcomes = defaultdict(list)
     shown, start = [], time.monotonic()
+    backdrops = []
     for first in range(0, len(items), args.batch_size):
         some = items[first : first + args.batch_size]
         seeds = [int(generator(0, c.item.id, "edit").integers(2**63)) for c, _ in some]
@@ -105,6 +109,7 @@ def main() -> None:
             judge(candidate, wanted, drawing.image, outcomes)
             source = images.open(candidate.item.images[0])
             shown.append((source, editor.spec.control(source), drawing.image))
+            backdrops.append((fit_backdrop(source), fit_backdrop(drawing.image)))
     seconds = (time.monotonic() - start) / len(items)
     rows = [
         Row(
@@ -117,6 +122,12 @@ def main() -> None:
     ]
     table = Table("editing", "", "question", tuple(map(Column, COLUMNS)), (("", tuple(rows)),))
     print(markdown(table), f"\n{seconds:.2f} s per picture, reading included")
+    kept = np.mean([np.abs(was - now).mean() for was, now in backdrops])
+    other = [np.abs(a[0] - b[0]).mean() for a, b in itertools.pairwise(backdrops)]
+    print(
+        f"backdrops of original and edit differ by {kept:.1f} grey levels on average,"
+        f" those of two originals by {np.mean(other):.1f}"
+    )
     if args.pictures:
         width, height = shown[0][0].size
         sheet = Image.new("RGB", (3 * width, 5 * height))

@@ -55,11 +55,8 @@ def read_picture(picture: Image.Image) -> Reading:
     picture : Image
         Of any size; it is scaled to 224 x 224 pixels.
     """
-    if picture.size != (SIZE, SIZE):
-        picture = picture.resize((SIZE, SIZE), Image.Resampling.LANCZOS)
-    smooth = picture.convert("RGB").filter(ImageFilter.GaussianBlur(_SMOOTHING))
-    pixels = np.asarray(smooth, np.float32)
-    backdrop = _backdrop(pixels)
+    pixels = _smoothed(picture)
+    backdrop = _plane(pixels)
     contrast = np.pad(pixels - backdrop, ((_REACH, _REACH), (_REACH, _REACH), (0, 0)))
     things, unreadable = [], []
     for row in range(GRID):
@@ -74,6 +71,19 @@ def read_picture(picture: Image.Image) -> Reading:
                 shape, color, shift = held
                 things.append(Thing((row, column), shape, color, shift))
     return Reading(tuple(things), tuple(unreadable))
+
+
+def fit_backdrop(picture: Image.Image) -> np.ndarray:
+    """Return the plane fitted to a picture's backdrop, in grey levels, shape (224, 224, 3)."""
+    return _plane(_smoothed(picture))
+
+
+def _smoothed(picture: Image.Image) -> np.ndarray:
+    """Return the picture at 224 x 224 pixels, smoothed against noise, shape (224, 224, 3)."""
+    if picture.size != (SIZE, SIZE):
+        picture = picture.resize((SIZE, SIZE), Image.Resampling.LANCZOS)
+    smooth = picture.convert("RGB").filter(ImageFilter.GaussianBlur(_SMOOTHING))
+    return np.asarray(smooth, np.float32)
 
 
 def _fit(cell: np.ndarray, backdrop: np.ndarray) -> tuple[Any, ...] | None:
@@ -118,7 +128,7 @@ def _templates() -> tuple[np.ndarray, np.ndarray]:
     return np.stack(opacities), np.stack(colors)
 
 
-def _backdrop(pixels: np.ndarray, n_rounds: int = 4) -> np.ndarray:
+def _plane(pixels: np.ndarray, n_rounds: int = 4) -> np.ndarray:
     """Return the plane that fits most of the pixels in each channel, shape of ``pixels``."""
     height, width, _ = pixels.shape
     y, x = np.mgrid[0:height, 0:width].reshape(2, -1) / height - 0.5

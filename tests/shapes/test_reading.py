@@ -7,7 +7,7 @@ import pytest
 from PIL import Image, ImageDraw, ImageFilter
 
 from flipbench.shapes.questions import KINDS, QuestionFamily, draw_family
-from flipbench.shapes.reading import Reading, read_picture
+from flipbench.shapes.reading import Reading, fit_backdrop, read_picture
 from flipbench.shapes.render import SIZE, render
 from flipbench.shapes.scene import COLORS, SHAPES, Scene, Thing
 
@@ -53,6 +53,17 @@ def test_rendered_scenes_are_read_right(
         assert reading.answer(family.question) == option
         for read, thing in zip(reading.things, scene.things, strict=True):
             assert np.abs(np.subtract(read.shift, thing.shift)).max() <= 2  # a pixel
+
+
+@pytest.mark.parametrize("change", [lambda picture: picture, blurred, noisy])
+def test_the_backdrop_is_found_behind_the_things(
+    families: list[QuestionFamily], change: Callable[[Image.Image], Image.Image]
+) -> None:
+    for scene in (family.scenes[0] for family in families):
+        empty = np.asarray(render(Scene.of([], scene.background)), np.float32)
+        fitted = fit_backdrop(change(render(scene)))
+        assert fitted.shape == empty.shape
+        assert np.abs(fitted - empty).mean() < 2
 
 
 @pytest.mark.parametrize("shape", SHAPES)
