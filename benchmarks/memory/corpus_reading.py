@@ -1,6 +1,6 @@
 """Time and memory of reading a large instruction corpus.
 
-    python benchmarks/corpus_reading.py [--conversations 665000] [--list]
+    python benchmarks/memory/corpus_reading.py [--conversations 665000] [--list]
 
 Writes conversations in LLaVA's format with 2 to 10 turns, most of them about one of 100 pictures;
 in every thousand, one begins with the assistant, one ends with a question, one is very long, one

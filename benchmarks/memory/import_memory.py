@@ -1,7 +1,7 @@
 """Time and memory of importing large benchmark files.
 
-    python benchmarks/import_memory.py            # 200,000 rows; two questions of 100 MB
-    python benchmarks/import_memory.py --rows 20000 --cell-mb 10
+    python benchmarks/memory/import_memory.py            # 200,000 rows; two questions of 100 MB
+    python benchmarks/memory/import_memory.py --rows 20000 --cell-mb 10
 
 Each file is written to a temporary folder and read in a process of its own. The second column is
 CPU time, the third the peak of resident memory, the fourth that of the process before it reads. The

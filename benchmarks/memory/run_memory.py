@@ -1,6 +1,6 @@
 """Peak memory and time of a run directory with many records, each step in a separate process.
 
-    python benchmarks/run_memory.py [--n 100000] [--batch-size 64]
+    python benchmarks/memory/run_memory.py [--n 100000] [--batch-size 64]
 
 Steps: import flipbench and open the run (baseline), append all records through a stage, run the
 same stage again with everything done, read all records one by one, and load all of them into an

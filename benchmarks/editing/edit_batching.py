@@ -1,7 +1,7 @@
 """Images per second of the Flux + ControlNet editor: in batches, compared with one by one.
 
-    python benchmarks/edit_batching.py [--pictures 8] [--batch 4] [--repeats 3]
-    python benchmarks/edit_batching.py --pipeline FOLDER --controlnet FOLDER --size 1024
+    python benchmarks/editing/edit_batching.py [--pictures 8] [--batch 4] [--repeats 3]
+    python benchmarks/editing/edit_batching.py --pipeline FOLDER --controlnet FOLDER --size 1024
 
 Without folders it uses a tiny random checkpoint of the real classes, where the overhead of calls
 outweighs arithmetic, so batching gains most. Both methods alternate in one process, after a
@@ -124,7 +124,7 @@ def candidate(images: ImageStore, number: int, size: int) -> Candidate:
 
 
 def make_tiny(folder: Path) -> tuple[str, str]:
-    sys.path.insert(0, str(Path(__file__).parents[1]))
+    sys.path.insert(0, str(Path(__file__).parents[2]))
     from tests.fixtures import tiny_flux
 
     pipeline = tiny_flux.build_pipeline(folder / "flux", halvings=3)

@@ -1,6 +1,6 @@
 """Records per second of everything in generation except the models.
 
-    python benchmarks/generation_overhead.py [--n 1000] [--side 512] [--repeats 3]
+    python benchmarks/editing/generation_overhead.py [--n 1000] [--side 512] [--repeats 3]
 
 Captioner and editor cost nothing (a constant text; the original with a square painted over it), so
 this times our own code: flips, writing records, and reading, comparing, encoding, hashing and

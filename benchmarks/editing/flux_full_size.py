@@ -1,6 +1,6 @@
 """Seconds per image of a full-size Flux + ControlNet, and the share of the chip's peak.
 
-    python benchmarks/flux_full_size.py [--side 1024] [--batch 1] [--pictures 3] [--compile]
+    python benchmarks/editing/flux_full_size.py [--side 1024] [--batch 1] [--pictures 3] [--compile]
 
 No weights are needed: the transformer (11.9 billion parameters), the ControlNet in XLabs' layout
 (744 million) and the autoencoder are built on the GPU with random weights, and the editor's own
