@@ -12,34 +12,15 @@ import yaml
 from pydantic import ValidationError
 
 from flipbench.config.policy import Policy, Vote
-from flipbench.core.paired import Candidate
-from flipbench.core.records import Caption, Edit, Flip, ImageRef, Item, Source, Verdict
+from flipbench.core.records import Verdict
 from flipbench.filters.decide import Raters, Ruling, decide, index_verdicts, tally
 from flipbench.filters.effective_verdicts import ANSWERED_BLIND, WITHDRAWN
 from flipbench.models.protocols import Decision
+from tests.fixtures.edited_candidate import edited_candidate
 
-OLD, NEW = (ImageRef(sha256=c * 64, format="png", width=9, height=9) for c in "ab")
-ITEM = Item(
-    benchmark="b",
-    name="1",
-    images=(OLD,),
-    question="Which?",
-    options=("plum", "pear", "fig"),
-    answer=0,
-    answer_text="plum",
-    source=Source(dataset="d"),
-)
-FLIP = Flip(item_id=ITEM.id, method="m", seed=0, new_answer=1, new_text="pear")
-CAPTION = Caption(flip_id=FLIP.id, captioner="c", prompt="p", text="t")
-EDIT = Edit(
-    caption_id=CAPTION.id,
-    caption_text="t",
-    source_sha256=OLD.sha256,
-    editor="e",
-    seed=0,
-    image=NEW,
-)
-CANDIDATE = Candidate(ITEM, FLIP, CAPTION, EDIT)
+CANDIDATE = edited_candidate("1")
+EDIT = CANDIDATE.edit
+assert EDIT is not None
 RATERS = Raters(("o3", "gpt"), {"rule unchanged 25": "unchanged", "rule wrong-size": "wrong-size"})
 KINDS = {"o3": "judge", "gpt": "judge", "ann": "person", "bob": "person"}
 NO_OBJECTIONS = {rule: "keep" for rule in RATERS.rules}
@@ -50,7 +31,7 @@ def say(
 ) -> Verdict:
     return Verdict(
         edit_id=EDIT.id,
-        image_sha256=NEW.sha256,
+        image_sha256=EDIT.image.sha256,
         rater=rater,
         rater_kind=KINDS.get(rater, "rule"),  # type: ignore[arg-type]
         run=run,

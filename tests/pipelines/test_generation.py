@@ -21,7 +21,6 @@ from flipbench.evaluate.report.gallery import make_gallery
 from flipbench.generate.editors.controls import Control
 from flipbench.models.chat.batch_api import BatchAPI
 from flipbench.shapes.benchmark import shapes_vqa
-from tests.fixtures import tiny_flux
 from tests.fixtures.openai_server import CAPTION, OpenAIServer
 
 pytestmark = pytest.mark.slow
@@ -32,13 +31,6 @@ COMPLETE = sorted(
     p for p in CONFIGS.rglob("*.yaml") if p.stem not in BASES and p.parent.name != "accelerate"
 )
 Flipbench = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture(scope="module")
-def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tiny-flux")
-    tiny_flux.main(folder)
-    return folder
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Caption, Edit, Flip, Verdict
 from flipbench.core.run import Run
 from flipbench.models.protocols import Decision
-from tests.fixtures import tiny_flux
 from tests.fixtures.command_line import Flipbench
 
 pytestmark = pytest.mark.slow
@@ -23,13 +22,6 @@ pytestmark = pytest.mark.slow
 N = 3
 NAMED = "0.30.0"
 """The version that an edit's settings name, and with them its id."""
-
-
-@pytest.fixture(scope="module")
-def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tiny-flux")
-    tiny_flux.main(folder)
-    return folder
 
 
 @pytest.fixture

@@ -6,10 +6,11 @@ import pytest
 
 from flipbench.config.policy import Policy
 from flipbench.core.paired import Candidate
-from flipbench.core.records import Caption, Edit, Flip, ImageRef, Item, Source, Verdict
+from flipbench.core.records import Verdict
 from flipbench.filters.agreement.ratings import PEOPLE, Ratings, compare_raters, ratings_of
 from flipbench.filters.decide import index_verdicts
 from flipbench.models.protocols import Decision
+from tests.fixtures.edited_candidate import edited_candidate
 
 WORDS: dict[str, Decision] = {"k": "keep", "r": "reject"}
 CODES = {"ann": "kkrrkkrr", "bob": "kkrrrrkk", "eve": "kkkkkkk-"}
@@ -17,32 +18,7 @@ CODES = {"ann": "kkrrkkrr", "bob": "kkrrrrkk", "eve": "kkkkkkk-"}
 
 @pytest.fixture
 def candidates() -> list[Candidate]:
-    return [candidate(str(n)) for n in range(8)]
-
-
-def candidate(name: str) -> Candidate:
-    old, new = (ImageRef(sha256=2 * (c + name) * 16, format="png", width=9, height=9) for c in "ab")
-    item = Item(
-        benchmark="b",
-        name=name,
-        images=(old,),
-        question="Which?",
-        options=("plum", "pear"),
-        answer=0,
-        answer_text="plum",
-        source=Source(dataset="d"),
-    )
-    flip = Flip(item_id=item.id, method="m", seed=0, new_answer=1, new_text="pear")
-    caption = Caption(flip_id=flip.id, captioner="c", prompt="p", text="t")
-    edit = Edit(
-        caption_id=caption.id,
-        caption_text="t",
-        source_sha256=old.sha256,
-        editor="e",
-        seed=0,
-        image=new,
-    )
-    return Candidate(item, flip, caption, edit)
+    return [edited_candidate(str(n)) for n in range(8)]
 
 
 def ratings(candidates: list[Candidate], *people: str) -> Ratings:

@@ -39,12 +39,6 @@ def expand2square(image: Image.Image, background: tuple[int, ...]) -> Image.Imag
     return result
 
 
-@pytest.fixture(scope="module")
-def llava(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a tiny LLaVA with the processor classes of the published LLaVA-1.5."""
-    return save("llava", tmp_path_factory.mktemp("llava"))
-
-
 @pytest.fixture
 def llava_15(llava: Path, tmp_path: Path) -> Path:
     """Return the same with the published size of the vision tower in its configuration."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +14,8 @@ from flipbench.models.vlm.checkpoints import CARD, check_card, check_files, fing
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.models.vlm.loading import capabilities
 from tests.fixtures.stored_run import DAMAGE
-from tests.fixtures.tiny_families import save
 
 JSON = ["config.json", "processor_config.json", "tokenizer.json", "tokenizer_config.json"]
-
-
-@pytest.fixture(scope="module")
-def llava(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save("llava", tmp_path_factory.mktemp("llava"))
-
-
-@pytest.fixture
-def copy(llava: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(llava, tmp_path / "copy"))
 
 
 @pytest.fixture

@@ -22,16 +22,6 @@ from tests.fixtures.tiny_families import save
 PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json", "chat_template.jinja")
 
 
-@pytest.fixture(scope="module")
-def llava(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save("llava", tmp_path_factory.mktemp("llava"))
-
-
-@pytest.fixture
-def copy(llava: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(llava, tmp_path / "copy"))
-
-
 def test_a_text_only_model_is_refused(tmp_path: Path) -> None:
     config = LlamaConfig(
         vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
