@@ -119,17 +119,19 @@ class _Loader(yaml.SafeLoader):
         return mapping
 
     def construct_plain(self, node: yaml.ScalarNode) -> Any:
-        """Return a number or date; what looks like one but is none raises as other errors do."""
+        """Return a number, boolean or date; what looks like one but is none raises as other errors do."""
         text = node.value.lstrip("+-").replace("_", "")
-        if node.tag.endswith(":int") and (text[:1] == "0" and text[1:].isdigit() or ":" in text):
-            why = "it would be read in base 60" if ":" in text else "its leading 0 makes it octal"
+        is_octal = node.tag.endswith(":int") and text[:1] == "0" and text[1:].isdigit()
+        is_base_60 = node.tag.endswith((":int", ":float")) and ":" in text
+        if is_octal or is_base_60:
+            why = "it would be read in base 60" if is_base_60 else "its leading 0 makes it octal"
             raise _RefusedError(
                 f"{shorten(node.value)}: {why}; leave out the 0, or put it in quotes", node
             )
         construct = yaml.SafeLoader.yaml_constructors[node.tag]
         try:
             return construct(self, node)
-        except (ValueError, OverflowError) as error:
+        except (ValueError, OverflowError, LookupError, AttributeError) as error:  # "!!int ''"
             raise _RefusedError(f"{shorten(node.value)}: {shorten(str(error))}", node) from error
 
     def construct_text(self, node: yaml.ScalarNode) -> str:
@@ -140,6 +142,6 @@ class _Loader(yaml.SafeLoader):
         return text
 
 
-for _name in ("int", "float", "timestamp", "binary"):
+for _name in ("bool", "int", "float", "timestamp", "binary"):
     _Loader.add_constructor(f"tag:yaml.org,2002:{_name}", _Loader.construct_plain)
 _Loader.add_constructor("tag:yaml.org,2002:str", _Loader.construct_text)
