@@ -182,6 +182,11 @@ def n_weights(path: str, revision: str | None = None) -> dict[str, int] | None:
     -------
     dict of str to int, or None
         None if the checkpoint is neither here, nor complete, nor on the hub.
+
+    Raises
+    ------
+    DataError
+        If a file in a folder is damaged.
     """
     where = resolve_path(path)
     base, at = base_of(where, revision)
@@ -193,17 +198,30 @@ def n_weights(path: str, revision: str | None = None) -> dict[str, int] | None:
 
 def _in_folder(folder: Path) -> dict[str, int] | None:
     from huggingface_hub import parse_local_safetensors_file_metadata as read_header
+    from huggingface_hub.errors import SafetensorsParsingError
 
     counts = Counter[str]()
     for part in (folder, *(path for path in sorted(folder.iterdir()) if path.is_dir())):
         files = set(_weight_files([path.name for path in part.iterdir()]))
-        for index in part.glob(f"*{_INDEX}"):
-            if not set(json.loads(index.read_text())["weight_map"].values()) <= files:
-                return None
+        if not all(_shards_in(index) <= files for index in part.glob(f"*{_INDEX}")):
+            return None
         for name in sorted(files):
             key = "" if part == folder else part.name
-            counts[key] += sum(read_header(part / name).parameter_count.values())
+            try:
+                counts[key] += sum(read_header(part / name).parameter_count.values())
+            except (SafetensorsParsingError, OSError) as error:
+                raise _damaged_weights(part / name, error) from error
     return counts
+
+
+def _shards_in(index: Path) -> set[str]:
+    """Return the names of the files that an index of weights refers to."""
+    shards = read_object(index).get("weight_map")
+    return set(shards.values()) if isinstance(shards, dict) else {"its weight_map"}
+
+
+def _damaged_weights(path: Path, error: Exception) -> DataError:
+    return DataError(f"{path}: damaged weights ({first_line(error)}); copy the checkpoint again")
 
 
 def _of_hub_id(hub_id: str, revision: str | None) -> dict[str, int] | None:
@@ -323,10 +341,8 @@ def _check_folder(folder: Path) -> None:
     for path in sorted({*folder.glob("*config.json"), *folder.glob("tokenizer.json")}):
         read_object(path)
     weights = {path.name for path in folder.glob("*.safetensors")}
-    for path in folder.glob("*.safetensors.index.json"):
-        shards = read_object(path).get("weight_map")
-        named = set(shards.values()) if isinstance(shards, dict) else {"its weight_map"}
-        if lost := sorted(named - weights):
+    for path in folder.glob(f"*{_INDEX}"):
+        if lost := sorted(_shards_in(path) - weights):
             raise DataError(f"{folder}: {lost[0]} is missing; copy the checkpoint again")
     if not weights:
         raise DataError(f"{folder}: there are no safetensors weights; copy the checkpoint again")
@@ -335,9 +351,7 @@ def _check_folder(folder: Path) -> None:
             with safe_open(folder / name, framework="numpy"):
                 pass
         except (SafetensorError, OSError) as error:
-            raise DataError(
-                f"{folder / name}: damaged weights ({first_line(error)}); copy the checkpoint again"
-            ) from error
+            raise _damaged_weights(folder / name, error) from error
 
 
 def first_line(error: Exception) -> str:

@@ -10,6 +10,7 @@ import torch
 from huggingface_hub import HfApi
 from safetensors.torch import save_file
 
+from flipbench.core.errors import DataError
 from flipbench.models.vlm.checkpoints import n_weights
 
 
@@ -22,6 +23,19 @@ def test_folders_and_subfolders_are_counted_without_loading(tmp_path: Path) -> N
     index = {"weight_map": {"a": "model.safetensors", "c": "more.safetensors"}}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     assert n_weights(str(tmp_path)) is None, "a shard is missing"
+
+
+def test_damaged_weights_are_named(tmp_path: Path) -> None:
+    weights, index = tmp_path / "model.safetensors", tmp_path / "model.safetensors.index.json"
+    weights.write_bytes(b"")
+    with pytest.raises(DataError, match="model.safetensors: damaged weights .*copy the checkpoint"):
+        n_weights(str(tmp_path))
+    save_file({"a": torch.zeros(3)}, weights)
+    index.write_text("{}")
+    assert n_weights(str(tmp_path)) is None
+    index.write_text("{")
+    with pytest.raises(DataError, match="index.json: not JSON"):
+        n_weights(str(tmp_path))
 
 
 def test_a_folder_without_weights_is_not_empty_but_unknown(tmp_path: Path) -> None:
