@@ -35,7 +35,7 @@ Scoring = Annotated[
 ]
 
 
-_CARD = ("benchmark", "dose", "doses", "parent", "strategy")
+_CARD_KEYS = ("benchmark", "dose", "doses", "parent", "strategy")
 
 
 @app.command(rich_help_panel=MODELS)
@@ -244,7 +244,7 @@ def doctor(
         finding = "CONTAMINATED on purpose, says its configuration; its card is gone"
     elif not card:
         finding = "no contamination card; that does not prove it clean"
-    elif lacking := [name for name in _CARD if name not in card]:
+    elif lacking := [name for name in _CARD_KEYS if name not in card]:
         raise DataError(f"{path}: its card has no {lacking[0]!r}; copy the checkpoint again")
     elif card["dose"]:
         finding = (

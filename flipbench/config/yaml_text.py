@@ -119,7 +119,7 @@ class _Loader(yaml.SafeLoader):
         return mapping
 
     def construct_plain(self, node: yaml.ScalarNode) -> Any:
-        """Return a number, boolean or date; what looks like one but is none raises as other errors do."""
+        """Return a number, boolean or date; what only looks like one raises as other errors do."""
         text = node.value.lstrip("+-").replace("_", "")
         is_octal = node.tag.endswith(":int") and text[:1] == "0" and text[1:].isdigit()
         is_base_60 = node.tag.endswith((":int", ":float")) and ":" in text

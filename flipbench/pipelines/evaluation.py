@@ -172,14 +172,14 @@ def diagnose_all(
     if not configured.config.diagnose:
         return diagnoses, reports
     doubted, benchmark = objections(benchmark), benchmark.with_images_in(run.images)
-    inquiry = configured.inquiry(benchmark)
+    inquiry, known = configured.inquiry(benchmark), run.ids(Probe)
     for entry in models:
         name, weights = entry.model.name, entry.model.fingerprint
         fell = outcomes(benchmark, prompt_settings, answers_of(name, weights, run)).fell
         asked = questions_about(fell, benchmark, prompt_settings, inquiry)
         probes = {probe.id: probe for questions in asked for probe in questions.follow_ups}
-        known = run.ids(Probe)
         run.append([probe for probe in probes.values() if probe.id not in known])
+        known |= probes.keys()
         reports.append(ask_one(entry, list(probes.values()), run, benchmark.images, options))
         answers = answers_of(name, weights, run)
         diagnoses[weights] = diagnose(benchmark, prompt_settings, answers, inquiry, doubted)
@@ -213,8 +213,9 @@ def count_work(assembly: Assembly, benchmark: PairedBenchmark) -> list[str]:
     detectors = configured.detectors(benchmark)
     n_probes = len(probes_for(detectors, benchmark, config.evaluate.prompt))
     n_texts = len(benchmark.pairs) if configured.rewording else 0
-    n_dropped, clean = len(dropped_probes(assembly, benchmark)), [*config.models.values()]
-    n_clean = sum(model.dose == 0 for model in clean) + sum(p.epochs for p in plans if p.control)
+    n_dropped = len(dropped_probes(assembly, benchmark))
+    n_clean = sum(model.dose == 0 for model in config.models.values())
+    n_clean += sum(plan.epochs for plan in plans if plan.control)
     return work_lines(
         {
             **({"texts to reword before they are asked": n_texts} if n_texts else {}),

@@ -68,15 +68,15 @@ def _policy_without(
     rules = {rule.name: rule.slug for rule in build_rules(policy.rules, candidates)}
     decided = {}
     for left_out in ratings.decisions:
-        is_out = (
+        absent = (
             {left_out}
             if left_out != PEOPLE
             else {rater for rater, kind in ratings.kinds.items() if kind == "person"}
         )
-        index = index_verdicts(v for v in verdicts if v.rater not in is_out)
+        index = index_verdicts(v for v in verdicts if v.rater not in absent)
         raters = Raters(
-            tuple(judge for judge in judges if judge not in is_out),
-            {name: slug for name, slug in rules.items() if name not in is_out},
+            tuple(judge for judge in judges if judge not in absent),
+            {name: slug for name, slug in rules.items() if name not in absent},
         )
         rulings = [decide(c, index, policy, raters) for c in candidates if c.edit]
         decided[left_out] = {

@@ -90,7 +90,7 @@ def test_a_finished_folder_is_on_disk_with_all_it_holds(tmp_path: Path, flushed:
     assert flushed == [".partial", "sub", "weights", tmp_path.name]
 
 
-def test_a_finished_folder_takes_takes_its_name(tmp_path: Path) -> None:
+def test_a_finished_folder_takes_its_name(tmp_path: Path) -> None:
     partial, final = tmp_path / ".epoch-1.partial", tmp_path / "epoch-1"
     (partial / "sub").mkdir(parents=True)
     (partial / "sub" / "weights").write_text("w")

@@ -128,6 +128,10 @@ def test_a_file_is_hashed_once_until_it_changes(
         assert store.has(ref)
     os.utime(store.path(ref), (1, 1))
     assert store.has(ref)
+    with monkeypatch.context() as unread, pytest.raises(TypeError):
+        os.utime(store.path(ref), (2, 2))
+        unread.setattr(ImageStore, "read", None)
+        store.has(ref)
 
 
 @pytest.mark.parametrize("step", ["write_bytes", "replace"])

@@ -261,12 +261,7 @@ def read_reply(
     if reason == "content_filter":
         return ServiceError("the server's content filter stopped the reply"), usage
     if request.prompt_log_probs:
-        try:
-            return ChatReply(
-                "", usage, prompt_tokens=prompt_tokens(body.get("prompt_logprobs"))
-            ), usage
-        except INVALID as error:
-            return _invalid(error), usage
+        return _prompt(body.get("prompt_logprobs"), usage), usage
     if request.max_tokens is not None:
         unfinished = reason == "length" and spec.traits.reasoning
         return _answer(message, log_probs, usage, unfinished=unfinished), usage

@@ -69,8 +69,8 @@ def lost_share(images: Any, width: int, height: int) -> float:
     """
     settings = images.to_dict() if hasattr(images, "to_dict") else {}
     crop, size = settings.get("crop_size"), dict(settings.get("size") or {})
-    padded = settings.get("do_pad") and hasattr(images, "pad_to_square")
-    if not settings.get("do_center_crop") or not crop or padded:
+    pads = settings.get("do_pad") and hasattr(images, "pad_to_square")
+    if not settings.get("do_center_crop") or not crop or pads:
         return 0.0
     if settings.get("do_resize") and size.get("shortest_edge"):
         scale = size["shortest_edge"] / min(width, height)
