@@ -8,7 +8,16 @@ from pathlib import Path
 from matplotlib.figure import Figure as Canvas
 
 from flipbench.reporting import formats
-from flipbench.reporting.figures import LIGHT, Figure, FigurePanel, save, settings, svg_text
+from flipbench.reporting.figures import (
+    LIGHT,
+    Figure,
+    FigurePanel,
+    Stack,
+    draw_stacks,
+    save,
+    settings,
+    svg_text,
+)
 from flipbench.reporting.sections import Section
 from flipbench.reporting.tables import Cell, Column, Row, Table, rate_cell
 
@@ -186,36 +195,12 @@ def diagnosis_of_one(name: str, diagnosis: Diagnosis) -> Section:
 def draw(canvas: Canvas, named: Named) -> None:
     """Draw each model's fallen items by category as stacked bars, one model a row."""
     axes = canvas.add_subplot()
-    left = [0.0] * len(named)
-    for at, category in enumerate(CATEGORIES):
-        found = [d.counts[category] for _, d in named]
-        if not any(found):
-            continue
-        widths = [100 * k / (d.n_fell or 1) for k, (_, d) in zip(found, named, strict=True)]
-        bars = axes.barh(
-            range(len(named)),
-            widths,
-            left=left,
-            color=_COLORS[at],
-            edgecolor=LIGHT.paper,
-            linewidth=0.8,
-            height=0.78,
-            hatch=_HATCHES[at],
-            label=category,
-        )
-        axes.bar_label(
-            bars,
-            [str(k) if width > 5 else "" for k, width in zip(found, widths, strict=True)],
-            label_type="center",
-            fontsize=8,
-            color=LIGHT.ink,
-            bbox={"facecolor": LIGHT.paper, "edgecolor": "none", "alpha": 0.78, "pad": 1.2},
-        )
-        left = [a + b for a, b in zip(left, widths, strict=True)]
-    axes.set_yticks(range(len(named)), [name for name, _ in named])
-    axes.invert_yaxis()
-    axes.set_xlim(0, 100)
+    stacks = [
+        Stack(category, [d.counts[category] for _, d in named], _COLORS[at], _HATCHES[at])
+        for at, category in enumerate(CATEGORIES)
+    ]
+    stacks = [stack for stack in stacks if any(stack.counts)]
+    draw_stacks(axes, [name for name, _ in named], stacks, shortest=5)
     axes.set_xlabel("fallen items, %")
-    axes.tick_params(axis="y", length=0)
     if axes.get_legend_handles_labels()[0]:
         canvas.legend(loc="outside lower right", ncols=4, fontsize=8)

@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 from flipbench.core.rates import wilson_interval
 from flipbench.core.records import Count, Score
 from flipbench.reporting import formats
-from flipbench.reporting.figures import LIGHT, draw_interval
+from flipbench.reporting.figures import LIGHT, Stack, draw_interval, draw_stacks
 
 from ..protocol.grid import GridModel
 from .tables import label
@@ -85,34 +85,12 @@ def draw_outcomes(axes: Axes, series: Series, strategies: Sequence[str]) -> None
     models = [m for m, _ in series]
     names = ("right on both", "right → wrong", "wrong → right", "wrong on both")
     counts = [outcomes(score) for _, score in series]
-    left = [0] * len(series)
-    for kind, (name, color) in enumerate(zip(names, LIGHT.outcomes, strict=True)):
-        widths = [count[kind] for count in counts]
-        bars = axes.barh(
-            range(len(series)),
-            widths,
-            left=left,
-            color=color,
-            edgecolor=LIGHT.paper,
-            linewidth=0.8,
-            height=0.78,
-            hatch="//" if kind == 1 else None,
-            label=name,
-        )
-        axes.bar_label(
-            bars,
-            [str(count[kind]) if count[kind] > 0.07 * sum(count) else "" for count in counts],
-            label_type="center",
-            fontsize=8,
-            color=LIGHT.ink,
-            bbox={"facecolor": LIGHT.paper, "edgecolor": "none", "alpha": 0.78, "pad": 1.2},
-        )
-        left = [a + b for a, b in zip(left, widths, strict=True)]
-    axes.set_yticks(range(len(series)), [label(m, models) for m in models])
-    axes.invert_yaxis()
-    axes.set_xlim(0, max(left, default=1))
+    stacks = [
+        Stack(name, [count[kind] for count in counts], color, "//" if kind == 1 else "")
+        for kind, (name, color) in enumerate(zip(names, LIGHT.outcomes, strict=True))
+    ]
+    draw_stacks(axes, [label(m, models) for m in models], stacks, percent=False)
     axes.set_xlabel("items")
-    axes.tick_params(axis="y", length=0)
 
 
 def draw_funnel(axes: Axes, funnel: dict[str, int]) -> None:

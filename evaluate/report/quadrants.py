@@ -19,7 +19,9 @@ from flipbench.reporting.figures import (
     LIGHT,
     Figure,
     FigurePanel,
+    Stack,
     draw_interval,
+    draw_stacks,
     save,
     settings,
     svg_text,
@@ -276,35 +278,17 @@ _MARKERS = "osD^vPX<"
 def draw_quadrants(axes: Axes, shown: Found) -> None:
     """Draw the share of each quadrant as stacked bars, one model a row."""
     counts = [counts_of(result) for _, result in shown]
-    left = [0.0] * len(shown)
-    for name in QUADRANTS:
-        found = [getattr(one, name) for one in counts]
-        widths = [100 * k / one.n for k, one in zip(found, counts, strict=True)]
-        bars = axes.barh(
-            range(len(shown)),
-            widths,
-            left=left,
-            color=_COLORS[name],
-            edgecolor=LIGHT.paper,
-            linewidth=0.8,
-            height=0.78,
-            hatch="//" if name == "dangerous" else None,
-            label=name,
+    stacks = [
+        Stack(
+            name,
+            [getattr(one, name) for one in counts],
+            _COLORS[name],
+            "//" if name == "dangerous" else "",
         )
-        axes.bar_label(
-            bars,
-            [str(k) if width > 7 else "" for k, width in zip(found, widths, strict=True)],
-            label_type="center",
-            fontsize=8,
-            color=LIGHT.ink,
-            bbox={"facecolor": LIGHT.paper, "edgecolor": "none", "alpha": 0.78, "pad": 1.2},
-        )
-        left = [a + b for a, b in zip(left, widths, strict=True)]
-    axes.set_yticks(range(len(shown)), [name for name, _ in shown])
-    axes.invert_yaxis()
-    axes.set_xlim(0, 100)
+        for name in QUADRANTS
+    ]
+    draw_stacks(axes, [name for name, _ in shown], stacks)
     axes.set_xlabel("items, %")
-    axes.tick_params(axis="y", length=0)
 
 
 def draw_against_flips(axes: Axes, shown: Found) -> None:

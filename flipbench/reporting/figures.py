@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import re
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -155,3 +156,62 @@ def draw_interval(
     """Draw an interval, multiplied by ``scale``, as a vertical line; nothing for None."""
     if between is not None:
         axes.plot([x, x], [scale * between.low, scale * between.high], **style)
+
+
+@dataclass(frozen=True)
+class Stack:
+    """One part of the stacked bars, such as a category: its number of items in each row."""
+
+    name: str
+    counts: Sequence[int]
+    color: str
+    hatch: str = ""
+
+
+def draw_stacks(
+    axes: Axes,
+    rows: Sequence[str],
+    stacks: Sequence[Stack],
+    *,
+    percent: bool = True,
+    shortest: float = 7,
+) -> None:
+    """Draw stacked horizontal bars, one a row, with the counts in them.
+
+    Parameters
+    ----------
+    percent : bool
+        Whether bars are shares of their row in percent, not counts.
+    shortest : float
+        Parts of a row up to this share, in percent, have no number.
+    """
+    totals = [max(sum(counts), 1) for counts in zip(*(s.counts for s in stacks), strict=True)]
+    units = [100 / total if percent else 1.0 for total in totals]
+    left = [0.0] * len(rows)
+    for stack in stacks:
+        widths = [k * unit for k, unit in zip(stack.counts, units, strict=True)]
+        bars = axes.barh(
+            range(len(rows)),
+            widths,
+            left=left,
+            color=stack.color,
+            edgecolor=LIGHT.paper,
+            linewidth=0.8,
+            height=0.78,
+            hatch=stack.hatch,
+            label=stack.name,
+        )
+        pairs = zip(stack.counts, totals, strict=True)
+        axes.bar_label(
+            bars,
+            [str(k) if 100 * k > shortest * total else "" for k, total in pairs],
+            label_type="center",
+            fontsize=8,
+            color=LIGHT.ink,
+            bbox={"facecolor": LIGHT.paper, "edgecolor": "none", "alpha": 0.78, "pad": 1.2},
+        )
+        left = [a + b for a, b in zip(left, widths, strict=True)]
+    axes.set_yticks(range(len(rows)), rows)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 100 if percent else max(left, default=1))
+    axes.tick_params(axis="y", length=0)
