@@ -187,7 +187,7 @@ def rate_cell(values: Flags, *purpose: str) -> Cell:
         return Cell(formats.NOTHING)
     text = f"{formats.percent(found.mean)} ({int(values.sum())}/{values.size})"
     over_items = found.over_items
-    if found.mean in (0, 1) and values.shape[1] > 1:  # where a bootstrap has no width
+    if found.mean in (0, 1) and values.shape[1] > 1:  # where a bootstrap has none
         over_items = Rate.wilson(int(found.mean) * values.shape[1], values.shape[1]).interval
     small = formats.interval(over_items, formats.percent)
     if len(found.by_seed) > 1:
@@ -308,7 +308,9 @@ def difference_table(families: dict[str, Family]) -> Table:
             if found.mean is None:
                 cells.append(Cell(formats.NOTHING))
                 continue
-            both = (formats.interval(x) for x in (found.over_items, found.over_seeds))
+            both = (
+                formats.interval(x) or formats.NOTHING for x in (found.over_items, found.over_seeds)
+            )
             cells.append(Cell(formats.points(found.mean), " ".join(both)))
         return Row(name, tuple(cells))
 

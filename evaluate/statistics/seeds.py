@@ -23,10 +23,12 @@ class SeedMean:
         The mean of each seed.
     over_items : Interval or None
         How it would vary with other items, for these seeds: the bootstrap resamples items, with
-        the values of all seeds.
+        the values of all seeds. None with fewer than two items.
     over_seeds : Interval or None
         How it would vary with other seeds, for these items: Student's interval of ``by_seed``.
-        None with fewer than two seeds. No width if all seeds agree.
+        None with fewer than two seeds.
+
+    Either is None where all that it varies agree: it would have no width, as if all were known.
     """
 
     mean: float | None
@@ -57,15 +59,14 @@ def seed_mean(
     array = np.asarray(values, dtype=float)
     if array.ndim != 2:
         raise ValueError(f"values must have the shape (seeds, items), not {array.shape}")
-    n_seeds, n_items = array.shape
     if not array.size:
         return SeedMean(None, ())
-    by_seed = array.mean(1)
+    by_seed, by_item = array.mean(1), array.mean(0)
     return SeedMean(
         float(array.mean()),
         tuple(by_seed.tolist()),
-        bootstrap_interval(array.mean(0), rng, n_bootstrap=n_bootstrap) if n_items > 1 else None,
-        _students(by_seed) if n_seeds > 1 else None,
+        bootstrap_interval(by_item, rng, n_bootstrap=n_bootstrap) if np.ptp(by_item) else None,
+        _students(by_seed) if np.ptp(by_seed) else None,
     )
 
 
