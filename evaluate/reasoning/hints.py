@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -123,10 +124,8 @@ def hinted_items(
 def _hinted(
     item: Item, right: int, prompt_settings: PromptSettings, settings: HintSettings
 ) -> HintedItem:
-    given: dict[Text, str] = {}
-    for what, key in (("hints", settings.hints), ("summary", settings.summary)):
-        if text := given_text(item, key):
-            given[what] = text  # type: ignore[index]
+    keys: dict[Text, str] = {"hints": settings.hints, "summary": settings.summary}
+    given = {what: text for what, key in keys.items() if (text := given_text(item, key))}
     texts = {
         variant: _context({part: given[part] for part in parts})
         for variant, parts in _GIVEN.items()
@@ -292,8 +291,10 @@ def _rows(results: Sequence[HintResult]) -> tuple[Row, ...]:
 
 
 def _names_answer(text: str, item: Item) -> bool:
-    answer = " ".join(item.answer_text.casefold().split()).rstrip(".")
-    return bool(answer) and answer in " ".join(text.casefold().split())
+    """Return whether a text contains the right option's words, and not within other words."""
+    answer = re.escape(" ".join(item.answer_text.casefold().split()).rstrip("."))
+    found = re.search(rf"(?<!\w){answer}(?!\w)", " ".join(text.casefold().split()), re.ASCII)
+    return bool(answer) and found is not None
 
 
 def _context(texts: Mapping[Text, str]) -> str:

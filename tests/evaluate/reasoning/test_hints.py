@@ -119,6 +119,28 @@ def test_differences_are_paired_and_tested_exactly(hinted: list[HintedItem]) -> 
     assert "n was not asked with own hints: it needs x." in table.caption
 
 
+@pytest.mark.parametrize(
+    ("answer", "text", "named"),
+    [
+        ("red", "A hundred cells.", 0),
+        ("3", "There are 13.", 0),
+        ("Red.", "It is RED, clearly.", 1),
+        ("肺炎", "诊断为肺炎。", 1),
+    ],
+)
+def test_an_answer_is_named_by_whole_words(
+    items: list[Item], answer: str, text: str, named: int
+) -> None:
+    fields = items[0].model_dump() | {
+        "id": "", "options": (answer, "another"), "answer": 0, "answer_text": answer,
+        "extra": {"summary": text},
+    }  # fmt: skip
+    hinted, _ = hinted_items([Item.model_validate(fields)], ASKING, SETTINGS)
+    results = compare_hints(hinted, answers(hinted, lambda *_: True))
+    (summary,) = (result for result in results if result.variant == "summary")
+    assert (summary.reveals.k, summary.reveals.n) == (named, 1)
+
+
 def test_items_that_share_their_images_are_one_cluster(items: list[Item]) -> None:
     twins = [items[0], items[0].model_copy(update={"name": "twin", "question": "And?"})]
     twins = [Item.model_validate(item.model_dump() | {"id": ""}) for item in (*twins, items[1])]
