@@ -308,10 +308,9 @@ def difference_table(families: dict[str, Family]) -> Table:
             if found.mean is None:
                 cells.append(Cell(formats.NOTHING))
                 continue
-            both = (
-                formats.interval(x) or formats.NOTHING for x in (found.over_items, found.over_seeds)
-            )
-            cells.append(Cell(formats.points(found.mean), " ".join(both)))
+            both = map(formats.interval, (found.over_items, found.over_seeds))
+            small = " ".join(text or formats.NOTHING for text in both)
+            cells.append(Cell(formats.points(found.mean), small))
         return Row(name, tuple(cells))
 
     return Table(
