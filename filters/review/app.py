@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Callable
 from dataclasses import asdict
@@ -18,7 +17,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from flipbench.core.errors import DataError
-from flipbench.core.images import ImageStore
+from flipbench.core.images import ImageStore, png_bytes
 from flipbench.core.records import ImageRef
 from flipbench.reporting.pages import TEMPLATES, environment
 
@@ -131,9 +130,8 @@ class ReviewApp:
         path = image_path(self.images, ref)
         if ref.format in _BROWSER_FORMATS:
             return FileResponse(path, headers=headers)
-        buffer = io.BytesIO()
-        self.images.open(ref).save(buffer, "PNG")
-        return Response(buffer.getvalue(), media_type="image/png", headers=headers)
+        data = png_bytes(self.images.open(ref))
+        return Response(data, media_type="image/png", headers=headers)
 
     def queue(self, request: Request) -> Response:
         """Return the positions of the pairs that match the reviewer's filters."""

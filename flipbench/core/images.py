@@ -36,6 +36,13 @@ _ADAM7 = ((8, 0, 8, 0), (8, 4, 8, 0), (4, 0, 8, 4), (4, 2, 4, 0), (2, 0, 4, 2), 
 _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by the colour type in a PNG's header
 
 
+def png_bytes(image: Image.Image) -> bytes:
+    """Return an image as a PNG file."""
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
 class ImageStore:
     """A folder of images named by the SHA-256 of their bytes.
 
@@ -73,9 +80,7 @@ class ImageStore:
 
     def put_image(self, image: Image.Image, what: str) -> ImageRef:
         """Store a generated image losslessly, as PNG."""
-        buffer = io.BytesIO()
-        image.save(buffer, "PNG")
-        return self.put(buffer.getvalue(), what)
+        return self.put(png_bytes(image), what)
 
     def path(self, ref: ImageRef) -> Path:
         """Return the path of an image."""

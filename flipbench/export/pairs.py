@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from flipbench.benchmarks.write import write_jsonl, write_parquet
-from flipbench.core.images import ImageStore
+from flipbench.core.images import ImageStore, png_bytes
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import ImageRef, Item
 
@@ -55,9 +54,7 @@ def png_of(ref: ImageRef, images: ImageStore) -> bytes:
 
     Otherwise a JPEG original and its PNG edit would differ in more than the edit.
     """
-    out = io.BytesIO()
-    images.open(ref).convert("RGB").save(out, format="PNG")
-    return out.getvalue()
+    return png_bytes(images.open(ref))
 
 
 def write_jsonl_pair(benchmark: PairedBenchmark, folder: Path) -> list[Path]:

@@ -22,7 +22,7 @@ from pydantic import Field, JsonValue, field_validator
 
 from flipbench.config.kinds import Context
 from flipbench.core.errors import ConfigError, DataError, PrerequisiteError, ServiceError, attempt
-from flipbench.core.images import ImageStore
+from flipbench.core.images import ImageStore, png_bytes
 from flipbench.core.paired import Candidate
 from flipbench.core.records import JsonDict, Value
 from flipbench.models.chat.bounds import MAX_REPLY_BYTES
@@ -130,7 +130,7 @@ class HTTPEditor:
         plan = self.spec.sizes.plan(*source.size, self.spec.factor, candidate.subject)
         width, height = plan.run_size
         body = self.spec.arguments | {
-            "image": _png(fit(source, plan)),
+            "image": base64.b64encode(png_bytes(fit(source, plan))).decode(),
             "prompt": candidate.caption.text,
             "seed": seed,
             "width": width,
@@ -196,9 +196,3 @@ def _image_of(reply: Any) -> str:
     if not isinstance(text, str):
         raise TypeError("'image' is not a string")
     return text
-
-
-def _png(image: Image.Image) -> str:
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG")
-    return base64.b64encode(buffer.getvalue()).decode()

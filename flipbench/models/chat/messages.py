@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from flipbench.config.chat import ChatSpec, image_tokens
 from flipbench.core.errors import DataError, ServiceError, attempt
-from flipbench.core.images import ImageStore
+from flipbench.core.images import ImageStore, png_bytes
 from flipbench.core.records import ImageRef, JsonDict, content_id
 from flipbench.models.chat.log_probs import INVALID, PromptToken, most_likely, prompt_tokens
 
@@ -197,9 +197,7 @@ def data_url(ref: ImageRef, images: ImageStore) -> str:
     mime = _MIME.get(ref.format)
     data = images.read(ref)
     if mime is None or _is_rotated(data):
-        buffer = io.BytesIO()
-        images.open(ref).save(buffer, "PNG")
-        mime, data = "image/png", buffer.getvalue()
+        mime, data = "image/png", png_bytes(images.open(ref))
     return f"data:{mime};base64,{base64.b64encode(data).decode()}"
 
 
