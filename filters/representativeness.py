@@ -108,18 +108,19 @@ def compare_kept(
         By model name and item id, whether the answer is correct; None if there is none.
     """
     shifts, kept_only = [], {}
+    is_kept = [item.id in kept_ids for item in items]
+    n_dropped = is_kept.count(False)
     for model, right in outcomes.items():
         answered = [item for item in items if right.get(item.id) is not None]
         kept = [item for item in answered if item.id in kept_ids]
         k_all, k_kept = (sum(bool(right[i.id]) for i in part) for part in (answered, kept))
-        if len(kept) == len(answered) < len(items):
+        if n_dropped and len(kept) == len(answered):
             kept_only[model] = Rate.wilson(k_kept, len(kept))
             continue
         shift = accuracy_shift(
             model, Rate.wilson(k_all, len(answered)), Rate.wilson(k_kept, len(kept))
         )
         shifts.append(replace(shift, n_unanswered=len(items) - len(answered)))
-    is_kept = [item.id in kept_ids for item in items]
     distributions = [
         distribution_shift(what, [label(item) for item in items], is_kept, seed=seed)
         for what, label in LABELS.items()
@@ -128,7 +129,7 @@ def compare_kept(
         tuple(correct_for_models(shifts)),
         tuple(distributions),
         kept_only,
-        is_kept.count(False),
+        n_dropped,
     )
 
 

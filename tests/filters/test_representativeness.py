@@ -169,6 +169,13 @@ def test_what_is_missing_is_named(shapes_items: list[Item]) -> None:
     assert alone.caption.endswith("Accuracies are missing: no clean model was asked.")
 
 
+def test_without_dropped_items_no_model_lacks_answers_to_them(shapes_items: list[Item]) -> None:
+    items = shapes_items[:10]
+    outcomes = {item.id: None if i < 3 else True for i, item in enumerate(items)}
+    found = compare_kept(items, {item.id for item in items}, {"m": outcomes})
+    assert not found.kept_only and [shift.n_unanswered for shift in found.accuracies] == [3]
+
+
 def test_missing_answers_are_dropped_and_counted(shapes_items: list[Item]) -> None:
     items = shapes_items[:10]
     outcomes = {item.id: None if i < 3 else i % 2 == 0 for i, item in enumerate(items)}
