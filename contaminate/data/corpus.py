@@ -6,23 +6,23 @@ The file is read once, in pieces; what stays in memory are the places of the con
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from array import array
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
+from flipbench.benchmarks.tables import parse_json
 from flipbench.config.training import CorpusConfig
 from flipbench.core.errors import DataError
 from flipbench.core.randomness import generator
 from flipbench.core.records import JsonDict
 
-from .examples import Example, Message
+from .examples import Example, Examples, Message
 from .json_rows import Places, find_rows
 
 _ROLES = {"human": "user", "gpt": "assistant", "user": "user", "assistant": "assistant"}
@@ -33,7 +33,7 @@ CLOSING = "ended with a question, which was dropped"
 
 
 @dataclass(frozen=True)
-class Conversations(Sequence[Example]):
+class Conversations(Examples):
     """Conversations of a file, each read when it is asked for.
 
     Attributes
@@ -55,20 +55,13 @@ class Conversations(Sequence[Example]):
         """Return the number of conversations."""
         return len(self.places)
 
-    @overload
-    def __getitem__(self, index: int) -> Example: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Example]: ...
-    def __getitem__(self, index: int | slice) -> Example | list[Example]:
-        """Read one conversation, or several."""
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
+    def _at(self, index: int) -> Example:
         where = self.places.name(self.path, index)
         try:
             example, _ = _example(self.places.read(self.path, index), where, self.folder)
         except (OSError, _OddError) as error:
             raise DataError(f"{where}: the file has changed since it was read ({error})") from error
-        return Example(**{**vars(example), "max_tokens": self.max_tokens})
+        return replace(example, max_tokens=self.max_tokens)
 
 
 @dataclass(frozen=True)
@@ -200,7 +193,7 @@ def _example(text: bytes, where: str, folder: Path) -> tuple[Example, list[str]]
         If it must be left out.
     """
     try:
-        row = json.loads(text)
+        row = parse_json(text)
         images = row.get("images") or ([row["image"]] if row.get("image") else [])
         messages = [_message(turn) for turn in row.get("messages") or row["conversations"]]
     except (ValueError, KeyError, TypeError, AttributeError) as error:

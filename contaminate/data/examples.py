@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, overload
@@ -72,8 +73,25 @@ def distinct_examples(examples: Sequence[Example]) -> list[Example]:
     return list({(e.images, e.prompt, e.answer): e for e in examples}.values())
 
 
+class Examples(Sequence[Example], ABC):
+    """Examples that are read or chosen when they are asked for."""
+
+    @abstractmethod
+    def _at(self, index: int) -> Example:
+        """Return the example at an index from 0 on."""
+
+    @overload
+    def __getitem__(self, index: int) -> Example: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Example]: ...
+    def __getitem__(self, index: int | slice) -> Example | list[Example]:
+        """Return one example, or several."""
+        chosen = range(len(self))[index]
+        return self._at(chosen) if isinstance(chosen, int) else [self._at(i) for i in chosen]
+
+
 @dataclass(frozen=True)
-class Epoch(Sequence[Example]):
+class Epoch(Examples):
     """Examples of items, followed by the conversations of a corpus, read when asked for."""
 
     items: list[Example]
@@ -83,15 +101,7 @@ class Epoch(Sequence[Example]):
         """Return the number of examples."""
         return len(self.items) + len(self.corpus)
 
-    @overload
-    def __getitem__(self, index: int) -> Example: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Example]: ...
-    def __getitem__(self, index: int | slice) -> Example | list[Example]:
-        """Return one example, or several."""
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        index = range(len(self))[index]
+    def _at(self, index: int) -> Example:
         n_items = len(self.items)
         return self.items[index] if index < n_items else self.corpus[index - n_items]
 

@@ -117,7 +117,7 @@ def _list_rows(path: Path) -> tuple[Places, str]:
                 closed = text.startswith("]", at)
                 try:
                     _, end = decoder.raw_decode(text, at)
-                except json.JSONDecodeError:
+                except (ValueError, RecursionError):
                     break  # the row may go on in the next piece
                 if end == len(text):
                     break

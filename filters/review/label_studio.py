@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from flipbench.benchmarks.tables import parse_json
 from flipbench.core.errors import DataError
 
 from ..effective_verdicts import split_reason
@@ -92,8 +93,8 @@ def read_tasks(text: str, name: str, task: Task) -> tuple[list[ImportedRow], lis
         If the text is not a list of tasks.
     """
     try:
-        tasks = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        tasks = parse_json(text)
+    except ValueError as error:
         raise DataError(f"{name}: not JSON ({error})") from error
     if not isinstance(tasks, list):
         raise DataError(f"{name}: not a list of tasks; export from Label Studio as JSON")

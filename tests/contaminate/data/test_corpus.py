@@ -60,6 +60,20 @@ def test_a_broken_list_is_refused(text: str, tmp_path: Path) -> None:
         find_rows(tmp_path / "c.json")
 
 
+HOSTILE = ["[" * 50_000, f"[{'9' * 5_000}]"]
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=["deep", "digits"])
+def test_json_that_python_refuses_ends_no_program(text: str, tmp_path: Path) -> None:
+    good = json.dumps(talk("?", "!"))
+    (tmp_path / "c.jsonl").write_text(f"{good}\n{text}\n")
+    corpus = read_corpus(CorpusConfig(path=tmp_path / "c.jsonl", max_odd=0.5), 0)
+    assert [odd.reason for odd in corpus.odd] == ["not a conversation"]
+    (tmp_path / "c.json").write_text(f"[{good}, {text}]")
+    with pytest.raises(DataError, match=r"c.json\[1\]: the list is no JSON from here on"):
+        find_rows(tmp_path / "c.json")
+
+
 ODD: list[tuple[Any, str]] = [
     (talk("Look", "?", "!", first="gpt"), OPENING),
     (talk("?", "!", "And?"), CLOSING),
