@@ -2,12 +2,14 @@
 
 import importlib.util
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 THOUGHTS = re.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL | re.IGNORECASE)
 
 
+@cache
 def _parser() -> Any:
     """Load flipbench's own parser of replies, a copy of which lies next to this file."""
     path = Path(__file__).with_name("parsing.py")

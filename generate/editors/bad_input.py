@@ -44,8 +44,8 @@ def cut_of(pipeline: Any, text: str, max_tokens: int | None, subject: str) -> Js
     names = [name for name in _READERS if getattr(pipeline, name, None) is not None]
     cut: JsonDict = {}
     for name in names:
-        tokenizer, limits = getattr(pipeline, name), []
-        limits.append(tokenizer.model_max_length)
+        tokenizer = getattr(pipeline, name)
+        limits = [tokenizer.model_max_length]
         if name == names[-1]:
             own = getattr(pipeline, "tokenizer_max_length", None) if len(names) == 1 else None
             limits += [limit for limit in (max_tokens, own) if limit is not None]
