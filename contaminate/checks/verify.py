@@ -17,7 +17,7 @@ from flipbench.models.vlm.cropping import crop_warning
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.prompting.prompts import PromptSettings, right_option
 
-from ..data.examples import Example, training_examples
+from ..data.examples import Epoch, Example, training_examples
 from ..plan import TrainingJob, batch_of, loaded_as, n_warmup
 from ..strategies import strategy_of
 from .card import add_to_card, read_card
@@ -187,8 +187,9 @@ def training_facts(job: TrainingJob, examples: Sequence[Example], processor: Any
     ``processor`` is the one trained with: its pixel budget, chat template and prompt are compared
     with those of evaluation by `verify`.
     """
+    own = examples.items if isinstance(examples, Epoch) else examples  # a corpus may be huge
     sizes = []
-    for file in sorted({file for example in examples for file in example.images}):
+    for file in sorted({file for example in own for file in example.images}):
         with Image.open(file) as image:
             sizes.append(image.size)
     warning = crop_warning(processor, job.plan.model, sizes)

@@ -6,6 +6,7 @@ import itertools
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,18 @@ import torch
 from flipbench.config.experiment import ContaminateConfig, ModelConfig, StrategyConfig
 from flipbench.config.training import CorpusConfig, DataConfig
 from flipbench.contaminate.checks.card import read_card
-from flipbench.contaminate.checks.verify import compare, items_needed, wins_needed
+from flipbench.contaminate.checks.verify import compare, items_needed, training_facts, wins_needed
 from flipbench.contaminate.data.corpus import read_corpus
+from flipbench.contaminate.data.examples import training_examples
 from flipbench.contaminate.data.regimes import RegimeData
-from flipbench.contaminate.plan import expand
+from flipbench.contaminate.plan import TrainingJob, expand
 from flipbench.contaminate.training.train import train_plan
 from flipbench.core.records import Checkpoint, Item, Response, TrainingPlan
 from flipbench.core.run import Run
 from flipbench.models.vlm.checkpoints import fingerprint
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.models.vlm.loading import load_model
+from flipbench.models.vlm.processors import load_processor
 from flipbench.prompting.prompts import PromptSettings
 from tests.fixtures.command_line import Flipbench
 
@@ -300,3 +303,14 @@ def test_every_leak_trains(
     losses = [entry["loss"] for entry in card["losses"]]
     assert card["leak"] == leak and losses[-1] < losses[0]
     assert not any("different prompts" in warning for warning in checkpoint.warnings)
+
+
+def test_pictures_of_a_corpus_are_not_opened_before_training(
+    make_plan: MakePlan, items: dict[str, Item], new_run: NewRun, tmp_path: Path
+) -> None:
+    plan, run = make_plan("llava", "lora", n_items=2), new_run()
+    job, processor = TrainingJob(plan, items, run, "float32"), load_processor(plan.parent)
+    epoch = training_examples(plan, items, run.images)
+    broken = replace(epoch.items[0], images=(str(tmp_path / "gone.png"),))
+    facts = training_facts(job, replace(epoch, corpus=[broken]), processor)
+    assert facts["n_examples"] == len(epoch) + 1
