@@ -54,6 +54,8 @@ class Run:
     ----------
     share : Share, optional
         This process's share of the run's work, if it is a worker.
+    read_only : bool
+        Whether the run is somebody else's, which is read and may be write-protected.
 
     Raises
     ------
@@ -61,8 +63,16 @@ class Run:
         If the folder cannot be written.
     """
 
-    def __init__(self, path: str | Path, share: Share | None = None) -> None:
+    def __init__(
+        self, path: str | Path, share: Share | None = None, *, read_only: bool = False
+    ) -> None:
         self.path, self.share = Path(path), share
+        self.images = ImageStore(self.path / "images")
+        self._shards: dict[tuple[int, str], _Shard] = {}
+        if not read_only:
+            self._check_writable()
+
+    def _check_writable(self) -> None:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             probe = self.path / f".writable-{uuid.uuid4().hex[:8]}"
@@ -72,8 +82,6 @@ class Run:
             raise DataError(
                 f"{self.path}: cannot be written ({error.strerror}); choose another run directory"
             ) from error
-        self.images = ImageStore(self.path / "images")
-        self._shards: dict[tuple[int, str], _Shard] = {}
 
     def turn(self, work: str) -> contextlib.AbstractContextManager[None]:
         """Wait until no other process does ``work`` on this run, and keep it for this one."""

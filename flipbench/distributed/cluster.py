@@ -150,7 +150,7 @@ class RayCluster:
         PrerequisiteError
             If Ray is not installed, there is no cluster, or a machine lacks the run directory.
         FlipbenchError
-            If no actor could be started.
+            If an actor cannot be started.
         """
         settings = self._settings(stage.name)
         if settings is None or not batches:
@@ -242,8 +242,6 @@ def _work(stage: Stage[In], pool: _Pool[In], needs: str) -> Iterator[Processed]:
     """Hand out the batches until all are done; those of an actor that dies go to another."""
     ray, patience = pool.ray, _PATIENCE
     while pool.lots or pool.at_work:
-        if not pool.ready and not pool.starting:
-            raise FlipbenchError(f"{stage.name}: no actor could be started on the cluster")
         pool.hand_out()
         ended = pool.wait(patience)
         if not ended and not pool.ready and patience == _PATIENCE:
@@ -252,7 +250,14 @@ def _work(stage: Stage[In], pool: _Pool[In], needs: str) -> Iterator[Processed]:
         for ref in ended:
             if ref in pool.starting:
                 number = pool.starting.pop(ref)
-                if problem := _result(ray, ref):
+                try:
+                    problem = _result(ray, ref)
+                except ray.exceptions.RayError as error:
+                    why = shorten(str(error))
+                    raise FlipbenchError(
+                        f"{stage.name}: an actor cannot be started on the cluster ({why})"
+                    ) from error
+                if problem:
                     raise PrerequisiteError(problem)
                 pool.ready.add(number)
                 continue

@@ -128,7 +128,7 @@ def copy_recipe(recipe: Path, run: Run) -> None:
     text = source.read_text()
     if target.exists() and target.read_text() != text:
         raise DataError(f"{run.path}: holds another recipe ({EXPECTED}); choose another run")
-    theirs = Run(recipe)
+    theirs = Run(recipe, read_only=True)
     for kind in _KINDS:
         known = run.ids(kind)
         run.append([record for record in theirs.read(kind) if record.id not in known])

@@ -196,7 +196,7 @@ def objections(benchmark: PairedBenchmark) -> dict[str, bool]:
     if not (folder / Verdict.kind).is_dir():
         return {}
     decisions: dict[str, list[str]] = {}
-    for verdict in effective_verdicts(Run(folder).read(Verdict)):
+    for verdict in effective_verdicts(Run(folder, read_only=True).read(Verdict)):
         decisions.setdefault(verdict.image_sha256, []).append(verdict.decision)
     found = {}
     for pair in benchmark.pairs:

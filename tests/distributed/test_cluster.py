@@ -18,7 +18,7 @@ import pytest
 from pydantic import ValidationError
 
 from flipbench.config.experiment import ExecutorConfig, load_config
-from flipbench.core.errors import ConfigError, PrerequisiteError
+from flipbench.core.errors import ConfigError, FlipbenchError, PrerequisiteError
 from flipbench.core.run import Run
 from flipbench.core.stage import StageOptions, run_stage
 from flipbench.distributed.cluster import RayCluster
@@ -104,6 +104,20 @@ def test_an_item_over_which_actors_die_fails_alone(
 def test_what_concerns_every_item_stops_the_stage(cluster: Any, tmp_path: Path) -> None:
     with pytest.raises(PrerequisiteError, match="^no weights$"):
         go(tmp_path, [-2, *range(20)], Numbers())
+
+
+@pytest.mark.slow
+def test_an_actor_that_cannot_be_started_stops_the_stage(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ray.exceptions import ActorUnschedulableError
+
+    def refuse(*_: object) -> None:
+        raise ActorUnschedulableError("no node has room")
+
+    monkeypatch.setattr("flipbench.distributed.cluster._result", refuse)
+    with pytest.raises(FlipbenchError, match="^caption: an actor cannot be .*no node has room"):
+        go(tmp_path, range(20), Numbers())
 
 
 @pytest.mark.slow

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -101,8 +103,12 @@ def test_what_no_picture_changes_is_not_called_contamination(
     assert needy.verdict == "inconclusive"
 
 
+def write_protected(path: Path) -> None:
+    raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+
+
 def test_a_rater_s_objection_is_read_where_the_pictures_are(
-    benchmark: PairedBenchmark, tmp_path: Path
+    benchmark: PairedBenchmark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert objections(benchmark) == {}
     benchmark.save(tmp_path / "made" / "benchmark")
@@ -115,7 +121,9 @@ def test_a_rater_s_objection_is_read_where_the_pictures_are(
                 Verdict(edit_id=image, image_sha256=image, rater="r", rater_kind="judge",
                         decision=decision)
             ])  # fmt: skip
-    assert list(objections(copied).values()) == [False, True, True]
+    with monkeypatch.context() as protected:
+        protected.setattr(Path, "touch", write_protected)
+        assert list(objections(copied).values()) == [False, True, True]
     result = detect(copied, Seer("m", remembers(copied)), tmp_path / "r", diagnose=True)
     assert result.diagnosis is not None and result.diagnosis.counts["bad edit"] == 2
 
