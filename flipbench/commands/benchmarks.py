@@ -76,17 +76,17 @@ def import_(
     spec = assembly.config.benchmark
     if isinstance(spec, PairsSpec):
         found = load_pairs(spec, assembly.run.images)
-        summary, sides, unpaired = found.summary(), found.sides, found.unpaired
+        summary, unpaired, failed = found.summary(), found.unpaired, bool(found.unpaired)
+        problems = [problem for side in found.sides for problem in side.problems]
     else:
-        benchmark = assembly.benchmark
-        summary, sides, unpaired = benchmark.summary(), [benchmark], []
+        benchmark, unpaired = assembly.benchmark, []
+        summary, problems = benchmark.summary(), benchmark.problems
+        failed = any(problem.fatal for problem in problems)
     say(summary)
-    problems = [problem for side in sides for problem in side.problems]
     path = assembly.run.path / "import" / "problems.csv"
     _write_problems(path, problems, unpaired)
     if problems or unpaired:
         say(f"all {len(problems) + len(unpaired)}: {path}")
-    failed = unpaired if isinstance(spec, PairsSpec) else [p for p in problems if p.fatal]
     raise typer.Exit(1 if failed else 0)
 
 

@@ -135,7 +135,7 @@ class RayCluster:
 
     def batch_size(self, stage: str, configured: int) -> int:
         """Return the number of inputs in a batch of a stage."""
-        settings = self._settings(stage)
+        settings = self.config.stage(stage)
         return (settings.batch_size if settings else None) or configured
 
     def process(self, stage: Stage[In], batches: Sequence[Batch[In]]) -> Iterator[Processed]:
@@ -152,7 +152,7 @@ class RayCluster:
         FlipbenchError
             If an actor cannot be started.
         """
-        settings = self._settings(stage.name)
+        settings = self.config.stage(stage.name)
         if settings is None or not batches:
             yield from Here().process(stage, batches)
             return
@@ -186,7 +186,7 @@ class RayCluster:
         PrerequisiteError
             As `process`.
         """
-        ray, settings = self._connected(), self._settings(name) or RayStage()
+        ray, settings = self._connected(), self.config.stage(name) or RayStage()
         options = self._options(ray, settings, name)
         remote = ray.remote(_called).options(max_retries=-1, **options)
         refs = [remote.remote(*self._place, function, call) for call in calls]
@@ -198,14 +198,11 @@ class RayCluster:
 
     def n_actors(self, stage: str) -> int:
         """Return how many actors a stage gets; 1 if it stays in this process."""
-        settings = self._settings(stage)
+        settings = self.config.stage(stage)
         if settings is None:
             return 1
         ray = self._connected()
         return settings.actors or _room(ray, self._options(ray, settings, stage))
-
-    def _settings(self, stage: str) -> RayStage | None:
-        return self.config.stage(stage)
 
     @property
     def _place(self) -> tuple[str, str]:
