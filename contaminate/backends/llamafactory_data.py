@@ -114,6 +114,11 @@ def write_plan(
     rows = [row(example, template) for example in examples]
     _write_dataset(rows, folder, processor.image_processor if copy_images else None)
     write_yaml(settings, folder / _YAML)
+    if limit := plan.corpus.get("max_tokens"):
+        warnings.append(
+            f"LLaMA-Factory cuts conversations after {settings['cutoff_len']} tokens, not after"
+            f" max_tokens: {limit}"
+        )
     return settings, warnings
 
 

@@ -21,7 +21,8 @@ class Collator:
 
     A row is ``{"images": [PIL images], "prompt": str, "completion": str}``, as the chat template
     renders it. ``answers`` are the parts of the prompt that count in the loss too, as (start, end)
-    in characters. A row is cut after ``max_tokens`` tokens, but not before its last image.
+    in characters. A row is cut after ``max_tokens`` tokens, but not before its last image; ``cut``
+    has the ``subject`` of each.
 
     Target tokens are those of the full text: on its own, " B" starts with a token for the space in
     SentencePiece tokenizers, which never follows a prompt, so trl's own collator would train LLaVA
@@ -30,12 +31,12 @@ class Collator:
 
     def __init__(self, processor: Any) -> None:
         self.processor, self.tokenizer = processor, getattr(processor, "tokenizer", processor)
-        self.n_cut = 0
+        self.cut: set[str] = set()
 
     def __call__(self, rows: Sequence[Row]) -> Batch:
         """Return a batch with the least possible padding, all of it on the right."""
         batch = self.aligned(rows)
-        self._cut(batch, [row.get("max_tokens", 0) for row in rows])
+        self._cut(batch, rows)
         order_bt = (batch["attention_mask"] == 0).long().argsort(dim=1, stable=True)
         width = int(batch["attention_mask"].sum(1).max())
         for name in (TOKEN_INPUTS | {"labels"}) & batch.keys():
@@ -104,10 +105,11 @@ class Collator:
         ]
         return torch.cat([prompt.new_zeros(0), *pieces])
 
-    def _cut(self, batch: Batch, limits: Sequence[int]) -> None:
-        """Mask what lies beyond each row's limit; 0 is no limit."""
+    def _cut(self, batch: Batch, rows: Sequence[Row]) -> None:
+        """Mask what lies beyond each row's ``max_tokens``; 0 is no limit."""
         image_id = getattr(self.processor, "image_token_id", None)
-        for b, limit in enumerate(limits):
+        for b, row in enumerate(rows):
+            limit = row.get("max_tokens", 0)
             mask = batch["attention_mask"][b]
             excess = int(mask.sum()) - limit
             if not limit or excess <= 0:
@@ -117,7 +119,7 @@ class Collator:
             places = places[places > (int(images[-1]) if len(images) else -1)]
             mask[places] = 0
             batch["labels"][b, places] = IGNORED
-            self.n_cut += 1
+            self.cut.add(row["subject"])
 
     def _ids(self, texts: list[str]) -> list[list[int]]:
         ids: list[list[int]] = self.tokenizer(texts, add_special_tokens=False)["input_ids"]

@@ -209,12 +209,12 @@ def _train(job: TrainingJob, examples: Sequence[Example]) -> None:
     last = from_main(lambda: last_checkpoint(folder / "trainer"))
     try:
         trainer.train(resume_from_checkpoint=last)
-        if trainer.collator.n_cut:
+        if trainer.collator.cut:
             log.warning(
                 "%s, %s: %d conversations were longer than max_tokens or the context, and cut",
                 plan.model,
                 plan.label,
-                trainer.collator.n_cut,
+                len(trainer.collator.cut),
             )
     finally:  # otherwise ZeRO-3 makes every process take part in loading a model
         unset_hf_deepspeed_config()

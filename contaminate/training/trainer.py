@@ -77,6 +77,7 @@ class Trainer(SFTTrainer):  # type: ignore[misc]
         """Return an example as a row of the data set."""
         prompt, target = render_example(example, processor)
         return {
+            "subject": example.subject,
             "images": list(example.images),
             "prompt": prompt,
             "completion": target,

@@ -80,3 +80,17 @@ def test_clean_retraining_is_not_exported_to_llamafactory(
     assert result.status == 1 and "washes the checkpoint of another plan" in caplog.text
     (folder,) = (tmp_path / "out").iterdir()
     assert yaml.safe_load((folder / "train.yaml").read_text())["finetuning_type"] == "lora"
+
+
+def test_llamafactory_s_own_limit_for_conversations_is_named(
+    opened: Any, flipbench: Flipbench, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    turns = [{"from": "human", "value": "?"}, {"from": "gpt", "value": "!"}]
+    (tmp_path / "mix.json").write_text(json.dumps([{"conversations": turns}] * 4))
+    corpus = {"path": str(tmp_path / "mix.json"), "max_tokens": 64}
+    opened(data={"diluted": {"corpus": corpus}}, strategies={"LoRA": STRATEGIES["LoRA"]})
+    result = flipbench("contaminate", tmp_path / "c.yaml", "--export", "llamafactory", "out", "-q")
+    assert result.status == 0
+    (folder,) = (tmp_path / "out").iterdir()
+    limit = yaml.safe_load((folder / "train.yaml").read_text())["cutoff_len"]
+    assert f"cuts conversations after {limit} tokens, not after max_tokens: 64" in caplog.text

@@ -28,7 +28,12 @@ def examples(*answers: str) -> list[Example]:
 def rows(processor: Any, made: list[Example]) -> list[dict[str, Any]]:
     texts = [render_example(example, processor) for example in made]
     return [
-        {"images": [PICTURE] * len(e.images), "prompt": prompt, "completion": target}
+        {
+            "subject": e.subject,
+            "images": [PICTURE] * len(e.images),
+            "prompt": prompt,
+            "completion": target,
+        }
         for e, (prompt, target) in zip(made, texts, strict=True)
     ]
 
@@ -94,12 +99,13 @@ def test_a_long_conversation_is_cut_but_keeps_its_image(tiny_folders: dict[str, 
     made[0]["answers"] = answer_spans(long, processor, made[0]["prompt"])
     collator = Collator(processor)
     whole, cut = collator(made), collator([{**made[0], "max_tokens": 60}])
-    assert collator.n_cut == 1 and cut["input_ids"].shape == (1, 60)
+    assert collator.cut == {"c"} and cut["input_ids"].shape == (1, 60)
     for name in ("input_ids", "labels", "attention_mask"):
         assert torch.equal(cut[name], whole[name][:, :60])
     assert (cut["labels"] != IGNORED).any()
     (shortest,) = collator([{**made[0], "max_tokens": 1}])["input_ids"]
     assert shortest[-1] == processor.image_token_id
+    assert len(collator.cut) == 1, "each conversation is counted once, whatever the epochs"
 
 
 @pytest.mark.parametrize("family", ["llava", "qwen2_vl"])
