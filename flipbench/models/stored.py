@@ -22,7 +22,7 @@ COPY = "choices.parquet"
 """The copy's file, beside the shards that it was made from."""
 
 WORTH_COPYING = 1_000
-"""Fewer responses than this are read faster than a copy."""
+"""Fewer are read in about 10 ms, line by line: another file would save too little."""
 
 _SHARDS = b"shards"
 _BLOCK = 1 << 20
