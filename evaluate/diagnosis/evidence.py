@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.records import Count, Item, Probe, Response
-from flipbench.imaging.similarity import is_near_unchanged
+from flipbench.imaging.similarity import is_pair_near_unchanged
 from flipbench.models.engine import Answers
 from flipbench.prompting.prompts import PromptSettings, right_option, yes_no
 
@@ -204,7 +204,7 @@ def _evidence(
     reply = answers.to(asked.perturbed)
     assert reply is not None  # of fallen pairs
     blind = answers.to(asked.text_only)
-    unchanged = _is_near_unchanged(asked.pair, images)
+    unchanged = is_pair_near_unchanged(asked.pair, images)
     objection = doubted.get(item.id)
     texts, new = item.options or yes_no(item) or (), right_option(asked.pair.perturbed)
 
@@ -245,11 +245,3 @@ def _is_most(count: Count | None) -> bool | None:
 
 def _is_half(count: Count | None) -> bool | None:
     return None if count is None else 2 * count.k >= count.n
-
-
-def _is_near_unchanged(pair: Pair, images: ImageStore) -> bool:
-    """Return whether every picture is there, and almost as it was."""
-    refs = list(zip(pair.original.images, pair.perturbed.images, strict=False))
-    if not all(images.path(ref).exists() for both in refs for ref in both):
-        return False
-    return all(is_near_unchanged(images.open(a), images.open(b)) for a, b in refs if a != b)

@@ -11,6 +11,8 @@ from scipy import ndimage
 from scipy.fft import dctn
 
 from flipbench.core.errors import DataError
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import Pair
 from flipbench.core.records import JsonDict
 
 NEAR_PHASH, NEAR_SSIM = 4, 0.95
@@ -160,3 +162,18 @@ def is_near_unchanged(old: Image.Image, new: Image.Image, least: float = LEAST_C
     Compression and noise mostly average out over 8 x 8 pixels, a redrawn object does not.
     """
     return old.size == new.size and largest_change(old, new) < least
+
+
+def is_pair_near_unchanged(pair: Pair, images: ImageStore) -> bool:
+    """Return whether all images that differ are there, undamaged, and nearly unchanged."""
+    sides = pair.original.images, pair.perturbed.images
+    if len(sides[0]) != len(sides[1]):
+        return False
+    for at in pair.changed:
+        refs = [side[at] for side in sides]
+        if not all(images.has(ref) for ref in refs):
+            return False
+        old, new = (images.open(ref) for ref in refs)
+        if not is_near_unchanged(old, new):
+            return False
+    return True

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFilter
 
 from flipbench.core.errors import DataError
+from flipbench.core.paired import Pair
 from flipbench.imaging.similarity import (
+    is_pair_near_unchanged,
     label_of,
     perceptual_hash,
     similarity,
     structural_similarity,
 )
+from tests.fixtures.report_data import make_benchmark
 
 
 def scene(seed: int = 0, size: tuple[int, int] = (96, 64)) -> Image.Image:
@@ -126,3 +130,18 @@ def test_structural_similarity_is_that_of_scikit_image(size: tuple[int, int]) ->
             )
             got = structural_similarity(first, second, window)
             assert got == pytest.approx(expected, abs=1e-12)
+
+
+def test_a_pair_is_near_unchanged_only_if_its_pictures_are_there_and_undamaged(
+    tmp_path: Path,
+) -> None:
+    benchmark = make_benchmark(tmp_path, 2)
+    pair, store = benchmark.pairs[0], benchmark.images
+    assert not is_pair_near_unchanged(pair, store)
+    picture = store.open(pair.original.images[0])
+    picture.putpixel((0, 0), (1, 2, 3))
+    same = store.put_image(picture, "almost the same")
+    edited = Pair(pair.original, pair.perturbed.model_copy(update={"images": (same,)}))
+    assert is_pair_near_unchanged(edited, store)
+    store.path(same).write_bytes(b"")
+    assert not is_pair_near_unchanged(edited, store)

@@ -10,7 +10,7 @@ import numpy as np
 
 from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.records import Count, Probe, ReferenceResult, Score
-from flipbench.imaging.similarity import is_near_unchanged
+from flipbench.imaging.similarity import is_pair_near_unchanged
 from flipbench.prompting.prompts import PromptSettings
 
 from ...protocol.detector import About, Answers, cached_per_benchmark
@@ -125,7 +125,11 @@ class OldAnswerAttraction:
     @cached_per_benchmark
     def _edited(self, benchmark: PairedBenchmark) -> list[Pair]:
         """Return the pairs that can be asked and whose two images are not almost equal."""
-        return [pair for pair in _askable(benchmark) if not _is_near_unchanged(pair, benchmark)]
+        return [
+            pair
+            for pair in _askable(benchmark)
+            if not is_pair_near_unchanged(pair, benchmark.images)
+        ]
 
     def _against_model(self, own: _Replies, theirs: _Replies, model: Answers) -> dict[str, Any]:
         others = {answer.item_id: answer for answer in theirs.wrong}
@@ -194,18 +198,3 @@ def _askable(benchmark: PairedBenchmark) -> list[Pair]:
 
 def _probe(pair: Pair, prompt_settings: PromptSettings) -> Probe:
     return prompt_settings.probe(pair.perturbed, "perturbed")
-
-
-def _is_near_unchanged(pair: Pair, benchmark: PairedBenchmark) -> bool:
-    """Return whether all images that differ are there, undamaged and almost equal."""
-    sides = pair.original.images, pair.perturbed.images
-    if len(sides[0]) != len(sides[1]):
-        return False
-    for at in pair.changed:
-        refs = [images[at] for images in sides]
-        if not all(benchmark.images.has(ref) for ref in refs):
-            return False
-        old, new = (benchmark.images.open(ref) for ref in refs)
-        if not is_near_unchanged(old, new):
-            return False
-    return True
