@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
 import json
 import os
 import resource
@@ -160,13 +161,10 @@ def wrong_clock(offset: float) -> Prepare:
     true = time.time
 
     def change() -> None:
-        looks = iter(int, 1)
-        state = {"n": 0}
+        offsets = itertools.cycle((offset, -offset))
 
         def jumping() -> float:
-            next(looks)
-            state["n"] += 1
-            return true() + (offset if state["n"] % 2 else -offset)
+            return true() + next(offsets)
 
         time.time = jumping
 

@@ -55,17 +55,17 @@ ODD: list[Any] = [
     {"error": {"message": f"no access for {KEY}"}},
 ]
 FAULTS = (
-    "silent",
-    "drip head",
-    "drip body",
+    "silence",
+    "a byte of the header now and then",
+    "a byte of the reply now and then",
     "cut",
     "endless",
-    "bomb",
-    "no http",
-    "no json",
-    "odd",
-    "nested",
-    "status",
+    "200 MB, compressed",
+    "no HTTP",
+    "no JSON",
+    "JSON of an odd form",
+    "nested up to 100,000 deep",
+    "an error status",
 )
 
 
@@ -82,12 +82,12 @@ def drip(data: bytes, connection: socket.socket) -> None:
 
 def answer(fault: str, rng: np.random.Generator, connection: socket.socket) -> None:
     good = json.dumps(GOOD).encode()
-    packed = gzip.compress(b" " * 200_000_000) if fault == "bomb" else b""
-    if fault == "silent":
+    packed = gzip.compress(b" " * 200_000_000) if fault == "200 MB, compressed" else b""
+    if fault == "silence":
         time.sleep(3 * TIMEOUT)
-    elif fault == "drip head":
+    elif fault == "a byte of the header now and then":
         drip(head(len(good)), connection)
-    elif fault == "drip body":
+    elif fault == "a byte of the reply now and then":
         connection.sendall(head(len(good)))
         drip(good, connection)
     elif fault == "cut":
@@ -96,17 +96,17 @@ def answer(fault: str, rng: np.random.Generator, connection: socket.socket) -> N
         connection.sendall(head(10**12))
         while True:
             connection.sendall(b" " * 65536)
-    elif fault == "bomb":
+    elif fault == "200 MB, compressed":
         connection.sendall(head(len(packed), "content-encoding: gzip") + packed)
-    elif fault == "no http":
+    elif fault == "no HTTP":
         connection.sendall(rng.bytes(200))
-    elif fault == "no json":
+    elif fault == "no JSON":
         body = rng.bytes(50) + KEY.encode()
         connection.sendall(head(len(body)) + body)
-    elif fault == "nested":
+    elif fault == "nested up to 100,000 deep":
         body = b"[" * int(rng.integers(100, 100_000))
         connection.sendall(head(len(body)) + body)
-    elif fault == "status":
+    elif fault == "an error status":
         code = rng.choice(["400 Bad Request", "418 No", "500 Oh", "503 Down", "301 Moved"])
         body = json.dumps({"error": {"message": f"key {KEY}", "code": KEY}}).encode()
         connection.sendall(head(len(body), "location: /nowhere", status=code) + body)
@@ -146,7 +146,7 @@ def outcome(chat: ChatAPI, number: int, fault: str) -> str:
         return "lost"
     in_time = time.monotonic() - start < 2 * TIMEOUT
     if isinstance(reply, ChatReply):
-        answered = fault in ("good", "odd") and reply.text == "A star."
+        answered = fault in ("good", "JSON of an odd form") and reply.text == "A star."
         return "answered" if answered and in_time else "lost"
     is_clean = isinstance(reply, FlipbenchError) and KEY not in str(reply)
     if not (is_clean and in_time and fault != "good"):
