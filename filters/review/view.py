@@ -26,7 +26,8 @@ class Viewer:
     def __init__(self, ledger: Ledger, blind: bool) -> None:
         self.ledger, self.blind = ledger, blind
         self._secret = secrets.token_bytes(32)
-        self._open = {shown["src"] for pair in ledger.pairs for shown in _pictures(pair.shown())}
+        pairs = ledger.pairs if blind else ()
+        self._open = {shown["src"] for pair in pairs for shown in _pictures(pair.shown())}
         self._n_pairs = Counter(pair.category for pair in ledger.pairs)
 
     def n_pairs(self, category: str = "") -> int:
