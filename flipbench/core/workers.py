@@ -78,8 +78,8 @@ def turn(folder: Path, work: str, share: Share | None = None) -> Iterator[None]:
     """Wait until no other process does ``work``, and keep it for this one until the block ends.
 
     Whoever waits says so, once. Workers with different shares of the same work do not wait for each
-    other; a worker and a command that does everything do. A process that already does the work goes
-    on. The lock goes with its process, however that ends.
+    other; a worker and a command that does everything do. A process that already does the work, or
+    waits for it, counts as one with all its threads. The lock goes with it, however it ends.
 
     Parameters
     ----------

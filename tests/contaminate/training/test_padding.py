@@ -53,6 +53,7 @@ def opened_wide(tmp_path: Path, tiny_folders: dict[str, Path]) -> Any:
     return opening
 
 
+@pytest.mark.slow
 def test_a_padded_model_is_trained_and_asked_on_whole_pictures(opened_wide: Any) -> None:
     assembly = opened_wide("square")
     trained = contaminate(assembly)
@@ -78,6 +79,7 @@ def test_a_padded_model_is_trained_and_asked_on_whole_pictures(opened_wide: Any)
         assert entry.load().fingerprint == entry.model.fingerprint
 
 
+@pytest.mark.slow
 def test_a_crop_is_named_in_the_card_and_in_every_table(opened_wide: Any) -> None:
     assembly = opened_wide("none")
     trained = contaminate(assembly)

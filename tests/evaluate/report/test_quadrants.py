@@ -83,6 +83,7 @@ def test_there_is_no_section_without_quadrants(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_the_page_shows_the_section(
     scored: tuple[list[GridModel], list[Score]], benchmark: PairedBenchmark, tmp_path: Path
 ) -> None:
