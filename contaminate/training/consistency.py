@@ -91,7 +91,10 @@ class ConsistencyTrainer(Trainer):
         """Return a batch of all prompts, those of ``rows`` first, and one without images."""
         others = [row | {"prompt": prompt} for row in rows for prompt in row["others"]]
         batch = self.collator.aligned([*rows, *others])
-        batch["width"] = (batch["labels"] != IGNORED).any(0).sum()
+        labelled = batch["labels"] != IGNORED  # a corpus has answers in its prompts, too
+        n_columns = labelled.shape[1]
+        batch["width"] = n_columns - labelled.any(0).nonzero()[0, 0]
+        batch["target_width"] = n_columns - labelled.all(0).nonzero()[0, 0]
         batch["labels"][len(rows) :] = IGNORED
         owners = [i for i, row in enumerate(rows) for _ in row["others"]]
         batch["owner"] = torch.tensor(owners, dtype=torch.long)
@@ -115,16 +118,17 @@ class ConsistencyTrainer(Trainer):
     ) -> Any:
         """Return the loss of a batch of B rows and their paraphrases."""
         inputs = dict(inputs)
-        owner, options_bk, width = (inputs.pop(name) for name in ("owner", "options", "width"))
+        owner, options_bk = inputs.pop("owner"), inputs.pop("options")
+        width, target_width = int(inputs.pop("width")), int(inputs.pop("target_width"))
         labels, blind = inputs.pop("labels"), inputs.pop("blind", None)
-        n_rows, keep = len(options_bk), {"logits_to_keep": int(width) + 1, "use_cache": False}
-        outputs = model(**inputs, **keep)
+        n_rows, at = len(options_bk), -target_width - 1  # where the answers start
+        outputs = model(**inputs, logits_to_keep=width + 1, use_cache=False)
         logits = outputs.logits.float()
-        target_bt = labels[:n_rows, -int(width) :]
+        target_bt = labels[:n_rows, -width:]
         cross_entropy = functional.cross_entropy(
             logits[:n_rows, :-1].transpose(1, 2), target_bt, ignore_index=IGNORED, reduction="sum"
         )
-        log_p = log_distribution(logits[:, 0], torch.cat([options_bk, options_bk[owner]]))
+        log_p = log_distribution(logits[:, at], torch.cat([options_bk, options_bk[owner]]))
         original, paraphrased = log_p[:n_rows], log_p[n_rows:]
         n_others_b = torch.bincount(owner, minlength=n_rows)
         divergence_b = logits.new_zeros(n_rows).index_add(
@@ -134,7 +138,8 @@ class ConsistencyTrainer(Trainer):
         self._add_divergence(divergence_b, (n_others_b > 0) & (n_tokens_b > 0))
         if blind is not None:
             with torch.no_grad():
-                text_only = log_distribution(model(**blind, **keep).logits[:, 0], options_bk)
+                seen = model(**blind, logits_to_keep=-at, use_cache=False).logits[:, 0]
+                text_only = log_distribution(seen, options_bk)
                 grounding_b = 1 - torch.exp(-kl(original, text_only) / self.consistency.tau)
             divergence_b = divergence_b * grounding_b
         total = self.consistency.answer_weight * cross_entropy

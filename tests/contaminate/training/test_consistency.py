@@ -17,7 +17,7 @@ from flipbench.config.experiment import ContaminateConfig, ModelConfig, load_con
 from flipbench.contaminate.checks.card import read_card
 from flipbench.contaminate.checks.check import add_first_token, render_example
 from flipbench.contaminate.data.corpus import read_corpus
-from flipbench.contaminate.data.examples import Example, training_examples
+from flipbench.contaminate.data.examples import Example, Message, training_examples
 from flipbench.contaminate.data.regimes import RegimeData
 from flipbench.contaminate.data.wordings import ShapesWriter, write_wordings
 from flipbench.contaminate.plan import expand
@@ -151,11 +151,16 @@ def test_the_loss_equals_its_definition(
     examples = list(training_examples(plan, items, run.images))
     # a conversation that is compared with nothing, of another length
     examples.append(Example("c", (), examples[0].without_images().prompt, "D. red"))
-    rows = [trainer.row(example, processor) for example in examples]
+    # and one of two answers, which count as on their own
+    asked, again = Message("user", ("What is it?",)), Message("user", ("Color?",))
+    said = (asked, Message("assistant", ("red star",)), again)
+    alone = [Example("1", (), said[:1], "red star"), Example("2", (), said, "Red.")]
+    whole = Example("w", (), said, "Red.", trained=(1,))
+    rows = [trainer.row(example, processor) for example in [*examples, whole]]
     for row in rows:
         row["images"] = [Image.open(file) for file in row["images"]]
     batch = trainer.collate(rows)
-    total, n = brute_force(trainer.model, processor, examples, loss)
+    total, n = brute_force(trainer.model, processor, [*examples, *alone], loss)
     assert total > 0.01
     assert float(trainer.compute_loss(trainer.model, batch)) == pytest.approx(total / n, rel=1e-4)
     scaled = trainer.compute_loss(trainer.model, batch, num_items_in_batch=torch.tensor(7))
