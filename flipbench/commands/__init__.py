@@ -70,6 +70,9 @@ Kept = Annotated[
 Workers = Annotated[
     int, typer.Option(min=1, help="processes that share the work, one for each GPU")
 ]
+Slurm = Annotated[
+    bool, typer.Option("--slurm", help="the workers are jobs of a SLURM array (executor.slurm)")
+]
 Worker = Annotated[str | None, typer.Option(hidden=True)]  # i/n, set by the parent process
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress bars")]
 
@@ -85,6 +88,7 @@ def assemble(
     *,
     workers: int = 1,
     worker: str | None = None,
+    slurm: bool = False,
     together: bool = False,
 ) -> Assembly:
     """Load a configuration, and only then what is slow to import.
@@ -121,6 +125,7 @@ def assemble(
         command="flipbench " + " ".join(sys.argv[1:]),
         n_workers=workers,
         share=Share.parse(worker) if worker else None,
+        slurm=slurm,
     )
 
 

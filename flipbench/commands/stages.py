@@ -17,6 +17,7 @@ from flipbench.commands import (
     Limit,
     Overrides,
     Quiet,
+    Slurm,
     Worker,
     Workers,
     app,
@@ -59,10 +60,13 @@ def generate(
     dry_run: DryRun = False,
     quiet: Quiet = False,
     workers: Workers = 1,
+    slurm: Slurm = False,
     worker: Worker = None,
 ) -> None:
     """Make perturbed candidates: new answer, caption, redrawn image."""
-    assembly = assemble(config, overrides, limit, quiet, workers=workers, worker=worker)
+    assembly = assemble(
+        config, overrides, limit, quiet, workers=workers, worker=worker, slurm=slurm
+    )
     import flipbench as fb
 
     if dry_run and not assembly.has_pairs:
@@ -125,6 +129,7 @@ def contaminate(
     dry_run: DryRun = False,
     quiet: Quiet = False,
     workers: Workers = 1,
+    slurm: Slurm = False,
     worker: Worker = None,
     export: Annotated[
         tuple[str, Path] | None,
@@ -141,7 +146,7 @@ def contaminate(
     flipbench.cli contaminate CONFIG.
     """
     assembly = assemble(
-        config, overrides, limit, quiet, workers=workers, worker=worker, together=True
+        config, overrides, limit, quiet, workers=workers, worker=worker, slurm=slurm, together=True
     )
     import flipbench as fb
     from flipbench.core.workers import is_main
@@ -174,10 +179,13 @@ def evaluate(
     dry_run: DryRun = False,
     quiet: Quiet = False,
     workers: Workers = 1,
+    slurm: Slurm = False,
     worker: Worker = None,
 ) -> None:
     """Put every detector's questions to every model, and write the report."""
-    assembly = assemble(config, overrides, limit, quiet, workers=workers, worker=worker)
+    assembly = assemble(
+        config, overrides, limit, quiet, workers=workers, worker=worker, slurm=slurm
+    )
     import flipbench as fb
 
     if dry_run:
@@ -193,9 +201,10 @@ def run(
     dry_run: DryRun = False,
     quiet: Quiet = False,
     workers: Workers = 1,
+    slurm: Slurm = False,
 ) -> None:
     """Do all stages: generate, filter, contaminate, evaluate, report."""
-    assembly = assemble(config, overrides, limit, quiet, workers=workers)
+    assembly = assemble(config, overrides, limit, quiet, workers=workers, slurm=slurm)
     import flipbench as fb
 
     if dry_run:

@@ -252,6 +252,33 @@ class RayStage(Value):
     batch_size: int | None = Field(default=None, ge=1, description="default: the stage's own")
 
 
+class SlurmConfig(Value):
+    """What each job of ``--slurm`` asks for; a job does one worker's share."""
+
+    cluster: Literal["slurm", "local"] = Field(
+        default="slurm", description="local: the jobs are processes of this machine, for a trial"
+    )
+    partition: str | None = Field(default=None, pattern=r"^\S+$")
+    account: str | None = Field(default=None, pattern=r"^\S+$")
+    qos: str | None = Field(default=None, pattern=r"^\S+$", description="quality of service")
+    minutes: int = Field(default=1440, ge=1, description="time limit of a job")
+    gpus: int = Field(default=1, ge=0)
+    cpus: int = Field(default=4, ge=1)
+    memory_gb: float | None = Field(default=None, gt=0, description="null: the cluster's default")
+    parallel: int | None = Field(
+        default=None, ge=1, description="how many jobs may run at the same time; null: all"
+    )
+    extensions: int = Field(
+        default=10,
+        ge=0,
+        description="how often a share that reaches its time limit returns to the queue and goes"
+        " on; after a preemption it always does",
+    )
+    setup: tuple[str, ...] = Field(
+        default=(), description="shell lines before a job, e.g. module load cuda"
+    )
+
+
 class ExecutorConfig(Value):
     """Where stages run; ``executor: ray`` is ``executor: {kind: ray}``."""
 
@@ -265,6 +292,9 @@ class ExecutorConfig(Value):
     stages: dict[StageName, RayStage | None] = Field(
         default_factory=dict, description="by stage; null: it stays in the process of the command"
     )
+    slurm: SlurmConfig = Field(
+        default=SlurmConfig(), description="of --slurm, with which workers are jobs of an array"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -273,7 +303,7 @@ class ExecutorConfig(Value):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.kind == "local" and self.model_fields_set - {"kind"} and self != ExecutorConfig():
+        if self.kind == "local" and (self.address != "auto" or self.stages):
             raise ValueError("address and stages need kind: ray")
         return self
 

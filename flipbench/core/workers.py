@@ -20,12 +20,12 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Protocol, TypeVar
 
 from flipbench.core.errors import FlipbenchError
 
@@ -142,6 +142,34 @@ def _holder(file: IO[str]) -> str:
     return file.read(200) or "another command"
 
 
+class Worker(Protocol):
+    """A worker that was started, such as a `subprocess.Popen`."""
+
+    def poll(self) -> int | None:
+        """Return its exit status; None while it works."""
+
+    def terminate(self) -> None:
+        """Stop it."""
+
+    def wait(self) -> int:
+        """Return its exit status when it has ended."""
+
+
+class Launcher(Protocol):
+    """Starts workers elsewhere, such as `flipbench.distributed.slurm.SlurmArray`.
+
+    Attributes
+    ----------
+    folder : Path
+        Where the workers' logs are.
+    """
+
+    folder: Path
+
+    def start(self, stage: str, commands: Sequence[list[str]]) -> Sequence[Worker]:
+        """Start one worker for each command."""
+
+
 @dataclass(frozen=True)
 class Workers:
     """The processes that share a run's work, one per GPU.
@@ -154,6 +182,8 @@ class Workers:
         This process's share, if it is a worker itself.
     limit : int, optional
         Passed on to the workers: only the first items.
+    launcher : Launcher, optional
+        What starts them; by default they are processes of this machine.
     """
 
     run: Run
@@ -161,6 +191,7 @@ class Workers:
     share: Share | None = None
     limit: int | None = None
     progress: bool = True
+    launcher: Launcher | None = None
 
     def have(self, number: int) -> bool:
         """Return whether this process does the ``number``-th of a few long tasks."""
@@ -185,17 +216,12 @@ class Workers:
         arguments = [stage, str(self.run.path / "config.yaml")]
         arguments += ["--limit", str(self.limit)] if self.limit else []
         count = partial(self.run.count, kind) if isinstance(kind, type) else kind
-        workers = []
-        for number, device in enumerate(devices(self.n_workers)):
-            environment = os.environ | {WORKER_VARIABLE: str(number)}
-            if device is not None:
-                environment["CUDA_VISIBLE_DEVICES"] = device
-            else:
-                threads = max(1, (os.cpu_count() or 1) // self.n_workers)
-                environment.setdefault("OMP_NUM_THREADS", str(threads))
-            command = [sys.executable, "-m", "flipbench.cli", *arguments]
-            command += ["--worker", f"{number}/{self.n_workers}", "--quiet"]
-            workers.append(subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL))
+        commands = [
+            [sys.executable, "-m", "flipbench.cli", *arguments]
+            + ["--worker", f"{number}/{self.n_workers}", "--quiet"]
+            for number in range(self.n_workers)
+        ]
+        workers = self.launcher.start(stage, commands) if self.launcher else _started(commands)
         from tqdm import tqdm
 
         try:
@@ -224,9 +250,24 @@ class Workers:
             f"worker {i} ended with {code}" for i, code in enumerate(codes) if code not in (0, 1)
         ]
         if ended:
+            logs = f" (logs: {self.launcher.folder})" if self.launcher else ""
             raise FlipbenchError(
-                f"{'; '.join(ended)}; finished work is safe, run the same command to continue"
+                f"{'; '.join(ended)}{logs}; finished work is safe, run the same command to continue"
             )
+
+
+def _started(commands: Sequence[list[str]]) -> list[Worker]:
+    """Start processes of this machine, one for each command, on the GPUs in turn."""
+    workers: list[Worker] = []
+    for number, (command, device) in enumerate(zip(commands, devices(len(commands)), strict=True)):
+        environment = os.environ | {WORKER_VARIABLE: str(number)}
+        if device is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = device
+        else:
+            threads = max(1, (os.cpu_count() or 1) // len(commands))
+            environment.setdefault("OMP_NUM_THREADS", str(threads))
+        workers.append(subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL))
+    return workers
 
 
 def devices(n_workers: int) -> list[str | None]:

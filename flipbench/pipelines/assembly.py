@@ -22,6 +22,7 @@ from flipbench.core.run import Run
 from flipbench.core.stage import DEFAULTS, StageOptions
 from flipbench.core.workers import Share, Workers, is_main
 from flipbench.distributed.cluster import RayCluster
+from flipbench.distributed.slurm import SlurmArray
 from flipbench.evaluate.pipeline import ModelUnderTest
 from flipbench.export.recipe import expected_edits
 from flipbench.generate.captioners.api import APICaptioner
@@ -76,20 +77,24 @@ class Assembly:
         command: str = "",
         n_workers: int = 1,
         share: Share | None = None,
+        slurm: bool = False,
     ) -> Assembly:
         """Open the run directory; only the main process stores the configuration there.
 
-        ``n_workers`` and ``share`` are those of `Workers`.
+        ``n_workers`` and ``share`` are those of `Workers`, which ``slurm`` makes jobs of an array.
         """
         if config.executor.kind == "ray" and (n_workers > 1 or share is not None):
             raise ConfigError(
                 "executor: ray shares the work out itself; drop --workers, or set executor=local"
             )
+        launcher = SlurmArray(config.executor.slurm, config.run) if slurm else None
+        if launcher:
+            launcher.check(n_workers)
         _quiet_libraries()
         run = Run(config.run, share)
         if share is None and is_main():
             run.write_provenance(config.to_yaml())
-        workers = Workers(run, n_workers, share, limit, progress)
+        workers = Workers(run, n_workers, share, limit, progress, launcher)
         return cls(config, run, workers, limit, progress, command)
 
     def options(self, batch_size: int = DEFAULTS.batch_size) -> StageOptions:
