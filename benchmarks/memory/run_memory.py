@@ -38,7 +38,8 @@ class Captions:
     record: type[Record] = Caption
 
     def id_of(self, number: int) -> str:
-        return Caption.id_for(flip_id=str(number), captioner="none", prompt="p/1", settings={})
+        made_of = {"captioner": "none", "prompt": "p/1", "settings": {}, "picture": 0}
+        return Caption.id_for(flip_id=str(number), **made_of)
 
     def subject(self, number: int) -> str:
         return f"number {number}"

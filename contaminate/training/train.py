@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -11,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import PrinterCallback
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
 from flipbench.config.training import ConsistencyConfig
-from flipbench.core.errors import DataError, PrerequisiteError, need
+from flipbench.core.errors import DataError, PrerequisiteError, need, shorten
 from flipbench.core.records import Checkpoint, Item, TrainingPlan
 from flipbench.core.run import Run
 from flipbench.core.workers import MAIN_PROCESS_TIMEOUT, from_main, is_main, n_processes
@@ -33,6 +35,8 @@ from .load import load_parent, prepare
 
 log = logging.getLogger(__name__)
 Training = Callable[[TrainingJob, Sequence[Example]], None]
+_UNWRITABLE = re.compile(r"serializing: I/O error|inline_container")
+"""In messages of safetensors and torch about files that cannot be written."""
 
 
 def train_plan(
@@ -67,8 +71,8 @@ def train_plan(
     ------
     DataError
         If an item of the plan, or its image, is missing; if another plan's folder is in the way;
-        if an example is longer than the model's context; if a checkpoint that was lost is trained
-        again and comes out different.
+        if an example is longer than the model's context; if a checkpoint cannot be written; if one
+        that was lost is trained again and comes out different.
     Diverged
         If the loss or the weights are no longer finite; earlier epochs are kept.
     PrerequisiteError
@@ -114,6 +118,13 @@ def _checkpoints(
             f"{plan.model}, {plan.label}: out of GPU memory; lower batch_size and raise"
             " gradient_accumulation by the same factor, set gradient_checkpointing, lower"
             f" max_pixels, or train {' or '.join(n for n, s in STRATEGIES.items() if s.adapter)}"
+        ) from error
+    except (SafetensorError, RuntimeError) as error:
+        if not _UNWRITABLE.search(str(error)):
+            raise
+        raise DataError(
+            f"{folder}: a checkpoint cannot be written ({shorten(str(error), 200)}); finished"
+            " epochs are safe: free some disk space and run the same command again"
         ) from error
     checkpoints = from_main(lambda: _records(job, done))
     if is_main():

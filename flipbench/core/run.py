@@ -1,8 +1,9 @@
 """A run directory: append-only JSONL shards for each kind of record, and images by content.
 
-Killing the program at any moment loses at most the batch in flight. Every writer locks a shard of
-its own; a dead writer's shard is taken over and its unfinished last line cut off. An unreadable
-line is skipped with a warning and its work redone.
+Killing the program at any moment loses at most the batch in flight; a power failure also loses the
+batches of the last `FLUSH_SECONDS`. Every writer locks a shard of its own; a dead writer's shard is
+taken over and its unfinished last line cut off. An unreadable line is skipped with a warning and
+its work redone.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import logging
 import os
 import platform
 import sys
+import threading
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from importlib import metadata
@@ -32,6 +35,8 @@ from flipbench.core.workers import Share, turn
 
 log = logging.getLogger(__name__)
 R = TypeVar("R", bound=Record)
+FLUSH_SECONDS = 0.2
+"""How long batches of a stage that is faster than the disk wait, to be flushed together."""
 _PACKAGES = (
     "torch",
     "torchvision",
@@ -87,8 +92,12 @@ class Run:
         """Wait until no other process does ``work`` on this run, and keep it for this one."""
         return turn(self.path, work, self.share)
 
-    def append(self, records: Sequence[Record]) -> None:
+    def append(self, records: Sequence[Record], *, wait: bool = True) -> None:
         """Write a batch of records and flush it to disk.
+
+        Once this returns, no kill of the process loses them. Without ``wait``, batches that follow
+        each other within `FLUSH_SECONDS` are flushed together, at most that time after they were
+        written; `flush` waits for it.
 
         Raises
         ------
@@ -105,14 +114,34 @@ class Run:
                 if key not in self._shards:
                     mode = PRIVATE if batch[0].private else 0o666
                     self._shards[key] = _Shard.open(self.path / folder, mode)
-                self._shards[key].write(lines.encode())
+                self._shards[key].write(lines.encode(), wait=wait)
             except OSError as error:
-                if key in self._shards:
-                    self._shards.pop(key).file.close()
-                raise DataError(
-                    f"{self.path / folder}: cannot append ({error.strerror}); earlier records are"
-                    " safe: free some disk space and run the same command again"
-                ) from error
+                raise self._unwritable(key, error) from error
+
+    def flush(self) -> None:
+        """Wait until all that was appended is on disk.
+
+        Raises
+        ------
+        DataError
+            If it cannot be; what was not flushed is taken back.
+        """
+        for key, shard in list(self._shards.items()):
+            try:
+                if key[0] == os.getpid():
+                    shard.flush()
+            except OSError as error:
+                raise self._unwritable(key, error) from error
+
+    def _unwritable(self, key: tuple[int, str], error: OSError) -> DataError:
+        if shard := self._shards.pop(key, None):
+            with contextlib.suppress(OSError):
+                shard.flush()
+            shard.file.close()
+        return DataError(
+            f"{self.path / key[1]}: cannot append ({error.strerror}); earlier records are safe:"
+            " free some disk space and run the same command again"
+        )
 
     def read(self, kind: type[R], partition: str = "", *, lost: bool = False) -> Iterator[R]:
         """Yield every record of a kind, or of one of its partitions, once, shard by shard.
@@ -171,7 +200,8 @@ class Run:
         _replace(self.path / "environment.json", json.dumps(environment(), indent=2) + "\n")
 
     def close(self) -> None:
-        """Close the shards and release their locks."""
+        """Flush and close the shards and release their locks; raises as `flush`."""
+        self.flush()
         for shard in self._shards.values():
             shard.file.close()
         self._shards.clear()
@@ -196,6 +226,11 @@ class _Shard:
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
         self.path, self.file = path, file
+        self._turn = threading.Lock()
+        self._on_disk = file.seek(0, os.SEEK_END)  # bytes
+        self._flushed_at = -FLUSH_SECONDS
+        self._timer: threading.Timer | None = None  # flushes what nothing has flushed until then
+        self._failed: OSError | None = None  # why the timer could not
 
     @classmethod
     def open(cls, folder: Path, mode: int) -> _Shard:
@@ -224,17 +259,58 @@ class _Shard:
         flush_folder(folder)
         return cls(path, file)
 
-    def write(self, data: bytes) -> None:
-        start = self.file.seek(0, os.SEEK_END)
+    def write(self, data: bytes, *, wait: bool) -> None:
+        with self._turn:
+            if self._failed:
+                raise self._failed
+            start = self.file.seek(0, os.SEEK_END)
+            try:
+                view = memoryview(data)
+                while view:
+                    view = view[self.file.write(view) :]
+            except OSError:
+                self._cut(start)
+                raise
+            idle = time.monotonic() - self._flushed_at
+            if wait or idle >= FLUSH_SECONDS:
+                self._flush()
+            elif self._timer is None:
+                self._timer = threading.Timer(FLUSH_SECONDS - idle, self._flush_late)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def flush(self) -> None:
+        """Flush what waits for it."""
+        with self._turn:
+            if self._failed:
+                raise self._failed
+            if self._timer is not None:
+                self._flush()
+
+    def _flush_late(self) -> None:
+        with self._turn:
+            if self._timer is None or self.file.closed:  # flushed in the meantime
+                return
+            try:
+                self._flush()
+            except OSError as error:
+                self._failed = error
+
+    def _flush(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         try:
-            view = memoryview(data)
-            while view:
-                view = view[self.file.write(view) :]
             os.fsync(self.file.fileno())
         except OSError:
-            with contextlib.suppress(OSError):
-                self.file.truncate(start)
+            self._cut(self._on_disk)  # it may be lost, so its work is redone
             raise
+        self._on_disk = self.file.seek(0, os.SEEK_END)
+        self._flushed_at = time.monotonic()
+
+    def _cut(self, end: int) -> None:
+        with contextlib.suppress(OSError):
+            self.file.truncate(end)
 
 
 def _open_shard(path: Path) -> BinaryIO:

@@ -9,8 +9,11 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -54,6 +57,68 @@ def test_appended_records_are_read_by_kind(tmp_path: Path) -> None:
         assert run.index(Flip) == {flip.id: flip}
         assert list(run.read(Failure)) == []
     assert len(raw_lines(tmp_path)) == 2
+
+
+@pytest.fixture
+def flushed(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], int]:
+    """Return a function for the number of a run's captions that are on disk."""
+    sizes: dict[str, int] = {}
+    fsync = os.fsync
+
+    def watched(descriptor: int) -> None:
+        fsync(descriptor)
+        sizes[os.readlink(f"/proc/self/fd/{descriptor}")] = os.fstat(descriptor).st_size
+
+    def n_flushed(run_path: Path) -> int:
+        return sum(p.read_bytes()[: sizes.get(str(p), 0)].count(b"\n") for p in shards(run_path))
+
+    monkeypatch.setattr(os, "fsync", watched)
+    return n_flushed
+
+
+STOPPED = SimpleNamespace(monotonic=lambda: 0.0)
+"""A clock by which all batches are quick."""
+needs_proc = pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="reads Linux's /proc")
+
+
+@needs_proc
+def test_quick_batches_are_flushed_together_and_others_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flushed: Callable[[Path], int]
+) -> None:
+    monkeypatch.setattr("flipbench.core.run.FLUSH_SECONDS", 1000.0)  # longer than the test
+    with Run(tmp_path) as run:
+        run.append([caption("a")], wait=False)
+        assert flushed(tmp_path) == 1  # as any batch that nothing else precedes
+        for name in "bcd":
+            run.append([caption(name)], wait=False)
+            assert len(read(tmp_path)) > flushed(tmp_path) == 1
+        run.append([caption("acknowledged")])
+        assert flushed(tmp_path) == 5
+        run.append([caption("e")], wait=False)
+        run.flush()
+        assert flushed(tmp_path) == 6
+        run.append([caption("f")], wait=False)
+    assert flushed(tmp_path) == len(read(tmp_path)) == 7
+
+
+@needs_proc
+def test_quick_batches_are_flushed_while_nothing_follows_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flushed: Callable[[Path], int]
+) -> None:
+    fsync, flushed_late = os.fsync, threading.Event()
+
+    def watched(descriptor: int) -> None:
+        fsync(descriptor)
+        if threading.current_thread() is not threading.main_thread():
+            flushed_late.set()
+
+    monkeypatch.setattr(os, "fsync", watched)
+    monkeypatch.setattr("flipbench.core.run.time", STOPPED)
+    with Run(tmp_path) as run:
+        run.append([caption("a")], wait=False)
+        run.append([caption("b")], wait=False)
+        assert flushed_late.wait(20)
+        assert flushed(tmp_path) == 2
 
 
 def test_the_same_record_twice_is_read_once(tmp_path: Path) -> None:

@@ -6,7 +6,9 @@ import errno
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from matplotlib.figure import Figure
@@ -14,7 +16,9 @@ from matplotlib.figure import Figure
 from flipbench.core.errors import DataError
 from flipbench.core.records import Caption
 from flipbench.core.run import Run
+from flipbench.core.stage import StageOptions, run_stage
 from flipbench.reporting import figures
+from tests.core.worker import CountStage
 
 WORKER = [sys.executable, str(Path(__file__).with_name("worker.py"))]
 
@@ -139,6 +143,42 @@ def test_a_disk_that_fails_in_the_middle_leaves_whole_batches(
         assert [c.flip_id for c in read(tmp_path)] == ["a"]
         run.append([caption("d")])
     assert [c.flip_id for c in read(tmp_path)] == ["a", "d"]
+
+
+def test_a_disk_that_fails_after_quick_batches_stops_the_stage_and_they_are_redone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = threading.Event()
+    monkeypatch.setattr("flipbench.core.run.time", SimpleNamespace(monotonic=lambda: 0.0))
+
+    def fail(descriptor: int) -> None:
+        failed.set()
+        raise OSError(5, "I/O error")
+
+    with Run(tmp_path) as run:
+        run.append([caption("a")], wait=False)
+        with monkeypatch.context() as failing:
+            failing.setattr(os, "fsync", fail)
+            run.append([caption("b")], wait=False)
+            assert failed.wait(20)
+            with pytest.raises(DataError, match="I/O error"):
+                run.append([caption("c")], wait=False)
+        assert [c.flip_id for c in read(tmp_path)] == ["a"]
+        run.append([caption("b")], wait=False)
+    assert [c.flip_id for c in read(tmp_path)] == ["a", "b"]
+
+
+def test_a_disk_that_fails_at_the_end_of_a_stage_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flipbench.core.run.FLUSH_SECONDS", 1000.0)  # longer than the test
+    with Run(tmp_path) as run:
+        run.append([caption("a")], wait=False)
+        failing = lambda _: (_ for _ in ()).throw(OSError(5, "I/O error"))  # noqa: E731
+        monkeypatch.setattr(os, "fsync", failing)
+        with pytest.raises(DataError, match=r"captions: cannot append \(I/O error\)"):
+            run_stage(CountStage(0), range(7), run, StageOptions(batch_size=3, progress=False))
+    assert [c.flip_id for c in read(tmp_path)] == ["a"]
 
 
 def test_a_configuration_that_cannot_be_written_leaves_the_old_one(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import peft.peft_model as peft_saving
 import pytest
 import torch
 import trl
@@ -50,6 +52,32 @@ def test_a_training_that_diverges_stops_and_keeps_the_good_epochs(
 
     monkeypatch.setattr(trl.SFTTrainer, "training_step", step)  # the cause is gone: it goes on
     assert [c.epoch for c in train_plan(plan, items, run)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("file", ["adapter_model.safetensors", "optimizer.pt"])
+def test_a_full_disk_is_one_message_and_the_same_training_continues(
+    file: str,
+    make_plan: MakePlan,
+    items: dict[str, Item],
+    new_run: NewRun,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run, plan = new_run(), make_plan("llava", "lora", n_items=8, epochs=2, lora_targets=["q_proj"])
+    module, name = (torch, "save") if file == "optimizer.pt" else (peft_saving, "safe_save_file")
+    save, limits = getattr(module, name), resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def full(*args: Any, **kwargs: Any) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (700, limits[1]))
+        try:
+            save(*args, **kwargs)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    with monkeypatch.context() as disk:
+        disk.setattr(module, name, full)
+        with pytest.raises(DataError, match=r"a checkpoint cannot be written .* free some disk"):
+            train_plan(plan, items, run)
+    assert [c.epoch for c in train_plan(plan, items, run)] == [1, 2]
 
 
 def test_a_far_too_high_learning_rate_is_reported_as_divergence(
