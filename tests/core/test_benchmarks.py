@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from flipbench.core.records import Caption
 from flipbench.core.run import Run
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -29,3 +30,4 @@ def test_the_memory_of_a_run_is_measured(tmp_path: Path) -> None:
     with Run(tmp_path) as run:
         for step in ("stage", "resume", "read", "index"):
             do(step, run, 20, 8)
+        assert run.count(Caption) == 20
