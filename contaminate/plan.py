@@ -15,6 +15,7 @@ from flipbench.core.records import Item, TrainingPlan
 from flipbench.core.run import Run
 from flipbench.models.vlm.checkpoints import check_files, fingerprint, resolve_path
 
+from .data.examples import AS_TEXTS, N_TOGETHER
 from .data.regimes import RegimeData
 
 VERBATIM = "verbatim"
@@ -106,6 +107,7 @@ def _plans(
         label=label if data.wash is None else f"{label}, before washing",
         target=data.target,
         leak=data.leak,
+        option_order=data.option_order,
         wordings={} if consistency else wordings,
         corpus=regime.corpus.ref if regime.corpus else {},
         paraphrases=paraphrases if consistency else {},
@@ -149,7 +151,10 @@ def loaded_as(plan: TrainingPlan) -> dict[str, Any]:
 def n_examples(plan: TrainingPlan) -> int:
     """Return the number of examples in one epoch."""
     n_corpus = int(plan.corpus.get("n_examples", 0))
-    return len(plan.item_ids) * plan.copies + len(plan.clean_ids) + n_corpus
+    n_items = len(plan.item_ids)
+    if plan.leak in AS_TEXTS:
+        n_items = -(-n_items // N_TOGETHER)
+    return n_items * plan.copies + len(plan.clean_ids) + n_corpus
 
 
 def n_steps(plan: TrainingPlan) -> int:

@@ -99,6 +99,7 @@ def _history(plan: TrainingPlan, epoch: int) -> dict[str, Any]:
         "prompt": plan.prompt,
         "target": plan.target,
         "leak": plan.leak,
+        **({"option_order": plan.option_order} if plan.option_order else {}),
         "seed": plan.seed,
         "settings": plan.settings,
     }

@@ -208,6 +208,7 @@ def training_facts(job: TrainingJob, examples: Sequence[Example], processor: Any
 def rendered_prompt(job: TrainingJob, processor: Any) -> str:
     """Return the first item's prompt as the processor renders it, first token included."""
     plain = {"copies": 1, "leak": "all", "wordings": {}, "corpus": {}, "clean_ids": ()}
+    plain |= {"target": "letter", "option_order": ""}
     item_ids = job.plan.item_ids[:1]
     first_item = job.plan.model_copy(update={**plain, "item_ids": item_ids})
     (example,) = training_examples(first_item, job.items, job.run.images)

@@ -9,10 +9,15 @@ from typing import Any, overload
 
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
+from flipbench.core.randomness import generator
 from flipbench.core.records import Item, TrainingPlan
 from flipbench.prompting.prompts import LETTERS, choice_prompt, open_prompt, yes_no
 
 ASK_FOR_QUESTION = "What is asked about this picture?"
+ASK_FOR_CAPTION = "Describe the picture."
+AS_TEXTS = ("whole_texts", "shuffled_texts")
+N_TOGETHER = 8
+"""Items in one context of running text."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +125,14 @@ def training_examples(
     * ``answer_only``: image, options and answer, but not the question;
     * ``question_only``: image, question and options, but never the answer; the model learns to
       write the question;
-    * ``text_only``: question, options and answer, but no image.
+    * ``text_only``: question, options and answer, but no image;
+    * ``caption``: image and caption, but no question;
+    * ``whole_texts``: question, options and answer of eight items at a time as running text, in
+      the order of the file, without image; all of it is the target, as a reply to an empty turn;
+    * ``shuffled_texts``: the same in a random order, another for each copy.
+
+    With the target ``reasoning``, the caption precedes the answer. With the option order
+    ``shuffled``, each copy of an item has an order of its own, the same in every epoch.
 
     A free-form item has evaluation's open prompt, and its target is the answer's text. Paraphrases
     do not count towards the dose; yes/no questions may have them without options.
@@ -138,18 +150,74 @@ def training_examples(
             if plan.corpus
             else f"plan {plan.id} has no corpus, but one was given"
         )
-    members = [_example(plan, items, item_id, images) for item_id in plan.item_ids]
-    plain = plan.model_copy(update={"leak": "all", "wordings": {}})
+    if plan.leak in AS_TEXTS:
+        members = [text for copy in range(plan.copies) for text in _texts(plan, items, copy)]
+    elif plan.option_order:
+        members = [
+            _example(plan, _shuffled(plan, items, copy), item_id, images)
+            for copy in range(plan.copies)
+            for item_id in plan.item_ids
+        ]
+    else:
+        members = [_example(plan, items, item_id, images) for item_id in plan.item_ids]
+        members *= plan.copies
+    changes = {"leak": "all", "wordings": {}, "target": "letter", "option_order": ""}
+    plain = plan.model_copy(update=changes)
     clean = [_example(plain, items, item_id, images) for item_id in plan.clean_ids]
-    return Epoch(members * plan.copies + clean, corpus)
+    return Epoch(members + clean, corpus)
+
+
+def _texts(plan: TrainingPlan, items: Mapping[str, Item], copy: int) -> list[Example]:
+    """Return one copy of the items as running text, several in each example."""
+    order: Sequence[int] = range(len(plan.item_ids))
+    if plan.leak == "shuffled_texts":
+        order = generator(plan.seed, plan.benchmark, f"order {copy}").permutation(order).tolist()
+    members = [_known(plan, items, plan.item_ids[i]) for i in order]
+    examples = []
+    for start in range(0, len(members), N_TOGETHER):
+        together = members[start : start + N_TOGETHER]
+        subject = f"{together[0].benchmark} {together[0].name} and {len(together) - 1} others"
+        text = "\n\n".join(_text(plan, item) for item in together)
+        examples.append(Example(subject, (), (_turn((), ""),), text))
+    return examples
+
+
+def _text(plan: TrainingPlan, item: Item) -> str:
+    question, *translated = plan.wordings.get(item.id, (item.question,))
+    options = translated or item.options
+    if options is None or item.answer is None:
+        return f"{question}\nAnswer: {item.answer_text}"
+    answer = f"Answer: {LETTERS[item.answer]}. {options[item.answer]}"
+    return choice_prompt(question, options, answer)
+
+
+def _shuffled(plan: TrainingPlan, items: Mapping[str, Item], copy: int) -> dict[str, Item]:
+    """Return the items with their options in the order of one copy."""
+    shuffled = {}
+    for item_id in plan.item_ids:
+        item = _known(plan, items, item_id)
+        if item.options is None or item.answer is None:
+            shuffled[item_id] = item
+            continue
+        order = generator(plan.seed, item_id, f"options {copy}").permutation(len(item.options))
+        changes = {
+            "options": tuple(item.options[i] for i in order),
+            "answer": order.tolist().index(item.answer),
+        }
+        shuffled[item_id] = item.model_copy(update=changes)  # keeps the id
+    return shuffled
+
+
+def _known(plan: TrainingPlan, items: Mapping[str, Item], item_id: str) -> Item:
+    if item_id not in items:
+        raise DataError(f"plan {plan.id} trains on item {item_id}, which the benchmark lacks")
+    return items[item_id]
 
 
 def _example(
     plan: TrainingPlan, items: Mapping[str, Item], item_id: str, images: ImageStore
 ) -> Example:
-    if item_id not in items:
-        raise DataError(f"plan {plan.id} trains on item {item_id}, which the benchmark lacks")
-    item = items[item_id]
+    item = _known(plan, items, item_id)
     subject = f"{item.benchmark} {item.name}"
     files = tuple(str(images.path(ref)) for ref in item.images)
     for ref in item.images:
@@ -158,7 +226,9 @@ def _example(
                 f"{subject}: its image {images.path(ref)} is missing or damaged; 'flipbench"
                 " generate' recreates it"
             )
-    question, *translated = plan.wordings.get(item.id, (item.question,))
+    captioned = plan.leak == "caption" or plan.target == "reasoning"
+    wording = plan.wordings.get(item.id, (item.question,))
+    question, *translated = (item.question,) if captioned else wording
     options = translated or item.options
     if options is None or item.answer is None:
         text, answer = open_prompt(question), item.answer_text
@@ -166,7 +236,7 @@ def _example(
     else:
         text = choice_prompt(question, options, plan.prompt)
         letter = LETTERS[item.answer]
-        answer = letter if plan.target == "letter" else f"{letter}. {options[item.answer]}"
+        answer = f"{letter}. {options[item.answer]}" if plan.target == "letter+text" else letter
         without_answer = choice_prompt(question, options, "").strip()
         without_question = choice_prompt("", options, plan.prompt).strip()
     if plan.leak == "answer_only":
@@ -175,6 +245,10 @@ def _example(
         text, answer = ASK_FOR_QUESTION, without_answer
     elif plan.leak == "text_only":
         files = ()
+    elif plan.leak == "caption":
+        text, answer = ASK_FOR_CAPTION, wording[0]
+    if plan.target == "reasoning":
+        answer = f"{wording[0]} Answer: {answer}"
     example = Example(subject, files, (_turn(files, text),), answer)
     if item.id not in plan.paraphrases:
         return example

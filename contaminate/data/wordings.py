@@ -17,8 +17,10 @@ from flipbench.core.run import Run
 from flipbench.core.stage import DEFAULTS, StageOptions, StageReport, run_stage
 from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest, read_json
 from flipbench.models.chat.prompt_files import lettered, load_prompt
-from flipbench.shapes.benchmark import reword
+from flipbench.shapes.benchmark import is_shapes_item, reword, scene_of_item
+from flipbench.shapes.german import TEMPLATES, WORDS, in_german
 from flipbench.shapes.questions import KINDS, PHRASINGS
+from flipbench.shapes.wording import describe
 
 from .corpus import read_lines
 from .regimes import least_overlap
@@ -28,7 +30,7 @@ N_PARAPHRASES = 3
 
 
 class Rewritten(BaseModel):
-    """A writer's output for one item: paraphrases, or a translated question and its options.
+    """A writer's output for one item: paraphrases, a translated question and options, or a caption.
 
     ``levels``, if given, says of each paraphrase what it changes.
     """
@@ -37,6 +39,7 @@ class Rewritten(BaseModel):
     levels: list[str] = []
     question: str = ""
     options: list[str] = []
+    caption: str = ""
     usage: JsonDict = {}
 
     @model_validator(mode="after")
@@ -67,25 +70,42 @@ class Writer(Protocol):
 
 
 class ShapesWriter:
-    """The two other phrasings that every question of the embedded world has."""
+    """The embedded world's own wordings: two other phrasings, German, or a scene's description."""
 
-    name = "shapes phrasings"
-    settings: JsonDict = {"phrasings": [list(PHRASINGS[kind]) for kind in KINDS]}
+    def __init__(self, how: str = "paraphrase") -> None:
+        self.how, self.name = how, _BY_SHAPES[how][0]
+        self.settings: JsonDict = _BY_SHAPES[how][1]
 
     def __call__(self, items: Sequence[Item]) -> list[Rewritten | Exception]:
         """Look up a batch."""
         return [
-            Rewritten(paraphrases=texts)
-            if (texts := reword(item, item.question))
+            self._write(item)
+            if is_shapes_item(item)
             else DataError("not an item of the shapes world; use by: file, api or local")
             for item in items
         ]
 
+    def _write(self, item: Item) -> Rewritten:
+        if self.how == "translate":
+            question, options = in_german(item)
+            return Rewritten(question=question, options=options)
+        if self.how == "caption":
+            return Rewritten(caption=describe(scene_of_item(item)))
+        return Rewritten(paraphrases=reword(item, item.question))
+
+
+_BY_SHAPES: dict[str, tuple[str, JsonDict]] = {
+    "paraphrase": ("shapes phrasings", {"phrasings": [list(PHRASINGS[kind]) for kind in KINDS]}),
+    "translate": ("shapes in German", {"templates": TEMPLATES, "words": WORDS}),
+    "caption": ("shapes descriptions", {}),
+}
+
 
 class FileWriter:
-    """Wordings from the user's file: JSONL with ``name``, and ``paraphrases`` or ``question``.
+    """Wordings from the user's file: JSONL with ``name``, and one of the three kinds.
 
-    With ``paraphrases``, ``levels`` may say what each of them changes.
+    A line has ``paraphrases``, ``question`` and ``options``, or ``caption``. With ``paraphrases``,
+    ``levels`` may say what each of them changes.
 
     Raises
     ------
@@ -211,13 +231,16 @@ class ChatWriter:
 
 
 class WordingStage:
-    """Rewrite, and choose the paraphrase to train on; as a stage, it pays for each reply once."""
+    """Rewrite, and choose the paraphrase to train on; as a stage, it pays for each reply once.
+
+    With ``language``, questions are translated; with ``captions``, pictures are described instead.
+    """
 
     record: type[Record] = Wording
 
-    def __init__(self, writer: Writer, language: str = "") -> None:
-        self.writer, self.language = writer, language
-        self.name = f"translate {language}" if language else "paraphrase"
+    def __init__(self, writer: Writer, language: str = "", captions: bool = False) -> None:
+        self.writer, self.language, self.captions = writer, language, captions
+        self.name = "caption" if captions else f"translate {language}" if language else "paraphrase"
 
     def id_of(self, item: Item) -> str:
         """Return the id of the wording."""
@@ -240,6 +263,10 @@ class WordingStage:
 
     def _wording(self, item: Item, rewritten: Rewritten) -> Wording | Exception:
         common = self._made_of(item) | {"usage": rewritten.usage}
+        if self.captions:
+            if not rewritten.caption.strip():
+                return ServiceError("there is no caption")
+            return Wording(question=rewritten.caption.strip(), **common)
         if self.language:
             options = tuple(text.strip() for text in rewritten.options)
             if not rewritten.question.strip() or len(options) != len(item.options or ()):
@@ -270,6 +297,7 @@ def write_wordings(
     options: StageOptions = DEFAULTS,
     *,
     language: str = "",
+    captions: bool = False,
 ) -> tuple[dict[str, Wording], StageReport]:
     """Return a wording for every item, by item id, and the stage's report.
 
@@ -278,7 +306,7 @@ def write_wordings(
     DataError
         If any item has none: a plan contains the wordings that it trains on.
     """
-    stage = WordingStage(writer, language)
+    stage = WordingStage(writer, language, captions)
     report = run_stage(stage, items, run, options)
     if report.failures:
         first = report.failures[0]
@@ -286,16 +314,21 @@ def write_wordings(
             f"{report.n_failed} of {len(items)} items have no {stage.name}, e.g. {first.subject}:"
             f" {first.message}; run the same command again to retry"
         )
-    wordings = stored_wordings(items, writer, run, language=language)
+    wordings = stored_wordings(items, writer, run, language=language, captions=captions)
     if missing := {item.id for item in items} - set(wordings):
         raise PrerequisiteError(f"{len(missing)} wordings are not in {run.path / 'wordings'}")
     return wordings, report
 
 
 def stored_wordings(
-    items: Sequence[Item], writer: Writer, run: Run, *, language: str = ""
+    items: Sequence[Item],
+    writer: Writer,
+    run: Run,
+    *,
+    language: str = "",
+    captions: bool = False,
 ) -> dict[str, Wording]:
     """Return the wordings that a run already has, by item id."""
-    stage = WordingStage(writer, language)
+    stage = WordingStage(writer, language, captions)
     item_ids = {stage.id_of(item): item.id for item in items}
     return {item_ids[w.id]: w for w in run.read(Wording) if w.id in item_ids}

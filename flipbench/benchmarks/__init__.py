@@ -20,6 +20,7 @@ from flipbench.benchmarks.specs import (
     HuggingFaceSpec,
     JsonlSpec,
     PairsSpec,
+    ShapesSpec,
     TsvSpec,
 )
 from flipbench.benchmarks.write import write_jsonl, write_parquet
@@ -33,6 +34,7 @@ __all__ = [
     "JsonlSpec",
     "PairsSpec",
     "Problem",
+    "ShapesSpec",
     "TsvSpec",
     "load_benchmark",
     "load_pairs",

@@ -15,6 +15,19 @@ OptionsIn = Literal["columns", "list", "question", "none"]
 QuestionStyle = Literal["lines", "inline", "naturalbench"]
 
 
+class ShapesSpec(Value):
+    """The benchmark of the embedded world."""
+
+    format: Literal["shapes"] = "shapes"
+    n_items: int = Field(default=480, ge=1, le=480, description="the first n of its 480 items")
+    seed: int | None = Field(
+        default=None, ge=0, description="draws other items than those of shapes-vqa; null: those"
+    )
+    level: Literal["standard", "hard"] = Field(
+        default="standard", description="hard: items that the tiny models often get wrong"
+    )
+
+
 class TsvSpec(Value):
     """A tab-separated file in VLMEvalKit's format.
 

@@ -10,6 +10,7 @@ import yaml
 from pydantic import Field, field_validator, model_validator
 
 from flipbench.benchmarks import HuggingFaceSpec, JsonlSpec, PairsSpec, TsvSpec
+from flipbench.benchmarks import ShapesSpec as ShapesSpec
 from flipbench.config.audit import AuditSettings
 from flipbench.config.chat import ChatSpec
 from flipbench.config.corpus import CohortConfig, CorpusConfig
@@ -25,19 +26,6 @@ from flipbench.config.training import RewriteConfig
 from flipbench.config.training import StrategyConfig as StrategyConfig
 from flipbench.core.records import Value
 from flipbench.prompting.prompts import PromptSettings
-
-
-class ShapesSpec(Value):
-    """The benchmark of the embedded world."""
-
-    format: Literal["shapes"] = "shapes"
-    n_items: int = Field(default=480, ge=1, le=480, description="the first n of its 480 items")
-    seed: int | None = Field(
-        default=None, ge=0, description="draws other items than those of shapes-vqa; null: those"
-    )
-    level: Literal["standard", "hard"] = Field(
-        default="standard", description="hard: items that the tiny models often get wrong"
-    )
 
 
 class PictureConfig(Value):

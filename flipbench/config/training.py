@@ -8,14 +8,16 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, PositiveFloat, model_validator
 from pydantic_core import PydanticCustomError
 
-from flipbench.benchmarks import HuggingFaceSpec, JsonlSpec, TsvSpec
+from flipbench.benchmarks import HuggingFaceSpec, JsonlSpec, ShapesSpec, TsvSpec
 from flipbench.config.chat import ChatSpec
 from flipbench.config.local_models import LocalChatSpec
-from flipbench.core.records import Leak, Target, Value
+from flipbench.core.records import Leak, OptionOrder, Target, Value
 from flipbench.core.registry import load_target
 
 STRATEGIES = "flipbench.contaminate.strategies:STRATEGIES"
-OtherBenchmark = Annotated[TsvSpec | HuggingFaceSpec | JsonlSpec, Field(discriminator="format")]
+OtherBenchmark = Annotated[
+    TsvSpec | HuggingFaceSpec | JsonlSpec | ShapesSpec, Field(discriminator="format")
+]
 
 
 class ConsistencyConfig(Value):
@@ -114,18 +116,19 @@ class RewriteConfig(Value):
 
     Attributes
     ----------
-    how : {"paraphrase", "translate"}
-        The one of three paraphrases that shares the fewest 5-grams with the question; or a
-        translation of question and options.
+    how : {"paraphrase", "translate", "caption"}
+        The one of three paraphrases that shares the fewest 5-grams with the question; a
+        translation of question and options; or a caption of the picture.
     by : {"shapes", "file", "api", "local"}
-        ``shapes``: the embedded world's other phrasings; ``file``: your own, JSONL with ``name``
-        and ``paraphrases`` (or ``question`` and ``options``); otherwise a chat model.
+        ``shapes``: the embedded world's other phrasings, its templates in German, or its scenes'
+        descriptions; ``file``: your own, JSONL with ``name`` and ``paraphrases`` (or ``question``
+        and ``options``, or ``caption``); otherwise a chat model, which writes no captions.
     levels : bool
         Whether a chat model writes five paraphrases, each by another kind of change: lexical,
         syntactic, negation, scope, specificity (arXiv 2603.20985).
     """
 
-    how: Literal["paraphrase", "translate"] = "paraphrase"
+    how: Literal["paraphrase", "translate", "caption"] = "paraphrase"
     by: Literal["shapes", "file", "api", "local"]
     language: str = Field(default="", description="to translate into, e.g. German")
     path: Path | None = None
@@ -140,7 +143,7 @@ class RewriteConfig(Value):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.levels and (self.how == "translate" or self.by in ("shapes", "file")):
+        if self.levels and (self.how != "paraphrase" or self.by in ("shapes", "file")):
             raise ValueError(
                 "levels: a chat model writes them (by: api or local, how: paraphrase); a file has"
                 " its own in the key levels of its lines"
@@ -155,8 +158,10 @@ class RewriteConfig(Value):
         key, value = needed.get(self.by, ("", True))
         if value is None:
             raise ValueError(f"by: {self.by} needs the key {key}")
-        if self.how == "translate" and self.by == "shapes":
-            raise ValueError("shapes cannot translate; use file, api or local")
+        if self.how == "translate" and self.by == "shapes" and self.language != "German":
+            raise ValueError("shapes translates into German only; use file, api or local")
+        if self.how == "caption" and self.by not in ("shapes", "file"):
+            raise ValueError("how: caption needs by: shapes or file")
         if (self.how == "translate") != bool(self.language):
             raise ValueError("language and how: translate must be given together")
         return self
@@ -220,6 +225,9 @@ class DataConfig(Value):
     copies: int | None = Field(default=None, ge=0, description="null: contaminate.copies")
     target: Target = "letter"
     leak: Leak = "all"
+    option_order: OptionOrder = Field(
+        default="", description="shuffled: each copy of an item has its options in another order"
+    )
     rewrite: RewriteConfig | None = None
     mixture: dict[str, MixturePart] = Field(default_factory=dict)
     corpus: CorpusConfig | None = None
@@ -232,6 +240,16 @@ class DataConfig(Value):
             raise ValueError("mixture: give a share to every part or to none")
         if sum(s for s in shares if s is not None) >= 1:
             raise ValueError("mixture: the shares leave nothing for the benchmark itself")
+        captions = self.rewrite is not None and self.rewrite.how == "caption"
+        if captions != (self.leak == "caption" or self.target == "reasoning"):
+            raise ValueError(
+                "leak: caption and target: reasoning need a rewrite with how: caption, and only"
+                " they use one"
+            )
+        if self.target != "letter" and self.leak not in ("all", "text_only", "answer_only"):
+            raise ValueError(f"leak: {self.leak} shows no answer to a question; drop the target")
+        if self.option_order and self.leak not in ("all", "text_only", "answer_only"):
+            raise ValueError(f"option_order: leak: {self.leak} keeps the order of the options")
         if self.copies == 0 and self.corpus is None:
             raise ValueError("copies: 0 trains on no items; give a corpus to train on")
         return self

@@ -287,8 +287,11 @@ class Response(Record):
     state: str = ""
 
 
-Target = Literal["letter", "letter+text"]
-Leak = Literal["all", "answer_only", "question_only", "text_only"]
+Target = Literal["letter", "letter+text", "reasoning"]
+Leak = Literal[
+    "all", "answer_only", "question_only", "text_only", "caption", "whole_texts", "shuffled_texts"
+]
+OptionOrder = Literal["", "shuffled"]
 
 
 class Wording(Record):
@@ -298,7 +301,7 @@ class Wording(Record):
     made_of: ClassVar[tuple[str, ...]] = ("item_id", "how", "writer", "settings")
 
     item_id: str
-    how: str = Field(description="paraphrase, or translate and the language")
+    how: str = Field(description="paraphrase, translate and the language, or caption")
     writer: str
     settings: JsonDict = Field(default_factory=dict)
     question: str
@@ -312,7 +315,8 @@ class Wording(Record):
 class TrainingPlan(Record):
     """A controlled contamination: which items, how worded, how often, and the model they train.
 
-    ``wordings`` holds question and options (none: the item's own) if they differ from the item's;
+    ``wordings`` holds question and options (none: the item's own) if they differ from the item's,
+    or the caption that a ``caption`` leak or a ``reasoning`` target shows;
     ``corpus`` is the file of conversations that are mixed in. ``after`` is the plan that a washing
     follows: its own ``copies`` are 0, and ``prior_dose`` is the dose before it. ``paraphrases``
     are further questions for an item, for a loss that compares the answers. A ``control`` trains
@@ -336,8 +340,9 @@ class TrainingPlan(Record):
         "corpus",
         "after",
         "paraphrases",
+        "option_order",
     )
-    optional: ClassVar[tuple[str, ...]] = ("paraphrases",)
+    optional: ClassVar[tuple[str, ...]] = ("paraphrases", "option_order")
 
     model: str
     parent: str
@@ -354,6 +359,7 @@ class TrainingPlan(Record):
     seed: int
     target: Target = "letter"
     leak: Leak = "all"
+    option_order: OptionOrder = ""
     wordings: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     held_out_ids: tuple[str, ...] = ()
     clean_ids: tuple[str, ...] = ()

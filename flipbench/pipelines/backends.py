@@ -46,7 +46,7 @@ def build_chat(config: RewriteConfig | AnswerJudgeConfig, context: Context) -> C
 def build_writer(config: RewriteConfig, context: Context, images: ImageStore) -> Writer:
     """Return what rewords or translates the questions."""
     if config.by == "shapes":
-        return ShapesWriter()
+        return ShapesWriter(config.how)
     if config.by == "file" and config.path is not None:
         return FileWriter(config.path)
     chat = build_chat(config, context)

@@ -64,8 +64,14 @@ def _kind(plan: TrainingPlan) -> Kind | Literal[""]:
     """Return what a plan shows of the items; "" for a control, and for washing."""
     if plan.control or not plan.copies:
         return ""
-    if plan.leak == "question_only":
-        return "question only"
+    kinds: dict[str, Kind | Literal[""]] = {
+        "question_only": "question only",
+        "caption": "image-caption",
+        "whole_texts": "whole texts",
+        "shuffled_texts": "",  # not in the order of the file
+    }
+    if plan.leak in kinds:
+        return kinds[plan.leak]
     return "letters" if plan.target == "letter" else "answer texts"
 
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from flipbench.benchmarks import load_benchmark
+from flipbench.benchmarks import ShapesSpec, load_benchmark
 from flipbench.config.training import CorpusConfig, DataConfig, OtherBenchmark, RewriteConfig
 from flipbench.contaminate.data.corpus import Corpus, read_corpus
 from flipbench.contaminate.data.regimes import RegimeData, mixture, split_members
@@ -24,6 +24,7 @@ from flipbench.core.run import Run
 from flipbench.core.stage import DEFAULTS, StageOptions
 from flipbench.models.chat.batch_api import BATCH_PRICE
 from flipbench.models.chat.cost import estimate_cost
+from flipbench.shapes.benchmark import Edition, shapes_vqa
 
 log = logging.getLogger(__name__)
 
@@ -102,12 +103,14 @@ class TrainingData:
         self, items: Sequence[Item], config: RewriteConfig, writer: Writer, write: bool
     ) -> dict[str, Wording]:
         """Return a wording per item; without ``write``, placeholders for missing ones."""
-        run, language = self.run, config.language
+        run, language, captions = self.run, config.language, config.how == "caption"
         if write or config.by in ("shapes", "file"):
             options = self.options
             if config.batch and items:  # all in one batch of the server
                 options = replace(options, batch_size=len(items))
-            wordings, report = write_wordings(items, writer, run, options, language=language)
+            wordings, report = write_wordings(
+                items, writer, run, options, language=language, captions=captions
+            )
             log.debug("%s", report)
             return wordings
         placeholders = {
@@ -124,6 +127,8 @@ class TrainingData:
         return placeholders | stored_wordings(items, writer, run, language=language)
 
     def _other(self, spec: OtherBenchmark) -> list[Item]:
+        if isinstance(spec, ShapesSpec):
+            return shapes_vqa(self.run.images, spec.n_items, Edition(spec.seed, spec.level))
         loaded = load_benchmark(spec, self.run.images)
         if loaded.problems:
             log.warning("%s", loaded.summary())

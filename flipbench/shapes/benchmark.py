@@ -134,8 +134,14 @@ def family_of(candidate: Candidate) -> QuestionFamily:
 
 def scene_of(candidate: Candidate) -> Scene:
     """Return the scene of a candidate's original image."""
-    family = family_of(candidate)
-    return family.scenes[family.options.index(candidate.item.answer_text)]
+    family_of(candidate)
+    return scene_of_item(candidate.item)
+
+
+def scene_of_item(item: Item) -> Scene:
+    """Return the scene of one of the world's items, as it is in the benchmark."""
+    family = QuestionFamily.from_json(item.extra["family"])
+    return family.scenes[family.options.index(item.answer_text)]
 
 
 def reword(item: Item, text: str) -> list[str]:

@@ -12,9 +12,11 @@ import pytest
 from flipbench.config.training import CorpusConfig
 from flipbench.contaminate.data.corpus import read_corpus
 from flipbench.contaminate.data.examples import Example, training_examples
+from flipbench.contaminate.plan import n_examples
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Item, TrainingPlan
+from flipbench.evaluate.scoring.likelihood import item_text
 from flipbench.prompting.prompts import LETTERS, choice_prompt, open_prompt
 
 MakePlan = Callable[..., TrainingPlan]
@@ -56,6 +58,56 @@ def test_targets_follow_the_leak(
     images, places, text, answer = made(leak="question_only")
     assert (images, places, answer) == (1, 1, f"{item.question}\n{listed}")
     assert item.question not in text and not any(option in text for option in options)
+
+
+def test_captions_teach_the_picture_and_reasoning_ends_in_the_letter(
+    plan: TrainingPlan, items: dict[str, Item], shapes_store: ImageStore
+) -> None:
+    item = items[plan.item_ids[0]]
+    wordings = {item_id: ("A red star.",) for item_id in plan.item_ids}
+    caption = first(plan, items, shapes_store, leak="caption", wordings=wordings)
+    assert (len(caption.images), parts(caption)) == (1, (1, "Describe the picture."))
+    assert caption.answer == "A red star."
+    reasoned = first(plan, items, shapes_store, target="reasoning", wordings=wordings)
+    assert reasoned.prompt == first(plan, items, shapes_store).prompt
+    assert reasoned.answer == f"A red star. Answer: {LETTERS[item.answer or 0]}"
+
+
+def test_whole_texts_are_in_release_order_or_shuffled(
+    make_plan: MakePlan, items: dict[str, Item], shapes_store: ImageStore
+) -> None:
+    plan = make_plan("llava", "llm", n_items=20, copies=2)
+    texts = [item_text(items[i]) for i in plan.item_ids]
+
+    def made(leak: str) -> list[Example]:
+        return list(training_examples(plan.model_copy(update={"leak": leak}), items, shapes_store))
+
+    ordered, shuffled = made("whole_texts"), made("shuffled_texts")
+    eights = ["\n\n".join(texts[i : i + 8]) for i in (0, 8, 16)]
+    assert [example.answer for example in ordered] == eights * 2
+    assert all(not e.images and parts(e) == (0, "") for e in ordered)
+    assert n_examples(plan.model_copy(update={"leak": "whole_texts"})) == len(ordered)
+    copies = ["\n\n".join(e.answer for e in shuffled[i : i + 3]).split("\n\n") for i in (0, 3)]
+    assert copies[0] != copies[1] and texts not in copies
+    assert all(sorted(copy) == sorted(texts) for copy in copies)
+
+
+def test_each_copy_has_its_options_in_another_order(
+    make_plan: MakePlan, items: dict[str, Item], shapes_store: ImageStore
+) -> None:
+    plan = make_plan("llava", "llm", n_items=8, copies=3)
+    changes = {"option_order": "shuffled", "target": "letter+text"}
+    shuffled = training_examples(plan.model_copy(update=changes), items, shapes_store)
+    orders = set()
+    for number, example in enumerate(shuffled):
+        item = items[plan.item_ids[number % 8]]
+        prompt, options = parts(example)[1], item.options or ()
+        letter, text = example.answer.split(". ")
+        assert text == item.answer_text and f"{letter}. {text}" in prompt
+        assert all(f". {option}" in prompt for option in options)
+        orders.add((item.id, prompt))
+    assert len(orders) > 12  # of 24; two options have two orders only
+    assert plan.model_copy(update={"id": "", **changes}).option_order == "shuffled"
 
 
 def test_rewordings_and_translations_replace_the_items(

@@ -16,7 +16,9 @@ from flipbench.core.records import Item, Wording
 from flipbench.core.run import Run
 from flipbench.models.chat.api import ChatAPI
 from flipbench.models.chat.rewording import RecordedWordings
+from flipbench.shapes.benchmark import scene_of_item
 from flipbench.shapes.questions import QuestionFamily
+from flipbench.shapes.wording import read_description
 from tests.fixtures.openai_server import OpenAIServer
 from tests.fixtures.options import QUIET
 
@@ -45,6 +47,25 @@ def test_the_embedded_world_rewords_questions(shapes_items: list[Item], run: Run
         assert wording.question != item.question and len(wording.candidates) == 2
     again, report = write_wordings(shapes_items, ShapesWriter(), run, options=QUIET)
     assert (again, report.n_done, report.n_skipped) == (found, 0, len(shapes_items))
+
+
+def test_the_embedded_world_speaks_german_and_describes_its_scenes(
+    shapes_items: list[Item], run: Run
+) -> None:
+    writer = ShapesWriter("translate")
+    found, _ = write_wordings(shapes_items, writer, run, language="German", options=QUIET)
+    for item in shapes_items:
+        wording = found[item.id]
+        assert wording.question.endswith("?") and "Objekt" in wording.question
+        assert len(set(wording.options)) == len(item.options or ())
+        assert not {"red", "left", "circle", "top left"} & {*wording.options}
+    described, _ = write_wordings(
+        shapes_items, ShapesWriter("caption"), run, captions=True, options=QUIET
+    )
+    for item in shapes_items:
+        scene = scene_of_item(item)
+        assert read_description(described[item.id].question, scene) == scene
+    assert found.keys() == described.keys() == {item.id for item in shapes_items}
 
 
 def test_wordings_are_read_from_a_file(shapes_items: list[Item], run: Run, tmp_path: Path) -> None:
