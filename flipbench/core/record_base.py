@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
 JsonDict = dict[str, Any]
+Target = Literal["letter", "letter+text", "reasoning"]
+"""What a training teaches to answer."""
+Leak = Literal[
+    "all", "answer_only", "question_only", "text_only", "caption", "whole_texts", "shuffled_texts"
+]
+"""What a training shows of an item."""
+OptionOrder = Literal["", "shuffled"]
 
 
 def content_id(*parts: Any) -> str:

@@ -12,6 +12,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from flipbench.core.record_base import JsonDict as JsonDict
+from flipbench.core.record_base import Leak, OptionOrder, Target
 from flipbench.core.record_base import Record as Record
 from flipbench.core.record_base import Value as Value
 from flipbench.core.record_base import content_id as content_id
@@ -287,13 +288,6 @@ class Response(Record):
     state: str = ""
 
 
-Target = Literal["letter", "letter+text", "reasoning"]
-Leak = Literal[
-    "all", "answer_only", "question_only", "text_only", "caption", "whole_texts", "shuffled_texts"
-]
-OptionOrder = Literal["", "shuffled"]
-
-
 class Wording(Record):
     """A reworded question: the chosen paraphrase, or a translation."""
 
@@ -316,8 +310,8 @@ class TrainingPlan(Record):
     """A controlled contamination: which items, how worded, how often, and the model they train.
 
     ``wordings`` holds question and options (none: the item's own) if they differ from the item's,
-    or the caption that a ``caption`` leak or a ``reasoning`` target shows;
-    ``corpus`` is the file of conversations that are mixed in. ``after`` is the plan that a washing
+    or the caption that leak or target show; ``corpus`` is the file of conversations that are mixed
+    in. ``after`` is the plan that a washing
     follows: its own ``copies`` are 0, and ``prior_dose`` is the dose before it. ``paraphrases``
     are further questions for an item, for a loss that compares the answers. A ``control`` trains
     on a benchmark other than the paired one.

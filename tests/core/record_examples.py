@@ -274,6 +274,7 @@ EXAMPLES: list[tuple[Record, dict[str, Any]]] = [
             "after": "f00",
             "prior_dose": 3,
             "paraphrases": {"i": ("Which color?",)},
+            "option_order": "shuffled",
             "control": True,
         },
     ),
