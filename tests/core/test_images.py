@@ -97,13 +97,9 @@ def test_a_picture_made_here_is_not_decoded_again(
     assert store.open(ref).size == (ref.width, ref.height) == (40, 30)
 
 
-@pytest.mark.parametrize(
-    ("size", "problem"), [((1, 9), "only 1 x 9"), ((8001, 8000), "8001 x 8000 pixels, over")]
-)
-def test_a_picture_of_no_usable_size_is_not_stored(
-    size: tuple[int, int], problem: str, tmp_path: Path
-) -> None:
-    with pytest.raises(DataError, match=problem):
+@pytest.mark.parametrize("size", [(1, 9), (8001, 8000)])
+def test_a_picture_of_no_usable_size_is_not_stored(size: tuple[int, int], tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="{} x {} pixels".format(*size)):
         ImageStore(tmp_path).put_image(Image.new("L", size), "drawn")
     assert not list(tmp_path.iterdir())
 
