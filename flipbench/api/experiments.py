@@ -225,16 +225,23 @@ def run(
 
 
 def demo(
-    out: str | Path = "runs/demo", *, small: bool = False, progress: bool = True
+    out: str | Path | None = None,
+    *,
+    small: bool = False,
+    diffusion: bool = False,
+    progress: bool = True,
 ) -> EvaluationResult:
     """Run all stages with every detector on the embedded world: a quarter of an hour on two cores.
 
     Parameters
     ----------
-    out : str or Path
-        The run directory.
+    out : str or Path, optional
+        The run directory: by default ``runs/demo``, with ``diffusion`` ``runs/demo-diffusion``.
     small : bool
         Do a tenth of the grid.
+    diffusion : bool
+        A tiny Flux with a ControlNet draws the pictures, an oracle reads them, and three
+        detectors that compare the two versions judge fewer models.
 
     Examples
     --------
@@ -244,7 +251,9 @@ def demo(
     """
     from flipbench.pipelines.loop import run_demo
 
-    return EvaluationResult(run_demo(Path(out), small=small, progress=progress), Path(out))
+    folder = Path(out or ("runs/demo-diffusion" if diffusion else "runs/demo"))
+    evaluated = run_demo(folder, small=small, diffusion=diffusion, progress=progress)
+    return EvaluationResult(evaluated, folder)
 
 
 def dry_run(

@@ -248,11 +248,21 @@ def show(
     config: ConfigPath,
     out: Annotated[Path, typer.Argument(help="picture to write, e.g. pairs.png")],
     overrides: Overrides = None,
-    pairs: Annotated[int, typer.Option(min=1, help="how many pairs")] = 6,
+    pairs: Annotated[int, typer.Option(min=1, help="how many pairs or edits")] = 6,
+    edits: Annotated[
+        bool,
+        typer.Option("--edits", help="edits, kept or not, with control, caption and verdicts"),
+    ] = False,
 ) -> None:
     """Draw some pairs of a run, original beside perturbed, into one picture."""
     assembly = assemble(config, overrides, None, True)
-    from flipbench.reporting.contact_sheet import contact_sheet
+    from flipbench.core.records import Verdict
+    from flipbench.filters.pipeline import filtered_in
+    from flipbench.reporting.contact_sheet import contact_sheet, edit_sheet
 
-    contact_sheet(assembly.pairs, out, pairs)
+    if edits:
+        run = assembly.run
+        edit_sheet(filtered_in(run), run.read(Verdict), run.images, out, pairs)
+    else:
+        contact_sheet(assembly.pairs, out, pairs)
     say(str(out))

@@ -33,9 +33,16 @@ if TYPE_CHECKING:
 
 @app.command(rich_help_panel=STAGES)
 def demo(
-    out: Annotated[Path, typer.Option(help="run directory")] = Path("runs/demo"),
+    out: Annotated[
+        Path | None,
+        typer.Option(help="run directory: runs/demo or, with --diffusion, runs/demo-diffusion"),
+    ] = None,
     small: Annotated[
         bool, typer.Option("--small", help="a tenth of the grid, for a quick look")
+    ] = False,
+    diffusion: Annotated[
+        bool,
+        typer.Option("--diffusion", help="a tiny Flux with a ControlNet draws the pictures"),
     ] = False,
     quiet: Quiet = False,
 ) -> None:
@@ -43,7 +50,7 @@ def demo(
     import flipbench as fb
 
     start = time.time()
-    result = fb.demo(out, small=small, progress=not quiet)
+    result = fb.demo(out, small=small, diffusion=diffusion, progress=not quiet)
     assert result.page is not None  # this is no worker
     for name in ("gap.md", "detectors.md"):  # the notes below them are on the page
         say((result.page.parent / name).read_text().partition("\n- ")[0])

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from flipbench.config.experiment import Config, load_config
 from flipbench.core.errors import ConfigError
-from flipbench.pipelines.loop import DEMO, configure_demo
+from flipbench.generate.editors.flux_editor import FluxEditorSpec
+from flipbench.pipelines.loop import DEMO, DIFFUSION_DEMO, configure_demo
 
 ROOT = Path(__file__).parents[2]
 WHOLE = """
@@ -67,7 +68,12 @@ def test_a_resolved_configuration_reloads_equal(write: Any) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    [DEMO, *sorted((ROOT / "configs").glob("*.yaml")), ROOT / "configs" / "audit" / "medical.yaml"],
+    [
+        DEMO,
+        DIFFUSION_DEMO,
+        *sorted((ROOT / "configs").glob("*.yaml")),
+        ROOT / "configs" / "audit" / "medical.yaml",
+    ],
     ids=lambda path: path.name,
 )
 def test_every_shipped_configuration_loads_and_reloads(path: Path, write: Any) -> None:
@@ -83,6 +89,18 @@ def test_the_small_demo_is_smaller(tmp_path: Path) -> None:
     corpus = small.contaminate.data["control"].corpus
     assert corpus and len(corpus.path.read_text().splitlines()) == 60 * 2
     assert small.evaluate == full.evaluate, "all detectors, and fewer questions for each"
+
+
+@pytest.mark.slow
+def test_the_demo_by_diffusion_draws_with_the_shipped_flux(tmp_path: Path) -> None:
+    small = configure_demo(tmp_path, small=True, diffusion=True)
+    full = load_config(DIFFUSION_DEMO)
+    assert small.generate == full.generate
+    editor = small.generate.editor
+    assert isinstance(editor, FluxEditorSpec)
+    assert editor.pipeline == "shapes:flux"
+    assert {"verbatim", "control"} == small.contaminate.data.keys()
+    assert small.benchmark != full.benchmark
 
 
 def test_extends_and_overrides_win_in_order(write: Any) -> None:

@@ -12,14 +12,15 @@ from PIL import Image
 
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
-from flipbench.core.paired import Pair, PairedBenchmark
-from flipbench.core.records import ImageRef, Item
+from flipbench.core.paired import Candidate, Pair, PairedBenchmark
+from flipbench.core.records import Caption, Edit, Flip, ImageRef, Item, Verdict
 from flipbench.core.run import Run
 from flipbench.evaluate.report.gallery import make_gallery
 from flipbench.evaluate.report.report import ReportData, write_report
 from flipbench.evaluate.scoring.suspicion import suspicions
-from flipbench.reporting.contact_sheet import contact_sheet
+from flipbench.reporting.contact_sheet import contact_sheet, edit_sheet
 from tests.fixtures.cases import paired_cases
+from tests.fixtures.edited_run import edited_run
 from tests.fixtures.report_data import (
     make_benchmark,
     make_data,
@@ -141,6 +142,45 @@ def test_a_contact_sheet_that_cannot_be_written_is_named(tmp_path: Path) -> None
     (tmp_path / "pairs.png").mkdir()
     with pytest.raises(DataError, match=r"pairs\.png: cannot be written"):
         contact_sheet(make_benchmark(tmp_path / "made", 2), tmp_path / "pairs.png")
+
+
+def test_a_sheet_of_edits_shows_control_caption_and_verdicts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import matplotlib
+
+    monkeypatch.setitem(matplotlib.rcParams, "svg.fonttype", "none")
+    run = edited_run(tmp_path / "run", 12)
+    control = run.images.put_image(Image.new("RGB", (160, 160), "white"), "edges")
+    flips, captions = run.index(Flip), run.index(Caption)
+    items = {item.id: item for item in run.read(Item)}
+    candidates = []
+    for number, edit in enumerate(run.read(Edit)):
+        caption = captions[edit.caption_id]
+        flip = flips[caption.flip_id]
+        extra = {"control": control.model_dump(mode="json")} if number != 2 else {"control": "A"}
+        edit = edit.model_copy(update={"extra": extra})
+        candidates.append(Candidate(items[flip.item_id], flip, caption, edit))
+    opened: list[ImageRef] = []
+    read = ImageStore.open
+
+    def remember(store: ImageStore, ref: ImageRef) -> Image.Image:
+        opened.append(ref)
+        return read(store, ref)
+
+    monkeypatch.setattr(ImageStore, "open", remember)
+    sheet = tmp_path / "edits.svg"
+    edit_sheet(candidates[1:], run.read(Verdict), run.images, sheet, 3)
+    shown = [candidates[1], candidates[2], candidates[5]]  # of three kinds, and a rejected one
+    assert {ref.sha256 for ref in opened} == {
+        control.sha256,
+        *(ref.sha256 for c in shown if c.edit for ref in (c.source, c.edit.image)),
+    }
+    text = sheet.read_text()
+    assert text.count("test judge: keep") == 2 and text.count("test judge: reject (the disc") == 1
+    assert "What colour is disc 1?" in text and "green → blue" in text
+    with pytest.raises(DataError, match="run 'flipbench filter' first"):
+        edit_sheet([Candidate(candidates[0].item)], [], run.images, sheet)
 
 
 @pytest.mark.slow
