@@ -55,8 +55,8 @@ def edit_sheet(
     """Draw edits from all categories, one to a row, into a .png, .svg or .pdf file.
 
     A row shows the original, its control image, the question with old and new answer, the caption,
-    the edited picture, and what every rater said of it. If a rejected edit exists, the last row is
-    one.
+    the edited picture, and what every rater said of it; rules are named if they object. If a
+    rejected edit exists, the last row is one.
 
     Raises
     ------
@@ -66,7 +66,7 @@ def edit_sheet(
     from matplotlib.figure import Figure
 
     said: dict[tuple[str, str], list[Verdict]] = {}
-    for verdict in verdicts:
+    for verdict in (v for v in verdicts if (v.rater_kind, v.decision) != ("rule", "keep")):
         said.setdefault((verdict.edit_id, verdict.image_sha256), []).append(verdict)
     edited = [candidate for candidate in candidates if candidate.edit]
     if not edited:
