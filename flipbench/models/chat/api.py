@@ -19,11 +19,10 @@ from flipbench.config.chat import ChatSpec
 from flipbench.core.errors import FlipbenchError, PrerequisiteError, ServiceError, need
 from flipbench.core.images import ImageStore
 from flipbench.core.records import JsonDict
-from flipbench.models.chat.bounds import bound
+from flipbench.models.chat.bounds import RateLimiter, bound
 from flipbench.models.chat.cost import Spent
 from flipbench.models.chat.log_probs import EXTENSIONS
 from flipbench.models.chat.messages import ChatReply, ChatRequest, read_reply
-from flipbench.models.chat.rate_limit import RateLimiter
 from flipbench.models.chat.scrubbing import Scrubber, parse
 
 log = logging.getLogger(__name__)

@@ -43,7 +43,7 @@ class PromptToken:
     log_prob: float | None = None
 
 
-def prompt_tokens(rows: Any) -> tuple[PromptToken, ...]:
+def prompt_tokens(rows: Any, n_tokens: float | None = None) -> tuple[PromptToken, ...]:
     """Return the tokens of a prompt from vLLM's ``prompt_logprobs``.
 
     Parameters
@@ -51,6 +51,8 @@ def prompt_tokens(rows: Any) -> tuple[PromptToken, ...]:
     rows : JSON value
         One object per token, by token id as text, the prompt's own token first; null where nothing
         is given, as for the first token. Null: the server returns none.
+    n_tokens : int, optional
+        How many tokens the server says the prompt has.
 
     Returns
     -------
@@ -59,7 +61,7 @@ def prompt_tokens(rows: Any) -> tuple[PromptToken, ...]:
     Raises
     ------
     ValueError, TypeError, AttributeError, KeyError, OverflowError
-        If the value has another form, or a log-probability is NaN or positive.
+        If the value has another form or length, or a log-probability is NaN or positive.
 
     Examples
     --------
@@ -68,6 +70,8 @@ def prompt_tokens(rows: Any) -> tuple[PromptToken, ...]:
     """
     if rows is not None and not isinstance(rows, list):
         raise ValueError("prompt_logprobs is not a list")
+    if rows and n_tokens not in (None, len(rows)):
+        raise ValueError(f"prompt_logprobs has {len(rows)} entries for {n_tokens} tokens")
     return tuple(PromptToken() if row is None else _prompt_token(row) for row in rows or [])
 
 
@@ -138,15 +142,20 @@ def most_likely(token: JsonDict) -> tuple[tuple[str, float], ...]:
     ValueError, TypeError, AttributeError, KeyError, OverflowError
         If the value has another form, or a log-probability is NaN or positive.
     """
-    top = [(str(t["token"]), float(t["logprob"])) for t in token.get("top_logprobs") or []]
-    sampled = (str(token["token"]), float(token["logprob"]))
+    top = [
+        (str(t["token"]), checked(t["logprob"], t["token"]))
+        for t in token.get("top_logprobs") or []
+    ]
+    sampled = (str(token["token"]), checked(token["logprob"], token["token"]))
     if sampled[0] not in (text for text, _ in top):
         top.append(sampled)
-    return tuple((text, value) for text, value in top if checked(value, text) > _UNKNOWN)
+    return tuple((text, value) for text, value in top if value > _UNKNOWN)
 
 
 def checked(value: Any, token: str) -> float:
-    """Return a log-probability as a float; a `ValueError` if it is NaN or positive."""
+    """Return a log-probability as a float; a `ValueError` if it is NaN, positive or no number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{value!r} for the token {token!r}")
     number = float(value)
     if math.isnan(number) or number > _ROUNDING:
         raise ValueError(f"{number} for the token {token!r}")

@@ -18,12 +18,14 @@ from flipbench.config.chat import ChatSpec, image_tokens
 from flipbench.core.errors import DataError, ServiceError, attempt
 from flipbench.core.images import ImageStore, png_bytes
 from flipbench.core.records import ImageRef, JsonDict, content_id
+from flipbench.models.chat.fields import as_count, as_message, as_name, as_object, text_of
 from flipbench.models.chat.log_probs import INVALID, PromptToken, most_likely, prompt_tokens
 
 Schema = TypeVar("Schema", bound=BaseModel)
 _MIME = {"png": "image/png", "jpg": "image/jpeg", "webp": "image/webp"}
 _ORIENTATION = 0x0112
 _THOUGHTS = re.compile(r"^\s*(?:<think>)?.*?</think>", re.DOTALL)
+_BROKEN_OFF = ("error", "abort")  # of routers; of vLLM and SGLang
 _OPEN_THOUGHTS = re.compile(r"^\s*<think>(?!.*</think>)", re.DOTALL)
 _CHARACTERS_PER_TOKEN = 4
 Task = TypeVar("Task")
@@ -248,8 +250,8 @@ def read_reply(
         choice = body["choices"][0] if body["choices"] else {}
         if not isinstance(choice, dict):
             raise ValueError("choices[0]")
-        message = _object("message", choice.get("message"))
-        log_probs = _object("logprobs", choice.get("logprobs")).get("content")
+        message = as_message(choice.get("message")) if body["choices"] else {}
+        log_probs = as_object("logprobs", choice.get("logprobs")).get("content")
     except ValueError as error:
         odd = f"; {error} is malformed" if isinstance(body, dict) and "choices" in body else ""
         return ServiceError(f"the server's reply is not a chat completion: {_short(body)}{odd}"), {}
@@ -258,12 +260,14 @@ def read_reply(
     reason = choice.get("finish_reason")
     if reason == "content_filter":
         return ServiceError("the server's content filter stopped the reply"), usage
+    if reason in _BROKEN_OFF:
+        return ServiceError(f"the server broke off the reply (finish_reason: {reason})"), usage
     if request.prompt_log_probs:
         return _prompt(body.get("prompt_logprobs"), usage), usage
     if request.max_tokens is not None:
         unfinished = reason == "length" and spec.traits.reasoning
         return _answer(message, log_probs, usage, unfinished=unfinished), usage
-    text = strip_thoughts(_text(message.get("content")))
+    text = strip_thoughts(text_of(message.get("content")))
     if message.get("refusal"):
         return ServiceError(f"the model refused: {_short(message['refusal'])}"), usage
     if reason == "length":
@@ -280,7 +284,7 @@ def _answer(
     message: JsonDict, log_probs: Any, usage: JsonDict, *, unfinished: bool
 ) -> ChatReply | ServiceError:
     """Read the reply to a question verbatim, but never mistake reasoning for an answer."""
-    text = _text(message.get("content")) or _text(message.get("refusal"))
+    text = text_of(message.get("content")) or text_of(message.get("refusal"))
     hidden = message.get("reasoning_content") or message.get("reasoning")
     if unfinished or _OPEN_THOUGHTS.search(text) or (hidden and not text.strip()):
         return ServiceError(
@@ -305,7 +309,7 @@ def _answer(
 
 def _prompt(rows: Any, usage: JsonDict) -> ChatReply | ServiceError:
     try:
-        return ChatReply("", usage, prompt_tokens=prompt_tokens(rows))
+        return ChatReply("", usage, prompt_tokens=prompt_tokens(rows, usage.get("prompt_tokens")))
     except INVALID as error:
         return _invalid(error)
 
@@ -318,51 +322,28 @@ def _usage(
     body: JsonDict, spec: ChatSpec, request: ChatRequest, sent: JsonDict, price_factor: float
 ) -> JsonDict:
     """Return a completion's costs and origin, for a record; a malformed part is a ValueError."""
-    counts = _object("usage", body.get("usage"))
-    prompt = _object("prompt_tokens_details", counts.get("prompt_tokens_details"))
-    completion = _object("completion_tokens_details", counts.get("completion_tokens_details"))
+    counts = as_object("usage", body.get("usage"))
+    prompt = as_object("prompt_tokens_details", counts.get("prompt_tokens_details"))
+    completion = as_object("completion_tokens_details", counts.get("completion_tokens_details"))
     n_prompt, n_completion = (
-        _count(name, counts.get(name)) for name in ("prompt_tokens", "completion_tokens")
+        as_count(name, counts.get(name)) for name in ("prompt_tokens", "completion_tokens")
     )
-    n_image = _count("image_tokens", prompt.get("image_tokens"))
+    n_image = as_count("image_tokens", prompt.get("image_tokens"))
     usd = spec.usd(n_prompt or 0, n_completion or 0)
     usage = {
-        "model": _name("model", body.get("model")),
+        "model": as_name("model", body.get("model")),
         "prompt_tokens": n_prompt,
         "completion_tokens": n_completion,
-        "cached_tokens": _count("cached_tokens", prompt.get("cached_tokens")),
-        "reasoning_tokens": _count("reasoning_tokens", completion.get("reasoning_tokens")),
+        "cached_tokens": as_count("cached_tokens", prompt.get("cached_tokens")),
+        "reasoning_tokens": as_count("reasoning_tokens", completion.get("reasoning_tokens")),
         "image_tokens": n_image,
         "image_tokens_estimated": request.n_tokens(spec)[1] if n_image is None else None,
         "cost_usd": None if usd is None or not counts else usd * price_factor,
-        "system_fingerprint": _name("system_fingerprint", body.get("system_fingerprint")),
-        "completion_id": _name("id", body.get("id")),
+        "system_fingerprint": as_name("system_fingerprint", body.get("system_fingerprint")),
+        "completion_id": as_name("id", body.get("id")),
         "sent": sent,
     }
     return {name: value for name, value in usage.items() if value is not None}
-
-
-def _object(name: str, value: Any) -> JsonDict:
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise ValueError(name)
-    return value
-
-
-def _count(name: str, value: Any) -> float | None:
-    """Return a number of tokens, below 2^63 as files of records require."""
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**63:
-        raise ValueError(name)
-    return value
-
-
-def _name(name: str, value: Any) -> str | int | None:
-    if value is not None and not isinstance(value, str | int):
-        raise ValueError(name)
-    return value
 
 
 def _parsed(text: str, schema: type[BaseModel] | None) -> BaseModel | None:
@@ -371,13 +352,6 @@ def _parsed(text: str, schema: type[BaseModel] | None) -> BaseModel | None:
     with contextlib.suppress(ValidationError):
         return schema.model_validate_json(text)
     return None
-
-
-def _text(content: Any) -> str:
-    """Return a message's content, which some servers split into parts."""
-    if isinstance(content, list):
-        return "".join(str(p.get("text") or "") for p in content if isinstance(p, dict))
-    return content if isinstance(content, str) else ""
 
 
 def _short(value: Any) -> str:

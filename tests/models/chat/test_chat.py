@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from flipbench.config.chat import TRAITS, ChatSpec, image_tokens, traits_of
 from flipbench.core.images import ImageStore
-from flipbench.models.chat import rate_limit
+from flipbench.models.chat import bounds
 from flipbench.models.chat.messages import data_url
 
 
@@ -48,9 +48,9 @@ def test_a_rotated_photo_is_sent_upright(store: ImageStore) -> None:
 
 def test_the_limiter_waits_for_the_scarcest_quantity(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr(rate_limit.time, "monotonic", lambda: 100.0)
-    monkeypatch.setattr(rate_limit.time, "sleep", slept.append)
-    limiter = rate_limit.RateLimiter(60.0, 600.0)
+    monkeypatch.setattr(bounds.time, "monotonic", lambda: 100.0)
+    monkeypatch.setattr(bounds.time, "sleep", slept.append)
+    limiter = bounds.RateLimiter(60.0, 600.0)
     for n_tokens in (50, 5, 5):
         limiter.wait(1, n_tokens)
     assert slept == [5.0, 6.0]  # 50 tokens take 5 s, a request 1 s

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +27,7 @@ from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.models.vlm.served import APIVLM, resolve_model
 from flipbench.prompting.prompts import PromptSettings
 from flipbench.shapes.training.tiny import FAMILIES
-from tests.fixtures.openai_server import KEY, OpenAIServer
+from tests.fixtures.openai_server import KEY, OpenAIServer, Raw
 from tests.fixtures.options import QUIET
 
 pytestmark = pytest.mark.slow
@@ -131,6 +132,33 @@ def test_any_reply_is_recorded_as_the_answer(
 
 
 @pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"message": {"content": [1]}}, "content is malformed"),
+        ({"message": {"content": 5}}, "message is malformed"),
+        ({"message": {}}, "message is malformed"),
+        ({"message": None}, "message is malformed"),
+        ({"message": {"content": ""}, "finish_reason": "error"}, "broke off the reply"),
+        ({"message": {"content": "B"}, "finish_reason": "abort"}, "broke off the reply"),
+    ],
+)
+def test_a_reply_that_is_malformed_or_broken_off_is_no_answer(
+    server: OpenAIServer,
+    shapes_items: list[Item],
+    shapes_store: ImageStore,
+    fields: dict[str, Any],
+    problem: str,
+) -> None:
+    model = vlm(server, max_retries=0)
+    server.script.append("raw")
+    server.raw = lambda body: Raw(
+        json.dumps(body | {"choices": [body["choices"][0] | fields]}).encode()
+    )
+    answer = one(model, probe(shapes_items), shapes_store)
+    assert isinstance(answer, ServiceError) and problem in str(answer)
+
+
+@pytest.mark.parametrize(
     ("how", "reply"),
     [("thoughts", ""), ("length", "<think>It may be (B) or"), ("ok", "<think>It is (A)")],
 )
@@ -187,6 +215,7 @@ def test_without_every_letter_s_log_prob_only_the_choice_is_kept(
         ([("**", -0.1), ("It", -3.0)], "no option letter is among the 2"),
         ([("A", math.nan), ("B", -1.0)], "log-probabilities are invalid"),
         ([("A", 3.0), ("B", -1.0)], "log-probabilities are invalid"),
+        ([("A", False), ("B", -1.0)], "log-probabilities are invalid"),
         ([("A", -9999.0)], "no log-probabilities"),
     ],
 )

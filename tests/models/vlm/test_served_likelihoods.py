@@ -277,6 +277,20 @@ def test_odd_log_probabilities_fail_only_their_probe(
     assert isinstance(good, Response) and good.n_tokens
 
 
+@pytest.mark.parametrize("n_left", [1, 3])
+def test_log_probabilities_of_a_part_of_the_prompt_are_refused(
+    server: OpenAIServer, local: HuggingFaceVLM, shapes_store: ImageStore, n_left: int
+) -> None:
+    """The rest of the prompt would be scored as if it were the text."""
+    model = vlm(server, local, n_concurrent=1)
+    server.script.extend(["ok", "raw"])  # the text with its prompt; the prompt alone
+    server.raw = lambda body: Raw(
+        json.dumps(body | {"prompt_logprobs": body["prompt_logprobs"][:n_left]}).encode()
+    )
+    (answer,) = model.ask([text_probe("i", "v", "a red star", "Describe.")], shapes_store)
+    assert isinstance(answer, ServiceError) and f"has {n_left} entries for" in str(answer)
+
+
 def test_nothing_to_score_is_an_error(
     server: OpenAIServer, local: HuggingFaceVLM, shapes_store: ImageStore
 ) -> None:
