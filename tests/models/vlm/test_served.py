@@ -132,30 +132,17 @@ def test_any_reply_is_recorded_as_the_answer(
 
 
 @pytest.mark.parametrize(
-    ("fields", "problem"),
-    [
-        ({"message": {"content": [1]}}, "content is malformed"),
-        ({"message": {"content": 5}}, "message is malformed"),
-        ({"message": {}}, "message is malformed"),
-        ({"message": None}, "message is malformed"),
-        ({"message": {"content": ""}, "finish_reason": "error"}, "broke off the reply"),
-        ({"message": {"content": "B"}, "finish_reason": "abort"}, "broke off the reply"),
-    ],
+    "fields", [{"message": {"content": [1]}}, {"message": {}}, {"finish_reason": "error"}]
 )
 def test_a_reply_that_is_malformed_or_broken_off_is_no_answer(
-    server: OpenAIServer,
-    shapes_items: list[Item],
-    shapes_store: ImageStore,
-    fields: dict[str, Any],
-    problem: str,
+    server: OpenAIServer, shapes_items: list[Item], shapes_store: ImageStore, fields: Any
 ) -> None:
     model = vlm(server, max_retries=0)
     server.script.append("raw")
     server.raw = lambda body: Raw(
         json.dumps(body | {"choices": [body["choices"][0] | fields]}).encode()
     )
-    answer = one(model, probe(shapes_items), shapes_store)
-    assert isinstance(answer, ServiceError) and problem in str(answer)
+    assert isinstance(one(model, probe(shapes_items), shapes_store), ServiceError)
 
 
 @pytest.mark.parametrize(
