@@ -42,6 +42,7 @@ def main() -> None:
     settings = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         rows, cells = Path(folder) / "rows.tsv", Path(folder) / "cells.tsv"
+        quoted = Path(folder) / "quoted.tsv"
         picture = _picture()
         head = "index\tquestion\tA\tB\tC\tD\tanswer\tcategory\timage\n"
         with rows.open("w") as file:
@@ -50,12 +51,15 @@ def main() -> None:
                 image = picture if i == 0 else "0"
                 options = f"red\tblue\tgreen\tyellow {i}\t{'ABCD'[i % 4]}"
                 file.write(f"{i}\tWhat is the colour of thing {i}?\t{options}\tcolour\t{image}\n")
-        with cells.open("w") as file:
-            file.write(head)
-            for i in range(2):
-                question = "w" * (settings.cell_mb * 1_000_000)
-                file.write(f"{i}\t{question}\tred\tblue\t\t\tA\tcolour\t{picture}\n")
-        for path in (rows, cells):
+        for path, quote in ((cells, ""), (quoted, '"')):
+            with path.open("w") as file:
+                file.write(head)
+                for i in range(2):
+                    file.write(f"{i}\t{quote}")
+                    for _ in range(settings.cell_mb):
+                        file.write("w" * 1_000_000)
+                    file.write(f"{quote}\tred\tblue\t\t\tA\tcolour\t{picture}\n")
+        for path in (rows, cells, quoted):
             print(f"{path.name}: ", end="", flush=True)
             subprocess.run([sys.executable, "-c", _READ, str(path)], check=True)
 

@@ -69,13 +69,14 @@ RETRIED = (
     "429, with Retry-After",
     "429, without",
     "5xx",
+    "no HTTP",
 )
-"""Faults that another attempt may mend."""
+"""Faults that another attempt mends."""
+LARGE = ("endless", "200 MB, compressed")
+"""Faults that another attempt mends if the time was up before the limit of the size."""
 FAULTS = (
     *RETRIED,
-    "endless",
-    "200 MB, compressed",
-    "no HTTP",
+    *LARGE,
     "no JSON",
     "JSON of an odd form",
     "nested up to 100,000 deep",

@@ -7,13 +7,15 @@ Each stage is started in a copy of a small run, disturbed at random moments, sta
 is done, and then compared with a run that nothing disturbed: records that are lost, doubled, or
 different, and result files that differ. Disturbances: SIGKILL, SIGINT, files that cannot grow (as
 on a full disk), a user who may not write, a folder or file in the way of a result, and a clock that
-jumps. A command that is disturbed must end with one of flipbench's own messages. The results of
-each round are appended to a file, so that the command can be stopped and started again.
+jumps; where two workers share a stage, SIGKILL for one of them alone. A command that is disturbed
+must end with one of flipbench's own messages. The results of each round are appended to a file, so
+that the command can be stopped and started again; ``--table`` prints what such files hold.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -22,11 +24,11 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 from PIL import Image
 
 from benchmarks.robustness.commands import (
@@ -39,73 +41,25 @@ from benchmarks.robustness.commands import (
     warm,
     wrong_clock,
 )
+from benchmarks.robustness.counts import DISTURBANCES, summary, table, total
 from benchmarks.robustness.served import BatchServer, review_round
 from benchmarks.robustness.states import State
+from benchmarks.robustness.works import (
+    BATCH,
+    BETWEEN,
+    CONFIG,
+    OF_WORKERS,
+    REVIEW,
+    SHARED,
+    WAYS,
+    WORKS,
+    Work,
+)
 
-CONFIG = """\
-run: run
-seed: 3
-benchmark: {format: shapes, n_items: 8}
-generate: {editor: {kind: shapes, wrong: 0.3}, batch_size: 1}
-filter: {judges: [shapes], batch_size: 1}
-audit:
-  checks: [duplicates]
-  corpus: {pictures: pictures, encoders: [phash], n_sample: 100, batch_size: 4}
-models:
-  tiny-llava: {path: "shapes:llava"}
-contaminate:
-  epochs: 2
-  strategies:
-    LoRA:
-      {train: lora, learning_rate: 0.002, lora_rank: 2, lora_alpha: 4, batch_size: 4,
-       lora_targets: [q_proj]}
-evaluate: {detectors: [perturbation_gap, circular_eval], batch_size: 4}
-"""
-BATCH = """\
-run: run
-seed: 3
-benchmark: {{format: shapes, n_items: 8}}
-generate:
-  captioner:
-    kind: api
-    batch: true
-    chat: {{model: gpt-4o-2024-08-06, base_url: "{base_url}", max_retries: 2, timeout: 5}}
-  editor: {{kind: shapes, wrong: 0.3}}
-"""
-LONGEST = 120.0
+LONGEST = 600.0
 """Seconds after which a command hangs."""
 MOST = 12
 """Disturbances of a run."""
-
-
-@dataclass(frozen=True)
-class Work:
-    """A stage to disturb: its command, and the stages that the run needs before it."""
-
-    name: str
-    command: tuple[str, ...]
-    after: tuple[str, ...] = ()
-    counts_requests: bool = False
-
-
-REVIEW = Work("review", ())
-WORKS = (
-    REVIEW,
-    Work("generate", ("generate", "c.yaml", "--quiet")),
-    Work("filter", ("filter", "c.yaml", "--quiet"), ("generate",)),
-    Work("contaminate", ("contaminate", "c.yaml", "--quiet"), ("generate", "filter")),
-    Work("evaluate", ("evaluate", "c.yaml", "--quiet"), ("generate", "filter", "contaminate")),
-    Work("Batch API", ("generate", "batch.yaml", "--quiet"), counts_requests=True),
-    Work("audit", ("audit", "c.yaml", "--quiet"), ("generate", "filter")),
-)
-WAYS = {
-    "killed": 0.80,
-    "interrupted": 0.08,
-    "full disk": 0.06,
-    "read-only": 0.02,
-    "in the way": 0.02,
-    "clock": 0.02,
-}
 
 
 class Templates:
@@ -130,11 +84,12 @@ class Templates:
         if not stages:
             folder.mkdir()
             (folder / "c.yaml").write_text(CONFIG)
+            (folder / "s.yaml").write_text(SHARED)
             (folder / "batch.yaml").write_text(BATCH.format(base_url=self.server.base_url))
             shutil.copytree(self.base / "corpus", folder / "pictures")
             return folder
         shutil.copytree(self.folder(stages[:-1]), folder)
-        command = next(work.command for work in WORKS if work.name == stages[-1])
+        command = next(work.alone for work in (*WORKS, BETWEEN) if work.name == stages[-1])
         ended = warm(command, folder)
         if ended.status:
             raise SystemExit(f"{stages[-1]} does not work undisturbed: {ended.text}")
@@ -172,9 +127,9 @@ class Round:
         shutil.rmtree(self.folder, ignore_errors=True)
         shutil.copytree(self.templates.folder(self.work.after), self.folder)
         self.templates.server.new_requests()
-        names = list(WAYS)
+        ways = OF_WORKERS if self.work.n_workers > 1 else WAYS
         for _ in range(MOST):
-            way = str(self.rng.choice(names, p=[WAYS[name] for name in names]))
+            way = str(self.rng.choice(list(ways), p=list(ways.values())))
             if self._disturb(way):
                 break
         ended = self._wait(Command(self.work.command, self.folder))
@@ -196,6 +151,8 @@ class Round:
         """Start the command and disturb it; return whether it ended well all the same."""
         if way in ("killed", "interrupted"):
             return self._signal(way)
+        if way == "one worker killed":
+            return self._kill_worker()
         prepare: Prepare = lambda: None  # noqa: E731
         restore: Callable[[], Any] = lambda: None  # noqa: E731
         if way == "full disk":
@@ -217,8 +174,7 @@ class Round:
 
     def _signal(self, way: str) -> bool:
         command = Command(self.work.command, self.folder)
-        after = float(self.rng.uniform(0, self.templates.seconds[self.work.name]))
-        ended = command.wait(after)
+        ended = command.wait(self._moment())
         if ended is None:
             command.stop(signal.SIGKILL if way == "killed" else signal.SIGINT)
             ended = self._wait(command)
@@ -227,6 +183,33 @@ class Round:
             self._problem("defects", f"{way}: {ended.defect}: {gist(ended.text)}")
         if ended.status > 0 and ended.status != 130:
             self._problem("lost", f"ended with {ended.status}: {gist(ended.text)}")
+        return ended.status == 0
+
+    def _moment(self) -> float:
+        """Draw when to disturb: workers need half of their time to start."""
+        first = 0.4 if self.work.n_workers > 1 else 0.0
+        return float(self.rng.uniform(first, 1.0) * self.templates.seconds[self.work.name])
+
+    def _kill_worker(self) -> bool:
+        """Kill one worker; the command must wait for the others, and then name it."""
+        command = Command(self.work.command, self.folder)
+        ended = command.wait(self._moment())
+        workers = [] if ended else psutil.Process(command.pid).children()
+        number = int(self.rng.integers(self.work.n_workers))
+        share = f"{number}/{self.work.n_workers}"
+        n_killed = 0
+        for worker in workers:
+            with contextlib.suppress(psutil.Error):
+                if share in worker.cmdline():
+                    worker.kill()
+                    n_killed += 1
+        ended = ended or self._wait(command)
+        named = f"worker {number} ended with -9" in ended.text
+        self.counts["one worker killed"] += named
+        if ended.defect or ended.status not in ((0, 1, 2) if n_killed else (0, 1)):
+            self._problem("defects", f"one worker killed: {ended.status}: {gist(ended.text)}")
+        if (ended.status == 2) != named:
+            self._problem("lost", f"worker {number} is not named: {gist(ended.text)}")
         return ended.status == 0
 
     def _block(self) -> Callable[[], Any]:
@@ -265,22 +248,6 @@ class Round:
         self.problems.append(text)
 
 
-COLUMNS = ("rounds", *WAYS, "lost", "doubled", "different", "defects")
-
-
-def table(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the counts by work as Markdown."""
-    lines = [f"| stage | {' | '.join(COLUMNS)} |", "|---|" + "---:|" * len(COLUMNS)]
-    names = list(dict.fromkeys(row["work"] for row in rows))
-    for name in [*names, "all"]:
-        counts: Counter[str] = Counter()
-        for row in rows:
-            if name in (row["work"], "all"):
-                counts.update(row["counts"])
-        lines.append(f"| {name} | {' | '.join(f'{counts[c]:,}' for c in COLUMNS)} |")
-    return "\n".join(lines)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -289,7 +256,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs/robustness/kills.jsonl"))
     parser.add_argument("--stages", default=",".join(work.name for work in WORKS))
+    parser.add_argument("--table", type=Path, nargs="+", help="print the rounds of these files")
     args = parser.parse_args()
+    if args.table:
+        rows = [json.loads(line) for path in args.table for line in path.open()]
+        print(table(rows), summary(rows), sep="\n\n")
+        return 0
     args.out.parent.mkdir(parents=True, exist_ok=True)
     rows = [json.loads(line) for line in args.out.open()] if args.out.exists() else []
     os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -301,7 +273,7 @@ def main() -> int:
     expected = {work.name: templates.prepare(work) for work in works if work is not REVIEW}
     base.chmod(0o755)
     start = time.monotonic()
-    while sum(sum(row["counts"].get(way, 0) for way in WAYS) for row in rows) < args.kills:
+    while sum(total(rows)[way] for way in DISTURBANCES) < args.kills:
         number = len(rows)
         work = works[number % len(works)]
         rng = np.random.default_rng([args.seed, number])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import csv
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TextIO
 
 from flipbench.benchmarks.build import Draft, build_item
 from flipbench.benchmarks.image_files import decode_base64, image_folder, split_cell
@@ -105,18 +106,12 @@ def open_tsv(
     """
     try:
         with wide_cells(), path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, delimiter="\t", strict=True)
-            header = next(reader, [])
+            rows = _rows(file, path)
+            _, header = next(rows, (1, []))
             _check_header(header, path, extra_columns)
-            yield header, _numbered(reader)
+            yield header, (row for row in rows if row[1])
     except UnicodeDecodeError as error:
         raise not_utf8(path) from error
-    except csv.Error as error:
-        where = f"{path}, line {reader.line_num}"
-        raise DataError(
-            f"{where}: not a well-formed TSV ({error}); a cell that starts with a quote must end"
-            " with one, and quotes inside must be doubled: write the file with pandas or csv"
-        ) from error
 
 
 @contextmanager
@@ -129,13 +124,32 @@ def wide_cells() -> Iterator[None]:
         csv.field_size_limit(before)
 
 
-def _numbered(reader: Any) -> Iterator[tuple[int, list[str]]]:
-    """Yield rows that are not blank with the number of their first line."""
-    line = reader.line_num + 1
-    for cells in reader:
-        if cells:
-            yield line, cells
-        line = reader.line_num + 1
+def _rows(file: TextIO, path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield each row, blank ones too, with the number of its first line.
+
+    Without quotes it is split at its tabs: ``csv`` needs up to eight bytes for a character.
+    """
+    number = 1
+    for line in file:
+        n_lines = 1
+        if '"' in line:
+            reader = csv.reader(itertools.chain([line], file), delimiter="\t", strict=True)
+            try:
+                cells = next(reader)
+            except csv.Error as error:
+                raise DataError(
+                    f"{path}, line {number + reader.line_num - 1}: not a well-formed TSV"
+                    f" ({error}); a cell that starts with a quote must end with one, and quotes"
+                    " inside must be doubled: write the file with pandas or csv"
+                ) from error
+            n_lines = reader.line_num
+        else:
+            text = line.rstrip("\r\n")
+            cells = text.split("\t") if text else []
+            text = ""
+        line = ""  # not kept beside its cells
+        yield number, cells
+        number += n_lines
 
 
 def _check_header(header: list[str], path: Path, extra_columns: tuple[str, ...]) -> None:

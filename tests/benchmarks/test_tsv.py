@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flipbench.benchmarks import Benchmark, TsvSpec, load_benchmark
+from flipbench.benchmarks.tsv import open_tsv
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 
@@ -98,6 +99,34 @@ def test_any_option_text_comes_back_as_written(
     (item,) = load(path, store).items
     assert item.options == tuple(options)
     assert item.answer == gold
+
+
+HEADER = "index\tquestion\tA\tB\tanswer\timage"
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.text('ab"\t\n\r é\0'))
+def test_rows_are_those_of_the_csv_module(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "x.tsv"
+    path.write_bytes(f"{HEADER}\n{text}".encode())
+    with path.open(encoding="utf-8", newline="") as file:
+        reader = csv.reader(file, delimiter="\t", strict=True)
+        expected, problem = [], ""
+        number = 1
+        try:
+            for cells in reader:
+                expected += [(number, cells)] if cells else []
+                number = reader.line_num + 1
+        except csv.Error as error:
+            problem = f"line {reader.line_num}: not a well-formed TSV ({error})"
+    rows, message = [], ""
+    try:
+        with open_tsv(path) as (_, lines):
+            rows.extend(lines)
+    except DataError as error:
+        message = str(error)
+    assert rows == expected[1:]
+    assert problem in message and bool(problem) == bool(message)
 
 
 def test_the_oddities_of_a_perturbed_release_are_each_named(
